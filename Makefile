@@ -1,0 +1,54 @@
+# sts-dino: `make` alone prints the targets. Every target that runs Python makes .venv first, once per change of the pins.
+.DEFAULT_GOAL := help
+.PHONY: help demo test hub install style quality dataset train evaluate card publish bench clean
+PYTHON ?= python3
+RUN := .venv/bin/python
+RECIPE ?= recipes/demo/sts-dino-x2.yaml
+ORG ?= sts-dino
+
+help: ## print the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 18
+
+.venv/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(RUN) -m pip install -q --upgrade pip
+	$(RUN) -m pip install -q -c constraints.txt -e ".[hub,train,eval,dev]"
+	@touch $@
+
+install: .venv/.ready ## make .venv with the tested versions
+
+demo: .venv/.ready ## the whole chain, offline, in a few minutes
+	$(RUN) -m demo.run
+
+test: .venv/.ready ## the test suite, offline
+	$(RUN) -m pytest
+
+hub: .venv/.ready ## serve the demo's Hub again until Ctrl-C
+	$(RUN) -m hub.local serve --root artifacts/hub --org $(ORG) --port 8899
+
+dataset: .venv/.ready ## write a dataset: make dataset RECIPE=recipes/...
+	$(RUN) -m generation.run $(RECIPE)
+
+train: .venv/.ready ## train an encoder: make train RECIPE=recipes/...
+	$(RUN) -m training.run $(RECIPE)
+
+evaluate: .venv/.ready ## score an encoder: make evaluate RECIPE=recipes/...
+	$(RUN) -m eval.run $(RECIPE)
+
+card: .venv/.ready ## write a card: make card RUN_DIR=artifacts/datasets/...
+	$(RUN) -m model_cards.render $(RUN_DIR)
+
+publish: .venv/.ready ## show what a publication changes, YES=1 does it: make publish RUN_DIR=artifacts/... ORG=...
+	$(RUN) -m hub.publish $(RUN_DIR) --org $(ORG) $(if $(YES),--yes)
+
+bench: .venv/.ready ## measure the built-in language model
+	$(RUN) -m benchmarks.demo_lm
+
+style: .venv/.ready ## format and fix
+	.venv/bin/ruff format . && .venv/bin/ruff check --fix .
+
+quality: .venv/.ready ## formatting, lint, types
+	.venv/bin/ruff format --check . && .venv/bin/ruff check . && .venv/bin/mypy
+
+clean: ## remove artifacts and caches (not .venv)
+	rm -rf artifacts .pytest_cache .mypy_cache .ruff_cache

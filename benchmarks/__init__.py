@@ -1,0 +1,1 @@
+"""Measurements of speed, memory and quality; every result file names its hardware."""

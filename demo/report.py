@@ -1,0 +1,56 @@
+"""The demo's closing table: read from manifests, results and timings, nothing computed anew."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from hub.errors import RunError
+from hub.results import read_results
+from hub.run_dir import Manifest, require_complete
+
+
+def report(
+    artifacts: Path, datasets: Sequence[str], model: str, org: str, endpoint: str, loaded: dict[str, object]
+) -> str:
+    """The closing text. Raises RunError when a clean process loaded other row counts than the manifests name."""
+    manifests = {name: require_complete(artifacts / "datasets" / name) for name in datasets}
+    if loaded["datasets"] != {name: manifest.counts["splits"] for name, manifest in manifests.items()}:
+        raise RunError("demo.verify", f"loaded other rows than were written: {loaded['datasets']}")
+    lines = ["", *_dataset_table(artifacts, manifests), "", *_score_table(artifacts / "models" / model), ""]
+    lines += [
+        f"A clean process with an empty cache loaded all of it. Its cosines: {loaded['similar']} for two sentences",
+        f"about a flute, {loaded['other']} for one of them and stock prices.",
+        "",
+        "On the embedded Hub (`make hub` serves it again, at a port of its own):",
+    ]
+    lines += [f"  {endpoint}/datasets/{org}/{name}" for name in datasets]
+    lines += [f"  {endpoint}/{org}/{model}", "", *_usage(datasets[0], model, org)]
+    return "\n".join(lines)
+
+
+def _dataset_table(artifacts: Path, manifests: dict[str, Manifest]) -> list[str]:
+    lines = [f"{'dataset':<15} {'rows per label':<36} {'keep rate':>9} {'rows/s':>7}"]
+    for name, manifest in manifests.items():
+        counts = manifest.counts
+        labels = ", ".join(f"{label}: {count['kept']}" for label, count in counts["by_label"].items())
+        timing = json.loads((artifacts / "datasets" / f"{name}.timing.json").read_text(encoding="utf-8"))
+        rate = timing["rows"] / max(timing["seconds"], 1e-9)
+        lines.append(f"{name:<15} {labels:<36} {counts['kept'] / counts['requested']:>9.1%} {rate:>7.0f}")
+    return lines
+
+
+def _score_table(directory: Path) -> list[str]:
+    lines = [f"{'Spearman x 100':<24} {'before':>22} {'after':>24}"]
+    for before, after in read_results(directory / "results.json").pairs_of_scores():
+        earlier = f"{before.main_score:.2f} [{before.low:.2f}, {before.high:.2f}]" if before else "-"
+        later = f"{after.main_score:.2f} [{after.low:.2f}, {after.high:.2f}]"
+        lines.append(f"{after.task + ' ' + after.split:<24} {earlier:>22} {later:>24}")
+    return lines
+
+
+def _usage(dataset: str, model: str, org: str) -> list[str]:
+    return [
+        "  from datasets import load_dataset; from sentence_transformers import SentenceTransformer",
+        f'  pairs = load_dataset("{org}/{dataset}")',
+        f'  encoder = SentenceTransformer("{org}/{model}")',
+    ]

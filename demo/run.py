@@ -1,0 +1,111 @@
+"""The whole chain, offline: python -m demo.run (what `make demo` calls).
+
+Writes three small datasets with the built-in language model, publishes them to the embedded Hub, trains an encoder on
+one of them loaded back by repo id, scores it before and after on the STS Benchmark, publishes it with its card, and
+loads everything by name in a clean process. Each step is the command a user types; finished steps are not done again.
+"""
+
+import ctypes
+import json
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from demo.report import report
+from hub import cli
+from hub.errors import RunError
+from hub.local.process import LocalHub
+from hub.run_dir import ARTIFACTS
+
+ORG = "sts-dino"
+DATASETS = ("sts-dino-x2", "sts-dino-x1x2", "auto-nli")
+MODEL = "demo-sts-dino-x2"
+RECIPES = Path("recipes/demo")
+
+app = cli.new_app(__doc__)
+
+
+@app.command()
+def main(
+    artifacts: Annotated[
+        Path, typer.Option(help="Where everything is written, the Hub's storage included")
+    ] = ARTIFACTS,
+    port: Annotated[int, typer.Option(help="Port of the embedded Hub; 0 takes a free one")] = 0,
+) -> None:
+    """Run the chain and print what came out. Run again after any interruption: it goes on, to the same bytes."""
+    started = time.monotonic()
+    with LocalHub(artifacts / "hub", port, orgs=[ORG], home=artifacts / "hf-home") as hub:
+        chain = Chain(hub, artifacts)
+        for name in DATASETS:
+            chain.dataset(name)
+        chain.model(MODEL)
+        loaded = chain.verify()
+        seconds, peak = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        print(report(artifacts, DATASETS, MODEL, ORG, hub.endpoint, loaded))
+        print(f"\n{seconds:.0f} s; the largest process took {peak / 2**20:.1f} GB")
+
+
+class Chain:
+    """The stages in order, each in a process of its own that speaks to the embedded Hub only."""
+
+    def __init__(self, hub: LocalHub, artifacts: Path):
+        self.hub, self.artifacts = hub, artifacts
+
+    def dataset(self, name: str) -> None:
+        """Write a dataset, give it its card, publish it."""
+        directory = self.artifacts / "datasets" / name
+        self._stage(f"write {name}", "generation.run", str(RECIPES / f"{name}.yaml"), "--out", str(directory))
+        self._release(directory)
+
+    def model(self, name: str) -> None:
+        """Train an encoder on a published dataset, score it before and after, give it its card, publish it."""
+        directory, recipe = self.artifacts / "models" / name, str(RECIPES / f"{name}.yaml")
+        self._stage(f"train {name}", "training.run", recipe, "--out", str(directory))
+        self._stage(f"score {name}", "eval.run", recipe, "--model", str(directory))
+        self._release(directory)
+
+    def verify(self) -> dict[str, object]:
+        """Load datasets and model by repo id in a process with an empty cache."""
+        home = self.artifacts / "empty-home"
+        said = self._stage(
+            "load everything by name, with an empty cache", "demo.verify", ORG, MODEL, *DATASETS, home=home
+        )
+        return dict(json.loads(said.splitlines()[-1]))
+
+    def _release(self, directory: Path) -> None:
+        self._stage(
+            f"card of {directory.name}", "model_cards.render", str(directory), "--repo-id", f"{ORG}/{directory.name}"
+        )
+        self._stage(f"publish {directory.name}", "hub.publish", str(directory), "--org", ORG, "--yes")
+
+    def _stage(self, title: str, module: str, *arguments: str, home: Path | None = None) -> str:
+        """Run ``python -m module`` and return its stdout. Raises RunError when it fails; it has said why on stderr."""
+        cli.say(f"\n== {title}: python -m {module} {' '.join(arguments)}")
+        environment = self.hub.client_environment(home)
+        done = subprocess.run(  # noqa: S603 - our own modules
+            [sys.executable, "-m", module, *arguments],
+            env=environment | {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+        )
+        if done.returncode:
+            raise RunError(title, f"python -m {module} failed (exit code {done.returncode}), see above")
+        return done.stdout
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to end this process when the demo is killed, so that no orphan holds a run directory (prctl(2))."""
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    cli.run(app)

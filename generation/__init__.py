@@ -1,0 +1,1 @@
+"""Text pairs from a causal language model, by self-debiased decoding."""

@@ -1,0 +1,41 @@
+"""One error family for the whole project, so that every command fails the same way.
+
+``InputError`` means "change what you gave" (exit code 2); ``RunError`` means "the world failed" (exit code 1).
+Both print as one message that names the place, what was found, what is allowed and what to do next.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class StsDinoError(Exception):
+    """Base class; ``exit_code`` is what a command line returns when the error reaches it."""
+
+    exit_code = 1
+
+    def __init__(self, place: object, problem: str, *, allowed: object = None, hint: str | None = None):
+        parts = [f"{place}: {problem}"]
+        if allowed is not None:
+            parts.append(f"allowed: {allowed}")
+        if hint:
+            parts.append(hint)
+        self.place = str(place)
+        super().__init__("; ".join(parts))
+
+
+class InputError(StsDinoError):
+    """What the user gave cannot be used: a recipe, an option, an input file."""
+
+    exit_code = 2
+
+
+class RunError(StsDinoError):
+    """The run failed although its input is good: no disk, no Hub, no permission, a lock held by another process."""
+
+    exit_code = 1
+
+
+def nearest(word: str, choices: Iterable[str]) -> str | None:
+    """The choice most like ``word``, or None when none is similar (difflib ratio below 0.6)."""
+    found = difflib.get_close_matches(word, list(choices), n=1)
+    return found[0] if found else None

@@ -1,0 +1,49 @@
+"""Failures of a Hub, told in the project's words: which Hub, what it refused, what to do. Never a token."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx2
+from huggingface_hub import constants
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled
+
+from hub.errors import InputError, RunError, StsDinoError
+
+_ADVICE = {
+    401: "the token is unknown, or the repository is private or absent: run `hf auth login` or set HF_TOKEN",
+    403: "the token may not do this: use a token with write access to the organisation",
+    404: "check the repository id and the revision",
+    409: "it exists already in another state: run the same command again, it will plan anew",
+    412: "somebody else committed meanwhile: run the same command again, it will plan anew",
+    413: "the Hub's storage quota is used up",
+    422: "the Hub refuses this content: see its message",
+    429: "too many requests: wait and run the same command again, nothing is lost",
+    507: "the Hub's disk is full: free some space there and run the same command again",
+}
+
+
+@contextmanager
+def hub_errors(what: str) -> Iterator[None]:
+    """Turn client exceptions into RunError (InputError for a malformed name). ``what``: e.g. "publish org/name"."""
+    try:
+        yield
+    except (HfHubHTTPError, httpx2.HTTPError, OfflineModeIsEnabled, LocalTokenNotFoundError) as error:
+        raise translated(what, error) from None  # the cause holds request headers
+    except HFValidationError as error:
+        raise InputError(what, str(error).splitlines()[0]) from None
+
+
+def translated(what: str, error: Exception) -> StsDinoError:
+    """The project's error for a failed request to the Hub."""
+    place = f"{what} at {constants.ENDPOINT}"
+    if isinstance(error, OfflineModeIsEnabled):
+        return RunError(place, "HF_HUB_OFFLINE is set", hint="unset it to reach the Hub")
+    if isinstance(error, LocalTokenNotFoundError):
+        return RunError(place, "no token", hint="run `hf auth login` or set HF_TOKEN")
+    response = getattr(error, "response", None)
+    if response is None:
+        hint = "is it running, and is HF_ENDPOINT right? Run the same command again later: nothing is lost"
+        return RunError(place, f"the Hub cannot be reached ({type(error).__name__})", hint=hint)
+    said = getattr(error, "server_message", None) or response.headers.get("x-error-message") or response.reason_phrase
+    hint = _ADVICE.get(response.status_code, "run the same command again later: nothing is lost")
+    return RunError(place, f"the Hub answered {response.status_code}: {said}", hint=hint)

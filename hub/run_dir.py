@@ -1,0 +1,152 @@
+"""artifacts/<kind>/<name>: the run directory, which is the Hub repository byte for byte.
+
+It holds the resolved recipe, the files of the artefact and ``manifest.json``. A file counts as done when the manifest
+names it with its SHA-256; the manifest is replaced after the files it names, so a crash leaves at worst files that
+nobody names. What must not be published (timings, the lock, checkpoints) lies beside the directory, not in it.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from hub.errors import InputError, RunError
+from hub.shards import sha256_file, write_text
+
+ARTIFACTS = Path("artifacts")
+MANIFEST = "manifest.json"
+RECIPE = "recipe.yaml"
+
+
+class File(BaseModel):
+    """A finished file of the artefact. ``config``, ``split`` and ``rows`` are set for data shards."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: str
+    bytes: int
+    sha256: str
+    config: str | None = None
+    split: str | None = None
+    rows: int | None = None
+
+
+class Manifest(BaseModel):
+    """What a run knows about itself; every number a card shows is read from here or from results.json."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["dataset", "model"]
+    name: str
+    version: str
+    fingerprint: str
+    complete: bool = False
+    inputs: dict[str, str] = {}  # input file or model → SHA-256
+    versions: dict[str, str] = {}  # library → version
+    counts: dict[str, Any] = {}
+    provenance: dict[str, Any] = {}
+    files: tuple[File, ...] = ()
+
+    def shards(self, config: str) -> list[File]:
+        """The data files of one config, in path order."""
+        return sorted((file for file in self.files if file.config == config), key=lambda file: file.path)
+
+    def with_files(self, files: list[File], **changes: Any) -> "Manifest":
+        """A copy with ``files`` added or replaced (by path), kept in path order, and other fields changed."""
+        merged = {file.path: file for file in (*self.files, *files)}
+        ordered = tuple(merged[path] for path in sorted(merged))
+        return self.model_copy(update={"files": ordered, **changes})
+
+
+def describe(directory: Path, path: str, **data: Any) -> File:
+    """The manifest entry of a file that is on disk now."""
+    full = directory / path
+    return File(path=path, bytes=full.stat().st_size, sha256=sha256_file(full), **data)
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Replace manifest.json atomically."""
+    text = json.dumps(manifest.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False)
+    write_text(directory / MANIFEST, text + "\n")
+
+
+def read_manifest(directory: Path) -> Manifest | None:
+    """The manifest of a run directory, or None when there is none. Raises InputError when it is not one."""
+    path = directory / MANIFEST
+    try:
+        return Manifest.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise InputError(path, f"not a manifest: {error.errors()[0]['msg']}", hint="remove the directory") from error
+
+
+def require_complete(directory: Path) -> Manifest:
+    """The manifest of a finished run. Raises InputError when there is none or the run is unfinished."""
+    manifest = read_manifest(directory)
+    if manifest is None:
+        raise InputError(
+            directory, "is not a run directory (no manifest.json)", hint="run the stage that makes it first"
+        )
+    if not manifest.complete:
+        raise InputError(
+            directory, "the run is not finished", hint="run the same stage again: it goes on where it stopped"
+        )
+    return manifest
+
+
+def changed_files(directory: Path, manifest: Manifest) -> list[str]:
+    """Paths the manifest names that are missing on disk or have other bytes."""
+    return [
+        file.path
+        for file in manifest.files
+        if not (directory / file.path).is_file() or sha256_file(directory / file.path) != file.sha256
+    ]
+
+
+def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
+    """Start or resume a run: the manifest on disk when it is of the same fingerprint, else ``manifest``.
+
+    Call it with the directory ``locked``. Files damaged since are dropped from the manifest, to be made again.
+
+    Raises InputError when the directory holds a run of another recipe or of other inputs.
+    """
+    for leftover in directory.rglob(".*.tmp"):  # of a killed process; the caller holds the lock
+        leftover.unlink()
+    found = read_manifest(directory)
+    if found is not None:
+        if found.fingerprint != manifest.fingerprint:
+            raise InputError(
+                directory,
+                f"holds a run of another recipe or of other inputs ({found.name} v{found.version})",
+                hint="choose another --out, or remove the directory to start again",
+            )
+        broken = set(changed_files(directory, found))
+        kept = tuple(file for file in found.files if file.path not in broken)
+        write_text(directory / RECIPE, recipe_yaml)
+        return found if not broken else found.model_copy(update={"files": kept, "complete": False})
+    if directory.exists() and any(directory.iterdir()):
+        raise InputError(directory, "is not empty and not a run directory", hint="choose another --out")
+    directory.mkdir(parents=True, exist_ok=True)
+    write_manifest(directory, manifest)
+    write_text(directory / RECIPE, recipe_yaml)
+    return manifest
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the run directory for this process. Raises RunError when another process holds it."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(directory.parent / f"{directory.name}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise RunError(directory, "another process is working on this run", hint="wait for it, or stop it") from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,17 @@
+"""Set before anything imports a Hub client: nothing in the suite may leave this machine."""
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+os.environ |= {
+    "HF_HUB_DISABLE_XET": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_DISABLE_UPDATE_CHECK": "1",
+    "HF_UPDATE_DOWNLOAD_COUNTS": "0",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "NO_PROXY": "127.0.0.1,localhost",
+    "OMP_NUM_THREADS": "1",  # tiny models: threads that wait for one another cost more than they bring
+}

@@ -1,0 +1,56 @@
+"""The slow reference for the engine: transformers' generate() with a self-debiasing and a row-tying processor."""
+
+import math
+
+import numpy as np
+import torch
+from transformers import LogitsProcessor, LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
+
+from generation.engine import Request, Settings
+from generation.randomness import uniforms
+
+
+class SelfDebias(LogitsProcessor):
+    def __init__(self, rows: int, settings: Settings):
+        self.rows, self.settings = rows, settings
+
+    def __call__(self, input_ids, scores):
+        probs = scores.softmax(-1)
+        if self.rows == 1:
+            return scores.log_softmax(-1)
+        delta = (probs[0] - probs[1:].max(0).values).clamp(max=0)
+        alpha = torch.clamp(torch.exp(self.settings.decay_constant * delta), min=self.settings.floor)
+        alpha = torch.where(delta < 0, alpha, 1.0) if self.settings.decay_constant else torch.ones_like(alpha)
+        return (probs[0] * alpha).log().log_softmax(-1).repeat(self.rows, 1)
+
+
+class TieRows(LogitsProcessor):
+    """Draw one token for all rows, by inverse CDF over the tokens in falling order of probability."""
+
+    def __init__(self, seed: int):
+        self.seed, self.step = np.array([seed], dtype=np.uint64), 0
+
+    def __call__(self, input_ids, scores):
+        probs, order = scores[0].softmax(-1).sort(descending=True, stable=True)
+        number = uniforms(self.seed, self.step)[0]
+        self.step += 1
+        place = int((probs.double().cumsum(0) <= number).sum().clamp(max=int((probs > 0).sum()) - 1))
+        return torch.full_like(scores, -math.inf).index_fill_(1, order[place], 0.0)
+
+
+def reference(model, tokenizer, request: Request, settings: Settings) -> str:
+    """Text up to the quotation mark or line end, one request at a time, without any of the engine's code."""
+    prompts = [request.prompt, *request.counter_prompts]
+    batch = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
+    warpers = [TopKLogitsWarper(settings.top_k)] if settings.top_k else []
+    warpers += [TopPLogitsWarper(settings.top_p)] if settings.top_p < 1 else []
+    ids = model.generate(
+        input_ids=batch.input_ids,
+        attention_mask=batch.attention_mask,
+        max_new_tokens=settings.max_new_tokens,
+        do_sample=False,
+        pad_token_id=tokenizer.eos_token_id,
+        logits_processor=LogitsProcessorList([SelfDebias(len(prompts), settings), *warpers, TieRows(request.seed)]),
+    )
+    written = tokenizer.decode(ids[0, batch.input_ids.shape[1] :], skip_special_tokens=True)
+    return written.split('"')[0].split("\n")[0].strip()

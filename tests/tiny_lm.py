@@ -1,0 +1,47 @@
+"""A tiny random causal language model with a real tokenizer, made in a second, for tests that need no quality."""
+
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers.models.auto.configuration_auto import AutoConfig
+
+TEXTS = [
+    'Task: Write two sentences that mean the same thing.\nSentence 1: "A man is playing a flute."\nSentence 2: "',
+    'Task: Write two sentences that are somewhat similar.\nSentence 1: "Two dogs run on the beach."\nSentence 2: "',
+    'Task: Write two sentences that are on completely different topics.\nSentence 1: "A woman cooks."\nSentence 2: "',
+] * 3
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=330, initial_alphabet=alphabet, special_tokens=["<|end|>"])
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|end|>")
+
+
+def make_lm(directory: Path, kind: str = "llama", seed: int = 0, **changes: object) -> Path:
+    """Write a random two-layer model of an architecture (llama, gpt2, opt, qwen3) to ``directory``."""
+    tokenizer = make_tokenizer()
+    sizes = {
+        "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 256},
+        "opt": {"hidden_size": 32, "word_embed_proj_dim": 32, "ffn_dim": 64},
+    }.get(kind, {"hidden_size": 32, "intermediate_size": 64})
+    if kind != "gpt2":
+        sizes |= {"num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 256}
+    if kind in ("llama", "qwen3"):
+        sizes |= {"num_key_value_heads": 2, "head_dim": 16}
+    ends = {"eos_token_id": 0, "pad_token_id": 0, "bos_token_id": 0}
+    config = AutoConfig.for_model(kind, vocab_size=len(tokenizer), **sizes | ends | changes)
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():  # peaked distributions, as a trained model has: a flat one hides mistakes
+        for parameter in model.parameters():
+            parameter.mul_(4 if parameter.dim() > 1 else 1)
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
