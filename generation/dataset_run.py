@@ -50,15 +50,20 @@ class DatasetRun:
 
     def has_shard(self, index: int, total: int) -> bool:
         """Whether shard ``index`` was finished by an earlier run."""
-        named = {file.path for file in self.manifest.files}
+        named = {file.path for file in self.manifest.files} | set(self.manifest.counts.get("empty_shards", ()))
         return {shard_path("raw", "train", index, total), shard_path("rejected", "train", index, total + 1)} <= named
 
     def write_shard(self, index: int, total: int, raw: list[Row], rejected: list[Row]) -> None:
-        """Write the rows of one shard, then say so in the manifest."""
-        files = self._write("raw", "train", raw, index, total) + self._write(
-            "rejected", "train", rejected, index, total + 1
-        )
-        self.record(files, counts={**self.manifest.counts, "shards_done": index + 1, "shards_total": total})
+        """Write the rows of one shard, then say so in the manifest. No file is written without rows: it cannot load."""
+        files = self._write("raw", "train", raw, index, total)
+        files += self._write("rejected", "train", rejected, index, total + 1)
+        counts = {**self.manifest.counts, "shards_done": index + 1, "shards_total": total}
+        parts = {
+            shard_path("raw", "train", index, total): raw,
+            shard_path("rejected", "train", index, total + 1): rejected,
+        }
+        empty = [path for path, rows in parts.items() if not rows]
+        self.record(files, counts={**counts, "empty_shards": [*counts.get("empty_shards", []), *empty]})
 
     def finish(self, total: int, sources: int) -> None:
         """Sift the raw rows, write the finished configs, count everything, mark the run complete.
@@ -86,6 +91,8 @@ class DatasetRun:
         }
 
     def _write(self, config: str, split: str, rows: list[Row], index: int, total: int) -> list[File]:
+        if not rows:
+            return []
         form = FORMS["sts"] if self.recipe.form == "sts" else FORMS.get(config, FORMS["pair-class"])
         path = shard_path(config, split, index, total)
         write_shard(self.directory / path, rows, config_features(config, form))

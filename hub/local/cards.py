@@ -1,0 +1,101 @@
+"""README front matter: what a card says about its repo, and what is wrong with it."""
+
+import math
+import re
+from functools import lru_cache
+from pathlib import Path
+
+import yaml
+
+_FRONT_MATTER = re.compile(r"\A\s*---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_MAX_VALUES = 200_000  # a few lines of YAML aliases can stand for billions of values
+_MAX_BYTES = 4 << 20
+_TEXTS = ("language", "license", "datasets", "base_model", "metrics")
+_LISTS = ("tags", "task_categories", "task_ids", "size_categories", "configs", "model-index")
+_DATASET_TAGS = ("task_categories", "task_ids", "language", "license", "size_categories")
+
+
+class CardProblem(Exception):
+    """The front matter cannot be used."""
+
+
+def read_metadata(text: str) -> dict | None:
+    """The front matter as plain JSON values; None without one; ``CardProblem`` when it is broken."""
+    found = _FRONT_MATTER.match(text)
+    if found is None:
+        return None
+    try:
+        loaded = yaml.load(found.group(1), Loader=_LOADER)  # noqa: S506 (a safe loader, in C where there is one)
+        metadata = _plain(loaded, [_MAX_VALUES])
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise CardProblem(f"YAML Metadata Error: {error}") from error
+    if metadata is None:
+        return None
+    if not isinstance(metadata, dict):
+        raise CardProblem("YAML Metadata Error: the front matter must be a mapping")
+    return metadata
+
+
+def _plain(value: object, budget: list[int]) -> object:
+    """``value`` as JSON can hold it (dates become text); ``ValueError`` when it unfolds to too many values."""
+    budget[0] -= 1
+    if budget[0] < 0:
+        raise ValueError(f"more than {_MAX_VALUES} values")
+    if isinstance(value, dict):
+        return {str(key): _plain(item, budget) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set)):
+        return [_plain(item, budget) for item in value]
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    return value if isinstance(value, float) and math.isfinite(value) else str(value)
+
+
+def problems(text: str) -> tuple[list[str], list[str]]:
+    """(errors, warnings) of a card."""
+    try:
+        metadata = read_metadata(text)
+    except CardProblem as problem:
+        return [str(problem)], []
+    if not metadata:
+        return [], ["empty or missing yaml metadata in repo card"]
+    errors = [f'"{key}" must be an array' for key in _LISTS if not isinstance(metadata.get(key, []), list)]
+    for key in (*_TEXTS, "tags", "task_categories", "task_ids", "size_categories"):
+        values = metadata.get(key) or []
+        for item in values if isinstance(values, list) else [values]:
+            if not isinstance(item, str):
+                errors.append(f'"{key}" must be text, found {item!r} (quote it if YAML took it for something else)')
+    configs = metadata.get("configs") or []
+    for config in configs if isinstance(configs, list) else []:
+        if not isinstance(config, dict) or not isinstance(config.get("config_name"), str):
+            errors.append('each of "configs" must have a "config_name" that is text')
+    return errors, []
+
+
+@lru_cache(maxsize=512)
+def stored_metadata(readme: Path) -> dict:
+    """The front matter of a stored README ({} when absent or broken). Blobs never change, so it is kept."""
+    if readme.stat().st_size > _MAX_BYTES:
+        return {}
+    try:
+        return read_metadata(readme.read_text(encoding="utf-8", errors="replace")) or {}
+    except CardProblem:
+        return {}
+
+
+def tags(kind: str, metadata: dict) -> list[str]:
+    """The tags the Hub derives from a card."""
+    found: list[str] = []
+    if kind == "dataset":
+        found = [f"{key}:{value}" for key in _DATASET_TAGS for value in _texts(metadata, key)]
+        return [*found, *_texts(metadata, "tags")]
+    found = [*_texts(metadata, "library_name"), *_texts(metadata, "tags"), *_texts(metadata, "pipeline_tag")]
+    found += [f"dataset:{value}" for value in _texts(metadata, "datasets")]
+    found += [f"base_model:{value}" for value in _texts(metadata, "base_model")]
+    found += [*_texts(metadata, "language"), *(f"license:{value}" for value in _texts(metadata, "license"))]
+    return list(dict.fromkeys(found))
+
+
+def _texts(metadata: dict, key: str) -> list[str]:
+    value = metadata.get(key) or []
+    return [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str)]

@@ -1,0 +1,112 @@
+"""The Hub's index: one SQLite file in WAL mode, flushed to disk on every commit.
+
+Readers see one snapshot, writers take turns; a transaction is either wholly there after a crash or not at all.
+File contents live in ``blobs.py``; this file holds users, tokens, repos, refs, commits, trees and who uploaded what.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hub.errors import RunError
+
+_VERSION = 1
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS namespaces(name TEXT PRIMARY KEY COLLATE NOCASE, is_org INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS members(
+    org TEXT NOT NULL COLLATE NOCASE, user TEXT NOT NULL COLLATE NOCASE, PRIMARY KEY(org, user)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS tokens(
+    hash TEXT PRIMARY KEY, user TEXT NOT NULL COLLATE NOCASE, role TEXT NOT NULL) WITHOUT ROWID;
+-- AUTOINCREMENT: an upload URL signed for a deleted repo must never fit a later one.
+CREATE TABLE IF NOT EXISTS repos(
+    id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, namespace TEXT NOT NULL COLLATE NOCASE,
+    name TEXT NOT NULL COLLATE NOCASE, private INTEGER NOT NULL, created INTEGER NOT NULL,
+    UNIQUE(kind, namespace, name));
+CREATE TABLE IF NOT EXISTS commits(
+    repo INTEGER NOT NULL REFERENCES repos(id) ON DELETE CASCADE, oid TEXT NOT NULL, tree TEXT NOT NULL,
+    parent TEXT, author TEXT NOT NULL, date INTEGER NOT NULL, title TEXT NOT NULL, message TEXT NOT NULL,
+    PRIMARY KEY(repo, oid)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS refs(
+    repo INTEGER NOT NULL REFERENCES repos(id) ON DELETE CASCADE, name TEXT NOT NULL, oid TEXT NOT NULL,
+    PRIMARY KEY(repo, name)) WITHOUT ROWID;
+-- What was answered to which commit request, so that a request sent again after a lost answer changes nothing.
+CREATE TABLE IF NOT EXISTS receipts(
+    repo INTEGER NOT NULL, ref TEXT NOT NULL, digest TEXT NOT NULL, oid TEXT NOT NULL, PRIMARY KEY(repo, ref, digest),
+    FOREIGN KEY(repo, ref) REFERENCES refs(repo, name) ON DELETE CASCADE) WITHOUT ROWID;
+-- Content-addressed by git id and shared by all repos: reached only through a commit of a repo one may read.
+CREATE TABLE IF NOT EXISTS trees(oid TEXT PRIMARY KEY, content BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS files(
+    oid TEXT PRIMARY KEY, sha256 TEXT NOT NULL, size INTEGER NOT NULL, lfs INTEGER NOT NULL) WITHOUT ROWID;
+-- The large files that authorised users uploaded to a repo: knowing a sha256 is not owning the bytes.
+CREATE TABLE IF NOT EXISTS lfs_objects(
+    repo INTEGER NOT NULL REFERENCES repos(id) ON DELETE CASCADE, sha256 TEXT NOT NULL, size INTEGER NOT NULL,
+    PRIMARY KEY(repo, sha256)) WITHOUT ROWID;
+"""
+
+
+class Database:
+    """Connections to the index; ``reading`` and ``writing`` are the only ways in."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._idle: list[sqlite3.Connection] = []
+        # SQLite's own waiting is unfair and sleeps; within this process a lock hands writers on at once.
+        self._writers = threading.Lock()
+        path.touch(mode=0o600)
+        try:
+            connection = self._connect()
+            connection.execute("PRAGMA journal_mode=WAL")
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version not in (0, _VERSION):
+                hint = "serve it with the version that made it, or take a new --root"
+                raise RunError(
+                    path, f"made by another version of the Hub (form {version})", allowed=_VERSION, hint=hint
+                )
+            connection.executescript(f"{_SCHEMA} PRAGMA user_version={_VERSION};")
+        except sqlite3.DatabaseError as error:
+            raise RunError(path, f"cannot be used ({error})", hint="restore it, or take a new --root") from error
+        self._idle.append(connection)
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._path, timeout=30, isolation_level=None, check_same_thread=False)
+        connection.row_factory = sqlite3.Row
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA foreign_keys=ON")
+        return connection
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """One consistent snapshot."""
+        with self._transaction("BEGIN") as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """One write transaction: committed to disk when the block ends, rolled back when it raises."""
+        with self._writers, self._transaction("BEGIN IMMEDIATE") as connection:
+            yield connection
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._connect()
+        done = False
+        try:
+            connection.execute(begin)
+            yield connection
+            connection.execute("COMMIT")
+            done = True
+        finally:
+            if done:
+                self._idle.append(connection)
+            else:
+                connection.close()  # rolls back, whatever state the failure left it in
+
+    def close(self) -> None:
+        """Close idle connections; the last one folds the write-ahead log into the file."""
+        while self._idle:
+            self._idle.pop().close()

@@ -1,0 +1,58 @@
+"""What the Hub answers: JSON, and errors in the Hub's own dialect.
+
+Clients tell errors apart by the ``X-Error-Code`` header alone, never by the body, so every error is built here.
+5xx answers are retried by the clients: no permanent condition may use one, except 507 (not in their retry list).
+"""
+
+from collections.abc import Mapping
+
+from starlette.responses import JSONResponse, Response
+
+
+class HubError(Exception):
+    """A refusal: status, message, and the code the clients map to an exception class."""
+
+    def __init__(
+        self, status: int, message: str, code: str = "", headers: Mapping[str, str] | None = None, **fields: str
+    ):
+        super().__init__(message)
+        self.status, self.message, self.code = status, message, code
+        self.headers, self.fields = dict(headers or {}), fields
+
+    def response(self) -> Response:
+        """The HTTP answer; header values are one latin-1 line, or the client could not read them."""
+        line = " ".join(self.message.split())[:500].encode("latin-1", "replace").decode("latin-1")
+        headers = {**self.headers, "X-Error-Message": line}
+        if self.code:
+            headers["X-Error-Code"] = self.code
+        return JSONResponse({"error": self.message, **self.fields}, status_code=self.status, headers=headers)
+
+
+def unauthorized() -> HubError:
+    """No usable credentials where some are needed."""
+    return HubError(401, "Invalid username or password.")
+
+
+def repo_not_found(*, anonymous: bool) -> HubError:
+    """Missing, or private to someone else: the answer is the same, so that it tells nothing."""
+    return HubError(401 if anonymous else 404, "Repository not found", "RepoNotFound")
+
+
+def revision_not_found(revision: str) -> HubError:
+    """The repo exists, the branch, tag or commit does not."""
+    return HubError(404, f"Invalid rev id: {revision}", "RevisionNotFound")
+
+
+def entry_not_found(message: str, commit: str = "") -> HubError:
+    """The revision exists, the path does not; clients remember that under the commit given."""
+    return HubError(404, message, "EntryNotFound", {"X-Repo-Commit": commit} if commit else None)
+
+
+def storage_full() -> HubError:
+    """The disk or a quota is full: 507, which clients report instead of retrying."""
+    return HubError(507, "The Hub's disk is full: free some space under its --root and send this again")
+
+
+def json_reply(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """``value`` as JSON."""
+    return JSONResponse(value, status_code=status, headers=headers)

@@ -1,0 +1,92 @@
+"""The table of addresses.
+
+Matched on the raw path, before percent-decoding: ``refs%2Fpr%2F1`` is one segment, ``a%2Fb/c`` in a tree listing is not
+ambiguous. Later endpoints (Xet, discussions, pages) are further rows.
+"""
+
+import re
+from collections.abc import Callable
+from urllib.parse import unquote
+
+from starlette.responses import PlainTextResponse, Response
+
+from hub.local import api_history, api_repos, api_tree, downloads, lfs
+from hub.local.call import Call
+from hub.local.replies import HubError, repo_not_found
+
+Handler = Callable[[Call], Response]
+
+
+def front_page(call: Call) -> Response:
+    """What a person sees who opens the endpoint in a browser."""
+    return PlainTextResponse("This is a local Hub. Set HF_ENDPOINT to this address and use the Hugging Face clients.\n")
+
+
+def no_xet(call: Call) -> Response:
+    """The Xet client would retry for long; this text is what it shows."""
+    raise HubError(404, "This local Hub does not speak Xet: set HF_HUB_DISABLE_XET=1 before starting the client")
+
+
+def no_such_repo(call: Call) -> Response:
+    """Repo ids without a namespace, spaces and kernels: nothing of the kind exists here."""
+    raise repo_not_found(anonymous=call.actor is None)
+
+
+_PATTERNS = {
+    "{api}": r"/api/(?P<kind>models|datasets|spaces|kernels)/(?P<namespace>[^/]+)/(?P<name>[^/]+)",
+    "{web}": r"/(?:(?P<kind>datasets|spaces|kernels)/)?(?P<namespace>[^/]+)/(?P<name>[^/]+?)",
+    "{rev}": r"(?P<revision>[^/]+)",
+    "{ref}": r"(?P<ref>[^/]+)",
+    "{upload}": r"/lfs-upload/(?P<repo>\d+)/(?P<oid>[0-9a-f]{64})/(?P<size>\d+)/(?P<part_bytes>\d+)"
+    r"/(?P<upload>[0-9a-f]{32})",
+}
+_TABLE: list[tuple[str, str, Handler]] = [
+    ("GET", r"/", front_page),
+    ("GET", r"/api/whoami-v2", api_repos.whoami),
+    ("POST", r"/api/repos/create", api_repos.create),
+    ("DELETE", r"/api/repos/delete", api_repos.delete),
+    ("POST", r"/api/validate-yaml", api_repos.validate_yaml),
+    ("GET", r"/api/(?P<kind>models|datasets|spaces|kernels)", api_repos.listing),
+    ("GET", r"{api}", api_repos.info),
+    ("GET", r"{api}/revision/{rev}", api_repos.info),
+    ("PUT", r"{api}/settings", api_repos.settings),
+    ("GET", r"{api}/auth-check(?P<write>/write)?", api_repos.auth_check),
+    ("GET", r"{api}/tree/{rev}(?:/(?P<path>.+))?", api_tree.tree),
+    ("POST", r"{api}/paths-info/{rev}", api_tree.paths_info),
+    ("POST", r"{api}/preupload/{rev}", api_tree.preupload),
+    ("POST", r"{api}/commit/{rev}", api_history.commit),
+    ("GET", r"{api}/commits/{rev}", api_history.commits),
+    ("GET", r"{api}/refs", api_history.refs),
+    ("POST", r"{api}/branch/{ref}", api_history.create_branch),
+    ("DELETE", r"{api}/branch/{ref}", api_history.delete_branch),
+    ("POST", r"{api}/tag/{ref}", api_history.create_tag),
+    ("DELETE", r"{api}/tag/{ref}", api_history.delete_tag),
+    ("GET", r"{api}/xet-(?:read|write)-token/{rev}", no_xet),
+    ("POST", r"{web}\.git/info/lfs/objects/batch", lfs.batch),
+    ("POST", r"{web}\.git/info/lfs/objects/verify", lfs.verify),
+    ("PUT", r"{upload}/(?P<number>\d+)", lfs.put),
+    ("POST", r"{upload}", lfs.complete),
+    ("GET", r"{web}/resolve/{rev}/(?P<path>.+)", downloads.resolve),
+    ("GET", r"/api/(?:models|datasets|spaces|kernels)/[^/]+(?:/(?:revision|tree|refs|commits)/.+)?", no_such_repo),
+    ("GET", r"/(?:(?:datasets|spaces|kernels)/)?[^/]+/resolve/.+", no_such_repo),
+]
+
+
+def _expand(pattern: str) -> re.Pattern[str]:
+    for name, regex in _PATTERNS.items():
+        pattern = pattern.replace(name, regex)
+    return re.compile(pattern)
+
+
+_ROUTES = [(method, _expand(pattern), handler) for method, pattern, handler in _TABLE]
+
+
+def match(method: str, raw_path: str) -> tuple[Handler, dict[str, str]]:
+    """The handler of a request and the decoded parts of its path; 404 without a code for all that is not served."""
+    for allowed, pattern, handler in _ROUTES:
+        found = pattern.fullmatch(raw_path) if allowed == ("GET" if method == "HEAD" else method) else None
+        if found:
+            args = {key: unquote(value, errors="strict") for key, value in found.groupdict().items() if value}
+            args.setdefault("kind", "models")  # only models lie at the root of the endpoint
+            return handler, args
+    raise HubError(404, "Sorry, we can't find the page you are looking for.")

@@ -1,0 +1,1 @@
+"""Cards: the README.md of a published dataset or model, written from what earlier stages recorded."""

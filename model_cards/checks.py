@@ -1,0 +1,76 @@
+"""Do a run directory's numbers agree with each other? A card that would contradict its own data is refused.
+
+requested = kept + rejected             in total and for every label
+totals    = the sums over the labels
+splits    = the rows of the shards that the manifest names
+shards    = the bytes the manifest names
+"""
+
+from pathlib import Path
+
+from hub.errors import InputError
+from hub.run_dir import MANIFEST, RECIPE, Manifest, changed_files
+from model_cards.facts import DatasetCounts
+
+
+def check_identity(directory: Path, manifest: Manifest, name: str, version: str) -> None:
+    """Manifest and recipe must speak of the same artefact."""
+    if (manifest.name, manifest.version) != (name, version):
+        raise InputError(
+            directory / RECIPE,
+            f"is the recipe of {name} v{version}, but the manifest is of {manifest.name} v{manifest.version}",
+        )
+
+
+def check_files(directory: Path, manifest: Manifest) -> None:
+    """Every file that the manifest names is there with its bytes."""
+    if changed := changed_files(directory, manifest):
+        raise InputError(
+            directory / changed[0], "is missing or is not the file the manifest names", hint="run the stage again"
+        )
+
+
+def check_counts(directory: Path, counts: DatasetCounts) -> None:
+    """The sums of the counts. Raises InputError with both sides of the first sum that fails."""
+    place = directory / MANIFEST
+    rejected = sum(counts.rejected.values())
+    _equal(place, "requested", counts.requested, "kept + rejected", counts.kept + rejected)
+    for label, row in counts.by_label.items():
+        _equal(place, f"by_label.{label}.requested", row.requested, "its kept + rejected", row.kept + row.rejected)
+    for key, total in (("requested", counts.requested), ("kept", counts.kept), ("rejected", rejected)):
+        summed = sum(getattr(row, key) for row in counts.by_label.values())
+        _equal(place, key, total, "the sum over by_label", summed)
+
+
+def check_splits(directory: Path, counts: DatasetCounts, manifest: Manifest) -> None:
+    """The rows of each config and split against the rows of its shards."""
+    shards = split_rows(manifest)
+    for config in sorted({*counts.splits, *shards}):
+        claimed, found = counts.splits.get(config, {}), shards.get(config, {})
+        for split in sorted({*claimed, *found}):
+            _equal(
+                directory / MANIFEST,
+                f"splits.{config}.{split}",
+                claimed.get(split, 0),
+                "the rows of its files",
+                found.get(split, 0),
+            )
+
+
+def split_rows(manifest: Manifest) -> dict[str, dict[str, int]]:
+    """config → split → rows, summed over the shards that the manifest names."""
+    rows: dict[str, dict[str, int]] = {}
+    for file in manifest.files:
+        if file.config is not None and file.split is not None:
+            splits = rows.setdefault(file.config, {})
+            splits[file.split] = splits.get(file.split, 0) + (file.rows or 0)
+    return rows
+
+
+def _equal(place: Path, left: str, left_value: int, right: str, right_value: int) -> None:
+    if left_value != right_value:
+        raise InputError(
+            place,
+            f"{left} is {left_value}, but {right} is {right_value}",
+            hint="no card is written from numbers that do not agree: run the stage again",
+        )

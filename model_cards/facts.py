@@ -1,0 +1,129 @@
+"""What a card needs from manifest.json, typed: strict about what it shows, tolerant about extra keys.
+
+``Manifest.counts`` and ``Manifest.provenance`` are free mappings; these models say which of their keys a card reads.
+"""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from hub.errors import InputError
+from hub.run_dir import MANIFEST
+
+
+class Facts(BaseModel):
+    """Base of the models here: immutable, extra keys ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+
+class LabelCounts(Facts):
+    """Texts of one label."""
+
+    requested: int
+    kept: int
+    rejected: int
+
+
+class Progress(Facts):
+    """Counts of a generation that is still running."""
+
+    shards_done: int = 0
+    shards_total: int | None = None  # not known before the first texts are
+
+
+class DatasetCounts(Facts):
+    """Counts of a finished generation."""
+
+    sources: int
+    sources_skipped: dict[str, int] = {}  # given texts passed over
+    sources_rejected: dict[str, int] = {}  # first texts that the model wrote and the filters rejected
+    requested: int
+    kept: int
+    rejected: dict[str, int]
+    sampled_negatives: int = 0
+    by_label: dict[str, LabelCounts]
+    splits: dict[str, dict[str, int]]  # config → split → rows
+
+
+class Generator(Facts):
+    """The language model that wrote the texts."""
+
+    id: str
+    revision: str | None = None
+    sha256: str | None = None  # None: a Hub model, pinned by its revision
+    parameters: int
+    license: str
+
+
+class SourceFacts(Facts):
+    """Where the first texts come from."""
+
+    description: str
+    license: str
+    sha256: str | None = None
+
+
+class DatasetProvenance(Facts):
+    """How a dataset was made."""
+
+    model: Generator
+    source: SourceFacts
+    command: str
+
+
+class TrainedOn(Facts):
+    """One dataset a model was trained on."""
+
+    repo_id: str | None = None
+    path: str | None = None
+    revision: str | None = None
+    commit: str | None = None
+    config: str
+    form: str
+    loss: str
+    splits: dict[str, int]
+
+
+class Base(Facts):
+    """The encoder before training."""
+
+    sha256: str | None = None
+
+
+class Training(Facts):
+    """What the trainer did."""
+
+    steps: int
+    epochs: float
+    best_step: int | None = None
+    validation_spearman: float | None = None
+    loss_curve: tuple[tuple[int, float], ...] = ()
+    arguments: dict[str, Any] = {}
+
+
+class ModelProvenance(Facts):
+    """How an encoder was made."""
+
+    datasets: tuple[TrainedOn, ...]
+    base: Base
+    training: Training
+    command: str
+
+
+Model = TypeVar("Model", bound=Facts)
+
+
+def read_facts(directory: Path, key: str, tree: dict[str, Any], model: type[Model]) -> Model:
+    """One mapping of the manifest as ``model``. Raises InputError naming the key that is missing or wrong."""
+    try:
+        return model.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join([key, *(str(part) for part in first["loc"])])
+        raise InputError(
+            directory / MANIFEST,
+            f"{where}: {first['msg'].lower()}",
+            hint="a card needs it: run the stage that made the directory again",
+        ) from error

@@ -1,0 +1,35 @@
+"""The template environment: undefined variables raise, and what a template prints is escaped unless it is Markdown."""
+
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from model_cards.escape import Markdown, code, fenced, finalize, table
+
+HERE = Path(__file__).parent
+
+
+def section(name: str) -> Markdown | None:
+    """The hand-written prose of an artefact, if there is any. It is inserted as it is, never read as a template."""
+    path = HERE / "sections" / f"{name}.md"
+    return Markdown(path.read_text(encoding="utf-8").strip()) if path.is_file() else None
+
+
+def fill(template: str, context: dict[str, Any]) -> str:
+    """A template of this folder filled with ``context``; the result ends with one newline."""
+    environment = Environment(
+        loader=FileSystemLoader(HERE),
+        undefined=StrictUndefined,
+        finalize=_printed,
+        autoescape=False,  # noqa: S701 - the output is Markdown: ``finalize`` escapes, HTML escaping would not do
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(table=table)
+    environment.filters.update(code=code, fenced=fenced, markdown=Markdown)
+    return environment.get_template(template).render(context).strip() + "\n"
+
+
+def _printed(value: Any) -> str:
+    return str(value) if isinstance(value, StrictUndefined) else finalize(value)  # str() of an undefined raises

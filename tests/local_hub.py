@@ -1,0 +1,104 @@
+"""A running local Hub for tests, and small ways to look at it. Use it with ``pytest_plugins = ["local_hub"]``.
+
+PYTEST_DONT_REWRITE: the tests import its functions before pytest loads it as a plugin.
+The client library reads its environment when it is first imported, so this module sets it first.
+"""
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+for _name in ("HF_HUB_DISABLE_XET", "HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_PROGRESS_BARS"):
+    os.environ[_name] = "1"
+
+import pytest  # noqa: E402
+from huggingface_hub import HfApi  # noqa: E402
+
+from hub.local.process import LocalHub  # noqa: E402
+
+PART_BYTES = 1 << 20
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    def json(self):
+        return json.loads(self.body)
+
+
+def ask(hub: LocalHub, method: str, path: str, body=None, *, token: str | None = None, **headers: str) -> Answer:
+    """One plain HTTP request; ``headers`` are spelt with underscores. The path is sent exactly as given."""
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    if token:
+        sent["Authorization"] = f"Bearer {token}"
+    if isinstance(body, (dict, list)):
+        body, sent["Content-Type"] = json.dumps(body), "application/json"
+    connection = http.client.HTTPConnection(hub.endpoint.removeprefix("http://"), timeout=30)
+    try:
+        connection.request(method, path, body=body, headers=sent)
+        response = connection.getresponse()
+        return Answer(response.status, response.msg, response.read())
+    finally:
+        connection.close()
+
+
+def commit_body(*items: tuple[str, dict], summary: str = "a commit", **header: str) -> bytes:
+    lines = [("header", {"summary": summary, "description": "", **header}), *items]
+    return b"".join(json.dumps({"key": key, "value": value}).encode() + b"\n" for key, value in lines)
+
+
+def file_line(path: str, content: str) -> tuple[str, dict]:
+    return "file", {"path": path, "content": content, "encoding": "utf-8"}
+
+
+def mint(hub: LocalHub, user: str, role: str) -> str:
+    """A token of another user, made while the Hub runs."""
+    command = [sys.executable, "-m", "hub.local", "token", "--root", str(hub.root), "--role", role, "--user", user]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    assert Path(printed).stat().st_mode & 0o777 == 0o600
+    return Path(printed).read_text()
+
+
+class Log:
+    """The requests that the Hub served since this object was made."""
+
+    def __init__(self, hub: LocalHub):
+        self._file, self._start = hub.log_file, hub.log_file.stat().st_size
+
+    def lines(self, word: str) -> list[str]:
+        text = self._file.read_bytes()[self._start :].decode()
+        return [line for line in text.splitlines() if f" {word} " in line]
+
+
+@pytest.fixture(scope="session")
+def local_hub(tmp_path_factory) -> Iterator[LocalHub]:
+    """One server for the whole run: user ``demo``, organisation ``acme``, small upload parts."""
+    options = ["--verbose", "--part-bytes", str(PART_BYTES)]
+    with LocalHub(tmp_path_factory.mktemp("hub"), orgs=["acme"], options=options) as hub:
+        yield hub
+
+
+@pytest.fixture(scope="session")
+def hub_api(local_hub: LocalHub) -> HfApi:
+    """The official client, allowed to write."""
+    return HfApi(endpoint=local_hub.endpoint, token=local_hub.token)
+
+
+@pytest.fixture(scope="session")
+def stranger(local_hub: LocalHub) -> HfApi:
+    """The official client of somebody else."""
+    return HfApi(endpoint=local_hub.endpoint, token=mint(local_hub, "alice", "write"))
+
+
+@pytest.fixture
+def repo(hub_api: HfApi, request) -> str:
+    """An empty dataset repo of the test's own."""
+    name = "".join(char if char.isalnum() else "_" for char in request.node.name)[:80].strip("_")
+    return hub_api.create_repo(f"demo/{name}", repo_type="dataset").repo_id

@@ -1,0 +1,98 @@
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from generation import pairs
+from hub.recipe import DatasetRecipe, load_recipe
+
+X2 = Path("recipes/demo/sts-dino-x2.yaml")
+
+
+@pytest.fixture(scope="module")
+def recipe() -> DatasetRecipe:
+    return load_recipe(X2, DatasetRecipe)
+
+
+def raw(text1: str, text2: str, target: str = "1", attempt: int = 0) -> dict:
+    return {
+        "text1": text1,
+        "text2": text2,
+        "source_id": text1,
+        "target": target,
+        "attempt": attempt,
+        "seed": 1,
+        "log_prob": -1.0,
+        "margin": None,
+    }
+
+
+@pytest.mark.parametrize(("score", "smoothed"), [(0, 0.1), (0.5, 0.5), (1, 0.9)])
+def test_smoothing_is_the_papers(score, smoothed):
+    assert pairs.smooth(score, 0.2) == pytest.approx(smoothed)
+    assert pairs.smooth(score, 0.0) == score
+
+
+def test_sift_names_every_drop_and_keeps_order():
+    rows = [raw("a", "a"), raw("a", "b"), raw("a", "b", attempt=1), raw("a", "b", "0"), raw("a", "c"), raw("a", "d")]
+    kept, dropped = pairs.sift(rows, max_per_label=2)
+    assert [(row["text2"], row["target"]) for row in kept] == [("b", "1"), ("b", "0"), ("c", "1")]
+    assert [row["reason"] for row in dropped] == ["identical", "duplicate", "over_cap"]
+    assert len(kept) + len(dropped) == len(rows)
+
+
+def test_no_first_text_stands_in_two_splits_and_about_a_tenth_is_validation(recipe):
+    rows = [raw(f"text {i}", f"other {i} {n}", attempt=n) for i in range(500) for n in range(2)]
+    splits = pairs.scored_pairs(rows, recipe)
+    train, validation = ({row["sentence1"] for row in splits[name]} for name in ("train", "validation"))
+    assert not train & validation and len(train | validation) == 500 and 25 <= len(validation) <= 80
+
+
+def test_sampled_negatives_are_two_other_texts_of_the_same_split_with_score_zero(recipe):
+    rows = [raw(f"text {i}", f"other {i}") for i in range(300)]
+    for split in pairs.scored_pairs(rows, recipe).values():
+        second = {row["sentence2"]: row["sentence1"] for row in split if row["target"] != "sampled"}
+        sampled = [row for row in split if row["target"] == "sampled"]
+        assert set(Counter(row["sentence1"] for row in sampled).values()) == {2}
+        assert len({(row["sentence1"], row["sentence2"]) for row in sampled}) == len(sampled)
+        for row in sampled:
+            assert row["score"] == 0 and second[row["sentence2"]] != row["sentence1"] and row["log_prob"] is None
+
+
+def test_a_first_text_alone_gets_no_sampled_negative(recipe):
+    assert pairs.sampled_negatives([raw("a", "b"), raw("a", "c")], 1, 2) == []
+    assert len(pairs.sampled_negatives([raw("a", "b"), raw("c", "d")], 1, 2)) == 2
+
+
+def test_triplets_and_classified_pairs():
+    recipe = load_recipe(Path("recipes/demo/auto-nli.yaml"), DatasetRecipe)
+    rows = [
+        raw("p", "e", "entailment"),
+        raw("p", "c", "contradiction"),
+        raw("q", "e2", "entailment"),
+        raw("r", "same", "entailment"),
+        raw("r", "same", "contradiction"),
+    ]
+    flat = [row for split in pairs.triplets(rows, recipe).values() for row in split]
+    assert flat == [{"anchor": "p", "positive": "e", "negative": "c", "source_id": "p"}]
+    labels = {(r["hypothesis"], r["label"]) for s in pairs.classified_pairs(rows, recipe).values() for r in s}
+    assert labels == {("e", 0), ("c", 2), ("e2", 0), ("same", 0), ("same", 2)}
+
+
+def test_nothing_depends_on_the_hash_seed_of_the_process():
+    code = (
+        "from pathlib import Path; from generation import pairs; from hub.recipe import *; import json\n"
+        f"recipe = load_recipe(Path('{X2}'), DatasetRecipe)\n"
+        "rows = [dict(text1=f't{i}', text2=f'o{i}', source_id=str(i), target='1', attempt=0, seed=1, log_prob=0.0,"
+        " margin=None) for i in range(50)]\n"
+        "print(json.dumps(pairs.scored_pairs(rows, recipe)))"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(outputs) == 1

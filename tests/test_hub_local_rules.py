@@ -1,0 +1,115 @@
+"""The local Hub's pure rules: git ids against git itself, attribute patterns, ref names, signatures, cards."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from hub.local import cards
+from hub.local.attributes import default_gitattributes, is_ignored, is_lfs
+from hub.local.gitobjects import Entry, commit_id, object_id, pack_tree, unpack_tree
+from hub.local.names import check_ref_name
+from hub.local.replies import HubError
+from hub.local.signing import VALID_SECONDS, Signer
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is the judge")
+def test_ids_are_those_of_git(tmp_path):
+    def git(*words: str) -> str:
+        when = "1700000000 +0000"
+        who = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER")
+               for key, value in (("NAME", "demo"), ("EMAIL", "demo@localhost"), ("DATE", when))}  # fmt: skip
+        done = subprocess.run(["git", *words], cwd=tmp_path, env=who, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    git("init", "-q")
+    contents = {"a.txt": b"a\n", "a/x": b"x", "a-b": b"", "a0": b"0", "é": b"e"}
+    del contents["a.txt"]  # sorts between a-b and a/: put back under another folder
+    contents["b/a.txt"] = b"a\n"
+    for name, content in contents.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    git("add", "-A")
+    blob = {name: object_id("blob", content) for name, content in contents.items()}
+    inner = {
+        folder: object_id("tree", pack_tree([Entry(file, False, blob[f"{folder}/{file}"])]))
+        for folder, file in (("a", "x"), ("b", "a.txt"))
+    }
+    entries = [Entry("é", False, blob["é"]), Entry("a", True, inner["a"]), Entry("b", True, inner["b"])]
+    entries += [Entry(name, False, blob[name]) for name in ("a0", "a-b")]
+    packed = pack_tree(entries)
+    tree = object_id("tree", packed)
+    assert tree == git("write-tree")
+    assert sorted(unpack_tree(packed)) == sorted(entries) and unpack_tree(b"") == []
+    first = git("commit-tree", tree, "-m", "title\n\nmore")
+    assert commit_id(tree, None, "demo", 1_700_000_000, "title\n\nmore") == first
+    second = git("commit-tree", tree, "-p", first, "-m", "next")
+    assert commit_id(tree, first, "demo", 1_700_000_000, "next") == second
+
+
+@pytest.mark.parametrize(
+    ("path", "size", "large"),
+    [("a.parquet", 1, True), ("deep/a.safetensors", 1, True), ("a.parquet", 0, False), ("README.md", 1, False),
+     ("saved_model/x/y", 1, True), ("other/saved_model/x/y", 1, False), ("events.tfevents.1", 1, True),
+     ("x.json", 10_000_001, True), ("x.json", 10_000_000, False), ("a.tar.gz", 1, True), ("parquet", 1, False),
+     ("x.lfs.y", 1, True)],
+)  # fmt: skip
+def test_default_attributes(path, size, large):
+    assert is_lfs(default_gitattributes("model").decode(), path, size) == large
+
+
+def test_own_attributes():
+    rules = (
+        "*.txt filter=lfs -text\ndocs/*.txt -filter\n# *.md filter=lfs\n[ab].md filter=lfs\n[!ab].rst filter=lfs\n[\n"
+    )
+    answers = {"a.txt": True, "docs/a.txt": False, "docs/in/a.txt": True, "a.md": True, "c.md": False}
+    answers |= {"a.rst": False, "c.rst": True, "[": False}
+    assert {path: is_lfs(rules, path, 1) for path in answers} == answers
+
+
+def test_ignore_rules():
+    rules = "*.tmp\n!keep.tmp\nbuild/\n/top.txt\n# no\n\na/**/z\n"
+    ignored = {"x.tmp": True, "d/x.tmp": True, "keep.tmp": False, "build/x": True, "in/build/x": True, "build": False}
+    ignored |= {"top.txt": True, "a/b/c/z": True, "a/z": True, "b/z": False, "no": False}
+    assert {path: is_ignored(rules, path) for path in ignored} == ignored
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "a b", "a..b", "a~1", "a^", "a:b", "a?", "a*", "a[", "a\\b", "/a", "a/", "a//b", "a.lock", "x/.a", "a.",
+     "@", "a@{1}", "-a", "HEAD", "refs/heads/x", "0" * 40, "x\x7f", "x" * 256, None, 1],
+)  # fmt: skip
+def test_ref_names_git_refuses(name):
+    with pytest.raises(HubError) as refused:
+        check_ref_name(name)
+    assert refused.value.status == 400
+
+
+@pytest.mark.parametrize("name", ["main", "v1.0.0", "feature/one", "a@b", "é", "0" * 39])
+def test_ref_names_git_takes(name):
+    assert check_ref_name(name) == name
+
+
+def test_signatures_expire(tmp_path):
+    signer = Signer(tmp_path / "key")
+
+    def check(signed: str) -> None:
+        path, query = signed.split("?")
+        values = dict(pair.split("=") for pair in query.split("&"))
+        Signer(tmp_path / "key").check("PUT", path, values["expires"], values["signature"])
+
+    check(signer.sign("PUT", "/x"))
+    with pytest.raises(HubError, match="expired"):
+        check(signer.sign("PUT", "/x", now=1_700_000_000 - VALID_SECONDS))
+    with pytest.raises(HubError, match="does not fit"):
+        check(signer.sign("POST", "/x"))
+    with pytest.raises(HubError, match="does not fit"):
+        check(Signer(tmp_path / "other").sign("PUT", "/x"))
+
+
+def test_metadata_becomes_json():
+    text = "---\nwhen: 2024-01-02\n1: x\nn: .nan\nconfigs:\n- config_name: a\n---\nbody\n---\n"
+    assert cards.read_metadata(text) == {"when": "2024-01-02", "1": "x", "n": "nan", "configs": [{"config_name": "a"}]}
+    assert cards.read_metadata("body\n---\na: b\n---\n") is None and cards.read_metadata("---\n---\n") is None
+    with pytest.raises(cards.CardProblem):
+        cards.read_metadata("---\n- a\n---\n")

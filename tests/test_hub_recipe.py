@@ -1,0 +1,81 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hub.errors import InputError
+from hub.recipe import DatasetRecipe, ModelRecipe, fingerprint, load_recipe, resolved
+
+X2 = Path("recipes/demo/sts-dino-x2.yaml")
+MODEL = Path("recipes/demo/demo-sts-dino-x2.yaml")
+
+
+def refused(path: Path, model=DatasetRecipe, *overrides: str) -> str:
+    with pytest.raises(InputError) as caught:
+        load_recipe(path, model, list(overrides))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("path", sorted(Path("recipes").rglob("*.yaml")), ids=str)
+def test_every_committed_recipe_is_valid_and_named_like_its_file(path):
+    kind = {"dataset": DatasetRecipe, "model": ModelRecipe}[yaml.safe_load(path.read_text())["kind"]]
+    assert load_recipe(path, kind).name == path.stem
+
+
+def test_recipes_are_frozen():
+    recipe = load_recipe(X2, DatasetRecipe)
+    with pytest.raises(ValueError, match="frozen"):
+        recipe.seed = 1
+
+
+def test_scalars_are_typed_by_the_model_not_by_yaml(tmp_path):
+    text = X2.read_text().replace('- name: "0.5"', "- name: 0.5").replace('"1", "0.5"', "1, 0.5")
+    path = tmp_path / "r.yaml"
+    path.write_text(text.replace("decay_constant: 100", "decay_constant: 1e2").replace("language: en", "language: no"))
+    recipe = load_recipe(path, DatasetRecipe)
+    assert recipe.labels[1].name == "0.5" and recipe.labels[2].counter_labels == ("1", "0.5")
+    assert recipe.decoding.decay_constant == 100 and recipe.language == "no" and recipe.version == "0.1.0"
+
+
+def test_overrides_and_what_is_wrong_with_them():
+    recipe = load_recipe(X2, DatasetRecipe, ["decoding.top_k=7", "labels.0.score=0.9", "source.limit=3"])
+    assert (recipe.decoding.top_k, recipe.labels[0].score, recipe.source.limit) == (7, 0.9, 3)
+    assert "KEY.KEY=VALUE" in refused(X2, DatasetRecipe, "decoding.top_k")
+    assert "does not lead anywhere" in refused(X2, DatasetRecipe, "labels.9.score=1")
+    assert "does not lead anywhere" in refused(X2, DatasetRecipe, "seed.a=1")
+    assert "did you mean 'top_k'" in refused(X2, DatasetRecipe, "decoding.topk=1")
+    assert "not valid YAML" in refused(X2, DatasetRecipe, "seed=[1")
+
+
+def test_the_resolved_recipe_reads_back_equal(tmp_path):
+    recipe = load_recipe(X2, DatasetRecipe)
+    path = tmp_path / "recipe.yaml"
+    path.write_text(resolved(recipe))
+    assert load_recipe(path, DatasetRecipe) == recipe
+
+
+def test_the_fingerprint_knows_recipe_and_inputs():
+    a, b = load_recipe(X2, DatasetRecipe), load_recipe(X2, DatasetRecipe, ["seed=43"])
+    prints = {fingerprint(a, {}), fingerprint(b, {}), fingerprint(a, {"x": "1"}), fingerprint(a, {"x": "2"})}
+    assert len(prints) == 4 and fingerprint(a, {}) == fingerprint(load_recipe(X2, DatasetRecipe), {})
+
+
+def test_files_that_are_no_recipe(tmp_path):
+    assert "no such recipe" in refused(tmp_path / "none.yaml")
+    assert "is a folder" in refused(tmp_path)
+    (tmp_path / "latin.yaml").write_bytes("name: Mäd".encode("latin-1"))
+    assert "not UTF-8" in refused(tmp_path / "latin.yaml")
+    (tmp_path / "list.yaml").write_text("- a\n")
+    assert "mapping" in refused(tmp_path / "list.yaml")
+    (tmp_path / "tag.yaml").write_text("name: !!python/object/apply:os.getcwd []\n")
+    assert "tag.yaml:1: not valid YAML" in refused(tmp_path / "tag.yaml")
+    assert "takes a model recipe, not 'dataset'" in refused(X2, ModelRecipe)
+
+
+def test_a_model_recipe_must_pin_its_dataset():
+    assert "needs a revision" in refused(MODEL, ModelRecipe, "datasets.0.revision=null")
+
+
+@pytest.mark.parametrize("name", ["../x", "A", "a b", "a--b", "-a", "a" * 97, ""])
+def test_names_that_could_not_be_a_repository(name):
+    assert "name" in refused(X2, DatasetRecipe, f"name='{name}'")

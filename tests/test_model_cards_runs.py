@@ -1,0 +1,222 @@
+"""Tiny run directories for the card tests, in the form the stages leave behind, and a test that they are sound."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hub.recipe import DatasetRecipe, ModelRecipe, resolved
+from hub.results import Results, TaskScore, write_results
+from hub.run_dir import RECIPE, File, Manifest, changed_files, describe, write_manifest
+from hub.schema import config_features
+from hub.shards import shard_path, write_shard, write_text
+from model_cards.configs import form_of
+
+PROMPT = 'Task: Write two sentences that {}.\nSentence 1: "<X1>"\nSentence 2: "'
+STS_LABELS = [
+    {"name": "1", "score": 1.0, "instruction": PROMPT.format("mean the same thing")},
+    {"name": "0", "score": 0.0, "instruction": PROMPT.format("are unrelated"), "counter_labels": ["1"]},
+]
+NLI_LABELS = [
+    {"name": "entailment", "instruction": PROMPT.format("entail")},
+    {"name": "contradiction", "instruction": PROMPT.format("contradict")},
+]
+
+
+def dataset_recipe(form: str, source: str = "file", changes: dict[str, Any] | None = None) -> DatasetRecipe:
+    """A small recipe; ``source`` is its kind."""
+    origin = {"path": "texts.txt"} if source == "file" else {"limit": 4}
+    return DatasetRecipe.model_validate(
+        {
+            "kind": "dataset",
+            "name": f"tiny-{form}",
+            "version": "1.2.0",
+            "form": form,
+            "pretty_name": f"Tiny {form.upper()}",
+            "license": "cc-by-sa-4.0",
+            "source": {"kind": source, **origin, "description": "four sentences", "license": "CC0"},
+            "model": {"path": "artifacts/models/tiny-lm", "license": "apache-2.0"},
+            "labels": STS_LABELS if form == "sts" else NLI_LABELS,
+            **(changes or {}),
+        }
+    )
+
+
+def provenance_columns(target: str, number: int) -> dict[str, Any]:
+    return {
+        "source_id": f"s{number}",
+        "target": target,
+        "attempt": 0,
+        "seed": 2**63 + number,
+        "log_prob": -1.5,
+        "margin": None,
+    }
+
+
+def rows_of(config: str, target: str, number: int, text: str) -> dict[str, Any]:
+    """A row of any config whose texts are all ``text``."""
+    values: dict[str, Any] = {"score": 0.9, "label": target, "reason": "line_break", "instruction": "Write."}
+    row = {**provenance_columns(target, number)}
+    for name in config_features(config, form_of(config)):
+        row.setdefault(name, values.get(name, text))
+    return {name: row[name] for name in config_features(config, form_of(config))}
+
+
+def write_rows(directory: Path, config: str, split: str, rows: list[dict[str, Any]]) -> list[File]:
+    """The rows as two shards, encoded and described."""
+    features = config_features(config, form_of(config))
+    encoded = [features.encode_example(row) for row in rows]
+    middle = (len(rows) + 1) // 2
+    files = []
+    for index, part in enumerate((encoded[:middle], encoded[middle:])):
+        path = shard_path(config, split, index, 2)
+        write_shard(directory / path, part, features)
+        files.append(describe(directory, path, config=config, split=split, rows=len(part)))
+    return files
+
+
+def dataset_run(
+    directory: Path,
+    form: str,
+    source: str = "file",
+    texts: tuple[str, ...] = ("A man sings.",),
+    changes: dict[str, Any] | None = None,
+) -> Path:
+    """A finished dataset: for every label four rows in train and one in validation of each finished config."""
+    recipe = dataset_recipe(form, source, changes)
+    targets = [label.name for label in recipe.labels]
+    files: list[File] = []
+    for config in recipe.configs:
+        splits = {"train": 4, "validation": 1} if config in ("postprocessed", "triplet", "pair-class") else {"train": 2}
+        for split, size in splits.items():
+            shown = [*targets, "sampled"] if config == "postprocessed" else targets
+            rows = [
+                rows_of(config, target, number, texts[number % len(texts)])
+                for target in shown
+                for number in range(size)
+            ]
+            files += write_rows(directory, config, split, rows)
+    write_text(directory / RECIPE, resolved(recipe))
+    write_manifest(directory, finished_manifest(recipe, files))
+    return directory
+
+
+def finished_manifest(recipe: DatasetRecipe, files: list[File]) -> Manifest:
+    by_label = {label.name: {"requested": 7, "kept": 5, "rejected": 2} for label in recipe.labels}
+    total = len(by_label)
+    rows: dict[str, Counter[str]] = {}
+    for file in files:
+        rows.setdefault(str(file.config), Counter())[str(file.split)] += file.rows or 0
+    counts = {
+        "sources": 4,
+        "requested": 7 * total,
+        "kept": 5 * total,
+        "rejected": {"line_break": total, "not_closed": total},
+        "sampled_negatives": 5 if recipe.form == "sts" else 0,
+        "by_label": by_label,
+        "splits": {config: dict(splits) for config, splits in rows.items()},
+    }
+    provenance = {
+        "model": {
+            "id": "tiny-lm",
+            "revision": None,
+            "sha256": "a" * 64,
+            "parameters": 1_234_567,
+            "license": "apache-2.0",
+            "more": 1,
+        },
+        "source": {"description": "four sentences", "license": "CC0", "sha256": "b" * 64},
+        "command": f"python -m generation.run recipes/{recipe.name}.yaml",
+    }
+    manifest = Manifest(kind="dataset", name=recipe.name, version=recipe.version, fingerprint="f" * 64)
+    return manifest.with_files(files, complete=True, counts=counts, provenance=provenance)
+
+
+def model_recipe(**changes: Any) -> ModelRecipe:
+    return ModelRecipe.model_validate(
+        {
+            "kind": "model",
+            "name": "tiny-encoder",
+            "version": "0.3.0",
+            "pretty_name": "Tiny encoder",
+            "license": "apache-2.0",
+            "base": {"repo_id": "some/base", "revision": "0123abc", "license": "mit"},
+            "datasets": [
+                {
+                    "repo_id": "sts-dino/tiny-sts",
+                    "revision": "v1.2.0",
+                    "config": "postprocessed",
+                    "form": "sts",
+                    "loss": "CosineSimilarityLoss",
+                }
+            ],
+            **changes,
+        }
+    )
+
+
+def model_provenance() -> dict[str, Any]:
+    return {
+        "datasets": [
+            {
+                "repo_id": "sts-dino/tiny-sts",
+                "revision": "v1.2.0",
+                "commit": "c" * 40,
+                "config": "postprocessed",
+                "form": "sts",
+                "loss": "CosineSimilarityLoss",
+                "splits": {"train": 1200, "validation": 3},
+                "more": True,
+            }
+        ],
+        "base": {"id": "some/base", "sha256": "d" * 64},
+        "training": {
+            "steps": 40,
+            "epochs": 1.0,
+            "best_step": 30,
+            "validation_spearman": 0.5,
+            "loss_curve": [[step, 1 / (step + 1)] for step in range(0, 40)],
+            "arguments": {"learning_rate": 2e-5, "bf16": False},
+        },
+        "command": "python -m training.run recipes/models/tiny-encoder.yaml",
+    }
+
+
+def score(split: str = "test", value: float = 70.123, pairs: int = 1379) -> TaskScore:
+    return TaskScore(
+        task="stsb/cosine",
+        protocol="cosine, Spearman",
+        split=split,
+        main_metric="spearman",
+        main_score=value,
+        low=value - 1,
+        high=value + 1,
+        pairs=pairs,
+        data_sha256="e" * 64,
+    )
+
+
+def model_run(directory: Path, scores: tuple[TaskScore, ...] = (), **changes: Any) -> Path:
+    """A finished model with one file, and results when there are ``scores``."""
+    recipe = model_recipe(**changes)
+    write_text(directory / "config.json", "{}\n")
+    write_text(directory / RECIPE, resolved(recipe))
+    manifest = Manifest(kind="model", name=recipe.name, version=recipe.version, fingerprint="f" * 64)
+    files = [describe(directory, "config.json")]
+    write_manifest(directory, manifest.with_files(files, complete=True, provenance=model_provenance()))
+    if scores:
+        before = tuple(one.model_copy(update={"main_score": 40.0, "low": 39.0, "high": 41.0}) for one in scores[:1])
+        results = Results(
+            model=recipe.name, bootstrap_samples=1000, seed=42, versions={}, scores=scores, base_scores=before
+        )
+        write_results(directory / "results.json", results)
+    return directory
+
+
+@pytest.mark.parametrize("form", ["sts", "nli"])
+def test_the_runs_are_sound(tmp_path: Path, form: str) -> None:
+    from hub.run_dir import require_complete
+
+    directory = dataset_run(tmp_path / form, form)
+    assert changed_files(directory, require_complete(directory)) == []
