@@ -5,6 +5,7 @@ of a batch is computed once; rows that are done leave the batch at that step. Te
 settings) in fp32; batch composition changes sums in the last bits, so callers who need equal bytes fix it.
 """
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,30 @@ class _Wave:
     log_probs: Tensor  # (batch, 1 + K) sums
 
 
+@dataclass
+class _Prefix:
+    """The distinct prompts of a batch, computed: cache, mask (P, T) and next-token logits (P, V)."""
+
+    cache: DynamicCache
+    mask: Tensor
+    logits: Tensor
+
+    def wave(self, rows: Tensor, batch: list[Request], width: int) -> tuple[Tensor, _Wave]:
+        """First logits and live rows of a batch; ``rows`` (B * (1 + K),) says which prompt each row continues."""
+        rows = rows.to(self.mask.device)
+        cache = copy.deepcopy(self.cache)
+        cache.batch_select_indices(rows)
+        wave = _Wave(
+            requests=list(range(len(batch))),
+            seeds=np.array([request.seed for request in batch], dtype=np.uint64),
+            mask=self.mask[rows],
+            cache=cache,
+            tokens=[[] for _ in batch],
+            log_probs=torch.zeros(len(batch), width, dtype=torch.float64),
+        )
+        return self.logits[rows], wave
+
+
 class Engine:
     """A causal language model and its tokenizer, ready to complete quoted texts."""
 
@@ -112,17 +137,11 @@ class Engine:
         return [done[i] for i in range(len(requests))]
 
     def _batches(self, requests: Sequence[Request], settings: Settings, batch_size: int) -> Iterator[list[int]]:
-        """Batches of request positions: equal numbers of counter-prompts, similar lengths (less padding)."""
+        """Batches of request positions of similar length (less padding)."""
         lengths = [self._checked_length(request, settings) for request in requests]
-        order = sorted(range(len(requests)), key=lambda i: (len(requests[i].counter_prompts), lengths[i], i))
-        start = 0
-        while start < len(order):
-            width = len(requests[order[start]].counter_prompts)
-            stop = start
-            while stop < min(start + batch_size, len(order)) and len(requests[order[stop]].counter_prompts) == width:
-                stop += 1
-            yield order[start:stop]
-            start = stop
+        order = sorted(range(len(requests)), key=lambda i: (lengths[i], i))
+        for start in range(0, len(order), batch_size):
+            yield order[start : start + batch_size]
 
     def _checked_length(self, request: Request, settings: Settings) -> int:
         length = max(self.count_tokens(prompt) for prompt in (request.prompt, *request.counter_prompts))
@@ -136,9 +155,22 @@ class Engine:
 
     @torch.inference_mode()
     def _complete(self, batch: list[Request], settings: Settings) -> list[Completion]:
-        rows = [prompt for request in batch for prompt in (request.prompt, *request.counter_prompts)]
-        width = len(rows) // len(batch)
-        logits, wave = self._prefill(batch, rows, width)
+        """Compute every distinct prompt of the batch once, then decode its requests, those of equal width together."""
+        prompts = {prompt: None for request in batch for prompt in (request.prompt, *request.counter_prompts)}
+        prefix = self._prefill(list(prompts))
+        places = {prompt: place for place, prompt in enumerate(prompts)}
+        done: dict[int, Completion] = {}
+        for width in sorted({1 + len(request.counter_prompts) for request in batch}):
+            members = [i for i, request in enumerate(batch) if 1 + len(request.counter_prompts) == width]
+            chosen = [batch[i] for i in members]
+            done.update(zip(members, self._decode(chosen, width, prefix, places, settings), strict=True))
+        return [done[i] for i in range(len(batch))]
+
+    def _decode(
+        self, batch: list[Request], width: int, prefix: "_Prefix", places: dict[str, int], settings: Settings
+    ) -> list[Completion]:
+        rows = [places[prompt] for request in batch for prompt in (request.prompt, *request.counter_prompts)]
+        logits, wave = prefix.wave(torch.tensor(rows), batch, width)
         for step in range(settings.max_new_tokens):
             tokens = self._choose(logits, wave, width, settings, step)
             if step + 1 == settings.max_new_tokens or not self._drop_finished(wave, tokens, width):
@@ -146,11 +178,8 @@ class Engine:
             logits = self._forward(wave, width)
         return [self._finish(wave.tokens[i], wave.log_probs[i]) for i in range(len(batch))]
 
-    def _prefill(self, batch: list[Request], rows: list[str], width: int) -> tuple[Tensor, _Wave]:
-        """Compute each distinct prompt once, left-padded, then give every row its copy of the cache."""
-        distinct = list(dict.fromkeys(rows))
-        place = torch.tensor([{prompt: i for i, prompt in enumerate(distinct)}[row] for row in rows])
-        ids, mask = self._pad([self.tokenizer(prompt).input_ids for prompt in distinct])
+    def _prefill(self, prompts: list[str]) -> "_Prefix":
+        ids, mask = self._pad([self.tokenizer(prompt).input_ids for prompt in prompts])
         cache = DynamicCache(config=self.model.config)
         output = self.model(
             input_ids=ids,
@@ -160,17 +189,7 @@ class Engine:
             use_cache=True,
             logits_to_keep=1,
         )
-        place = place.to(ids.device)
-        cache.batch_select_indices(place)
-        wave = _Wave(
-            requests=list(range(len(batch))),
-            seeds=np.array([request.seed for request in batch], dtype=np.uint64),
-            mask=mask[place],
-            cache=cache,
-            tokens=[[] for _ in batch],
-            log_probs=torch.zeros(len(batch), width, dtype=torch.float64),
-        )
-        return output.logits[:, -1].index_select(0, place), wave
+        return _Prefix(cache, mask, output.logits[:, -1])
 
     def _pad(self, sequences: list[list[int]]) -> tuple[Tensor, Tensor]:
         longest = max(len(sequence) for sequence in sequences)

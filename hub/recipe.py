@@ -104,7 +104,7 @@ class Decoding(Strict):
     max_new_tokens: Positive = 40
     samples: Positive = 2  # texts wanted per (x1, label)
     max_attempts: Positive = 5
-    batch_size: Positive = 96  # decoded texts per forward pass, each with its counter-prompts
+    batch_size: Positive = 288  # texts whose prompts are computed together
 
     @model_validator(mode="after")
     def _attempts(self) -> "Decoding":
@@ -188,14 +188,21 @@ class TrainingData(Strict):
 
 
 class Encoder(Strict):
-    """The student before training: transformer weights plus stock pooling."""
+    """The student before training: a base model's transformer under stock pooling, or its input embeddings only."""
 
     path: str | None = None
     repo_id: str | None = None
     revision: str | None = None
+    modules: Literal["transformer", "static"] = "transformer"  # static: the mean of the base's token embeddings
     pooling: Literal["mean", "cls", "lasttoken"] = "mean"
     max_seq_length: Positive = 64
     license: str
+
+    @model_validator(mode="after")
+    def _fits_modules(self) -> "Encoder":
+        if self.modules == "static" and self.pooling != "mean":
+            raise ValueError(f"a static student is a mean of token embeddings: pooling {self.pooling} does not fit")
+        return self
 
     @model_validator(mode="after")
     def _one_origin(self) -> "Encoder":

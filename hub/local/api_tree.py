@@ -95,8 +95,8 @@ def preupload(call: Call) -> Response:
         raise HubError(413, f"At most {_MAX_PREUPLOAD} files per call")
     with call.hub.database.reading() as db:
         commit = resolve(db, repo.id, call.args["revision"])
-        attributes = _text(call.hub, db, commit, ".gitattributes")
-        ignored = asked.get("gitIgnore") or _text(call.hub, db, commit, ".gitignore")
+        attributes = text_of(call.hub, db, commit, ".gitattributes")
+        ignored = asked.get("gitIgnore") or text_of(call.hub, db, commit, ".gitignore")
         answers = [_upload_mode(db, commit, item, attributes, str(ignored)) for item in wanted]
     return json_reply({"files": answers})
 
@@ -109,7 +109,8 @@ def _upload_mode(db: sqlite3.Connection, commit: Commit, item: dict, attributes:
     return answer | ({"oid": present.etag} if present else {})
 
 
-def _text(hub: Hub, db: sqlite3.Connection, commit: Commit, path: str) -> str:
+def text_of(hub: Hub, db: sqlite3.Connection, commit: Commit, path: str) -> str:
+    """A small text file of a commit; empty when there is none or it is larger than 1 MiB."""
     file = find_file(db, commit.tree, path)
     if file is None or file.size > 1 << 20:
         return ""

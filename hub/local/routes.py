@@ -8,18 +8,13 @@ import re
 from collections.abc import Callable
 from urllib.parse import unquote
 
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 
-from hub.local import api_history, api_repos, api_tree, downloads, lfs
+from hub.local import api_history, api_repos, api_tree, downloads, lfs, pages
 from hub.local.call import Call
 from hub.local.replies import HubError, repo_not_found
 
 Handler = Callable[[Call], Response]
-
-
-def front_page(call: Call) -> Response:
-    """What a person sees who opens the endpoint in a browser."""
-    return PlainTextResponse("This is a local Hub. Set HF_ENDPOINT to this address and use the Hugging Face clients.\n")
 
 
 def no_xet(call: Call) -> Response:
@@ -41,7 +36,7 @@ _PATTERNS = {
     r"/(?P<upload>[0-9a-f]{32})",
 }
 _TABLE: list[tuple[str, str, Handler]] = [
-    ("GET", r"/", front_page),
+    ("GET", r"/", pages.front),
     ("GET", r"/api/whoami-v2", api_repos.whoami),
     ("POST", r"/api/repos/create", api_repos.create),
     ("DELETE", r"/api/repos/delete", api_repos.delete),
@@ -67,6 +62,7 @@ _TABLE: list[tuple[str, str, Handler]] = [
     ("PUT", r"{upload}/(?P<number>\d+)", lfs.put),
     ("POST", r"{upload}", lfs.complete),
     ("GET", r"{web}/resolve/{rev}/(?P<path>.+)", downloads.resolve),
+    ("GET", r"/(?:(?P<kind>datasets)/)?(?!api/|lfs-upload/)(?P<namespace>[^/]+)/(?P<name>[^/]+)", pages.repo),
     ("GET", r"/api/(?:models|datasets|spaces|kernels)/[^/]+(?:/(?:revision|tree|refs|commits)/.+)?", no_such_repo),
     ("GET", r"/(?:(?:datasets|spaces|kernels)/)?[^/]+/resolve/.+", no_such_repo),
 ]
