@@ -10,9 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from datasets import load_dataset
+from huggingface_hub import HfApi
 
 from hub.errors import InputError, nearest
 from hub.recipe import QUOTE, DatasetRecipe, Source
+from hub.remote import reading
 
 CountTokens = Callable[[str], int]
 
@@ -149,10 +151,15 @@ def _parquet_rows(path: Path, column: str | None) -> Iterator[str]:
 
 
 def _hub_rows(source: Source) -> Iterator[str]:
-    rows = load_dataset(source.repo_id, source.config, revision=source.revision, split=source.split, streaming=True)
-    name = _require(source.repo_id, source.column, list(rows.column_names or []))
-    for row in rows:
-        yield str(row[name] or "")
+    with reading(f"dataset {source.repo_id}", source.revision):
+        commit = HfApi().dataset_info(source.repo_id or "", revision=source.revision).sha
+        try:
+            rows = load_dataset(source.repo_id, source.config, revision=commit, split=source.split, streaming=True)
+        except ValueError as error:  # unknown config or split: the message lists those that are there
+            raise InputError(f"source {source.repo_id}", str(error).splitlines()[0]) from error
+        name = _require(source.repo_id, source.column, list(rows.column_names or []))
+        for row in rows:
+            yield str(row[name] or "")
 
 
 _READERS = {

@@ -37,5 +37,6 @@ class RunError(StsDinoError):
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
     """The choice most like ``word``, or None when none is similar (difflib ratio below 0.6)."""
-    found = difflib.get_close_matches(word, list(choices), n=1)
-    return found[0] if found else None
+    by_case = {choice.lower(): choice for choice in choices}
+    found = difflib.get_close_matches(word.lower(), list(by_case), n=1)
+    return by_case[found[0]] if found else None

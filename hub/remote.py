@@ -5,7 +5,16 @@ from contextlib import contextmanager
 
 import httpx2
 from huggingface_hub import constants
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    LocalTokenNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 
 from hub.errors import InputError, RunError, StsDinoError
 
@@ -31,6 +40,28 @@ def hub_errors(what: str) -> Iterator[None]:
         raise translated(what, error) from None  # the cause holds request headers
     except HFValidationError as error:
         raise InputError(what, str(error).splitlines()[0]) from None
+
+
+@contextmanager
+def reading(what: str, revision: str | None) -> Iterator[None]:
+    """Turn the Hub's failures while reading ``what`` into InputError (wrong name) or RunError (no access, no Hub).
+
+    Causes are dropped: they hold request headers.
+    """
+    place = f"{what} at {constants.ENDPOINT}"
+    with hub_errors(f"read {what}"):
+        try:
+            yield
+        except GatedRepoError:
+            raise RunError(place, "is gated", hint="ask for access on its page, then set HF_TOKEN") from None
+        except RepositoryNotFoundError:  # the Hub gives the same answer for "absent" and "not yours"
+            hint = "a private one needs a token with access to it: run `hf auth login` or set HF_TOKEN"
+            raise InputError(place, "no such repository, or no access to it", hint=hint) from None
+        except RevisionNotFoundError:
+            hint = "give a tag, branch or commit that is there"
+            raise InputError(place, f"has no revision {revision!r}", hint=hint) from None
+        except (LocalEntryNotFoundError, ConnectionError):
+            raise RunError(place, "stopped answering", hint="run the same command again later") from None
 
 
 def translated(what: str, error: Exception) -> StsDinoError:

@@ -29,6 +29,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
         _fsync(temporary)
         temporary.replace(path)
         _fsync(path.parent)
+    except OSError as error:
+        if error.filename is None:  # pyarrow and stream writes do not say which file
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -1,0 +1,4 @@
+"""Scores of sentence encoders, each with its interval; this package never trains an encoder.
+
+Import from the modules (``from eval.sts import ...``); importing the package by its bare name hides the builtin.
+"""

@@ -1,0 +1,197 @@
+"""training.run end to end on a tiny random student: what is written, resuming after a kill, and refusals."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from training_inputs import sts_rows, triplet_rows, write_dataset, write_recipe
+
+from hub.cli import run
+from hub.errors import InputError, RunError
+from hub.recipe import ModelRecipe, load_recipe
+from hub.run_dir import changed_files, locked, require_complete
+from hub.schema import TRIPLET
+from training.checkpoints import is_whole, mark_whole, newest_whole
+from training.job import planned_steps, prepare
+from training.run import app, main
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    main(write_recipe(folder), out=folder / "out")
+    return folder
+
+
+def test_a_run_directory_holds_the_model_and_nothing_else(trained):
+    out = trained / "out"
+    manifest = require_complete(out)
+    named = {file.path for file in manifest.files}
+    on_disk = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    assert on_disk == named | {"manifest.json", "recipe.yaml"}
+    assert changed_files(out, manifest) == []
+    assert not (trained / "out.checkpoints").exists()
+    assert (trained / "out.base" / "model.safetensors").is_file()
+    assert load_recipe(out / "recipe.yaml", ModelRecipe).threads == 1
+
+
+def test_the_manifest_says_where_the_weights_come_from(trained):
+    manifest = require_complete(trained / "out")
+    assert manifest.counts["training_pairs"] == 96
+    (dataset,) = manifest.provenance["datasets"]
+    assert dataset["splits"] == {"train": 96, "validation": 24}
+    training = manifest.provenance["training"]
+    assert training["steps"] == 18
+    assert [step for step, _ in training["validation_curve"]] == [6, 12, 18]
+    assert training["best_step"] == max(training["validation_curve"], key=lambda point: point[1])[0]
+    assert training["arguments"]["learning_rate"] == 1e-3
+    assert "/" not in manifest.provenance["command"]
+    timing = json.loads((trained / "out.timing.json").read_text())
+    assert set(timing) == {"seconds", "pairs_per_second", "peak_rss_mb", "resumed_from_step"}
+
+
+def test_a_finished_run_is_not_trained_again(trained, capsys):
+    before = (trained / "out" / "manifest.json").stat().st_mtime_ns
+    main(trained / "recipe.yaml", out=trained / "out")
+    captured = capsys.readouterr()
+    assert "already trained" in captured.err
+    assert "96 pairs, 18 steps" in captured.out
+    assert (trained / "out" / "manifest.json").stat().st_mtime_ns == before
+
+
+def test_another_recipe_may_not_overwrite_a_run(trained):
+    with pytest.raises(InputError, match=r"holds a run of another recipe"):
+        main(trained / "recipe.yaml", out=trained / "out", settings=["arguments.learning_rate=1e-4"])
+
+
+def test_a_killed_run_goes_on_and_ends_in_the_same_bytes(trained):
+    command = [sys.executable, "-m", "training.run", str(trained / "recipe.yaml"), "--out", str(trained / "killed")]
+    root = Path(__file__).parent.parent
+    process = subprocess.Popen(command, cwd=root, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    mark = trained / "killed.checkpoints" / "checkpoint-6" / "whole.json"
+    while not mark.exists() and process.poll() is None:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not require_incomplete(trained / "killed")
+    main(trained / "recipe.yaml", out=trained / "killed")
+    assert json.loads((trained / "killed.timing.json").read_text())["resumed_from_step"] in (6, 12, 18)
+    for name in ("model.safetensors", "manifest.json"):
+        assert (trained / "killed" / name).read_bytes() == (trained / "out" / name).read_bytes(), name
+
+
+def require_incomplete(directory):
+    return json.loads((directory / "manifest.json").read_text())["complete"]
+
+
+def test_a_damaged_file_is_made_again(trained):
+    weights = trained / "out" / "model.safetensors"
+    good = weights.read_bytes()
+    weights.write_bytes(good[:-8])
+    main(trained / "recipe.yaml", out=trained / "out")
+    assert weights.read_bytes() == good
+    assert require_complete(trained / "out")
+
+
+def test_a_second_process_is_refused(trained):
+    with locked(trained / "out"), pytest.raises(RunError, match=r"another process is working on this run"):
+        main(trained / "recipe.yaml", out=trained / "out")
+
+
+def test_dry_run_prints_the_plan_and_writes_nothing(trained, capsys):
+    before = sorted(trained.iterdir())
+    main(trained / "recipe.yaml", out=trained / "dry", limit=40, dry_run=True)
+    plan = capsys.readouterr().out
+    assert "40 train, 24 validation; CosineSimilarityLoss" in plan
+    assert "steps      9 of 16 pairs" in plan
+    assert sorted(trained.iterdir()) == before
+
+
+def test_two_datasets_with_a_loss_each(tmp_path):
+    write_recipe(tmp_path)
+    triplets = write_dataset(tmp_path / "triplets", {"train": triplet_rows(20)}, "triplet", TRIPLET)
+    data = [
+        {"path": str(tmp_path / "pairs"), "config": "postprocessed", "form": "sts", "loss": "CoSENTLoss"},
+        {"path": str(triplets), "config": "triplet", "form": "triplet", "loss": "MultipleNegativesRankingLoss"},
+    ]
+    recipe = write_recipe(tmp_path, datasets=data, arguments={"per_device_train_batch_size": "16"})
+    main(recipe, out=tmp_path / "out")
+    training = require_complete(tmp_path / "out").provenance["training"]
+    assert training["steps"] == planned_steps(prepare(recipe, None, None, [])) == 8
+
+
+def test_without_validation_the_last_step_is_kept(tmp_path):
+    write_dataset(tmp_path / "pairs", {"train": sts_rows(16)})
+    main(write_recipe(tmp_path), out=tmp_path / "out")
+    training = require_complete(tmp_path / "out").provenance["training"]
+    assert training["best_step"] is None
+    assert training["validation_spearman"] is None
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
+    import torch
+
+    from training import losses
+
+    class Diverging(torch.nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, features, labels=None):
+            return self.model(features[0])["sentence_embedding"].sum() * float("nan")
+
+    kind = losses.LossKind(Diverging, ("sts",))
+    monkeypatch.setitem(losses.LOSSES, "CosineSimilarityLoss", kind)
+    with pytest.raises(RunError, match=r"training, step 1: the loss is nan; lower arguments.learning_rate"):
+        main(write_recipe(tmp_path), out=tmp_path / "out")
+    assert not require_incomplete(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("arguments.learning_rat=1", "did you mean 'learning_rate'"),
+        ("datasets.0.loss=cosinesimilarityloss", "did you mean 'CosineSimilarityLoss'"),
+        ("datasets.0.config=nonesuch", "has no config 'nonesuch'"),
+        ("base.path=nonesuch", "no such folder"),
+    ],
+)
+def test_bad_input_ends_with_code_2_and_one_line(trained, monkeypatch, capsys, setting, message):
+    monkeypatch.setattr(sys, "argv", ["training.run", str(trained / "recipe.yaml"), "--set", setting, "--dry-run"])
+    with pytest.raises(SystemExit) as stopped:
+        run(app)
+    error = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert message in error
+    assert "Traceback" not in error
+
+
+def checkpoint(directory, step, best, fingerprint="f"):
+    folder = directory / f"checkpoint-{step}"
+    folder.mkdir(parents=True)
+    state = {"best_model_checkpoint": str(directory / f"checkpoint-{best}") if best else None}
+    (folder / "trainer_state.json").write_text(json.dumps(state))
+    (folder / "model.safetensors").write_bytes(b"weights")
+    mark_whole(folder, fingerprint)
+    return folder
+
+
+def test_resuming_passes_over_checkpoints_that_are_not_whole(tmp_path):
+    old, cut = checkpoint(tmp_path, 2, 2), checkpoint(tmp_path, 10, 2)
+    (cut / "model.safetensors").write_bytes(b"weig")
+    assert is_whole(old, "f")
+    assert newest_whole(tmp_path, "f") == old
+    assert not cut.exists()
+
+
+def test_resuming_needs_the_best_checkpoint_too_and_the_same_run(tmp_path):
+    checkpoint(tmp_path, 10, 4)
+    assert newest_whole(tmp_path, "f") is None
+    checkpoint(tmp_path, 4, 4, fingerprint="other")
+    assert newest_whole(tmp_path, "f") is None
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,46 @@
+"""The end of a training run: the finished model moves into the run directory, and what it cost is written beside it."""
+
+import json
+import resource
+import shutil
+import sys
+from pathlib import Path
+
+from hub.run_dir import File, describe
+from hub.shards import write_text
+from training.trainer import StudentTrainer
+
+
+def move_into_place(built: Path, out: Path) -> list[str]:
+    """Move every file of the finished model into ``out``; returns their paths inside it, sorted.
+
+    A kill in between leaves files that the manifest does not name yet; the next run moves the same bytes again.
+    """
+    paths = sorted(path.relative_to(built).as_posix() for path in built.rglob("*") if path.is_file())
+    for path in paths:
+        (out / path).parent.mkdir(parents=True, exist_ok=True)
+        (built / path).replace(out / path)
+    shutil.rmtree(built)
+    return paths
+
+
+def describe_files(out: Path, paths: list[str]) -> list[File]:
+    """Manifest entries of the model's files."""
+    return [describe(out, path) for path in paths]
+
+
+def write_timing(out: Path, seconds: float, trainer: StudentTrainer, first_step: int) -> None:
+    """What this process took, beside the run directory: it differs from run to run, so it is not published.
+
+    ``pairs_per_second`` counts the steps of this process only (a resumed run did the first ones before).
+    """
+    steps = trainer.state.global_step - first_step
+    pairs = steps * trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps
+    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes there, in KiB elsewhere
+    timing = {
+        "seconds": round(seconds, 2),
+        "pairs_per_second": round(pairs / seconds, 1),
+        "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20, 1),
+        "resumed_from_step": first_step,
+    }
+    write_text(out.with_name(f"{out.name}.timing.json"), json.dumps(timing, indent=2) + "\n")
