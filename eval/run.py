@@ -23,7 +23,8 @@ from eval.sts import Pairs, Vector, cosine_scores, pearson, read_pairs, spearman
 from eval.table import table
 from hub.cli import DryRunOption, LimitOption, RecipeArgument, SetOption, new_app, run, say
 from hub.errors import InputError
-from hub.recipe import EvaluationTask, ModelRecipe, load_recipe
+from hub.recipe import EvaluationTask, ModelRecipe
+from hub.recipe_file import load_recipe
 from hub.results import Gain, Results, TaskScore, write_results
 from hub.run_dir import ARTIFACTS
 

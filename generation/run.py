@@ -23,7 +23,8 @@ from generation.prompts import first_text_prefix, prompts
 from generation.sources import FirstText, given_texts
 from hub import cli, run_dir
 from hub.errors import InputError
-from hub.recipe import DatasetRecipe, fingerprint, load_recipe, resolved
+from hub.recipe import DatasetRecipe
+from hub.recipe_file import fingerprint, load_recipe, resolved
 from hub.run_dir import Manifest
 from hub.shards import sha256_file, write_text
 

@@ -1,19 +1,13 @@
 """Recipes: frozen, strict models of what is to be made. One recipe file is one published artefact.
 
-Every YAML scalar is read as text and typed by the model, so none of YAML's surprises (``2e-5`` a string, ``no`` False,
-a key ``0.5`` a float, ``1.10`` = 1.1) reaches a recipe. Unknown keys are refused with the nearest valid one.
+``hub.recipe_file`` reads them.
 """
 
-import hashlib
-import json
-import re
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from hub.errors import InputError, nearest
+from hub.errors import nearest
 
 X1 = "<X1>"
 QUOTE = '"'
@@ -238,136 +232,3 @@ class ModelRecipe(Strict):
     evaluation: tuple[EvaluationTask, ...] = ()
     bootstrap_samples: Positive = 1000
     seed: Annotated[int, Field(ge=0)] = 42
-
-
-class _TextLoader(yaml.SafeLoader):
-    """SafeLoader that leaves every scalar but null as text, and refuses a key that stands twice."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012 - the attribute belongs to yaml
-        first: [(tag, pattern) for tag, pattern in pairs if tag == "tag:yaml.org,2002:null"]
-        for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str):
-                raise yaml.MarkedYAMLError(problem="a key must be plain text", problem_mark=key_node.start_mark)
-            if key in seen:
-                raise yaml.MarkedYAMLError(problem=f"key {key!r} stands twice", problem_mark=key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-Recipe = TypeVar("Recipe", DatasetRecipe, ModelRecipe)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file, all scalars as text. Raises InputError naming file and line."""
-    try:
-        tree = yaml.load(path.read_text(encoding="utf-8"), _TextLoader)  # noqa: S506 - a SafeLoader with fewer types
-    except FileNotFoundError as error:
-        raise InputError(path, "no such recipe", hint="look in recipes/") from error
-    except IsADirectoryError as error:
-        raise InputError(path, "is a folder, not a recipe file", hint="look in recipes/") from error
-    except UnicodeDecodeError as error:
-        raise InputError(path, f"is not UTF-8 (byte {error.start})", hint="save it as UTF-8") from error
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else "?"
-        raise InputError(f"{path}:{line}", f"not valid YAML: {error.problem}") from error
-    if not isinstance(tree, dict):
-        raise InputError(path, "a recipe is a mapping of keys to values")
-    return tree
-
-
-def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """``tree`` with ``a.b=c`` settings applied (list items by index). Raises InputError for a malformed one."""
-    tree = json.loads(json.dumps(tree))
-    for setting in overrides:
-        path, equals, text = setting.partition("=")
-        if not equals or not all(path.split(".")):
-            raise InputError(f"--set {setting}", "cannot be read", allowed="KEY.KEY=VALUE")
-        try:
-            value = yaml.load(text, _TextLoader)  # noqa: S506
-        except yaml.YAMLError as error:
-            raise InputError(f"--set {setting}", "the value is not valid YAML") from error
-        *parents, last = path.split(".")
-        node: Any = tree
-        for key in parents:
-            node = _child(node, key, setting)
-        _assign(node, last, value, setting)
-    return tree
-
-
-def _child(node: Any, key: str, setting: str) -> Any:
-    if isinstance(node, dict):
-        return node.setdefault(key, {})
-    return node[_index(node, key, setting)]
-
-
-def _assign(node: Any, key: str, value: Any, setting: str) -> None:
-    if isinstance(node, dict):
-        node[key] = value
-    else:
-        node[_index(node, key, setting)] = value
-
-
-def _index(node: Any, key: str, setting: str) -> int:
-    if isinstance(node, list) and key.isdigit() and int(key) < len(node):
-        return int(key)
-    raise InputError(f"--set {setting}", f"{key!r} does not lead anywhere")
-
-
-def load_recipe(path: Path, model: type[Recipe], overrides: list[str] | None = None) -> Recipe:
-    """Read, override and check a recipe. Raises InputError that names ``file:key``, the value and what is allowed."""
-    tree = apply_overrides(read_yaml(path), overrides or [])
-    kind = model.__name__.removesuffix("Recipe").lower()
-    if tree.get("kind") not in (None, kind):
-        raise InputError(f"{path}:kind", f"this command takes a {kind} recipe, not {tree['kind']!r}")
-    try:
-        return model.model_validate(tree)
-    except ValidationError as error:
-        raise _input_error(path, model, tree, error) from error
-
-
-def _input_error(path: Path, model: type[BaseModel], tree: Any, error: ValidationError) -> InputError:
-    """The first problem of a ValidationError, in the project's form (misspelt keys before what they leave missing)."""
-    problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
-    first = problems[0]
-    keys = [str(part) for part in first["loc"]]
-    place = f"{path}:{'.'.join(keys)}" if keys else str(path)
-    if first["type"] == "extra_forbidden":
-        valid = _valid_keys(model, keys[:-1])
-        guess = nearest(keys[-1], valid)
-        hint = f"did you mean {guess!r}?" if guess else None
-        return InputError(place, "unknown key", allowed=", ".join(sorted(valid)), hint=hint)
-    if first["type"] == "missing":
-        return InputError(place, "missing")
-    message = re.sub(r"^Value error, ", "", first["msg"])
-    found = "" if isinstance(first["input"], (dict, list)) else f" (found {first['input']!r})"
-    return InputError(place, message + found)
-
-
-def _valid_keys(model: type[BaseModel], keys: list[str]) -> list[str]:
-    """Field names of the section at ``keys``, following nested models through tuples and unions."""
-    for key in keys:
-        if key.isdigit():
-            continue
-        annotation: Any = model.model_fields[key].annotation
-        while not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            candidates = [a for a in annotation.__args__ if a is not Ellipsis and a is not type(None)]
-            annotation = candidates[0]
-        model = annotation
-    return list(model.model_fields)
-
-
-def resolved(recipe: DatasetRecipe | ModelRecipe) -> str:
-    """The recipe with every default written out, as YAML: what is saved inside the artefact."""
-    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
-
-
-def fingerprint(recipe: DatasetRecipe | ModelRecipe, inputs: dict[str, str]) -> str:
-    """SHA-256 over the resolved recipe and the hashes of its input files: what decides the artefact's bytes."""
-    text = json.dumps({"recipe": recipe.model_dump(mode="json"), "inputs": inputs}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -15,7 +15,8 @@ from huggingface_hub.utils import validate_repo_id
 
 from hub.cli import DryRunOption, new_app, run
 from hub.errors import InputError
-from hub.recipe import DatasetRecipe, ModelRecipe, load_recipe
+from hub.recipe import DatasetRecipe, ModelRecipe
+from hub.recipe_file import load_recipe
 from hub.run_dir import RECIPE, Manifest, read_manifest, require_complete
 from hub.shards import write_text
 from model_cards.checks import check_identity

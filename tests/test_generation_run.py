@@ -16,7 +16,8 @@ from tiny_lm import make_lm
 from generation import run
 from hub import cli, run_dir, shards
 from hub.errors import InputError, RunError
-from hub.recipe import DatasetRecipe, load_recipe
+from hub.recipe import DatasetRecipe
+from hub.recipe_file import load_recipe
 from hub.shards import read_shard
 
 X2, X1X2, NLI = (Path(f"recipes/demo/{name}.yaml") for name in ("sts-dino-x2", "sts-dino-x1x2", "auto-nli"))

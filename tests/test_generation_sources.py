@@ -4,7 +4,8 @@ import pytest
 
 from generation.sources import given_texts
 from hub.errors import InputError
-from hub.recipe import DatasetRecipe, load_recipe
+from hub.recipe import DatasetRecipe
+from hub.recipe_file import load_recipe
 
 X2 = "recipes/demo/sts-dino-x2.yaml"
 

@@ -13,7 +13,8 @@ from local_hub import mint
 from hub import run_dir
 from hub.errors import InputError, RunError
 from hub.publish import publish
-from hub.recipe import DatasetRecipe, load_recipe
+from hub.recipe import DatasetRecipe
+from hub.recipe_file import load_recipe
 from hub.run_dir import Manifest
 from hub.shards import write_shard, write_text
 

@@ -4,7 +4,8 @@ import pytest
 import yaml
 
 from hub.errors import InputError
-from hub.recipe import DatasetRecipe, ModelRecipe, fingerprint, load_recipe, resolved
+from hub.recipe import DatasetRecipe, ModelRecipe
+from hub.recipe_file import fingerprint, load_recipe, resolved
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")
 MODEL = Path("recipes/demo/demo-sts-dino-x2.yaml")

@@ -10,7 +10,7 @@ from test_model_cards_runs import dataset_recipe, provenance_columns
 
 from generation.dataset_run import DatasetRun
 from hub import run_dir
-from hub.recipe import resolved
+from hub.recipe_file import resolved
 from hub.run_dir import Manifest
 from model_cards.render import render, write
 

@@ -12,7 +12,7 @@ from test_model_cards_escape import HOSTILE
 from test_model_cards_runs import dataset_recipe, dataset_run, finished_manifest, rows_of, write_rows
 
 from hub.errors import InputError
-from hub.recipe import resolved
+from hub.recipe_file import resolved
 from hub.run_dir import RECIPE, Manifest, describe, read_manifest, write_manifest
 from hub.schema import NLI_LABELS, config_features
 from hub.shards import write_shard, write_text

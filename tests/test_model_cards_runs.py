@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from hub.recipe import DatasetRecipe, ModelRecipe, resolved
+from hub.recipe import DatasetRecipe, ModelRecipe
+from hub.recipe_file import resolved
 from hub.results import Results, TaskScore, write_results
 from hub.run_dir import RECIPE, File, Manifest, changed_files, describe, write_manifest
 from hub.schema import config_features

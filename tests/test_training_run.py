@@ -12,7 +12,8 @@ from training_inputs import sts_rows, triplet_rows, write_dataset, write_recipe
 
 from hub.cli import run
 from hub.errors import InputError, RunError
-from hub.recipe import ModelRecipe, load_recipe
+from hub.recipe import ModelRecipe
+from hub.recipe_file import load_recipe
 from hub.run_dir import changed_files, locked, require_complete
 from hub.schema import TRIPLET
 from training.checkpoints import is_whole, mark_whole, newest_whole

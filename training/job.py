@@ -7,7 +7,8 @@ from pathlib import Path
 from sentence_transformers import SentenceTransformerTrainingArguments
 from sentence_transformers.base.evaluation import SequentialEvaluator
 
-from hub.recipe import ModelRecipe, fingerprint, load_recipe
+from hub.recipe import ModelRecipe
+from hub.recipe_file import fingerprint, load_recipe
 from hub.run_dir import ARTIFACTS, Manifest
 from training.arguments import trainer_arguments, typed_arguments
 from training.data import TrainingSet, load_all

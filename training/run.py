@@ -18,7 +18,7 @@ import transformers
 
 from hub.cli import DryRunOption, LimitOption, OutOption, RecipeArgument, SetOption, new_app, run, say
 from hub.errors import RunError
-from hub.recipe import resolved
+from hub.recipe_file import resolved
 from hub.run_dir import Manifest, begin, locked, write_manifest
 from training.arguments import reported
 from training.checkpoints import newest_whole
