@@ -85,7 +85,8 @@ def base_table(recipe: ModelRecipe, provenance: ModelProvenance) -> Markdown:
         rows.append(["revision", code(base.revision)])
     if provenance.base.sha256:
         rows.append(["SHA-256", code(provenance.base.sha256)])
-    rows += [["pooling", base.pooling], ["tokens, at most", base.max_seq_length], ["licence", base.license]]
+    used = {"transformer": f"all layers, {base.pooling} pooling", "static": "its input embeddings alone, averaged"}
+    rows += [["used", used[base.modules]], ["tokens, at most", base.max_seq_length], ["licence", base.license]]
     return table(["start", ""], rows)
 
 

@@ -84,7 +84,8 @@ def test_triplets_and_classified_pairs():
 
 def test_nothing_depends_on_the_hash_seed_of_the_process():
     code = (
-        "from pathlib import Path; from generation import pairs; from hub.recipe import DatasetRecipe; from hub.recipe_file import load_recipe; import json\n"
+        "import json; from pathlib import Path; from generation import pairs\n"
+        "from hub.recipe import DatasetRecipe; from hub.recipe_file import load_recipe\n"
         f"recipe = load_recipe(Path('{X2}'), DatasetRecipe)\n"
         "rows = [dict(text1=f't{i}', text2=f'o{i}', source_id=str(i), target='1', attempt=0, seed=1, log_prob=0.0,"
         " margin=None) for i in range(50)]\n"
