@@ -8,7 +8,7 @@ from hub.recipe import DatasetRecipe, ModelRecipe
 from hub.recipe_file import fingerprint, load_recipe, resolved
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")
-MODEL = Path("recipes/demo/demo-sts-dino-x2.yaml")
+MODEL = Path("recipes/demo/demo-sts-dino.yaml")
 
 
 def refused(path: Path, model=DatasetRecipe, *overrides: str) -> str:
