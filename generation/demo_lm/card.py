@@ -45,8 +45,9 @@ form of a statement beginning with "Answer:". Answer: "`, or `contradicts`. A do
 
 {count} first sentences that the model never saw (held-out captions), top-k 5, top-p 0.9, 40 tokens; cosines of
 all-MiniLM-L6-v2. That encoder chose no training pair, but the shares of the kinds of pairs were changed twice during
-development after a look at its cosines on 100 other held-out captions. ± is the bootstrap
-standard deviation of the mean.
+development after a look at its cosines on 100 other held-out captions, the second time also on some 60 sentences each
+of Wikipedia and of the STS Benchmark's development part (so the tables of those two are a little in-sample). ± is the
+bootstrap standard deviation of the mean.
 *Identical*: x2 has the same words as x1 in the same order. *Closed*: the quotation mark closes within 40 tokens.
 
 {tables}
@@ -86,7 +87,10 @@ The data order depends on the seed alone; the learning rate follows the clock, s
 model. `training.json` holds all counts.
 """
 
-RESUMED = " (interrupted, and resumed with `--resume` from its checkpoint of minute {:g})"
+RESUMED = (
+    " (interrupted, and resumed with `--resume` from its checkpoint of minute {:g} with a later mix of pairs; the"
+    " tokens up to there, about three million of the total, were estimated)"
+)
 TITLES = {
     "unseen_prose": "Prose (held-out sentences of Wikipedia; names are copied imperfectly)",
     "sts-dev": "First sentences of the STS Benchmark's development part (captions, news, forums; no scores used)",
