@@ -42,7 +42,7 @@ publish: .venv/.ready ## show what a publication changes, YES=1 does it: make pu
 	$(RUN) -m hub.publish $(RUN_DIR) --org $(ORG) $(if $(YES),--yes)
 
 bench: .venv/.ready ## measure the built-in language model
-	$(RUN) -m benchmarks.demo_lm
+	$(RUN) -m benchmarks.demo_lm --sentences benchmarks/data/unseen_x1.txt --other benchmarks/data/unseen_prose.txt --other assets/stsb/sts-dev.csv --threads 1 --out benchmarks/results/demo_lm.json
 
 style: .venv/.ready ## format and fix
 	.venv/bin/ruff format . && .venv/bin/ruff check --fix .

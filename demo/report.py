@@ -21,10 +21,10 @@ def report(
         f"A clean process with an empty cache loaded all of it. Its cosines: {loaded['similar']} for two sentences",
         f"about a flute, {loaded['other']} for one of them and stock prices.",
         "",
-        "On the embedded Hub (`make hub` serves it again, at a port of its own):",
+        f"On the embedded Hub, which `make hub` serves at {endpoint}:",
     ]
     lines += [f"  {endpoint}/datasets/{org}/{name}" for name in datasets]
-    lines += [f"  {endpoint}/{org}/{model}", "", *_usage(datasets[0], model, org)]
+    lines += [f"  {endpoint}/{org}/{model}", "", *_usage(datasets[0], model, org, endpoint)]
     return "\n".join(lines)
 
 
@@ -48,8 +48,10 @@ def _score_table(directory: Path) -> list[str]:
     return lines
 
 
-def _usage(dataset: str, model: str, org: str) -> list[str]:
+def _usage(dataset: str, model: str, org: str, endpoint: str) -> list[str]:
     return [
+        f"  export HF_ENDPOINT={endpoint} HF_HUB_DISABLE_XET=1 HF_HOME=$(mktemp -d)",
+        "  python",
         "  from datasets import load_dataset; from sentence_transformers import SentenceTransformer",
         f'  pairs = load_dataset("{org}/{dataset}")',
         f'  encoder = SentenceTransformer("{org}/{model}")',

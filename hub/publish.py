@@ -63,7 +63,16 @@ def main(
     yes: Annotated[bool, typer.Option("--yes/--dry-run", help="Act, or only print the plan")] = False,
     private: Annotated[bool, typer.Option("--private", help="Create the repository as a private one")] = False,
 ) -> None:
-    """Publish a finished dataset or model to the Hub that HF_ENDPOINT names. Without --yes only the plan is printed."""
+    """Publish a finished dataset or model to the Hub that HF_ENDPOINT names. Without --yes only the plan is printed.
+
+    One atomic commit and the tag v<version>; what the Hub has already is not sent again, and a tag is never moved.
+
+    Examples:
+
+      python -m hub.publish artifacts/datasets/sts-dino-x2 --org my-org
+
+      python -m hub.publish artifacts/datasets/sts-dino-x2 --org my-org --yes
+    """
     with hub_errors(f"publish {directory}"):
         print(publish(HfApi(), directory, org, yes, private))
 

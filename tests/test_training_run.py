@@ -196,3 +196,15 @@ def test_resuming_needs_the_best_checkpoint_too_and_the_same_run(tmp_path):
     checkpoint(tmp_path, 4, 4, fingerprint="other")
     assert newest_whole(tmp_path, "f") is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_told_as_such(tmp_path):
+    from safetensors import SafetensorError
+
+    from hub.errors import RunError
+    from training.publication import disk_errors
+
+    with pytest.raises(RunError, match="no space left on the disk"), disk_errors(tmp_path / "m"):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+    with pytest.raises(RuntimeError, match="shape mismatch"), disk_errors(tmp_path / "m"):
+        raise RuntimeError("shape mismatch")

@@ -4,11 +4,31 @@ import json
 import resource
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from safetensors import SafetensorError
+
+from hub.errors import RunError
 from hub.run_dir import File, describe
 from hub.shards import write_text
 from training.trainer import StudentTrainer
+
+LITTLE_ROOM = 4 << 20  # bytes; torch.save says only "unexpected pos" when it runs out
+
+
+@contextmanager
+def disk_errors(out: Path) -> Iterator[None]:
+    """Tell a full disk as what it is: safetensors and torch.save raise errors of their own, without an errno."""
+    try:
+        yield
+    except (SafetensorError, RuntimeError) as error:
+        room = shutil.disk_usage(out.parent).free
+        if "No space left" not in str(error) and room > LITTLE_ROOM:
+            raise
+        hint = "free some and run the same command again: it goes on from the last whole checkpoint"
+        raise RunError(out.parent, f"no space left on the disk ({room:,} bytes free)", hint=hint) from error
 
 
 def move_into_place(built: Path, out: Path) -> list[str]:

@@ -24,7 +24,7 @@ from training.arguments import reported
 from training.checkpoints import newest_whole
 from training.job import Job, prepare, print_plan
 from training.models import build_student, save_student
-from training.publication import describe_files, move_into_place, write_timing
+from training.publication import describe_files, disk_errors, move_into_place, write_timing
 from training.trainer import StudentTrainer, make_trainer
 
 app = new_app("Train a sentence encoder from a model recipe.")
@@ -118,7 +118,16 @@ def main(
     settings: SetOption = [],  # noqa: B006 - typer copies it
     dry_run: DryRunOption = False,
 ) -> None:
-    """Train the encoder of RECIPE and write its run directory."""
+    """Train the encoder of RECIPE on its pinned datasets; the untrained one is kept beside its run directory.
+
+    A killed run goes on from its last whole checkpoint. Datasets named by repo id come from the Hub of HF_ENDPOINT.
+
+    Examples:
+
+      python -m training.run recipes/demo/demo-sts-dino.yaml --dry-run
+
+      python -m training.run recipes/demo/demo-sts-dino.yaml --limit 500 --set arguments.learning_rate=1e-3 --out /tmp/m
+    """
     transformers.logging.set_verbosity_error()  # it reports the language-model head, which an encoder leaves out
     transformers.logging.disable_progress_bar()
     job = prepare(recipe, out, limit, settings)
@@ -131,8 +140,9 @@ def main(
             say(f"{job.out}: already trained; nothing to do")
         else:
             started = time.monotonic()
-            trainer, first_step = train(job, manifest.fingerprint)
-            manifest = finish(job, manifest, trainer, f"python -m training.run {_shown(recipe, limit, settings)}")
+            with disk_errors(job.out):
+                trainer, first_step = train(job, manifest.fingerprint)
+                manifest = finish(job, manifest, trainer, f"python -m training.run {_shown(recipe, limit, settings)}")
             write_timing(job.out, time.monotonic() - started, trainer, first_step)
     print_result(job, manifest)
 
