@@ -1,7 +1,8 @@
 """Make the demo's given texts: python -m generation.demo_inputs --data DIR --out assets/demo-data
 
 First texts are sentences of the STS Benchmark's train part, without scores, from its two sources whose licence lets
-them be passed on freely (image captions and headlines); premises are Wikipedia sentences. The choice is a hash order.
+them be passed on freely (image captions and headlines). Those that its development or test part repeats are left out.
+Premises are Wikipedia sentences. The choice is a hash order.
 """
 
 from pathlib import Path
@@ -31,8 +32,11 @@ def main(
 ) -> None:
     """Choose the demo's first texts and premises from the original files."""
     lines = ["text\tsource\tlicence"]
+    benchmark = data / "sts-original/STSBenchmark"
+    scored = {bare(text) for part in ("dev", "test") for text in benchmark_sentences(benchmark / f"sts-{part}.csv")}
     for source, licence in LICENCES.items():
-        chosen = choose(benchmark_sentences(data / "sts-original/STSBenchmark/sts-train.csv", source), per_source)
+        texts = benchmark_sentences(benchmark / "sts-train.csv", source)
+        chosen = choose([text for text in texts if bare(text) not in scored], per_source)
         lines += [f"{text}\t{source}\t{licence}" for text in chosen]
     sentences = read_lines(data / "text/wikipedia-sentences-10k.txt")
     whole = [text for text in sentences if text.endswith(".") and text[0].isupper() and 5 <= len(text.split()) <= 24]
@@ -42,10 +46,15 @@ def main(
     print(f"{len(lines) - 1} first texts and {premises} premises in {out}")
 
 
-def benchmark_sentences(path: Path, source: str) -> list[str]:
-    """Both sentences of every pair of one source of an STS Benchmark file (tab-separated, never quoted)."""
+def bare(text: str) -> str:
+    """Lower case, letters and digits only: how sentences are compared."""
+    return "".join(char for char in text.lower() if char.isalnum())
+
+
+def benchmark_sentences(path: Path, source: str | None = None) -> list[str]:
+    """Both sentences of every pair of an STS Benchmark file (tab-separated, never quoted), or of one source of it."""
     cells = [line.split("\t") for line in read_lines(path) if line]
-    return [sentence.strip() for row in cells if row[1] == source for sentence in row[5:7]]
+    return [sentence.strip() for row in cells if source in (None, row[1]) for sentence in row[5:7]]
 
 
 def choose(texts: list[str], count: int) -> list[str]:

@@ -59,14 +59,7 @@ def read_shard(path: Path) -> list[dict[str, Any]]:
 def sha256_file(path: Path) -> str:
     """SHA-256 of a file, as hex."""
     with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest(stream)
-
-
-def _digest(stream: Any) -> str:
-    digest = hashlib.sha256()
-    while block := stream.read(1 << 20):
-        digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _fsync(path: Path) -> None:

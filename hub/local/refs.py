@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from hub.local.replies import HubError, revision_not_found
@@ -26,7 +26,7 @@ _COLUMNS = "oid, tree, parent, author, date, title, message"
 
 def timestamp(seconds: int) -> str:
     """A time as the Hub writes it."""
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
 def find_commit(db: sqlite3.Connection, repo: int, oid: str) -> Commit | None:

@@ -1,0 +1,53 @@
+"""What the repository ships, checked against the original data where they are (STS_DINO_DATA), and in itself."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from generation import demo_inputs
+from generation.demo_lm.corpus import normalise, read_corpus
+
+DATA = Path(os.environ.get("STS_DINO_DATA", "no data"))
+original = pytest.mark.skipif(not DATA.is_dir(), reason="STS_DINO_DATA does not name the original data")
+
+
+def test_first_texts_are_no_sentences_of_the_evaluation_files():
+    """The demo is scored on sentences that are not among its first texts."""
+    lines = Path("assets/demo-data/x1.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    first = {normalise(line.split("\t")[0]) for line in lines}
+    scored = set()
+    for name in ("sts-dev.csv", "sts-test.csv"):
+        rows = [line.split("\t") for line in Path("assets/stsb", name).read_text(encoding="utf-8").split("\n") if line]
+        scored |= {normalise(sentence) for row in rows for sentence in row[5:7]}
+    assert len(lines) == 1200 and len(scored) > 5000 and not first & scored
+
+
+@original
+def test_shipped_files_are_the_original_ones(tmp_path):
+    for name in ("sts-dev.csv", "sts-test.csv", "LICENSE.txt", "readme.txt"):
+        theirs = DATA / "sts-original/STSBenchmark" / name
+        assert (Path("assets/stsb") / name).read_bytes() == theirs.read_bytes(), name
+    demo_inputs.main(data=DATA, out=tmp_path, per_source=600, premises=300)
+    for name in ("x1.tsv", "premises.txt"):
+        ours = hashlib.sha256((Path("assets/demo-data") / name).read_bytes())
+        assert ours.digest() == hashlib.sha256((tmp_path / name).read_bytes()).digest(), name
+
+
+@original
+def test_the_language_models_text_holds_no_sentence_of_an_evaluation_set():
+    """STS12-16, the STS Benchmark and SICK, read here by other code than the corpus uses."""
+    evaluation = set()
+    for path in (DATA / "sts-original").rglob("*"):
+        if path.suffix in (".txt", ".csv") and ("input" in path.name or path.name.startswith(("sts-", "SICK_"))):
+            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+                evaluation |= {normalise(cell) for cell in line.split("\t") if len(cell.split()) > 2}
+    corpus = read_corpus(DATA)
+    texts = [caption for image in corpus.images for caption in image] + corpus.prose
+    texts += [text for row in (*corpus.nli, *corpus.fewshot) for text in row[1:]]
+    assert len(evaluation) > 25_000 and len(texts) > 140_000
+    assert not [text for text in texts if normalise(text) in evaluation][:5]
+    removed = json.loads(Path("assets/demo-lm/training.json").read_text())["evaluation_sentences_removed"]
+    assert removed == {source: corpus.removed.get(source, 0) for source in removed}
