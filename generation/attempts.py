@@ -34,17 +34,23 @@ def settings_of(recipe: DatasetRecipe) -> Settings:
     return Settings(decoding.decay_constant, decoding.floor, decoding.top_k, decoding.top_p, decoding.max_new_tokens)
 
 
-def write_pairs(engine: Engine, recipe: DatasetRecipe, firsts: Sequence[FirstText]) -> tuple[list[Row], list[Row]]:
+def write_pairs(
+    engine: Engine, recipe: DatasetRecipe, firsts: Sequence[FirstText], tick: Tick
+) -> tuple[list[Row], list[Row]]:
     """Raw rows and rejected rows (with ``reason``) of some first texts, ordered by first text, label, attempt.
 
-    The rows depend on the first texts given and on the recipe only.
+    ``tick(n)`` is told of every n accepted texts. The rows depend on the first texts given and on the recipe only.
     """
     wanted = [_Wanted(first, label, recipe.decoding.samples) for first in firsts for label in recipe.labels]
     raw, rejected = list[Row](), list[Row]()
+
+    def accepted(completions: list[Completion]) -> None:
+        tick(sum(completion.problem is None for completion in completions))
+
     while pending := [need for need in wanted if need.missing and need.attempts < recipe.decoding.max_attempts]:
         asked = [(need, need.attempts + i) for need in pending for i in range(_next_attempts(need, recipe))]
         requests = [_request(need, attempt, recipe) for need, attempt in asked]
-        completions = engine.generate(requests, settings_of(recipe), recipe.decoding.batch_size)
+        completions = engine.generate(requests, settings_of(recipe), recipe.decoding.batch_size, accepted)
         for (need, attempt), request, completion in zip(asked, requests, completions, strict=True):
             need.attempts += 1
             need.missing -= completion.problem is None

@@ -6,7 +6,7 @@ settings) in fp32; batch composition changes sums in the last bits, so callers w
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,15 +125,24 @@ class Engine:
         """How many tokens the model's tokenizer makes of ``text``, without special tokens."""
         return len(self.tokenizer(text, add_special_tokens=False).input_ids)
 
-    def generate(self, requests: Sequence[Request], settings: Settings, batch_size: int) -> list[Completion]:
-        """Complete every request, in the order given.
+    def generate(
+        self,
+        requests: Sequence[Request],
+        settings: Settings,
+        batch_size: int,
+        tick: Callable[[list[Completion]], object] | None = None,
+    ) -> list[Completion]:
+        """Complete every request, in the order given; ``tick`` is told of every finished batch.
 
         Raises InputError when a prompt and the token budget do not fit the model's context.
         """
         done: dict[int, Completion] = {}
         for indices in self._batches(requests, settings, batch_size):
             batch = [requests[i] for i in indices]
-            done.update(zip(indices, self._complete(batch, settings), strict=True))
+            completions = self._complete(batch, settings)
+            done.update(zip(indices, completions, strict=True))
+            if tick:
+                tick(completions)
         return [done[i] for i in range(len(requests))]
 
     def _batches(self, requests: Sequence[Request], settings: Settings, batch_size: int) -> Iterator[list[int]]:

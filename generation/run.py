@@ -86,14 +86,13 @@ def generate(recipe: DatasetRecipe, directory: Path, command: str) -> Manifest:
     timing = Timing(directory)
     with tqdm(total=len(firsts) * wanted, unit="text", desc=recipe.name, file=sys.stderr) as bar:
         for index, shard in enumerate(shards):
-            if run.has_shard(index, len(shards)):
-                bar.update(len(shard) * wanted)
-                continue
-            started = time.monotonic()
-            raw, rejected = write_pairs(engine, recipe, shard)
-            run.write_shard(index, len(shards), raw, rejected)
-            timing.add(time.monotonic() - started, len(raw))
-            bar.update(len(shard) * wanted)
+            if not run.has_shard(index, len(shards)):
+                started = time.monotonic()
+                raw, rejected = write_pairs(engine, recipe, shard, bar.update)
+                run.write_shard(index, len(shards), raw, rejected)
+                timing.add(time.monotonic() - started, len(raw))
+            done = sum(len(earlier) for earlier in shards[: index + 1])
+            bar.update(done * wanted - bar.n)  # what was not accepted in the end counts as dealt with
     run.finish(len(shards), len(firsts))
     return run.manifest
 
