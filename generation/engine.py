@@ -251,9 +251,8 @@ class Engine:
         closed = bool(self._closes[tokens[-1]])
         decoded = self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         text = decoded.split(QUOTE)[0]
-        broken = "\n" in text.strip() or bool(self._breaks[tokens[-1]])
         means = (log_probs / len(tokens)).tolist()
-        problem = "line_break" if broken else "not_closed" if not closed else None if text.strip() else "empty"
+        problem = "line_break" if "\n" in text else "not_closed" if not closed else None if text.strip() else "empty"
         margin = means[0] - max(means[1:]) if len(means) > 1 else None
         return Completion(text.split("\n")[0].strip(), problem, means[0], margin)
 

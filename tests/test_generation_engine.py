@@ -80,3 +80,23 @@ def test_a_prompt_beyond_the_context_is_an_input_error(engine):
 def test_a_folder_without_a_model_is_an_input_error(tmp_path):
     with pytest.raises(InputError, match="cannot be loaded as a causal language model"):
         Engine.load(str(tmp_path), None, "float32", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("written", "text", "problem"),
+    [
+        (["A dog", '."', ""], "A dog.", None),
+        (["A dog", ".\n"], "A dog.", "line_break"),
+        (["A\ndog", '"'], "A", "line_break"),
+        (["A dog", "<|end|>"], "A dog", "not_closed"),
+        (["A dog"], "A dog", "not_closed"),
+        ([" ", '"'], "", "empty"),
+    ],
+)
+def test_why_a_text_ends(engine, written, text, problem):
+    import torch
+
+    tokens = [token for part in written for token in engine.tokenizer(part, add_special_tokens=False).input_ids]
+    done = engine._finish(tokens, torch.tensor([-6.0, -8.0], dtype=torch.float64))
+    assert (done.text, done.problem) == (text, problem)
+    assert done.log_prob == -6.0 / len(tokens) and done.margin == pytest.approx(2.0 / len(tokens))
