@@ -7,7 +7,6 @@ loads everything by name in a clean process. Each step is the command a user typ
 
 import ctypes
 import json
-import resource
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from demo.report import report
 from hub import cli
 from hub.errors import RunError
 from hub.local.process import LocalHub
+from hub.memory import peak_rss_mb
 from hub.run_dir import ARTIFACTS
 
 ORG = "sts-dino"
@@ -51,9 +51,9 @@ def main(
                 pass
         chain.model(MODEL)
         loaded = chain.verify()
-        seconds, peak = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        seconds, peak = time.monotonic() - started, peak_rss_mb(children=True)
         print(report(artifacts, DATASETS, MODEL, ORG, SERVED, loaded))
-        print(f"\n{seconds:.0f} s; the largest process took {peak / 2**20:.1f} GB")
+        print(f"\n{seconds:.0f} s; the largest process took {peak / 1024:.1f} GB")
 
 
 class Chain:

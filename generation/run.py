@@ -6,7 +6,6 @@ the first missing shard when the same command is given again, and ends in the sa
 
 import importlib.metadata
 import json
-import resource
 import sys
 import time
 from pathlib import Path
@@ -23,6 +22,7 @@ from generation.prompts import first_text_prefix, prompts
 from generation.sources import FirstText, given_texts
 from hub import cli, run_dir
 from hub.errors import InputError
+from hub.memory import peak_rss_mb
 from hub.recipe import DatasetRecipe
 from hub.recipe_file import fingerprint, load_recipe, resolved
 from hub.run_dir import Manifest
@@ -191,8 +191,7 @@ class Timing:
         """Count one shard's work and save the sums."""
         self.seconds += seconds
         self.rows += rows
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-        record = {"seconds": round(self.seconds, 3), "rows": self.rows, "peak_rss_mb": peak}
+        record = {"seconds": round(self.seconds, 3), "rows": self.rows, "peak_rss_mb": peak_rss_mb()}
         write_text(self.path, json.dumps(record) + "\n")
 
 

@@ -1,9 +1,7 @@
 """The end of a training run: the finished model moves into the run directory, and what it cost is written beside it."""
 
 import json
-import resource
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from hub.errors import RunError
+from hub.memory import peak_rss_mb
 from hub.run_dir import File, describe
 from hub.shards import write_text
 from training.trainer import StudentTrainer
@@ -56,11 +55,10 @@ def write_timing(out: Path, seconds: float, trainer: StudentTrainer, first_step:
     """
     steps = trainer.state.global_step - first_step
     pairs = steps * trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps
-    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes there, in KiB elsewhere
     timing = {
         "seconds": round(seconds, 2),
         "pairs_per_second": round(pairs / seconds, 1),
-        "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20, 1),
+        "peak_rss_mb": peak_rss_mb(),
         "resumed_from_step": first_step,
     }
     write_text(out.with_name(f"{out.name}.timing.json"), json.dumps(timing, indent=2) + "\n")

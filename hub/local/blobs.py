@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -114,15 +115,13 @@ class Staging:
 def _write(path: Path, chunks: Iterable[bytes]) -> Blob:
     """Write ``chunks`` to a new file, which is removed again when that fails."""
     digest, size = hashlib.sha256(), 0
-    with path.open("xb") as file:
-        try:
-            for chunk in chunks:
-                digest.update(chunk)
-                size += file.write(chunk)
-            file.flush()
-        except BaseException:
-            path.unlink()
-            raise
+    with ExitStack() as undo, path.open("xb") as file:
+        undo.callback(path.unlink)
+        for chunk in chunks:
+            digest.update(chunk)
+            size += file.write(chunk)
+        file.flush()
+        undo.pop_all()
     return Blob(digest.hexdigest(), size)
 
 
