@@ -20,7 +20,8 @@ import torch
 import typer
 
 from generation.demo_lm.prompts import NLI_VERBS, STS_TASKS, clean, prompt
-from generation.engine import Completion, Engine, Request, Settings
+from generation.engine import Engine
+from generation.writer import Completion, Request, Settings, complete as complete_all
 from hub.cli import new_app, run, say
 from hub.errors import InputError
 

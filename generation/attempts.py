@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from generation.engine import Completion, Engine, Request, Settings
+from generation.writer import Completion, Request, Settings, Writer, complete
 from generation.prompts import first_text_prefix, prompts
 from generation.randomness import row_seed
 from generation.sources import FirstText
@@ -35,7 +35,7 @@ def settings_of(recipe: DatasetRecipe) -> Settings:
 
 
 def write_pairs(
-    engine: Engine, recipe: DatasetRecipe, firsts: Sequence[FirstText], tick: Tick
+    engine: Writer, recipe: DatasetRecipe, firsts: Sequence[FirstText], tick: Tick
 ) -> tuple[list[Row], list[Row]]:
     """Raw rows and rejected rows (with ``reason``) of some first texts, ordered by first text, label, attempt.
 
@@ -50,7 +50,7 @@ def write_pairs(
     while pending := [need for need in wanted if need.missing and need.attempts < recipe.decoding.max_attempts]:
         asked = [(need, need.attempts + i) for need in pending for i in range(_next_attempts(need, recipe))]
         requests = [_request(need, attempt, recipe) for need, attempt in asked]
-        completions = engine.generate(requests, settings_of(recipe), recipe.decoding.batch_size, accepted)
+        completions = complete(engine, requests, settings_of(recipe), recipe.decoding.batch_size)
         for (need, attempt), request, completion in zip(asked, requests, completions, strict=True):
             need.attempts += 1
             need.missing -= completion.problem is None
@@ -90,7 +90,7 @@ def _row(need: _Wanted, attempt: int, seed: int, completion: Completion) -> Row:
     }
 
 
-def write_first_texts(engine: Engine, recipe: DatasetRecipe, tick: Tick) -> tuple[list[Row], dict[str, int]]:
+def write_first_texts(engine: Writer, recipe: DatasetRecipe, tick: Tick) -> tuple[list[Row], dict[str, int]]:
     """``source.limit`` distinct first texts from the model itself, and how many were rejected, by reason.
 
     The labels' instructions take turns, cut after the quotation mark that opens the first text; nucleus sampling at
@@ -107,7 +107,7 @@ def write_first_texts(engine: Engine, recipe: DatasetRecipe, tick: Tick) -> tupl
             Request(first_text_prefix(label), (), row_seed(recipe.seed, "x1", number))
             for number, label in zip(numbers, labels, strict=True)
         ]
-        completions = engine.generate(requests, settings, recipe.decoding.batch_size)
+        completions = complete(engine, requests, settings, recipe.decoding.batch_size)
         for number, label, request, completion in zip(numbers, labels, requests, completions, strict=True):
             reason = completion.problem or ("duplicate" if completion.text in seen else None)
             if reason or len(rows) == limit:

@@ -6,7 +6,8 @@ settings) in fp32; batch composition changes sums in the last bits, so callers w
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,39 +19,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from generation.randomness import uniforms
 from generation.self_debiasing import debias, draw, nucleus
+from generation.writer import Completion, Request, Settings
 from hub.errors import InputError
+from hub.recipe import LanguageModel
 
 QUOTE = '"'
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Decoding constants: λ, ε, top-k (0 = off), top-p and the token budget of a completion."""
-
-    decay_constant: float
-    floor: float
-    top_k: int
-    top_p: float
-    max_new_tokens: int
-
-
-@dataclass(frozen=True)
-class Request:
-    """One text to write: a prompt that ends in an opening quotation mark, its counter-prompts and its seed."""
-
-    prompt: str
-    counter_prompts: tuple[str, ...]
-    seed: int
-
-
-@dataclass(frozen=True)
-class Completion:
-    """The text up to the closing quotation mark. ``problem`` is None or not_closed, line_break or empty."""
-
-    text: str
-    problem: str | None
-    log_prob: float  # mean nats per token, closing mark included, under the own prompt
-    margin: float | None  # log_prob minus the best counter-prompt's; None without counter-prompts
 
 
 @dataclass
@@ -112,6 +85,15 @@ class Engine:
             raise InputError(where, f"cannot be loaded as a causal language model: {first_line}") from error
         return cls(model.to(device), tokenizer)  # type: ignore[arg-type]  # its stub is wrong
 
+    @classmethod
+    def of(cls, model: LanguageModel) -> "Engine":
+        """The engine of a recipe's section ``model``."""
+        return cls.load(model.path or model.repo_id or "", model.revision, model.dtype, model.device)
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for the manifest."""
+        return {"parameters": self.model.num_parameters()}
+
     def _stop_tables(self, vocabulary: int) -> tuple[Tensor, Tensor]:
         """For every token id: does its text hold a quotation mark; does it end a line or the document."""
         known = min(vocabulary, len(self.tokenizer))
@@ -125,32 +107,15 @@ class Engine:
         """How many tokens the model's tokenizer makes of ``text``, without special tokens."""
         return len(self.tokenizer(text, add_special_tokens=False).input_ids)
 
-    def generate(
-        self,
-        requests: Sequence[Request],
-        settings: Settings,
-        batch_size: int,
-        tick: Callable[[list[Completion]], object] | None = None,
-    ) -> list[Completion]:
-        """Complete every request, in the order given; ``tick`` is told of every finished batch.
-
-        Raises InputError when a prompt and the token budget do not fit the model's context.
-        """
-        done: dict[int, Completion] = {}
-        for indices in self._batches(requests, settings, batch_size):
-            batch = [requests[i] for i in indices]
-            completions = self._complete(batch, settings)
-            done.update(zip(indices, completions, strict=True))
-            if tick:
-                tick(completions)
-        return [done[i] for i in range(len(requests))]
-
-    def _batches(self, requests: Sequence[Request], settings: Settings, batch_size: int) -> Iterator[list[int]]:
-        """Batches of request positions of similar length (less padding)."""
-        lengths = [self._checked_length(request, settings) for request in requests]
-        order = sorted(range(len(requests)), key=lambda i: (lengths[i], i))
-        for start in range(0, len(order), batch_size):
-            yield order[start : start + batch_size]
+    def stream(
+        self, queue: deque[Request], settings: Settings, batch_size: int | None, prefixes: Sequence[str] = ()
+    ) -> Iterator[tuple[Request, Completion]]:
+        """See ``generation.writer.Writer.stream``."""
+        while queue:
+            batch = [queue.popleft() for _ in range(min(len(queue), max(1, (batch_size or 576) // 2)))]
+            for request in batch:
+                self._checked_length(request, settings)
+            yield from zip(batch, self._complete(batch, settings), strict=True)
 
     def _checked_length(self, request: Request, settings: Settings) -> int:
         length = max(self.count_tokens(prompt) for prompt in (request.prompt, *request.counter_prompts))

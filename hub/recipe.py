@@ -3,6 +3,7 @@
 ``hub.recipe_file`` reads them.
 """
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -16,6 +17,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9]+([.-][a-z0-9]+)*$", max_length=9
 Version = Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
 Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Positive = Annotated[int, Field(ge=1)]
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Strict(BaseModel):
@@ -28,12 +30,12 @@ class Source(Strict):
     """Where first texts come from: a file, a pinned Hub dataset, or the generator itself (``model``)."""
 
     kind: Literal["file", "hub", "model"]
-    path: str | None = None  # file: .txt (one text a line), .tsv, .csv, .jsonl or .parquet
-    column: str | None = None  # every file kind but .txt, and hub
+    path: str | None = None  # .txt (one text a line), .tsv, .csv, .jsonl or .parquet; with kind hub: a file of the repo
+    columns: tuple[str, ...] = ()  # read side by side; needed by every kind of file but .txt, and by hub
     repo_id: str | None = None
     revision: str | None = None
     config: str | None = None
-    split: str = "train"
+    splits: tuple[str, ...] = ("train",)  # hub: read one after the other
     limit: Positive | None = None  # at most so many unique texts, in file order; the number to write for `model`
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.9  # model: nucleus of x1, no top-k (DINO section 4)
     description: str  # for the card: what the texts are
@@ -41,29 +43,52 @@ class Source(Strict):
 
     @model_validator(mode="after")
     def _complete(self) -> "Source":
-        needed = {"file": ("path",), "hub": ("repo_id", "revision", "column"), "model": ("limit",)}[self.kind]
+        needed = {"file": ("path",), "hub": ("repo_id", "revision"), "model": ("limit",)}[self.kind]
         missing = [key for key in needed if getattr(self, key) is None]
+        if self.kind == "hub" and not (self.path or self.columns):
+            missing.append("columns (or the path of a text file in the repo)")
         if missing:
             raise ValueError(f"a source of kind {self.kind} needs {', '.join(missing)}")
         return self
 
 
-class LanguageModel(Strict):
-    """The generator: a Hub id with a pinned revision, or a local folder."""
+class Server(Strict):
+    """An OpenAI-compatible server (``backend: openai``). The key is read from OPENAI_API_KEY, never from a recipe."""
 
+    base_url: Annotated[str, Field(pattern=r"^https?://")]
+    model: str  # the name the server knows the model by
+    concurrency: Positive = 8  # requests under way at a time
+    timeout: Annotated[float, Field(gt=0)] = 60.0  # seconds for one request
+    max_retries: Annotated[int, Field(ge=0)] = 6
+    price_per_million: tuple[Price, Price] | None = None  # prompt and completion tokens, in the provider's currency
+
+
+class LanguageModel(Strict):
+    """The generator: a Hub id with a pinned revision, a local folder, or a model behind a server.
+
+    ``quantization`` holds keyword arguments of transformers' config class of that ``quant_method`` (one of its keys).
+    """
+
+    backend: Literal["engine", "openai", "vllm"] = "engine"
     path: str | None = None
-    repo_id: str | None = None
+    repo_id: str | None = None  # openai: optional, the id the card names
     revision: str | None = None
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     device: str = "cpu"
+    device_map: str | None = None  # transformers' (auto, balanced ...), instead of device
+    quantization: dict[str, str] | None = None
+    chat_template: bool = False  # the prompt as a user's turn, the answer opened with the quotation mark
+    server: Server | None = None
     threads: Positive | None = None  # torch threads; fixed in the recipe because floating-point sums depend on it
     license: str
 
     @model_validator(mode="after")
     def _one_origin(self) -> "LanguageModel":
-        if (self.path is None) == (self.repo_id is None):
+        if (self.server is None) == (self.backend == "openai"):
+            raise ValueError("backend openai needs the section server, and no other backend takes one")
+        if self.backend != "openai" and (self.path is None) == (self.repo_id is None):
             raise ValueError("give exactly one of path and repo_id")
-        if self.repo_id is not None and self.revision is None:
+        if self.backend != "openai" and self.repo_id is not None and self.revision is None:
             raise ValueError("a Hub model needs its revision pinned")
         return self
 
@@ -98,13 +123,51 @@ class Decoding(Strict):
     max_new_tokens: Positive = 40
     samples: Positive = 2  # texts wanted per (x1, label)
     max_attempts: Positive = 5
-    batch_size: Positive = 288  # texts whose prompts are computed together
+    batch_size: Positive | None = None  # model rows decoded together; None: from the free memory
 
     @model_validator(mode="after")
     def _attempts(self) -> "Decoding":
         if self.max_attempts < self.samples:
             raise ValueError(f"max_attempts ({self.max_attempts}) is below samples ({self.samples})")
         return self
+
+
+class Examples(Strict):
+    """A labelled NLI dataset that few-shot examples are drawn from: a .tsv, .csv, .jsonl or .parquet file, or the Hub.
+
+    ``labels`` says which value of the label column stands for which label of the recipe, e.g. {entailment: "0"}.
+    """
+
+    kind: Literal["file", "hub"]
+    path: str | None = None
+    repo_id: str | None = None
+    revision: str | None = None
+    config: str | None = None
+    splits: tuple[str, ...] = ("train",)
+    premise: str = "premise"
+    hypothesis: str = "hypothesis"
+    label: str = "label"
+    labels: dict[str, str]
+    description: str
+    license: str
+
+    @model_validator(mode="after")
+    def _complete(self) -> "Examples":
+        needed = {"file": ("path",), "hub": ("repo_id", "revision")}[self.kind]
+        missing = [key for key in needed if getattr(self, key) is None]
+        if missing:
+            raise ValueError(f"examples of kind {self.kind} need {', '.join(missing)}")
+        return self
+
+
+class FewShot(Strict):
+    """Gold examples before the prompt (Auto-NLI section 3.2). Every shot count has Hub configs of its own."""
+
+    shots: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]  # examples per prompt; 0 = none
+    sets: Positive = 10  # example sets of each shot count, drawn by seed; every set writes for every premise
+    examples: Examples
+    end: str = QUOTE  # what closes an example's text
+    separator: str = "\n"  # between examples, and before the prompt
 
 
 class Postprocess(Strict):
@@ -116,19 +179,33 @@ class Postprocess(Strict):
     validation_fraction: Fraction = 0.1
 
 
+@dataclass(frozen=True)
+class Variant:
+    """One way to ask: a shot count (None: the recipe has no few-shot section) and the number of an example set."""
+
+    shots: int | None
+    example_set: int
+
+
+def config_name(base: str, shots: int | None) -> str:
+    """The Hub config of a shot count, e.g. triplet-20shot; just the base without few-shot."""
+    return base if shots is None else f"{base}-{shots}shot"
+
+
 class DatasetRecipe(Strict):
     """Everything that decides the bytes of one published dataset."""
 
     kind: Literal["dataset"]
     name: Name
     version: Version
-    form: Literal["sts", "nli"]
+    form: Literal["sts", "nli", "text"]  # text: single labelled texts (text, label), one class per label
     pretty_name: str
     language: str = "en"
     license: str
     source: Source
     model: LanguageModel
     labels: Annotated[tuple[Label, ...], Field(min_length=1)]
+    few_shot: FewShot | None = None
     decoding: Decoding = Decoding()
     postprocess: Postprocess = Postprocess()
     premise_tokens: tuple[int, int] | None = None  # keep only first texts of so many tokens (Auto-NLI: 4-32)
@@ -155,11 +232,33 @@ class DatasetRecipe(Strict):
             raise ValueError("labels: the nli form needs the labels entailment and contradiction")
         return self
 
+    @model_validator(mode="after")
+    def _backend_fits(self) -> "DatasetRecipe":
+        coupled = [label.name for label in self.labels if label.counter_labels]
+        if coupled and self.model.backend != "engine":
+            raise ValueError(
+                f"labels {coupled} have counter-labels: self-debiasing draws each token from the model's answers to "
+                f"several prompts at once, which backend {self.model.backend!r} cannot do; use backend: engine, or "
+                "remove the counter-labels"
+            )
+        return self
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """The ways every first text is asked for: one, or one for each shot count and example set."""
+        if self.few_shot is None:
+            return (Variant(None, 0),)
+        return tuple(
+            Variant(shots, number) for shots in self.few_shot.shots for number in range(self.few_shot.sets if shots else 1)
+        )
+
     @property
     def configs(self) -> tuple[str, ...]:
-        """Hub configs of the dataset, the default first."""
-        finished = ("postprocessed",) if self.form == "sts" else ("triplet", "pair-class")
-        return (*finished, "raw", "rejected") + (("sources",) if self.source.kind == "model" else ())
+        """Hub configs of the dataset, the default first; with few-shot examples, so many for each shot count."""
+        finished = ("triplet", "pair-class") if self.form == "nli" else ("postprocessed",)
+        shots = dict.fromkeys(variant.shots for variant in self.variants)
+        named = [config_name(base, count) for count in shots for base in (*finished, "raw", "rejected")]
+        return (*named, *(("sources",) if self.source.kind == "model" else ()))
 
 
 class TrainingData(Strict):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
 
-from generation.engine import Request, Settings
+from generation.writer import Request, Settings
 from generation.randomness import uniforms
 
 

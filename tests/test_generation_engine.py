@@ -2,7 +2,8 @@ import pytest
 from reference_decoding import reference
 from tiny_lm import make_lm
 
-from generation.engine import Engine, Request, Settings
+from generation.engine import Engine
+from generation.writer import Request, Settings, complete
 from hub.errors import InputError
 
 INSTRUCTIONS = ("mean the same thing", "are somewhat similar", "are on completely different topics")
@@ -42,22 +43,22 @@ def engine(request, tmp_path_factory) -> Engine:
 )
 def test_texts_equal_the_reference(engine, settings):
     asked = requests(12)
-    ours = [completion.text for completion in engine.generate(asked, settings, 8)]
+    ours = [completion.text for completion in complete(engine, asked, settings, 8)]
     assert ours == [reference(engine.model, engine.tokenizer, request, settings) for request in asked]
     assert len(set(ours)) > 3
 
 
 def test_texts_do_not_depend_on_batch_size_or_order(engine):
     settings, asked = Settings(100.0, 0.01, 5, 0.9, 20), requests(24)
-    whole = engine.generate(asked, settings, 96)
-    assert [c.text for c in whole] == [c.text for c in engine.generate(asked, settings, 1)]
-    assert [c.text for c in whole] == [c.text for c in engine.generate(asked[::-1], settings, 5)][::-1]
+    whole = complete(engine, asked, settings, 96)
+    assert [c.text for c in whole] == [c.text for c in complete(engine, asked, settings, 1)]
+    assert [c.text for c in whole] == [c.text for c in complete(engine, asked[::-1], settings, 5)][::-1]
 
 
 def test_debiasing_changes_texts_only_where_there_are_counter_prompts(engine):
     asked = requests(24)
-    on = engine.generate(asked, Settings(100.0, 0.01, 0, 1.0, 20), 96)
-    off = engine.generate(asked, Settings(0.0, 0.01, 0, 1.0, 20), 96)
+    on = complete(engine, asked, Settings(100.0, 0.01, 0, 1.0, 20), 96)
+    off = complete(engine, asked, Settings(0.0, 0.01, 0, 1.0, 20), 96)
     changed = [a.text != b.text for a, b in zip(on, off, strict=True)]
     assert not any(change for change, request in zip(changed, asked, strict=True) if not request.counter_prompts)
     assert any(changed)
@@ -65,7 +66,7 @@ def test_debiasing_changes_texts_only_where_there_are_counter_prompts(engine):
 
 def test_statistics_and_problems(engine):
     for request, done in zip(
-        requests(30), engine.generate(requests(30), Settings(100, 0.01, 0, 1.0, 9), 7), strict=True
+        requests(30), complete(engine, requests(30), Settings(100, 0.01, 0, 1.0, 9), 7), strict=True
     ):
         assert done.log_prob < 0 and (done.margin is None) == (not request.counter_prompts)
         assert done.problem in (None, "not_closed", "line_break", "empty")
@@ -74,7 +75,7 @@ def test_statistics_and_problems(engine):
 
 def test_a_prompt_beyond_the_context_is_an_input_error(engine):
     with pytest.raises(InputError, match="exceed the model's context of 256"):
-        engine.generate([Request("word " * 300 + '"', (), 1)], Settings(100.0, 0.01, 5, 0.9, 40), 4)
+        complete(engine, [Request("word " * 300 + '"', (), 1)], Settings(100.0, 0.01, 5, 0.9, 40), 4)
 
 
 def test_a_folder_without_a_model_is_an_input_error(tmp_path):
