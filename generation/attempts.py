@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from generation.writer import Completion, Request, Settings, Writer, complete
-from generation.prompts import first_text_prefix, prompts
+from generation.prompts import Prompts
 from generation.randomness import row_seed
 from generation.sources import FirstText
 from hub.recipe import DatasetRecipe, Label
@@ -35,7 +35,7 @@ def settings_of(recipe: DatasetRecipe) -> Settings:
 
 
 def write_pairs(
-    engine: Writer, recipe: DatasetRecipe, firsts: Sequence[FirstText], tick: Tick
+    engine: Writer, prompts: Prompts, recipe: DatasetRecipe, firsts: Sequence[FirstText], tick: Tick
 ) -> tuple[list[Row], list[Row]]:
     """Raw rows and rejected rows (with ``reason``) of some first texts, ordered by first text, label, attempt.
 
@@ -49,8 +49,9 @@ def write_pairs(
 
     while pending := [need for need in wanted if need.missing and need.attempts < recipe.decoding.max_attempts]:
         asked = [(need, need.attempts + i) for need in pending for i in range(_next_attempts(need, recipe))]
-        requests = [_request(need, attempt, recipe) for need, attempt in asked]
+        requests = [_request(need, attempt, recipe, prompts) for need, attempt in asked]
         completions = complete(engine, requests, settings_of(recipe), recipe.decoding.batch_size)
+        accepted(completions)
         for (need, attempt), request, completion in zip(asked, requests, completions, strict=True):
             need.attempts += 1
             need.missing -= completion.problem is None
@@ -71,8 +72,8 @@ def _next_attempts(need: _Wanted, recipe: DatasetRecipe) -> int:
     return min(need.missing, recipe.decoding.max_attempts - need.attempts)
 
 
-def _request(need: _Wanted, attempt: int, recipe: DatasetRecipe) -> Request:
-    prompt, counter_prompts = prompts(need.label, recipe.labels, need.first.text)
+def _request(need: _Wanted, attempt: int, recipe: DatasetRecipe, prompts: Prompts) -> Request:
+    prompt, counter_prompts = prompts.of(need.label, need.first.text, recipe.variants[0])
     seed = row_seed(recipe.seed, need.first.source_id, need.first.text, need.label.name, attempt)
     return Request(prompt, counter_prompts, seed)
 
@@ -83,6 +84,7 @@ def _row(need: _Wanted, attempt: int, seed: int, completion: Completion) -> Row:
         "text2": completion.text,
         "source_id": need.first.source_id,
         "target": need.label.name,
+        "sample": 0,
         "attempt": attempt,
         "seed": seed,
         "log_prob": completion.log_prob,
@@ -90,7 +92,7 @@ def _row(need: _Wanted, attempt: int, seed: int, completion: Completion) -> Row:
     }
 
 
-def write_first_texts(engine: Writer, recipe: DatasetRecipe, tick: Tick) -> tuple[list[Row], dict[str, int]]:
+def write_first_texts(engine: Writer, prompts: Prompts, recipe: DatasetRecipe, tick: Tick) -> tuple[list[Row], dict[str, int]]:
     """``source.limit`` distinct first texts from the model itself, and how many were rejected, by reason.
 
     The labels' instructions take turns, cut after the quotation mark that opens the first text; nucleus sampling at
@@ -104,7 +106,7 @@ def write_first_texts(engine: Writer, recipe: DatasetRecipe, tick: Tick) -> tupl
         numbers = range(asked, asked + min(limit, limit * recipe.decoding.max_attempts - asked))
         labels = [recipe.labels[number % len(recipe.labels)] for number in numbers]
         requests = [
-            Request(first_text_prefix(label), (), row_seed(recipe.seed, "x1", number))
+            Request(prompts.first_text_prefix(label), (), row_seed(recipe.seed, "x1", number))
             for number, label in zip(numbers, labels, strict=True)
         ]
         completions = complete(engine, requests, settings, recipe.decoding.batch_size)

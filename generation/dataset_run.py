@@ -15,7 +15,7 @@ from hub import run_dir
 from hub.errors import RunError
 from hub.recipe import DatasetRecipe
 from hub.run_dir import File, Manifest
-from hub.schema import FORMS, config_features
+from hub.schema import config_features
 from hub.shards import read_shard, shard_path, write_shard
 
 Row = dict[str, Any]
@@ -93,9 +93,8 @@ class DatasetRun:
     def _write(self, config: str, split: str, rows: list[Row], index: int, total: int) -> list[File]:
         if not rows:
             return []
-        form = FORMS["sts"] if self.recipe.form == "sts" else FORMS.get(config, FORMS["pair-class"])
         path = shard_path(config, split, index, total)
-        write_shard(self.directory / path, rows, config_features(config, form))
+        write_shard(self.directory / path, rows, config_features(config, self.recipe))
         return [run_dir.describe(self.directory, path, config=config, split=split, rows=len(rows))]
 
     def _rows(self, config: str) -> Iterator[Row]:

@@ -78,7 +78,7 @@ def _rows(source: Source) -> Iterator[str]:
         raise InputError(path, "no such file", hint="check source.path in the recipe")
     if path.stat().st_size == 0:
         raise InputError(path, "is empty", allowed="at least one text")
-    return _checked_encoding(path, _READERS[path.suffix](path, source.column))
+    return _checked_encoding(path, _READERS[path.suffix](path, (source.columns[0] if source.columns else None)))
 
 
 def _checked_encoding(path: Path, rows: Iterator[str]) -> Iterator[str]:
@@ -95,7 +95,7 @@ def _require(path: object, column: str | None, columns: list[str]) -> str:
     guess = nearest(column or "", columns)
     raise InputError(
         f"{path}: column {column!r}",
-        "not in the file" if column else "source.column is needed for this kind of file",
+        "not in the file" if column else "(source.columns[0] if source.columns else None) is needed for this kind of file",
         allowed=", ".join(columns),
         hint=f"did you mean {guess!r}?" if guess else None,
     )
@@ -103,7 +103,7 @@ def _require(path: object, column: str | None, columns: list[str]) -> str:
 
 def _txt_rows(path: Path, column: str | None) -> Iterator[str]:
     if column is not None:
-        raise InputError(f"{path}: column {column!r}", "a .txt file has no columns", hint="remove source.column")
+        raise InputError(f"{path}: column {column!r}", "a .txt file has no columns", hint="remove (source.columns[0] if source.columns else None)")
     with path.open(encoding="utf-8") as stream:
         yield from (line.rstrip("\n") for line in stream)
 
@@ -154,10 +154,10 @@ def _hub_rows(source: Source) -> Iterator[str]:
     with reading(f"dataset {source.repo_id}", source.revision):
         commit = HfApi().dataset_info(source.repo_id or "", revision=source.revision).sha
         try:
-            rows = load_dataset(source.repo_id, source.config, revision=commit, split=source.split, streaming=True)
+            rows = load_dataset(source.repo_id, source.config, revision=commit, split=source.splits[0], streaming=True)
         except ValueError as error:  # unknown config or split: the message lists those that are there
             raise InputError(f"source {source.repo_id}", str(error).splitlines()[0]) from error
-        name = _require(source.repo_id, source.column, list(rows.column_names or []))
+        name = _require(source.repo_id, (source.columns[0] if source.columns else None), list(rows.column_names or []))
         for row in rows:
             yield str(row[name] or "")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tiny_lm import make_lm
 
-from generation import run
+from generation import job
 from hub import cli, run_dir, shards
 from hub.errors import InputError, RunError
 from hub.recipe import DatasetRecipe
@@ -45,7 +45,7 @@ def digests(directory: Path) -> dict[str, str]:
 
 def generate(lm: Path, directory: Path, *more: str, recipe: Path = X2) -> run_dir.Manifest:
     with run_dir.locked(directory):
-        return run.generate(load_recipe(recipe, DatasetRecipe, small(lm, *more)), directory, "test")
+        return job.generate(load_recipe(recipe, DatasetRecipe, small(lm, *more)), directory, "test")
 
 
 @pytest.fixture(scope="module")
