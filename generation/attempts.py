@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from generation.writer import Completion, Request, Settings, Writer, complete
 from generation.prompts import Prompts
 from generation.randomness import row_seed
 from generation.sources import FirstText
+from generation.writer import Completion, Request, Settings, Writer, complete
 from hub.recipe import DatasetRecipe, Label
 
 Row = dict[str, Any]
@@ -92,7 +92,9 @@ def _row(need: _Wanted, attempt: int, seed: int, completion: Completion) -> Row:
     }
 
 
-def write_first_texts(engine: Writer, prompts: Prompts, recipe: DatasetRecipe, tick: Tick) -> tuple[list[Row], dict[str, int]]:
+def write_first_texts(
+    engine: Writer, prompts: Prompts, recipe: DatasetRecipe, tick: Tick
+) -> tuple[list[Row], dict[str, int]]:
     """``source.limit`` distinct first texts from the model itself, and how many were rejected, by reason.
 
     The labels' instructions take turns, cut after the quotation mark that opens the first text; nucleus sampling at

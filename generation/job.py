@@ -72,7 +72,9 @@ def first_texts(run: DatasetRun, writer: Writer) -> list[FirstText]:
     kept = run.first_texts()
     if kept is None:
         with tqdm(total=recipe.source.limit, unit="text", desc=f"{recipe.name} x1", file=sys.stderr) as bar:
-            rows, rejected = write_first_texts(writer, prompts, recipe, lambda count: bar.update(count - bar.n))
+            rows, rejected = write_first_texts(
+                writer, load_prompts(recipe), recipe, lambda count: bar.update(count - bar.n)
+            )
         if not rows:
             raise InputError("source", f"the model wrote no usable first text (rejected: {rejected})")
         run.write_first_texts(rows, rejected)
@@ -131,5 +133,3 @@ class Timing:
         self.rows += rows
         record = {"seconds": round(self.seconds, 3), "rows": self.rows, "peak_rss_mb": peak_rss_mb()}
         write_text(self.path, json.dumps(record) + "\n")
-
-

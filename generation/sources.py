@@ -95,7 +95,7 @@ def _require(path: object, column: str | None, columns: list[str]) -> str:
     guess = nearest(column or "", columns)
     raise InputError(
         f"{path}: column {column!r}",
-        "not in the file" if column else "(source.columns[0] if source.columns else None) is needed for this kind of file",
+        "not in the file" if column else "source.columns is needed for this kind of file",
         allowed=", ".join(columns),
         hint=f"did you mean {guess!r}?" if guess else None,
     )
@@ -103,7 +103,11 @@ def _require(path: object, column: str | None, columns: list[str]) -> str:
 
 def _txt_rows(path: Path, column: str | None) -> Iterator[str]:
     if column is not None:
-        raise InputError(f"{path}: column {column!r}", "a .txt file has no columns", hint="remove (source.columns[0] if source.columns else None)")
+        raise InputError(
+            f"{path}: column {column!r}",
+            "a .txt file has no columns",
+            hint="remove source.columns",
+        )
     with path.open(encoding="utf-8") as stream:
         yield from (line.rstrip("\n") for line in stream)
 

@@ -249,7 +249,9 @@ class DatasetRecipe(Strict):
         if self.few_shot is None:
             return (Variant(None, 0),)
         return tuple(
-            Variant(shots, number) for shots in self.few_shot.shots for number in range(self.few_shot.sets if shots else 1)
+            Variant(shots, number)
+            for shots in self.few_shot.shots
+            for number in range(self.few_shot.sets if shots else 1)
         )
 
     @property

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
 
-from generation.writer import Request, Settings
 from generation.randomness import uniforms
+from generation.writer import Request, Settings
 
 
 class SelfDebias(LogitsProcessor):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tiny_lm import make_lm
 
-from generation import job
+from generation import job, run
 from hub import cli, run_dir, shards
 from hub.errors import InputError, RunError
 from hub.recipe import DatasetRecipe
