@@ -19,9 +19,10 @@ import numpy as np
 import torch
 import typer
 
+from generation import writer
 from generation.demo_lm.prompts import NLI_VERBS, STS_TASKS, clean, prompt
 from generation.engine import Engine
-from generation.writer import Completion, Request, Settings, complete as complete_all
+from generation.writer import Completion, Request, Settings
 from hub.cli import new_app, run, say
 from hub.errors import InputError
 
@@ -62,7 +63,7 @@ def complete(engine: Engine, label: str, firsts: Sequence[str], decay: float, ba
         Request(prompt(label, x), tuple(prompt(c, x) for c in counter), seed_of(label, number, x))
         for number, x in enumerate(firsts)
     ]
-    return engine.generate(requests, Settings(decay, FLOOR, TOP_K, TOP_P, NEW_TOKENS), batch_size)
+    return writer.complete(engine, requests, Settings(decay, FLOOR, TOP_K, TOP_P, NEW_TOKENS), batch_size)
 
 
 def describe(firsts: Sequence[str], completions: Sequence[Completion], encode: Encode) -> dict[str, Any]:
@@ -118,7 +119,7 @@ def first_texts(engine: Engine, count: int, batch_size: int) -> dict[str, Any]:
     """Texts the model writes with no first sentence given (x1): how many close, how many differ."""
     start = prompt("1", "").split('"')[0] + '"'
     requests = [Request(start, (), seed_of("x1", number)) for number in range(count)]
-    completions = engine.generate(requests, Settings(0.0, FLOOR, 0, TOP_P, NEW_TOKENS), batch_size)
+    completions = writer.complete(engine, requests, Settings(0.0, FLOOR, 0, TOP_P, NEW_TOKENS), batch_size)
     texts = [c.text for c in completions if c.problem is None]
     return {
         "closed": round(len(texts) / count, 4),

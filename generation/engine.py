@@ -1,218 +1,263 @@
 """Batched self-debiased decoding with a KV cache. Knows prompts and counter-prompts, no labels, files or datasets.
 
-The 1 + K rows of a request (its prompt and K counter-prompts) get the same token at every step. Each distinct prompt
-of a batch is computed once; rows that are done leave the batch at that step. Text is a function of (model, request,
-settings) in fp32; batch composition changes sums in the last bits, so callers who need equal bytes fix it.
+The 1 + K rows of a request (its prompt and K counter-prompts) get the same token at every step. Whatever rows share is
+computed once (``generation.shared_attention``); a text that ends makes room for a waiting one. Text and statistics are
+a function of (model, request, settings) in float32 on a CPU, whatever the batch (docs/engine.md).
 """
 
-import copy
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
-from generation.randomness import uniforms
-from generation.self_debiasing import debias, draw, nucleus
+from generation.live_batch import LiveBatch, Stores, Text
+from generation.loading import load_model
+from generation.memory import is_out_of_memory, rows_that_fit
+from generation.next_token import choose
+from generation.plain_decoding import PlainDecoding
+from generation.shared_attention import Level, Pass, Store, Write, causal_mask, rounded, run_pass
+from generation.sharing import can_share, window
 from generation.writer import Completion, Request, Settings
-from hub.errors import InputError
+from hub.cli import say
+from hub.errors import InputError, RunError
 from hub.recipe import LanguageModel
 
 QUOTE = '"'
-
-
-@dataclass
-class _Wave:
-    """The live rows of a batch: B requests x (1 + K) model rows, and what each request has so far."""
-
-    requests: list[int]  # (B,) position of each live request in the batch
-    seeds: np.ndarray  # (B,) uint64
-    mask: Tensor  # (B * (1 + K), T)
-    cache: DynamicCache
-    tokens: list[list[int]]  # of every request of the batch
-    log_probs: Tensor  # (batch, 1 + K) sums
-
-
-@dataclass
-class _Prefix:
-    """The distinct prompts of a batch, computed: cache, mask (P, T) and next-token logits (P, V)."""
-
-    cache: DynamicCache
-    mask: Tensor
-    logits: Tensor
-
-    def wave(self, rows: Tensor, batch: list[Request], width: int) -> tuple[Tensor, _Wave]:
-        """First logits and live rows of a batch; ``rows`` (B * (1 + K),) says which prompt each row continues."""
-        rows = rows.to(self.mask.device)
-        cache = copy.deepcopy(self.cache)
-        cache.batch_select_indices(rows)
-        wave = _Wave(
-            requests=list(range(len(batch))),
-            seeds=np.array([request.seed for request in batch], dtype=np.uint64),
-            mask=self.mask[rows],
-            cache=cache,
-            tokens=[[] for _ in batch],
-            log_probs=torch.zeros(len(batch), width, dtype=torch.float64),
-        )
-        return self.logits[rows], wave
+PREFIX_CHUNK = 512  # tokens of a shared beginning that are read in one pass
+Ids = tuple[int, ...]
 
 
 class Engine:
     """A causal language model and its tokenizer, ready to complete quoted texts."""
 
-    def __init__(self, model: Any, tokenizer: Any):
-        self.model: Any = model.eval()
-        self.tokenizer = tokenizer
-        self.context = int(getattr(model.config, "max_position_embeddings", 0) or 0)
-        self._closes, self._breaks = self._stop_tables(model.config.get_text_config().vocab_size)
+    def __init__(self, model: Any, tokenizer: Any, chat: bool = False, shared: bool = True):
+        """``model`` and ``tokenizer`` are transformers'; ``chat``: prompts go through the tokenizer's chat template.
+
+        ``shared``: read through ``generation.shared_attention`` (where the model's attention can), else in the plain
+        loop.
+        """
+        self.model, self.tokenizer, self.chat = model.eval(), tokenizer, chat
+        config = model.config.get_text_config()
+        self.context = min(int(getattr(config, "max_position_embeddings", 0) or 0), window(config))
+        self.vocabulary = int(config.vocab_size)
+        self._closes, self._breaks = self._stop_tables()
+        self._plain = None if shared and can_share(model) else PlainDecoding(model, self._closes | self._breaks)
+        self._stores = Stores()
+        self._family_ids: list[Ids] = []
+        self._encode = lru_cache(maxsize=4096)(self._encoded)
 
     @classmethod
-    def load(cls, name: str, revision: str | None, dtype: str, device: str) -> "Engine":
+    def load(cls, name: str, revision: str | None, dtype: str, device: str, **more: Any) -> "Engine":
         """Load a Hub id or a local folder (safetensors only, no remote code). Raises InputError when it is unusable."""
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
-            model = AutoModelForCausalLM.from_pretrained(
-                name, revision=revision, dtype=getattr(torch, dtype), use_safetensors=True
-            )
-        except (OSError, ValueError) as error:
-            first_line = str(error).strip().splitlines()[0]
-            where = Path(name).resolve() if Path(name).exists() else name
-            raise InputError(where, f"cannot be loaded as a causal language model: {first_line}") from error
-        return cls(model.to(device), tokenizer)  # type: ignore[arg-type]  # its stub is wrong
+        return cls.of(LanguageModel(**_origin(name, revision), dtype=dtype, device=device, license="", **more))  # type: ignore[arg-type]
 
     @classmethod
     def of(cls, model: LanguageModel) -> "Engine":
-        """The engine of a recipe's section ``model``."""
-        return cls.load(model.path or model.repo_id or "", model.revision, model.dtype, model.device)
+        """The engine of a recipe's section ``model``. Raises InputError when it is unusable."""
+        return cls(*load_model(model), chat=model.chat_template)
 
     def describe(self) -> dict[str, Any]:
         """Facts for the manifest."""
         return {"parameters": self.model.num_parameters()}
 
-    def _stop_tables(self, vocabulary: int) -> tuple[Tensor, Tensor]:
-        """For every token id: does its text hold a quotation mark; does it end a line or the document."""
-        known = min(vocabulary, len(self.tokenizer))
-        texts = [self.tokenizer.decode([token]) for token in range(known)] + [""] * (vocabulary - known)
-        closes = torch.tensor([QUOTE in text for text in texts])
-        ends = {self.tokenizer.eos_token_id, self.tokenizer.pad_token_id} - {None}
-        breaks = torch.tensor(["\n" in text or token in ends for token, text in enumerate(texts)])
-        return closes, breaks & ~closes
-
     def count_tokens(self, text: str) -> int:
         """How many tokens the model's tokenizer makes of ``text``, without special tokens."""
         return len(self.tokenizer(text, add_special_tokens=False).input_ids)
 
+    @torch.inference_mode()
     def stream(
-        self, queue: deque[Request], settings: Settings, batch_size: int | None, prefixes: Sequence[str] = ()
+        self, queue: deque[Request], settings: Settings, batch_size: int | None = None, prefixes: Sequence[str] = ()
     ) -> Iterator[tuple[Request, Completion]]:
-        """See ``generation.writer.Writer.stream``."""
-        while queue:
-            batch = [queue.popleft() for _ in range(min(len(queue), max(1, (batch_size or 576) // 2)))]
-            for request in batch:
-                self._checked_length(request, settings)
-            yield from zip(batch, self._complete(batch, settings), strict=True)
+        """See ``generation.writer.Writer.stream``; ``batch_size`` counts model rows (a text has 1 + K)."""
+        rows = batch_size or rows_that_fit(self.model, settings.max_new_tokens)
+        if self._plain:
+            yield from self._stream_plain(self._plain, queue, settings, rows)
+            return
+        self._read_families(prefixes)
+        batch = self._empty_batch()
+        while queue or batch.texts:
+            try:
+                self._admit(batch, queue, settings, rows)
+                done = self._step(batch, settings)
+            except RuntimeError as error:
+                rows = self._fewer_rows(error, rows)
+                queue.extendleft(text.request for text in reversed(batch.texts))
+                self._stores, self._family_ids = Stores(), []
+                self._read_families(prefixes)
+                batch = self._empty_batch()
+                continue
+            yield from done
 
-    def _checked_length(self, request: Request, settings: Settings) -> int:
-        length = max(self.count_tokens(prompt) for prompt in (request.prompt, *request.counter_prompts))
-        if self.context and length + settings.max_new_tokens > self.context:
+    def _fewer_rows(self, error: RuntimeError, rows: int) -> int:
+        """Half as many rows after an out-of-memory error. Raises RunError when one text alone does not fit."""
+        if not is_out_of_memory(error):
+            raise error
+        if rows <= 1:
+            hint = "use a smaller model, a narrower dtype or a shorter prompt"
+            raise RunError("memory", "is too small for one text at a time", hint=hint) from error
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        say(f"out of memory with {rows} rows: going on with {rows // 2}")
+        return rows // 2
+
+    def _stream_plain(
+        self, plain: PlainDecoding, queue: deque[Request], settings: Settings, rows: int
+    ) -> Iterator[tuple[Request, Completion]]:
+        while queue:
+            width = 1 + max(len(request.counter_prompts) for request in islice(queue, rows))
+            batch = [queue.popleft() for _ in range(min(len(queue), max(1, rows // width)))]
+            prompts = [[self._checked(prompt, settings) for prompt in _prompts(request)] for request in batch]
+            try:
+                written = plain.complete(prompts, [request.seed for request in batch], settings)
+            except RuntimeError as error:
+                rows = self._fewer_rows(error, rows)
+                queue.extendleft(reversed(batch))
+                continue
+            for request, (tokens, log_probs) in zip(batch, written, strict=True):
+                yield request, self._finish(tokens, log_probs)
+
+    def _empty_batch(self) -> LiveBatch:
+        return LiveBatch(self._stores, [len(ids) for ids in self._family_ids], self._device)
+
+    @property
+    def _device(self) -> torch.device:
+        return self.model.get_input_embeddings().weight.device
+
+    def _admit(self, batch: LiveBatch, queue: deque[Request], settings: Settings, rows: int) -> None:
+        """Begin waiting texts while there is room for their rows, and for their prompts in one pass."""
+        live = batch.rows
+        while queue and (not live or live + 1 + len(queue[0].counter_prompts) <= rows):
+            if batch.waiting_tokens > 4 * rows:
+                break
+            request = queue[0]
+            prompts = [self._checked(prompt, settings) for prompt in _prompts(request)]
+            batch.add(queue.popleft(), [(ids, self._family_of(ids)) for ids in prompts])
+            live += 1 + len(request.counter_prompts)
+
+    def _step(self, batch: LiveBatch, settings: Settings) -> list[tuple[Request, Completion]]:
+        """One pass and one token for every text; those that end leave the batch."""
+        going = [text for text in batch.texts if text.tokens]
+        if going or batch.fresh:
+            now, ids, positions, wanted = batch.next_pass()
+            logits = run_pass(self.model, now, ids, positions, wanted)
+            rows = sum(len(text.prompts) for text in going)
+            for place, prompt in enumerate(batch.fresh):
+                prompt.logits = logits[rows + place].clone()
+            batch.fresh = []
+            self._advance(batch, going, logits[:rows], _row_index(going), settings)
+        starting = [text for text in batch.texts if not text.tokens]
+        if starting:
+            distinct = list({id(prompt): prompt for text in starting for prompt in text.prompts}.values())
+            place = {id(prompt): number for number, prompt in enumerate(distinct)}
+            index = _padded([[place[id(prompt)] for prompt in text.prompts] for text in starting])
+            logits = torch.stack([prompt.logits for prompt in distinct if prompt.logits is not None])
+            self._advance(batch, starting, logits, index, settings)
+        done, batch.texts = self._split(batch, settings)
+        for text in done:
+            batch.end(text)
+        batch.forget()
+        return [(text.request, self._finish(text.tokens, text.log_probs)) for text in done]
+
+    def _advance(
+        self, batch: LiveBatch, texts: list[Text], logits: Tensor, index: np.ndarray, settings: Settings
+    ) -> None:
+        if not texts:
+            return
+        places = torch.from_numpy(index).to(logits.device)
+        tokens, log_probs = choose(logits, places, settings, batch.numbers(texts).to(logits.device))
+        sums = log_probs.double().cpu().numpy()
+        for text, token, added in zip(texts, tokens.tolist(), sums, strict=True):
+            text.tokens.append(token)
+            text.log_probs += added[: len(text.log_probs)]
+
+    def _split(self, batch: LiveBatch, settings: Settings) -> tuple[list[Text], list[Text]]:
+        """The texts that ended and those that go on."""
+        done, going = list[Text](), list[Text]()
+        for text in batch.texts:
+            last = text.tokens[-1]
+            ended = self._closes[last] or self._breaks[last] or len(text.tokens) == settings.max_new_tokens
+            (done if ended else going).append(text)
+        return done, going
+
+    def _read_families(self, prefixes: Sequence[str]) -> None:
+        """Compute the shared beginnings that are not there yet; let go of those not asked for.
+
+        The last token of a beginning is left to the prompts: with the next text it may become another one.
+        """
+        wanted = dict.fromkeys(self._encoded_prefix(prefix)[:-1] for prefix in prefixes)
+        wanted.pop((), None)
+        if list(wanted) == self._family_ids:
+            return
+        self._family_ids = list(wanted)
+        self._stores.families = Store()
+        for number, ids in enumerate(wanted):
+            self._stores.families.grow(number + 1, len(ids))
+            for start in range(0, len(ids), PREFIX_CHUNK):
+                self._read_chunk(number, ids, start, min(start + PREFIX_CHUNK, len(ids)))
+
+    def _read_chunk(self, number: int, ids: Ids, start: int, end: int) -> None:
+        positions = torch.arange(start, end, device=self._device)
+        rows, length = end - start, rounded(end)
+        slots = torch.arange(rows, device=self._device)
+        hidden = causal_mask(start, rows, length).to(self._device)
+        level = Level(self._stores.families, slots.new_tensor([number]), length, slots[None], slots, slice(0, rows), hidden)
+        write = Write(self._stores.families, slice(0, rows), slots.new_full((rows,), number), positions)
+        run_pass(
+            self.model, Pass([write], [level]), np.array(ids[start:end]), np.arange(start, end), np.array([rows - 1])
+        )
+
+    def _family_of(self, ids: Ids) -> int:
+        """The longest shared beginning of a prompt that leaves at least one token; -1: none."""
+        fitting = [
+            (len(family), number)
+            for number, family in enumerate(self._family_ids)
+            if len(family) < len(ids) and ids[: len(family)] == family
+        ]
+        return max(fitting)[1] if fitting else -1
+
+    def _encoded(self, prompt: str) -> Ids:
+        if not self.chat:
+            return tuple(self.tokenizer(prompt).input_ids)
+        opened = self._as_turn(prompt.removesuffix(QUOTE)) + (QUOTE if prompt.endswith(QUOTE) else "")
+        return tuple(self.tokenizer(opened, add_special_tokens=False).input_ids)
+
+    def _encoded_prefix(self, prefix: str) -> Ids:
+        if not self.chat:
+            return tuple(self.tokenizer(prefix).input_ids)
+        turn = self._as_turn(prefix)
+        begun = turn[: turn.index(prefix) + len(prefix)] if prefix in turn else ""
+        return tuple(self.tokenizer(begun, add_special_tokens=False).input_ids)
+
+    def _as_turn(self, text: str) -> str:
+        """A user's turn in the model's chat template, up to where the answer begins."""
+        turn = [{"role": "user", "content": text}]
+        return str(self.tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True))
+
+    def _checked(self, prompt: str, settings: Settings) -> Ids:
+        ids = self._encode(prompt)
+        if self.context and len(ids) + settings.max_new_tokens > self.context:
             raise InputError(
-                f"prompt {request.prompt[:60]!r}...",
-                f"{length} tokens + {settings.max_new_tokens} to write exceed the model's context of {self.context}",
+                f"prompt {prompt[:60]!r}...",
+                f"{len(ids)} tokens + {settings.max_new_tokens} to write exceed the model's context of {self.context}",
                 hint="shorten the prompt or lower decoding.max_new_tokens",
             )
-        return length
+        return ids
 
-    @torch.inference_mode()
-    def _complete(self, batch: list[Request], settings: Settings) -> list[Completion]:
-        """Compute every distinct prompt of the batch once, then decode its requests, those of equal width together."""
-        prompts = {prompt: None for request in batch for prompt in (request.prompt, *request.counter_prompts)}
-        prefix = self._prefill(list(prompts))
-        places = {prompt: place for place, prompt in enumerate(prompts)}
-        done: dict[int, Completion] = {}
-        for width in sorted({1 + len(request.counter_prompts) for request in batch}):
-            members = [i for i, request in enumerate(batch) if 1 + len(request.counter_prompts) == width]
-            chosen = [batch[i] for i in members]
-            done.update(zip(members, self._decode(chosen, width, prefix, places, settings), strict=True))
-        return [done[i] for i in range(len(batch))]
+    def _stop_tables(self) -> tuple[np.ndarray, np.ndarray]:
+        """For every token id: does its text hold a quotation mark; does it end a line or the document."""
+        known = min(self.vocabulary, len(self.tokenizer))
+        texts = [self.tokenizer.decode([token]) for token in range(known)] + [""] * (self.vocabulary - known)
+        closes = np.array([QUOTE in text for text in texts])
+        ends = {self.tokenizer.eos_token_id, self.tokenizer.pad_token_id} - {None}
+        breaks = np.array(["\n" in text or token in ends for token, text in enumerate(texts)])
+        return closes, breaks & ~closes
 
-    def _decode(
-        self, batch: list[Request], width: int, prefix: "_Prefix", places: dict[str, int], settings: Settings
-    ) -> list[Completion]:
-        rows = [places[prompt] for request in batch for prompt in (request.prompt, *request.counter_prompts)]
-        logits, wave = prefix.wave(torch.tensor(rows), batch, width)
-        for step in range(settings.max_new_tokens):
-            tokens = self._choose(logits, wave, width, settings, step)
-            if step + 1 == settings.max_new_tokens or not self._drop_finished(wave, tokens, width):
-                break
-            logits = self._forward(wave, width)
-        return [self._finish(wave.tokens[i], wave.log_probs[i]) for i in range(len(batch))]
-
-    def _prefill(self, prompts: list[str]) -> "_Prefix":
-        ids, mask = self._pad([self.tokenizer(prompt).input_ids for prompt in prompts])
-        cache = DynamicCache(config=self.model.config)
-        output = self.model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=_positions(mask),
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        return _Prefix(cache, mask, output.logits[:, -1])
-
-    def _pad(self, sequences: list[list[int]]) -> tuple[Tensor, Tensor]:
-        longest = max(len(sequence) for sequence in sequences)
-        ids = torch.zeros(len(sequences), longest, dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for row, sequence in enumerate(sequences):
-            ids[row, longest - len(sequence) :] = torch.tensor(sequence)
-            mask[row, longest - len(sequence) :] = 1
-        return ids.to(self.model.device), mask.to(self.model.device)
-
-    def _choose(self, logits: Tensor, wave: _Wave, width: int, settings: Settings, step: int) -> Tensor:
-        """One token for each live request; its log-probability is added up under every prompt."""
-        log_probs = logits.float().view(len(wave.requests), width, -1).log_softmax(dim=-1)
-        probs, ids = nucleus(debias(log_probs, settings.decay_constant, settings.floor), settings.top_k, settings.top_p)
-        numbers = torch.from_numpy(uniforms(wave.seeds, step)).to(probs.device)
-        tokens = draw(probs, ids, numbers)
-        chosen = log_probs.gather(2, tokens[:, None, None].expand(-1, width, 1))[:, :, 0]
-        wave.log_probs[wave.requests] += chosen.double().cpu()
-        tokens = tokens.cpu()
-        for request, token in zip(wave.requests, tokens.tolist(), strict=True):
-            wave.tokens[request].append(token)
-        return tokens
-
-    def _drop_finished(self, wave: _Wave, tokens: Tensor, width: int) -> bool:
-        """Take rows that closed their quotation mark or their line out of the batch; False when none is left."""
-        live = (~(self._closes[tokens] | self._breaks[tokens])).nonzero()[:, 0]
-        if len(live) < len(wave.requests):
-            wave.requests = [wave.requests[i] for i in live.tolist()]
-            wave.seeds = wave.seeds[live.numpy()]
-            if len(live):
-                keep = (live[:, None] * width + torch.arange(width)).flatten().to(wave.mask.device)
-                wave.cache.batch_select_indices(keep)
-                wave.mask = wave.mask[keep]
-        return bool(len(live))
-
-    def _forward(self, wave: _Wave, width: int) -> Tensor:
-        last = torch.tensor([wave.tokens[request][-1] for request in wave.requests], device=wave.mask.device)
-        wave.mask = torch.cat([wave.mask, wave.mask.new_ones(len(wave.mask), 1)], dim=1)
-        output = self.model(
-            input_ids=last.repeat_interleave(width)[:, None],
-            attention_mask=wave.mask,
-            position_ids=_positions(wave.mask)[:, -1:],
-            past_key_values=wave.cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        return output.logits[:, -1]
-
-    def _finish(self, tokens: list[int], log_probs: Tensor) -> Completion:
+    def _finish(self, tokens: list[int], log_probs: np.ndarray) -> Completion:
         closed = bool(self._closes[tokens[-1]])
         decoded = self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         text = decoded.split(QUOTE)[0]
@@ -222,6 +267,24 @@ class Engine:
         return Completion(text.split("\n")[0].strip(), problem, means[0], margin)
 
 
-def _positions(mask: Tensor) -> Tensor:
-    """Position ids (rows, T) of a left-padded batch: the first real token is at 0."""
-    return (mask.cumsum(dim=-1) - 1).clamp(min=0)
+def _origin(name: str, revision: str | None) -> dict[str, str | None]:
+    return {"path": name} if revision is None else {"repo_id": name, "revision": revision}
+
+
+def _prompts(request: Request) -> tuple[str, ...]:
+    return (request.prompt, *request.counter_prompts)
+
+
+def _row_index(texts: list[Text]) -> np.ndarray:
+    """The rows (B, 1 + K) of texts whose rows stand one after the other."""
+    rows, first = [], 0
+    for text in texts:
+        rows.append(list(range(first, first + len(text.prompts))))
+        first += len(text.prompts)
+    return _padded(rows)
+
+
+def _padded(rows: list[list[int]]) -> np.ndarray:
+    """Rows of unequal length as one array; the first number stands where one is missing."""
+    width = max((len(row) for row in rows), default=0)
+    return np.array([row + row[:1] * (width - len(row)) for row in rows], dtype=np.int64)

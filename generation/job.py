@@ -1,27 +1,32 @@
 """The work of a dataset run: first texts, shards of pairs, finished configs, and what the manifest says of them."""
 
-import importlib.metadata
+import hashlib
 import json
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
-from generation.attempts import write_first_texts, write_pairs
+from generation.attempts import write_pairs
+from generation.backends.usage import told_usage
 from generation.dataset_run import DatasetRun
-from generation.prompts import load_prompts
-from generation.sources import FirstText, given_texts
+from generation.finish import finish
+from generation.first_texts import prepare
+from generation.prompts import Prompts, load_prompts
+from generation.scratch import FirstTexts, Scratch
+from generation.versions import versions
 from generation.writer import Writer, load_writer
 from hub import cli, run_dir
 from hub.errors import InputError
 from hub.memory import peak_rss_mb
-from hub.recipe import DatasetRecipe
+from hub.recipe import DatasetRecipe, Examples, LanguageModel, Source
 from hub.recipe_file import fingerprint, resolved
 from hub.run_dir import Manifest
 from hub.shards import sha256_file, write_text
+
+_MODEL_FILES = (".json", ".safetensors", ".txt", ".model", ".jinja")
 
 
 def generate(recipe: DatasetRecipe, directory: Path, command: str) -> Manifest:
@@ -33,73 +38,78 @@ def generate(recipe: DatasetRecipe, directory: Path, command: str) -> Manifest:
         version=recipe.version,
         fingerprint=fingerprint(recipe, inputs),
         inputs=inputs,
-        versions={name: importlib.metadata.version(name) for name in ("torch", "transformers", "datasets", "pyarrow")},
+        versions=versions(),
     )
     manifest = run_dir.begin(directory, manifest, resolved(recipe))
     if manifest.complete:
         cli.say(f"{directory}: already complete, nothing to do")
         return manifest
-    if recipe.model.threads:
-        torch.set_num_threads(recipe.model.threads)
-    writer = load_writer(recipe.model)
-    run = DatasetRun(directory, recipe, manifest)
-    run.record([], provenance=provenance(recipe, writer, inputs, command))
-    firsts = first_texts(run, writer)
-    shards = run.shards(firsts)
-    prompts = load_prompts(recipe)
-    wanted = len(recipe.labels) * recipe.decoding.samples
-    timing = Timing(directory)
-    with tqdm(total=len(firsts) * wanted, unit="text", desc=recipe.name, file=sys.stderr) as bar:
-        for index, shard in enumerate(shards):
-            if not run.has_shard(index, len(shards)):
-                started = time.monotonic()
-                raw, rejected = write_pairs(writer, prompts, recipe, shard, bar.update)
-                run.write_shard(index, len(shards), raw, rejected)
-                timing.add(time.monotonic() - started, len(raw))
-            done = sum(len(earlier) for earlier in shards[: index + 1])
-            bar.update(done * wanted - bar.n)  # what was not accepted in the end counts as dealt with
-    run.finish(len(shards), len(firsts))
+    scratch = Scratch(directory, _scratch_key(manifest))
+    if not manifest.provenance:  # a fresh start trusts nothing that an earlier run left
+        scratch.clear()
+    _use_threads(recipe.model)
+    writer = load_writer(recipe.model, directory)
+    run, prompts = DatasetRun(directory, recipe, manifest), load_prompts(recipe)
+    run.record([], provenance=provenance(recipe, writer, prompts, inputs, command))
+    with told_usage(writer, directory):
+        firsts = prepare(run, scratch, writer, prompts)
+        write_shards(run, writer, prompts, firsts)
+    finish(run, firsts.blocks, firsts.total)
+    scratch.clear()
     return run.manifest
 
 
-def first_texts(run: DatasetRun, writer: Writer) -> list[FirstText]:
-    """The first texts of the run: given by a source, or written by the model once and kept in the run directory."""
-    recipe = run.recipe
-    if recipe.source.kind != "model":
-        firsts, skipped = given_texts(recipe, writer.count_tokens)
-        run.record([], counts={**run.manifest.counts, "sources": len(firsts), "sources_skipped": skipped})
-        return firsts
-    kept = run.first_texts()
-    if kept is None:
-        with tqdm(total=recipe.source.limit, unit="text", desc=f"{recipe.name} x1", file=sys.stderr) as bar:
-            rows, rejected = write_first_texts(
-                writer, load_prompts(recipe), recipe, lambda count: bar.update(count - bar.n)
-            )
-        if not rows:
-            raise InputError("source", f"the model wrote no usable first text (rejected: {rejected})")
-        run.write_first_texts(rows, rejected)
-        kept = run.first_texts() or []
-    run.record([], counts={**run.manifest.counts, "sources": len(kept)})
-    return kept
+def write_shards(run: DatasetRun, writer: Writer, prompts: Prompts, firsts: FirstTexts) -> None:
+    """Write every shard that is missing, in the order of work."""
+    shards = run.shards(firsts.blocks)
+    missing, timing = run.missing(shards), Timing(run.directory)
+    run.count(shards_done=len(shards) - len(missing), shards_total=len(shards))
+    wanted = len(run.recipe.labels) * run.recipe.decoding.samples
+    total = firsts.total * len(run.recipe.variants) * wanted
+    with tqdm(total=total, unit="text", desc=run.recipe.name, file=sys.stderr) as bar:
+        bar.update(total - wanted * sum(firsts.size(shard.block) for shard in missing))
+        for shard in missing:
+            started, before, texts = time.monotonic(), bar.n, firsts.block(shard.block)
+            raw, failed = write_pairs(writer, prompts, run.recipe, texts, bar.update, shard.variant)
+            run.write_shard(shard, raw, failed)
+            timing.add(time.monotonic() - started, len(raw))
+            bar.update(before + len(texts) * wanted - bar.n)  # what was not accepted in the end counts as dealt with
+
+
+def _use_threads(model: LanguageModel) -> None:
+    if model.threads and model.backend != "openai":
+        import torch
+
+        torch.set_num_threads(model.threads)
+
+
+def _scratch_key(manifest: Manifest) -> str:
+    """Which run and which code a scratch folder belongs to."""
+    return hashlib.sha256(json.dumps([manifest.fingerprint, manifest.versions], sort_keys=True).encode()).hexdigest()
 
 
 def input_hashes(recipe: DatasetRecipe) -> dict[str, str]:
     """SHA-256 of every local file the run depends on (Hub inputs are pinned by revision). Raises InputError."""
-    paths = []
-    if recipe.source.path:
-        paths.append(Path(recipe.source.path))
+    examples = recipe.few_shot.examples if recipe.few_shot else None
+    sections: list[Source | Examples] = [recipe.source, *([examples] if examples else [])]
+    paths = [Path(section.path) for section in sections if section.kind == "file" and section.path]
     if recipe.model.path:
         folder = Path(recipe.model.path)
         if not folder.is_dir():
             raise InputError(f"model.path {folder}", "no such folder", hint="give the folder of a transformers model")
-        paths += sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors", ".txt", ".model"))
+        paths += sorted(path for path in folder.iterdir() if path.suffix in _MODEL_FILES)
     return {str(path): sha256_file(path) for path in paths if path.is_file()}
 
 
-def provenance(recipe: DatasetRecipe, writer: Writer, inputs: dict[str, str], command: str) -> dict[str, Any]:
+def provenance(
+    recipe: DatasetRecipe, writer: Writer, prompts: Prompts, inputs: dict[str, str], command: str
+) -> dict[str, Any]:
     """What the card says about where the data came from."""
     model = recipe.model
     weights = [digest for path, digest in inputs.items() if path.endswith(".safetensors")]
+    examples = prompts.provenance()
+    if recipe.few_shot:
+        examples["examples"]["sha256"] = inputs.get(str(recipe.few_shot.examples.path))
     return {
         "command": command,
         "model": {
@@ -114,6 +124,7 @@ def provenance(recipe: DatasetRecipe, writer: Writer, inputs: dict[str, str], co
             "license": recipe.source.license,
             "sha256": inputs.get(str(recipe.source.path)),
         },
+        **examples,
     }
 
 

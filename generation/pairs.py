@@ -1,8 +1,18 @@
 """Completions to published rows, pure: filters with named reasons, smoothing, sampled negatives, caps, the split.
 
-Source: DINO (Schick & Schütze 2021), section 4: pairs with x1 = x2 are removed, scores are smoothed, and for each x1
-some x2 of other entries are added with score 0. All choices are made by a hash of (seed, source), never by order or
-process, and both splits are made per first text, so that no x1 stands in two of them.
+Source: DINO, section 4, in its two versions (Schick & Schütze 2021, arXiv 2104.07540 v1, and EMNLP 2021):
+
+- Pairs with x1 = x2 are removed, "as those provide no training signal". Both versions.
+- Label smoothing with ε = 0.2. v1 writes ỹ = (1 - ε)·y + Σ_{y' ∈ Y} ε·y' / |Y| for Y = {0, 1, 2}, which is
+  (1 - ε)·y + ε there; the published version says that 0 becomes 0.1 and 1 becomes 0.9. Scaled to [0, 1] the two are one
+  formula, (1 - ε)·y + ε/2, which is ``smooth``.
+- "For each x1, we sample two x2's from other dataset entries and augment the dataset with (x1, x2, 0)". Both versions;
+  their score is not smoothed (the published version lists 0 among its scores: {0, 0.1, 0.5, 0.9}).
+- Up to two texts per (x1, y), at most five tries (both, footnotes 2); a 90/10 split.
+
+Rows are sifted and finished shard by shard: all rows of a first text and a variant stand in one shard. Every choice is
+made by a hash of (seed, first text), never by order or process, and the split is made per first text, so that no x1
+stands in two of them.
 """
 
 from collections import Counter, defaultdict
@@ -10,10 +20,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from generation.randomness import fraction, row_seed
-from hub.recipe import DatasetRecipe, Postprocess
-from hub.schema import NLI_LABELS, PROVENANCE
+from hub.recipe import DatasetRecipe
+from hub.schema import EXAMPLE_SET, NLI_LABELS, PROVENANCE
 
 Row = dict[str, Any]
+Pair = tuple[str, str]
 SAMPLED = "sampled"  # the target of a sampled negative
 
 
@@ -28,7 +39,7 @@ def split_of(text: str, seed: int, validation_fraction: float) -> str:
 
 
 def sift(raw: Iterable[Row], max_per_label: int) -> tuple[list[Row], list[Row]]:
-    """Split raw rows, in order, into kept rows and dropped rows that carry their ``reason``.
+    """Split the raw rows of a shard, in order, into kept rows and dropped rows that carry their ``reason``.
 
     identical: text2 equals text1. duplicate: the same (text1, text2, target) stood before. over_cap: (text1, target)
     has ``max_per_label`` rows already.
@@ -55,91 +66,107 @@ def sift(raw: Iterable[Row], max_per_label: int) -> tuple[list[Row], list[Row]]:
     return kept, dropped
 
 
-def scored_pairs(kept: Sequence[Row], recipe: DatasetRecipe) -> dict[str, list[Row]]:
-    """Rows of the config ``postprocessed`` by split: smoothed scores, then the sampled negatives of each first text."""
-    scores = {label.name: smooth(label.score or 0.0, recipe.postprocess.smoothing) for label in recipe.labels}
-    splits: dict[str, list[Row]] = {"train": [], "validation": []}
-    for name, rows in by_split(kept, recipe.seed, recipe.postprocess).items():
-        scored = [_scored(row, row["text2"], scores[row["target"]]) for row in rows]
-        splits[name] = scored + sampled_negatives(rows, recipe.seed, recipe.postprocess.sampled_negatives)
-    return splits
-
-
-def by_split(rows: Iterable[Row], seed: int, settings: Postprocess) -> dict[str, list[Row]]:
-    """Raw rows by the split of their first text, in order."""
+def by_split(rows: Iterable[Row], recipe: DatasetRecipe) -> dict[str, list[Row]]:
+    """Rows by the split of their first text, in order."""
     splits: dict[str, list[Row]] = {"train": [], "validation": []}
     for row in rows:
-        splits[split_of(row["text1"], seed, settings.validation_fraction)].append(row)
+        splits[split_of(row["text1"], recipe.seed, recipe.postprocess.validation_fraction)].append(row)
     return splits
 
 
-def sampled_negatives(rows: Sequence[Row], seed: int, count: int) -> list[Row]:
-    """For each first text, up to ``count`` distinct second texts of other first texts, with score 0 (not smoothed)."""
+def finished_rows(kept: Sequence[Row], pool: Sequence[Pair], recipe: DatasetRecipe) -> dict[str, list[Row]]:
+    """Rows of every finished config, by its base name, from the kept rows of one shard and split.
+
+    ``pool`` holds the (text1, text2) that sampled negatives are chosen from; only the sts form reads it.
+    """
+    if recipe.form == "sts":
+        return {"postprocessed": scored_pairs(kept, pool, recipe)}
+    if recipe.form == "text":
+        return {"postprocessed": labelled_texts(kept, recipe)}
+    return {"triplet": triplets(kept), "pair-class": classified_pairs(kept)}
+
+
+def scored_pairs(kept: Sequence[Row], pool: Sequence[Pair], recipe: DatasetRecipe) -> list[Row]:
+    """Rows of the sts form: smoothed scores, then the sampled negatives of each first text."""
+    scores = {label.name: smooth(label.score or 0.0, recipe.postprocess.smoothing) for label in recipe.labels}
+    scored = [_scored(row, row["text2"], scores[row["target"]]) for row in kept]
+    return scored + sampled_negatives(kept, pool, recipe.seed, recipe.postprocess.sampled_negatives)
+
+
+def sampled_negatives(kept: Sequence[Row], pool: Sequence[Pair], seed: int, count: int) -> list[Row]:
+    """For each first text up to ``count`` distinct second texts of other first texts in ``pool``, with score 0."""
     sources: dict[str, Row] = {}
     own = defaultdict[str, set[str]](set)
-    for row in rows:
+    for row in kept:
         sources.setdefault(row["text1"], row)
         own[row["text1"]].add(row["text2"])
     negatives = list[Row]()
     for text, first in sources.items():
         taken = {text, *own[text]}
         for number in range(count):
-            chosen = _other(rows, text, taken, seed, number)
+            chosen = _other(pool, text, taken, row_seed(seed, "negative", text, number))
             if chosen is None:
                 break
-            taken.add(chosen["text2"])
-            negatives.append(_sampled(first, chosen["text2"], number, row_seed(seed, "negative", text, number)))
+            taken.add(chosen)
+            negatives.append(_sampled(first, chosen, number, row_seed(seed, "negative", text, number)))
     return negatives
 
 
-def _other(rows: Sequence[Row], text: str, taken: set[str], seed: int, number: int) -> Row | None:
-    """The first fitting row from a hashed starting point on; None when every other text is taken."""
-    start = row_seed(seed, "negative", text, number) % len(rows)
-    for step in range(len(rows)):
-        row = rows[(start + step) % len(rows)]
-        if row["text1"] != text and row["text2"] not in taken:
-            return row
+def _other(pool: Sequence[Pair], text: str, taken: set[str], start: int) -> str | None:
+    """The first fitting second text from a hashed starting point on; None when every other text is taken."""
+    for step in range(len(pool)):
+        text1, text2 = pool[(start + step) % len(pool)]
+        if text1 != text and text2 not in taken:
+            return text2
     return None
 
 
 def _sampled(first: Row, text2: str, number: int, seed: int) -> Row:
-    provenance = {"source_id": first["source_id"], "target": SAMPLED, "attempt": number, "seed": seed}
-    return _scored({**first, **provenance, "log_prob": None, "margin": None}, text2, 0.0)
+    written = {"sample": number, "attempt": number, "seed": seed, "log_prob": None, "margin": None}
+    return _scored({**first, "target": SAMPLED, **written}, text2, 0.0)
 
 
 def _scored(row: Row, text2: str, score: float) -> Row:
-    pair = {"sentence1": row["text1"], "sentence2": text2, "score": score}
-    return {**pair, **{name: row[name] for name in PROVENANCE}}
+    return {"sentence1": row["text1"], "sentence2": text2, "score": score, **_provenance(row)}
 
 
-def classified_pairs(kept: Sequence[Row], recipe: DatasetRecipe) -> dict[str, list[Row]]:
-    """Rows of the config ``pair-class`` by split; labels in SNLI's order."""
-    return {
-        name: [
-            {
-                "premise": row["text1"],
-                "hypothesis": row["text2"],
-                "label": NLI_LABELS.index(row["target"]),
-                **{column: row[column] for column in PROVENANCE},
-            }
-            for row in rows
-        ]
-        for name, rows in by_split(kept, recipe.seed, recipe.postprocess).items()
-    }
+def _provenance(row: Row) -> Row:
+    return {name: row[name] for name in (*PROVENANCE, *EXAMPLE_SET) if name in row}
 
 
-def triplets(kept: Sequence[Row], recipe: DatasetRecipe) -> dict[str, list[Row]]:
-    """Rows of the config ``triplet`` by split: the i-th entailed and the i-th contradicting text of each premise."""
-    splits: dict[str, list[Row]] = {}
-    for name, rows in by_split(kept, recipe.seed, recipe.postprocess).items():
-        texts: dict[tuple[str, str], dict[str, list[str]]] = {}
-        for row in rows:
-            found = texts.setdefault((row["source_id"], row["text1"]), {label: [] for label in NLI_LABELS})
-            found[row["target"]].append(row["text2"])
-        splits[name] = [
-            {"anchor": anchor, "positive": positive, "negative": negative, "source_id": source_id}
-            for (source_id, anchor), found in texts.items()
-            for positive, negative in zip(found["entailment"], found["contradiction"], strict=False)
-            if positive != negative
-        ]
-    return splits
+def labelled_texts(kept: Sequence[Row], recipe: DatasetRecipe) -> list[Row]:
+    """Rows of the text form: the second texts, each with its label's number in the recipe."""
+    numbers = {label.name: number for number, label in enumerate(recipe.labels)}
+    return [{"text": row["text2"], "label": numbers[row["target"]], **_provenance(row)} for row in kept]
+
+
+def classified_pairs(kept: Sequence[Row]) -> list[Row]:
+    """Rows of the config ``pair-class``; labels in SNLI's order."""
+    return [
+        {
+            "premise": row["text1"],
+            "hypothesis": row["text2"],
+            "label": NLI_LABELS.index(row["target"]),
+            **_provenance(row),
+        }
+        for row in kept
+    ]
+
+
+def triplets(kept: Sequence[Row]) -> list[Row]:
+    """Rows of the config ``triplet``: the i-th entailed and the i-th contradicting text of each premise."""
+    firsts: dict[str, Row] = {}
+    texts: dict[str, dict[str, list[str]]] = {}
+    for row in kept:
+        firsts.setdefault(row["text1"], row)
+        texts.setdefault(row["text1"], {label: [] for label in NLI_LABELS})[row["target"]].append(row["text2"])
+    return [
+        {"anchor": anchor, "positive": positive, "negative": negative, **_origin(firsts[anchor])}
+        for anchor, found in texts.items()
+        for positive, negative in zip(found["entailment"], found["contradiction"], strict=False)
+        if positive != negative
+    ]
+
+
+def _origin(row: Row) -> Row:
+    return {name: row[name] for name in ("source_id", *EXAMPLE_SET) if name in row}

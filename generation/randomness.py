@@ -21,18 +21,18 @@ def fraction(*identity: object) -> float:
     return row_seed(*identity) / 2**64
 
 
-def uniforms(seeds: np.ndarray, step: int) -> np.ndarray:
-    """Uniform numbers in [0, 1) at one decoding step.
+def uniforms(seeds: np.ndarray, steps: int | np.ndarray) -> np.ndarray:
+    """Uniform numbers in [0, 1), one for each seed.
 
     Args:
         seeds: (B,) uint64.
-        step: 0-based decoding step.
+        steps: 0-based decoding step, one for all or (B,).
 
     Returns:
-        (B,) float64: the SplitMix64 output number ``step`` of each seed.
+        (B,) float64: the SplitMix64 output number ``steps`` of each seed.
     """
     with np.errstate(over="ignore"):
-        state = seeds + np.uint64((_GAMMA * (step + 1)) & 0xFFFFFFFFFFFFFFFF)
+        state = seeds + np.uint64(_GAMMA) * (np.asarray(steps, dtype=np.uint64) + np.uint64(1))
         state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         state ^= state >> np.uint64(31)

@@ -25,9 +25,21 @@ def debias(log_probs: Tensor, decay_constant: float, floor: float) -> Tensor:
     own = log_probs[:, 0]
     if log_probs.shape[1] == 1 or decay_constant == 0:
         return own
-    delta = own.exp() - log_probs[:, 1:].amax(dim=1).exp()
-    log_alpha = (decay_constant * delta.clamp(max=0)).clamp(min=math.log(floor))
-    return (own + log_alpha).log_softmax(dim=-1)
+    return (own + log_alpha(own, log_probs[:, 1:], decay_constant, floor)).log_softmax(dim=-1)
+
+
+def log_alpha(own: Tensor, counters: Tensor, decay_constant: float, floor: float) -> Tensor:
+    """log α of each token: never above 0, never below log ε.
+
+    Args:
+        own: (B, V) log-probabilities under the own instruction.
+        counters: (B, K, V), K >= 1, under the counter-instructions.
+
+    Returns:
+        (B, V).
+    """
+    delta = own.exp() - counters.amax(dim=1).exp()
+    return (decay_constant * delta.clamp(max=0)).clamp(min=math.log(floor))
 
 
 def nucleus(log_probs: Tensor, top_k: int, top_p: float) -> tuple[Tensor, Tensor]:

@@ -1,172 +1,266 @@
-"""Given first texts: (source id, text) from a file or a pinned Hub dataset, in order, each text once."""
+"""Given first texts: (source id, text) from a file or a pinned Hub dataset, streamed in order, each text once."""
 
 import csv
 import json
+import re
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from datasets import load_dataset
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, hf_hub_download
+from huggingface_hub.errors import RemoteEntryNotFoundError
 
-from hub.errors import InputError, nearest
+from generation.randomness import fraction
+from hub.errors import InputError, RunError, nearest
 from hub.recipe import QUOTE, DatasetRecipe, Source
 from hub.remote import reading
 
 CountTokens = Callable[[str], int]
+Columns = tuple[str, ...]
+Cells = tuple[str, ...]
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
 class FirstText:
-    """A first text and where it came from (``source_id``: its row number in the source, from 0)."""
+    """A first text and where it came from.
+
+    ``source_id`` is its row number in the source, from 0; with several splits the split stands before it, with several
+    columns the column after it: ``validation-000012-sentence2``.
+    """
 
     source_id: str
     text: str
 
 
-def given_texts(recipe: DatasetRecipe, count_tokens: CountTokens) -> tuple[list[FirstText], dict[str, int]]:
-    """The usable first texts of a recipe and, by reason, how many rows were passed over.
+class SeenTexts:
+    """An exact set of texts in a private temporary file, so that memory does not grow with it."""
 
-    Reasons: empty, duplicate, quotation_mark (it would close the prompt's own), line_break, length
-    (outside ``premise_tokens``).
+    def __init__(self) -> None:
+        self._table = sqlite3.connect("")  # SQLite's name for a temporary database on disk
+        for setting in ("journal_mode=OFF", "synchronous=OFF", "cache_size=-8192"):
+            self._table.execute(f"PRAGMA {setting}")
+        self._table.execute("CREATE TABLE seen (text TEXT PRIMARY KEY) WITHOUT ROWID")
 
-    Raises:
-        InputError: the source is missing, empty, not UTF-8, lacks the named column, or has no usable text.
+    def add(self, text: str) -> bool:
+        """Whether ``text`` is new. Raises RunError when the disk of temporary files is full."""
+        try:
+            return self._table.execute("INSERT OR IGNORE INTO seen VALUES (?)", (text,)).rowcount == 1
+        except sqlite3.OperationalError as error:
+            hint = "free some space there, or set TMPDIR to a larger disk, and run the same command again"
+            raise RunError("the folder of temporary files", str(error), hint=hint) from error
+
+
+class GivenTexts:
+    """The usable first texts of a recipe, streamed; ``skipped`` counts the rows passed over meanwhile, by reason.
+
+    Reasons: empty, duplicate, quotation_mark (it would close the prompt's own), line_break, not_unicode (half a
+    surrogate pair), length (outside ``premise_tokens``). At most ``source.limit`` texts are given. Where
+    ``source.share`` is below 1, the rest is not looked at: a hash of (seed, source id) chooses.
     """
-    source, kept, skipped = recipe.source, list[FirstText](), Counter[str]()
-    seen: set[str] = set()
-    for row, value in enumerate(_rows(source)):
-        text = value.strip()
-        reason = _problem(text, seen, recipe.premise_tokens, count_tokens)
-        if reason:
-            skipped[reason] += 1
-            continue
-        seen.add(text)
-        kept.append(FirstText(f"{row:06d}", text))
-        if len(kept) == source.limit:
-            break
-    if not kept:
-        hint = f"passed over: {dict(skipped)}"
-        raise InputError(source.path or source.repo_id, "has no usable first text", allowed="at least one", hint=hint)
-    return kept, dict(sorted(skipped.items()))
+
+    def __init__(self, recipe: DatasetRecipe, count_tokens: CountTokens):
+        self.source, self.seed, self.skipped = recipe.source, recipe.seed, Counter[str]()
+        self._length, self._count_tokens = recipe.premise_tokens, count_tokens
+
+    def __iter__(self) -> Iterator[FirstText]:
+        """One pass over the source.
+
+        Raises:
+            InputError: the source is missing, empty, not UTF-8, lacks a named column, or has no usable text.
+        """
+        seen, given = SeenTexts(), 0
+        for source_id, value in _numbered_texts(self.source):
+            if self.source.share < 1 and fraction(self.seed, "source", source_id) >= self.source.share:
+                continue
+            text = value.strip()
+            reason = text_problem(text, self._length, self._count_tokens)
+            reason = reason or (None if seen.add(text) else "duplicate")
+            if reason:
+                self.skipped[reason] += 1
+                continue
+            given += 1
+            yield FirstText(source_id, text)
+            if given == self.source.limit:
+                return
+        if not given:
+            place = self.source.path or self.source.repo_id
+            hint = f"passed over: {dict(self.skipped)}"
+            raise InputError(place, "has no usable first text", allowed="at least one", hint=hint)
 
 
-def _problem(text: str, seen: set[str], length: tuple[int, int] | None, count_tokens: CountTokens) -> str | None:
+def text_problem(text: str, length: tuple[int, int] | None, count_tokens: CountTokens) -> str | None:
+    """Why a text cannot be a first text, or None."""
     if not text:
         return "empty"
-    if text in seen:
-        return "duplicate"
     if QUOTE in text:
         return "quotation_mark"
     if len(text.splitlines()) > 1:
         return "line_break"
+    if _SURROGATE.search(text):
+        return "not_unicode"
     if length and not length[0] <= count_tokens(text) <= length[1]:
         return "length"
     return None
 
 
-def _rows(source: Source) -> Iterator[str]:
+def given_texts(recipe: DatasetRecipe, count_tokens: CountTokens) -> tuple[list[FirstText], dict[str, int]]:
+    """All usable first texts of a recipe at once, and the rows passed over by reason. See ``GivenTexts``."""
+    given = GivenTexts(recipe, count_tokens)
+    return list(given), dict(sorted(given.skipped.items()))
+
+
+def _numbered_texts(source: Source) -> Iterator[tuple[str, str]]:
+    """(source id, text) of every cell, row by row, the columns of a row side by side."""
+    for split, rows in source_rows(source):
+        for number, cells in enumerate(rows):
+            place = f"{split}-{number:06d}" if split else f"{number:06d}"
+            if len(cells) == 1:
+                yield place, cells[0]
+            else:
+                yield from ((f"{place}-{column}", cell) for column, cell in zip(source.columns, cells, strict=True))
+
+
+def source_rows(source: Source) -> Iterator[tuple[str | None, Iterator[Cells]]]:
+    """(split, rows) of a source, one split after the other; the name is None where there is one alone."""
+    if source.kind == "hub" and source.path is None:
+        for split in source.splits:
+            yield (split if len(source.splits) > 1 else None), _hub_rows(source, split)
+        return
     if source.kind == "hub":
-        return _hub_rows(source)
+        with _reading(source):
+            found = hf_hub_download(source.repo_id or "", source.path or "", repo_type="dataset", revision=_pin(source))
+        yield None, file_rows(Path(found), source.columns, f"{source.repo_id}/{source.path}")
+        return
     path = Path(source.path or "")
-    if path.suffix not in _READERS:
-        raise InputError(path, f"unknown kind of file {path.suffix!r}", allowed=", ".join(_READERS))
-    if not path.is_file():
+    if not path.is_file() and path.suffix in _READERS:
         raise InputError(path, "no such file", hint="check source.path in the recipe")
+    yield None, file_rows(path, source.columns, str(path))
+
+
+@contextmanager
+def _reading(source: Source) -> Iterator[None]:
+    """Failures of the Hub in the project's words, and a file that is not in the repository."""
+    with reading(f"dataset {source.repo_id}", source.revision):
+        try:
+            yield
+        except RemoteEntryNotFoundError:
+            place = f"dataset {source.repo_id}: {source.path}"
+            raise InputError(place, "no such file at this revision", hint="check source.path in the recipe") from None
+
+
+def _pin(source: Source) -> str:
+    """The commit a source is pinned at; asks the Hub only where a tag or branch is named."""
+    if _COMMIT.fullmatch(source.revision or ""):
+        return source.revision or ""
+    return HfApi().dataset_info(source.repo_id or "", revision=source.revision).sha or ""
+
+
+def _hub_rows(source: Source, split: str) -> Iterator[Cells]:
+    with _reading(source):
+        pin = _pin(source)
+        try:
+            rows = load_dataset(source.repo_id, source.config, revision=pin, split=split, streaming=True)
+        except ValueError as error:  # unknown config or split: the message lists those that are there
+            raise InputError(f"source {source.repo_id}", str(error).splitlines()[0]) from error
+        names = require_columns(source.repo_id, source.columns, list(rows.column_names or []))
+        for row in rows:
+            yield tuple(_text(row[name]) for name in names)
+
+
+def file_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
+    """The cells of ``columns`` in every row of a .txt, .tsv, .csv, .jsonl or .parquet file, streamed.
+
+    Raises InputError naming ``place`` when the file is of another kind, empty, not UTF-8 or not what its name says.
+    """
+    if path.suffix not in _READERS:
+        raise InputError(place, f"unknown kind of file {path.suffix!r}", allowed=", ".join(_READERS))
     if path.stat().st_size == 0:
-        raise InputError(path, "is empty", allowed="at least one text")
-    return _checked_encoding(path, _READERS[path.suffix](path, (source.columns[0] if source.columns else None)))
-
-
-def _checked_encoding(path: Path, rows: Iterator[str]) -> Iterator[str]:
+        raise InputError(place, "is empty", allowed="at least one text")
     try:
-        yield from rows
+        yield from _READERS[path.suffix](path, columns, place)
     except UnicodeDecodeError as error:
-        raise InputError(path, f"is not UTF-8 ({error.reason})", hint="save it as UTF-8") from error
+        raise InputError(place, f"is not UTF-8 ({error.reason})", hint="save it as UTF-8") from error
+    except csv.Error as error:
+        raise InputError(place, f"is not CSV: {error}") from error
 
 
-def _require(path: object, column: str | None, columns: list[str]) -> str:
-    """``column``, if it is there. Raises InputError naming the columns that are."""
-    if column in columns:
-        return str(column)
-    guess = nearest(column or "", columns)
-    raise InputError(
-        f"{path}: column {column!r}",
-        "not in the file" if column else "source.columns is needed for this kind of file",
-        allowed=", ".join(columns),
-        hint=f"did you mean {guess!r}?" if guess else None,
-    )
+def _text(cell: object) -> str:
+    """A cell as text; the number 0 is "0", a missing value is empty."""
+    return "" if cell is None else str(cell)
 
 
-def _txt_rows(path: Path, column: str | None) -> Iterator[str]:
-    if column is not None:
-        raise InputError(
-            f"{path}: column {column!r}",
-            "a .txt file has no columns",
-            hint="remove source.columns",
-        )
+def require_columns(place: object, wanted: Columns, columns: list[str]) -> Columns:
+    """``wanted``, if all are there. Raises InputError naming the columns that are."""
+    if not wanted:
+        raise InputError(place, "source.columns is needed for this kind of source", allowed=", ".join(columns))
+    for column in wanted:
+        if column not in columns:
+            guess = nearest(column, columns)
+            hint = f"did you mean {guess!r}?" if guess else None
+            problem = "not in the source"
+            raise InputError(f"{place}: column {column!r}", problem, allowed=", ".join(columns), hint=hint)
+    return wanted
+
+
+def _txt_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
+    if columns:
+        raise InputError(f"{place}: columns {columns}", "a .txt file has no columns", hint="remove source.columns")
     with path.open(encoding="utf-8") as stream:
-        yield from (line.rstrip("\n") for line in stream)
+        yield from ((line.rstrip("\n"),) for line in stream)
 
 
-def _tsv_rows(path: Path, column: str | None) -> Iterator[str]:
+def _tsv_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
     """Tab-separated with a header line, no quoting: a quotation mark is text."""
     with path.open(encoding="utf-8", newline="") as stream:
         header = stream.readline().rstrip("\r\n").split("\t")
-        place = header.index(_require(path, column, header))
+        places = [header.index(name) for name in require_columns(place, columns, header)]
         for number, line in enumerate(stream, start=2):
             cells = line.rstrip("\r\n").split("\t")
             if len(cells) != len(header):
-                raise InputError(f"{path}:{number}", f"has {len(cells)} columns", allowed=str(len(header)))
-            yield cells[place]
+                raise InputError(f"{place}:{number}", f"has {len(cells)} columns", allowed=str(len(header)))
+            yield tuple(cells[i] for i in places)
 
 
-def _csv_rows(path: Path, column: str | None) -> Iterator[str]:
+def _csv_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
     with path.open(encoding="utf-8", newline="") as stream:
         reader = csv.DictReader(stream)
-        name = _require(path, column, list(reader.fieldnames or []))
+        names = require_columns(place, columns, list(reader.fieldnames or []))
         for row in reader:
-            yield row[name] or ""
+            yield tuple(row[name] or "" for name in names)
 
 
-def _jsonl_rows(path: Path, column: str | None) -> Iterator[str]:
+def _jsonl_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
     with path.open(encoding="utf-8") as stream:
         for number, line in enumerate(stream, start=1):
             try:
                 row = json.loads(line)
             except json.JSONDecodeError as error:
-                raise InputError(f"{path}:{number}", f"is not JSON: {error.msg}") from error
+                raise InputError(f"{place}:{number}", f"is not JSON: {error.msg}") from error
             if not isinstance(row, dict):
-                raise InputError(f"{path}:{number}", "is not a JSON object")
-            yield str(row[_require(f"{path}:{number}", column, list(row))] or "")
+                raise InputError(f"{place}:{number}", "is not a JSON object")
+            yield tuple(_text(row[name]) for name in require_columns(f"{place}:{number}", columns, list(row)))
 
 
-def _parquet_rows(path: Path, column: str | None) -> Iterator[str]:
+def _parquet_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
     try:
         file = pq.ParquetFile(path)
     except pa.ArrowInvalid as error:
-        raise InputError(path, f"is not a parquet file: {error}") from error
-    name = _require(path, column, file.schema_arrow.names)
-    for batch in file.iter_batches(columns=[name]):
-        yield from (str(value or "") for value in batch.column(0).to_pylist())
+        raise InputError(place, f"is not a parquet file: {error}") from error
+    names = require_columns(place, columns, file.schema_arrow.names)
+    for batch in file.iter_batches(batch_size=1000, columns=list(names)):
+        cells = [batch.column(name).to_pylist() for name in names]
+        yield from (tuple(_text(cell) for cell in row) for row in zip(*cells, strict=True))
 
 
-def _hub_rows(source: Source) -> Iterator[str]:
-    with reading(f"dataset {source.repo_id}", source.revision):
-        commit = HfApi().dataset_info(source.repo_id or "", revision=source.revision).sha
-        try:
-            rows = load_dataset(source.repo_id, source.config, revision=commit, split=source.splits[0], streaming=True)
-        except ValueError as error:  # unknown config or split: the message lists those that are there
-            raise InputError(f"source {source.repo_id}", str(error).splitlines()[0]) from error
-        name = _require(source.repo_id, (source.columns[0] if source.columns else None), list(rows.column_names or []))
-        for row in rows:
-            yield str(row[name] or "")
-
-
-_READERS = {
+_READERS: dict[str, Callable[[Path, Columns, str], Iterator[Cells]]] = {
     ".txt": _txt_rows,
     ".tsv": _tsv_rows,
     ".csv": _csv_rows,

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from hub.recipe import LanguageModel
@@ -79,12 +80,15 @@ def complete(
     return [done[place] for place in range(len(requests))]
 
 
-def load_writer(model: LanguageModel) -> Writer:
-    """The writer of a recipe's section ``model``. Raises InputError when it cannot be loaded or reached."""
+def load_writer(model: LanguageModel, directory: Path | None = None) -> Writer:
+    """The writer of a recipe's section ``model``. Raises InputError when it cannot be loaded.
+
+    A server's answers are kept beside the run ``directory``, so that a killed run does not pay for them again.
+    """
     if model.backend == "openai":
         from generation.backends.openai_server import OpenAIServer
 
-        return OpenAIServer.connect(model)
+        return OpenAIServer.connect(model, directory)
     if model.backend == "vllm":
         from generation.backends.vllm_local import VLLM
 

@@ -102,6 +102,11 @@ def load_recipe(path: Path, model: type[Recipe], overrides: list[str] | None = N
     kind = model.__name__.removesuffix("Recipe").lower()
     if tree.get("kind") not in (None, kind):
         raise InputError(f"{path}:kind", f"this command takes a {kind} recipe, not {tree['kind']!r}")
+    return checked(path, model, tree)
+
+
+def checked(path: Path, model: type[Recipe], tree: dict[str, Any]) -> Recipe:
+    """``tree`` as a recipe. Raises InputError that names ``path:key``, the value and what is allowed."""
     try:
         return model.model_validate(tree)
     except ValidationError as error:

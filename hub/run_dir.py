@@ -111,9 +111,10 @@ def changed_files(directory: Path, manifest: Manifest) -> list[str]:
 def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
     """Start or resume a run: the manifest on disk when it is of the same fingerprint, else ``manifest``.
 
-    Call it with the directory ``locked``. Files damaged since are dropped from the manifest, to be made again.
+    Call it with the directory ``locked``. Files damaged since are dropped from the manifest, to be made again. A whole
+    run is handed back whatever versions made it; one that has work left goes on under the versions it began with.
 
-    Raises InputError when the directory holds a run of another recipe or of other inputs.
+    Raises InputError when the directory holds a run of another recipe, of other inputs, or one begun by other versions.
     """
     for leftover in directory.rglob(".*.tmp"):  # of a killed process; the caller holds the lock
         leftover.unlink()
@@ -122,10 +123,14 @@ def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
         if found.fingerprint != manifest.fingerprint:
             raise InputError(
                 directory,
-                f"holds a run of another recipe or of other inputs ({found.name} v{found.version})",
+                f"holds a run of another recipe or of other inputs ({found.name} v{found.version}"
+                + "".join(f"; {path} has changed" for path in _changed_inputs(found, manifest)[:1])
+                + ")",
                 hint="choose another --out, or remove the directory to start again",
             )
         broken = set(changed_files(directory, found))
+        if broken or not found.complete:
+            _require_versions(directory, found, manifest)
         kept = tuple(file for file in found.files if file.path not in broken)
         write_text(directory / RECIPE, recipe_yaml)
         return found if not broken else found.model_copy(update={"files": kept, "complete": False})
@@ -135,6 +140,21 @@ def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
     write_manifest(directory, manifest)
     write_text(directory / RECIPE, recipe_yaml)
     return manifest
+
+
+def _changed_inputs(found: Manifest, now: Manifest) -> list[str]:
+    """Inputs that both manifests name and that have other bytes now."""
+    return [path for path in sorted(found.inputs.keys() & now.inputs.keys()) if found.inputs[path] != now.inputs[path]]
+
+
+def _require_versions(directory: Path, found: Manifest, now: Manifest) -> None:
+    """Raise InputError when an unfinished run was begun by other versions: no version could make its bytes again."""
+    names = sorted(found.versions.keys() | now.versions.keys())
+    differ = [name for name in names if found.versions.get(name) != now.versions.get(name)]
+    if differ:
+        changes = ", ".join(f"{name} {found.versions.get(name)}, now {now.versions.get(name)}" for name in differ)
+        hint = "go back to those versions to finish it, choose another --out, or remove the directory to start again"
+        raise InputError(directory, f"holds an unfinished run begun by other versions ({changes})", hint=hint)
 
 
 @contextmanager

@@ -13,6 +13,9 @@ import pyarrow.parquet as pq
 
 from hub.schema import arrow_schema
 
+ROW_GROUP = 5_000
+ROWS_PER_FILE = 20_000  # of a config whose files are not shards of the work; whole row groups
+
 
 def shard_path(config: str, split: str, index: int, total: int) -> str:
     """Path of a shard inside its repo, in the Hub's usual form (``index`` counts from 0)."""
@@ -25,14 +28,11 @@ def atomic_path(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        yield temporary
-        _fsync(temporary)
-        temporary.replace(path)
-        _fsync(path.parent)
-    except OSError as error:
-        if error.filename is None:  # pyarrow and stream writes do not say which file
-            error.filename = str(path)
-        raise
+        with _named_in_errors(path):
+            yield temporary
+            _fsync(temporary)
+            temporary.replace(path)
+            _fsync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -45,21 +45,104 @@ def write_text(path: Path, text: str) -> None:
 
 def write_shard(path: Path, rows: Sequence[dict[str, Any]], features: datasets.Features) -> None:
     """Write rows as one zstd parquet file. The bytes depend on the rows and the library versions only."""
-    schema = arrow_schema(features)
-    table = pa.Table.from_pylist(list(rows), schema=schema)
     with atomic_path(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd", row_group_size=10_000)
+        table = pa.Table.from_pylist(list(rows), schema=arrow_schema(features))
+        pq.write_table(table, temporary, compression="zstd", row_group_size=ROW_GROUP)
 
 
-def read_shard(path: Path) -> list[dict[str, Any]]:
-    """The rows of one shard, in order."""
-    return pq.ParquetFile(path).read().to_pylist()
+def read_shard(path: Path, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """The rows of one shard, in order; all columns or those named."""
+    return pq.ParquetFile(path).read(columns=None if columns is None else list(columns)).to_pylist()
+
+
+class Parts:
+    """Rows of one config and split on their way to files of ``rows_per_file`` rows (None: one file).
+
+    Rows wait for a row group to be full, and never more. A file's name says how many there are, which is known at the
+    end: files are written under hidden names, and ``finish`` gives them theirs, counting from ``first``. ``discard``
+    removes what was not finished.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        config: str,
+        split: str,
+        features: datasets.Features,
+        rows_per_file: int | None = ROWS_PER_FILE,
+        first: int = 0,
+    ):
+        self.config, self.split = config, split
+        self._folder, self._schema = directory / "data" / config, arrow_schema(features)
+        self._rows_per_file, self._first = rows_per_file, first
+        self._waiting = list[dict[str, Any]]()
+        self._open: pq.ParquetWriter | None = None
+        self._files = list[tuple[Path, int]]()  # hidden path, rows so far
+
+    def add(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Append rows."""
+        self._waiting += rows
+        while len(self._waiting) >= ROW_GROUP:
+            self._write_group()
+
+    def finish(self) -> list[tuple[str, int]]:
+        """Write the rest and name the files: (path inside the repo, rows) of each. No rows, no file."""
+        if self._waiting:
+            self._write_group()
+        self._close()
+        total, done = self._first + len(self._files), []
+        for index, (hidden, rows) in enumerate(self._files, start=self._first):
+            path = shard_path(self.config, self.split, index, total)
+            hidden.replace(self._folder / Path(path).name)
+            done.append((path, rows))
+        if done:
+            _fsync(self._folder)
+        self._files = []
+        return done
+
+    def discard(self) -> None:
+        """Remove the files that have no name yet."""
+        for hidden, _ in self._files:
+            hidden.unlink(missing_ok=True)
+
+    def _write_group(self) -> None:
+        group = pa.Table.from_pylist(self._waiting[:ROW_GROUP], schema=self._schema)
+        self._waiting = self._waiting[ROW_GROUP:]
+        if self._open is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            hidden = self._folder / f".{self.split}-{self._first + len(self._files):05d}.{os.getpid()}.tmp"
+            self._files.append((hidden, 0))
+            self._open = pq.ParquetWriter(hidden, self._schema, compression="zstd")
+        hidden, rows = self._files[-1]
+        with _named_in_errors(hidden):
+            self._open.write_table(group)
+        self._files[-1] = hidden, rows + len(group)
+        if self._rows_per_file and rows + len(group) >= self._rows_per_file:
+            self._close()
+
+    def _close(self) -> None:
+        if self._open is not None:
+            with _named_in_errors(self._files[-1][0]):
+                self._open.close()
+                _fsync(self._files[-1][0])
+        self._open = None
 
 
 def sha256_file(path: Path) -> str:
     """SHA-256 of a file, as hex."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@contextmanager
+def _named_in_errors(path: Path) -> Iterator[None]:
+    """Make an OSError say which file: pyarrow and stream writes do not."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def _fsync(path: Path) -> None:

@@ -1,16 +1,19 @@
 """Do a run directory's numbers agree with each other? A card that would contradict its own data is refused.
 
-requested = kept + rejected             in total and for every label
-totals    = the sums over the labels
+requested = kept + rejected             in total, for every label and for every shot count
+totals    = the sums over the labels, and over the shot counts
+reasons   = the rejected of a label     and their sums over the labels, where they are recorded
 splits    = the rows of the shards that the manifest names
 shards    = the bytes the manifest names
 """
 
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from hub.errors import InputError
 from hub.run_dir import MANIFEST, RECIPE, Manifest, changed_files
-from model_cards.facts import DatasetCounts
+from model_cards.facts import Counts, DatasetCounts
 
 
 def check_identity(directory: Path, manifest: Manifest, name: str, version: str) -> None:
@@ -35,11 +38,28 @@ def check_counts(directory: Path, counts: DatasetCounts) -> None:
     place = directory / MANIFEST
     rejected = sum(counts.rejected.values())
     _equal(place, "requested", counts.requested, "kept + rejected", counts.kept + rejected)
+    parts: dict[str, Mapping[str, Counts]] = {"by_label": counts.by_label, "variants": counts.variants}
+    for name, part in parts.items():
+        for key, row in part.items():
+            _equal(place, f"{name}.{key}.requested", row.requested, "its kept + rejected", row.kept + row.rejected)
+        for key, total in (("requested", counts.requested), ("kept", counts.kept), ("rejected", rejected)):
+            if part or name == "by_label":
+                _equal(place, key, total, f"the sum over {name}", sum(getattr(row, key) for row in part.values()))
+    check_reasons(place, counts)
+
+
+def check_reasons(place: Path, counts: DatasetCounts) -> None:
+    """Why texts were rejected, label by label, against the totals. Nothing to check where no label says why."""
+    if not any(row.reasons for row in counts.by_label.values()):
+        return
     for label, row in counts.by_label.items():
-        _equal(place, f"by_label.{label}.requested", row.requested, "its kept + rejected", row.kept + row.rejected)
-    for key, total in (("requested", counts.requested), ("kept", counts.kept), ("rejected", rejected)):
-        summed = sum(getattr(row, key) for row in counts.by_label.values())
-        _equal(place, key, total, "the sum over by_label", summed)
+        _equal(place, f"by_label.{label}.rejected", row.rejected, "the sum of its reasons", sum(row.reasons.values()))
+    summed: Counter[str] = Counter()
+    for row in counts.by_label.values():
+        summed.update(row.reasons)
+    for reason in sorted({*summed, *counts.rejected}):
+        found = counts.rejected.get(reason, 0)
+        _equal(place, f"rejected.{reason}", found, "the sum over by_label", summed[reason])
 
 
 def check_splits(directory: Path, counts: DatasetCounts, manifest: Manifest) -> None:

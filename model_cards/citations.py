@@ -19,10 +19,10 @@ AUTO_NLI = r"""@misc{sato-etal-2024-auto-nli,
 
 
 def cited(forms: set[str], debiased: bool) -> str:
-    """The entries for pairs of these forms: DINO for similarity or self-debiasing, Auto-NLI for inference."""
+    """The entries for data of these forms: DINO for scores, texts or self-debiasing, Auto-NLI for inference."""
     entries = []
-    if "sts" in forms or debiased:
+    if forms & {"sts", "text"} or debiased:
         entries.append(DINO)
-    if forms - {"sts"}:
+    if forms - {"sts", "text"}:
         entries.append(AUTO_NLI)
     return "\n\n".join(entries)

@@ -14,14 +14,7 @@ from huggingface_hub import DatasetCardData
 from hub.errors import InputError
 from hub.recipe import DatasetRecipe
 from hub.run_dir import File, Manifest
-from hub.schema import FORMS, SPLITS, STS, Form, config_features
-
-FORM_OF_CONFIG = {"postprocessed": "sts", "triplet": "triplet", "pair-class": "pair-class"}
-
-
-def form_of(config: str) -> Form:
-    """The form of a finished config (any form for ``raw``, ``rejected`` and ``sources``, whose columns are fixed)."""
-    return FORMS[FORM_OF_CONFIG[config]] if config in FORM_OF_CONFIG else STS
+from hub.schema import SPLITS, config_features
 
 
 @dataclass(frozen=True)
@@ -90,12 +83,12 @@ def data_files(config: str, splits: list[Split]) -> list[dict[str, Any]]:
     ]
 
 
-def dataset_info(config: str, splits: list[Split], complete: bool) -> dict[str, Any]:
+def dataset_info(config: str, splits: list[Split], complete: bool, recipe: DatasetRecipe) -> dict[str, Any]:
     """The ``dataset_info`` entry of a config, in the Hub's own YAML form.
 
     While a run grows it holds the features only: ``load_dataset`` refuses data of another size than the card says.
     """
-    features = config_features(config, form_of(config))
+    features = config_features(config, recipe)
     if not complete:
         return _card_form(config, datasets.DatasetInfo(features=features), ("config_name", "features"))
     table = SplitDict(

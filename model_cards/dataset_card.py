@@ -9,38 +9,21 @@ from model_cards.checks import check_counts, check_files, check_splits
 from model_cards.citations import cited
 from model_cards.columns import column_tables, config_list, provenance_table
 from model_cards.configs import Split, existing_configs, measure
+from model_cards.count_tables import SOURCE_REASONS, label_table, reason_table, rejected_table, variant_table
 from model_cards.escape import Markdown, code, fenced, table
 from model_cards.facts import DatasetCounts, DatasetProvenance, Progress, SourceFacts, read_facts
 from model_cards.front_matter import dataset_data, front_matter
-from model_cards.samples import sample_table
+from model_cards.samples import sample_config, sample_table
 from model_cards.templates import fill, section
 
 SMALL_GENERATOR = 100_000_000  # parameters; the smallest GPT-2 has 124 million
-
-REASONS = {
-    "not_closed": "no closing quotation mark within the token limit",
-    "line_break": "a line break inside the text",
-    "empty": "no text before the closing quotation mark",
-    "identical": "the second text repeats the first",
-    "duplicate": "the same pair was kept before",
-    "over_cap": "more texts than wanted for one first text and label",
-}
-
-SOURCE_REASONS = {
-    "not_closed": "no closing quotation mark within the token limit",
-    "line_break": "a line break inside the text",
-    "empty": "no text",
-    "duplicate": "the same first text was there before",
-    "quotation_mark": "a quotation mark inside, which would close the prompt's own",
-    "length": "not of the wanted number of tokens",
-    "not_needed": "there were enough first texts already",
-}
 
 
 def dataset_card(directory: Path, manifest: Manifest, recipe: DatasetRecipe, repo_id: str) -> str:
     """README.md of a dataset, front matter included. Raises InputError when its numbers do not agree."""
     check_files(directory, manifest)
     configs = {config: measure(directory, manifest, config) for config in existing_configs(recipe, manifest)}
+    shown = sample_config(manifest, recipe)
     context = {
         "recipe": recipe,
         "repo_id": Markdown(repo_id),  # checked by the caller to be a Hub id
@@ -48,13 +31,16 @@ def dataset_card(directory: Path, manifest: Manifest, recipe: DatasetRecipe, rep
         "prose": section(recipe.name),
         "splits": split_table(configs),
         "configs": list(configs),
-        "config_list": config_list(list(configs)),
-        "columns": column_tables(list(configs)),
-        "provenance_columns": provenance_table(recipe.form),
-        "samples": sample_table(directory, manifest, recipe),
+        "config_list": config_list(list(configs), recipe),
+        "columns": column_tables(list(configs), recipe),
+        "provenance_columns": provenance_table(recipe),
+        "samples": sample_table(directory, manifest, recipe, shown) if shown else None,
+        "sample_config": shown,
         "debiased": is_debiased(recipe),
         "decoding": decoding_table(recipe),
         "postprocess": postprocess_table(recipe),
+        "examples": example_table(recipe),
+        "exact": is_exact(recipe),
         "citation": fenced(cited({recipe.form}, is_debiased(recipe)), "bibtex"),
         "small_generator": SMALL_GENERATOR,
         **state(directory, manifest, recipe),
@@ -79,7 +65,8 @@ def state(directory: Path, manifest: Manifest, recipe: DatasetRecipe) -> dict[st
     check_splits(directory, counts, manifest)
     tables = {
         "labels": label_table(recipe, counts),
-        "rejected": reason_table(counts.rejected, REASONS),
+        "rejected": rejected_table(recipe, counts),
+        "variants": variant_table(counts),
         "passed_over": reason_table({**counts.sources_skipped, **counts.sources_rejected}, SOURCE_REASONS),
     }
     return {**common, **tables, "complete": True, "counts": counts, "dropped": sum(counts.rejected.values())}
@@ -94,19 +81,11 @@ def is_debiased(recipe: DatasetRecipe) -> bool:
     return recipe.decoding.decay_constant > 0 and any(label.counter_labels for label in recipe.labels)
 
 
-def label_table(recipe: DatasetRecipe, counts: DatasetCounts) -> Markdown:
-    """Requested, kept and rejected for every label, in the recipe's order, then any the recipe does not name."""
-    names = [label.name for label in recipe.labels if label.name in counts.by_label]
-    names += sorted(set(counts.by_label) - set(names))
-    rows = [[code(name), row.requested, row.kept, row.rejected] for name in names for row in [counts.by_label[name]]]
-    return table(["label", "requested", "kept", "rejected"], rows)
-
-
-def reason_table(counts: dict[str, int], meanings: dict[str, str]) -> Markdown | None:
-    """Every reason with its count: the known ones in the order of ``meanings``, then any other. None without any."""
-    names = [*(name for name in meanings if name in counts), *sorted(set(counts) - set(meanings))]
-    rows: list[list[Any]] = [[code(name), meanings.get(name, ""), counts[name]] for name in names if counts[name]]
-    return table(["reason", "meaning", "texts"], rows) if rows else None
+def is_exact(recipe: DatasetRecipe) -> bool:
+    """Does the recipe give the same bytes on every machine? Only fp32 on a CPU promises that."""
+    model = recipe.model
+    on_cpu = model.device == "cpu" and model.device_map is None and model.quantization is None
+    return model.backend == "engine" and model.dtype == "float32" and on_cpu
 
 
 def split_table(configs: dict[str, list[Split]]) -> Markdown:
@@ -127,14 +106,24 @@ def decoding_table(recipe: DatasetRecipe) -> Markdown:
         ["top-k", decoding.top_k or "off"],
         ["top-p", decoding.top_p],
         ["new tokens, at most", decoding.max_new_tokens],
-        ["texts wanted per first text and label", decoding.samples],
+        [f"texts wanted per first text{', example set' if recipe.few_shot else ''} and label", decoding.samples],
         ["attempts, at most", decoding.max_attempts],
-        ["number format", recipe.model.dtype],
+        ["number format", recipe.model.dtype if recipe.model.backend != "openai" else "the server's"],
         ["seed", recipe.seed],
     ]
     if recipe.source.kind == "model":
         rows.append(["top-p for first texts (no top-k)", recipe.source.top_p])
     return table(["constant", "value"], rows)
+
+
+def example_table(recipe: DatasetRecipe) -> Markdown | None:
+    """How many examples stand in a prompt and in how many sets. None without a few-shot section."""
+    if recipe.few_shot is None:
+        return None
+    rows: list[list[Any]] = [
+        [code(f"{shots}shot"), shots, recipe.few_shot.sets if shots else 0] for shots in recipe.few_shot.shots
+    ]
+    return table(["configs ending in", "examples in a prompt", "example sets"], rows)
 
 
 def postprocess_table(recipe: DatasetRecipe) -> Markdown:

@@ -18,12 +18,18 @@ class Facts(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
 
-class LabelCounts(Facts):
-    """Texts of one label."""
+class Counts(Facts):
+    """Texts of one shot count."""
 
     requested: int
     kept: int
     rejected: int
+
+
+class LabelCounts(Counts):
+    """Texts of one label; ``reasons`` says why its rejected ones were (empty: not recorded)."""
+
+    reasons: dict[str, int] = {}
 
 
 class Progress(Facts):
@@ -44,6 +50,7 @@ class DatasetCounts(Facts):
     rejected: dict[str, int]
     sampled_negatives: int = 0
     by_label: dict[str, LabelCounts]
+    variants: dict[str, Counts] = {}  # shot count (e.g. 5shot) → texts of all its example sets
     splits: dict[str, dict[str, int]]  # config → split → rows
 
 
@@ -53,7 +60,7 @@ class Generator(Facts):
     id: str
     revision: str | None = None
     sha256: str | None = None  # None: a Hub model, pinned by its revision
-    parameters: int
+    parameters: int | None = None  # None: a server does not say
     license: str
 
 
@@ -65,11 +72,23 @@ class SourceFacts(Facts):
     sha256: str | None = None
 
 
+class ExampleFacts(Facts):
+    """Where few-shot examples come from. ``rows``: shot count → example set → row numbers in that dataset, from 0."""
+
+    description: str
+    license: str
+    repo_id: str | None = None
+    revision: str | None = None
+    sha256: str | None = None
+    rows: dict[str, tuple[dict[str, tuple[int, ...]], ...]] = {}  # the sets of a shot count: label → rows
+
+
 class DatasetProvenance(Facts):
     """How a dataset was made."""
 
     model: Generator
     source: SourceFacts
+    examples: ExampleFacts | None = None
     command: str
 
 

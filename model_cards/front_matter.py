@@ -14,9 +14,17 @@ from model_cards.configs import Split, data_files, dataset_info
 from model_cards.escape import one_line
 from model_cards.facts import ModelProvenance
 
-TASKS = {"sts": ["sentence-similarity"], "nli": ["text-classification", "sentence-similarity"]}
-TASK_IDS = {"sts": ["semantic-similarity-scoring"], "nli": ["natural-language-inference"]}
-METHOD_TAGS = {"sts": ["dino", "semantic-textual-similarity"], "nli": ["auto-nli", "natural-language-inference"]}
+TASKS = {
+    "sts": ["sentence-similarity"],
+    "nli": ["text-classification", "sentence-similarity"],
+    "text": ["text-classification"],
+}
+TASK_IDS = {"sts": ["semantic-similarity-scoring"], "nli": ["natural-language-inference"], "text": []}
+METHOD_TAGS = {
+    "sts": ["dino", "semantic-textual-similarity", "sentence-transformers"],
+    "nli": ["auto-nli", "natural-language-inference", "sentence-transformers"],
+    "text": ["dino"],
+}
 LICENSE_ID = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
 
 
@@ -33,15 +41,15 @@ def dataset_data(recipe: DatasetRecipe, configs: dict[str, list[Split]], complet
         "language": [recipe.language],
         **license_fields(recipe.license),
         "task_categories": TASKS[recipe.form],
-        "task_ids": TASK_IDS[recipe.form],
+        **({"task_ids": TASK_IDS[recipe.form]} if TASK_IDS[recipe.form] else {}),
         "annotations_creators": ["machine-generated"],
         "language_creators": ["machine-generated"] + (["found"] if recipe.source.kind != "model" else []),
-        "tags": ["synthetic", "sts-dino", *METHOD_TAGS[recipe.form], "sentence-transformers"],
+        "tags": ["synthetic", "sts-dino", *METHOD_TAGS[recipe.form]],
     }
     if configs:
         data["size_categories"] = [size_category(configs, recipe)]
         data["configs"] = [config_entry(config, splits, recipe) for config, splits in configs.items()]
-        data["dataset_info"] = [dataset_info(config, splits, complete) for config, splits in configs.items()]
+        data["dataset_info"] = [dataset_info(config, splits, complete, recipe) for config, splits in configs.items()]
     return data
 
 

@@ -5,27 +5,35 @@ from typing import Any
 
 from hub.recipe import DatasetRecipe
 from hub.run_dir import Manifest
-from hub.schema import NLI_LABELS, STS
+from hub.schema import STS, base_config, finished_form
 from hub.shards import read_shard
-from model_cards.configs import form_of, ordered_shards
+from model_cards.configs import ordered_shards
 from model_cards.escape import Markdown, code, sample, table
 
 PER_TARGET = 3
 SAMPLED = "sampled"  # the target of a sampled negative
-SHOWN = {"sts": ("postprocessed", "raw"), "nli": ("pair-class", "raw")}  # the first config that exists is shown
+SHOWN = {"sts": "postprocessed", "nli": "pair-class", "text": "postprocessed"}  # raw while it is missing
 RAW_COLUMNS = ["text1", "text2"]
 
 
-def sample_table(directory: Path, manifest: Manifest, recipe: DatasetRecipe) -> Markdown | None:
-    """A table of sample rows, or None while there are none."""
-    config = next((config for config in SHOWN[recipe.form] if manifest.shards(config)), None)
-    if config is None:
-        return None
-    columns = RAW_COLUMNS if config == "raw" else list(form_of(config).columns)
+def sample_config(manifest: Manifest, recipe: DatasetRecipe) -> str | None:
+    """The config that samples are taken from, the first that has rows; None while there is none."""
+    for base in (SHOWN[recipe.form], "raw"):
+        for config in recipe.configs:
+            if base_config(config) == base and manifest.shards(config):
+                return config
+    return None
+
+
+def sample_table(directory: Path, manifest: Manifest, recipe: DatasetRecipe, config: str) -> Markdown | None:
+    """A table of sample rows of ``config``, or None while there are none."""
+    raw = base_config(config) == "raw"
+    features = {} if raw else finished_form(config, recipe).columns
+    columns = RAW_COLUMNS if raw else list(features)
     targets = [label.name for label in recipe.labels] + ([SAMPLED] if recipe.form == STS.name else [])
     found = first_rows(directory, manifest, config, targets)
     rows = [
-        [code(target), *(_cell(column, row[column]) for column in columns)]
+        [code(target), *(_cell(features.get(column), row[column]) for column in columns)]
         for target in targets
         for row in found[target]
     ]
@@ -45,7 +53,8 @@ def first_rows(directory: Path, manifest: Manifest, config: str, targets: list[s
     return found
 
 
-def _cell(column: str, value: Any) -> Any:
-    if column == "label":
-        return NLI_LABELS[value]
+def _cell(feature: object, value: Any) -> Any:
+    names = getattr(feature, "names", None)
+    if names:
+        return names[value]
     return sample(value) if isinstance(value, str) else value

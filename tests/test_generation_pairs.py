@@ -23,6 +23,7 @@ def raw(text1: str, text2: str, target: str = "1", attempt: int = 0) -> dict:
         "text2": text2,
         "source_id": text1,
         "target": target,
+        "sample": 0,
         "attempt": attempt,
         "seed": 1,
         "log_prob": -1.0,
@@ -44,42 +45,68 @@ def test_sift_names_every_drop_and_keeps_order():
     assert len(kept) + len(dropped) == len(rows)
 
 
+def finished(kept: list[dict], recipe: DatasetRecipe) -> dict[str, dict[str, list[dict]]]:
+    """Split → finished config → rows, with the rows of the split themselves as the pool of sampled negatives."""
+    splits = pairs.by_split(kept, recipe)
+    return {
+        split: pairs.finished_rows(rows, [(row["text1"], row["text2"]) for row in rows], recipe)
+        for split, rows in splits.items()
+    }
+
+
 def test_no_first_text_stands_in_two_splits_and_about_a_tenth_is_validation(recipe):
     rows = [raw(f"text {i}", f"other {i} {n}", attempt=n) for i in range(500) for n in range(2)]
-    splits = pairs.scored_pairs(rows, recipe)
-    train, validation = ({row["sentence1"] for row in splits[name]} for name in ("train", "validation"))
+    splits = finished(rows, recipe)
+    train, validation = (
+        {row["sentence1"] for row in splits[name]["postprocessed"]} for name in ("train", "validation")
+    )
     assert not train & validation and len(train | validation) == 500 and 25 <= len(validation) <= 80
 
 
-def test_sampled_negatives_are_two_other_texts_of_the_same_split_with_score_zero(recipe):
-    rows = [raw(f"text {i}", f"other {i}") for i in range(300)]
-    for split in pairs.scored_pairs(rows, recipe).values():
-        second = {row["sentence2"]: row["sentence1"] for row in split if row["target"] != "sampled"}
-        sampled = [row for row in split if row["target"] == "sampled"]
-        assert set(Counter(row["sentence1"] for row in sampled).values()) == {2}
-        assert len({(row["sentence1"], row["sentence2"]) for row in sampled}) == len(sampled)
-        for row in sampled:
-            assert row["score"] == 0 and second[row["sentence2"]] != row["sentence1"] and row["log_prob"] is None
+def test_sampled_negatives_are_two_other_texts_of_the_pool_with_score_zero(recipe):
+    kept = [raw(f"text {i}", f"other {i}") for i in range(300)]
+    pool = [(row["text1"], row["text2"]) for row in kept]
+    rows = pairs.scored_pairs(kept, pool, recipe)
+    second = {row["sentence2"]: row["sentence1"] for row in rows if row["target"] != "sampled"}
+    sampled = [row for row in rows if row["target"] == "sampled"]
+    assert set(Counter(row["sentence1"] for row in sampled).values()) == {2}
+    assert len({(row["sentence1"], row["sentence2"]) for row in sampled}) == len(sampled) == 600
+    for row in sampled:
+        assert row["score"] == 0 and second[row["sentence2"]] != row["sentence1"] and row["log_prob"] is None
+    assert [row["sample"] for row in sampled[:4]] == [0, 1, 0, 1]
+    assert max(Counter(row["sentence2"] for row in sampled).values()) <= 12
 
 
-def test_a_first_text_alone_gets_no_sampled_negative(recipe):
-    assert pairs.sampled_negatives([raw("a", "b"), raw("a", "c")], 1, 2) == []
-    assert len(pairs.sampled_negatives([raw("a", "b"), raw("c", "d")], 1, 2)) == 2
+def test_a_first_text_alone_gets_no_sampled_negative():
+    assert pairs.sampled_negatives([raw("a", "b"), raw("a", "c")], [("a", "b"), ("a", "c")], 1, 2) == []
+    assert len(pairs.sampled_negatives([raw("a", "b"), raw("c", "d")], [("a", "b"), ("c", "d")], 1, 2)) == 2
+    assert pairs.sampled_negatives([raw("a", "b")], [("c", "b"), ("d", "a")], 1, 2) == []
 
 
 def test_triplets_and_classified_pairs():
     recipe = load_recipe(Path("recipes/demo/auto-nli.yaml"), DatasetRecipe)
     rows = [
-        raw("p", "e", "entailment"),
-        raw("p", "c", "contradiction"),
+        raw("p", "e", "entailment") | {"example_set": 3},
+        raw("p", "c", "contradiction") | {"example_set": 3},
         raw("q", "e2", "entailment"),
         raw("r", "same", "entailment"),
         raw("r", "same", "contradiction"),
     ]
-    flat = [row for split in pairs.triplets(rows, recipe).values() for row in split]
-    assert flat == [{"anchor": "p", "positive": "e", "negative": "c", "source_id": "p"}]
-    labels = {(r["hypothesis"], r["label"]) for s in pairs.classified_pairs(rows, recipe).values() for r in s}
+    splits = finished(rows, recipe).values()
+    flat = [row for split in splits for row in split["triplet"]]
+    assert flat == [{"anchor": "p", "positive": "e", "negative": "c", "source_id": "p", "example_set": 3}]
+    labels = {(row["hypothesis"], row["label"]) for split in splits for row in split["pair-class"]}
     assert labels == {("e", 0), ("c", 2), ("e2", 0), ("same", 0), ("same", 2)}
+
+
+def test_labelled_texts(recipe):
+    text = recipe.model_copy(update={"form": "text"})
+    rows = [
+        row
+        for split in finished([raw("a", "x", "0"), raw("b", "y", "1")], text).values()
+        for row in split["postprocessed"]
+    ]
+    assert sorted((row["text"], row["label"], row["source_id"]) for row in rows) == [("x", 2, "a"), ("y", 0, "b")]
 
 
 def test_nothing_depends_on_the_hash_seed_of_the_process():
@@ -87,9 +114,10 @@ def test_nothing_depends_on_the_hash_seed_of_the_process():
         "import json; from pathlib import Path; from generation import pairs\n"
         "from hub.recipe import DatasetRecipe; from hub.recipe_file import load_recipe\n"
         f"recipe = load_recipe(Path('{X2}'), DatasetRecipe)\n"
-        "rows = [dict(text1=f't{i}', text2=f'o{i}', source_id=str(i), target='1', attempt=0, seed=1, log_prob=0.0,"
-        " margin=None) for i in range(50)]\n"
-        "print(json.dumps(pairs.scored_pairs(rows, recipe)))"
+        "rows = [dict(text1=f't{i}', text2=f'o{i}', source_id=str(i), target='1', sample=0, attempt=0, seed=1,"
+        " log_prob=0.0, margin=None) for i in range(50)]\n"
+        "pool = [(row['text1'], row['text2']) for row in rows]\n"
+        "print(json.dumps([pairs.by_split(rows, recipe), pairs.scored_pairs(rows, pool, recipe)]))"
     )
     outputs = {
         subprocess.run(

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,10 @@ from pathlib import Path
 import pytest
 from tiny_lm import make_lm
 
-from generation import job, run
+from generation import first_texts, job, run, versions
+from generation.dataset_run import DatasetRun
+from generation.scratch import Scratch
+from generation.sources import FirstText
 from hub import cli, run_dir, shards
 from hub.errors import InputError, RunError
 from hub.recipe import DatasetRecipe
@@ -97,25 +101,106 @@ def test_two_runs_and_another_shard_history_give_the_same_bytes(whole, lm, tmp_p
     assert digests(tmp_path / "again") == digests(whole)
 
 
-def test_killed_anywhere_it_goes_on_to_the_same_bytes(whole, lm, tmp_path):
-    """kill -9 after the first, then after the second shard; the third start ends the run."""
+def killed(arguments: list[str], wanted: Path) -> None:
+    """Start the command and kill -9 it when a file is there."""
+    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 90
+    while not wanted.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert wanted.exists()
+
+
+def interrupted(lm: Path, out: Path) -> Scratch:
+    """A run that ended after its first shard; its scratch folder."""
+
+    def interrupt(self, *arguments):
+        written(self, *arguments)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        written = DatasetRun.write_shard
+        patch.setattr(DatasetRun, "write_shard", interrupt)
+        generate(lm, out)
+    notes = out.parent / f"{out.name}.scratch" / "notes.json"
+    return Scratch(out, json.loads(notes.read_text())["key"])
+
+
+def assert_same_but_for_the_command(ours: Path, theirs: Path) -> None:
+    """The same files, bit for bit; the manifests differ in the command line alone, on purpose."""
+    left, right = digests(ours), digests(theirs)
+    assert left.pop("manifest.json") and right.pop("manifest.json") and left == right
+    manifests = [json.loads((directory / "manifest.json").read_text()) for directory in (ours, theirs)]
+    for manifest in manifests:
+        manifest["provenance"].pop("command")
+    assert manifests[0] == manifests[1]
+
+
+def test_killed_anywhere_it_goes_on_to_the_same_bytes(whole, lm, tmp_path, monkeypatch):
+    """kill -9 while a shard is written, then between two, then while the finished configs are; then it may end."""
     out = tmp_path / "killed"
-    for shard in (0, 1):
-        process = subprocess.Popen(command(lm, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wanted = out / f"data/rejected/train-{shard:05d}-of-00004.parquet"
-        deadline = time.monotonic() + 90
-        while not wanted.exists() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        assert wanted.exists()
+    killed(command(lm, out), out / "data/raw/train-00000-of-00003.parquet")
+    killed(command(lm, out), out / "data/rejected/train-00001-of-00003.parquet")
     (out / "data/raw/.train-00002-of-00003.parquet.1.tmp").write_bytes(b"half")
+    (tmp_path / "killed.scratch" / ".first-texts.parquet.1.tmp").write_bytes(b"half")
+    killed(command(lm, out), out / "data/postprocessed/train-00000-of-00001.parquet")
+    monkeypatch.setattr(first_texts, "GivenTexts", None)  # the source is not read again
     generate(lm, out)
-    manifest = json.loads((out / "manifest.json").read_text())
-    manifest["provenance"]["command"] = "test"  # the command line differs on purpose
-    ours, theirs = digests(out), digests(whole)
-    assert ours.pop("manifest.json") and theirs.pop("manifest.json")
-    assert ours == theirs and manifest == json.loads((whole / "manifest.json").read_text())
+    assert_same_but_for_the_command(out, whole)
+    assert not (tmp_path / "killed.scratch").exists()
+
+
+def test_damaged_scratch_is_made_again(whole, lm, tmp_path):
+    out, scratch = tmp_path / "run", tmp_path / "run.scratch"
+    for damage in (
+        lambda: (scratch / "first-texts.parquet").write_bytes(b"PAR1"),
+        lambda: (scratch / "first-texts.parquet").unlink(),
+        lambda: (scratch / "notes.json").write_text("{"),
+        lambda: shutil.rmtree(scratch),
+    ):
+        shutil.rmtree(out, ignore_errors=True)
+        interrupted(lm, out)
+        damage()
+        generate(lm, out)
+        assert digests(out) == digests(whole)
+
+
+def test_scratch_of_an_earlier_run_of_the_same_name_is_not_trusted(whole, lm, tmp_path):
+    out = tmp_path / "run"
+    scratch = interrupted(lm, out)
+    shutil.rmtree(out)
+    scratch.keep([FirstText("000000", "Something else.")], 4, {})
+    generate(lm, out)
+    assert digests(out) == digests(whole)
+
+
+def test_a_source_that_changed_under_an_unfinished_run_is_refused(lm, tmp_path):
+    out = tmp_path / "run"
+    interrupted(lm, out).keep([FirstText("000000", "Something else.")], 4, {})
+    with pytest.raises(InputError, match=r"x1.tsv: gives other first texts than when this run began; pin"):
+        generate(lm, out)
+
+
+def test_a_run_begun_by_other_code_is_not_finished_by_ours(whole, lm, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    interrupted(lm, out)
+    monkeypatch.setattr(versions, "code_digest", lambda: "0123456789abcdef")
+    with pytest.raises(InputError, match=r"begun by other versions \(sts-dino code [0-9a-f]+, now 0123456789abcdef\)"):
+        generate(lm, out)
+    assert generate(lm, whole).complete, "a finished run stays what it is"
+
+
+def test_the_code_digest_knows_code_from_words(tmp_path):
+    reached = versions.reachable("generation.job")
+    assert {"generation.engine", "generation.pairs", "generation.finish", "generation.randomness"} <= reached
+    assert not {"generation.run", "generation.demo_inputs"} & reached
+    texts = ['"""A."""\ndef f(x):\n    """B."""\n    return x + 1\n', "def f(x):\n    return (x + 1)  # C\n"]
+    paths = [tmp_path / f"{i}.py" for i in range(3)]
+    for path, text in zip(paths, [*texts, texts[0].replace("1", "2")], strict=True):
+        path.write_text(text)
+    bare = [versions._bare(path) for path in paths]
+    assert bare[0] == bare[1] != bare[2]
 
 
 def test_a_second_process_stops_with_a_clear_error(lm, tmp_path):
@@ -125,12 +210,13 @@ def test_a_second_process_stops_with_a_clear_error(lm, tmp_path):
     assert "Traceback" not in done.stderr and done.stdout == ""
 
 
-def test_a_full_disk_is_one_error_and_leaves_nothing_half_written(whole, lm, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("full_at", [5, 17, 36])  # first texts, a shard, the finished configs
+def test_a_full_disk_is_one_error_and_leaves_nothing_half_written(full_at, whole, lm, tmp_path, monkeypatch, capsys):
     calls = []
 
     def full(path: Path) -> None:
         calls.append(path)
-        if len(calls) == 12:
+        if len(calls) == full_at:
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(shards, "_fsync", full)
@@ -151,23 +237,107 @@ def test_another_recipe_in_the_same_directory_is_refused(whole, lm):
         generate(lm, whole, "seed=43")
 
 
-def test_first_texts_from_the_model_are_kept_and_survive_a_restart(lm, tmp_path):
-    more = ("decoding.max_new_tokens=30", "decoding.max_attempts=9")
-    first = generate(lm, tmp_path / "a", *more, recipe=X1X2)
-    sources = [row for file in first.shards("sources") for row in read_shard(tmp_path / "a" / file.path)]
-    assert 0 < len({row["text"] for row in sources}) == len(sources) == first.counts["sources"] <= 12
-    path = tmp_path / "a" / first.shards("raw")[0].path
-    path.unlink()
-    before = digests(tmp_path / "a")
-    generate(lm, tmp_path / "a", *more, recipe=X1X2)
-    assert {k: v for k, v in digests(tmp_path / "a").items() if k in before} == before and path.exists()
+WRITING = ("decoding.max_new_tokens=30", "decoding.max_attempts=9")
+
+
+@pytest.fixture(scope="module")
+def first_texts_whole(lm, tmp_path_factory) -> Path:
+    """A run whose first texts the model wrote, in several rounds."""
+    directory = tmp_path_factory.mktemp("runs") / "x1x2"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(first_texts, "LEAST", 5)
+        generate(lm, directory, *WRITING, recipe=X1X2)
+    return directory
+
+
+def test_first_texts_from_the_model_are_distinct_counted_and_published(first_texts_whole):
+    manifest = run_dir.require_complete(first_texts_whole)
+    sources = [row for file in manifest.shards("sources") for row in read_shard(first_texts_whole / file.path)]
+    assert len({row["text"] for row in sources}) == len(sources) == manifest.counts["sources"] == 12
+    assert {row["instruction"] for row in sources} <= {"1", "0.5", "0"}
+    rejected = manifest.counts["sources_rejected"]
+    asked = len(sources) + sum(rejected.values())
+    assert set(rejected) <= {"not_closed", "line_break", "empty", "duplicate", "not_needed"}
+    assert int(sources[-1]["source_id"]) < asked <= 12 * 9
+    raw = [row for file in manifest.shards("raw") for row in read_shard(first_texts_whole / file.path)]
+    assert {row["source_id"] for row in raw} <= {row["source_id"] for row in sources}
+
+
+@pytest.mark.parametrize("lost", ["raw", "sources", "postprocessed"])
+def test_a_lost_file_of_a_finished_run_is_made_again(lost, first_texts_whole, lm, tmp_path, monkeypatch):
+    monkeypatch.setattr(first_texts, "LEAST", 5)
+    out = shutil.copytree(first_texts_whole, tmp_path / "copy")
+    manifest = run_dir.require_complete(out)
+    (out / manifest.shards(lost)[0].path).unlink()
+    generate(lm, out, *WRITING, recipe=X1X2)
+    assert digests(out) == digests(first_texts_whole)
+
+
+def test_killed_while_first_texts_are_written_it_goes_on_to_the_same_bytes(first_texts_whole, lm, tmp_path):
+    out, rounds = tmp_path / "killed", tmp_path / "killed.scratch"
+    settings = [word for setting in small(lm, *WRITING) for word in ("--set", setting)]
+    script = "from generation import first_texts, run; from hub import cli; first_texts.LEAST = 5; cli.run(run.app)"
+    arguments = [sys.executable, "-c", script, str(X1X2), "--out", str(out), *settings]
+    killed(arguments, rounds / "round-00001.parquet")
+    written = (rounds / "round-00000.parquet").stat().st_mtime_ns
+    killed(arguments, rounds / "round-00002.parquet")
+    assert (rounds / "round-00000.parquet").stat().st_mtime_ns == written, "a whole round is kept"
+    (rounds / "round-00001.parquet").write_bytes(b"rubbish")  # noted as whole: it and what follows is made again
+    killed(arguments, rounds / "first-texts.parquet")
+    subprocess.run(arguments, check=True, capture_output=True)
+    assert_same_but_for_the_command(out, first_texts_whole)
+
+
+def test_too_few_first_texts_are_a_warning_and_a_true_count(lm, tmp_path, capsys):
+    settings = ("decoding.max_new_tokens=8", "decoding.max_attempts=2", "source.limit=40")
+    try:
+        counts = generate(lm, tmp_path / "few", *settings, recipe=X1X2).counts
+    except RunError:  # so few that a label has none left: the count is there all the same
+        counts = run_dir.read_manifest(tmp_path / "few").counts
+    asked = counts["sources"] + sum(counts["sources_rejected"].values())
+    assert asked == 80 and 0 < counts["sources"] < 40 and "not_needed" not in counts["sources_rejected"]
+    assert (
+        f"warning: sts-dino-x1x2: the model wrote {counts['sources']} of the 40 first texts" in capsys.readouterr().err
+    )
 
 
 def test_nli_run(lm, tmp_path):
-    more = ("premise_tokens=[4, 200]", "decoding.max_new_tokens=30", "decoding.max_attempts=9")
-    manifest = generate(lm, tmp_path / "nli", *more, recipe=NLI)
+    manifest = generate(lm, tmp_path / "nli", "premise_tokens=[4, 200]", *WRITING, recipe=NLI)
     assert set(manifest.counts["splits"]) <= {"triplet", "pair-class", "raw", "rejected"}
     assert manifest.counts["kept"] == sum(manifest.counts["splits"]["pair-class"].values())
+
+
+def few_shot(folder: Path) -> list[str]:
+    """Settings of a recipe with 0 and 1 examples, the latter in two sets."""
+    pairs = [f"A man eats {i}.\t{label} {i}.\t{label}" for i in range(30) for label in "ec"]
+    (folder / "gold.tsv").write_text("premise\thypothesis\tlabel\n" + "\n".join(pairs) + "\n")
+    labels = "{entailment: e, contradiction: c}"
+    examples = f"{{kind: file, path: {folder}/gold.tsv, labels: {labels}, description: d, license: l}}"
+    return [
+        "premise_tokens=[4, 200]",
+        *WRITING,
+        "source.limit=6",
+        f"few_shot={{shots: [0, 1], sets: 2, examples: {examples}}}",
+    ]
+
+
+def test_a_few_shot_run_killed_between_variants_ends_in_the_same_bytes(tmp_path):
+    lm = make_lm(tmp_path / "lm", "llama", max_position_embeddings=1024)
+    more = few_shot(tmp_path)
+    manifest = generate(lm, tmp_path / "whole", *more, recipe=NLI)
+    counts = manifest.counts
+    assert set(counts["variants"]) == {"0shot", "1shot"}
+    assert counts["variants"]["1shot"]["requested"] == sum(
+        counts["splits"][c]["train"] for c in ("raw-1shot", "rejected-1shot")
+    )
+    rows = [row for file in manifest.shards("raw-1shot") for row in read_shard(tmp_path / "whole" / file.path)]
+    assert {row["example_set"] for row in rows} == {0, 1}
+    assert len(manifest.provenance["examples"]["rows"]["1shot"]) == 2 and manifest.provenance["examples"]["sha256"]
+    out = tmp_path / "killed"
+    killed(command(lm, out, *more, recipe=NLI), out / "data/raw-0shot/train-00001-of-00002.parquet")
+    killed(command(lm, out, *more, recipe=NLI), out / "data/raw-1shot/train-00002-of-00004.parquet")
+    generate(lm, out, *more, recipe=NLI)
+    assert_same_but_for_the_command(out, tmp_path / "whole")
 
 
 def test_dry_run_prints_prompts_and_writes_nothing(lm, tmp_path):
@@ -192,7 +362,7 @@ def test_a_label_without_rows_is_a_failed_run(lm, tmp_path):
         (("top_p: 0.9", "top_p: 1.5"), "decoding.top_p: .*less than or equal to 1 .*1.5"),
         (("decay_constant: 100", "decay_constant: -1"), "decoding.decay_constant"),
         (("assets/demo-data/x1.tsv", "assets/nothing.tsv"), "assets/nothing.tsv: no such file"),
-        (("column: text", "column: txt"), "column 'txt'.*did you mean 'text'"),
+        (("columns: [text]", "columns: [txt]"), "column 'txt'.*did you mean 'text'"),
         (("path: assets/demo-lm", "path: assets/no-lm"), "model.path assets/no-lm: no such folder"),
         (("kind: dataset", "kind: [dataset"), "not valid YAML"),
         (("seed: 42", "seed: 42\nseed: 43"), "key 'seed' stands twice"),

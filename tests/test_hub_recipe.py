@@ -80,3 +80,37 @@ def test_a_model_recipe_must_pin_its_dataset():
 @pytest.mark.parametrize("name", ["../x", "A", "a b", "a--b", "-a", "a" * 97, ""])
 def test_names_that_could_not_be_a_repository(name):
     assert "name" in refused(X2, DatasetRecipe, f"name='{name}'")
+
+
+FEW_SHOT = (
+    "few_shot={shots: [0, 5], examples: {kind: file, path: nli.tsv, description: pairs, license: CC0, "
+    "labels: {entailment: '0', contradiction: '2'}}}"
+)
+NLI = Path("recipes/demo/auto-nli.yaml")
+
+
+def test_a_first_text_stands_in_quotation_marks_only_where_the_model_writes_it():
+    bare = "labels.0.instruction='Go on after <X1>: \"'"
+    assert load_recipe(NLI, DatasetRecipe, [bare]).labels[0].instruction == 'Go on after <X1>: "'
+    message = refused(Path("recipes/demo/sts-dino-x1x2.yaml"), DatasetRecipe, bare)
+    assert "labels.1.instruction: <X1> must stand between quotation marks" in message
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("few_shot.shots=[5, 5]", "a count stands twice"),
+        ("few_shot.shots=[]", "at least 1 item"),
+        ("few_shot.end='.'", "few_shot.end"),
+        ("few_shot.examples.labels={entailment: '0'}", "no value of the label column is given for 'contradiction'"),
+        ("few_shot.examples.labels={entailment: '0', contradiction: '0'}", "two labels have one value"),
+        ("few_shot.examples.kind=hub", "need repo_id, revision"),
+    ],
+)
+def test_few_shot_sections_that_cannot_work(change, message):
+    assert message in refused(NLI, DatasetRecipe, FEW_SHOT, change)
+
+
+def test_every_shot_count_but_0_has_all_sets():
+    recipe = load_recipe(NLI, DatasetRecipe, [FEW_SHOT, "few_shot.sets=3"])
+    assert [(variant.shots, variant.example_set) for variant in recipe.variants] == [(0, 0), (5, 0), (5, 1), (5, 2)]

@@ -1,9 +1,10 @@
+import datasets
 import pytest
 
 from hub import run_dir
 from hub.errors import InputError, RunError
 from hub.run_dir import Manifest
-from hub.shards import atomic_path, read_shard, write_shard, write_text
+from hub.shards import Parts, atomic_path, read_shard, write_shard, write_text
 
 
 def manifest(fingerprint: str = "f") -> Manifest:
@@ -36,6 +37,30 @@ def test_begin_refuses_what_is_not_its_run(tmp_path):
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
 
 
+def test_an_unfinished_run_goes_on_under_its_own_versions_only(tmp_path):
+    begun = manifest().model_copy(update={"versions": {"torch": "2.13.0", "code": "a"}})
+    later = manifest().model_copy(update={"versions": {"torch": "2.14.0", "code": "a"}})
+    started = run_dir.begin(tmp_path / "run", begun, "recipe")
+    run_dir.begin(tmp_path / "run", begun, "recipe")
+    with pytest.raises(InputError, match=r"begun by other versions \(torch 2.13.0, now 2.14.0\); go back"):
+        run_dir.begin(tmp_path / "run", later, "recipe")
+    write_text(tmp_path / "run" / "a.txt", "one")
+    files = [run_dir.describe(tmp_path / "run", "a.txt")]
+    run_dir.write_manifest(tmp_path / "run", started.with_files(files, complete=True))
+    assert run_dir.begin(tmp_path / "run", later, "recipe").versions == begun.versions
+    (tmp_path / "run" / "a.txt").unlink()
+    with pytest.raises(InputError, match="begun by other versions"):
+        run_dir.begin(tmp_path / "run", later, "recipe")
+
+
+def test_a_changed_input_is_named(tmp_path):
+    before = manifest().model_copy(update={"inputs": {"a.tsv": "1", "b.tsv": "1"}})
+    run_dir.begin(tmp_path / "run", before, "recipe")
+    after = manifest("other").model_copy(update={"inputs": {"a.tsv": "1", "b.tsv": "2"}})
+    with pytest.raises(InputError, match=r"of other inputs \(x v0.1.0; b.tsv has changed\)"):
+        run_dir.begin(tmp_path / "run", after, "recipe")
+
+
 def test_require_complete(tmp_path):
     with pytest.raises(InputError, match="not a run directory"):
         run_dir.require_complete(tmp_path)
@@ -64,13 +89,38 @@ def test_atomic_path_leaves_the_old_file_when_writing_fails(tmp_path):
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
+def test_parts_are_named_when_their_number_is_known(tmp_path, monkeypatch):
+    monkeypatch.setattr("hub.shards.ROW_GROUP", 3)
+    features = datasets.Features({"text": datasets.Value("string")})
+    for directory, steps in ((tmp_path / "a", (1, 8, 5)), (tmp_path / "b", (14,))):
+        parts, rows = Parts(directory, "c", "train", features, rows_per_file=6), iter(range(14))
+        for step in steps:
+            parts.add([{"text": str(next(rows))} for _ in range(step)])
+        assert not list(directory.rglob("*.parquet"))
+        names = [f"data/c/train-0000{i}-of-00003.parquet" for i in range(3)]
+        assert parts.finish() == list(zip(names, (6, 6, 2), strict=True))
+        assert [row["text"] for name in names for row in read_shard(directory / name)] == [str(i) for i in range(14)]
+    assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in names)
+
+
+def test_parts_can_be_discarded_and_write_no_empty_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("hub.shards.ROW_GROUP", 1)
+    features = datasets.Features({"text": datasets.Value("string")})
+    parts = Parts(tmp_path, "c", "train", features)
+    parts.add([{"text": "a"}])
+    assert list(tmp_path.rglob(".*.tmp"))
+    parts.discard()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert Parts(tmp_path, "c", "train", features).finish() == []
+
+
 def test_shards_are_zstd_typed_and_byte_stable(tmp_path):
     import pyarrow.parquet as pq
 
     from hub.schema import PAIR_CLASS, published_features
 
-    row = {"premise": "a", "hypothesis": "b", "label": 2, "source_id": "1", "target": "contradiction", "attempt": 0}
-    rows = [row | {"seed": 2**64 - 1, "log_prob": -1.5, "margin": None}]
+    row = {"premise": "a", "hypothesis": "b", "label": 2, "source_id": "1", "target": "contradiction", "sample": 1}
+    rows = [row | {"attempt": 1, "seed": 2**64 - 1, "log_prob": -1.5, "margin": None}]
     for name in ("a", "b"):
         write_shard(tmp_path / f"{name}.parquet", rows, published_features(PAIR_CLASS))
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()

@@ -51,6 +51,16 @@ def test_heavy_libraries_stay_at_the_rim():
             assert not {name.split(".")[0] for name in imported(path)} & heavy, path
 
 
+def test_a_backends_library_is_imported_by_one_file_that_is_imported_when_used():
+    for library, home in (("openai", "openai_client"), ("vllm", "vllm_local")):
+        users = {path.stem for path in FILES if library in {name.split(".")[0] for name in imported(path)}}
+        assert users == {home}
+        for path in FILES:
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            at_once = [node.module for node in tree.body if isinstance(node, ast.ImportFrom)]
+            assert f"generation.backends.{home}" not in at_once, path
+
+
 def test_only_publish_writes_to_a_hub():
     writes = {
         "create_commit",

@@ -6,10 +6,14 @@ from typing import Any
 import datasets
 import pytest
 import yaml
-from test_model_cards_runs import dataset_recipe, provenance_columns
+from test_model_cards_runs import FEW_SHOT, dataset_recipe, provenance_columns
+from tiny_lm import make_lm
 
-from generation.dataset_run import DatasetRun
+from generation import job
+from generation.dataset_run import DatasetRun, Shard
+from generation.finish import finish
 from hub import run_dir
+from hub.recipe import DatasetRecipe
 from hub.recipe_file import resolved
 from hub.run_dir import Manifest
 from model_cards.render import render, write
@@ -21,28 +25,84 @@ PROVENANCE = {
 }
 
 
-def raw_row(target: str, number: int) -> dict[str, Any]:
-    texts = {"text1": f"First text {number}.", "text2": f"Text {number} for {target}."}
-    return {**texts, **provenance_columns(target, number)}
-
-
-@pytest.mark.parametrize("form", ["sts", "nli"])
-def test_generated_directories_get_a_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(datasets.config, "HF_UPDATE_DOWNLOAD_COUNTS", False)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    recipe, directory = dataset_recipe(form), tmp_path / "run"
+
+
+def raw_rows(recipe: DatasetRecipe, shard: Shard) -> list[dict[str, Any]]:
+    """Twenty first texts with a text for every label."""
+    asked = f"{shard.variant.shots} {shard.variant.example_set}"
+    example_set = {"example_set": shard.variant.example_set} if recipe.few_shot else {}
+    return [
+        {
+            "text1": f"First text {number}.",
+            "text2": f"Text {number} for {label.name} ({asked}).",
+            **provenance_columns(label.name, number),
+            **example_set,
+        }
+        for number in range(20 * shard.block, 20 * shard.block + 20)
+        for label in recipe.labels
+    ]
+
+
+def loads_whole(directory: Path, recipe: DatasetRecipe) -> None:
+    """The card names every config of the recipe, and each has rows."""
+    card = (directory / "README.md").read_text()
+    named = [config["config_name"] for config in yaml.safe_load(card.split("---\n")[1])["configs"]]
+    assert named == list(recipe.configs)
+    for config in named:
+        assert len(datasets.load_dataset(str(directory), config, split="train")) > 0
+
+
+@pytest.mark.parametrize(("form", "changes"), [("sts", {}), ("nli", {}), ("nli", {"few_shot": FEW_SHOT}), ("text", {})])
+def test_generated_directories_get_a_card(tmp_path: Path, form: str, changes: dict[str, Any]) -> None:
+    recipe, directory = dataset_recipe(form, changes=changes), tmp_path / "run"
     begun = Manifest(kind="dataset", name=recipe.name, version=recipe.version, fingerprint="f" * 64)
     run = DatasetRun(directory, recipe, run_dir.begin(directory, begun, resolved(recipe)))
     render(directory)
     run.record([], provenance=PROVENANCE, counts={"sources": 40, "sources_skipped": {"duplicate": 2}})
-    rows = [raw_row(label.name, number) for number in range(40) for label in recipe.labels]
-    run.write_shard(0, 2, rows[:40], [])
-    assert "1 of 2 shards are done" in render(directory)["README.md"]
-    run.write_shard(1, 2, [*rows[40:], rows[40]], [{**rows[0], "text2": "open", "reason": "not_closed"}])
-    run.finish(2, 40)
+    shards = run.shards(2)
+    for shard in shards:
+        rows = raw_rows(recipe, shard)
+        run.write_shard(shard, [*rows, rows[0]], [{**rows[0], "text2": "open", "reason": "not_closed"}])
+        assert f"of {len(shards)} shards are done" in render(directory)["README.md"]
+    finish(run, 2, 40)
     files = render(directory)
     write(directory, files)
-    assert "From 40 first texts, 82 texts were requested: 80 were kept and 2 rejected." in files["README.md"]
+    kept, rejected = 40 * len(shards), 2 * len(shards)
+    said = f"{kept + rejected} texts were requested: {kept} were kept and {rejected} rejected."
+    assert f"From 40 first texts, {said}" in files["README.md"]
+    assert (
+        f"| `not_closed` | no closing quotation mark within the token limit | {len(shards)} | 0 |" in files["README.md"]
+    )
     assert "| `duplicate` | the same first text was there before | 2 |" in files["README.md"]
-    for config in yaml.safe_load(files["README.md"].split("---\n")[1])["configs"]:
-        assert len(datasets.load_dataset(str(directory), config["config_name"], split="train")) > 0
+    loads_whole(directory, recipe)
+
+
+def test_a_real_few_shot_run_gets_a_card(tmp_path: Path) -> None:
+    """From a model, a source and labelled pairs to a card that names the rows the examples came from."""
+    nli = tmp_path / "nli.tsv"
+    rows = [f"Premise {i}.\tText {i}.\t{label}" for i in range(40) for label in "02"]
+    nli.write_text("\n".join(["premise\thypothesis\tlabel", *rows]) + "\n")
+    (tmp_path / "x1.txt").write_text("".join(f"A man sings {i} songs.\n" for i in range(6)))
+    lm = make_lm(tmp_path / "lm", "llama")
+    examples = {**FEW_SHOT["examples"], "kind": "file", "path": str(nli), "repo_id": None, "revision": None}
+    recipe = dataset_recipe("nli").model_dump(exclude_unset=True) | {
+        "source": {"kind": "file", "path": str(tmp_path / "x1.txt"), "description": "-", "license": "CC0"},
+        "model": {"path": str(lm), "license": "mit", "threads": 1},
+        "few_shot": {"shots": [0, 1], "sets": 2, "examples": examples},
+        "decoding": {"max_new_tokens": 6, "samples": 1, "max_attempts": 20, "top_k": 0},
+        "postprocess": {"validation_fraction": 0},
+        "shard_size": 4,
+    }
+    made = DatasetRecipe.model_validate(recipe)
+    directory = tmp_path / "run"
+    manifest = job.generate(made, directory, "python -m generation.run recipe.yaml")
+    files = render(directory)
+    write(directory, files)
+    loads_whole(directory, made)
+    assert [len(found["entailment"]) for found in manifest.provenance["examples"]["rows"]["1shot"]] == [1, 1]
+    assert "Only the configs ending in `0shot` are label-free" in files["README.md"]
+    assert "rows as listed in `manifest.json`" in files["README.md"]

@@ -9,19 +9,33 @@ import yaml
 from huggingface_hub import DatasetCard
 from markdown_it import MarkdownIt
 from test_model_cards_escape import HOSTILE
-from test_model_cards_runs import dataset_recipe, dataset_run, finished_manifest, rows_of, write_rows
+from test_model_cards_runs import (
+    FEW_SHOT,
+    FINISHED,
+    dataset_recipe,
+    dataset_run,
+    finished_manifest,
+    rows_of,
+    write_rows,
+)
 
 from hub.errors import InputError
 from hub.recipe_file import resolved
 from hub.run_dir import RECIPE, Manifest, describe, read_manifest, write_manifest
-from hub.schema import NLI_LABELS, config_features
+from hub.schema import NLI_LABELS, base_config, config_features
 from hub.shards import write_shard, write_text
-from model_cards.columns import CONFIG_NOTES, NOTES
-from model_cards.configs import form_of
+from model_cards.columns import NOTES, config_note
 from model_cards.front_matter import license_fields
 from model_cards.render import render, write
 
-RECIPES = [("sts", "file"), ("sts", "model"), ("nli", "file"), ("nli", "model")]
+SHOTS = {"few_shot": FEW_SHOT}
+RECIPES = [
+    ("sts", "file", {}),
+    ("sts", "model", {}),
+    ("nli", "file", {}),
+    ("nli", "model", SHOTS),
+    ("text", "model", {}),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -50,24 +64,21 @@ def front(card: str) -> dict[str, Any]:
     return yaml.safe_load(card.split("---\n")[1])
 
 
-@pytest.mark.parametrize(("form", "source"), RECIPES)
-def test_every_config_loads_from_the_directory(tmp_path: Path, form: str, source: str) -> None:
-    directory = dataset_run(tmp_path / "run", form, source)
+@pytest.mark.parametrize(("form", "source", "changes"), RECIPES)
+def test_every_config_loads_from_the_directory(tmp_path: Path, form: str, source: str, changes: dict[str, Any]) -> None:
+    directory = dataset_run(tmp_path / "run", form, source, changes=changes)
     rendered(directory)
-    configs = dataset_recipe(form, source).configs
+    recipe = dataset_recipe(form, source, changes)
+    configs = recipe.configs
     assert datasets.get_dataset_config_names(str(directory)) == list(configs)
     for config in configs:
         loaded = datasets.load_dataset(str(directory), config)
         streamed = datasets.load_dataset(str(directory), config, streaming=True)
-        assert set(loaded) == ({"train", "validation"} if form_name(config) else {"train"})
+        assert set(loaded) == ({"train", "validation"} if base_config(config) in FINISHED else {"train"})
         for split, rows in loaded.items():
-            assert rows.features == config_features(config, form_of(config))
+            assert rows.features == config_features(config, recipe)
             assert list(streamed[split]) == list(rows)
             assert len(rows) > 0
-
-
-def form_name(config: str) -> bool:
-    return config in ("postprocessed", "triplet", "pair-class")
 
 
 def test_the_first_config_is_the_default_and_classes_have_names(tmp_path: Path) -> None:
@@ -84,7 +95,7 @@ def test_an_empty_shard_does_not_break_loading(tmp_path: Path) -> None:
     manifest = read_manifest(directory)
     assert manifest is not None
     first, second = manifest.shards("rejected")
-    write_shard(directory / first.path, [], config_features("rejected", form_of("rejected")))
+    write_shard(directory / first.path, [], config_features("rejected", dataset_recipe("sts")))
     empty = describe(directory, first.path, config="rejected", split="train", rows=0)
     splits = {**manifest.counts["splits"], "rejected": {"train": second.rows}}
     write_manifest(directory, manifest.with_files([empty], counts={**manifest.counts, "splits": splits}))
@@ -213,7 +224,7 @@ def test_numbers_that_disagree_are_refused(tmp_path: Path, counts: dict[str, Any
 def test_a_changed_shard_is_refused(tmp_path: Path) -> None:
     directory = dataset_run(tmp_path / "run", "sts")
     path = "data/raw/train-00000-of-00002.parquet"
-    write_shard(directory / path, [], config_features("raw", form_of("raw")))
+    write_shard(directory / path, [], config_features("raw", dataset_recipe("sts")))
     with pytest.raises(InputError, match="not the file the manifest names"):
         render(directory)
 
@@ -228,7 +239,8 @@ def test_a_recipe_of_another_version_is_refused(tmp_path: Path) -> None:
 def growing_run(directory: Path, counts: dict[str, Any]) -> Manifest:
     """A run that has written its first raw shards."""
     recipe = dataset_recipe("sts")
-    files = write_rows(directory, "raw", "train", [rows_of("raw", "1", number, "A man sings.") for number in range(4)])
+    rows = [rows_of("raw", "1", number, "A man sings.", recipe) for number in range(4)]
+    files = write_rows(directory, "raw", "train", rows, recipe)
     write_text(directory / RECIPE, resolved(recipe))
     finished = finished_manifest(recipe, files[:1])
     manifest = finished.model_copy(update={"complete": False, "counts": counts})
@@ -259,10 +271,11 @@ def test_a_run_that_has_only_begun_has_a_card(tmp_path: Path) -> None:
 
 
 def test_every_column_and_config_is_explained() -> None:
-    for form, source in RECIPES:
-        for config in dataset_recipe(form, source).configs:
-            assert config in CONFIG_NOTES
-            assert set(config_features(config, form_of(config))) <= set(NOTES)
+    for form, source, changes in RECIPES:
+        recipe = dataset_recipe(form, source, changes)
+        for config in recipe.configs:
+            assert config_note(config, recipe)
+            assert set(config_features(config, recipe)) <= set(NOTES)
 
 
 def test_a_licence_is_an_id_or_a_name() -> None:

@@ -10,15 +10,32 @@ from hub.recipe import DatasetRecipe, ModelRecipe
 from hub.recipe_file import resolved
 from hub.results import Results, TaskScore, write_results
 from hub.run_dir import RECIPE, File, Manifest, changed_files, describe, write_manifest
-from hub.schema import config_features
+from hub.schema import base_config, config_features
 from hub.shards import shard_path, write_shard, write_text
-from model_cards.configs import form_of
 
 PROMPT = 'Task: Write two sentences that {}.\nSentence 1: "<X1>"\nSentence 2: "'
 STS_LABELS = [
     {"name": "1", "score": 1.0, "instruction": PROMPT.format("mean the same thing")},
     {"name": "0", "score": 0.0, "instruction": PROMPT.format("are unrelated"), "counter_labels": ["1"]},
 ]
+TEXT_PROMPT = 'Task: Write a review for a {} movie.\nMovie: "<X1>"\nReview: "'
+TEXT_LABELS = [
+    {"name": "good", "instruction": TEXT_PROMPT.format("good"), "counter_labels": ["bad"]},
+    {"name": "bad", "instruction": TEXT_PROMPT.format("bad"), "counter_labels": ["good"]},
+]
+FEW_SHOT = {
+    "shots": [0, 5],
+    "sets": 2,
+    "examples": {
+        "kind": "hub",
+        "repo_id": "org/nli",
+        "revision": "c" * 40,
+        "labels": {"entailment": "0", "contradiction": "2"},
+        "description": "pairs that people wrote",
+        "license": "cc-by-sa-4.0",
+    },
+}
+FINISHED = ("postprocessed", "triplet", "pair-class")
 NLI_LABELS = [
     {"name": "entailment", "instruction": PROMPT.format("entail")},
     {"name": "contradiction", "instruction": PROMPT.format("contradict")},
@@ -38,7 +55,7 @@ def dataset_recipe(form: str, source: str = "file", changes: dict[str, Any] | No
             "license": "cc-by-sa-4.0",
             "source": {"kind": source, **origin, "description": "four sentences", "license": "CC0"},
             "model": {"path": "artifacts/models/tiny-lm", "license": "apache-2.0"},
-            "labels": STS_LABELS if form == "sts" else NLI_LABELS,
+            "labels": {"sts": STS_LABELS, "nli": NLI_LABELS, "text": TEXT_LABELS}[form],
             **(changes or {}),
         }
     )
@@ -48,6 +65,7 @@ def provenance_columns(target: str, number: int) -> dict[str, Any]:
     return {
         "source_id": f"s{number}",
         "target": target,
+        "sample": 0,
         "attempt": 0,
         "seed": 2**63 + number,
         "log_prob": -1.5,
@@ -55,18 +73,20 @@ def provenance_columns(target: str, number: int) -> dict[str, Any]:
     }
 
 
-def rows_of(config: str, target: str, number: int, text: str) -> dict[str, Any]:
+def rows_of(config: str, target: str, number: int, text: str, recipe: DatasetRecipe) -> dict[str, Any]:
     """A row of any config whose texts are all ``text``."""
     values: dict[str, Any] = {"score": 0.9, "label": target, "reason": "line_break", "instruction": "Write."}
-    row = {**provenance_columns(target, number)}
-    for name in config_features(config, form_of(config)):
+    row = {**provenance_columns(target, number), "example_set": 1}
+    for name in config_features(config, recipe):
         row.setdefault(name, values.get(name, text))
-    return {name: row[name] for name in config_features(config, form_of(config))}
+    return {name: row[name] for name in config_features(config, recipe)}
 
 
-def write_rows(directory: Path, config: str, split: str, rows: list[dict[str, Any]]) -> list[File]:
+def write_rows(
+    directory: Path, config: str, split: str, rows: list[dict[str, Any]], recipe: DatasetRecipe
+) -> list[File]:
     """The rows as two shards, encoded and described."""
-    features = config_features(config, form_of(config))
+    features = config_features(config, recipe)
     encoded = [features.encode_example(row) for row in rows]
     middle = (len(rows) + 1) // 2
     files = []
@@ -89,15 +109,15 @@ def dataset_run(
     targets = [label.name for label in recipe.labels]
     files: list[File] = []
     for config in recipe.configs:
-        splits = {"train": 4, "validation": 1} if config in ("postprocessed", "triplet", "pair-class") else {"train": 2}
+        splits = {"train": 4, "validation": 1} if base_config(config) in FINISHED else {"train": 2}
         for split, size in splits.items():
-            shown = [*targets, "sampled"] if config == "postprocessed" else targets
+            shown = [*targets, "sampled"] if (config, form) == ("postprocessed", "sts") else targets
             rows = [
-                rows_of(config, target, number, texts[number % len(texts)])
+                rows_of(config, target, number, texts[number % len(texts)], recipe)
                 for target in shown
                 for number in range(size)
             ]
-            files += write_rows(directory, config, split, rows)
+            files += write_rows(directory, config, split, rows, recipe)
     write_text(directory / RECIPE, resolved(recipe))
     write_manifest(directory, finished_manifest(recipe, files))
     return directory
@@ -215,7 +235,7 @@ def model_run(directory: Path, scores: tuple[TaskScore, ...] = (), **changes: An
     return directory
 
 
-@pytest.mark.parametrize("form", ["sts", "nli"])
+@pytest.mark.parametrize("form", ["sts", "nli", "text"])
 def test_the_runs_are_sound(tmp_path: Path, form: str) -> None:
     from hub.run_dir import require_complete
 

@@ -1,0 +1,189 @@
+"""How fast texts are written: the engine against ``generate()``: python -m benchmarks.engine_throughput
+
+Three ways write STS-x2 (three labels, CL(y) = {y' > y}, two texts each, the decoding of recipes/demo/sts-dino-x2.yaml):
+the original's (one ``generate()`` per first text and label, always the whole token budget), a careful user's (batched
+``generate()`` with logits processors, about 96 rows, a call ends when all its texts have) and the engine at its own
+settings. Two of them write Auto-NLI with 20 examples in the prompt. Every trial is a process of its own, so that its
+peak memory is its own; the ways take turns, round after round, each round on other first texts. The figure is accepted
+pairs per second of CPU time (on a GPU: of wall time) without loading the model, at one attempt per text.
+
+The demo's model is a trained one. The others are random, of real shape, and stop as the demo's does
+(``benchmarks.throughput.models``). ``--preset h200`` is GPT2-XL's shape in bf16 on a GPU, the whole of STS-x2.
+"""
+
+import json
+import multiprocessing
+import platform
+import statistics
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks.throughput import report, worker
+from hub.cli import new_app, run, say
+from hub.errors import InputError
+
+app = new_app(__doc__)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One task on one model: first texts per round of each variant (a slow one gets few), rows of batched calls."""
+
+    work: str
+    shape: str | None  # of ``models.SHAPES``; None: the demo's model
+    rows: int
+    counts: dict[str, int]
+
+    @property
+    def name(self) -> str:
+        """What the report calls it."""
+        return f"{self.work}, {self.shape or 'demo-lm'}"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What is measured on a kind of machine."""
+
+    device: str
+    rounds: int
+    lengths_of: int  # first texts whose lengths under the demo's model are taken over
+    cases: tuple[Case, ...]
+    roofline: tuple[tuple[int, ...], tuple[int, ...]]  # widths, rows
+
+
+def _counts(original: int, batched: int, engine: int, dtypes: tuple[str, ...], base: str) -> dict[str, int]:
+    slow = {f"original {base}": original, f"batched {base}": batched}
+    return {name: count for name, count in slow.items() if count} | {f"engine {dtype}": engine for dtype in dtypes}
+
+
+BOTH = ("float32", "bfloat16")
+PRESETS = {
+    "cpu": Preset(
+        "cpu",
+        3,
+        64,
+        (
+            Case("sts-x2", None, 96, _counts(12, 64, 256, BOTH, "float32")),
+            Case("sts-x2", "gpt2-124m", 96, _counts(2, 16, 48, BOTH, "float32")),
+            Case("auto-nli-20shot", "llama-27m", 32, _counts(0, 16, 128, BOTH, "float32")),
+        ),
+        ((256, 768), (64, 256, 1024)),
+    ),
+    "quick": Preset(
+        "cpu",
+        1,
+        4,
+        (
+            Case("sts-x2", "gpt2-tiny", 96, _counts(2, 4, 8, BOTH, "float32")),
+            Case("auto-nli-20shot", "llama-tiny", 32, _counts(0, 2, 4, ("float32",), "float32")),
+        ),
+        ((256,), (64,)),
+    ),
+    "h200": Preset(
+        "cuda",
+        1,
+        64,
+        (Case("sts-x2", "gpt2-xl", 96, _counts(4, 64, 12_000, ("bfloat16",), "bfloat16")),),
+        ((1600, 8192), (512, 4096, 16_384)),
+    ),
+}
+
+
+class Processes:
+    """Runs functions one at a time, each in a fresh process that has the libraries imported already."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["benchmarks.throughput.worker"])
+        self.pool = ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1)
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """The function's result, or its exception."""
+        return self.pool.submit(function, *arguments).result()
+
+
+@app.command(no_args_is_help=False)
+def main(
+    preset: Annotated[str, typer.Option(help=f"One of {', '.join(PRESETS)}")] = "cpu",
+    quick: Annotated[bool, typer.Option("--quick", help="The preset quick: tiny models, no meaning")] = False,
+    only: Annotated[list[str], typer.Option(help="Cases whose name contains this; repeatable")] = [],  # noqa: B006
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds [default: the preset's]")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file [default: benchmarks/results/...]")] = None,
+) -> None:
+    """Measure, print a table, write a JSON file with every round."""
+    name = "quick" if quick else preset
+    if name not in PRESETS:
+        raise InputError(f"--preset {name}", "unknown", allowed=", ".join(PRESETS))
+    chosen = PRESETS[name]
+    cases = [case for case in chosen.cases if not only or any(part in case.name for part in only)]
+    if not cases:
+        raise InputError("--only", f"no case of {name} matches {only}", allowed=[case.name for case in chosen.cases])
+    alone = Processes()
+    if chosen.device != "cpu":
+        alone(worker.require_gpu, chosen.device)
+    say(f"roofline of {chosen.device} ...")
+    roofline = alone(worker.measure_roofline, chosen.device, *chosen.roofline)
+    with tempfile.TemporaryDirectory() as folder:
+        measured = {case.name: _measure(alone, case, chosen, rounds or chosen.rounds, Path(folder)) for case in cases}
+    result = {
+        "preset": name,
+        "unit": "accepted pairs per " + ("CPU-second" if chosen.device == "cpu" else "second"),
+        "hardware": alone(worker.hardware, chosen.device),
+        "python": platform.python_version(),
+        "versions": {library: version(library) for library in ("torch", "transformers", "tokenizers", "numpy")},
+        "roofline": roofline,
+        "cases": {
+            name: report.summary(case, roofline["best"], chosen.device == "cpu") for name, case in measured.items()
+        },
+    }
+    print(report.table(result))
+    default = "engine_throughput.json" if name == "cpu" else f"engine_throughput_{name}.json"
+    path = out or Path("benchmarks/results") / default
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    say(f"wrote {path}")
+
+
+def _measure(alone: Processes, case: Case, preset: Preset, rounds: int, folder: Path) -> dict[str, Any]:
+    """Every round of every variant of a case, the variants in turn."""
+    model, lengths = worker.DEMO_LM, list[int]()
+    if case.shape:
+        lengths = alone(worker.trained_lengths, case.work, preset.lengths_of)
+        model = folder / case.shape
+        alone(worker.make_model, case.shape, model, lengths)
+    runs: dict[str, list[dict[str, Any]]] = {variant: [] for variant in case.counts}
+    for number in range(rounds):
+        for variant, count in case.counts.items():
+            way, dtype = variant.split()
+            trial = worker.Trial(
+                work=case.work,
+                model=str(model),
+                random_words=case.shape is not None,
+                variant=way,
+                dtype=dtype,
+                device=preset.device,
+                rows=case.rows,
+                count=count,
+                start=number * max(case.counts.values()),
+            )
+            result = alone(worker.measure, trial)
+            runs[variant].append(asdict(result))
+            say(f"{case.name}, round {number + 1}, {variant}: {result.accepted} pairs in {result.cpu_s:.1f} CPU s")
+    return {
+        "model": alone(worker.describe_model, model),
+        "trained_tokens_per_text": round(statistics.mean(lengths), 2) if lengths else None,
+        "rows_of_a_batched_call": case.rows,
+        "first_texts_per_round": case.counts,
+        "runs": runs,
+    }
+
+
+if __name__ == "__main__":
+    run(app)

@@ -1,0 +1,230 @@
+"""How a row came about: python -m generation.explain RUN_DIR SOURCE_ID/TARGET/ATTEMPT
+
+Prints the prompt, the counter-prompts and, for every token, its probability under the own prompt, under the best
+counter-prompt, after debiasing and after top-k and top-p. Then the engine writes the row again: it must be the same.
+
+The id of a row are its columns: source_id, target and attempt, e.g. 000014/0.5/1; with few-shot examples also the
+shot count of the config and example_set, e.g. 000014/entailment/0/20shot-3.
+"""
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import typer
+from transformers.utils import logging as transformers_logging
+
+from generation.attempts import settings_of, text_seed
+from generation.plan import visible
+from generation.prompts import load_prompts
+from generation.sources import FirstText
+from generation.versions import versions
+from generation.writer import Completion, Request
+from hub import cli, run_dir
+from hub.errors import InputError, RunError
+from hub.recipe import DatasetRecipe, Variant, config_name
+from hub.recipe_file import load_recipe
+from hub.run_dir import Manifest
+
+if TYPE_CHECKING:
+    from generation.token_trace import Step
+
+app = cli.new_app(__doc__)
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RowId:
+    """Which completion of which variant."""
+
+    source_id: str
+    target: str
+    attempt: int
+    variant: Variant
+
+    def __str__(self) -> str:
+        few_shot = f"/{self.variant.shots}shot-{self.variant.example_set}" if self.variant.shots is not None else ""
+        return f"{self.source_id}/{self.target}/{self.attempt}{few_shot}"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A row, what it was written from, its tokens, and what the engine makes of the same request now."""
+
+    row_id: RowId
+    config: str
+    row: Row
+    request: Request
+    steps: "list[Step]"
+    traced: str  # the text of ``steps``
+    regenerated: Completion
+
+    @property
+    def differences(self) -> list[str]:
+        """Where the row cannot be written again; empty: it is identical."""
+        row, now = self.row, self.regenerated
+        found = {
+            "text2": (row["text2"], now.text),
+            "text2, token by token": (row["text2"], self.traced),
+            "log_prob": (row["log_prob"], _float32(now.log_prob)),
+            "margin": (row["margin"], _float32(now.margin)),
+        }
+        return [f"{name} was {was!r} and is {is_now!r}" for name, (was, is_now) in found.items() if was != is_now]
+
+
+def parse_row_id(text: str, recipe: DatasetRecipe) -> RowId:
+    """A row id of a recipe. Raises InputError that says how ids are made and which labels and variants there are."""
+    labels = "|".join(re.escape(label.name) for label in recipe.labels)
+    form = rf"(?P<source>.+)/(?P<target>{labels})/(?P<attempt>\d+)"
+    few_shot = recipe.few_shot is not None
+    found = re.fullmatch(form + (r"/(?P<shots>\d+)shot-(?P<set>\d+)" if few_shot else ""), text)
+    variant = Variant(int(found["shots"]), int(found["set"])) if found and few_shot else Variant(None, 0)
+    if found is None or variant not in recipe.variants:
+        names = " | ".join(label.name for label in recipe.labels)
+        allowed = f"SOURCE_ID/TARGET/ATTEMPT{'/<SHOTS>shot-<EXAMPLE_SET>' if few_shot else ''} with TARGET {names}"
+        if few_shot:
+            allowed += f" and one of {', '.join(f'{v.shots}shot-{v.example_set}' for v in recipe.variants)}"
+        hint = "take them from the columns source_id, target and attempt of a row of raw or rejected"
+        raise InputError(f"row id {text!r}", "is none of this run", allowed=allowed, hint=hint)
+    return RowId(found["source"], found["target"], int(found["attempt"]), variant)
+
+
+def find_row(directory: Path, manifest: Manifest, row_id: RowId) -> tuple[str, Row]:
+    """The config and the row of an id, from raw, else from rejected. Raises InputError when there is none."""
+    wanted: list[tuple[str, str, Any]] = [
+        ("source_id", "=", row_id.source_id),
+        ("target", "=", row_id.target),
+        ("attempt", "=", row_id.attempt),
+    ]
+    if row_id.variant.shots is not None:
+        wanted.append(("example_set", "=", row_id.variant.example_set))
+    for config in (config_name(base, row_id.variant.shots) for base in ("raw", "rejected")):
+        for file in manifest.shards(config):
+            rows = pq.read_table(directory / file.path, filters=wanted, partitioning=None).to_pylist()
+            if rows:
+                return config, rows[0]
+    hint = "it was not asked for, or its shard is not written yet" if not manifest.complete else "it was not asked for"
+    raise InputError(f"{directory}: row {row_id}", "stands neither in raw nor in rejected", hint=hint)
+
+
+def explain(directory: Path, text: str) -> Explanation:
+    """Trace a row of a run and write it again.
+
+    Raises:
+        InputError: no run, no such row, or a backend whose probabilities cannot be seen.
+        RunError: the row's seed or prompt is not what the recipe gives today.
+    """
+    manifest = run_dir.read_manifest(directory)
+    if manifest is None or manifest.kind != "dataset":
+        raise InputError(directory, "is no run directory of a dataset", hint="run: python -m generation.run RECIPE")
+    recipe = load_recipe(directory / run_dir.RECIPE, DatasetRecipe)
+    if recipe.model.backend != "engine":
+        raise InputError(directory, f"backend {recipe.model.backend!r} does not tell probabilities", allowed="engine")
+    row_id = parse_row_id(text, recipe)
+    config, row = find_row(directory, manifest, row_id)
+    prompts = load_prompts(recipe)
+    label = prompts.labels[row_id.target]
+    first = FirstText(row_id.source_id, row["text1"])
+    seed = text_seed(recipe, row_id.variant, first, label.name, row_id.attempt)
+    if seed != row["seed"]:
+        raise RunError(f"{directory}: row {row_id}", f"its seed was {row['seed']} and is {seed}", hint=_changes(manifest))
+    request = Request(*prompts.of(label, first.text, row_id.variant), seed)
+
+    from generation.token_trace import Tracer
+
+    tracer, settings = Tracer(recipe.model), settings_of(recipe)
+    steps, traced = tracer.trace(request, settings)
+    prefixes = prompts.prefixes(row_id.variant)
+    regenerated = tracer.regenerate(request, settings, recipe.decoding.batch_size, prefixes)
+    return Explanation(row_id, config, row, request, steps, traced, regenerated)
+
+
+def _float32(value: float | None) -> float | None:
+    """A number as the row's column holds it."""
+    return None if value is None else float(np.float32(value))
+
+
+def _changes(manifest: Manifest) -> str:
+    """What is other than when the run was made, as a hint."""
+    now = versions()
+    changed = [f"{name} {was}, now {now.get(name)}" for name, was in manifest.versions.items() if now.get(name) != was]
+    if changed:
+        return "since the run these have changed: " + "; ".join(changed)
+    return "only float32 on a CPU promises a row's bytes by itself; elsewhere they depend on the batch it was written in"
+
+
+def rendered(explanation: Explanation) -> str:
+    """The explanation for a terminal. Nothing a model wrote can move its cursor."""
+    row = explanation.row
+    lines = [f"row {visible(str(explanation.row_id))} of {explanation.config}", "--- prompt"]
+    lines.append(visible(explanation.request.prompt))
+    for counter in explanation.request.counter_prompts:
+        lines += ["--- counter-prompt: the text must not fit", visible(counter)]
+    lines += ["--- tokens", _table(explanation.steps), "--- row"]
+    lines += [f"{name}: {visible(str(value))}" for name, value in row.items()]
+    return "\n".join(lines)
+
+
+def _table(steps: "list[Step]") -> str:
+    """A line for each token. δ = p - p(counter), α = what debiasing multiplies p by."""
+    head = f"{'token':<20} {'p':>8} {'p(counter)':>10} {'δ':>8} {'α':>8} {'debiased':>8} {'sampled':>8}"
+    lines = [head]
+    for step in steps:
+        counter = "-" if step.counter is None else f"{step.counter:.4f}"
+        delta = "-" if step.delta is None else f"{step.delta:+.4f}"
+        token = visible(repr(step.token))
+        lines.append(
+            f"{token:<20} {step.own:>8.4f} {counter:>10} {delta:>8} {step.alpha:>8.4f} {step.debiased:>8.4f} "
+            f"{step.sampled:>8.4f}"
+        )
+    return "\n".join(lines)
+
+
+def as_json(explanation: Explanation) -> str:
+    """The explanation for machines."""
+    facts = {
+        "row_id": str(explanation.row_id),
+        "config": explanation.config,
+        "row": explanation.row,
+        "prompt": explanation.request.prompt,
+        "counter_prompts": explanation.request.counter_prompts,
+        "tokens": [asdict(step) for step in explanation.steps],
+        "regenerated": asdict(explanation.regenerated),
+        "identical": not explanation.differences,
+        "differences": explanation.differences,
+    }
+    return json.dumps(facts, ensure_ascii=True, indent=2)
+
+
+@app.command()
+def main(
+    directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The run directory of a dataset")],
+    row_id: Annotated[str, typer.Argument(metavar="ROW_ID", help="e.g. 000014/0.5/1")],
+    machine: Annotated[bool, typer.Option("--json", help="JSON instead of a table")] = False,
+) -> None:
+    """Explain a row of raw or rejected, and write it again. Exit code 1 when another text comes of it.
+
+    Examples:
+
+      python -m generation.explain artifacts/datasets/sts-dino-x2 000014/0.5/1
+    """
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    explanation = explain(directory, row_id)
+    print(as_json(explanation) if machine else rendered(explanation))
+    if explanation.differences:
+        manifest = run_dir.read_manifest(directory)
+        raise RunError(
+            f"{directory}: row {explanation.row_id}",
+            "cannot be written again: " + visible("; ".join(explanation.differences)),
+            hint=_changes(manifest) if manifest else None,
+        )
+    cli.say("written again by the engine: identical")
+
+
+if __name__ == "__main__":
+    cli.run(app)

@@ -1,0 +1,73 @@
+"""A causal language model and its tokenizer from the Hub or a folder: safetensors only, no code from outside."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.quantizers.auto import AutoQuantizationConfig
+
+from generation.packed_linear import pack
+from hub.errors import InputError
+from hub.recipe import LanguageModel
+
+
+def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
+    """The model, ready to read, and its tokenizer. Raises InputError when one of them is unusable."""
+    name = recipe.path or recipe.repo_id or ""
+    where = Path(name).resolve() if Path(name).exists() else name
+    placed = {"device_map": recipe.device_map} if recipe.device_map else {}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=recipe.revision)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(where, f"its tokenizer cannot be loaded: {_first_line(error)}") from error
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            name,
+            revision=recipe.revision,
+            dtype=getattr(torch, recipe.dtype),
+            use_safetensors=True,
+            quantization_config=_quantization(recipe),
+            **placed,
+        )
+        model = model if placed else model.to(_device(recipe.device))  # type: ignore[arg-type]  # its stub is wrong
+    except (OSError, ValueError, ImportError) as error:
+        hint = "install what the quantization needs" if isinstance(error, ImportError) else None
+        message = f"cannot be loaded as a causal language model: {_first_line(error)}"
+        raise InputError(where, message, hint=hint) from error
+    _check(tokenizer, model, where)
+    pack(model)
+    return model, tokenizer
+
+
+def _quantization(recipe: LanguageModel) -> Any:
+    """The recipe's quantization as transformers' config object; values are YAML scalars (true, 4, nf4)."""
+    if recipe.quantization is None:
+        return None
+    settings = {key: yaml.safe_load(value) for key, value in recipe.quantization.items()}
+    return AutoQuantizationConfig.from_dict(settings)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError("model.device", f"unknown device {name!r}", allowed="cpu, cuda, cuda:0, mps ...") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError("model.device", f"{name!r}: no CUDA device is there", hint="--set model.device=cpu")
+    return device
+
+
+def _check(tokenizer: Any, model: Any, where: object) -> None:
+    """Raise InputError when the tokenizer cannot serve the model's prompts."""
+    vocabulary = model.config.get_text_config().vocab_size
+    ids = tokenizer('Sentence 2: "').input_ids
+    if not ids or tokenizer.decode(ids, skip_special_tokens=True).strip()[-1:] != '"':
+        raise InputError(where, "its tokenizer loses the quotation mark that opens a text")
+    if max(ids) >= vocabulary or len(tokenizer) == 0:
+        raise InputError(where, f"its tokenizer gives ids beyond the model's vocabulary of {vocabulary}")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

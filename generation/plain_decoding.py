@@ -1,0 +1,99 @@
+"""The plain loop, for models whose attention cannot be read level by level (ALiBi, local attention, soft caps).
+
+A batch is decoded in step; its distinct prompts are computed once, then every row has a cache of its own, and rows
+leave the batch as their texts end. Same texts as ``generation.engine``, more memory and time.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from generation.next_token import choose
+from generation.randomness import uniforms
+from generation.writer import Settings
+
+Ids = tuple[int, ...]
+
+
+class PlainDecoding:
+    """A model and the table of the tokens that end a text."""
+
+    def __init__(self, model: Any, ends: np.ndarray):
+        self.model, self.ends = model, ends
+
+    @torch.inference_mode()
+    def complete(
+        self, prompts: Sequence[Sequence[Ids]], seeds: Sequence[int], settings: Settings
+    ) -> list[tuple[list[int], np.ndarray]]:
+        """Tokens and summed log-probabilities (1 + K,) of B texts; ``prompts``: the 1 + K token lists of each."""
+        distinct = list(dict.fromkeys(ids for text in prompts for ids in text))
+        place = {ids: number for number, ids in enumerate(distinct)}
+        width = max(len(text) for text in prompts)
+        rows = [[place[ids] for ids in text] for text in prompts]
+        index = torch.tensor([row + row[:1] * (width - len(row)) for row in rows])
+        logits, mask, cache = self._read(distinct)
+        tokens: list[list[int]] = [[] for _ in prompts]
+        sums = np.zeros((len(prompts), width))
+        live = np.arange(len(prompts))
+        for step in range(settings.max_new_tokens):
+            numbers = torch.from_numpy(uniforms(np.array(seeds, dtype=np.uint64)[live], step)).to(logits.device)
+            chosen, log_probs = choose(logits, index.to(logits.device), settings, numbers)
+            sums[live] += log_probs.double().cpu().numpy()
+            for text, token in zip(live.tolist(), chosen.tolist(), strict=True):
+                tokens[text].append(token)
+            keep = np.flatnonzero(~self.ends[chosen.cpu().numpy()])
+            if step + 1 == settings.max_new_tokens or not len(keep):
+                break
+            live, next_ids = live[keep], chosen.cpu()[keep]
+            mask, cache, index, ids = _selected(mask, cache, index[keep], next_ids, copied=step > 0)
+            logits, mask = self._next(ids, mask, cache)
+        return [(tokens[text], sums[text, : len(row)]) for text, row in enumerate(rows)]
+
+    def _read(self, prompts: list[Ids]) -> tuple[Tensor, Tensor, DynamicCache]:
+        longest = max(len(ids) for ids in prompts)
+        ids = torch.zeros(len(prompts), longest, dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for row, prompt in enumerate(prompts):
+            ids[row, longest - len(prompt) :] = torch.tensor(prompt)
+            mask[row, longest - len(prompt) :] = 1
+        device = self.model.get_input_embeddings().weight.device
+        cache = DynamicCache(config=self.model.config)
+        mask = mask.to(device)
+        return self._logits(ids.to(device), mask, cache), mask, cache
+
+    def _next(self, ids: Tensor, mask: Tensor, cache: DynamicCache) -> tuple[Tensor, Tensor]:
+        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
+        return self._logits(ids[:, None].to(mask.device), mask, cache), mask
+
+    def _logits(self, ids: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
+        positions = (mask.cumsum(dim=-1) - 1).clamp(min=0)[:, -ids.shape[1] :]  # GPT-2 with left padding needs them
+        output = self.model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return output.logits[:, -1]
+
+
+def _selected(
+    mask: Tensor, cache: DynamicCache, index: Tensor, tokens: Tensor, copied: bool
+) -> tuple[Tensor, DynamicCache, Tensor, Tensor]:
+    """Mask, cache, index and next ids of the rows that the texts of ``index`` (B, 1 + K) still need, each once."""
+    rows, place = index.flatten().unique(return_inverse=True) if copied else (index.flatten(), None)
+    cache = cache if copied else copy.deepcopy(cache)
+    chosen = rows.to(mask.device)
+    cache.batch_select_indices(chosen)
+    if place is None:
+        place = torch.arange(index.numel())
+    index = place.view(index.shape)
+    ids = torch.empty(len(rows), dtype=torch.long)
+    ids[index] = tokens[:, None].expand(index.shape)
+    return mask[chosen], cache, index, ids

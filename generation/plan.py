@@ -1,0 +1,166 @@
+"""``--dry-run``: what a run would do. Prompts as the model reads them, token counts, shards, files and commits."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from generation.prompts import Prompts, load_prompts
+from generation.randomness import fraction
+from generation.sources import FirstText, GivenTexts
+from generation.writer import Writer, load_writer
+from hub.errors import InputError
+from hub.recipe import DatasetRecipe, Label, Variant, config_name
+
+RENDERED = 5  # prompts shown of each label and shot count
+SAMPLE = 200  # first texts whose prompts are counted
+NOT_YET = "a sentence that the model will write first, here one of twelve words."
+
+
+@dataclass(frozen=True)
+class Firsts:
+    """How many first texts a run has, some of them, and what was passed over."""
+
+    total: int
+    sample: tuple[FirstText, ...]  # spread over the source, at most ``SAMPLE``
+    skipped: dict[str, int]
+
+
+def plan(recipe: DatasetRecipe, directory: Path) -> str:
+    """The whole plan as text. Loads the model's tokenizer with the model and reads the source; writes nothing.
+
+    Raises InputError as a run would: a source, example or model that cannot be used, or a prompt beyond the context.
+    """
+    writer, prompts = load_writer(recipe.model), load_prompts(recipe)
+    firsts = survey(recipe, writer)
+    parts = [
+        f"{recipe.name} v{recipe.version} -> {directory}",
+        *_first_text_lines(recipe, prompts, firsts),
+        *_work_lines(recipe, firsts.total),
+        *_file_lines(recipe, directory, firsts.total),
+        *_prompt_lines(recipe, prompts, writer, firsts),
+    ]
+    return "\n".join(parts)
+
+
+def survey(recipe: DatasetRecipe, writer: Writer) -> Firsts:
+    """Read the source once. First texts that the model has still to write are stood in for by one sentence."""
+    if recipe.source.kind == "model":
+        return Firsts(recipe.source.limit or 0, (FirstText("000000", NOT_YET),), {})
+    given, sample, total = GivenTexts(recipe, writer.count_tokens), list[tuple[float, int, FirstText]](), 0
+    for total, first in enumerate(given, start=1):
+        sample.append((fraction("plan", first.source_id), total, first))
+        if len(sample) > 20 * SAMPLE:
+            sample = sorted(sample)[:SAMPLE]
+    chosen = sorted(sorted(sample)[:SAMPLE], key=lambda entry: entry[1])
+    return Firsts(total, tuple(first for _, _, first in chosen), dict(sorted(given.skipped.items())))
+
+
+def visible(text: str) -> str:
+    """``text`` for a terminal: line breaks stay, every other control or invisible character is written as its code."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def _first_text_lines(recipe: DatasetRecipe, prompts: Prompts, firsts: Firsts) -> Iterator[str]:
+    if recipe.source.kind == "model":
+        yield f"first texts: {firsts.total}, written by the model after:"
+        yield from (f"  {prompts.first_text_prefix(label)!r}" for label in recipe.labels)
+    else:
+        passed = ", ".join(f"{count} {reason}" for reason, count in firsts.skipped.items()) or "none"
+        yield f"first texts: {firsts.total} (passed over: {passed})"
+
+
+def _work_lines(recipe: DatasetRecipe, total: int) -> Iterator[str]:
+    decoding, variants = recipe.decoding, len(recipe.variants)
+    wanted = total * decoding.samples * variants
+    yield (
+        f"texts: {wanted * len(recipe.labels)} wanted, {wanted} of each label; at most "
+        f"{total * decoding.max_attempts * variants * len(recipe.labels)} attempts"
+    )
+    blocks = -(-total // recipe.shard_size)
+    last = total - (blocks - 1) * recipe.shard_size
+    sizes = (
+        f"{blocks} of {recipe.shard_size}"
+        if last == recipe.shard_size
+        else (f"{blocks - 1} of {recipe.shard_size} and one of {last}" if blocks > 1 else f"one of {last}")
+    )
+    per_first = len(recipe.labels) * decoding.samples
+    yield (
+        f"shards: {blocks * variants} ({sizes} first texts{f', for each of {variants} variants' * (variants > 1)}; "
+        f"{recipe.shard_size * per_first} wanted texts in a whole one)"
+    )
+
+
+def _file_lines(recipe: DatasetRecipe, directory: Path, total: int) -> Iterator[str]:
+    """Files of the repository, config by config, and the commits."""
+    blocks = -(-total // recipe.shard_size)
+    sharded = {
+        config_name(base, shots): blocks * sum(variant.shots == shots for variant in recipe.variants)
+        for base in ("raw", "rejected")
+        for shots in dict.fromkeys(variant.shots for variant in recipe.variants)
+    }
+    yield "files:"
+    for config in recipe.configs:
+        count = (
+            f"{sharded[config]} shards, one when each is written"
+            if config in sharded
+            else ("written before the shards" if config == "sources" else "train and validation, written at the end")
+        )
+        yield f"  data/{config}/: {count}"
+    yield f"commits: one, atomic, with all files, and the tag v{recipe.version}: python -m hub.publish {directory} --yes"
+
+
+def _prompt_lines(recipe: DatasetRecipe, prompts: Prompts, writer: Writer, firsts: Firsts) -> Iterator[str]:
+    for shots in dict.fromkeys(variant.shots for variant in recipe.variants):
+        variants = [variant for variant in recipe.variants if variant.shots == shots]
+        for label in recipe.labels:
+            name = f"label {label.name}" + (f", {shots} examples" if shots is not None else "")
+            counts = _token_counts(recipe, prompts, writer, label, variants, firsts.sample)
+            _check_context(recipe, writer, name, counts[-1])
+            room = f"; with {recipe.decoding.max_new_tokens} to write, context {writer.context}" * bool(writer.context)
+            yield (
+                f"=== {name}: {counts[0]} / {median(counts):g} / {counts[-1]} prompt tokens "
+                f"(least / median / most of {len(counts)}{room})"
+            )
+            yield from _rendered(prompts, label, variants, firsts.sample)
+
+
+def _token_counts(
+    recipe: DatasetRecipe,
+    prompts: Prompts,
+    writer: Writer,
+    label: Label,
+    variants: Sequence[Variant],
+    sample: Sequence[FirstText],
+) -> list[int]:
+    """Tokens of a label's prompts and counter-prompts, in rising order. Example sets take turns over the sample."""
+    counts = []
+    for place, first in enumerate(sample):
+        prompt, counters = prompts.of(label, first.text, variants[place % len(variants)])
+        counts += [writer.count_tokens(text) for text in (prompt, *counters)]
+    return sorted(counts)
+
+
+def _check_context(recipe: DatasetRecipe, writer: Writer, name: str, longest: int) -> None:
+    needed = longest + recipe.decoding.max_new_tokens
+    if writer.context and needed > writer.context:
+        raise InputError(
+            name,
+            f"{longest} prompt tokens + {recipe.decoding.max_new_tokens} to write exceed the model's context",
+            allowed=f"{writer.context} in all",
+            hint="use fewer examples, shorter first texts, or lower decoding.max_new_tokens",
+        )
+
+
+def _rendered(
+    prompts: Prompts, label: Label, variants: Sequence[Variant], sample: Sequence[FirstText]
+) -> Iterator[str]:
+    """Some prompts in full, spread over the sample; what the text must not fit stands after the first."""
+    step = max(1, len(sample) // RENDERED)
+    for number, first in enumerate(sample[::step][:RENDERED]):
+        variant = variants[number % len(variants)]
+        prompt, counters = prompts.of(label, first.text, variant)
+        yield f"--- {visible(first.source_id)}" + (f", example set {variant.example_set}" if variant.shots else "")
+        yield visible(prompt)
+        if not number:
+            yield from (f"    not also: {counter!r}" for counter in counters)

@@ -1,0 +1,159 @@
+"""Servers for tests of ``backend: openai``: ``transformers serve`` with a real model, and one that answers to order."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+DEMO_LM = "assets/demo-lm"
+_START_SECONDS = 120
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def talking(directory: Path) -> Path:
+    """The built-in language model with a chat template: a user's turn is continued as it stands."""
+    directory.mkdir()
+    for file in Path(DEMO_LM).resolve().iterdir():
+        (directory / file.name).symlink_to(file)
+    (directory / "chat_template.jinja").write_text("{{ messages[-1]['content'] }}")
+    return directory
+
+
+class TransformersServe:
+    """``transformers serve`` on the CPU, one thread, offline. It can be killed and started again on its port."""
+
+    def __init__(self, directory: Path):
+        self.model = str(talking(directory / "talking-lm"))
+        self.port, self._log = free_port(), directory / "serve.log"
+        self.base_url = f"http://127.0.0.1:{self.port}/v1"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> "TransformersServe":
+        command = [str(Path(sys.executable).with_name("transformers")), "serve", self.model, "--device", "cpu"]
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "--host", "127.0.0.1", "--port", str(self.port)], stdout=log, stderr=log, env=environment
+            )
+        deadline = time.monotonic() + _START_SECONDS
+        while not self._answers():
+            assert self._process.poll() is None and time.monotonic() < deadline, self._log.read_text()[-2000:]
+            time.sleep(0.1)
+        return self
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5) as response:
+                return response.status == 200
+        except (urllib.error.URLError, TimeoutError, ConnectionError):
+            return False
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    @property
+    def served(self) -> int:
+        """Requests for a text that were answered since the first start."""
+        return self._log.read_text().count('"POST /v1/completions HTTP/1.1" 200')
+
+
+Reply = tuple[int, dict[str, str], str | bytes] | None  # None: the connection is dropped without an answer
+
+
+class _Threads(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: Any) -> None:
+        """A client that left before its answer is part of the tests; any other error shows as a dropped connection."""
+
+
+class OrderedServer:
+    """A real HTTP server on the loopback; ``reply(body, number)`` makes the answer to its request ``number``."""
+
+    def __init__(self, reply: Callable[[dict[str, Any], int], Reply]):
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []  # names in lower case
+        self.paths: list[str] = []
+        self.times: list[float] = []
+        self._lock, self._reply = threading.Lock(), reply
+        self._server = _Threads(("127.0.0.1", 0), self._handler())
+        self.base_url = f"http://127.0.0.1:{self._server.server_port}/v1"
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        ordered = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                with ordered._lock:
+                    number = len(ordered.bodies)
+                    ordered.bodies.append(body)
+                    ordered.headers.append({name.lower(): value for name, value in self.headers.items()})
+                    ordered.paths.append(self.path)
+                    ordered.times.append(time.monotonic())
+                reply = ordered._reply(body, number)
+                if reply is None:
+                    self.connection.close()
+                    return
+                status, headers, text = reply
+                data = text.encode() if isinstance(text, str) else text
+                self.send_response(status)
+                for name, value in {"Content-Type": "application/json", **headers}.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        return Handler
+
+    def serve(self) -> None:
+        self._server.serve_forever(poll_interval=0.01)
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@contextmanager
+def ordered_server(reply: Callable[[dict[str, Any], int], Reply]) -> Iterator[OrderedServer]:
+    server = OrderedServer(reply)
+    thread = threading.Thread(target=server.serve, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        thread.join()
+
+
+def completion(text: str, finish_reason: str = "stop", **choice: Any) -> Reply:
+    """An answer of /v1/completions: 10 prompt tokens, 5 completion tokens."""
+    usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+    choices = [{"index": 0, "text": text, "finish_reason": finish_reason, **choice}]
+    return 200, {}, json.dumps({"object": "text_completion", "choices": choices, "usage": usage})
+
+
+def chat_completion(text: str | None, finish_reason: str = "stop") -> Reply:
+    """An answer of /v1/chat/completions."""
+    choices = [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish_reason}]
+    return 200, {}, json.dumps({"object": "chat.completion", "choices": choices})

@@ -1,0 +1,159 @@
+"""recipes/datasets: complete, pinned, true to the papers, and ending in one clear line without a Hub."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from generation.examples import Example
+from generation.prompts import Prompts
+from hub.recipe import DatasetRecipe, Variant
+from hub.recipe_file import load_recipe
+from model_cards.front_matter import license_fields
+from model_cards.templates import section
+
+FOLDER = Path("recipes/datasets")
+NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+STS = ["sts-dino-x2", "sts-dino-x1x2"]
+NOT_COMPARED = {"name", "version", "pretty_name"}
+COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def recipe(name: str) -> DatasetRecipe:
+    return load_recipe(FOLDER / f"{name}.yaml", DatasetRecipe)
+
+
+def leaves(tree: Any, place: str = "") -> dict[str, Any]:
+    """Every value of a recipe by its dotted key."""
+    if isinstance(tree, dict):
+        return {
+            k: v for key, value in tree.items() for k, v in leaves(value, f"{place}.{key}" if place else key).items()
+        }
+    return {place: tree}
+
+
+def difference(one: str, other: str) -> dict[str, tuple[Any, Any]]:
+    """The keys in which two recipes differ, names and version apart."""
+    a, b = (leaves(recipe(name).model_dump(mode="json")) for name in (one, other))
+    return {key: (a.get(key), b.get(key)) for key in {*a, *b} - NOT_COMPARED if a.get(key) != b.get(key)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_is_pinned_and_has_prose_and_a_licence(name):
+    found = recipe(name)
+    pinned = [found.model, found.source, *([found.few_shot.examples] if found.few_shot else [])]
+    for part in pinned:
+        if part.repo_id:
+            assert COMMIT.fullmatch(part.revision or "")
+    assert found.model.device == "cuda" and found.model.repo_id
+    assert section(name)
+    assert license_fields(found.license)["license"]
+
+
+@pytest.mark.parametrize("name", STS)
+def test_dinos_prompts_and_constants(name):
+    """DINO figures 1 and 2, section 4."""
+    found = recipe(name)
+    expected = {
+        "1": (
+            "Task: Write two sentences that mean the same thing.\n"
+            'Sentence 1: "A man is playing a flute."\nSentence 2: "'
+        ),
+        "0.5": (
+            "Task: Write two sentences that are somewhat similar.\n"
+            'Sentence 1: "A man is playing a flute."\nSentence 2: "'
+        ),
+        "0": (
+            "Task: Write two sentences that are on completely different topics.\n"
+            'Sentence 1: "A man is playing a flute."\nSentence 2: "'
+        ),
+    }
+    prompts = Prompts(found)
+    made = {label.name: prompts.of(label, "A man is playing a flute.", found.variants[0]) for label in found.labels}
+    assert {name: prompt for name, (prompt, _) in made.items()} == expected
+    counters = {name: [expected[other] for other in expected if float(other) > float(name)] for name in expected}
+    assert {name: list(found) for name, (_, found) in made.items()} == counters
+    assert {label.name: label.score for label in found.labels} == {"1": 1, "0.5": 0.5, "0": 0}
+    decoding = found.decoding
+    assert (decoding.decay_constant, decoding.floor, decoding.top_k, decoding.top_p) == (100, 0.01, 5, 0.9)
+    assert (decoding.max_new_tokens, decoding.samples, decoding.max_attempts) == (40, 2, 5)
+    after = found.postprocess
+    assert (after.smoothing, after.sampled_negatives, after.max_per_label, after.validation_fraction) == (
+        0.2,
+        2,
+        2,
+        0.1,
+    )
+
+
+def test_x1x2_differs_from_x2_in_its_source_alone():
+    keys = {key for key in difference("sts-dino-x2", "sts-dino-x1x2") if not key.startswith("source.")}
+    assert keys == {"license"}
+    source = recipe("sts-dino-x1x2").source
+    assert (source.kind, source.limit, source.top_p) == ("model", 15_000, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "values"),
+    [
+        ("sts-dino-x2-lambda0", "decoding.decay_constant", (100, 0)),
+        ("sts-dino-x2-lambda200", "decoding.decay_constant", (100, 200)),
+        ("sts-dino-x2-no-smoothing", "postprocess.smoothing", (0.2, 0)),
+        ("sts-dino-x2-no-augmentation", "postprocess.sampled_negatives", (2, 0)),
+    ],
+)
+def test_an_ablation_differs_in_one_key(name, key, values):
+    """DINO table 2."""
+    assert difference("sts-dino-x2", name) == {key: values}
+
+
+def test_x2_reads_no_sentence_of_the_validation_and_test_parts():
+    assert all(recipe(name).source.splits == ("train",) for name in NAMES if name.startswith("sts-dino-x2"))
+
+
+def test_auto_nlis_prompts_and_constants():
+    """Auto-NLI sections 3.2, 4.1 and 4.2."""
+    found = recipe("auto-nli")
+    pairs = {"entailment": "Fun for both adults and children.", "contradiction": "No fun for children."}
+    sets = {5: [{label: [Example(0, "Fun for adults and children.", text)] for label, text in pairs.items()}]}
+    made = [Prompts(found, sets).of(label, "It is a colorless liquid.", Variant(5, 0)) for label in found.labels]
+    assert made == [
+        (
+            f'Generate one sentence that logically {verb} "Fun for adults and children." in the form of a statement '
+            f'beginning with "Answer:". Answer: "{text}".\n'
+            f'Generate one sentence that logically {verb} "It is a colorless liquid." in the form of a statement '
+            'beginning with "Answer:". Answer: "',
+            (),
+        )
+        for verb, text in zip(("entails", "contradicts"), pairs.values(), strict=True)
+    ]
+    assert found.few_shot is not None
+    assert (found.few_shot.shots, found.few_shot.sets) == ((0, 5, 10, 20), 10)
+    assert (found.source.limit, found.premise_tokens) == (64_000, (4, 32))
+    assert not found.model.chat_template
+    assert found.configs[0] == "triplet-0shot" and len(found.variants) == 31
+
+
+def test_the_chat_variant_differs_in_one_key():
+    assert difference("auto-nli", "auto-nli-chat") == {"model.chat_template": (False, True)}
+
+
+def test_movie_reviews_are_texts_of_classes_against_one_another():
+    found = recipe("movie-reviews")
+    prompt, (counter,) = Prompts(found).of(found.labels[0], "Some Movie", found.variants[0])
+    assert prompt == 'Task: Write a review for a bad movie.\nMovie: "Some Movie"\nReview: "'
+    assert counter == prompt.replace("bad", "good")
+    assert found.form == "text"
+
+
+@pytest.mark.parametrize("name", ["sts-dino-x2", "auto-nli"])
+def test_without_the_hub_a_recipe_ends_in_one_clear_line(name, tmp_path):
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "generation.run", str(FOLDER / f"{name}.yaml"), "--dry-run"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode in (1, 2) and "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: ") and recipe(name).model.repo_id in done.stderr
