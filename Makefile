@@ -41,7 +41,8 @@ card: .venv/.ready ## write a card: make card RUN_DIR=artifacts/datasets/...
 publish: .venv/.ready ## show what a publication changes, YES=1 does it: make publish RUN_DIR=artifacts/... ORG=...
 	$(RUN) -m hub.publish $(RUN_DIR) --org $(ORG) $(if $(YES),--yes)
 
-bench: .venv/.ready ## measure the built-in language model
+bench: .venv/.ready ## measure the engine and the built-in language model (half an hour, see benchmarks/README.md)
+	$(RUN) -m benchmarks.engine_throughput
 	$(RUN) -m benchmarks.demo_lm --sentences benchmarks/data/unseen_x1.txt --other benchmarks/data/unseen_prose.txt --other assets/stsb/sts-dev.csv --threads 1 --out benchmarks/results/demo_lm.json
 
 style: .venv/.ready ## format and fix

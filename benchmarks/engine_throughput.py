@@ -126,8 +126,8 @@ def main(
     if not cases:
         raise InputError("--only", f"no case of {name} matches {only}", allowed=[case.name for case in chosen.cases])
     alone = Processes()
-    if chosen.device != "cpu":
-        alone(worker.require_gpu, chosen.device)
+    if chosen.device != "cpu" and not alone(worker.has_gpu):
+        raise InputError(f"--preset {name}", "torch finds no CUDA GPU here", hint="use --preset cpu")
     say(f"roofline of {chosen.device} ...")
     roofline = alone(worker.measure_roofline, chosen.device, *chosen.roofline)
     with tempfile.TemporaryDirectory() as folder:

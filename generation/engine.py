@@ -169,7 +169,7 @@ class Engine:
         if not texts:
             return
         places = torch.from_numpy(index).to(logits.device)
-        tokens, log_probs = choose(logits, places, settings, batch.numbers(texts).to(logits.device))
+        tokens, log_probs = choose(logits, places, settings, batch.uniforms(texts).to(logits.device))
         sums = log_probs.double().cpu().numpy()
         for text, token, added in zip(texts, tokens.tolist(), sums, strict=True):
             text.tokens.append(token)
@@ -205,7 +205,9 @@ class Engine:
         rows, length = end - start, rounded(end)
         slots = torch.arange(rows, device=self._device)
         hidden = causal_mask(start, rows, length).to(self._device)
-        level = Level(self._stores.families, slots.new_tensor([number]), length, slots[None], slots, slice(0, rows), hidden)
+        level = Level(
+            self._stores.families, slots.new_tensor([number]), length, slots[None], slots, slice(0, rows), hidden
+        )
         write = Write(self._stores.families, slice(0, rows), slots.new_full((rows,), number), positions)
         run_pass(
             self.model, Pass([write], [level]), np.array(ids[start:end]), np.arange(start, end), np.array([rows - 1])

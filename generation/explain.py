@@ -131,7 +131,9 @@ def explain(directory: Path, text: str) -> Explanation:
     first = FirstText(row_id.source_id, row["text1"])
     seed = text_seed(recipe, row_id.variant, first, label.name, row_id.attempt)
     if seed != row["seed"]:
-        raise RunError(f"{directory}: row {row_id}", f"its seed was {row['seed']} and is {seed}", hint=_changes(manifest))
+        raise RunError(
+            f"{directory}: row {row_id}", f"its seed was {row['seed']} and is {seed}", hint=_changes(manifest)
+        )
     request = Request(*prompts.of(label, first.text, row_id.variant), seed)
 
     from generation.token_trace import Tracer
@@ -154,7 +156,9 @@ def _changes(manifest: Manifest) -> str:
     changed = [f"{name} {was}, now {now.get(name)}" for name, was in manifest.versions.items() if now.get(name) != was]
     if changed:
         return "since the run these have changed: " + "; ".join(changed)
-    return "only float32 on a CPU promises a row's bytes by itself; elsewhere they depend on the batch it was written in"
+    return (
+        "only float32 on a CPU promises a row's bytes by itself; elsewhere they depend on the batch it was written in"
+    )
 
 
 def rendered(explanation: Explanation) -> str:

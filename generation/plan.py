@@ -107,7 +107,7 @@ def _file_lines(recipe: DatasetRecipe, directory: Path, total: int) -> Iterator[
             else ("written before the shards" if config == "sources" else "train and validation, written at the end")
         )
         yield f"  data/{config}/: {count}"
-    yield f"commits: one, atomic, with all files, and the tag v{recipe.version}: python -m hub.publish {directory} --yes"
+    yield f"commits: one, atomic, of all files; tag v{recipe.version}: python -m hub.publish {directory} --yes"
 
 
 def _prompt_lines(recipe: DatasetRecipe, prompts: Prompts, writer: Writer, firsts: Firsts) -> Iterator[str]:

@@ -1,15 +1,16 @@
 """Attention over keys and values that many rows share: each is computed and kept once, whoever reads it.
 
 A *row* is one token of a forward pass: the newest token of a text that is being written, or one token of a prompt that
-is being read. The keys a row sees lie in several *levels*: the beginning its prompt shares with others, the rest of
-its prompt, its own written tokens. A level is read in one matrix product for all its rows; the softmax over the levels
-together is put together from each level's maximum and sum, which is exact:
+is being read. What a row sees lies in several *levels*: the beginning its prompt shares with others, the rest of its
+prompt with what was written after it. A level is read in one matrix product for all its rows; the softmax over the
+levels together is put together from each level's maximum and sums, which is exact:
 
-    m = max over levels of max(s),  out = sum over levels of exp(s - m)·V / sum over levels of sum(exp(s - m))
+    m = max over levels of max(s),  out = sum over levels of exp(s - m)·V / sum over levels of exp(s - m)·1
 
-Nothing a row gets depends on which other rows are there but through the shapes of matrix products. Keys lie from
-position 0 on, lengths are multiples of ``BLOCK``, and a shared entry is read by at least ``FEWEST`` slots: the matrix
-products of oneDNN and MKL then give each row the same bits whatever the batch (docs/engine.md, tested).
+The ones are a column beside the values, so the denominator is summed as the values are: one product at a time, in the
+order of the tokens. Tokens that a row does not see add zeros. So what a row gets does not depend, to the last bit, on
+who else reads the entry or where its own tokens lie in it, as long as the matrix products do the same for every shape:
+MKL and oneDNN do from ``FEWEST`` slots on and for lengths that are multiples of ``BLOCK`` (docs/engine.md, tested).
 """
 
 from contextvars import ContextVar
@@ -34,7 +35,8 @@ def rounded(length: int) -> int:
 class Store:
     """Keys and values of every layer: entries of up to ``length`` tokens, grown on demand.
 
-    A layer's tensors are (entries, key heads, length, head size), made at its first write on that write's device.
+    A layer's keys are (entries, key heads, length, size), its values (entries, key heads, length, size + BLOCK): after
+    the values stands a one, then zeros. They are made at the layer's first write, on that write's device.
     """
 
     def __init__(self, entries: int = 0, length: int = BLOCK):
@@ -49,26 +51,20 @@ class Store:
             self.entries, self.length = entries, length
             for layers in (self.keys, self.values):
                 for layer, old in layers.items():
-                    layers[layer] = self._room(old)
+                    layers[layer] = old.new_zeros(entries, old.shape[1], self.length, old.shape[3])
                     layers[layer][: old.shape[0], :, : old.shape[2]] = old
-
-    def keep(self, entries: Tensor) -> None:
-        """Keep only these entries, in this order; they are numbered from 0 then."""
-        self.entries = len(entries)
-        for layers in (self.keys, self.values):
-            for layer, old in layers.items():
-                layers[layer] = old[entries.to(old.device)]
-
-    def _room(self, like: Tensor) -> Tensor:
-        return like.new_zeros(self.entries, like.shape[-3], self.length, like.shape[-1])
+            for values in self.values.values():
+                values[..., -BLOCK] = 1
 
     def write(self, layer: int, entries: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> None:
         """Put keys and values (N, key heads, size) at (entry, position), both (N,)."""
         if layer not in self.keys:
-            self.keys[layer] = self._room(keys[None].transpose(1, 2))
-            self.values[layer] = self._room(values[None].transpose(1, 2))
+            heads, size = keys.shape[1:]
+            self.keys[layer] = keys.new_zeros(self.entries, heads, self.length, size)
+            self.values[layer] = values.new_zeros(self.entries, heads, self.length, values.shape[2] + BLOCK)
+            self.values[layer][..., -BLOCK] = 1
         self.keys[layer][entries, :, positions] = keys
-        self.values[layer][entries, :, positions] = values
+        self.values[layer][entries, :, positions, : values.shape[2]] = values
 
 
 @dataclass
@@ -172,7 +168,6 @@ def read_levels(queries: Tensor, levels: list[Level], layer: int) -> Tensor:
         score += _spread(level.hidden, score)
         scores.append(score)
         top[level.members] = torch.maximum(top[level.members], _by_row(score.amax(dim=-1), level))
-    total = torch.zeros_like(top)
     out: Tensor | None = None
     for level, score in zip(levels, scores, strict=True):
         values = level.read(level.store.values, layer)
@@ -180,10 +175,9 @@ def read_levels(queries: Tensor, levels: list[Level], layer: int) -> Tensor:
         read = _by_row((weights.to(values.dtype) @ values).float(), level)
         if out is None:
             out = read.new_zeros(rows, heads, read.shape[-1])
-        total[level.members] += _by_row(weights.sum(dim=-1), level)
         out[level.members] += read
     assert out is not None
-    return out.div_(total[..., None])
+    return out[..., :-BLOCK] / out[..., -BLOCK, None]
 
 
 def _by_slot(rows: Tensor, level: Level, key_heads: int) -> Tensor:

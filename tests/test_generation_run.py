@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tiny_lm import make_lm
 
+from benchmarks.generation_memory import make_model
 from generation import first_texts, job, run, versions
 from generation.dataset_run import DatasetRun
 from generation.scratch import Scratch
@@ -245,7 +246,7 @@ def first_texts_whole(lm, tmp_path_factory) -> Path:
     """A run whose first texts the model wrote, in several rounds."""
     directory = tmp_path_factory.mktemp("runs") / "x1x2"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(first_texts, "LEAST", 5)
+        patch.setattr(first_texts, "ROUND", 4)
         generate(lm, directory, *WRITING, recipe=X1X2)
     return directory
 
@@ -265,7 +266,7 @@ def test_first_texts_from_the_model_are_distinct_counted_and_published(first_tex
 
 @pytest.mark.parametrize("lost", ["raw", "sources", "postprocessed"])
 def test_a_lost_file_of_a_finished_run_is_made_again(lost, first_texts_whole, lm, tmp_path, monkeypatch):
-    monkeypatch.setattr(first_texts, "LEAST", 5)
+    monkeypatch.setattr(first_texts, "ROUND", 4)
     out = shutil.copytree(first_texts_whole, tmp_path / "copy")
     manifest = run_dir.require_complete(out)
     (out / manifest.shards(lost)[0].path).unlink()
@@ -276,7 +277,7 @@ def test_a_lost_file_of_a_finished_run_is_made_again(lost, first_texts_whole, lm
 def test_killed_while_first_texts_are_written_it_goes_on_to_the_same_bytes(first_texts_whole, lm, tmp_path):
     out, rounds = tmp_path / "killed", tmp_path / "killed.scratch"
     settings = [word for setting in small(lm, *WRITING) for word in ("--set", setting)]
-    script = "from generation import first_texts, run; from hub import cli; first_texts.LEAST = 5; cli.run(run.app)"
+    script = "from generation import first_texts, run; from hub import cli; first_texts.ROUND = 4; cli.run(run.app)"
     arguments = [sys.executable, "-c", script, str(X1X2), "--out", str(out), *settings]
     killed(arguments, rounds / "round-00001.parquet")
     written = (rounds / "round-00000.parquet").stat().st_mtime_ns
@@ -315,14 +316,16 @@ def few_shot(folder: Path) -> list[str]:
     examples = f"{{kind: file, path: {folder}/gold.tsv, labels: {labels}, description: d, license: l}}"
     return [
         "premise_tokens=[4, 200]",
-        *WRITING,
+        "decoding.max_new_tokens=8",
+        "decoding.top_k=0",
+        "decoding.max_attempts=9",
         "source.limit=6",
         f"few_shot={{shots: [0, 1], sets: 2, examples: {examples}}}",
     ]
 
 
 def test_a_few_shot_run_killed_between_variants_ends_in_the_same_bytes(tmp_path):
-    lm = make_lm(tmp_path / "lm", "llama", max_position_embeddings=1024)
+    lm = make_model(tmp_path / "lm", context=1024)
     more = few_shot(tmp_path)
     manifest = generate(lm, tmp_path / "whole", *more, recipe=NLI)
     counts = manifest.counts

@@ -150,8 +150,8 @@ def test_movie_reviews_are_texts_of_classes_against_one_another():
     assert found.form == "text"
 
 
-@pytest.mark.parametrize("name", ["sts-dino-x2", "auto-nli"])
-def test_without_the_hub_a_recipe_ends_in_one_clear_line(name, tmp_path):
+def test_without_the_hub_a_recipe_ends_in_one_clear_line(tmp_path):
+    name = "auto-nli"
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
     command = [sys.executable, "-m", "generation.run", str(FOLDER / f"{name}.yaml"), "--dry-run"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)

@@ -16,7 +16,6 @@ from transformers.utils import logging as transformers_logging
 from benchmarks.throughput import models, roofline, workloads
 from benchmarks.throughput.baselines import Generator
 from generation.writer import Completion, complete, load_writer
-from hub.errors import InputError
 from hub.memory import peak_rss_mb
 from hub.recipe import LanguageModel
 
@@ -87,10 +86,9 @@ def measure_roofline(device: str, widths: tuple[int, ...], rows: tuple[int, ...]
     return roofline.measure(device, widths, rows)
 
 
-def require_gpu(device: str) -> None:
-    """Raises InputError when this machine has no such device."""
-    if not torch.cuda.is_available():
-        raise InputError(f"device {device}", "torch finds no CUDA GPU here", hint="use --preset cpu")
+def has_gpu() -> bool:
+    """Whether torch finds a CUDA GPU."""
+    return torch.cuda.is_available()
 
 
 def hardware(device: str) -> dict[str, Any]:

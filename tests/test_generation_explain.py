@@ -1,0 +1,125 @@
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from generation import explain
+from generation.job import generate
+from hub.errors import InputError, RunError
+from hub.recipe import DatasetRecipe, Examples, FewShot, Variant
+from hub.recipe_file import load_recipe
+from hub.shards import read_shard
+
+DEMO = Path("recipes/demo/sts-dino-x2.yaml")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """A run of the demo's recipe, small and in two shards."""
+    folder = tmp_path_factory.mktemp("explain")
+    recipe = load_recipe(DEMO, DatasetRecipe, ["source.limit=4", "shard_size=3", "decoding.batch_size=8"])
+    generate(recipe, folder / "run", "a test")
+    return folder / "run"
+
+
+def rows(run: Path, config: str) -> list[dict]:
+    return [row for path in sorted(run.glob(f"data/{config}/*.parquet")) for row in read_shard(path)]
+
+
+def test_every_row_is_written_again_identically(run):
+    for config in ("raw", "rejected"):
+        for row in rows(run, config)[:5]:
+            found = explain.explain(run, f"{row['source_id']}/{row['target']}/{row['attempt']}")
+            assert found.differences == []
+            assert found.row["text2"] == row["text2"] == found.traced == found.regenerated.text
+
+
+def test_the_steps_are_the_formula(run):
+    row = next(row for row in rows(run, "raw") if row["target"] == "0")
+    found = explain.explain(run, f"{row['source_id']}/0/{row['attempt']}")
+    steps = found.steps
+    assert any(step.delta < 0 and step.alpha < 1 for step in steps)
+    for step in steps:
+        assert step.delta == pytest.approx(step.own - step.counter)
+        assert step.alpha == pytest.approx(max(math.exp(100 * min(step.delta, 0)), 0.01), rel=1e-3)
+        assert 0 < step.debiased <= step.sampled <= 1 + 1e-6
+    mean = sum(math.log(step.own) for step in steps) / len(steps)
+    assert mean == pytest.approx(row["log_prob"], rel=1e-4)
+
+
+def test_without_counter_prompts_nothing_is_debiased(run):
+    row = next(row for row in rows(run, "raw") if row["target"] == "1")
+    for step in explain.explain(run, f"{row['source_id']}/1/{row['attempt']}").steps:
+        assert (step.counter, step.delta, step.alpha) == (None, None, 1.0)
+        assert step.debiased == pytest.approx(step.own)
+
+
+def test_the_command_prints_prompts_and_tokens_and_says_identical(run):
+    row = next(row for row in rows(run, "raw") if row["target"] == "0")
+    name = f"{row['source_id']}/0/{row['attempt']}"
+    result = CliRunner().invoke(explain.app, [str(run), name])
+    assert result.exit_code == 0, result.output
+    assert f'completely different topics.\nSentence 1: "{row["text1"]}"\nSentence 2: "' in result.stdout
+    assert f'the same thing.\nSentence 1: "{row["text1"]}"\nSentence 2: "' in result.stdout
+    assert "identical" in result.stderr
+    machine = json.loads(CliRunner().invoke(explain.app, [str(run), name, "--json"]).stdout)
+    assert machine["identical"] is True
+    assert machine["row"]["seed"] == row["seed"]
+
+
+def test_control_characters_of_a_model_do_not_reach_the_terminal(run):
+    row = rows(run, "raw")[0]
+    found = explain.explain(run, f"{row['source_id']}/{row['target']}/{row['attempt']}")
+    evil = "\x1b[2J\u202e\x07\r"
+    step = found.steps[0].__class__(**{**found.steps[0].__dict__, "token": evil})
+    shown = explain.rendered(
+        explain.Explanation(found.row_id, "raw", {"text2": evil}, found.request, [step], evil, found.regenerated)
+    )
+    assert not set(shown) & set(evil) - set("[2J")
+
+
+def test_a_row_that_comes_out_otherwise_is_told(run, tmp_path):
+    changed = tmp_path / "run"
+    shutil.copytree(run, changed)
+    row, path = rows(run, "raw")[0], sorted(changed.glob("data/raw/*.parquet"))[0]
+    table = pq.read_table(path)
+    forged = [{**entry, "text2": "forged"} if i == 0 else entry for i, entry in enumerate(table.to_pylist())]
+    pq.write_table(table.from_pylist(forged, schema=table.schema), path)
+    name = f"{row['source_id']}/{row['target']}/{row['attempt']}"
+    result = CliRunner().invoke(explain.app, [str(changed), name])
+    assert isinstance(result.exception, RunError)
+    assert result.exception.exit_code == 1
+    assert "cannot be written again: text2 was 'forged'" in str(result.exception)
+
+
+@pytest.mark.parametrize("name", ["000000", "000000/2/0", "000000/1/x", "000000/1/0/5shot-0", "/1/0"])
+def test_a_malformed_id_is_told_what_is_allowed(run, name):
+    with pytest.raises(InputError, match=r"allowed: SOURCE_ID/TARGET/ATTEMPT with TARGET 1 \| 0.5 \| 0"):
+        explain.explain(run, name)
+
+
+def test_a_label_may_hold_the_separator_and_few_shot_rows_name_their_set():
+    sts = load_recipe(
+        DEMO, DatasetRecipe, ["labels.0.name=a/b", "labels.1.counter_labels=[]", "labels.2.counter_labels=[]"]
+    )
+    assert explain.parse_row_id("x/000012/a/b/3", sts) == explain.RowId("x/000012", "a/b", 3, Variant(None, 0))
+    examples = Examples(kind="file", path="x.tsv", labels={"1": "1", "0.5": "2", "0": "3"}, description="", license="")
+    few_shot = load_recipe(DEMO, DatasetRecipe).model_copy(
+        update={"few_shot": FewShot(shots=(0, 5), sets=2, examples=examples)}
+    )
+    row_id = explain.parse_row_id("000012/0.5/3/5shot-1", few_shot)
+    assert row_id == explain.RowId("000012", "0.5", 3, Variant(5, 1))
+    assert str(row_id) == "000012/0.5/3/5shot-1"
+    with pytest.raises(InputError, match="0shot-0, 5shot-0, 5shot-1"):
+        explain.parse_row_id("000012/0.5/3/5shot-2", few_shot)
+
+
+def test_an_unknown_row_and_no_run(run, tmp_path):
+    with pytest.raises(InputError, match="stands neither in raw nor in rejected"):
+        explain.explain(run, "000099/1/0")
+    with pytest.raises(InputError, match="is no run directory"):
+        explain.explain(tmp_path, "000000/1/0")
