@@ -37,7 +37,7 @@ ALLOWED = 0.15
 def main(
     repeats: Annotated[int, typer.Option(min=1, help="How often, with other seeds")] = 5,
     firsts: Annotated[int, typer.Option(min=64, help="First texts of the real run")] = 300,
-    recipe: Annotated[list[Path], typer.Option(help="Recipes; repeatable")] = RECIPES,  # noqa: B006 - only read
+    recipe: Annotated[list[Path], typer.Option(help="Recipes; repeatable")] = RECIPES,
     out: Annotated[Path, typer.Option(help="JSON file")] = Path("benchmarks/results/estimate_accuracy.json"),
 ) -> None:
     """Predict, measure, compare, write a JSON file."""

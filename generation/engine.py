@@ -78,6 +78,7 @@ class Engine:
         if self._plain:
             yield from self._stream_plain(self._plain, queue, settings, rows)
             return
+        self._stores.texts = [Store()]  # grown ones change sums in their last bits: a stream begins as a fresh engine
         self._read_families(prefixes)
         batch = self._empty_batch()
         while queue or batch.texts:

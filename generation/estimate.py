@@ -22,7 +22,7 @@ from generation import pairs
 from generation.attempts import write_pairs
 from generation.dataset_run import DatasetRun
 from generation.first_texts import prepare
-from generation.plan import survey
+from generation.plan import NOT_YET, survey
 from generation.prompts import Prompts, load_prompts
 from generation.scratch import Scratch
 from generation.sources import FirstText
@@ -135,13 +135,14 @@ def estimate(recipe: DatasetRecipe, clock: Clock = time.monotonic) -> Estimate:
 
         torch.set_num_threads(recipe.model.threads)
     writer, prompts = load_writer(recipe.model), load_prompts(recipe)
+    pilot(writer, prompts, recipe, [FirstText("warm-up", NOT_YET)], recipe.variants[0], clock)  # first calls are slow
     total, firsts, first_seconds = _first_texts(recipe, writer, prompts, clock)
     shots = list(dict.fromkeys(variant.shots for variant in recipe.variants))
     pilots = {}
     for number, count in enumerate(shots):
         say(f"pilot{f' with {count} examples' if count is not None else ''} ...")
         variant = next(variant for variant in recipe.variants if variant.shots == count)
-        pilots[count] = pilot(writer, prompts, recipe, firsts[number :: len(shots)], variant, clock)
+        pilots[count] = pilot(writer, prompts, recipe, firsts[number :: len(shots)] or firsts[:1], variant, clock)
     return predict(recipe, total, pilots, first_seconds)
 
 
@@ -175,13 +176,10 @@ def _first_texts(
     limit = recipe.source.limit or 0
     few = recipe.model_copy(update={"source": recipe.source.model_copy(update={"limit": min(ROWS, limit)})})
     with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder, "pilot")
         manifest = Manifest(kind="dataset", name=few.name, version=few.version, fingerprint="pilot")
-        manifest = run_dir.begin(Path(folder, "pilot"), manifest, resolved(few))
-        run, scratch, started = (
-            DatasetRun(Path(folder, "pilot"), few, manifest),
-            Scratch(Path(folder, "pilot"), ""),
-            clock(),
-        )
+        run = DatasetRun(directory, few, run_dir.begin(directory, manifest, resolved(few)))
+        scratch, started = Scratch(directory, ""), clock()
         found = prepare(run, scratch, writer, prompts)
         seconds = clock() - started
         firsts_written = [first for block in range(found.blocks) for first in found.block(block)]

@@ -1,19 +1,20 @@
 """How a row came about: python -m generation.explain RUN_DIR SOURCE_ID/TARGET/ATTEMPT
 
 Prints the prompt, the counter-prompts and, for every token, its probability under the own prompt, under the best
-counter-prompt, after debiasing and after top-k and top-p. Then the engine writes the row again: it must be the same.
+counter-prompt, after debiasing and after top-k and top-p. Then the engine writes the row again: text and outcome must
+be the same, and the statistics but for rounding.
 
 The id of a row are its columns: source_id, target and attempt, e.g. 000014/0.5/1; with few-shot examples also the
 shot count of the config and example_set, e.g. 000014/entailment/0/20shot-3.
 """
 
 import json
+import math
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import typer
 from transformers.utils import logging as transformers_logging
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 app = cli.new_app(__doc__)
 Row = dict[str, Any]
+PROBLEMS = ("not_closed", "line_break", "empty")  # of a completion by itself
+ROUNDING = 1e-4  # nats: sums of log-probabilities differ in their last bits with the batch they were made in
 
 
 @dataclass(frozen=True)
@@ -65,15 +68,19 @@ class Explanation:
 
     @property
     def differences(self) -> list[str]:
-        """Where the row cannot be written again; empty: it is identical."""
+        """Where the row cannot be written again; empty: it is identical (statistics up to ``ROUNDING``)."""
         row, now = self.row, self.regenerated
+        problem = row.get("reason") if row.get("reason") in PROBLEMS else None  # the others are found by sifting
         found = {
             "text2": (row["text2"], now.text),
             "text2, token by token": (row["text2"], self.traced),
-            "log_prob": (row["log_prob"], _float32(now.log_prob)),
-            "margin": (row["margin"], _float32(now.margin)),
+            "problem": (problem, now.problem),
+            "log_prob": (row["log_prob"], now.log_prob),
+            "margin": (row["margin"], now.margin),
         }
-        return [f"{name} was {was!r} and is {is_now!r}" for name, (was, is_now) in found.items() if was != is_now]
+        return [
+            f"{name} was {was!r} and is {is_now!r}" for name, (was, is_now) in found.items() if not _same(was, is_now)
+        ]
 
 
 def parse_row_id(text: str, recipe: DatasetRecipe) -> RowId:
@@ -145,9 +152,11 @@ def explain(directory: Path, text: str) -> Explanation:
     return Explanation(row_id, config, row, request, steps, traced, regenerated)
 
 
-def _float32(value: float | None) -> float | None:
-    """A number as the row's column holds it."""
-    return None if value is None else float(np.float32(value))
+def _same(was: object, is_now: object) -> bool:
+    """Equality; of numbers up to rounding."""
+    if isinstance(was, float) and isinstance(is_now, float):
+        return math.isclose(was, is_now, rel_tol=ROUNDING, abs_tol=ROUNDING)
+    return was == is_now
 
 
 def _changes(manifest: Manifest) -> str:

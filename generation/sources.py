@@ -111,12 +111,6 @@ def text_problem(text: str, length: tuple[int, int] | None, count_tokens: CountT
     return None
 
 
-def given_texts(recipe: DatasetRecipe, count_tokens: CountTokens) -> tuple[list[FirstText], dict[str, int]]:
-    """All usable first texts of a recipe at once, and the rows passed over by reason. See ``GivenTexts``."""
-    given = GivenTexts(recipe, count_tokens)
-    return list(given), dict(sorted(given.skipped.items()))
-
-
 def _numbered_texts(source: Source) -> Iterator[tuple[str, str]]:
     """(source id, text) of every cell, row by row, the columns of a row side by side."""
     for split, rows in source_rows(source):

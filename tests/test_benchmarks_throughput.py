@@ -42,7 +42,7 @@ def test_random_models_stop_as_told(tiny):
 
 
 def test_all_ways_write_the_same_texts(tiny):
-    engine, batched, original = (worker.measure(trial(tiny, way)) for way in ("engine", "batched", "original"))
+    engine, batched, original = (worker.measure(trial(tiny, way, 3)) for way in ("engine", "batched", "original"))
     assert engine.texts == batched.texts == original.texts
     assert engine.accepted == batched.accepted == original.accepted
     assert engine.useful_gflop == pytest.approx(original.useful_gflop)
@@ -135,4 +135,4 @@ def test_the_gpu_preset_says_that_there_is_no_gpu():
     assert isinstance(result.exception, InputError)
     assert "no CUDA GPU" in str(result.exception)
     unknown = CliRunner().invoke(engine_throughput.app, ["--preset", "tpu"])
-    assert "allowed: cpu, quick, h200" in str(unknown.exception)
+    assert "allowed: cpu, trial, quick, h200" in str(unknown.exception)

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from generation.sources import SeenTexts, given_texts
+from generation.sources import FirstText, GivenTexts, SeenTexts
 from hub.errors import InputError
 from hub.recipe import DatasetRecipe
 from hub.recipe_file import load_recipe
@@ -19,6 +19,11 @@ X2 = "recipes/demo/sts-dino-x2.yaml"
 def recipe(path, column="[text]", **more) -> DatasetRecipe:
     overrides = [f"source.path={path}", f"source.columns={column}", *(f"{key}={value}" for key, value in more.items())]
     return load_recipe(Path(X2), DatasetRecipe, overrides)
+
+
+def given_texts(recipe: DatasetRecipe, count_tokens) -> tuple[list[FirstText], dict[str, int]]:
+    given = GivenTexts(recipe, count_tokens)
+    return list(given), dict(sorted(given.skipped.items()))
 
 
 def texts(found) -> list[str]:

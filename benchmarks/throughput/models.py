@@ -24,6 +24,14 @@ from transformers.models.auto.configuration_auto import AutoConfig
 SHAPES: dict[str, dict[str, Any]] = {
     "gpt2-124m": {"model_type": "gpt2"},  # GPT-2 small is the default of its config class
     "gpt2-xl": {"model_type": "gpt2", "n_embd": 1600, "n_layer": 48, "n_head": 25},
+    "llama-5m": {  # the demo's model, with words enough to write
+        "model_type": "llama",
+        "vocab_size": 8192,
+        "hidden_size": 256,
+        "intermediate_size": 704,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+    },
     "llama-27m": {
         "model_type": "llama",
         "vocab_size": 32_000,
