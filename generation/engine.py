@@ -78,7 +78,6 @@ class Engine:
         if self._plain:
             yield from self._stream_plain(self._plain, queue, settings, rows)
             return
-        self._stores.texts = [Store()]  # grown ones change sums in their last bits: a stream begins as a fresh engine
         self._read_families(prefixes)
         batch = self._empty_batch()
         while queue or batch.texts:
@@ -146,16 +145,16 @@ class Engine:
         if going or batch.fresh:
             now, ids, positions, wanted = batch.next_pass()
             logits = run_pass(self.model, now, ids, positions, wanted)
-            rows = sum(len(text.prompts) for text in going)
+            rows = sum(len(text.rows) for text in going)
             for place, prompt in enumerate(batch.fresh):
                 prompt.logits = logits[rows + place].clone()
             batch.fresh = []
             self._advance(batch, going, logits[:rows], _row_index(going), settings)
         starting = [text for text in batch.texts if not text.tokens]
         if starting:
-            distinct = list({id(prompt): prompt for text in starting for prompt in text.prompts}.values())
+            distinct = list({id(row.prompt): row.prompt for text in starting for row in text.rows}.values())
             place = {id(prompt): number for number, prompt in enumerate(distinct)}
-            index = _padded([[place[id(prompt)] for prompt in text.prompts] for text in starting])
+            index = _padded([[place[id(row.prompt)] for row in text.rows] for text in starting])
             logits = torch.stack([prompt.logits for prompt in distinct if prompt.logits is not None])
             self._advance(batch, starting, logits, index, settings)
         done, batch.texts = self._split(batch, settings)
@@ -282,8 +281,8 @@ def _row_index(texts: list[Text]) -> np.ndarray:
     """The rows (B, 1 + K) of texts whose rows stand one after the other."""
     rows, first = [], 0
     for text in texts:
-        rows.append(list(range(first, first + len(text.prompts))))
-        first += len(text.prompts)
+        rows.append(list(range(first, first + len(text.rows))))
+        first += len(text.rows)
     return _padded(rows)
 
 

@@ -25,6 +25,7 @@ from transformers import AttentionInterface
 NAME = "sts_dino_shared"
 BLOCK = 16  # tokens: lengths of stores and levels are multiples of it
 FEWEST = 8  # slots of a shared entry
+ROWS = 32  # rows of a pass come in multiples of it
 
 
 def rounded(length: int) -> int:
@@ -55,6 +56,22 @@ class Store:
                     layers[layer][: old.shape[0], :, : old.shape[2]] = old
             for values in self.values.values():
                 values[..., -BLOCK] = 1
+
+    def reserve(self, entries: int, length: int) -> None:
+        """Grow, by half at least, if there is no room for so many entries of so many tokens."""
+        if entries > self.entries or length > self.length:
+            self.grow(max(self.entries, entries * 3 // 2 + BLOCK), length)
+
+    def copy(self, entries: Tensor, source: "Store", sources: Tensor, start: int) -> None:
+        """Fill entries with the tokens of the source's entries from ``start`` on, as many as there are and fit."""
+        end = min(start + self.length, source.length)
+        for ours, theirs in ((self.keys, source.keys), (self.values, source.values)):
+            for layer, kept in theirs.items():
+                if layer not in ours:
+                    ours[layer] = kept.new_zeros(self.entries, kept.shape[1], self.length, kept.shape[3])
+                    if ours is self.values:
+                        ours[layer][..., -BLOCK] = 1
+                ours[layer][entries, :, : end - start] = kept[sources, :, start:end]
 
     def write(self, layer: int, entries: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> None:
         """Put keys and values (N, key heads, size) at (entry, position), both (N,)."""
@@ -207,19 +224,27 @@ def causal_mask(seen: int, rows: int, length: int) -> Tensor:
 
 
 def run_pass(model: Any, now: Pass, ids: np.ndarray, positions: np.ndarray, wanted: np.ndarray) -> Tensor:
-    """Logits (rows wanted, V) of a pass over rows with these token ids and positions, all (M,)."""
+    """Logits (rows wanted, V) of a pass over rows with these token ids and positions, all (M,).
+
+    Rows without a meaning fill the pass up to a multiple of ``ROWS``: kernels are made anew for every number of rows.
+    """
     device = model.get_input_embeddings().weight.device
     token = CURRENT.set(now)
     try:
         output = model(
-            input_ids=torch.from_numpy(ids)[None].to(device),
-            position_ids=torch.from_numpy(positions)[None].to(device),
+            input_ids=torch.from_numpy(_filled(ids))[None].to(device),
+            position_ids=torch.from_numpy(_filled(positions))[None].to(device),
             use_cache=False,
-            logits_to_keep=torch.from_numpy(wanted).to(device),
+            logits_to_keep=torch.from_numpy(_filled(wanted)).to(device),
         )
     finally:
         CURRENT.reset(token)
-    return output.logits[0]
+    return output.logits[0, : len(wanted)]
+
+
+def _filled(numbers: np.ndarray) -> np.ndarray:
+    """Zeros up to the next multiple of ROWS."""
+    return np.pad(numbers, (0, -len(numbers) % ROWS))
 
 
 AttentionInterface.register(NAME, attend)
