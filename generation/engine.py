@@ -45,11 +45,11 @@ class Engine:
         config = model.config.get_text_config()
         self.context = min(int(getattr(config, "max_position_embeddings", 0) or 0), window(config))
         self.vocabulary = int(config.vocab_size)
-        self._closes, self._breaks = self._stop_tables()
-        self._plain = None if shared and can_share(model) else PlainDecoding(model, self._closes | self._breaks)
+        self.closes, self.breaks = self._stop_tables()
+        self._plain = None if shared and can_share(model) else PlainDecoding(model, self.closes | self.breaks)
         self._stores = Stores()
         self._family_ids: list[Ids] = []
-        self._encode = lru_cache(maxsize=4096)(self._encoded)
+        self.encode = lru_cache(maxsize=4096)(self._encoded)
 
     @classmethod
     def load(cls, name: str, revision: str | None, dtype: str, device: str, **more: Any) -> "Engine":
@@ -180,7 +180,7 @@ class Engine:
         done, going = list[Text](), list[Text]()
         for text in batch.texts:
             last = text.tokens[-1]
-            ended = self._closes[last] or self._breaks[last] or len(text.tokens) == settings.max_new_tokens
+            ended = self.closes[last] or self.breaks[last] or len(text.tokens) == settings.max_new_tokens
             (done if ended else going).append(text)
         return done, going
 
@@ -241,7 +241,7 @@ class Engine:
         return str(self.tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True))
 
     def _checked(self, prompt: str, settings: Settings) -> Ids:
-        ids = self._encode(prompt)
+        ids = self.encode(prompt)
         if self.context and len(ids) + settings.max_new_tokens > self.context:
             raise InputError(
                 f"prompt {prompt[:60]!r}...",
@@ -260,7 +260,7 @@ class Engine:
         return closes, breaks & ~closes
 
     def _finish(self, tokens: list[int], log_probs: np.ndarray) -> Completion:
-        closed = bool(self._closes[tokens[-1]])
+        closed = bool(self.closes[tokens[-1]])
         decoded = self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         text = decoded.split(QUOTE)[0]
         means = (log_probs / len(tokens)).tolist()

@@ -30,7 +30,10 @@ _MODEL_FILES = (".json", ".safetensors", ".txt", ".model", ".jinja")
 
 
 def generate(recipe: DatasetRecipe, directory: Path, command: str) -> Manifest:
-    """Make or finish the run in ``directory``; a finished run is left as it is. Call it with the directory locked."""
+    """Make or finish the run in ``directory``; a finished run is left as it is. Call it with the directory locked.
+
+    ``command`` is kept from the first start: a resumed run may be asked for in other words and ends in the same bytes.
+    """
     inputs = input_hashes(recipe)
     manifest = Manifest(
         kind="dataset",
@@ -47,6 +50,7 @@ def generate(recipe: DatasetRecipe, directory: Path, command: str) -> Manifest:
     scratch = Scratch(directory, _scratch_key(manifest))
     if not manifest.provenance:  # a fresh start trusts nothing that an earlier run left
         scratch.clear()
+    command = manifest.provenance.get("command", command)
     _use_threads(recipe.model)
     writer = load_writer(recipe.model, directory)
     run, prompts = DatasetRun(directory, recipe, manifest), load_prompts(recipe)

@@ -57,7 +57,8 @@ def main(
         print(estimate(recipe) if pilot else plan(recipe, directory))
         return
     with run_dir.locked(directory):
-        manifest = generate(recipe, directory, f"python -m generation.run {recipe_path}")
+        command = cli.command_line("generation.run", recipe_path, limit, settings)
+        manifest = generate(recipe, directory, command)
     print(json.dumps({"directory": str(directory), **manifest.counts}, ensure_ascii=False))
 
 

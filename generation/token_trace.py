@@ -55,7 +55,7 @@ class Tracer:
             logits = torch.stack([reader[0] for reader in readers])
             step = self._step(logits.float().log_softmax(dim=-1)[None], settings, float(uniforms(seed, number)[0]))
             steps.append(step)
-            if self._slow._closes[step.token_id] or self._slow._breaks[step.token_id]:
+            if self._slow.closes[step.token_id] or self._slow.breaks[step.token_id]:
                 break
             readers = [self._next(cache, step.token_id) for _, cache in readers]
         decoded = self._slow.tokenizer.decode(
@@ -95,7 +95,7 @@ class Tracer:
     def _read(self, prompt: str) -> tuple[Tensor, DynamicCache]:
         """Next-token logits (V,) of a prompt and its cache."""
         cache = DynamicCache(config=self._model.config)
-        return self._logits(list(self._slow._encode(prompt)), cache), cache
+        return self._logits(list(self._slow.encode(prompt)), cache), cache
 
     def _next(self, cache: DynamicCache, token: int) -> tuple[Tensor, DynamicCache]:
         return self._logits([token], cache), cache

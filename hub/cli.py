@@ -4,6 +4,7 @@ Results go to stdout, talk and progress to stderr. Exit codes: 0 done, 1 failed 
 """
 
 import errno
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +32,15 @@ def new_app(help_text: str) -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
+
+
+def command_line(module: str, recipe: Path, limit: int | None, settings: list[str]) -> str:
+    """The command that makes an artefact, quoted for a shell: all that decides its bytes, no path of this machine."""
+    options = ["--limit", str(limit)] if limit is not None else []
+    for setting in settings:
+        options += ["--set", setting]
+    path = recipe.name if recipe.is_absolute() else recipe.as_posix()
+    return shlex.join(["python", "-m", module, path, *options])
 
 
 def say(message: str) -> None:

@@ -4,8 +4,10 @@
 Both print as one message that names the place, what was found, what is allowed and what to do next.
 """
 
+import copyreg
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class StsDinoError(Exception):
@@ -21,6 +23,10 @@ class StsDinoError(Exception):
             parts.append(hint)
         self.place = str(place)
         super().__init__("; ".join(parts))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Rebuilt from the finished message, so that it comes back whole from a worker process."""
+        return copyreg.__newobj__, (type(self), *self.args), {"place": self.place}
 
 
 class InputError(StsDinoError):

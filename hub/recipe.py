@@ -3,6 +3,7 @@
 ``hub.recipe_file`` reads them; the sections of a dataset recipe stand in ``hub.recipe_sections``.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -10,6 +11,7 @@ from pydantic import Field, model_validator
 
 from hub.errors import nearest
 from hub.recipe_sections import (
+    NLI_LABELS,
     QUOTE,
     X1,
     Decoding,
@@ -27,6 +29,7 @@ from hub.recipe_sections import (
 )
 
 __all__ = [
+    "NLI_LABELS",
     "QUOTE",
     "X1",
     "DatasetRecipe",
@@ -60,6 +63,12 @@ def config_name(base: str, shots: int | None) -> str:
     return base if shots is None else f"{base}-{shots}shot"
 
 
+def _choices(found: str, allowed: Sequence[str]) -> str:
+    """What is allowed instead of ``found``, and what may have been meant."""
+    guess = nearest(found, allowed)
+    return f"allowed: {', '.join(allowed)}" + (f"; did you mean {guess!r}?" if guess else "")
+
+
 class DatasetRecipe(Strict):
     """Everything that decides the bytes of one published dataset."""
 
@@ -86,16 +95,15 @@ class DatasetRecipe(Strict):
         if len(set(names)) != len(names):
             raise ValueError(f"labels: two labels share a name: {names}")
         for label in self.labels:
+            others = [name for name in names if name != label.name]
             for counter in label.counter_labels:
-                if counter not in names or counter == label.name:
-                    guess = nearest(counter, names)
-                    raise ValueError(
-                        f"labels.{label.name}.counter_labels: unknown counter-label {counter!r}; "
-                        f"allowed: {[n for n in names if n != label.name]}"
-                        + (f"; did you mean {guess!r}?" if guess else "")
-                    )
+                if counter not in others:
+                    problem = f"labels.{label.name}.counter_labels: unknown counter-label {counter!r}"
+                    raise ValueError(f"{problem}; {_choices(counter, others)}")
             if self.form == "sts" and label.score is None:
                 raise ValueError(f"labels.{label.name}: the sts form needs a score for every label")
+            if self.form == "nli" and label.name not in NLI_LABELS:
+                raise ValueError(f"labels.{label.name}: no label of the nli form; {_choices(label.name, NLI_LABELS)}")
         if self.form == "nli" and not {"entailment", "contradiction"} <= set(names):
             raise ValueError("labels: the nli form needs the labels entailment and contradiction")
         return self

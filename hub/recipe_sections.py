@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 X1 = "<X1>"
 QUOTE = '"'
+NLI_LABELS = ("entailment", "neutral", "contradiction")  # SNLI's and MultiNLI's order
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]+([.-][a-z0-9]+)*$", max_length=96)]
 Version = Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
@@ -46,6 +47,7 @@ class Source(Strict):
             raise ValueError(f"a source of kind {self.kind} needs {', '.join(missing)}")
         if self.kind == "model" and self.share < 1:
             raise ValueError("share chooses among rows that are read, but the model writes these: set limit alone")
+        _check_parts(self)
         return self
 
 
@@ -162,7 +164,18 @@ class Examples(Strict):
         missing = [key for key in needed if getattr(self, key) is None]
         if missing:
             raise ValueError(f"examples of kind {self.kind} need {', '.join(missing)}")
+        _check_parts(self)
         return self
+
+
+def _check_parts(origin: Source | Examples) -> None:
+    """Raise ValueError for ``config`` or ``splits`` where there is one file, or no data, to read."""
+    if origin.kind == "hub" and origin.path is None:
+        return
+    for key in ("config", "splits"):
+        if getattr(origin, key) != type(origin).model_fields[key].default:
+            reads = "the model writes these texts" if origin.kind == "model" else "one file is read, whole"
+            raise ValueError(f"{key} names parts of a Hub dataset, but {reads}: remove {key}")
 
 
 class FewShot(Strict):

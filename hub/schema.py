@@ -12,9 +12,8 @@ import datasets
 import pyarrow as pa
 from datasets import ClassLabel, Value
 
-from hub.recipe import DatasetRecipe
+from hub.recipe import NLI_LABELS, DatasetRecipe
 
-NLI_LABELS = ("entailment", "neutral", "contradiction")
 SPLITS = ("train", "validation", "test")
 
 

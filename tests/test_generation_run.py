@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -182,6 +183,21 @@ def test_a_source_that_changed_under_an_unfinished_run_is_refused(lm, tmp_path):
     interrupted(lm, out).keep([FirstText("000000", "Something else.")], 4, {})
     with pytest.raises(InputError, match=r"x1.tsv: gives other first texts than when this run began; pin"):
         generate(lm, out)
+
+
+def test_the_command_of_the_first_start_is_kept(whole, lm, tmp_path):
+    out = tmp_path / "run"
+    interrupted(lm, out)
+    job.generate(load_recipe(X2, DatasetRecipe, small(lm)), out, "the same recipe in other words")
+    assert digests(out) == digests(whole)
+
+
+def test_the_manifest_names_the_whole_command(lm, tmp_path):
+    out = tmp_path / "run"
+    subprocess.run([*command(lm, out), "--limit", "8"], check=True, capture_output=True)
+    said = shlex.split(run_dir.require_complete(out).provenance["command"])
+    settings = [word for setting in small(lm) for word in ("--set", setting)]
+    assert said == ["python", "-m", "generation.run", str(X2), "--limit", "8", *settings]
 
 
 def test_a_run_begun_by_other_code_is_not_finished_by_ours(whole, lm, tmp_path, monkeypatch):

@@ -111,6 +111,26 @@ def test_few_shot_sections_that_cannot_work(change, message):
     assert message in refused(NLI, DatasetRecipe, FEW_SHOT, change)
 
 
+@pytest.mark.parametrize(
+    ("path", "change", "message"),
+    [
+        (
+            NLI,
+            "labels.0.name=entails",
+            "labels.entails: no label of the nli form; allowed: entailment, neutral, contra",
+        ),
+        (NLI, "labels.1.name=contradicts", "did you mean 'contradiction'"),
+        (X2, "labels.1.counter_labels=['0.55']", "unknown counter-label '0.55'; allowed: 1, 0"),
+        (X2, "source.splits=[train, test]", "splits names parts of a Hub dataset, but one file is read, whole: remove"),
+        (X2, "source.config=plain", "config names parts of a Hub dataset"),
+        (Path("recipes/demo/sts-dino-x1x2.yaml"), "source.splits=[test]", "but the model writes these texts"),
+        (NLI, FEW_SHOT.replace("kind: file", "kind: file, splits: [test]"), "few_shot.examples: splits names parts"),
+    ],
+)
+def test_keys_and_names_that_nothing_reads(path, change, message):
+    assert message in refused(path, DatasetRecipe, change)
+
+
 def test_every_shot_count_but_0_has_all_sets():
     recipe = load_recipe(NLI, DatasetRecipe, [FEW_SHOT, "few_shot.sets=3"])
     assert [(variant.shots, variant.example_set) for variant in recipe.variants] == [(0, 0), (5, 0), (5, 1), (5, 2)]

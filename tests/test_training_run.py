@@ -14,7 +14,7 @@ from hub.cli import run
 from hub.errors import InputError, RunError
 from hub.recipe import ModelRecipe
 from hub.recipe_file import load_recipe
-from hub.run_dir import changed_files, locked, require_complete
+from hub.run_dir import begin, changed_files, locked, require_complete
 from hub.schema import TRIPLET
 from training.checkpoints import is_whole, mark_whole, newest_whole
 from training.job import planned_steps, prepare
@@ -96,6 +96,15 @@ def test_a_damaged_file_is_made_again(trained):
     main(trained / "recipe.yaml", out=trained / "out")
     assert weights.read_bytes() == good
     assert require_complete(trained / "out")
+
+
+def test_an_unfinished_run_of_other_versions_is_refused(trained):
+    out = trained / "begun"
+    job = prepare(trained / "recipe.yaml", out, None, [])
+    assert {"python", "torch", "transformers"} <= job.manifest().versions.keys()
+    begin(out, job.manifest().model_copy(update={"versions": {**job.manifest().versions, "torch": "1.0"}}), "recipe")
+    with pytest.raises(InputError, match=r"begun by other versions \(torch 1.0, now "):
+        main(trained / "recipe.yaml", out=out)
 
 
 def test_a_second_process_is_refused(trained):

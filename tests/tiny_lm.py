@@ -25,15 +25,24 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def make_lm(directory: Path, kind: str = "llama", seed: int = 0, **changes: object) -> Path:
-    """Write a random two-layer model of an architecture (llama, gpt2, opt, qwen3) to ``directory``."""
+    """Write a random two-layer model of an architecture (llama, gpt2, opt, qwen3, bloom ...) to ``directory``."""
     tokenizer = make_tokenizer()
     sizes = {
         "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 256},
         "opt": {"hidden_size": 32, "word_embed_proj_dim": 32, "ffn_dim": 64},
+        "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 2},
+        "gpt_neo": {
+            "hidden_size": 32,
+            "num_layers": 2,
+            "num_heads": 2,
+            "attention_types": [[["global", "local"], 1]],
+            "window_size": 8,
+            "max_position_embeddings": 256,
+        },
     }.get(kind, {"hidden_size": 32, "intermediate_size": 64})
-    if kind != "gpt2":
+    if kind not in ("gpt2", "bloom", "gpt_neo"):
         sizes |= {"num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 256}
-    if kind in ("llama", "qwen3"):
+    if kind in ("llama", "qwen3", "mistral", "gemma2"):
         sizes |= {"num_key_value_heads": 2, "head_dim": 16}
     ends = {"eos_token_id": 0, "pad_token_id": 0, "bos_token_id": 0}
     config = AutoConfig.for_model(kind, vocab_size=len(tokenizer), **sizes | ends | changes)

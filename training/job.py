@@ -1,7 +1,9 @@
 """A training job: the recipe with everything it needs read and checked, before anything is written."""
 
 import math
+import sys
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from sentence_transformers import SentenceTransformerTrainingArguments
@@ -15,6 +17,8 @@ from training.data import TrainingSet, load_all
 from training.losses import check_loss
 from training.models import Base, build_student, find_base
 from training.trainer import validation_evaluator
+
+LIBRARIES = ("torch", "transformers", "sentence-transformers", "datasets", "accelerate")
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class Job:
             version=self.recipe.version,
             fingerprint=fingerprint(self.recipe, inputs),
             inputs=inputs,
+            versions={"python": sys.version.split()[0], **{library: version(library) for library in LIBRARIES}},
         )
 
 

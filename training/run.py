@@ -7,16 +7,13 @@ newest whole checkpoint; finished, it is not trained again.
 """
 
 import shutil
-import sys
 import time
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
-from hub.cli import DryRunOption, LimitOption, OutOption, RecipeArgument, SetOption, new_app, run, say
+from hub.cli import DryRunOption, LimitOption, OutOption, RecipeArgument, SetOption, command_line, new_app, run, say
 from hub.errors import RunError
 from hub.recipe_file import resolved
 from hub.run_dir import Manifest, begin, locked, write_manifest
@@ -28,7 +25,6 @@ from training.publication import describe_files, disk_errors, move_into_place, w
 from training.trainer import StudentTrainer, make_trainer
 
 app = new_app("Train a sentence encoder from a model recipe.")
-LIBRARIES = ("torch", "transformers", "sentence-transformers", "datasets", "accelerate")
 
 
 def train(job: Job, run_fingerprint: str) -> tuple[StudentTrainer, int]:
@@ -95,12 +91,10 @@ def finish(job: Job, manifest: Manifest, trainer: StudentTrainer, command: str) 
         "dimensions": trainer.model.get_embedding_dimension(),
         "training_pairs": sum(len(item.train) for item in job.sets),
     }
-    versions = {"python": sys.version.split()[0], **{library: version(library) for library in LIBRARIES}}
     complete = manifest.model_copy(
         update={
             "files": tuple(describe_files(job.out, paths)),
             "counts": counts,
-            "versions": versions,
             "provenance": provenance(job, trainer, command),
             "complete": True,
         }
@@ -142,16 +136,9 @@ def main(
             started = time.monotonic()
             with disk_errors(job.out):
                 trainer, first_step = train(job, manifest.fingerprint)
-                manifest = finish(job, manifest, trainer, f"python -m training.run {_shown(recipe, limit, settings)}")
+                manifest = finish(job, manifest, trainer, command_line("training.run", recipe, limit, settings))
             write_timing(job.out, time.monotonic() - started, trainer, first_step)
     print_result(job, manifest)
-
-
-def _shown(recipe: Path, limit: int | None, settings: list[str]) -> str:
-    """The command's arguments without this machine's paths."""
-    path = recipe.name if recipe.is_absolute() else recipe.as_posix()
-    options = [f"--limit {limit}"] if limit else []
-    return " ".join([path, *options, *(f"--set {setting}" for setting in settings)])
 
 
 def print_result(job: Job, manifest: Manifest) -> None:

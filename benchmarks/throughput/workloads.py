@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from generation.attempts import settings_of
 from generation.prompts import load_prompts
 from generation.randomness import row_seed
 from generation.writer import Completion, Request, Settings
@@ -68,12 +69,6 @@ def few_shot_work(count: int, start: int = 0, shots: int = 20) -> Work:
     ]
     prefixes = tuple(blocks[label.name] + label.instruction.split(X1)[0] for label in recipe.labels)
     return Work(requests, prefixes, settings_of(recipe))
-
-
-def settings_of(recipe: DatasetRecipe) -> Settings:
-    """The decoding constants of a recipe."""
-    decoding = recipe.decoding
-    return Settings(decoding.decay_constant, decoding.floor, decoding.top_k, decoding.top_p, decoding.max_new_tokens)
 
 
 def corpus() -> list[str]:
