@@ -153,8 +153,8 @@ class Engine:
         starting = [text for text in batch.texts if not text.tokens]
         if starting:
             distinct = list({id(row.prompt): row.prompt for text in starting for row in text.rows}.values())
-            place = {id(prompt): number for number, prompt in enumerate(distinct)}
-            index = _padded([[place[id(row.prompt)] for row in text.rows] for text in starting])
+            number_of = {id(prompt): number for number, prompt in enumerate(distinct)}
+            index = _padded([[number_of[id(row.prompt)] for row in text.rows] for text in starting])
             logits = torch.stack([prompt.logits for prompt in distinct if prompt.logits is not None])
             self._advance(batch, starting, logits, index, settings)
         done, batch.texts = self._split(batch, settings)

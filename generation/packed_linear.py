@@ -33,11 +33,11 @@ def pack(model: nn.Module) -> int:
     """Replace the linear layers of a model on the CPU by packed ones; how many were. Training is over after that."""
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
         return 0
-    layers = [
+    layers: list[tuple[nn.Module, str, nn.Linear | Conv1D]] = [
         (parent, name, layer)
         for parent in model.modules()
         for name, layer in parent.named_children()
-        if type(layer) in (nn.Linear, Conv1D) and layer.weight.device.type == "cpu" and layer.weight.dtype in TYPES
+        if isinstance(layer, nn.Linear | Conv1D) and type(layer) in (nn.Linear, Conv1D) and _fits(layer.weight)
     ]
     for parent, name, layer in layers:
         weight = layer.weight.t() if isinstance(layer, Conv1D) else layer.weight
@@ -48,9 +48,12 @@ def pack(model: nn.Module) -> int:
     return len(layers)
 
 
-def _equal(layer: nn.Module, packed: PackedLinear) -> bool:
+def _fits(weight: Tensor) -> bool:
+    return weight.device.type == "cpu" and weight.dtype in TYPES
+
+
+def _equal(layer: nn.Linear | Conv1D, packed: PackedLinear) -> bool:
     weight = layer.weight
-    assert isinstance(weight, Tensor)
     probe = torch.linspace(-1, 1, 4 * packed.in_features, dtype=weight.dtype).view(4, -1)
     plain = layer(probe).float()
     tolerance = (1e-4 if weight.dtype == torch.float32 else 2e-2) * max(1.0, float(plain.abs().max()))

@@ -206,7 +206,7 @@ def _by_slot(rows: Tensor, level: Level, key_heads: int) -> Tensor:
 
 def _by_row(slots: Tensor, level: Level) -> Tensor:
     """(E, key heads, n·G[, size]) by slot → (L, heads[, size]) by member."""
-    entries, count = level.slots.shape
+    count = level.slots.shape[1]
     taken = slots.unflatten(2, (count, -1)).transpose(1, 2)  # (E, n, key heads, G[, size])
     return taken.flatten(2, 3).flatten(0, 1)[level.place]
 

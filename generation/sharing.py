@@ -48,7 +48,7 @@ def _logits(model: Any, ids: np.ndarray, device: torch.device) -> Tensor:
     batch = LiveBatch(Stores(), [], device)
     batch.add(Request("", (), 0), [(tuple(ids[:PROMPT].tolist()), -1)])
     found = []
-    for token in ids[PROMPT:].tolist() + [0]:
+    for token in [*ids[PROMPT:].tolist(), 0]:
         found.append(run_pass(model, *batch.next_pass())[-1].float())
         batch.fresh = []
         batch.texts[0].tokens.append(token)

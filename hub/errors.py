@@ -4,7 +4,6 @@
 Both print as one message that names the place, what was found, what is allowed and what to do next.
 """
 
-import copyreg
 import difflib
 from collections.abc import Iterable
 from typing import Any
@@ -26,7 +25,14 @@ class StsDinoError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Rebuilt from the finished message, so that it comes back whole from a worker process."""
-        return copyreg.__newobj__, (type(self), *self.args), {"place": self.place}
+        return _remade, (type(self), str(self), self.place)
+
+
+def _remade(kind: type[StsDinoError], message: str, place: str) -> StsDinoError:
+    """An error as it was raised: its message is whole already, so ``__init__`` is passed over."""
+    error = kind.__new__(kind, message)
+    error.place = place
+    return error
 
 
 class InputError(StsDinoError):

@@ -15,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 DEMO_LM = "assets/demo-lm"
 _START_SECONDS = 120
 
@@ -62,6 +64,18 @@ class TransformersServe:
                 return response.status == 200
         except (urllib.error.URLError, TimeoutError, ConnectionError):
             return False
+
+    def rest(self) -> None:
+        """Wait until nothing is under way: a request whose client is gone would draw from the next one's numbers."""
+        assert self._process is not None
+        process, deadline = psutil.Process(self._process.pid), time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline:
+            before = process.cpu_times()
+            time.sleep(0.5)
+            now = process.cpu_times()
+            if now.user + now.system - before.user - before.system < 0.05:
+                return
+        raise AssertionError("the server does not come to rest")
 
     def kill(self) -> None:
         assert self._process is not None

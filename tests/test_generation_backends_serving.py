@@ -1,7 +1,6 @@
 """Whole runs against a real OpenAI-compatible server: ``transformers serve`` with the built-in language model."""
 
 import json
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from killing import killed
 from serving import TransformersServe
 from transformers.utils.import_utils import is_serve_available
 
@@ -52,9 +52,9 @@ def generate(server: TransformersServe, directory: Path, **more: object) -> run_
         return job.generate(load_recipe(RECIPE, DatasetRecipe, settings(server, **more)), directory, "test")
 
 
-def command(server: TransformersServe, directory: Path) -> list[str]:
+def arguments(server: TransformersServe, directory: Path) -> list[str]:
     given = [word for setting in settings(server, concurrency=1) for word in ("--set", setting)]
-    return [sys.executable, "-m", "generation.run", str(RECIPE), "--out", str(directory), *given]
+    return [str(RECIPE), "--out", str(directory), *given]
 
 
 def answers(directory: Path) -> list[str]:
@@ -125,14 +125,9 @@ def test_chat(server, tmp_path):
 
 def test_killed_it_asks_for_nothing_twice_and_ends_in_the_same_bytes(server, whole, tmp_path):
     out, before = tmp_path / "killed", server.served
-    process = subprocess.Popen(command(server, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 90
-    while len(answers(out)) < 11 and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    kept = len(answers(out))
-    assert 11 <= kept < len(answers(whole))
+    killed(arguments(server, out), lambda: len(answers(out)) >= 11)
+    assert len(answers(out)) < len(answers(whole))
+    server.rest()
     generate(server, out, concurrency=1)
     assert shards(out) == shards(whole)
     assert server.served - before <= len(answers(whole)) + 1  # one may have been under way
@@ -140,7 +135,8 @@ def test_killed_it_asks_for_nothing_twice_and_ends_in_the_same_bytes(server, who
 
 def test_a_server_that_dies_is_one_error_and_another_start_goes_on(server, whole, tmp_path):
     out, before = tmp_path / "dying", server.served
-    process = subprocess.Popen(command(server, out), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "generation.run", *arguments(server, out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 90
     while len(answers(out)) < 5 and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)

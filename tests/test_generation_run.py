@@ -6,14 +6,15 @@ import json
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from killing import killed
 from tiny_lm import make_lm
+from typer.testing import CliRunner
 
 from benchmarks.generation_memory import make_model
 from generation import first_texts, job, run, versions
@@ -39,9 +40,14 @@ def small(lm: Path, *more: str) -> list[str]:
     return [f"model.path={lm}", "source.limit=12", *SMALL, *more]
 
 
-def command(lm: Path, out: Path, *more: str, recipe: Path = X2) -> list[str]:
+def arguments(lm: Path, out: Path, *more: str, recipe: Path = X2) -> list[str]:
     settings = [word for setting in small(lm, *more) for word in ("--set", setting)]
-    return [sys.executable, "-m", "generation.run", str(recipe), "--out", str(out), *settings]
+    return [str(recipe), "--out", str(out), *settings]
+
+
+def command(*given: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "generation.run", *given]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
 def digests(directory: Path) -> dict[str, str]:
@@ -103,16 +109,9 @@ def test_two_runs_and_another_shard_history_give_the_same_bytes(whole, lm, tmp_p
     assert digests(tmp_path / "again") == digests(whole)
 
 
-def killed(arguments: list[str], wanted: Path, count: int = 1) -> None:
-    """Start the command and kill -9 it when so many files of a path (it may be a pattern) are there."""
-    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 240
-    while process.poll() is None and time.monotonic() < deadline:
-        if len(list(wanted.parent.glob(wanted.name))) >= count:
-            break
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL and len(list(wanted.parent.glob(wanted.name))) >= count
+def there(wanted: Path, count: int = 1) -> Callable[[], bool]:
+    """Whether so many files of a path (it may be a pattern) are there."""
+    return lambda: len(list(wanted.parent.glob(wanted.name))) >= count
 
 
 def interrupted(lm: Path, out: Path) -> Scratch:
@@ -143,11 +142,11 @@ def assert_same_but_for_the_command(ours: Path, theirs: Path) -> None:
 def test_killed_anywhere_it_goes_on_to_the_same_bytes(whole, lm, tmp_path, monkeypatch):
     """kill -9 while a shard is written, then between two, then while the finished configs are; then it may end."""
     out = tmp_path / "killed"
-    killed(command(lm, out), out / "data/raw/train-00000-of-00003.parquet")
-    killed(command(lm, out), out / "data/rejected/train-00001-of-00003.parquet")
+    killed(arguments(lm, out), there(out / "data/raw/train-00000-of-00003.parquet"))
+    killed(arguments(lm, out), there(out / "data/rejected/train-00001-of-00003.parquet"))
     (out / "data/raw/.train-00002-of-00003.parquet.1.tmp").write_bytes(b"half")
     (tmp_path / "killed.scratch" / ".first-texts.parquet.1.tmp").write_bytes(b"half")
-    killed(command(lm, out), out / "data/postprocessed/train-00000-of-00001.parquet")
+    killed(arguments(lm, out), there(out / "data/postprocessed/train-00000-of-00001.parquet"))
     monkeypatch.setattr(first_texts, "GivenTexts", None)  # the source is not read again
     generate(lm, out)
     assert_same_but_for_the_command(out, whole)
@@ -194,7 +193,7 @@ def test_the_command_of_the_first_start_is_kept(whole, lm, tmp_path):
 
 def test_the_manifest_names_the_whole_command(lm, tmp_path):
     out = tmp_path / "run"
-    subprocess.run([*command(lm, out), "--limit", "8"], check=True, capture_output=True)
+    assert CliRunner().invoke(run.app, [*arguments(lm, out), "--limit", "8"]).exit_code == 0
     said = shlex.split(run_dir.require_complete(out).provenance["command"])
     settings = [word for setting in small(lm) for word in ("--set", setting)]
     assert said == ["python", "-m", "generation.run", str(X2), "--limit", "8", *settings]
@@ -223,7 +222,7 @@ def test_the_code_digest_knows_code_from_words(tmp_path):
 
 def test_a_second_process_stops_with_a_clear_error(lm, tmp_path):
     with run_dir.locked(tmp_path / "run"):
-        done = subprocess.run(command(lm, tmp_path / "run"), capture_output=True, text=True, check=False)
+        done = command(*arguments(lm, tmp_path / "run"))
     assert done.returncode == 1 and "another process is working on this run" in done.stderr
     assert "Traceback" not in done.stderr and done.stdout == ""
 
@@ -297,19 +296,20 @@ def test_a_lost_file_of_a_finished_run_is_made_again(lost, first_texts_whole, cl
     assert digests(out) == digests(first_texts_whole)
 
 
-def test_killed_while_first_texts_are_written_it_goes_on_to_the_same_bytes(first_texts_whole, closing, tmp_path):
+def test_killed_while_first_texts_are_written_it_goes_on_to_the_same_bytes(
+    first_texts_whole, closing, tmp_path, monkeypatch
+):
     out, rounds = tmp_path / "killed", tmp_path / "killed.scratch"
-    settings = [word for setting in small(closing, *WRITING) for word in ("--set", setting)]
-    script = "from generation import first_texts, run; from hub import cli; first_texts.ROUND = 4; cli.run(run.app)"
-    arguments = [sys.executable, "-c", script, str(X1X2), "--out", str(out), *settings]
-    killed(arguments, rounds / "round-*.parquet", 2)
+    given = arguments(closing, out, *WRITING, recipe=X1X2)
+    killed(given, there(rounds / "round-*.parquet", 2), round_size=4)
     first = min(rounds.glob("round-*.parquet"))
     written = first.stat().st_mtime_ns
-    killed(arguments, rounds / "round-*.parquet", 3)
+    killed(given, there(rounds / "round-*.parquet", 3), round_size=4)
     assert first.stat().st_mtime_ns == written, "a whole round is kept"
     sorted(rounds.glob("round-*.parquet"))[1].write_bytes(b"rubbish")  # it and what follows is made again
-    killed(arguments, rounds / "first-texts.parquet")
-    subprocess.run(arguments, check=True, capture_output=True)
+    killed(given, there(rounds / "first-texts.parquet"), round_size=4)
+    monkeypatch.setattr(first_texts, "ROUND", 4)
+    generate(closing, out, *WRITING, recipe=X1X2)
     assert_same_but_for_the_command(out, first_texts_whole)
 
 
@@ -358,14 +358,15 @@ def test_a_few_shot_run_killed_between_variants_ends_in_the_same_bytes(closing, 
     assert {row["example_set"] for row in rows} == {0, 1}
     assert len(manifest.provenance["examples"]["rows"]["1shot"]) == 2 and manifest.provenance["examples"]["sha256"]
     out = tmp_path / "killed"
-    killed(command(closing, out, *more, recipe=NLI), out / "data/raw-0shot/train-00001-of-00002.parquet")
-    killed(command(closing, out, *more, recipe=NLI), out / "data/raw-1shot/train-00002-of-00004.parquet")
+    given = arguments(closing, out, *more, recipe=NLI)
+    killed(given, there(out / "data/raw-0shot/train-00001-of-00002.parquet"))
+    killed(given, there(out / "data/raw-1shot/train-00002-of-00004.parquet"))
     generate(closing, out, *more, recipe=NLI)
     assert_same_but_for_the_command(out, tmp_path / "whole")
 
 
 def test_dry_run_prints_prompts_and_writes_nothing(lm, tmp_path):
-    done = subprocess.run([*command(lm, tmp_path / "dry"), "--dry-run"], capture_output=True, text=True, check=False)
+    done = command(*arguments(lm, tmp_path / "dry"), "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "Write two sentences that are somewhat similar." in done.stdout and not list(tmp_path.iterdir())
 
