@@ -2,14 +2,14 @@
 
 A *row* is one token of a forward pass: the newest token of a text that is being written, or one token of a prompt that
 is being read. What a row sees lies in several *levels*: the beginning its prompt shares with others, the rest of its
-prompt with what was written after it. A level is read in one matrix product for all its rows; the softmax over the
+prompt and its text in blocks of its own. A level is read in one matrix product for all its rows; the softmax over the
 levels together is put together from each level's maximum and sums, which is exact:
 
     m = max over levels of max(s),  out = sum over levels of exp(s - m)·V / sum over levels of exp(s - m)·1
 
 The ones are a column beside the values, so the denominator is summed as the values are: one product at a time, in the
 order of the tokens. Tokens that a row does not see add zeros. So what a row gets does not depend, to the last bit, on
-who else reads the entry or where its own tokens lie in it, as long as the matrix products do the same for every shape:
+which other rows are there, as long as the matrix products do the same for every shape:
 MKL and oneDNN do from ``FEWEST`` slots on and for lengths that are multiples of ``BLOCK`` (docs/engine.md, tested).
 """
 

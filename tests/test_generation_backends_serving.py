@@ -41,8 +41,8 @@ def settings(server: TransformersServe, **more: object) -> list[str]:
     return [
         "model.backend=openai",
         f"model.server={json.dumps(section)}",
-        "source.limit=12",
-        "shard_size=4",
+        "source.limit=8",
+        "shard_size=3",
         "decoding.max_attempts=3",
     ]
 
@@ -81,7 +81,7 @@ def whole(server, tmp_path_factory) -> Path:
 def test_a_run_is_complete_and_its_rows_are_the_servers_words(server, whole):
     manifest = run_dir.require_complete(whole)
     counts, model = manifest.counts, manifest.provenance["model"]
-    assert counts["requested"] == counts["kept"] + sum(counts["rejected"].values()) == len(answers(whole)) >= 24
+    assert counts["requested"] == counts["kept"] + sum(counts["rejected"].values()) == len(answers(whole)) >= 16
     assert (model["id"], model["backend"], model["server"]) == (server.model, "openai", server.base_url)
     rows = [
         row for file in manifest.files if file.config in ("raw", "raw-0shot") for row in read_shard(whole / file.path)
@@ -89,7 +89,7 @@ def test_a_run_is_complete_and_its_rows_are_the_servers_words(server, whole):
     written = {text.split('"')[0].strip() for text in answers(whole)}
     assert rows and {row["text2"] for row in rows} <= written
     assert {(row["log_prob"], row["margin"]) for row in rows} == {(None, None)}
-    assert len(written) > 15  # drawn, not the likeliest text again and again
+    assert len(written) > 10  # drawn, not the likeliest text again and again
 
 
 def test_its_usage_is_said_and_kept(server, tmp_path, capsys):
@@ -125,7 +125,7 @@ def test_chat(server, tmp_path):
 
 def test_killed_it_asks_for_nothing_twice_and_ends_in_the_same_bytes(server, whole, tmp_path):
     out, before = tmp_path / "killed", server.served
-    killed(arguments(server, out), lambda: len(answers(out)) >= 11)
+    killed(arguments(server, out), lambda: len(answers(out)) >= 7)
     assert len(answers(out)) < len(answers(whole))
     server.rest()
     generate(server, out, concurrency=1)
