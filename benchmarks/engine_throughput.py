@@ -110,12 +110,20 @@ PRESETS = {
 }
 
 
+_MODELING = ("gpt2", "llama")  # transformers imports what a model needs, seconds of work, when one is made
+PRELOADED = [
+    "benchmarks.throughput.worker",
+    "generation.engine",
+    *(f"transformers.models.{kind}.modeling_{kind}" for kind in _MODELING),
+]
+
+
 class Processes:
     """Runs functions one at a time, each in a fresh process that has the libraries imported already."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["benchmarks.throughput.worker"])
+        context.set_forkserver_preload(PRELOADED)
         self.pool = ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1)
 
     def __call__(self, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -10,7 +10,7 @@ from generation import first_texts, run
 from hub import cli
 
 _CONTEXT = multiprocessing.get_context("forkserver")  # one server imports the libraries, once for all commands
-_CONTEXT.set_forkserver_preload(["killing", "generation.engine"])
+_CONTEXT.set_forkserver_preload(["killing", "generation.engine", "transformers.models.llama.modeling_llama"])
 _SECONDS = 240
 
 

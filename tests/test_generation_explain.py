@@ -32,7 +32,7 @@ def rows(run: Path, config: str) -> list[dict]:
 
 def test_every_row_is_written_again_identically(run):
     for config in ("raw", "rejected"):
-        for row in rows(run, config)[:5]:
+        for row in rows(run, config)[:2]:
             found = explain.explain(run, f"{row['source_id']}/{row['target']}/{row['attempt']}")
             assert found.differences == []
             assert found.row["text2"] == row["text2"] == found.traced == found.regenerated.text
