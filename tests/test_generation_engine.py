@@ -141,6 +141,17 @@ def test_statistics_and_problems(engine):
         assert '"' not in done.text and "\n" not in done.text
 
 
+def test_a_prompt_at_the_limit_of_the_context_is_written(engine, original):
+    settings, full = Settings(100.0, 0.01, 5, 0.9, 10), prompt(0, "A man " + "sings and " * 80)
+    ids = engine.tokenizer(full).input_ids[: engine.context - settings.max_new_tokens]
+    asked = Request(engine.tokenizer.decode(ids), (), 5)
+    assert len(engine.encode(asked.prompt)) == engine.context - settings.max_new_tokens
+    assert complete(engine, [asked], settings)[0].text == reference(original, engine.tokenizer, asked, settings)
+    longer = Request(engine.tokenizer.decode(ids) + " and", (), 5)
+    with pytest.raises(InputError, match="exceed the model's context"):
+        complete(engine, [longer], settings)
+
+
 def test_a_prompt_beyond_the_context_is_an_input_error(engine):
     with pytest.raises(InputError, match="exceed the model's context of 256"):
         complete(engine, [Request("word " * 300 + '"', (), 1)], Settings(100.0, 0.01, 5, 0.9, 40), 4)
