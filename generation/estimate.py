@@ -1,8 +1,9 @@
 """``--estimate``: how long a run will take and how much of it is kept, from a pilot of 64 first texts.
 
 The pilot is a small run of the real one: 64 first texts spread over the source, all labels, samples and retries, the
-real batch size, for each shot count a share of them; first texts that the model writes are written. 64 rows of the
-source and not 64 texts, because a keep rate of 0.8 is known to 15 % from 128 texts of a label, and not from 21.
+real batch size, for each shot count a share of them; where the model writes the first texts, it writes up to 512 and 64
+of them are used. 64 rows of the source and not 64 texts, because a keep rate of 0.8 is known to 15 % from 128 texts of
+a label, and not from 21. It is written twice, and the second time counts: the first passes of each shape are slow.
 
 A shard begins with an empty batch and ends with one that runs empty, so the pilot's plain rate is too low for a larger
 shard. Its time is therefore told apart: until the queue is empty the batch is full, then it drains. A shard of n texts
@@ -34,6 +35,7 @@ from hub.recipe_file import resolved
 from hub.run_dir import Manifest
 
 ROWS = 64  # first texts of the pilot
+FIRSTS = 512  # first texts that the model writes to tell the time of all: fewer would not fill a batch
 Clock = Callable[[], float]
 
 
@@ -138,6 +140,8 @@ def estimate(recipe: DatasetRecipe, clock: Clock = time.monotonic) -> Estimate:
     pilot(writer, prompts, recipe, [FirstText("warm-up", NOT_YET)], recipe.variants[0], clock)  # first calls are slow
     total, firsts, first_seconds = _first_texts(recipe, writer, prompts, clock)
     shots = list(dict.fromkeys(variant.shots for variant in recipe.variants))
+    if recipe.model.backend == "engine":  # a server's texts are paid for; only the engine makes kernels for its shapes
+        pilot(writer, prompts, recipe, firsts, recipe.variants[0], clock)
     pilots = {}
     for number, count in enumerate(shots):
         say(f"pilot{f' with {count} examples' if count is not None else ''} ...")
@@ -174,7 +178,7 @@ def _first_texts(
         step = max(1, len(firsts.sample) // ROWS)
         return firsts.total, list(firsts.sample[::step][:ROWS]), 0.0
     limit = recipe.source.limit or 0
-    few = recipe.model_copy(update={"source": recipe.source.model_copy(update={"limit": min(ROWS, limit)})})
+    few = recipe.model_copy(update={"source": recipe.source.model_copy(update={"limit": min(FIRSTS, limit)})})
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder, "pilot")
         manifest = Manifest(kind="dataset", name=few.name, version=few.version, fingerprint="pilot")
@@ -183,4 +187,5 @@ def _first_texts(
         found = prepare(run, scratch, writer, prompts)
         seconds = clock() - started
         firsts_written = [first for block in range(found.blocks) for first in found.block(block)]
-    return limit, firsts_written, seconds * limit / found.total
+    step = max(1, len(firsts_written) // ROWS)
+    return limit, firsts_written[::step][:ROWS], seconds * limit / found.total
