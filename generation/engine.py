@@ -43,10 +43,11 @@ class Engine:
         """
         self.model, self.tokenizer, self.chat = model.eval(), tokenizer, chat
         config = model.config.get_text_config()
-        self.context = min(int(getattr(config, "max_position_embeddings", 0) or 0), window(config))
         self.vocabulary = int(config.vocab_size)
         self.closes, self.breaks = self._stop_tables()
         self._plain = None if shared and can_share(model) else PlainDecoding(model, self.closes | self.breaks)
+        limits = (getattr(config, "max_position_embeddings", 0), 0 if self._plain else window(config))
+        self.context = min((int(limit) for limit in limits if limit), default=0)
         self._stores = Stores()
         self._family_ids: list[Ids] = []
         self.encode = lru_cache(maxsize=4096)(self._encoded)
@@ -78,32 +79,21 @@ class Engine:
         if self._plain:
             yield from self._stream_plain(self._plain, queue, settings, rows)
             return
-        self._read_families(prefixes)
-        batch = self._empty_batch()
-        while queue or batch.texts:
+        batch: LiveBatch | None = None
+        while queue or (batch and batch.texts):
             try:
+                batch = batch or self._empty_batch(prefixes)
                 self._admit(batch, queue, settings, rows)
                 done = self._step(batch, settings)
             except RuntimeError as error:
-                rows = self._fewer_rows(error, rows)
-                queue.extendleft(text.request for text in reversed(batch.texts))
-                self._stores, self._family_ids = Stores(), []
-                self._read_families(prefixes)
-                batch = self._empty_batch()
-                continue
-            yield from done
-
-    def _fewer_rows(self, error: RuntimeError, rows: int) -> int:
-        """Half as many rows after an out-of-memory error. Raises RunError when one text alone does not fit."""
-        if not is_out_of_memory(error):
-            raise error
-        if rows <= 1:
-            hint = "use a smaller model, a narrower dtype or a shorter prompt"
-            raise RunError("memory", "is too small for one text at a time", hint=hint) from error
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        say(f"out of memory with {rows} rows: going on with {rows // 2}")
-        return rows // 2
+                _check_smaller(error, rows)
+                done = None
+            if done is None:  # out of the except block: the error holds the tensors of the pass
+                queue.extendleft(text.request for text in reversed(batch.texts if batch else []))
+                batch, self._stores, self._family_ids = None, Stores(), []
+                rows = _fewer(rows)
+            else:
+                yield from done
 
     def _stream_plain(
         self, plain: PlainDecoding, queue: deque[Request], settings: Settings, rows: int
@@ -115,13 +105,17 @@ class Engine:
             try:
                 written = plain.complete(prompts, [request.seed for request in batch], settings)
             except RuntimeError as error:
-                rows = self._fewer_rows(error, rows)
+                _check_smaller(error, rows)
+                written = None
+            if written is None:
                 queue.extendleft(reversed(batch))
+                rows = _fewer(rows)
                 continue
             for request, (tokens, log_probs) in zip(batch, written, strict=True):
                 yield request, self._finish(tokens, log_probs)
 
-    def _empty_batch(self) -> LiveBatch:
+    def _empty_batch(self, prefixes: Sequence[str]) -> LiveBatch:
+        self._read_families(prefixes)
         return LiveBatch(self._stores, [len(ids) for ids in self._family_ids], self._device)
 
     @property
@@ -136,7 +130,8 @@ class Engine:
                 break
             request = queue[0]
             prompts = [self._checked(prompt, settings) for prompt in _prompts(request)]
-            batch.add(queue.popleft(), [(ids, self._family_of(ids)) for ids in prompts])
+            batch.add(request, [(ids, self._family_of(ids)) for ids in prompts])
+            queue.popleft()  # not before it is in the batch: making room for it may fail
             live += 1 + len(request.counter_prompts)
 
     def _step(self, batch: LiveBatch, settings: Settings) -> list[tuple[Request, Completion]]:
@@ -155,7 +150,7 @@ class Engine:
             distinct = list({id(row.prompt): row.prompt for text in starting for row in text.rows}.values())
             number_of = {id(prompt): number for number, prompt in enumerate(distinct)}
             index = _padded([[number_of[id(row.prompt)] for row in text.rows] for text in starting])
-            logits = torch.stack([prompt.logits for prompt in distinct if prompt.logits is not None])
+            logits = torch.stack([prompt.last_logits for prompt in distinct])
             self._advance(batch, starting, logits, index, settings)
         done, batch.texts = self._split(batch, settings)
         for text in done:
@@ -267,6 +262,23 @@ class Engine:
         problem = "line_break" if "\n" in text else "not_closed" if not closed else None if text.strip() else "empty"
         margin = means[0] - max(means[1:]) if len(means) > 1 else None
         return Completion(text.split("\n")[0].strip(), problem, means[0], margin)
+
+
+def _check_smaller(error: RuntimeError, rows: int) -> None:
+    """Return when fewer rows may help. Raises what is no out-of-memory error, RunError for one text alone."""
+    if not is_out_of_memory(error):
+        raise error
+    if rows <= 1:
+        hint = "use a smaller model, a narrower dtype or a shorter prompt"
+        raise RunError("memory", "is too small for one text at a time", hint=hint) from error
+
+
+def _fewer(rows: int) -> int:
+    """Half the rows, said; the GPU's freed memory is given back first."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    say(f"out of memory with {rows} rows: going on with {rows // 2}")
+    return rows // 2
 
 
 def _origin(name: str, revision: str | None) -> dict[str, str | None]:

@@ -132,10 +132,6 @@ class Estimate:
 
 def estimate(recipe: DatasetRecipe, clock: Clock = time.monotonic) -> Estimate:
     """Run the pilot and predict the run. Writes nothing that stays. Raises InputError as the run would."""
-    if recipe.model.threads and recipe.model.backend != "openai":
-        import torch
-
-        torch.set_num_threads(recipe.model.threads)
     writer, prompts = load_writer(recipe.model), load_prompts(recipe)
     pilot(writer, prompts, recipe, [FirstText("warm-up", NOT_YET)], recipe.variants[0], clock)  # first calls are slow
     total, firsts, first_seconds = _first_texts(recipe, writer, prompts, clock)

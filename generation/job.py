@@ -21,7 +21,7 @@ from generation.writer import Writer, load_writer
 from hub import cli, run_dir
 from hub.errors import InputError
 from hub.memory import peak_rss_mb
-from hub.recipe import DatasetRecipe, Examples, LanguageModel, Source
+from hub.recipe import DatasetRecipe, Examples, Source
 from hub.recipe_file import fingerprint, resolved
 from hub.run_dir import Manifest
 from hub.shards import sha256_file, write_text
@@ -51,7 +51,6 @@ def generate(recipe: DatasetRecipe, directory: Path, command: str) -> Manifest:
     if not manifest.provenance:  # a fresh start trusts nothing that an earlier run left
         scratch.clear()
     command = manifest.provenance.get("command", command)
-    _use_threads(recipe.model)
     writer = load_writer(recipe.model, directory)
     run, prompts = DatasetRun(directory, recipe, manifest), load_prompts(recipe)
     run.record([], provenance=provenance(recipe, writer, prompts, inputs, command))
@@ -78,13 +77,6 @@ def write_shards(run: DatasetRun, writer: Writer, prompts: Prompts, firsts: Firs
             run.write_shard(shard, raw, failed)
             timing.add(time.monotonic() - started, len(raw))
             bar.update(before + len(texts) * wanted - bar.n)  # what was not accepted in the end counts as dealt with
-
-
-def _use_threads(model: LanguageModel) -> None:
-    if model.threads and model.backend != "openai":
-        import torch
-
-        torch.set_num_threads(model.threads)
 
 
 def _scratch_key(manifest: Manifest) -> str:

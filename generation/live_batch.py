@@ -33,6 +33,12 @@ class Prompt:
     readers: int = 0  # rows of texts in work that ask for it
     logits: Tensor | None = None  # (V,) of its last token, once it has been read
 
+    @property
+    def last_logits(self) -> Tensor:
+        """(V,) of its last token; it has been read."""
+        assert self.logits is not None
+        return self.logits
+
 
 @dataclass
 class Row:

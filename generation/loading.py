@@ -14,7 +14,12 @@ from hub.recipe import LanguageModel
 
 
 def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
-    """The model, ready to read, and its tokenizer. Raises InputError when one of them is unusable."""
+    """The model, ready to read on the recipe's number of torch threads, and its tokenizer.
+
+    Raises InputError when one of them is unusable.
+    """
+    if recipe.threads:
+        torch.set_num_threads(recipe.threads)
     name = recipe.path or recipe.repo_id or ""
     where = Path(name).resolve() if Path(name).exists() else name
     placed = {"device_map": recipe.device_map} if recipe.device_map else {}

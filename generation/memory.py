@@ -7,7 +7,7 @@ import torch
 
 PROMPT_TOKENS = 32  # a guess of a prompt's own tokens; a wrong guess costs at most one out-of-memory error
 SHARE = 0.5  # of the free memory
-MOST = {"cpu": 512, "cuda": 4096}  # on a CPU 512 rows were no faster than 256
+MOST = {"cpu": 512, "cuda": 4096}  # more rows take memory and bring little
 _SIGNS = ("out of memory", "can't allocate memory", "not enough memory")
 
 

@@ -9,37 +9,48 @@ from torch import Tensor
 from generation.live_batch import LiveBatch, Stores
 from generation.shared_attention import NAME, run_pass
 from generation.writer import Request
+from hub.cli import say
 
 NARROWEST = 1024  # tokens: models with a narrower sliding window take the plain loop
-UNLIMITED = 1 << 30
 PROMPT, WRITTEN = 16, 18  # tokens of the trial: written ones in two stores
 
 
 def window(config: Any) -> int:
-    """Tokens that all layers of a model see: its sliding window where it has one."""
+    """Tokens that all layers of a model see: its sliding window; 0 where it has none."""
     kinds = getattr(config, "layer_types", None)
     slides = getattr(config, "use_sliding_window", True) and (kinds is None or "sliding_attention" in kinds)
-    return int((slides and getattr(config, "sliding_window", None)) or UNLIMITED)
+    return int((slides and getattr(config, "sliding_window", None)) or 0)
 
 
 @torch.inference_mode()
 def can_share(model: Any) -> bool:
-    """Let the model read through shared attention if that gives the logits of its own attention; whether it does."""
+    """Let the model read through shared attention if that gives the logits of its own attention; whether it does.
+
+    Says so when it does not. A model that is spread over several devices is not tried.
+    """
     config = model.config.get_text_config()
-    if window(config) < NARROWEST or getattr(config, "is_encoder_decoder", False):
-        return False
+    if len({parameter.device for parameter in model.parameters()}) > 1:
+        return _told(config, "it is spread over several devices")
+    if 0 < window(config) < NARROWEST:
+        return _told(config, f"its window of {window(config)} tokens is narrower than {NARROWEST}")
     own = config._attn_implementation
     ids = np.random.default_rng(0).integers(5, config.vocab_size, PROMPT + WRITTEN)
     device = model.get_input_embeddings().weight.device
     wanted = model(input_ids=torch.from_numpy(ids)[None].to(device), use_cache=False).logits[0].float()
     try:
         model.set_attn_implementation(NAME)
-        found = _logits(model, ids, device)
-    except (NotImplementedError, ValueError, TypeError, RuntimeError, AttributeError, KeyError):
-        found = None  # whatever a foreign architecture does with an attention it does not know
+        found, why = _logits(model, ids, device), "its logits differ"
+    except (NotImplementedError, ValueError, TypeError, RuntimeError, AttributeError, KeyError) as error:
+        found, why = None, str(error)  # whatever a foreign architecture does with an attention it does not know
     if found is not None and _agree(found, wanted[PROMPT - 1 :], model.dtype == torch.float32):
         return True
     model.set_attn_implementation(own)
+    return _told(config, why)
+
+
+def _told(config: Any, why: str) -> bool:
+    """False, and the reason on stderr: the plain loop is several times slower."""
+    say(f"{config.model_type}: the plain, slower loop writes the texts ({(why.splitlines() or [''])[0]})")
     return False
 
 

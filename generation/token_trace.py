@@ -40,8 +40,6 @@ class Tracer:
 
     def __init__(self, model: LanguageModel):
         """Raises InputError when the model cannot be loaded."""
-        if model.threads:
-            torch.set_num_threads(model.threads)
         self._model, tokenizer = load_model(model)
         self._slow = Engine(self._model, tokenizer, chat=model.chat_template, shared=False)
         self._chat = model.chat_template

@@ -114,6 +114,22 @@ def test_out_of_memory_halves_the_rows_and_loses_nothing(engine, monkeypatch, ca
     assert "out of memory with 64 rows: going on with 32" in capsys.readouterr().err
 
 
+def test_out_of_memory_while_making_room_loses_nothing(directory, monkeypatch):
+    settings, asked = Settings(100.0, 0.01, 5, 0.9, 12), requests(18)
+    wanted = complete(Engine.load(str(directory), None, "float32", "cpu"), asked, settings, 64, PREFIXES)
+    engine, plain, calls = Engine.load(str(directory), None, "float32", "cpu"), live_batch.Store.grow, []
+
+    def once(store, *room):
+        calls.append(room)
+        if len(calls) in (2, 6, 9):  # while beginnings are read, while a text is let in, while a row gets its blocks
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        plain(store, *room)
+
+    monkeypatch.setattr(live_batch.Store, "grow", once)
+    assert complete(engine, asked, settings, 64, PREFIXES) == wanted
+    assert len(calls) > 9
+
+
 def test_memory_for_not_even_one_text_is_an_error(engine, monkeypatch):
     def none(batch):
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
@@ -181,17 +197,23 @@ def test_why_a_text_ends(engine, written, text, problem):
 
 
 @pytest.mark.parametrize("kind", ["bloom", "gpt_neo", "gemma2"])
-def test_architectures_with_an_attention_of_their_own_take_the_plain_loop(kind, tmp_path):
+def test_architectures_with_an_attention_of_their_own_take_the_plain_loop(kind, tmp_path, capsys):
     directory = make_lm(tmp_path, kind)
     engine, original = (
         Engine.load(str(directory), None, "float32", "cpu"),
         AutoModelForCausalLM.from_pretrained(directory),
     )
-    assert engine._plain is not None
+    assert engine._plain is not None and "the plain, slower loop" in capsys.readouterr().err
     settings, asked = Settings(100.0, 0.01, 5, 0.9, 12), requests(12)
     wanted = [reference(original.eval(), engine.tokenizer, request, settings) for request in asked]
     for rows in (6, 96):
         assert [done.text for done in complete(engine, asked, settings, rows)] == wanted
+
+
+def test_the_plain_loop_writes_beyond_a_sliding_window(tmp_path):
+    engine = Engine.load(str(make_lm(tmp_path, "mistral", sliding_window=32)), None, "float32", "cpu")
+    assert engine._plain is not None and engine.context == 256
+    assert complete(engine, [requests(1)[0]], Settings(100.0, 0.01, 5, 0.9, 12))[0].log_prob < 0
 
 
 def test_a_model_with_fewer_key_heads_than_heads(tmp_path):
