@@ -68,10 +68,14 @@ def describe(directory: Path, path: str, **data: Any) -> File:
     return File(path=path, bytes=full.stat().st_size, sha256=sha256_file(full), **data)
 
 
+def manifest_text(manifest: Manifest) -> str:
+    """manifest.json as it stands on disk and on the Hub."""
+    return json.dumps(manifest.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Replace manifest.json atomically."""
-    text = json.dumps(manifest.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False)
-    write_text(directory / MANIFEST, text + "\n")
+    write_text(directory / MANIFEST, manifest_text(manifest))
 
 
 def read_manifest(directory: Path) -> Manifest | None:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = ("hub", "generation", "training", "eval", "model_cards", "benchmarks", "demo")
+PACKAGES = ("hub", "generation", "training", "eval", "model_cards", "release", "benchmarks", "demo")
 MAY_IMPORT = {
     "hub": {"hub"},
     "generation": {"hub", "generation"},
     "training": {"hub", "training"},
     "eval": {"hub", "eval"},
     "model_cards": {"hub", "model_cards"},
+    "release": {"hub", "model_cards", "release"},
     "benchmarks": set(PACKAGES),
     "demo": {"hub", "demo"},
 }

@@ -1,0 +1,44 @@
+"""The last line of a card: for which repository and from which facts it was written, and that nobody edited it since.
+
+The publisher reads it in both directions. On this disk, a card whose facts are not those of the run directory is stale
+and is not published. On the Hub, a card whose text is not the one that was stamped was edited by a person and is not
+overwritten silently.
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+_LINE = re.compile(r"<!-- sts-dino: (?P<repo_id>\S+) facts (?P<facts>[0-9a-f]{64}) text (?P<text>[0-9a-f]{64}) -->\n\Z")
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """The repository id a card was written for, and the digest of the facts it was written from."""
+
+    repo_id: str
+    facts: str
+
+
+def facts_digest(manifest: bytes, results: bytes | None) -> str:
+    """SHA-256 over what a card is written from: the bytes of manifest.json and, for an evaluated model, results.json."""
+    parts = [hashlib.sha256(content).hexdigest() for content in (manifest, results) if content is not None]
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()
+
+
+def stamped(text: str, repo_id: str, facts: str) -> str:
+    """``text`` with the stamp as its last line."""
+    text = text.rstrip("\n") + "\n\n"
+    return f"{text}<!-- sts-dino: {repo_id} facts {facts} text {_digest(repo_id, facts, text)} -->\n"
+
+
+def read_stamp(card: str) -> Stamp | None:
+    """The stamp of a card; None when it has none, or when its text was changed after it was stamped."""
+    found = _LINE.search(card)
+    if found is None or _digest(found["repo_id"], found["facts"], card[: found.start()]) != found["text"]:
+        return None
+    return Stamp(found["repo_id"], found["facts"])
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
