@@ -21,7 +21,7 @@ class Stamp:
 
 
 def facts_digest(manifest: bytes, results: bytes | None) -> str:
-    """SHA-256 over what a card is written from: the bytes of manifest.json and, for an evaluated model, results.json."""
+    """SHA-256 over what a card is written from: the bytes of manifest.json and, of an evaluated model, results.json."""
     parts = [hashlib.sha256(content).hexdigest() for content in (manifest, results) if content is not None]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
