@@ -14,6 +14,7 @@ import typer
 
 from hub.errors import StsDinoError
 
+INTERRUPTED = 130  # exit code
 RecipeArgument = Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe file, e.g. recipes/demo/....yaml")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Run directory [default: artifacts/KIND/NAME]")]
 LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Use only the first N inputs")]
@@ -57,7 +58,7 @@ def run(app: Callable[[], object]) -> None:
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         say("interrupted; run the same command again to go on")
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

@@ -2,58 +2,44 @@
 
 The run directory is copied to the Hub in one atomic commit that is made on the parent it was planned on, and tagged
 with its version. Files the Hub has already are not sent; files that are not part of the artefact any more are deleted
-in the same commit. The only module that writes to a Hub.
+in the same commit. Old versions of ``datasets`` find a loading script on the branch ``script``, next to the same files.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
-from huggingface_hub.errors import RepositoryNotFoundError
-from huggingface_hub.hf_api import RepoFile
+from huggingface_hub import HfApi
 
 from hub import cli, run_dir
+from hub.card_stamp import facts_digest, read_stamp
 from hub.errors import InputError, RunError
+from hub.patience import Patience, use_patient_client
+from hub.plan import BESIDE, CARD, Changes, Content, Plan, Remote, Snapshot, compare, strangers, text_diff
+from hub.recipe import DatasetRecipe, ModelRecipe
+from hub.recipe_file import fingerprint, load_recipe
 from hub.remote import hub_errors
+from hub.repository import MAIN, Repository
 from hub.run_dir import MANIFEST, RECIPE, Manifest
-from hub.shards import sha256_file
+from hub.schema import config_features
+from hub.shards import parquet_schema, same_schema
 
-CARD = "README.md"
-BESIDE = (CARD, RECIPE, MANIFEST, "results.json", ".eval_results/*.yaml", "assets/*.png")  # published, not in manifest
-KEPT = (".gitattributes",)  # the Hub's own
+SCRIPT, NEXT = "script", "next"  # branches: for old versions of datasets; of a new version while it grows
+SCRIPTS = Path("dataset_scripts")
 
 app = cli.new_app(__doc__)
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What a publication would change: paths to add, to replace and to delete, on which commit, and the tag to set."""
+class Options:
+    """How to publish. ``force`` replaces what a person changed on the Hub; ``script`` is the loading script's text."""
 
-    repo_id: str
-    repo_type: str
-    parent: str | None  # None: the repository is not there yet
-    added: tuple[str, ...]
-    replaced: tuple[str, ...]
-    deleted: tuple[str, ...]
-    tag: str | None  # None: the tag is there and marks these bytes
-
-    @property
-    def commits(self) -> bool:
-        """Whether any file changes."""
-        return bool(self.added or self.replaced or self.deleted)
-
-    def __str__(self) -> str:
-        lines = [f"{self.repo_type} {self.repo_id}" + ("" if self.parent else " (new)")]
-        for mark, paths in (("+", self.added), ("~", self.replaced), ("-", self.deleted)):
-            lines += [f"  {mark} {path}" for path in paths]
-        if not self.commits:
-            lines.append("  no file changes")
-        if self.tag:
-            lines.append(f"  tag {self.tag}")
-        return "\n".join(lines)
+    private: bool = False
+    force: bool = False
+    script: str | None = None
+    patience: Patience = field(default_factory=Patience)
 
 
 @app.command()
@@ -62,6 +48,10 @@ def main(
     org: Annotated[str | None, typer.Option("--org", help="User or organisation [default: the token's user]")] = None,
     yes: Annotated[bool, typer.Option("--yes/--dry-run", help="Act, or only print the plan")] = False,
     private: Annotated[bool, typer.Option("--private", help="Create the repository as a private one")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace what was changed by hand on the Hub")] = False,
+    script: Annotated[
+        Path | None, typer.Option(help="Loading script of a dataset [default: dataset_scripts/NAME.py if it is there]")
+    ] = None,
 ) -> None:
     """Publish a finished dataset or model to the Hub that HF_ENDPOINT names. Without --yes only the plan is printed.
 
@@ -73,31 +63,37 @@ def main(
 
       python -m hub.publish artifacts/datasets/sts-dino-x2 --org my-org --yes
     """
+    use_patient_client()
     with hub_errors(f"publish {directory}"):
-        print(publish(HfApi(), directory, org, yes, private))
+        options = Options(private, force, loading_script(directory, script))
+        print(publish(HfApi(), directory, org, yes, options))
 
 
-def publish(api: HfApi, directory: Path, org: str | None, yes: bool, private: bool = False) -> Plan:
+def loading_script(directory: Path, script: Path | None) -> str | None:
+    """The text of the script for old versions of ``datasets``, or None when there is none."""
+    path = script or SCRIPTS / f"{directory.resolve().name}.py"
+    if script is None and not path.is_file():
+        return None
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"--script {path}", f"cannot be read ({error.strerror})") from error
+
+
+def publish(api: HfApi, directory: Path, org: str | None, yes: bool, options: Options | None = None) -> Plan:
     """Plan the publication of a run directory and, with ``yes``, carry it out.
 
     Raises:
-        InputError: the run is unfinished, has no card, or its files are not those its manifest names.
-        RunError: the version's tag exists and marks other bytes.
+        InputError: the run is unfinished, has no card, or recipe, manifest, files and card do not agree.
+        RunError: the version's tag exists and marks other bytes, or a person changed the repository since.
         HfHubHTTPError: the Hub refused.
     """
+    options = options or Options()
     manifest = checked(directory)
-    repo_id = f"{org or api.whoami()['name']}/{manifest.name}"
-    plan = make_plan(api, directory, manifest, repo_id)
-    if not yes:
-        return plan
-    if plan.parent is None:
-        api.create_repo(repo_id, repo_type=plan.repo_type, private=private, exist_ok=True)
-        plan = make_plan(api, directory, manifest, repo_id)
-    if plan.commits:
-        _commit(api, directory, manifest, plan)
-    if plan.tag:
-        api.create_tag(repo_id, tag=plan.tag, repo_type=plan.repo_type)
-    return plan
+    namespace = org or options.patience.until_done("ask for the user", lambda: str(api.whoami()["name"]))
+    release = Release(Repository(api, f"{namespace}/{manifest.name}", manifest.kind), directory, manifest, options)
+    release.check_card()
+    return options.patience.until_done(f"publish {release.repository.repo_id}", lambda: release.attempt(yes))
 
 
 def checked(directory: Path) -> Manifest:
@@ -108,56 +104,187 @@ def checked(directory: Path) -> Manifest:
         raise InputError(
             directory, f"files differ from the manifest: {', '.join(changed[:5])}", hint="run the stage that made them"
         )
-    if not (directory / CARD).is_file():
-        raise InputError(directory / CARD, "no card", hint=f"run: python -m model_cards.render {directory}")
+    path = directory / RECIPE
+    recipe = load_recipe(path, DatasetRecipe) if manifest.kind == "dataset" else load_recipe(path, ModelRecipe)
+    if fingerprint(recipe, manifest.inputs) != manifest.fingerprint or recipe.version != manifest.version:
+        raise InputError(
+            directory / RECIPE, "is not the recipe that the manifest's run was made by", hint="run it again"
+        )
+    if isinstance(recipe, DatasetRecipe):
+        _check_columns(directory, manifest, recipe)
     return manifest
 
 
-def local_files(directory: Path, manifest: Manifest) -> list[str]:
-    """Paths of the artefact inside its directory, sorted: the manifest's files and the fixed ones beside them."""
+def _check_columns(directory: Path, manifest: Manifest, recipe: DatasetRecipe) -> None:
+    for file in manifest.files:
+        if file.config is not None:
+            wanted, found = config_features(file.config, recipe).arrow_schema, parquet_schema(directory / file.path)
+            if not same_schema(found, wanted):
+                raise InputError(
+                    directory / file.path,
+                    f"has the columns {', '.join(found.names)}, which are not those of {file.config}",
+                    allowed=", ".join(wanted.names),
+                    hint="run the stage that made it",
+                )
+
+
+def snapshot_of(directory: Path, manifest: Manifest) -> dict[str, Content]:
+    """Everything that a finished run publishes: the manifest's files and the fixed ones beside them."""
     beside = {path.relative_to(directory).as_posix() for pattern in BESIDE for path in directory.glob(pattern)}
-    return sorted(beside | {file.path for file in manifest.files})
+    contents = {path: Content(directory / path) for path in beside}
+    return contents | {file.path: Content(directory / file.path, file.sha256) for file in manifest.files}
 
 
-def make_plan(api: HfApi, directory: Path, manifest: Manifest, repo_id: str) -> Plan:
-    """Compare the run directory with the repository's main branch by content hashes."""
-    local = local_files(directory, manifest)
-    tag = f"v{manifest.version}"
-    try:
-        info = api.repo_info(repo_id, repo_type=manifest.kind)
-    except RepositoryNotFoundError:
-        return Plan(repo_id, manifest.kind, None, tuple(local), (), (), tag)
-    tree = api.list_repo_tree(repo_id, repo_type=manifest.kind, recursive=True, revision=info.sha)
-    remote = {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
-    added = tuple(path for path in local if path not in remote)
-    replaced = tuple(path for path in local if path in remote and not _same(directory / path, remote[path]))
-    deleted = tuple(path for path in sorted(remote) if path not in local and path not in KEPT)
-    tagged = {ref.name: ref.target_commit for ref in api.list_repo_refs(repo_id, repo_type=manifest.kind).tags}
-    if tag in tagged and (added or replaced or deleted or tagged[tag] != info.sha):
-        what = ", ".join((*added, *replaced, *deleted)[:5]) or "an older commit"
-        raise RunError(
-            f"{repo_id}: tag {tag}", f"exists and marks other content ({what})", hint="raise `version` in the recipe"
+@dataclass
+class Release:
+    """One publication of a finished run. ``attempt`` plans anew whenever it is called, so it may be called again."""
+
+    repository: Repository
+    directory: Path
+    manifest: Manifest
+    options: Options
+
+    def __post_init__(self) -> None:
+        self.snapshot = snapshot_of(self.directory, self.manifest)
+        self.tag = f"v{self.manifest.version}"
+
+    def check_card(self) -> None:
+        """Raise InputError unless the card was written for this repository from this manifest and these results."""
+        card, results = self.directory / CARD, self.directory / "results.json"
+        hint = f"run: python -m model_cards.render {self.directory} --repo-id {self.repository.repo_id}"
+        if not card.is_file():
+            raise InputError(card, "no card", hint=hint)
+        stamp = read_stamp(card.read_text(encoding="utf-8"))
+        if stamp is None:
+            raise InputError(card, "was edited by hand: prose belongs into model_cards/sections", hint=hint)
+        facts = (self.directory / MANIFEST).read_bytes(), results.read_bytes() if results.is_file() else None
+        if stamp.facts != facts_digest(*facts):
+            raise InputError(card, f"was written from other facts than {MANIFEST} and results.json hold now", hint=hint)
+        if stamp.repo_id != self.repository.repo_id:
+            raise InputError(card, f"is that of {stamp.repo_id}, not of {self.repository.repo_id}", hint=hint)
+
+    def attempt(self, yes: bool) -> Plan:
+        """Compare the run with the Hub; with ``yes``, do what is missing."""
+        plan, remote = self.plan(), None
+        if not yes:
+            return plan
+        if plan.edits and not self.options.force:
+            hint = "look at it, then use --force to replace it"
+            raise RunError(self.repository.repo_id, f"was changed by hand since it was published:\n{plan}", hint=hint)
+        remote = plan.remote
+        if remote is None:
+            self.repository.create(self.options.private)
+            remote = _required(self.repository.branch())
+        sha, changes = remote.sha, compare(self.snapshot, remote)
+        if changes:
+            message = f"{self.manifest.name} {self.tag}"
+            sha = self.repository.commit(remote, MAIN, changes, self.snapshot, message)
+        if plan.tag:
+            self.repository.set_tag(plan.tag, sha)
+        if self.options.script is not None:
+            self._renew_script(sha)
+        self.repository.delete_branch(NEXT)
+        return plan
+
+    def plan(self) -> Plan:
+        """What ``attempt`` would do now. Raises RunError when the tag exists and marks other bytes."""
+        remote = self.repository.branch()
+        changes = compare(self.snapshot, remote)
+        edits, diff = edits_since(self.repository, remote, self.snapshot)
+        return Plan(
+            self.repository.repo_id,
+            self.manifest.kind,
+            remote,
+            changes,
+            self._missing_tag(remote, changes),
+            self._needs_script(remote, changes),
+            edits,
+            diff,
+            sum(self.snapshot[path].size for path in (*changes.added, *changes.replaced)),
         )
-    return Plan(repo_id, manifest.kind, info.sha, added, replaced, deleted, None if tag in tagged else tag)
+
+    def _missing_tag(self, remote: Remote | None, changes: Changes) -> str | None:
+        tagged = self.repository.tags().get(self.tag) if remote else None
+        if remote is None or tagged is None:
+            return self.tag
+        at_tag = changes if tagged == remote.sha else compare(self.snapshot, self.repository.at(tagged))
+        if at_tag:
+            what = ", ".join((*at_tag.added, *at_tag.replaced, *at_tag.deleted)[:5])
+            raise RunError(
+                f"{self.repository.repo_id}: tag {self.tag}",
+                f"exists and marks other content ({what})",
+                hint="raise `version` in the recipe",
+            )
+        return None
+
+    def _with_script(self) -> Snapshot:
+        text = self.options.script or ""
+        return {**self.snapshot, f"{self.manifest.name}.py": Content(text.encode())}
+
+    def _needs_script(self, remote: Remote | None, changes: Changes) -> bool:
+        if self.options.script is None:
+            return False
+        there = self.repository.branch(SCRIPT) if remote and not changes else None
+        return there is None or bool(compare(self._with_script(), there))
+
+    def _renew_script(self, sha: str) -> None:
+        """The branch ``script``: cut from main the first time, then always main's files and the script, atomically."""
+        there = self.repository.branch(SCRIPT)
+        if there is None:
+            self.repository.create_branch(SCRIPT, sha)
+            there = _required(self.repository.branch(SCRIPT))
+        snapshot = self._with_script()
+        changes = compare(snapshot, there)
+        if changes:
+            message = f"{self.manifest.name} {self.tag}: loading script"
+            self.repository.commit(there, SCRIPT, changes, snapshot, message)
 
 
-def _same(path: Path, remote: RepoFile) -> bool:
-    if remote.lfs is not None:
-        return remote.lfs.sha256 == sha256_file(path)
-    content = path.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest() == remote.blob_id
+def edits_since(
+    repository: Repository, remote: Remote | None, snapshot: Snapshot
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """What a person changed on the branch since it was last published: path → what, and a diff of the card."""
+    if remote is None:
+        return {}, ()
+    manifest = remote_manifest(repository, remote)
+    edits = strangers(remote, manifest) | _changed_small_files(repository, remote, manifest, snapshot)
+    if CARD not in remote.files or (CARD in snapshot and snapshot[CARD].equals(remote.files[CARD])):
+        return edits, ()
+    card = (repository.read(remote, CARD) or b"").decode("utf-8", "replace")
+    if read_stamp(card) is not None:
+        return edits, ()
+    ours = snapshot[CARD].data if CARD in snapshot else b""
+    text = ours.decode() if isinstance(ours, bytes) else ours.read_text(encoding="utf-8")
+    return {**edits, CARD: "edited by hand"}, tuple(text_diff(card, text, CARD))
 
 
-def _commit(api: HfApi, directory: Path, manifest: Manifest, plan: Plan) -> None:
-    adds = [CommitOperationAdd(path, directory / path) for path in (*plan.added, *plan.replaced)]
-    deletes = [CommitOperationDelete(path) for path in plan.deleted]
-    api.create_commit(
-        plan.repo_id,
-        [*adds, *deletes],
-        repo_type=plan.repo_type,
-        parent_commit=plan.parent,
-        commit_message=f"{manifest.name} v{manifest.version}",
-    )
+def _changed_small_files(
+    repository: Repository, remote: Remote, manifest: Manifest | None, snapshot: Snapshot
+) -> dict[str, str]:
+    """Files kept by git id, which a manifest's SHA-256 does not tell: those that would be replaced are read."""
+    found = {}
+    for file in manifest.files if manifest else ():
+        entry = remote.files.get(file.path)
+        if entry is None or entry.lfs is not None or (file.path in snapshot and snapshot[file.path].equals(entry)):
+            continue
+        if hashlib.sha256(repository.read(remote, file.path) or b"").hexdigest() != file.sha256:
+            found[file.path] = "changed by hand"
+    return found
+
+
+def remote_manifest(repository: Repository, remote: Remote) -> Manifest | None:
+    """The manifest of a branch; None when it has none that can be read."""
+    content = repository.read(remote, MANIFEST) if MANIFEST in remote.files else None
+    try:
+        return Manifest.model_validate_json(content) if content is not None else None
+    except ValueError:
+        return None
+
+
+def _required(remote: Remote | None) -> Remote:
+    if remote is None:
+        raise ConnectionError("the repository was made and cannot be seen yet")  # it passes: the step is tried again
+    return remote
 
 
 if __name__ == "__main__":

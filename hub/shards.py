@@ -55,6 +55,18 @@ def read_shard(path: Path, columns: Sequence[str] | None = None) -> list[dict[st
     return pq.ParquetFile(path).read(columns=None if columns is None else list(columns)).to_pylist()
 
 
+def parquet_schema(path: Path) -> pa.Schema:
+    """The columns of a parquet file; its rows are not read."""
+    return pq.read_schema(path)
+
+
+def same_schema(found: pa.Schema, wanted: pa.Schema) -> bool:
+    """Whether columns have the same names, order, types and class names."""
+    return found.equals(wanted) and datasets.Features.from_arrow_schema(found) == datasets.Features.from_arrow_schema(
+        wanted
+    )
+
+
 class Parts:
     """Rows of one config and split on their way to files of ``rows_per_file`` rows (None: one file).
 

@@ -7,15 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from datasets import Features, Value
 from huggingface_hub import HfApi
 from local_hub import mint
+from published_run import finished_run, write_card
 
 from hub import run_dir
 from hub.errors import InputError, RunError
-from hub.publish import publish
+from hub.publish import Options, publish
 from hub.recipe import DatasetRecipe
 from hub.recipe_file import load_recipe
-from hub.run_dir import Manifest
 from hub.shards import write_shard, write_text
 
 pytest_plugins = ["local_hub"]
@@ -24,19 +25,8 @@ pytest_plugins = ["local_hub"]
 @pytest.fixture
 def finished(tmp_path, request) -> Path:
     """A finished run directory with two shards and a card, named after the test."""
-    from hub.schema import STS, published_features
-
     name = request.node.name.split("[")[0].removeprefix("test_").replace("_", "-")[:60].strip("-")
-    directory = tmp_path / name
-    row = {"sentence1": "a", "sentence2": "b", "score": 0.9, "source_id": "1", "target": "1", "attempt": 0, "seed": 1}
-    paths = [f"data/postprocessed/train-0000{i}-of-00002.parquet" for i in range(2)]
-    for path in paths:
-        write_shard(directory / path, [row | {"log_prob": -1.0, "margin": None}], published_features(STS))
-    write_text(directory / "README.md", "---\nlicense: cc0-1.0\n---\n# A card\n")
-    write_text(directory / "recipe.yaml", "kind: dataset\n")
-    manifest = Manifest(kind="dataset", name=name, version="0.1.0", fingerprint="f", complete=True)
-    run_dir.write_manifest(directory, manifest.with_files([run_dir.describe(directory, path) for path in paths]))
-    return directory
+    return finished_run(tmp_path / name)
 
 
 def files(api: HfApi, repo: str, revision: str | None = None) -> set[str]:
@@ -45,7 +35,9 @@ def files(api: HfApi, repo: str, revision: str | None = None) -> set[str]:
 
 def test_dry_run_changes_nothing(finished, hub_api):
     plan = publish(hub_api, finished, "acme", yes=False)
-    assert plan.parent is None and len(plan.added) == 5 and not hub_api.repo_exists(plan.repo_id, repo_type="dataset")
+    assert plan.remote is None and len(plan.changes.added) == 5 and plan.upload > 1000
+    assert "+ README.md" in str(plan) and "tag v0.1.0" in str(plan)
+    assert not hub_api.repo_exists(plan.repo_id, repo_type="dataset")
 
 
 def test_publish_is_one_commit_and_a_tag_and_again_nothing(finished, hub_api):
@@ -54,20 +46,16 @@ def test_publish_is_one_commit_and_a_tag_and_again_nothing(finished, hub_api):
     assert len(commits) == 2  # the Hub's own initial one and ours
     assert files(hub_api, repo, "v0.1.0") == {str(p.relative_to(finished)) for p in finished.rglob("*") if p.is_file()}
     again = publish(hub_api, finished, "acme", yes=True)
-    assert not again.commits and again.tag is None
+    assert not again.commits and again.tag is None and again.upload == 0
     assert [c.commit_id for c in hub_api.list_repo_commits(repo, repo_type="dataset")] == [c.commit_id for c in commits]
 
 
-def test_a_new_version_replaces_and_deletes_in_one_commit(finished, hub_api):
+def test_a_smaller_version_replaces_and_deletes_in_one_commit(finished, hub_api):
     repo = publish(hub_api, finished, "acme", yes=True).repo_id
-    manifest = run_dir.require_complete(finished)
-    gone = manifest.files[1].path
-    (finished / gone).unlink()
-    write_text(finished / "README.md", "---\nlicense: cc0-1.0\n---\n# Another card\n")
-    changes = {"files": manifest.files[:1], "version": "0.2.0"}
-    run_dir.write_manifest(finished, manifest.model_copy(update=changes))
+    finished_run(finished, version="0.2.0", shards=1)
+    gone = "data/postprocessed/train-00001-of-00002.parquet"
     plan = publish(hub_api, finished, "acme", yes=True)
-    assert plan.deleted == (gone,) and set(plan.replaced) == {"README.md", "manifest.json"} and not plan.added
+    assert gone in plan.changes.deleted and set(plan.changes.replaced) == {"README.md", "manifest.json", "recipe.yaml"}
     assert gone not in files(hub_api, repo) and gone in files(hub_api, repo, "v0.1.0")
     assert len(hub_api.list_repo_commits(repo, repo_type="dataset")) == 3
 
@@ -75,7 +63,7 @@ def test_a_new_version_replaces_and_deletes_in_one_commit(finished, hub_api):
 def test_other_bytes_under_the_same_version_are_refused(finished, hub_api):
     repo = publish(hub_api, finished, "acme", yes=True).repo_id
     before = hub_api.list_repo_refs(repo, repo_type="dataset")
-    write_text(finished / "README.md", "# Changed\n")
+    write_card(finished, text="Changed")
     with pytest.raises(RunError, match=r"tag v0.1.0: exists and marks other content \(README.md\); raise `version`"):
         publish(hub_api, finished, "acme", yes=True)
     assert hub_api.list_repo_refs(repo, repo_type="dataset") == before
@@ -89,18 +77,116 @@ def test_a_commit_whose_tag_was_lost_is_only_tagged(finished, hub_api):
     assert [tag.name for tag in hub_api.list_repo_refs(repo, repo_type="dataset").tags] == ["v0.1.0"]
 
 
+def refusal(finished: Path, hub_api: HfApi, problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        publish(hub_api, finished, "acme", yes=True)
+    assert not hub_api.repo_exists(f"acme/{finished.name}", repo_type="dataset")
+
+
 def test_what_is_not_ready_is_refused(finished, hub_api, tmp_path):
     shard = next(finished.rglob("*.parquet"))
     content = shard.read_bytes()
     shard.write_bytes(content + b" ")
-    with pytest.raises(InputError, match="files differ from the manifest: data/postprocessed"):
-        publish(hub_api, finished, "acme", yes=True)
+    refusal(finished, hub_api, "files differ from the manifest: data/postprocessed")
     shard.write_bytes(content)
     (finished / "README.md").unlink()
-    with pytest.raises(InputError, match=r"no card; run: python -m model_cards\.render"):
-        publish(hub_api, finished, "acme", yes=True)
+    refusal(finished, hub_api, r"no card; run: python -m model_cards\.render")
     with pytest.raises(InputError, match="not a run directory"):
         publish(hub_api, tmp_path, "acme", yes=True)
+
+
+def test_a_card_that_does_not_agree_is_refused(finished, hub_api):
+    card = (finished / "README.md").read_text()
+    write_text(finished / "README.md", card.replace("# A card", "# My card"))
+    refusal(finished, hub_api, "was edited by hand: prose belongs into model_cards/sections")
+    write_card(finished, org="other")
+    refusal(finished, hub_api, "is that of other/.*, not of acme/")
+    manifest = run_dir.require_complete(finished)
+    write_text(finished / "README.md", card)
+    run_dir.write_manifest(finished, manifest.model_copy(update={"counts": {"kept": 7}}))
+    refusal(finished, hub_api, "was written from other facts")
+
+
+def test_a_recipe_of_another_run_is_refused(finished, hub_api):
+    recipe = finished / "recipe.yaml"
+    write_text(recipe, recipe.read_text().replace("seed: 42", "seed: 43"))
+    refusal(finished, hub_api, "is not the recipe that the manifest's run was made by")
+
+
+def test_a_parquet_file_with_other_columns_is_refused(finished, hub_api):
+    manifest, path = run_dir.require_complete(finished), "data/postprocessed/train-00001-of-00002.parquet"
+    write_shard(
+        finished / path, [{"sentence1": "a", "score": 1}], Features(sentence1=Value("string"), score=Value("int8"))
+    )
+    file = run_dir.describe(finished, path, config="postprocessed", split="train", rows=1)
+    run_dir.write_manifest(finished, manifest.with_files([file]))
+    write_card(finished)
+    refusal(finished, hub_api, r"has the columns sentence1, score, .*allowed: sentence1, sentence2, score, source_id")
+
+
+def edited(repo: str, hub_api: HfApi, path: str, content: bytes) -> None:
+    hub_api.upload_file(path_or_fileobj=content, path_in_repo=path, repo_id=repo, repo_type="dataset")
+
+
+def test_a_card_edited_on_the_hub_is_shown_and_kept(finished, hub_api):
+    repo = publish(hub_api, finished, "acme", yes=True).repo_id
+    card = (finished / "README.md").read_bytes()
+    edited(repo, hub_api, "README.md", card.replace(b"# A card", b"# A card\n\nRead this first."))
+    finished_run(finished, version="0.2.0")
+    with pytest.raises(RunError, match=r"(?s)changed by hand.*-Read this first.*--force"):
+        publish(hub_api, finished, "acme", yes=True)
+    plan = publish(hub_api, finished, "acme", yes=False)
+    assert plan.edits == {"README.md": "edited by hand"} and "-Read this first." in str(plan)
+    assert b"Read this first" in hub_file(hub_api, repo, "README.md")
+    publish(hub_api, finished, "acme", yes=True, options=Options(force=True))
+    assert hub_file(hub_api, repo, "README.md") == (finished / "README.md").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("notes.txt", "not ours"),
+        ("data/postprocessed/train-99.parquet", "not ours"),
+        ("data/postprocessed/train-00000-of-00002.parquet", "changed by hand"),
+        ("old.py", "datasets 4 and later refuse"),
+    ],
+)
+def test_files_of_others_are_not_taken_away_silently(finished, hub_api, path, said):
+    finished = finished_run(finished.parent / f"others-{path.replace('/', '-')}"[:60].rstrip(".-"))
+    repo = publish(hub_api, finished, "acme", yes=True).repo_id
+    edited(repo, hub_api, path, b"somebody's")
+    finished_run(finished, version="0.2.0")
+    with pytest.raises(RunError, match=f"(?s){path}: .*{said}"):
+        publish(hub_api, finished, "acme", yes=True)
+    assert hub_file(hub_api, repo, path) == b"somebody's"
+    publish(hub_api, finished, "acme", yes=True, options=Options(force=True))
+    assert files(hub_api, repo) == {str(p.relative_to(finished)) for p in finished.rglob("*") if p.is_file()}
+
+
+def test_a_repository_that_is_not_ours_is_left_alone(finished, hub_api):
+    repo = hub_api.create_repo(f"acme/{finished.name}", repo_type="dataset").repo_id
+    edited(repo, hub_api, "README.md", b"# Mine\n")
+    with pytest.raises(RunError, match=r"README.md: "):
+        publish(hub_api, finished, "acme", yes=True)
+    assert hub_file(hub_api, repo, "README.md") == b"# Mine\n"
+
+
+def test_the_script_is_on_its_branch_and_never_on_main(finished, hub_api):
+    options = Options(script="print('one')\n")
+    repo = publish(hub_api, finished, "acme", yes=True, options=options).repo_id
+    name = f"{finished.name}.py"
+    assert files(hub_api, repo, "script") == files(hub_api, repo) | {name} and name not in files(hub_api, repo)
+    assert not publish(hub_api, finished, "acme", yes=True, options=options).script
+    finished_run(finished, version="0.2.0", shards=1)
+    before = len(hub_api.list_repo_commits(repo, repo_type="dataset", revision="script"))
+    publish(hub_api, finished, "acme", yes=True, options=Options(script="print('two')\n"))
+    assert files(hub_api, repo, "script") == files(hub_api, repo) | {name}
+    assert hub_file(hub_api, repo, name, "script") == b"print('two')\n"
+    assert len(hub_api.list_repo_commits(repo, repo_type="dataset", revision="script")) == before + 1
+
+
+def hub_file(api: HfApi, repo: str, path: str, revision: str | None = None) -> bytes:
+    return Path(api.hf_hub_download(repo, path, repo_type="dataset", revision=revision)).read_bytes()
 
 
 def command(hub_environment: dict[str, str], directory: Path, org: str) -> subprocess.CompletedProcess[str]:
@@ -120,6 +206,7 @@ def test_a_token_without_write_access_and_an_unknown_one(finished, local_hub, hu
     reader = mint(local_hub, "demo", "read")
     refused(command(environment | {"HF_TOKEN": reader}, finished, "acme"), "403", "write access")
     refused(command(environment | {"HF_TOKEN": "hf_nobody"}, finished, "acme"), "401", "token")
+    write_card(finished, org="somebody-else")
     refused(command(environment, finished, "somebody-else"), "403", local_hub.endpoint)
     assert not hub_api.repo_exists(f"acme/{finished.name}", repo_type="dataset")
 

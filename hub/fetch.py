@@ -1,0 +1,53 @@
+"""Resume from the Hub: what is published of a run becomes its run directory again, on a disk that has none of it."""
+
+import shutil
+from pathlib import Path
+
+from huggingface_hub import snapshot_download
+
+from hub import cli, run_dir
+from hub.errors import RunError
+from hub.plan import Remote
+from hub.recipe import DatasetRecipe, ModelRecipe
+from hub.recipe_file import fingerprint, resolved
+from hub.repository import Repository
+from hub.run_dir import RECIPE, Manifest
+from hub.shards import sha256_file, write_text
+
+
+def is_run_of(manifest: Manifest, recipe: DatasetRecipe | ModelRecipe) -> bool:
+    """Whether a published manifest is of this very recipe. That its inputs are those of today, the run itself checks."""
+    return manifest.fingerprint == fingerprint(recipe, manifest.inputs)
+
+
+def fetch(repository: Repository, remote: Remote, manifest: Manifest, recipe: DatasetRecipe, directory: Path) -> None:
+    """Make ``directory`` the run directory of a published manifest: its files first, the manifest last.
+
+    Killed, it goes on from the files that came whole. Raises RunError when a file is not the one the manifest names.
+    """
+    cli.say(f"{directory}: going on from {repository.repo_id} ({len(manifest.files)} files)")
+    staging = directory.with_name(f"{directory.name}.fetching")
+    snapshot_download(
+        repository.repo_id,
+        repo_type=repository.kind,
+        revision=remote.sha,
+        local_dir=staging,
+        allow_patterns=[file.path for file in manifest.files],
+        endpoint=repository.api.endpoint,
+        token=repository.api.token,
+    )
+    for file in manifest.files:
+        path = staging / file.path
+        if not path.is_file() or sha256_file(path) != file.sha256:
+            raise RunError(
+                f"{repository.repo_id}: {file.path}",
+                "is not the file that the repository's manifest names",
+                hint="repair the repository, or start again without it: --fresh",
+            )
+    directory.mkdir(parents=True, exist_ok=True)
+    for file in manifest.files:
+        (directory / file.path).parent.mkdir(parents=True, exist_ok=True)
+        (staging / file.path).replace(directory / file.path)
+    write_text(directory / RECIPE, resolved(recipe))
+    run_dir.write_manifest(directory, manifest)
+    shutil.rmtree(staging)

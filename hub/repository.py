@@ -1,0 +1,109 @@
+"""A repository on a Hub as the publisher sees it. The only module that writes to a Hub.
+
+Every method is one or a few requests of the official client, and raises the client's own errors: ``hub.patience``
+decides which of them pass, ``hub.remote`` words the others.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    HfHubHTTPError,
+    HFValidationError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.hf_api import RepoFile
+
+from hub.errors import RunError
+from hub.plan import Changes, Remote, Snapshot
+
+MAIN = "main"
+
+
+class Repository:
+    """One repository: its branches as they are, and the few ways the project changes it."""
+
+    def __init__(self, api: HfApi, repo_id: str, kind: str):
+        self.api, self.repo_id, self.kind = api, repo_id, kind
+
+    def branch(self, name: str = MAIN) -> Remote | None:
+        """The branch's head and files at one commit; None when the repository or the branch is not there."""
+        try:
+            sha = self.api.repo_info(self.repo_id, repo_type=self.kind, revision=name).sha
+        except (RepositoryNotFoundError, RevisionNotFoundError):
+            return None
+        return self.at(str(sha))
+
+    def at(self, sha: str) -> Remote:
+        """The files of a commit."""
+        tree = self.api.list_repo_tree(self.repo_id, repo_type=self.kind, recursive=True, revision=sha)
+        return Remote(sha, {entry.path: entry for entry in tree if isinstance(entry, RepoFile)})
+
+    def tags(self) -> dict[str, str]:
+        """Tag → commit."""
+        return {ref.name: ref.target_commit for ref in self.api.list_repo_refs(self.repo_id, repo_type=self.kind).tags}
+
+    def read(self, remote: Remote, path: str) -> bytes | None:
+        """The bytes of a file of a commit; None when it has no such file."""
+        try:
+            found = self.api.hf_hub_download(self.repo_id, path, repo_type=self.kind, revision=remote.sha)
+        except EntryNotFoundError:
+            return None
+        return Path(found).read_bytes()
+
+    def commit_times(self, branch: str = MAIN) -> list[datetime]:
+        """When the commits of a branch were made."""
+        commits = self.api.list_repo_commits(self.repo_id, repo_type=self.kind, revision=branch)
+        return [commit.created_at for commit in commits]
+
+    def create(self, private: bool) -> None:
+        """Make the repository unless it is there."""
+        self.api.create_repo(self.repo_id, repo_type=self.kind, private=private, exist_ok=True)
+
+    def commit(self, remote: Remote, branch: str, changes: Changes, snapshot: Snapshot, message: str) -> str:
+        """One atomic commit on ``remote``'s commit, or none at all when the branch has moved since (412). Its id."""
+        adds = [CommitOperationAdd(path, snapshot[path].data) for path in (*changes.added, *changes.replaced)]
+        deletes = [CommitOperationDelete(path) for path in changes.deleted]
+        with _worded(self.repo_id):
+            done = self.api.create_commit(
+                self.repo_id,
+                [*adds, *deletes],
+                repo_type=self.kind,
+                revision=branch,
+                parent_commit=remote.sha,
+                commit_message=message,
+            )
+        return str(done.oid)
+
+    def set_tag(self, name: str, sha: str) -> None:
+        """Tag a commit; an existing tag is refused by the Hub (409) and found by the next plan."""
+        self.api.create_tag(self.repo_id, tag=name, repo_type=self.kind, revision=sha)
+
+    def create_branch(self, name: str, sha: str) -> None:
+        """Make a branch at a commit unless it is there."""
+        self.api.create_branch(self.repo_id, branch=name, repo_type=self.kind, revision=sha, exist_ok=True)
+
+    def delete_branch(self, name: str) -> None:
+        """Remove a branch if it is there."""
+        try:
+            self.api.delete_branch(self.repo_id, branch=name, repo_type=self.kind)
+        except RevisionNotFoundError:
+            return
+
+
+@contextmanager
+def _worded(repo_id: str) -> Iterator[None]:
+    """The client's errors that are no answers of the Hub, in ours."""
+    try:
+        yield
+    except ValueError as error:
+        if isinstance(error, (HfHubHTTPError, HFValidationError)):
+            raise
+        raise RunError(
+            repo_id, str(error).splitlines()[0], hint="the Hub's rules for cards changed: see its message"
+        ) from error

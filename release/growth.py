@@ -1,0 +1,170 @@
+"""Publish a dataset while it is written: finished shards, manifest and card in one atomic commit, again and again.
+
+The generator knows nothing of it. It writes shards and then names them in manifest.json; this reads the manifest, and a
+manifest is a whole state of the dataset: the files it names are there and never change. The release at the end is
+``hub.publish``, on the same repository.
+
+A growing version lives on ``main``. Where ``main`` holds a finished version, people load that: then the new one grows
+on the branch ``next``, and the release brings it to ``main`` in one commit that sends no shard again.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from hub import cli
+from hub.budget import CommitBudget, now
+from hub.errors import RunError
+from hub.fetch import is_run_of
+from hub.plan import Content, Remote, Snapshot, compare
+from hub.publish import NEXT, Options, edits_since, remote_manifest
+from hub.recipe import DatasetRecipe
+from hub.repository import MAIN, Repository
+from hub.run_dir import MANIFEST, RECIPE, Manifest, manifest_text, read_manifest
+
+POLL_SECONDS = 1.0
+Render = Callable[[Manifest, datetime], dict[str, bytes]]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Where a run may grow: the branch, and what is published of this very run (None: nothing yet)."""
+
+    branch: str
+    remote: Remote | None = None
+    manifest: Manifest | None = None
+
+
+def claim(repository: Repository, recipe: DatasetRecipe, force: bool) -> Claim:
+    """The branch for a run of ``recipe``.
+
+    Raises RunError when another unfinished run or something that is not ours lies there, unless ``force``.
+    """
+    main = repository.branch(MAIN)
+    found = _standing(repository, main, recipe, force, MAIN)
+    if found is not None:
+        return found
+    ahead = repository.branch(NEXT)
+    return _standing(repository, ahead, recipe, force, NEXT) or Claim(NEXT)
+
+
+def _standing(
+    repository: Repository, remote: Remote | None, recipe: DatasetRecipe, force: bool, branch: str
+) -> Claim | None:
+    """The claim to a branch; None when it holds a finished version of something else."""
+    if remote is None:
+        return Claim(branch)
+    manifest = remote_manifest(repository, remote)
+    if manifest is not None and is_run_of(manifest, recipe):
+        return Claim(branch, remote, manifest)
+    if manifest is not None and manifest.complete:
+        return None
+    if manifest is not None and not force:
+        raise RunError(
+            f"{repository.repo_id}: branch {branch}",
+            f"holds an unfinished run of another recipe ({manifest.name} v{manifest.version})",
+            hint="finish that one, or use --force to replace it",
+        )
+    return Claim(branch)
+
+
+@dataclass
+class Growth:
+    """A run directory on its way to a branch."""
+
+    repository: Repository
+    directory: Path
+    branch: str
+    render: Render
+    options: Options
+    per_hour: int
+    clock: Callable[[], datetime] = now
+
+    def __post_init__(self) -> None:
+        self._budget: CommitBudget | None = None  # read from the repository when it is first needed
+        self._published: tuple[str, ...] = ()  # paths in the newest commit
+        self._own = ""  # our newest commit
+
+    def follow(self, running: Callable[[], bool]) -> None:
+        """Publish as the run grows, as long as ``running``."""
+        while running():
+            self.tick()
+            time.sleep(POLL_SECONDS * self.options.patience.scale)
+
+    def tick(self) -> bool:
+        """Commit what is new when the budget allows; whether it did."""
+        manifest = read_manifest(self.directory)
+        if manifest is None or manifest.complete or not any(file.rows for file in manifest.files):
+            return False  # nothing can be loaded yet, or the release is next
+        paths = tuple(file.path for file in manifest.files)
+        if paths == self._published:
+            return False
+        name = f"publish {self.repository.repo_id}"
+        return self.options.patience.until_done(name, lambda: self._commit(manifest, paths))
+
+    def _commit(self, manifest: Manifest, paths: tuple[str, ...]) -> bool:
+        remote = self._head()
+        at = self.clock()
+        if self._budget is None:
+            self._budget = CommitBudget(self.per_hour, self._commit_times(remote))
+        if self._budget.next_time(at) > at:
+            return False
+        snapshot = self._snapshot(manifest, at)
+        if remote.sha != self._own:
+            self._check(remote, manifest, snapshot)
+        changes = compare(snapshot, remote)
+        if changes:
+            progress = "{shards_done} of {shards_total} shards".format(**manifest.counts)
+            message = f"{manifest.name} v{manifest.version}: {progress}"
+            self._own = self.repository.commit(remote, self.branch, changes, snapshot, message)
+            self._budget.spend(at)
+            cli.say(f"{self.repository.repo_id}: {progress} published")
+        self._published = paths
+        return bool(changes)
+
+    def _head(self) -> Remote:
+        remote = self.repository.branch(self.branch)
+        if remote is None:
+            if self.branch == MAIN:
+                self.repository.create(self.options.private)
+            else:
+                main = self.repository.branch(MAIN)
+                if main is not None:
+                    self.repository.create_branch(self.branch, main.sha)
+            remote = self.repository.branch(self.branch)
+        if remote is None:
+            raise ConnectionError("the branch was made and cannot be seen yet")  # it passes: tried again
+        return remote
+
+    def _snapshot(self, manifest: Manifest, at: datetime) -> Snapshot:
+        files = {file.path: Content(self.directory / file.path, file.sha256) for file in manifest.files}
+        card = {path: Content(content) for path, content in self.render(manifest, at).items()}
+        recipe = Content((self.directory / RECIPE).read_bytes())
+        return {**files, **card, RECIPE: recipe, MANIFEST: Content(manifest_text(manifest).encode())}
+
+    def _check(self, remote: Remote, manifest: Manifest, snapshot: Snapshot) -> None:
+        """Raise RunError when a person or another process put something there that this commit would take away."""
+        if self.options.force:
+            return
+        edits, diff = edits_since(self.repository, remote, snapshot)
+        if edits:
+            said = "; ".join(f"{path}: {what}" for path, what in edits.items())
+            lines = "".join(f"\n    {line}" for line in diff)
+            hint = "look at it, then use --force to replace it"
+            raise RunError(
+                f"{self.repository.repo_id}: {self.branch}", f"was changed by hand ({said}){lines}", hint=hint
+            )
+        there = remote_manifest(self.repository, remote)
+        if there is not None and there.fingerprint == manifest.fingerprint:
+            ahead = {file.path for file in there.files} - {file.path for file in manifest.files}
+            if ahead:
+                raise RunError(
+                    f"{self.repository.repo_id}: {self.branch}",
+                    f"holds {len(ahead)} files of this run that are not here: another process publishes it",
+                    hint="stop one of the two; an empty run directory goes on from what is published",
+                )
+
+    def _commit_times(self, remote: Remote) -> list[datetime]:
+        return self.repository.commit_times(remote.sha)

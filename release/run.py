@@ -1,0 +1,212 @@
+"""Recipes to published artefacts: python -m release.run recipes/datasets/sts-dino-x2.yaml --org ORG --yes
+
+A dataset is written (or finished) and published while it grows; a model is trained and scored; each gets its card, one
+atomic commit and its version's tag. Folders stand for all recipes in them, datasets before the models trained on them.
+What is done already is not done again, so the same command goes on after any interruption, on an empty disk too.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from huggingface_hub import HfApi
+
+from hub import cli, run_dir
+from hub.budget import PER_HOUR
+from hub.errors import InputError, RunError, StsDinoError
+from hub.fetch import fetch
+from hub.patience import Patience, use_patient_client
+from hub.plan import Plan
+from hub.publish import Options, loading_script, publish
+from hub.recipe import DatasetRecipe, ModelRecipe
+from hub.recipe_file import load_recipe, read_yaml
+from hub.remote import hub_errors
+from hub.repository import Repository
+from model_cards.render import render, write
+from release.growth import Claim, Growth, claim
+from release.stages import Stage, run_stage
+
+PIN = re.compile(r"v\d+\.\d+\.\d+|[0-9a-f]{40}")  # a tag or a commit: a branch moves
+
+app = cli.new_app(__doc__)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the command line asks for, beside the recipe."""
+
+    org: str
+    artifacts: Path
+    yes: bool
+    again: bool  # publish finished runs anew, make nothing
+    fresh: bool
+    per_hour: int
+    options: Options
+    limit: int | None
+    settings: tuple[str, ...]
+
+    @property
+    def overrides(self) -> list[str]:
+        """The stage's own options."""
+        limit = ["--limit", str(self.limit)] if self.limit is not None else []
+        return [*limit, *(word for setting in self.settings for word in ("--set", setting))]
+
+
+@app.command()
+def main(
+    recipes: Annotated[list[Path], typer.Argument(metavar="RECIPE...", help="Recipe files, or folders of them")],
+    org: Annotated[str | None, typer.Option("--org", help="User or organisation [default: the token's user]")] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes/--dry-run", help="Publish, or make everything and print the plan")
+    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="Only publish finished runs: new card, nothing made")] = False,
+    artifacts: Annotated[Path, typer.Option(help="Where the run directories are")] = run_dir.ARTIFACTS,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Do not go on from what the Hub has of an unfinished run")
+    ] = False,
+    private: Annotated[bool, typer.Option("--private", help="Create repositories as private ones")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace what was changed by hand on the Hub")] = False,
+    commits_per_hour: Annotated[
+        int, typer.Option(min=4, max=128, help="Commits an hour to a growing repository; the Hub allows 128")
+    ] = PER_HOUR,
+    limit: cli.LimitOption = None,
+    settings: cli.SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
+) -> None:
+    """Make and publish datasets and models from their recipes, to the Hub that HF_ENDPOINT names.
+
+    Examples:
+
+      python -m release.run recipes/demo --org my-org
+
+      python -m release.run recipes/datasets/sts-dino-x2.yaml --org my-org --yes
+
+      python -m release.run recipes/datasets/sts-dino-x2.yaml --org my-org --again --yes
+    """
+    use_patient_client()
+    paths = expanded(recipes)
+    if len(paths) > 1 and (limit is not None or settings):
+        raise InputError("--limit and --set", f"are of one recipe, but {len(paths)} are given", hint="give one recipe")
+    patience = Patience()
+    with hub_errors("ask who the token belongs to"):
+        owner = namespace(HfApi(), org, yes, patience)
+    options = Options(private, force, patience=patience)
+    job = Job(owner, artifacts, yes, again, fresh, commits_per_hour, options, limit, tuple(settings))
+    for path in paths:
+        print(release(path, job))
+
+
+def expanded(given: list[Path]) -> list[Path]:
+    """The recipe files that ``given`` files and folders stand for, datasets first, each part in the order of names."""
+    paths = [path for item in given for path in (sorted(item.rglob("*.yaml")) if item.is_dir() else [item])]
+    if not paths:
+        raise InputError(", ".join(map(str, given)), "no recipe (*.yaml) is there")
+    return sorted(paths, key=_is_model)
+
+
+def _is_model(path: Path) -> bool:
+    kind = read_yaml(path).get("kind")
+    if kind not in ("dataset", "model"):
+        raise InputError(f"{path}:kind", f"{kind!r} is no kind of recipe", allowed="dataset, model")
+    return bool(kind == "model")
+
+
+def namespace(api: HfApi, org: str | None, yes: bool, patience: Patience) -> str:
+    """Where to publish. Before anything is made, raises RunError when the token may not write there."""
+    if org is not None and not yes:
+        return org
+    user = patience.until_done("ask who the token belongs to", api.whoami)
+    role = user.get("auth", {}).get("accessToken", {}).get("role")
+    if yes and role == "read":
+        raise RunError(f"{api.endpoint}", "the token may only read", hint="use a token with the role write")
+    names = [str(user["name"]), *(str(item["name"]) for item in user.get("orgs", ()))]
+    if org is not None and org.lower() not in (name.lower() for name in names):
+        raise InputError(
+            f"--org {org}", "is not the token's user nor one of its organisations", allowed=", ".join(names)
+        )
+    return org or names[0]
+
+
+def release(path: Path, job: Job) -> Plan:
+    """Make what is missing of a recipe's artefact and publish it; without ``yes`` only plan the publication."""
+    overrides = [*job.settings, *([f"source.limit={job.limit}"] if job.limit is not None else [])]
+    if _is_model(path):
+        recipe = load_recipe(path, ModelRecipe, list(job.settings))
+        directory = job.artifacts / "models" / recipe.name
+        _check_pins(path, recipe)
+        if not job.again:
+            make_model(path, directory, job)
+        return _publish(directory, recipe, job)
+    dataset = load_recipe(path, DatasetRecipe, overrides)
+    directory = job.artifacts / "datasets" / dataset.name
+    if not job.again:
+        make_dataset(path, dataset, directory, job)
+    return _publish(directory, dataset, job)
+
+
+def _check_pins(path: Path, recipe: ModelRecipe) -> None:
+    for index, item in enumerate(recipe.datasets):
+        if item.repo_id is not None and not PIN.fullmatch(item.revision or ""):
+            raise InputError(
+                f"{path}:datasets.{index}.revision",
+                f"{item.revision!r} can move: a released model names what it was trained on",
+                allowed="a tag such as v1.0.0, or a commit of 40 digits",
+            )
+
+
+def make_model(path: Path, directory: Path, job: Job) -> None:
+    """Train and score."""
+    run_stage("training.run", str(path), "--out", str(directory), *job.overrides)
+    run_stage("eval.run", str(path), "--model", str(directory))
+
+
+def make_dataset(path: Path, recipe: DatasetRecipe, directory: Path, job: Job) -> None:
+    """Write the dataset; with ``yes``, go on from what the Hub has of it and publish it while it grows."""
+    words = ["generation.run", str(path), "--out", str(directory), *job.overrides]
+    if not job.yes:
+        run_stage(*words)
+        return
+    repository = Repository(HfApi(), f"{job.org}/{recipe.name}", "dataset")
+    with hub_errors(f"publish {repository.repo_id}"):
+        place = job.options.patience.until_done("look at the Hub", lambda: claim(repository, recipe, job.options.force))
+        if not job.fresh:
+            _resume(repository, place, recipe, directory)
+    stage = Stage(*words)
+    try:
+        with hub_errors(f"publish {repository.repo_id}"):
+            growth(repository, directory, place, job).follow(stage.running)
+    except StsDinoError as error:  # the writing goes on: nothing of it is lost, and the release says the same again
+        cli.say(f"warning: not published while it grows: {error}")
+    stage.wait()
+
+
+def growth(repository: Repository, directory: Path, place: Claim, job: Job) -> Growth:
+    """The follower of a run directory."""
+    return Growth(
+        repository,
+        directory,
+        place.branch,
+        lambda manifest, at: render(directory, repository.repo_id, manifest=manifest, now=at),
+        job.options,
+        job.per_hour,
+    )
+
+
+def _resume(repository: Repository, place: Claim, recipe: DatasetRecipe, directory: Path) -> None:
+    if place.remote is None or place.manifest is None:
+        return
+    with run_dir.locked(directory):
+        if run_dir.read_manifest(directory) is None:
+            fetch(repository, place.remote, place.manifest, recipe, directory)
+
+
+def _publish(directory: Path, recipe: DatasetRecipe | ModelRecipe, job: Job) -> Plan:
+    write(directory, render(directory, f"{job.org}/{recipe.name}"))
+    options = Options(job.options.private, job.options.force, loading_script(directory, None), job.options.patience)
+    with hub_errors(f"publish {job.org}/{recipe.name}"):
+        return publish(HfApi(), directory, job.org, job.yes, options)
+
+
+if __name__ == "__main__":
+    cli.run(app)

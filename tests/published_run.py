@@ -1,0 +1,40 @@
+"""A finished run directory made by hand: real recipe, real shards, a stamped card. Quick, for tests of publishing."""
+
+from pathlib import Path
+
+from hub import run_dir
+from hub.card_stamp import facts_digest, stamped
+from hub.recipe import DatasetRecipe
+from hub.recipe_file import fingerprint, load_recipe, resolved
+from hub.run_dir import MANIFEST, Manifest
+from hub.schema import STS, published_features
+from hub.shards import write_shard, write_text
+
+ROW = {"sentence1": "a", "sentence2": "b", "score": 0.9, "source_id": "1", "target": "1", "sample": 0, "attempt": 0}
+
+
+def finished_run(directory: Path, version: str = "0.1.0", shards: int = 2, org: str = "acme", text: str = "A") -> Path:
+    """(Over)write a finished run of ``shards`` shards in ``directory``, whose name is the artefact's."""
+    settings = [f"name={directory.name}", f"version={version}"]
+    recipe = load_recipe(Path("recipes/demo/sts-dino-x2.yaml"), DatasetRecipe, settings)
+    paths = [f"data/postprocessed/train-{i:05d}-of-{shards:05d}.parquet" for i in range(shards)]
+    for path in directory.rglob("*.parquet"):
+        path.unlink()
+    for i, path in enumerate(paths):
+        row = ROW | {"seed": i, "log_prob": -1.0, "margin": None, "sentence2": f"{text} {i}"}
+        write_shard(directory / path, [row], published_features(STS))
+    write_text(directory / "recipe.yaml", resolved(recipe))
+    manifest = Manifest(
+        kind="dataset", name=directory.name, version=version, fingerprint=fingerprint(recipe, {}), complete=True
+    )
+    described = [run_dir.describe(directory, p, config="postprocessed", split="train", rows=1) for p in paths]
+    run_dir.write_manifest(directory, manifest.with_files(described))
+    write_card(directory, org)
+    return directory
+
+
+def write_card(directory: Path, org: str = "acme", text: str = "A card") -> None:
+    """A small card with its stamp."""
+    facts = facts_digest((directory / MANIFEST).read_bytes(), None)
+    card = f"---\nlicense: cc0-1.0\n---\n# {text}\n"
+    write_text(directory / "README.md", stamped(card, f"{org}/{directory.name}", facts))
