@@ -19,7 +19,7 @@ from hub.recipe import DatasetRecipe
 
 ROUND = 4096  # completions asked for between two files of the scratch folder, at most
 LEAST = 64  # and at least: smaller batches cost as much
-FIRST_TEXTS = "first texts"  # their entry among the manifest's inputs
+FIRST_TEXTS = "first texts"  # their entry among the manifest's contents
 
 
 def prepare(run: DatasetRun, scratch: Scratch, writer: Writer, prompts: Prompts) -> FirstTexts:
@@ -37,11 +37,11 @@ def prepare(run: DatasetRun, scratch: Scratch, writer: Writer, prompts: Prompts)
         given = GivenTexts(run.recipe, writer.count_tokens)
         bar = tqdm(given, unit="text", desc=f"{run.recipe.name} sources", delay=1)
         texts = scratch.keep(bar, run.recipe.shard_size, given.skipped)
-    if run.manifest.inputs.get(FIRST_TEXTS, texts.sha256) != texts.sha256:
+    if run.manifest.contents.get(FIRST_TEXTS, texts.sha256) != texts.sha256:
         place = run.recipe.source.path or run.recipe.source.repo_id
         hint = "pin source.revision to a commit, or remove the run directory to start again"
         raise InputError(place, "gives other first texts than when this run began", hint=hint)
-    run.record([], inputs={**run.manifest.inputs, FIRST_TEXTS: texts.sha256})
+    run.record([], contents={FIRST_TEXTS: texts.sha256})
     run.count(sources=texts.total, **({} if run.recipe.source.kind == "model" else {"sources_skipped": texts.skipped}))
     return texts
 

@@ -183,7 +183,7 @@ class Release:
             self.repository.set_tag(plan.tag, sha)
         if self.options.script is not None:
             self._renew_script(sha)
-        self.repository.delete_branch(NEXT)
+        self.repository.drop_branch(NEXT)
         return plan
 
     def plan(self) -> Plan:
@@ -231,7 +231,7 @@ class Release:
         """The branch ``script``: cut from main the first time, then always main's files and the script, atomically."""
         there = self.repository.branch(SCRIPT)
         if there is None:
-            self.repository.create_branch(SCRIPT, sha)
+            self.repository.make_branch(SCRIPT, sha)
             there = _required(self.repository.branch(SCRIPT))
         snapshot = self._with_script()
         changes = compare(snapshot, there)

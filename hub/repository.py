@@ -57,9 +57,9 @@ class Repository:
         return Path(found).read_bytes()
 
     def commit_times(self, branch: str = MAIN) -> list[datetime]:
-        """When the commits of a branch were made."""
+        """When the commits of a branch were made, but for the first, which the Hub makes with the repository."""
         commits = self.api.list_repo_commits(self.repo_id, repo_type=self.kind, revision=branch)
-        return [commit.created_at for commit in commits]
+        return [commit.created_at for commit in commits[:-1]]
 
     def create(self, private: bool) -> None:
         """Make the repository unless it is there."""
@@ -84,11 +84,11 @@ class Repository:
         """Tag a commit; an existing tag is refused by the Hub (409) and found by the next plan."""
         self.api.create_tag(self.repo_id, tag=name, repo_type=self.kind, revision=sha)
 
-    def create_branch(self, name: str, sha: str) -> None:
+    def make_branch(self, name: str, sha: str) -> None:
         """Make a branch at a commit unless it is there."""
         self.api.create_branch(self.repo_id, branch=name, repo_type=self.kind, revision=sha, exist_ok=True)
 
-    def delete_branch(self, name: str) -> None:
+    def drop_branch(self, name: str) -> None:
         """Remove a branch if it is there."""
         try:
             self.api.delete_branch(self.repo_id, branch=name, repo_type=self.kind)

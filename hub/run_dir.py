@@ -45,7 +45,8 @@ class Manifest(BaseModel):
     version: str
     fingerprint: str
     complete: bool = False
-    inputs: dict[str, str] = {}  # input file or model → SHA-256
+    inputs: dict[str, str] = {}  # input file or model → SHA-256; with the recipe, they make the fingerprint
+    contents: dict[str, str] = {}  # what was read from the inputs → SHA-256
     versions: dict[str, str] = {}  # library → version
     counts: dict[str, Any] = {}
     provenance: dict[str, Any] = {}

@@ -98,6 +98,8 @@ class Growth:
         manifest = read_manifest(self.directory)
         if manifest is None or manifest.complete or not any(file.rows for file in manifest.files):
             return False  # nothing can be loaded yet, or the release is next
+        if "shards_done" not in manifest.counts:
+            return False  # between first texts and shards, and between the last counts and the word "complete"
         paths = tuple(file.path for file in manifest.files)
         if paths == self._published:
             return False
@@ -132,7 +134,7 @@ class Growth:
             else:
                 main = self.repository.branch(MAIN)
                 if main is not None:
-                    self.repository.create_branch(self.branch, main.sha)
+                    self.repository.make_branch(self.branch, main.sha)
             remote = self.repository.branch(self.branch)
         if remote is None:
             raise ConnectionError("the branch was made and cannot be seen yet")  # it passes: tried again
