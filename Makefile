@@ -1,13 +1,16 @@
 # sts-dino: `make` alone prints the targets. Every target that runs Python makes .venv first, once per change of the pins.
 .DEFAULT_GOAL := help
-.PHONY: help demo test hub install style quality dataset train evaluate card publish bench clean
+.PHONY: help demo test test-loaders hub install style quality dataset train evaluate card publish regenerate republish
+.PHONY: release-all scripts bench clean
 PYTHON ?= python3
 RUN := .venv/bin/python
 RECIPE ?= recipes/demo/sts-dino-x2.yaml
+RECIPES ?= $(wildcard recipes/datasets recipes/models)
 ORG ?= sts-dino
+ACT := $(if $(YES),--yes) $(if $(FORCE),--force)
 
 help: ## print the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 21
 
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -39,7 +42,16 @@ card: .venv/.ready ## write a card: make card RUN_DIR=artifacts/datasets/...
 	$(RUN) -m model_cards.render $(RUN_DIR) --repo-id $(ORG)/$(notdir $(RUN_DIR:/=))
 
 publish: .venv/.ready ## show what a publication changes, YES=1 does it: make publish RUN_DIR=artifacts/... ORG=...
-	$(RUN) -m hub.publish $(RUN_DIR) --org $(ORG) $(if $(YES),--yes)
+	$(RUN) -m hub.publish $(RUN_DIR) --org $(ORG) $(ACT)
+
+regenerate: .venv/.ready ## make an artefact from its recipe; YES=1 publishes it, datasets while they grow: make regenerate RECIPE=...
+	$(RUN) -m release.run $(RECIPE) --org $(ORG) $(ACT)
+
+republish: .venv/.ready ## new card and publication of a finished artefact, nothing made: make republish RECIPE=... YES=1
+	$(RUN) -m release.run $(RECIPE) --org $(ORG) --again $(ACT)
+
+release-all: .venv/.ready ## regenerate and publish every dataset and model: make release-all [RECIPES=recipes/demo] YES=1
+	$(RUN) -m release.run $(RECIPES) --org $(ORG) $(ACT)
 
 bench: .venv/.ready ## measure the engine and the built-in language model (half an hour, see benchmarks/README.md)
 	$(RUN) -m benchmarks.engine_throughput

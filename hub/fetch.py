@@ -10,13 +10,13 @@ from hub.errors import RunError
 from hub.plan import Remote
 from hub.recipe import DatasetRecipe, ModelRecipe
 from hub.recipe_file import fingerprint, resolved
-from hub.repository import Repository
+from hub.repository import Repository, unwrapped
 from hub.run_dir import RECIPE, Manifest
 from hub.shards import sha256_file, write_text
 
 
 def is_run_of(manifest: Manifest, recipe: DatasetRecipe | ModelRecipe) -> bool:
-    """Whether a published manifest is of this very recipe. That its inputs are those of today, the run itself checks."""
+    """Whether a published manifest is of this very recipe; that its inputs are as before, the run itself checks."""
     return manifest.fingerprint == fingerprint(recipe, manifest.inputs)
 
 
@@ -27,18 +27,21 @@ def fetch(repository: Repository, remote: Remote, manifest: Manifest, recipe: Da
     """
     cli.say(f"{directory}: going on from {repository.repo_id} ({len(manifest.files)} files)")
     staging = directory.with_name(f"{directory.name}.fetching")
-    snapshot_download(
-        repository.repo_id,
-        repo_type=repository.kind,
-        revision=remote.sha,
-        local_dir=staging,
-        allow_patterns=[file.path for file in manifest.files],
-        endpoint=repository.api.endpoint,
-        token=repository.api.token,
-    )
+    with unwrapped():
+        snapshot_download(
+            repository.repo_id,
+            repo_type=repository.kind,
+            revision=remote.sha,
+            local_dir=staging,
+            allow_patterns=[file.path for file in manifest.files],
+            endpoint=repository.api.endpoint,
+            token=repository.api.token,
+        )
     for file in manifest.files:
         path = staging / file.path
-        if not path.is_file() or sha256_file(path) != file.sha256:
+        if not path.is_file():  # the client gives what is there when the Hub does not answer: this passes
+            raise ConnectionError(f"{file.path} did not come")
+        if sha256_file(path) != file.sha256:
             raise RunError(
                 f"{repository.repo_id}: {file.path}",
                 "is not the file that the repository's manifest names",

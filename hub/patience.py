@@ -34,6 +34,7 @@ class Patience:
 
     longest: float = LONGEST_SECONDS
     scale: float = 1.0
+    _why: str = field(default="", init=False)  # the last failure
     reached: bool = field(default=False, init=False)  # one that never answered is a wrong address
 
     def until_done(self, what: str, attempt: Callable[[], Result]) -> Result:
@@ -45,7 +46,7 @@ class Patience:
             retry=retry_if_exception(self.passes),
             wait=self._wait,
             stop=stop_before_delay(self.longest * self.scale),
-            sleep=lambda seconds: countdown(what, seconds),
+            sleep=lambda seconds: countdown(f"{what}: {self._why}", seconds),
             reraise=True,
         )
         result = retrying(attempt)
@@ -64,6 +65,7 @@ class Patience:
 
     def _wait(self, state: RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None
+        self._why = _reason(error)
         asked = asked_wait(error) if isinstance(error, HfHubHTTPError) else None
         return self.scale * (
             asked if asked is not None else wait_exponential_jitter(initial=1, max=300, jitter=1)(state)
@@ -80,16 +82,22 @@ def asked_wait(error: HfHubHTTPError) -> float | None:
     return float(asked) + 1 if asked.isdigit() else None
 
 
-def countdown(what: str, seconds: float) -> None:
+def _reason(error: BaseException | None) -> str:
+    if isinstance(error, HfHubHTTPError):
+        return f"the Hub answered {error.response.status_code}"
+    return f"the connection failed ({type(error).__name__})"
+
+
+def countdown(why: str, seconds: float) -> None:
     """Wait, and tell how long. Ctrl-C ends it like any other work: whatever is published is whole."""
     if not sys.stderr.isatty():
         if seconds >= 1:
-            cli.say(f"{what}: the Hub asks for patience, going on in {_clock(seconds)}")
+            cli.say(f"{why}, going on in {_clock(seconds)}")
         time.sleep(seconds)
         return
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
-        print(f"\r{what}: the Hub asks for patience, going on in {_clock(left)} ", end="", file=sys.stderr, flush=True)
+        print(f"\r{why}, going on in {_clock(left)} ", end="", file=sys.stderr, flush=True)
         time.sleep(min(1, left))
     print("\r\033[K", end="", file=sys.stderr, flush=True)
 

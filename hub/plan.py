@@ -109,7 +109,7 @@ def strangers(remote: Remote, manifest: Manifest | None) -> dict[str, str]:
 
 def text_diff(before: str, after: str, path: str) -> list[str]:
     """A unified diff of two texts, cut to ``DIFF_LINES`` lines."""
-    names = (f"{path} on the Hub", f"{path} to be published")
+    names = (f"{path} as published", f"{path} on the Hub now")
     lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), *names, lineterm="", n=1))
     more = [f"... and {len(lines) - DIFF_LINES} more lines"] if len(lines) > DIFF_LINES else []
     return lines[:DIFF_LINES] + more

@@ -17,7 +17,7 @@ from hub import cli, run_dir
 from hub.card_stamp import facts_digest, read_stamp
 from hub.errors import InputError, RunError
 from hub.patience import Patience, use_patient_client
-from hub.plan import BESIDE, CARD, Changes, Content, Plan, Remote, Snapshot, compare, strangers, text_diff
+from hub.plan import BESIDE, CARD, DIFF_LINES, Changes, Content, Plan, Remote, Snapshot, compare, strangers, text_diff
 from hub.recipe import DatasetRecipe, ModelRecipe
 from hub.recipe_file import fingerprint, load_recipe
 from hub.remote import hub_errors
@@ -28,6 +28,7 @@ from hub.shards import parquet_schema, same_schema
 
 SCRIPT, NEXT = "script", "next"  # branches: for old versions of datasets; of a new version while it grows
 SCRIPTS = Path("dataset_scripts")
+CARDS_READ = 50  # commits looked through, at most, for the card as it was before a person edited it
 
 app = cli.new_app(__doc__)
 
@@ -253,9 +254,19 @@ def edits_since(
     card = (repository.read(remote, CARD) or b"").decode("utf-8", "replace")
     if read_stamp(card) is not None:
         return edits, ()
-    ours = snapshot[CARD].data if CARD in snapshot else b""
-    text = ours.decode() if isinstance(ours, bytes) else ours.read_text(encoding="utf-8")
-    return {**edits, CARD: "edited by hand"}, tuple(text_diff(card, text, CARD))
+    published = _last_published_card(repository, remote)
+    lines = text_diff(published, card, CARD) if published is not None else card.splitlines()[:DIFF_LINES]
+    return {**edits, CARD: "edited by hand"}, tuple(lines)
+
+
+def _last_published_card(repository: Repository, remote: Remote) -> str | None:
+    """The newest card of the branch's history that is as it was stamped; None when there is none."""
+    for sha in repository.commits(remote.sha)[:CARDS_READ]:
+        content = repository.read(Remote(sha, {}), CARD)
+        card = content.decode("utf-8", "replace") if content is not None else ""
+        if read_stamp(card) is not None:
+            return card
+    return None
 
 
 def _changed_small_files(

@@ -14,6 +14,7 @@ from huggingface_hub.errors import (
     EntryNotFoundError,
     HfHubHTTPError,
     HFValidationError,
+    LocalEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
@@ -51,10 +52,16 @@ class Repository:
     def read(self, remote: Remote, path: str) -> bytes | None:
         """The bytes of a file of a commit; None when it has no such file."""
         try:
-            found = self.api.hf_hub_download(self.repo_id, path, repo_type=self.kind, revision=remote.sha)
+            with unwrapped():
+                found = self.api.hf_hub_download(self.repo_id, path, repo_type=self.kind, revision=remote.sha)
         except EntryNotFoundError:
             return None
         return Path(found).read_bytes()
+
+    def commits(self, revision: str) -> list[str]:
+        """The commits of a revision, newest first."""
+        listed = self.api.list_repo_commits(self.repo_id, repo_type=self.kind, revision=revision)
+        return [commit.commit_id for commit in listed]
 
     def commit_times(self, branch: str = MAIN) -> list[datetime]:
         """When the commits of a branch were made, but for the first, which the Hub makes with the repository."""
@@ -69,7 +76,7 @@ class Repository:
         """One atomic commit on ``remote``'s commit, or none at all when the branch has moved since (412). Its id."""
         adds = [CommitOperationAdd(path, snapshot[path].data) for path in (*changes.added, *changes.replaced)]
         deletes = [CommitOperationDelete(path) for path in changes.deleted]
-        with _worded(self.repo_id):
+        with _worded(self.repo_id), unwrapped():
             done = self.api.create_commit(
                 self.repo_id,
                 [*adds, *deletes],
@@ -94,6 +101,21 @@ class Repository:
             self.api.delete_branch(self.repo_id, branch=name, repo_type=self.kind)
         except RevisionNotFoundError:
             return
+
+
+@contextmanager
+def unwrapped() -> Iterator[None]:
+    """The Hub's answer, or what broke the line, where the client hides it in another error.
+
+    A download that fails is told as "not in the local cache", which reads as "there is no such file"; an upload that
+    fails as a RuntimeError.
+    """
+    try:
+        yield
+    except (LocalEntryNotFoundError, RuntimeError) as error:
+        if isinstance(error.__cause__, Exception):
+            raise error.__cause__ from None
+        raise
 
 
 @contextmanager

@@ -133,10 +133,10 @@ def test_a_card_edited_on_the_hub_is_shown_and_kept(finished, hub_api):
     card = (finished / "README.md").read_bytes()
     edited(repo, hub_api, "README.md", card.replace(b"# A card", b"# A card\n\nRead this first."))
     finished_run(finished, version="0.2.0")
-    with pytest.raises(RunError, match=r"(?s)changed by hand.*-Read this first.*--force"):
+    with pytest.raises(RunError, match=r"(?s)changed by hand.*\+Read this first.*--force"):
         publish(hub_api, finished, "acme", yes=True)
     plan = publish(hub_api, finished, "acme", yes=False)
-    assert plan.edits == {"README.md": "edited by hand"} and "-Read this first." in str(plan)
+    assert plan.edits == {"README.md": "edited by hand"} and "+Read this first." in str(plan)
     assert b"Read this first" in hub_file(hub_api, repo, "README.md")
     publish(hub_api, finished, "acme", yes=True, options=Options(force=True))
     assert hub_file(hub_api, repo, "README.md") == (finished / "README.md").read_bytes()

@@ -1,0 +1,104 @@
+"""What passes and what does not, how long to wait, and that the wait says so and ends with Ctrl-C."""
+
+import time
+
+import httpx2
+import pytest
+from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+from hub import patience
+from hub.patience import Patience, asked_wait
+
+
+def answer(status: int, **headers: str) -> HfHubHTTPError:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    request = httpx2.Request("POST", "http://127.0.0.1/api")
+    return HfHubHTTPError("refused", response=httpx2.Response(status, headers=named, request=request))
+
+
+class Attempts:
+    """Fails with each error in turn, then succeeds."""
+
+    def __init__(self, *errors: Exception):
+        self.errors, self.calls = list(errors), 0
+
+    def __call__(self) -> str:
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return "done"
+
+
+QUICK = 0.0001
+
+
+@pytest.mark.parametrize("status", [408, 409, 412, 429, 500, 502, 503, 504])
+def test_what_passes_is_tried_again(status):
+    attempt = Attempts(answer(status), answer(status))
+    assert Patience(scale=QUICK).until_done("publish", attempt) == "done" and attempt.calls == 3
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422, 501, 507])
+def test_what_does_not_pass_stops_at_once(status):
+    attempt = Attempts(answer(status))
+    with pytest.raises(HfHubHTTPError):
+        Patience(scale=QUICK).until_done("publish", attempt)
+    assert attempt.calls == 1
+
+
+def test_dropped_connections_and_timeouts_pass_but_other_errors_do_not():
+    dropped = (httpx2.ReadTimeout("slow"), httpx2.RemoteProtocolError("cut"), ConnectionResetError())
+    assert Patience(scale=QUICK).until_done("publish", Attempts(*dropped)) == "done"
+    for error in (ValueError("bad"), OfflineModeIsEnabled("offline"), FileNotFoundError("gone")):
+        with pytest.raises(type(error)):
+            Patience(scale=QUICK).until_done("publish", Attempts(error))
+
+
+def test_a_hub_that_never_answered_is_a_wrong_address_and_one_that_did_is_waited_for():
+    with pytest.raises(httpx2.ConnectError):
+        Patience(scale=QUICK).until_done("publish", Attempts(httpx2.ConnectError("refused")))
+    known = Patience(scale=QUICK)
+    known.until_done("look", Attempts())
+    assert known.until_done("publish", Attempts(httpx2.ConnectError("refused"))) == "done"
+
+
+def test_the_hub_says_how_long():
+    assert asked_wait(answer(429, retry_after="120")) == 121
+    assert asked_wait(answer(503, retry_after="7")) == 8
+    assert asked_wait(answer(429, ratelimit='"api";r=0;t=3300', retry_after="5")) == 3301
+    assert asked_wait(answer(429, ratelimit='"api";r=3;t=3300')) is None
+    assert asked_wait(answer(429)) is None and asked_wait(answer(429, retry_after="Wed, 21 Oct 2026")) is None
+
+
+def test_an_hour_is_waited_for_and_more_is_not(monkeypatch):
+    waits = list[float]()
+    monkeypatch.setattr(patience, "countdown", lambda what, seconds: waits.append(seconds))
+    assert Patience().until_done("publish", Attempts(answer(429, retry_after="3600"))) == "done"
+    assert waits == [3601]
+    with pytest.raises(HfHubHTTPError):
+        Patience().until_done("publish", Attempts(answer(429, retry_after="7200")))
+    assert waits == [3601]
+
+
+def test_waits_without_advice_grow_and_end(monkeypatch):
+    now, waits = [0.0], list[float]()
+
+    def sleep(what: str, seconds: float) -> None:
+        waits.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(patience, "countdown", sleep)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with pytest.raises(HfHubHTTPError):
+        Patience().until_done("publish", Attempts(*[answer(503)] * 1000))
+    assert 1 <= waits[0] <= 2 and max(waits) <= 300 and 3000 < sum(waits) <= patience.LONGEST_SECONDS
+
+
+def test_a_wait_is_announced_and_ctrl_c_ends_it(monkeypatch, capsys):
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        Patience().until_done("publish acme/pairs", Attempts(answer(429, retry_after="3300")))
+    assert "publish acme/pairs: the Hub answered 429, going on in 55:01" in capsys.readouterr().err

@@ -1,0 +1,224 @@
+"""A run that is published while it grows: what the Hub holds after every commit, and who may write there."""
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import growth as simulated
+import pytest
+from huggingface_hub import HfApi
+
+from hub import run_dir
+from hub.errors import RunError
+from hub.fetch import fetch
+from hub.patience import Patience
+from hub.plan import CARD
+from hub.publish import NEXT, Options, publish
+from hub.recipe import DatasetRecipe
+from hub.recipe_file import load_recipe, resolved
+from hub.repository import Repository
+from hub.run_dir import MANIFEST, Manifest
+from model_cards.render import render, write
+from release.growth import Claim, Growth, claim
+
+pytest_plugins = ["local_hub"]
+QUICK = Options(patience=Patience(scale=0.001))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> dict[str, simulated.Growth]:
+    """Two versions of one dataset, recorded as they were written."""
+    folder = tmp_path_factory.mktemp("runs")
+    return {
+        version: simulated.record(folder / version, f"version={version}", f"source.limit={limit}")
+        for version, limit in (("0.1.0", 24), ("0.2.0", 12))
+    }
+
+
+class Publication:
+    """A run directory that grows step by step, and its repository."""
+
+    def __init__(self, api: HfApi, org: str, recorded: simulated.Growth, directory: Path):
+        self.api, self.org, self.recorded, self.directory = api, org, recorded, directory
+        self.repository = Repository(api, f"{org}/{directory.name}", "dataset")
+        self.recipe = load_recipe(recorded.whole / "recipe.yaml", DatasetRecipe)
+        self.now = datetime.now(UTC)
+
+    def growth(self, place: Claim | None = None, per_hour: int = 100, options: Options = QUICK) -> Growth:
+        place = place or claim(self.repository, self.recipe, force=False)
+        return Growth(self.repository, self.directory, place.branch, self.card, options, per_hour, lambda: self.now)
+
+    def card(self, manifest: Manifest, at: datetime) -> dict[str, bytes]:
+        return render(self.directory, self.repository.repo_id, manifest=manifest, now=at)
+
+    def step(self, growth: Growth, number: int, hours: float = 1) -> bool:
+        self.recorded.lay(self.directory, number)
+        self.now += timedelta(hours=hours)
+        return growth.tick()
+
+    def release(self, options: Options = QUICK) -> None:
+        self.recorded.lay(self.directory, len(self.recorded) - 1)
+        write(self.directory, render(self.directory, self.repository.repo_id))
+        publish(self.api, self.directory, self.org, True, options)
+
+    def commits(self, branch: str = "main") -> list[str]:
+        listed = self.api.list_repo_commits(self.repository.repo_id, repo_type="dataset", revision=branch)
+        return [commit.commit_id for commit in listed][::-1]
+
+    def files(self, revision: str = "main") -> set[str]:
+        found = self.api.list_repo_files(self.repository.repo_id, repo_type="dataset", revision=revision)
+        return set(found) - {".gitattributes"}
+
+
+@pytest.fixture
+def growing(hub_api, runs, tmp_path) -> Publication:
+    name = runs["0.1.0"].whole.name
+    hub_api.delete_repo(f"acme/{name}", repo_type="dataset", missing_ok=True)
+    return Publication(hub_api, "acme", runs["0.1.0"], tmp_path / name)
+
+
+def shards_done(recorded: simulated.Growth) -> list[int]:
+    """The steps after which one more shard is there and the run is not finished."""
+    steps, seen = [], 0
+    for step in range(len(recorded)):
+        manifest = recorded.manifest(step)
+        done = manifest.counts.get("shards_done", 0)
+        if done > seen and not manifest.complete:
+            steps.append(step)
+            seen = done
+    return steps
+
+
+LOAD = """
+import json, sys
+from datasets import load_dataset
+repo, *revisions = sys.argv[1:]
+for sha in revisions:
+    found = load_dataset(repo, revision=sha)
+    print(json.dumps({split: [len(rows), rows.column_names[:2]] for split, rows in found.items()}))
+"""
+
+
+def loaded(publication: Publication, local_hub, revisions: list[str], home: Path) -> list[dict[str, list]]:
+    """Rows and first columns of every split of the default config at each commit, for a client with an empty cache."""
+    words = [sys.executable, "-c", LOAD, publication.repository.repo_id, *revisions]
+    done = subprocess.run(words, env=local_hub.client_environment(home), capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_every_commit_loads_with_the_rows_it_states_and_the_release_is_last(growing, local_hub, tmp_path):
+    growth, steps = growing.growth(), shards_done(growing.recorded)
+    assert not growing.step(growth, 0) and not growing.api.repo_exists(growing.repository.repo_id, repo_type="dataset")
+    assert [growing.step(growth, step) for step in steps] == [True] * len(steps) and len(steps) >= 5
+    assert not growth.tick()  # nothing new
+    growing.release()
+    commits = growing.commits()[1:]
+    assert len(commits) == len(steps) + 1
+    found = loaded(growing, local_hub, commits, tmp_path / "home")
+    for step, rows in zip(steps, found, strict=False):
+        manifest = growing.recorded.manifest(step)
+        assert rows == {"train": [sum(file.rows or 0 for file in manifest.shards("raw")), ["text1", "text2"]]}
+    counts = run_dir.require_complete(growing.directory).counts["splits"]["postprocessed"]
+    assert found[-1] == {split: [rows, ["sentence1", "sentence2"]] for split, rows in counts.items()}
+
+
+def test_the_end_is_the_same_with_and_without_growth(growing, hub_api, runs, tmp_path):
+    growth = growing.growth()
+    for step in shards_done(growing.recorded)[:3]:
+        growing.step(growth, step)
+    growing.release()
+    grown = growing.repository.branch()
+    hub_api.delete_repo(growing.repository.repo_id, repo_type="dataset")
+    growing.release()
+    plain = growing.repository.branch()
+    assert grown and plain
+    assert {p: f.blob_id for p, f in grown.files.items()} == {p: f.blob_id for p, f in plain.files.items()}
+
+
+def test_the_budget_spreads_commits_and_counts_those_of_earlier_starts(growing):
+    steps = shards_done(growing.recorded)
+    growth = growing.growth(per_hour=100)
+    assert growing.step(growth, steps[0], hours=0)
+    assert not growing.step(growth, steps[1], hours=20 / 3600)
+    assert not growing.step(growing.growth(per_hour=100), steps[1], hours=10 / 3600)  # another start
+    assert growing.step(growing.growth(per_hour=100), steps[1], hours=10 / 3600)
+    assert len(growing.commits()) == 3
+
+
+def test_a_card_that_somebody_edited_stops_the_growth(growing, hub_api):
+    steps = shards_done(growing.recorded)
+    growth = growing.growth()
+    growing.step(growth, steps[0])
+    edited = (growing.repository.read(growing.repository.branch(), CARD) or b"") + b"mine\n"
+    hub_api.upload_file(
+        path_or_fileobj=edited, path_in_repo=CARD, repo_id=growing.repository.repo_id, repo_type="dataset"
+    )
+    with pytest.raises(RunError, match=r"(?s)changed by hand \(README.md: edited by hand\).*\+mine.*--force"):
+        growing.step(growth, steps[1])
+    assert growing.repository.read(growing.repository.branch(), CARD) == edited
+    forced = Options(force=True, patience=QUICK.patience)
+    assert growing.step(growing.growth(options=forced), steps[1])
+
+
+def test_two_processes_do_not_take_each_others_shards(growing, tmp_path):
+    steps = shards_done(growing.recorded)
+    growing.step(growing.growth(), steps[3])
+    other = Publication(growing.api, growing.org, growing.recorded, tmp_path / "other" / growing.directory.name)
+    other.now = growing.now
+    with pytest.raises(RunError, match="files of this run that are not here: another process publishes it"):
+        other.step(other.growth(), steps[0])
+
+
+def test_an_unfinished_run_of_another_recipe_is_not_replaced(growing, runs, tmp_path):
+    growing.step(growing.growth(), shards_done(growing.recorded)[0])
+    other = Publication(growing.api, growing.org, runs["0.2.0"], tmp_path / "new" / growing.directory.name)
+    with pytest.raises(RunError, match=r"unfinished run of another recipe .*v0\.1\.0.*--force"):
+        other.growth()
+    assert claim(other.repository, other.recipe, force=True) == Claim("main")
+
+
+def test_a_new_version_grows_on_next_and_sends_nothing_twice(growing, runs, local_hub, tmp_path):
+    growing.release()
+    released = growing.repository.branch()
+    second = Publication(growing.api, growing.org, runs["0.2.0"], tmp_path / "new" / growing.directory.name)
+    growth, steps = second.growth(), shards_done(second.recorded)
+    for step in steps:
+        assert second.step(growth, step)
+    assert growth.branch == NEXT and growing.repository.branch() == released  # what people load has not changed
+    assert {path for path in second.files(NEXT) if path.startswith("data/")} == {
+        file.path for file in second.recorded.manifest(steps[-1]).files
+    }
+    assert second.growth().branch == NEXT  # another start goes on there
+    second.release()
+    assert second.repository.branch(NEXT) is None
+    assert {"v0.1.0", "v0.2.0"} == set(second.repository.tags())
+    assert second.files() == {str(p.relative_to(second.directory)) for p in second.directory.rglob("*") if p.is_file()}
+    first = loaded(second, local_hub, ["v0.1.0", "main"], tmp_path / "home")
+    assert first[0] != first[1]
+
+
+def test_an_empty_disk_goes_on_from_the_hub(growing, tmp_path):
+    steps = shards_done(growing.recorded)
+    growing.step(growing.growth(), steps[2])
+    place = claim(growing.repository, growing.recipe, force=False)
+    assert place.remote and place.manifest
+    directory = tmp_path / "elsewhere" / growing.directory.name
+    fetch(growing.repository, place.remote, place.manifest, growing.recipe, directory)
+    found = run_dir.read_manifest(directory)
+    assert found == growing.recorded.manifest(steps[2]) and run_dir.changed_files(directory, found) == []
+    assert (directory / "recipe.yaml").read_text() == resolved(growing.recipe)
+    assert not list(directory.parent.glob("*.fetching"))
+
+
+def test_a_damaged_file_on_the_hub_is_not_taken(growing, hub_api, tmp_path):
+    growing.step(growing.growth(), shards_done(growing.recorded)[1])
+    path = growing.recorded.manifest(shards_done(growing.recorded)[0]).shards("raw")[0].path
+    hub_api.upload_file(
+        path_or_fileobj=b"rubbish", path_in_repo=path, repo_id=growing.repository.repo_id, repo_type="dataset"
+    )
+    place = claim(growing.repository, growing.recipe, force=False)
+    with pytest.raises(RunError, match=f"{path}: is not the file that the repository's manifest names"):
+        fetch(growing.repository, place.remote, place.manifest, growing.recipe, tmp_path / "elsewhere" / "run")
+    assert not (tmp_path / "elsewhere" / "run" / MANIFEST).exists()
