@@ -88,7 +88,7 @@ class Chain:
         self._stage(
             f"card of {directory.name}", "model_cards.render", str(directory), "--repo-id", f"{ORG}/{directory.name}"
         )
-        self._stage(f"publish {directory.name}", "hub.publish", str(directory), "--org", ORG, "--yes")
+        self._stage(f"publish {directory.name}", "release.publish", str(directory), "--org", ORG, "--yes")
 
     def _stage(self, title: str, module: str, *arguments: str, home: Path | None = None, quiet: bool = False) -> str:
         """Run ``python -m module`` and return its stdout. Raises RunError when it fails; it has said why on stderr."""

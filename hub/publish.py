@@ -1,4 +1,4 @@
-"""Publish a run directory: python -m hub.publish artifacts/datasets/sts-dino-x2 --org ORG --yes
+"""The publication of a finished run directory; ``release.publish`` is the command.
 
 The run directory is copied to the Hub in one atomic commit that is made on the parent it was planned on, and tagged
 with its version. Files the Hub has already are not sent; files that are not part of the artefact any more are deleted
@@ -8,29 +8,23 @@ in the same commit. Old versions of ``datasets`` find a loading script on the br
 import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from huggingface_hub import HfApi
 
-from hub import cli, run_dir
+from hub import run_dir
 from hub.card_stamp import facts_digest, read_stamp
 from hub.errors import InputError, RunError
-from hub.patience import Patience, use_patient_client
+from hub.patience import Patience
 from hub.plan import BESIDE, CARD, DIFF_LINES, Changes, Content, Plan, Remote, Snapshot, compare, strangers, text_diff
 from hub.recipe import DatasetRecipe, ModelRecipe
 from hub.recipe_file import fingerprint, load_recipe
-from hub.remote import hub_errors
 from hub.repository import MAIN, Repository
 from hub.run_dir import MANIFEST, RECIPE, Manifest
 from hub.schema import config_features
 from hub.shards import parquet_schema, same_schema
 
 SCRIPT, NEXT = "script", "next"  # branches: for old versions of datasets; of a new version while it grows
-SCRIPTS = Path("dataset_scripts")
 CARDS_READ = 50  # commits looked through, at most, for the card as it was before a person edited it
-
-app = cli.new_app(__doc__)
 
 
 @dataclass(frozen=True)
@@ -41,44 +35,6 @@ class Options:
     force: bool = False
     script: str | None = None
     patience: Patience = field(default_factory=Patience)
-
-
-@app.command()
-def main(
-    directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A finished run directory with its card")],
-    org: Annotated[str | None, typer.Option("--org", help="User or organisation [default: the token's user]")] = None,
-    yes: Annotated[bool, typer.Option("--yes/--dry-run", help="Act, or only print the plan")] = False,
-    private: Annotated[bool, typer.Option("--private", help="Create the repository as a private one")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace what was changed by hand on the Hub")] = False,
-    script: Annotated[
-        Path | None, typer.Option(help="Loading script of a dataset [default: dataset_scripts/NAME.py if it is there]")
-    ] = None,
-) -> None:
-    """Publish a finished dataset or model to the Hub that HF_ENDPOINT names. Without --yes only the plan is printed.
-
-    One atomic commit and the tag v<version>; what the Hub has already is not sent again, and a tag is never moved.
-
-    Examples:
-
-      python -m hub.publish artifacts/datasets/sts-dino-x2 --org my-org
-
-      python -m hub.publish artifacts/datasets/sts-dino-x2 --org my-org --yes
-    """
-    use_patient_client()
-    with hub_errors(f"publish {directory}"):
-        options = Options(private, force, loading_script(directory, script))
-        print(publish(HfApi(), directory, org, yes, options))
-
-
-def loading_script(directory: Path, script: Path | None) -> str | None:
-    """The text of the script for old versions of ``datasets``, or None when there is none."""
-    path = script or SCRIPTS / f"{directory.resolve().name}.py"
-    if script is None and not path.is_file():
-        return None
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"--script {path}", f"cannot be read ({error.strerror})") from error
 
 
 def publish(api: HfApi, directory: Path, org: str | None, yes: bool, options: Options | None = None) -> Plan:
@@ -296,7 +252,3 @@ def _required(remote: Remote | None) -> Remote:
     if remote is None:
         raise ConnectionError("the repository was made and cannot be seen yet")  # it passes: the step is tried again
     return remote
-
-
-if __name__ == "__main__":
-    cli.run(app)

@@ -19,13 +19,14 @@ from hub.errors import InputError, RunError, StsDinoError
 from hub.fetch import fetch
 from hub.patience import Patience, use_patient_client
 from hub.plan import Plan
-from hub.publish import Options, loading_script, publish
+from hub.publish import Options, publish
 from hub.recipe import DatasetRecipe, ModelRecipe
 from hub.recipe_file import load_recipe, read_yaml
 from hub.remote import hub_errors
 from hub.repository import Repository
 from model_cards.render import render, write
 from release.growth import Claim, Growth, claim
+from release.publish import loading_script
 from release.stages import Stage, run_stage
 
 PIN = re.compile(r"v\d+\.\d+\.\d+|[0-9a-f]{40}")  # a tag or a commit: a branch moves
@@ -171,7 +172,7 @@ def make_dataset(path: Path, recipe: DatasetRecipe, directory: Path, job: Job) -
     with hub_errors(f"publish {repository.repo_id}"):
         place = job.options.patience.until_done("look at the Hub", lambda: claim(repository, recipe, job.options.force))
         if not job.fresh:
-            _resume(repository, place, recipe, directory)
+            _resume(repository, place, recipe, directory, job)
     stage = Stage(*words)
     try:
         with hub_errors(f"publish {repository.repo_id}"):
@@ -193,17 +194,20 @@ def growth(repository: Repository, directory: Path, place: Claim, job: Job) -> G
     )
 
 
-def _resume(repository: Repository, place: Claim, recipe: DatasetRecipe, directory: Path) -> None:
+def _resume(repository: Repository, place: Claim, recipe: DatasetRecipe, directory: Path, job: Job) -> None:
     if place.remote is None or place.manifest is None:
         return
     with run_dir.locked(directory):
         if run_dir.read_manifest(directory) is None:
-            fetch(repository, place.remote, place.manifest, recipe, directory)
+            found = place.remote, place.manifest
+            job.options.patience.until_done(
+                f"fetch {repository.repo_id}", lambda: fetch(repository, *found, recipe, directory)
+            )
 
 
 def _publish(directory: Path, recipe: DatasetRecipe | ModelRecipe, job: Job) -> Plan:
     write(directory, render(directory, f"{job.org}/{recipe.name}"))
-    options = Options(job.options.private, job.options.force, loading_script(directory, None), job.options.patience)
+    options = Options(job.options.private, job.options.force, loading_script(directory), job.options.patience)
     with hub_errors(f"publish {job.org}/{recipe.name}"):
         return publish(HfApi(), directory, job.org, job.yes, options)
 

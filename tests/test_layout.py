@@ -98,7 +98,7 @@ def test_every_package_is_listed_and_the_test_tree_is_flat():
 
 def test_makefile_targets_are_phony_and_have_no_name_clash():
     text = Path("Makefile").read_text()
-    phony = set(next(line for line in text.splitlines() if line.startswith(".PHONY")).split()[1:])
+    phony = {word for line in text.splitlines() if line.startswith(".PHONY") for word in line.split()[1:]}
     targets = {
         line.split(":")[0]
         for line in text.splitlines()

@@ -1,0 +1,63 @@
+"""Publish a run directory: python -m release.publish artifacts/datasets/sts-dino-x2 --org ORG --yes
+
+One atomic commit on the parent it was planned on, and the tag v<version>. A dataset's loading script, for old versions
+of ``datasets``, goes to the branch ``script``.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from huggingface_hub import HfApi
+
+from hub import cli
+from hub.errors import InputError
+from hub.patience import use_patient_client
+from hub.publish import Options, publish
+from hub.recipe import DatasetRecipe
+from hub.recipe_file import load_recipe
+from hub.remote import hub_errors
+from hub.run_dir import RECIPE, require_complete
+from release.scripts import script_name, script_text
+
+app = cli.new_app(__doc__)
+
+
+@app.command()
+def main(
+    directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A finished run directory with its card")],
+    org: Annotated[str | None, typer.Option("--org", help="User or organisation [default: the token's user]")] = None,
+    yes: Annotated[bool, typer.Option("--yes/--dry-run", help="Act, or only print the plan")] = False,
+    private: Annotated[bool, typer.Option("--private", help="Create the repository as a private one")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace what was changed by hand on the Hub")] = False,
+) -> None:
+    """Publish a finished dataset or model to the Hub that HF_ENDPOINT names. Without --yes only the plan is printed.
+
+    What the Hub has already is not sent again, a tag is never moved, and what a person changed there is not replaced.
+
+    Examples:
+
+      python -m release.publish artifacts/datasets/sts-dino-x2 --org my-org
+
+      python -m release.publish artifacts/datasets/sts-dino-x2 --org my-org --yes
+    """
+    use_patient_client()
+    with hub_errors(f"publish {directory}"):
+        print(publish(HfApi(), directory, org, yes, Options(private, force, loading_script(directory))))
+
+
+def loading_script(directory: Path) -> str | None:
+    """The loading script of a finished run's own recipe; None for a model, and for a name no script can have."""
+    if require_complete(directory).kind == "model":
+        return None
+    recipe = load_recipe(directory / RECIPE, DatasetRecipe)
+    try:
+        script_name(recipe)
+    except InputError as error:
+        cli.say(f"warning: no loading script for versions of datasets below 4: {error}")
+        return None
+    return script_text(recipe)
+
+
+if __name__ == "__main__":
+    cli.run(app)
