@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 from huggingface_hub import HfApi
+from huggingface_hub.utils import disable_progress_bars
 
 from hub import cli, run_dir
 from hub.budget import PER_HOUR
@@ -86,6 +87,7 @@ def main(
       python -m release.run recipes/datasets/sts-dino-x2.yaml --org my-org --again --yes
     """
     use_patient_client()
+    disable_progress_bars()  # the stages have theirs
     paths = expanded(recipes)
     if len(paths) > 1 and (limit is not None or settings):
         raise InputError("--limit and --set", f"are of one recipe, but {len(paths)} are given", hint="give one recipe")
@@ -135,7 +137,7 @@ def release(path: Path, job: Job) -> Plan:
     if _is_model(path):
         recipe = load_recipe(path, ModelRecipe, list(job.settings))
         directory = job.artifacts / "models" / recipe.name
-        _check_pins(path, recipe)
+        check_pins(path, recipe)
         if not job.again:
             make_model(path, directory, job)
         return _publish(directory, recipe, job)
@@ -146,7 +148,8 @@ def release(path: Path, job: Job) -> Plan:
     return _publish(directory, dataset, job)
 
 
-def _check_pins(path: Path, recipe: ModelRecipe) -> None:
+def check_pins(path: Path, recipe: ModelRecipe) -> None:
+    """Raise InputError when a dataset is pinned by something that moves, such as a branch."""
     for index, item in enumerate(recipe.datasets):
         if item.repo_id is not None and not PIN.fullmatch(item.revision or ""):
             raise InputError(

@@ -1,0 +1,113 @@
+"""One command from recipe to Hub: killed, gone on with on an empty disk, and refused before any work is done."""
+
+import hashlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from huggingface_hub import HfApi
+from local_hub import mint
+from tiny_lm import make_lm
+
+from hub.errors import InputError
+from hub.patience import Patience
+from hub.recipe import ModelRecipe
+from hub.recipe_file import load_recipe
+from release.run import check_pins, expanded, namespace
+
+pytest_plugins = ["local_hub"]
+RECIPE = Path("recipes/demo/sts-dino-x2.yaml")
+SMALL = ["source.limit=60", "shard_size=4", "decoding.max_new_tokens=6", "decoding.max_attempts=3"]  # 15 shards
+
+
+def command(hub, home: Path, artifacts: Path, lm: Path, name: str, *more: str) -> subprocess.Popen[str]:
+    settings = [f"name={name}", f"model.path={lm}", *SMALL]
+    words = [sys.executable, "-m", "release.run", str(RECIPE), "--org", "acme", "--artifacts", str(artifacts)]
+    words += [word for setting in settings for word in ("--set", setting)] + list(more)
+    return subprocess.Popen(
+        words, env=hub.client_environment(home), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def digests(directory: Path) -> dict[str, str]:
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def commits(api: HfApi, repo: str) -> list[str]:
+    if not api.repo_exists(repo, repo_type="dataset"):
+        return []
+    return [commit.title for commit in api.list_repo_commits(repo, repo_type="dataset")]
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=240)
+    return process.returncode, out, err
+
+
+def test_a_killed_release_goes_on_from_the_hub_on_an_empty_disk_to_the_same_bytes(local_hub, hub_api, tmp_path):
+    lm, name = make_lm(tmp_path / "lm"), "killed-and-resumed"
+    first = command(local_hub, tmp_path / "home1", tmp_path / "one", lm, name, "--yes")
+    deadline = time.monotonic() + 200
+    while len(commits(hub_api, f"acme/{name}")) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    first.kill()
+    first.communicate()
+    assert first.returncode == -signal.SIGKILL
+    there = commits(hub_api, f"acme/{name}")
+    assert len(there) >= 2 and "shards" in there[0], there
+    shutil.rmtree(tmp_path / "one")
+
+    code, out, err = ended(command(local_hub, tmp_path / "home2", tmp_path / "two", lm, name, "--yes"))
+    assert code == 0, err
+    assert "going on from acme/killed-and-resumed" in err and "tag v0.1.0" in out
+    code, out, err = ended(command(local_hub, tmp_path / "home3", tmp_path / "plain", lm, name))
+    assert code == 0 and "no file changes" in out, err  # a run that never saw the Hub ends in what is published
+    assert digests(tmp_path / "two" / "datasets" / name) == digests(tmp_path / "plain" / "datasets" / name)
+
+    before = commits(hub_api, f"acme/{name}")
+    code, out, err = ended(command(local_hub, tmp_path / "home2", tmp_path / "two", lm, name, "--yes", "--again"))
+    assert code == 0 and "no file changes" in out and commits(hub_api, f"acme/{name}") == before
+
+
+def test_a_hub_that_refuses_stops_before_the_model_is_loaded(local_hub, tmp_path):
+    process = command(local_hub, tmp_path / "home", tmp_path / "art", tmp_path / "no-lm", "never", "--yes")
+    code, _, err = ended(process)
+    assert code and "no such folder" in err  # allowed to publish, so the generator was started
+
+    environment = local_hub.client_environment(tmp_path / "home2") | {"HF_TOKEN": mint(local_hub, "demo", "read")}
+    words = [sys.executable, "-m", "release.run", str(RECIPE), "--org", "acme", "--yes"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stderr.startswith("error: ") and "may only read" in done.stderr
+    assert "generation.run" not in done.stderr and "hf_" not in done.stderr
+
+
+def test_a_namespace_that_the_token_does_not_have_is_named(hub_api, stranger):
+    patience = Patience(scale=0.001)
+    assert namespace(hub_api, "acme", True, patience) == "acme" and namespace(hub_api, None, True, patience) == "demo"
+    with pytest.raises(InputError, match=r"--org acme: is not the token's user .*allowed: alice"):
+        namespace(stranger, "acme", True, patience)
+    assert namespace(stranger, "acme", False, patience) == "acme"  # a plan needs no right
+
+
+def test_a_model_is_trained_on_what_cannot_move(tmp_path):
+    recipe = load_recipe(Path("recipes/demo/demo-sts-dino.yaml"), ModelRecipe)
+    check_pins(tmp_path, recipe)
+    moving = recipe.datasets[0].model_copy(update={"revision": "main"})
+    with pytest.raises(InputError, match=r"'main' can move.*allowed: a tag such as v1\.0\.0"):
+        check_pins(tmp_path, recipe.model_copy(update={"datasets": (moving,)}))
+
+
+def test_folders_stand_for_their_recipes_datasets_first(tmp_path):
+    assert expanded([Path("recipes/demo")]) == [
+        Path(f"recipes/demo/{name}.yaml") for name in ("auto-nli", "sts-dino-x1x2", "sts-dino-x2", "demo-sts-dino")
+    ]
+    with pytest.raises(InputError, match=r"no recipe \(\*\.yaml\) is there"):
+        expanded([tmp_path])
+    (tmp_path / "odd.yaml").write_text("kind: cake\n")
+    with pytest.raises(InputError, match="'cake' is no kind of recipe; allowed: dataset, model"):
+        expanded([tmp_path])
