@@ -1,13 +1,12 @@
 """The whole chain, offline: python -m demo.run (what `make demo` calls).
 
-Writes three small datasets with the built-in language model, publishes them to the embedded Hub, trains an encoder on
-one of them loaded back by repo id, scores it before and after on the STS Benchmark, publishes it with its card, and
-loads everything by name in a clean process. Each step is the command a user types; finished steps are not done again.
+Writes three small datasets with the built-in language model and publishes them to the embedded Hub while they grow,
+trains an encoder on one of them loaded back by repo id, scores it before and after on the STS Benchmark, publishes it
+with its card, and loads everything by name in a clean process. Each step is the command a user types; finished steps
+are not done again.
 """
 
-import ctypes
 import json
-import signal
 import subprocess
 import sys
 import time
@@ -23,14 +22,13 @@ from hub.errors import RunError
 from hub.local.process import LocalHub
 from hub.memory import peak_rss_mb
 from hub.run_dir import ARTIFACTS
+from release.stages import die_with_parent
 
 ORG = "sts-dino"
 DATASETS = ("sts-dino-x2", "sts-dino-x1x2", "auto-nli")
 MODEL = "demo-sts-dino"
 SERVED = "http://127.0.0.1:8899"  # by `make hub`, after the demo has stopped its own server
 RECIPES = Path("recipes/demo")
-_LIBC = ctypes.CDLL(None)  # opened before any fork
-_SET_PARENT_DEATH_SIGNAL = 1
 
 app = cli.new_app(__doc__)
 
@@ -47,9 +45,9 @@ def main(
     with LocalHub(artifacts / "hub", port, orgs=[ORG], home=artifacts / "hf-home") as hub:
         chain = Chain(hub, artifacts)
         with ThreadPoolExecutor(2) as lanes:  # one core each: two processes of one thread beat one of two
-            for _ in lanes.map(chain.dataset, DATASETS, [False, True, True]):
+            for _ in lanes.map(chain.release, DATASETS, [False, True, True]):
                 pass
-        chain.model(MODEL)
+        chain.release(MODEL)
         loaded = chain.verify()
         seconds, peak = time.monotonic() - started, peak_rss_mb(children=True)
         print(report(artifacts, DATASETS, MODEL, ORG, SERVED, loaded))
@@ -62,19 +60,10 @@ class Chain:
     def __init__(self, hub: LocalHub, artifacts: Path):
         self.hub, self.artifacts = hub, artifacts
 
-    def dataset(self, name: str, quiet: bool) -> None:
-        """Write a dataset, give it its card, publish it. ``quiet`` shows its progress bars only when it fails."""
-        directory = self.artifacts / "datasets" / name
-        recipe = str(RECIPES / f"{name}.yaml")
-        self._stage(f"write {name}", "generation.run", recipe, "--out", str(directory), quiet=quiet)
-        self._release(directory)
-
-    def model(self, name: str) -> None:
-        """Train an encoder on a published dataset, score it before and after, give it its card, publish it."""
-        directory, recipe = self.artifacts / "models" / name, str(RECIPES / f"{name}.yaml")
-        self._stage(f"train {name}", "training.run", recipe, "--out", str(directory))
-        self._stage(f"score {name}", "eval.run", recipe, "--model", str(directory))
-        self._release(directory)
+    def release(self, name: str, quiet: bool = False) -> None:
+        """Make an artefact and publish it, a dataset while it grows. ``quiet``: its progress shows when it fails."""
+        arguments = [str(RECIPES / f"{name}.yaml"), "--artifacts", str(self.artifacts), "--org", ORG, "--yes"]
+        self._stage(f"make and publish {name}", "release.run", *arguments, quiet=quiet)
 
     def verify(self) -> dict[str, object]:
         """Load datasets and model by repo id in a process with an empty cache."""
@@ -83,12 +72,6 @@ class Chain:
             "load everything by name, with an empty cache", "demo.verify", ORG, MODEL, *DATASETS, home=home
         )
         return dict(json.loads(said.splitlines()[-1]))
-
-    def _release(self, directory: Path) -> None:
-        self._stage(
-            f"card of {directory.name}", "model_cards.render", str(directory), "--repo-id", f"{ORG}/{directory.name}"
-        )
-        self._stage(f"publish {directory.name}", "release.publish", str(directory), "--org", ORG, "--yes")
 
     def _stage(self, title: str, module: str, *arguments: str, home: Path | None = None, quiet: bool = False) -> str:
         """Run ``python -m module`` and return its stdout. Raises RunError when it fails; it has said why on stderr."""
@@ -101,17 +84,12 @@ class Chain:
             stderr=subprocess.PIPE if quiet else None,
             text=True,
             check=False,
-            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            preexec_fn=die_with_parent if sys.platform == "linux" else None,
         )
         if done.returncode:
             cli.say(done.stderr or "")
             raise RunError(title, f"python -m {module} failed (exit code {done.returncode}), see above")
         return done.stdout
-
-
-def _die_with_parent() -> None:
-    """Ask Linux to end this process when the demo is killed, so that no orphan holds a run directory (prctl(2))."""
-    _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 
 if __name__ == "__main__":

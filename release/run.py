@@ -25,6 +25,7 @@ from hub.recipe import DatasetRecipe, ModelRecipe
 from hub.recipe_file import load_recipe, read_yaml
 from hub.remote import hub_errors
 from hub.repository import Repository
+from model_cards import licences
 from model_cards.render import render, write
 from release.growth import Claim, Growth, claim
 from release.publish import loading_script
@@ -167,6 +168,7 @@ def make_model(path: Path, directory: Path, job: Job) -> None:
 
 def make_dataset(path: Path, recipe: DatasetRecipe, directory: Path, job: Job) -> None:
     """Write the dataset; with ``yes``, go on from what the Hub has of it and publish it while it grows."""
+    licences.check(recipe)
     words = ["generation.run", str(path), "--out", str(directory), *job.overrides]
     if not job.yes:
         run_stage(*words)

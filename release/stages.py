@@ -21,7 +21,7 @@ class Stage:
         self._process = subprocess.Popen(  # noqa: S603 - our own modules
             [sys.executable, "-m", module, *arguments],
             stdout=subprocess.DEVNULL,
-            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            preexec_fn=die_with_parent if sys.platform == "linux" else None,
         )
 
     def running(self) -> bool:
@@ -42,6 +42,6 @@ def run_stage(module: str, *arguments: str) -> None:
     Stage(module, *arguments).wait()
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Ask Linux to end this process when its parent is killed, so that no orphan holds a run directory (prctl(2))."""
     _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)

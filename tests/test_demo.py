@@ -74,8 +74,8 @@ def test_a_port_in_use_ends_the_demo_with_one_error(tmp_path):
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
 def test_no_stage_outlives_a_killed_demo():
     code = (
-        "import subprocess, sys; from demo.run import _die_with_parent\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], preexec_fn=_die_with_parent)\n"
+        "import subprocess, sys; from release.stages import die_with_parent\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], preexec_fn=die_with_parent)\n"
         "print(child.pid, flush=True); child.wait()"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "model_cards": {"hub", "model_cards"},
     "release": {"hub", "model_cards", "release"},
     "benchmarks": set(PACKAGES),
-    "demo": {"hub", "demo"},
+    "demo": {"hub", "release", "demo"},
 }
 FILES = [path for package in PACKAGES for path in sorted(Path(package).rglob("*.py"))]
 
