@@ -104,6 +104,7 @@ class Release:
     def __post_init__(self) -> None:
         self.snapshot = snapshot_of(self.directory, self.manifest)
         self.tag = f"v{self.manifest.version}"
+        self._first: Plan | None = None  # a later attempt may find that the work of the first was done after all
 
     def check_card(self) -> None:
         """Raise InputError unless the card was written for this repository from this manifest and these results."""
@@ -121,8 +122,9 @@ class Release:
             raise InputError(card, f"is that of {stamp.repo_id}, not of {self.repository.repo_id}", hint=hint)
 
     def attempt(self, yes: bool) -> Plan:
-        """Compare the run with the Hub; with ``yes``, do what is missing."""
-        plan, remote = self.plan(), None
+        """Compare the run with the Hub; with ``yes``, do what is missing. Returns the plan of the first attempt."""
+        plan = self.plan()
+        self._first = self._first or plan
         if not yes:
             return plan
         if plan.edits and not self.options.force:
@@ -141,7 +143,7 @@ class Release:
         if self.options.script is not None:
             self._renew_script(sha)
         self.repository.drop_branch(NEXT)
-        return plan
+        return self._first
 
     def plan(self) -> Plan:
         """What ``attempt`` would do now. Raises RunError when the tag exists and marks other bytes."""

@@ -56,6 +56,8 @@ def _standing(
     """The claim to a branch; None when it holds a finished version of something else."""
     if remote is None:
         return Claim(branch)
+    if not force:
+        check_edits(repository, remote, {}, branch)
     manifest = remote_manifest(repository, remote)
     if manifest is not None and is_run_of(manifest, recipe):
         return Claim(branch, remote, manifest)
@@ -68,6 +70,16 @@ def _standing(
             hint="finish that one, or use --force to replace it",
         )
     return Claim(branch)
+
+
+def check_edits(repository: Repository, remote: Remote, snapshot: Snapshot, branch: str) -> None:
+    """Raise RunError when a person changed the branch since it was published: what, and the card's diff."""
+    edits, diff = edits_since(repository, remote, snapshot)
+    if edits:
+        said = "; ".join(f"{path}: {what}" for path, what in edits.items())
+        lines = "".join(f"\n    {line}" for line in diff)
+        hint = "look at it, then use --force to replace it"
+        raise RunError(f"{repository.repo_id}: {branch}", f"was changed by hand ({said}){lines}", hint=hint)
 
 
 @dataclass
@@ -101,7 +113,7 @@ class Growth:
         if "shards_done" not in manifest.counts:
             return False  # between first texts and shards, and between the last counts and the word "complete"
         paths = tuple(file.path for file in manifest.files)
-        if paths == self._published:
+        if paths == self._published or (self._budget and self._budget.next_time(self.clock()) > self.clock()):
             return False
         name = f"publish {self.repository.repo_id}"
         return self.options.patience.until_done(name, lambda: self._commit(manifest, paths))
@@ -110,7 +122,7 @@ class Growth:
         remote = self._head()
         at = self.clock()
         if self._budget is None:
-            self._budget = CommitBudget(self.per_hour, self._commit_times(remote))
+            self._budget = CommitBudget(self.per_hour, self.repository.commit_times(remote.sha))
         if self._budget.next_time(at) > at:
             return False
         snapshot = self._snapshot(manifest, at)
@@ -150,14 +162,7 @@ class Growth:
         """Raise RunError when a person or another process put something there that this commit would take away."""
         if self.options.force:
             return
-        edits, diff = edits_since(self.repository, remote, snapshot)
-        if edits:
-            said = "; ".join(f"{path}: {what}" for path, what in edits.items())
-            lines = "".join(f"\n    {line}" for line in diff)
-            hint = "look at it, then use --force to replace it"
-            raise RunError(
-                f"{self.repository.repo_id}: {self.branch}", f"was changed by hand ({said}){lines}", hint=hint
-            )
+        check_edits(self.repository, remote, snapshot, self.branch)
         there = remote_manifest(self.repository, remote)
         if there is not None and there.fingerprint == manifest.fingerprint:
             ahead = {file.path for file in there.files} - {file.path for file in manifest.files}
@@ -167,6 +172,3 @@ class Growth:
                     f"holds {len(ahead)} files of this run that are not here: another process publishes it",
                     hint="stop one of the two; an empty run directory goes on from what is published",
                 )
-
-    def _commit_times(self, remote: Remote) -> list[datetime]:
-        return self.repository.commit_times(remote.sha)

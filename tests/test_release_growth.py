@@ -32,7 +32,7 @@ def runs(tmp_path_factory) -> dict[str, simulated.Growth]:
     """Two versions of one dataset, recorded as they were written."""
     folder = tmp_path_factory.mktemp("runs")
     return {
-        version: simulated.record(folder / version, f"version={version}", f"source.limit={limit}")
+        version: simulated.record(folder / version, "name=growing-pairs", f"version={version}", f"source.limit={limit}")
         for version, limit in (("0.1.0", 24), ("0.2.0", 12))
     }
 
@@ -47,7 +47,7 @@ class Publication:
         self.now = datetime.now(UTC)
 
     def growth(self, place: Claim | None = None, per_hour: int = 100, options: Options = QUICK) -> Growth:
-        place = place or claim(self.repository, self.recipe, force=False)
+        place = place or claim(self.repository, self.recipe, options.force)
         return Growth(self.repository, self.directory, place.branch, self.card, options, per_hour, lambda: self.now)
 
     def card(self, manifest: Manifest, at: datetime) -> dict[str, bytes]:
@@ -218,7 +218,9 @@ def test_a_damaged_file_on_the_hub_is_not_taken(growing, hub_api, tmp_path):
     hub_api.upload_file(
         path_or_fileobj=b"rubbish", path_in_repo=path, repo_id=growing.repository.repo_id, repo_type="dataset"
     )
-    place = claim(growing.repository, growing.recipe, force=False)
+    with pytest.raises(RunError, match=f"changed by hand .{path}: changed by hand"):
+        growing.growth()
+    place = claim(growing.repository, growing.recipe, force=True)
     with pytest.raises(RunError, match=f"{path}: is not the file that the repository's manifest names"):
         fetch(growing.repository, place.remote, place.manifest, growing.recipe, tmp_path / "elsewhere" / "run")
     assert not (tmp_path / "elsewhere" / "run" / MANIFEST).exists()
