@@ -9,8 +9,9 @@ and no text is taken much more often than another: every shard is the first part
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -26,13 +27,40 @@ POOL = 256  # pairs that sampled negatives are chosen from, if so many can be ha
 PARTNERS = 16  # shards read for them, at most
 
 
-class Tally:
-    """Kept and rejected rows by shot count, label and (rejected) reason."""
+@dataclass(frozen=True)
+class TextLength:
+    """How long a text is: its unit, whose tokenizer counts (None: nobody's), and the count."""
 
-    def __init__(self) -> None:
+    unit: str
+    tokenizer: str | None
+    of: Callable[[str], int]
+
+
+WORDS = TextLength("words", None, lambda text: len(text.split()))
+
+
+class Tally:
+    """Kept and rejected rows by shot count, label and (rejected) reason, and the lengths of the kept texts."""
+
+    def __init__(self, length: TextLength) -> None:
+        self._length = length
+        self.lengths = Counter[tuple[str, int]]()
         self.kept = Counter[tuple[int | None, str]]()
         self.rejected = Counter[tuple[int | None, str, str]]()
         self.sampled = 0
+
+    def keep(self, shots: int | None, rows: list[Row]) -> None:
+        """Count rows that are kept, and the length of their second texts."""
+        self.kept.update((shots, row["target"]) for row in rows)
+        self.lengths.update((row["target"], self._length.of(row["text2"])) for row in rows)
+
+    def token_lengths(self, recipe: DatasetRecipe) -> dict[str, Any]:
+        """Label → length → kept texts, with the unit and whose tokenizer counted."""
+        by_label = {
+            label.name: {str(size): n for (name, size), n in sorted(self.lengths.items()) if name == label.name}
+            for label in recipe.labels
+        }
+        return {"unit": self._length.unit, "tokenizer": self._length.tokenizer, "by_label": by_label}
 
     def by_label(self, recipe: DatasetRecipe) -> dict[str, dict[str, Any]]:
         """Requested, kept and rejected texts of every label, and the rejected ones by reason."""
@@ -69,6 +97,7 @@ class Tally:
             "rejected": dict(sorted(reasons.items())),
             "sampled_negatives": self.sampled,
             "by_label": self.by_label(recipe),
+            "token_lengths": self.token_lengths(recipe),
             **variants,
         }
 
@@ -129,12 +158,12 @@ class Partners:
         return {name: [(row["text1"], row["text2"]) for row in rows] for name, rows in splits.items()}
 
 
-def finish(run: DatasetRun, blocks: int, sources: int) -> None:
+def finish(run: DatasetRun, blocks: int, sources: int, length: TextLength = WORDS) -> None:
     """Write the finished configs from the raw shards, count everything, mark the run complete.
 
     Raises RunError when a label has no row left.
     """
-    tally = Tally()
+    tally = Tally(length)
     with _outputs(run) as outputs:
         for shots in dict.fromkeys(variant.shots for variant in run.recipe.variants):
             _finish_shots(run, shots, blocks, outputs, tally)
@@ -169,7 +198,7 @@ def _finish_shots(run: DatasetRun, shots: int | None, blocks: int, outputs: Outp
                 kept, late = _new_texts(kept, seen)
                 tally.rejected.update((shots, row["target"], row["reason"]) for row in late)
                 outputs.add_late(shots, blocks, late)
-            tally.kept.update((shots, row["target"]) for row in kept)
+            tally.keep(shots, kept)
             for split, rows in pairs.by_split(kept, run.recipe).items():
                 pool = partners.pool(block, split) if run.recipe.form == "sts" else []
                 for config, finished in pairs.finished_rows(rows, pool, run.recipe).items():

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from generation.attempts import write_pairs
 from generation.backends.usage import told_usage
 from generation.dataset_run import DatasetRun
-from generation.finish import finish
+from generation.finish import WORDS, TextLength, finish
 from generation.first_texts import prepare
 from generation.prompts import Prompts, load_prompts
 from generation.scratch import FirstTexts, Scratch
@@ -57,7 +57,7 @@ def generate(recipe: DatasetRecipe, directory: Path, command: str) -> Manifest:
     with told_usage(writer, directory):
         firsts = prepare(run, scratch, writer, prompts)
         write_shards(run, writer, prompts, firsts)
-    finish(run, firsts.blocks, firsts.total)
+    finish(run, firsts.blocks, firsts.total, text_length(recipe, writer))
     scratch.clear()
     return run.manifest
 
@@ -77,6 +77,17 @@ def write_shards(run: DatasetRun, writer: Writer, prompts: Prompts, firsts: Firs
             run.write_shard(shard, raw, failed)
             timing.add(time.monotonic() - started, len(raw))
             bar.update(before + len(texts) * wanted - bar.n)  # what was not accepted in the end counts as dealt with
+
+
+def text_length(recipe: DatasetRecipe, writer: Writer) -> TextLength:
+    """How the card counts the length of a text: in the generator's tokens, and behind a server in words.
+
+    A server's tokenizer is read only for a recipe that needs it: it may not be there to be read.
+    """
+    model = recipe.model
+    if model.backend == "openai" and recipe.premise_tokens is None:
+        return WORDS
+    return TextLength("tokens", model.repo_id or model.path, writer.count_tokens)
 
 
 def _scratch_key(manifest: Manifest) -> str:

@@ -69,8 +69,8 @@ class Repository:
         return [commit.created_at for commit in commits[:-1]]
 
     def create(self, private: bool) -> None:
-        """Make the repository unless it is there."""
-        self.api.create_repo(self.repo_id, repo_type=self.kind, private=private, exist_ok=True)
+        """Make the repository; one that is there is refused by the Hub (409) and found by the next plan."""
+        self.api.create_repo(self.repo_id, repo_type=self.kind, private=private)
 
     def commit(self, remote: Remote, branch: str, changes: Changes, snapshot: Snapshot, message: str) -> str:
         """One atomic commit on ``remote``'s commit, or none at all when the branch has moved since (412). Its id."""

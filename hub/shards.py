@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from hub.schema import arrow_schema
 
 ROW_GROUP = 5_000
+ROW_GROUP_BYTES = 64 << 20  # in memory; the Hub's viewer reads whole groups and wants them below 100 MB
 ROWS_PER_FILE = 20_000  # of a config whose files are not shards of the work; whole row groups
 
 
@@ -47,7 +48,23 @@ def write_shard(path: Path, rows: Sequence[dict[str, Any]], features: datasets.F
     """Write rows as one zstd parquet file. The bytes depend on the rows and the library versions only."""
     with atomic_path(path) as temporary:
         table = pa.Table.from_pylist(list(rows), schema=arrow_schema(features))
-        pq.write_table(table, temporary, compression="zstd", row_group_size=ROW_GROUP)
+        with pq.ParquetWriter(temporary, table.schema, compression="zstd") as writer:
+            for group in row_groups(table):
+                writer.write_table(group)
+
+
+def row_groups(table: pa.Table) -> Iterator[pa.Table]:
+    """The row groups of a table: each ``ROW_GROUP`` rows, or a part of them where their texts are so long.
+
+    A part is half the rows, again and again until it has ``ROW_GROUP_BYTES`` or is a single row.
+    """
+    start = 0
+    while start < len(table):
+        group = table.slice(start, ROW_GROUP - start % ROW_GROUP)
+        while group.nbytes > ROW_GROUP_BYTES and len(group) > 1:
+            group = group.slice(0, len(group) // 2)
+        yield group
+        start += len(group)
 
 
 def read_shard(path: Path, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
@@ -127,7 +144,8 @@ class Parts:
             self._open = pq.ParquetWriter(hidden, self._schema, compression="zstd")
         hidden, rows = self._files[-1]
         with _named_in_errors(hidden):
-            self._open.write_table(group)
+            for part in row_groups(group):
+                self._open.write_table(part)
         self._files[-1] = hidden, rows + len(group)
         if self._rows_per_file and rows + len(group) >= self._rows_per_file:
             self._close()

@@ -3,6 +3,7 @@
 requested = kept + rejected             in total, for every label and for every shot count
 totals    = the sums over the labels, and over the shot counts
 reasons   = the rejected of a label     and their sums over the labels, where they are recorded
+lengths   = the kept of a label         where they are recorded
 splits    = the rows of the shards that the manifest names
 shards    = the bytes the manifest names
 """
@@ -33,6 +34,14 @@ def check_files(directory: Path, manifest: Manifest) -> None:
         )
 
 
+def check_sizes(directory: Path, manifest: Manifest) -> None:
+    """Every file that the manifest names is there with as many bytes: the check of a growing run, which reads none."""
+    for file in manifest.files:
+        path = directory / file.path
+        if not path.is_file() or path.stat().st_size != file.bytes:
+            raise InputError(path, "is missing or is not the file the manifest names", hint="run the stage again")
+
+
 def check_counts(directory: Path, counts: DatasetCounts) -> None:
     """The sums of the counts. Raises InputError with both sides of the first sum that fails."""
     place = directory / MANIFEST
@@ -46,6 +55,15 @@ def check_counts(directory: Path, counts: DatasetCounts) -> None:
             if part or name == "by_label":
                 _equal(place, key, total, f"the sum over {name}", sum(getattr(row, key) for row in part.values()))
     check_reasons(place, counts)
+    check_lengths(place, counts)
+
+
+def check_lengths(place: Path, counts: DatasetCounts) -> None:
+    """As many lengths of each label as texts were kept of it."""
+    lengths = counts.token_lengths.by_label if counts.token_lengths else {}
+    for label, found in lengths.items():
+        kept = counts.by_label[label].kept if label in counts.by_label else 0
+        _equal(place, f"by_label.{label}.kept", kept, f"the sum of token_lengths.by_label.{label}", sum(found.values()))
 
 
 def check_reasons(place: Path, counts: DatasetCounts) -> None:

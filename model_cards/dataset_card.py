@@ -1,65 +1,119 @@
 """A dataset's card: the facts of its run directory, gathered for ``dataset_card.md.jinja``."""
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from hub.recipe import DatasetRecipe
 from hub.run_dir import Manifest
-from model_cards.checks import check_counts, check_files, check_splits
+from model_cards.attribution import attribution
+from model_cards.changes import change_table
+from model_cards.checks import check_counts, check_files, check_sizes, check_splits
 from model_cards.citations import cited
 from model_cards.columns import column_tables, config_list, provenance_table
-from model_cards.configs import Split, existing_configs, measure
-from model_cards.count_tables import SOURCE_REASONS, label_table, reason_table, rejected_table, variant_table
-from model_cards.escape import Markdown, code, fenced, table
-from model_cards.facts import DatasetCounts, DatasetProvenance, Progress, SourceFacts, read_facts
-from model_cards.front_matter import dataset_data, front_matter
-from model_cards.samples import sample_config, sample_table
+from model_cards.configs import Split, default_config, existing_configs, measure
+from model_cards.count_tables import (
+    REASONS,
+    SOURCE_REASONS,
+    label_table,
+    ordered_reasons,
+    reason_table,
+    rejected_table,
+    variant_table,
+)
+from model_cards.escape import Markdown, code, fenced, inline, table
+from model_cards.facts import DatasetCounts, DatasetProvenance, Progress, read_facts
+from model_cards.front_matter import PAGE, dataset_data, front_matter
+from model_cards.licences import check
+from model_cards.pictures import LABELS, LENGTHS, dataset_pictures, length_note, length_table
+from model_cards.progress import done_so_far, time_left
+from model_cards.recipe_tables import decoding_table, example_table, is_debiased, is_exact, postprocess_table
+from model_cards.samples import rejected_samples, sample_config, sample_table
 from model_cards.templates import fill, section
 
+SCRIPTS = Path(__file__).parent.parent / "dataset_scripts"
+GENERATORS = Path(__file__).parent / "generators.yaml"
+BENCHMARKS = {"stsb-train": "STS Benchmark", "stsb-captions-and-headlines": "STS Benchmark"}  # by the source's licence
 SMALL_GENERATOR = 100_000_000  # parameters; the smallest GPT-2 has 124 million
 
 
-def dataset_card(directory: Path, manifest: Manifest, recipe: DatasetRecipe, repo_id: str) -> str:
-    """README.md of a dataset, front matter included. Raises InputError when its numbers do not agree."""
-    check_files(directory, manifest)
+def dataset_files(
+    directory: Path, manifest: Manifest, recipe: DatasetRecipe, repo_id: str, now: datetime
+) -> dict[str, bytes]:
+    """README.md of a dataset and its plots, path → content. Raises InputError when its numbers do not agree."""
+    files = {"README.md": dataset_card(directory, manifest, recipe, repo_id, now).encode()}
+    if manifest.complete:
+        counts = read_facts(directory, "counts", manifest.counts, DatasetCounts)
+        files |= dataset_pictures(directory, manifest, recipe, counts)
+    return files
+
+
+def dataset_card(directory: Path, manifest: Manifest, recipe: DatasetRecipe, repo_id: str, now: datetime) -> str:
+    """README.md of a dataset, front matter included."""
+    attributed = attribution(check(recipe))
+    (check_files if manifest.complete else check_sizes)(directory, manifest)
     configs = {config: measure(directory, manifest, config) for config in existing_configs(recipe, manifest)}
-    shown = sample_config(manifest, recipe)
     context = {
-        "recipe": recipe,
         "repo_id": Markdown(repo_id),  # checked by the caller to be a Hub id
+        "attribution": attributed,
+        "changes": change_table(recipe.name, recipe.version, manifest.complete),
+        "script": manifest.complete and (SCRIPTS / f"{recipe.name}.py").is_file(),
+        **of_recipe(recipe),
+        **of_rows(directory, manifest, recipe, configs),
+        **state(directory, manifest, recipe, now),
+    }
+    head = front_matter(dataset_data(recipe, configs, f"{PAGE}datasets/{repo_id}"))
+    return head + "\n" + fill("dataset_card.md.jinja", context)
+
+
+def of_recipe(recipe: DatasetRecipe) -> dict[str, Any]:
+    """What the recipe alone decides."""
+    return {
+        "recipe": recipe,
         "tag": Markdown(f"v{recipe.version}"),
         "prose": section(recipe.name),
-        "splits": split_table(configs),
-        "configs": list(configs),
-        "config_list": config_list(list(configs), recipe),
-        "columns": column_tables(list(configs), recipe),
         "provenance_columns": provenance_table(recipe),
-        "samples": sample_table(directory, manifest, recipe, shown) if shown else None,
-        "sample_config": shown,
         "debiased": is_debiased(recipe),
         "decoding": decoding_table(recipe),
         "postprocess": postprocess_table(recipe),
         "examples": example_table(recipe),
         "exact": is_exact(recipe),
         "citation": fenced(cited({recipe.form}, is_debiased(recipe)), "bibtex"),
+        "benchmark": BENCHMARKS.get(recipe.source.license),
+        "generator_limits": generator_limits(recipe),
         "small_generator": SMALL_GENERATOR,
-        **state(directory, manifest, recipe),
     }
-    return (
-        front_matter(dataset_data(recipe, configs, manifest.complete)) + "\n" + fill("dataset_card.md.jinja", context)
-    )
 
 
-def state(directory: Path, manifest: Manifest, recipe: DatasetRecipe) -> dict[str, Any]:
+def of_rows(
+    directory: Path, manifest: Manifest, recipe: DatasetRecipe, configs: dict[str, list[Split]]
+) -> dict[str, Any]:
+    """What the configs that exist hold."""
+    shown = sample_config(manifest, recipe)
+    return {
+        "configs": list(configs),
+        "default": default_config(configs, recipe) if configs else None,
+        "config_list": config_list(list(configs), recipe),
+        "columns": column_tables(list(configs), recipe),
+        "splits": split_table(configs),
+        "samples": sample_table(directory, manifest, recipe, shown) if shown else None,
+        "sample_config": shown,
+        "pictures": {"labels": LABELS, "lengths": LENGTHS},
+    }
+
+
+def state(directory: Path, manifest: Manifest, recipe: DatasetRecipe, now: datetime) -> dict[str, Any]:
     """What depends on whether the run is finished: counts and provenance, or progress."""
     provenance = None
     if manifest.complete or manifest.provenance:
         provenance = read_facts(directory, "provenance", manifest.provenance, DatasetProvenance)
-    source = provenance.source if provenance else _planned_source(recipe)
-    common = {"provenance": provenance, "source": source}
+    common = {"provenance": provenance}
     if not manifest.complete:
         progress = read_facts(directory, "counts", manifest.counts, Progress)
-        return {**common, "complete": False, "progress": progress}
+        told = [done_so_far(manifest, progress), time_left(directory, manifest, progress, now)]
+        return {**common, "complete": False, "progress": Markdown(" ".join(told))}
     counts = read_facts(directory, "counts", manifest.counts, DatasetCounts)
     check_counts(directory, counts)
     check_splits(directory, counts, manifest)
@@ -67,25 +121,22 @@ def state(directory: Path, manifest: Manifest, recipe: DatasetRecipe) -> dict[st
         "labels": label_table(recipe, counts),
         "rejected": rejected_table(recipe, counts),
         "variants": variant_table(counts),
+        "rejects": rejected_samples(directory, manifest, recipe, ordered_reasons(counts.rejected, REASONS)),
+        "lengths": length_table(recipe, counts.token_lengths) if counts.token_lengths else None,
+        "length_note": length_note(counts.token_lengths) if counts.token_lengths else None,
         "passed_over": reason_table({**counts.sources_skipped, **counts.sources_rejected}, SOURCE_REASONS),
     }
     return {**common, **tables, "complete": True, "counts": counts, "dropped": sum(counts.rejected.values())}
 
 
-def _planned_source(recipe: DatasetRecipe) -> SourceFacts:
-    return SourceFacts(description=recipe.source.description, license=recipe.source.license)
-
-
-def is_debiased(recipe: DatasetRecipe) -> bool:
-    """Is any label written against counter-labels?"""
-    return recipe.decoding.decay_constant > 0 and any(label.counter_labels for label in recipe.labels)
-
-
-def is_exact(recipe: DatasetRecipe) -> bool:
-    """Does the recipe give the same bytes on every machine? Only fp32 on a CPU promises that."""
-    model = recipe.model
-    on_cpu = model.device == "cpu" and model.device_map is None and model.quantization is None
-    return model.backend == "engine" and model.dtype == "float32" and on_cpu
+def generator_limits(recipe: DatasetRecipe) -> Markdown | None:
+    """What is known of the generator's own limits and biases, with its source. None for a generator not in the list."""
+    known = yaml.safe_load(GENERATORS.read_text(encoding="utf-8"))
+    found = known.get(recipe.model.repo_id or recipe.model.path)
+    if found is None:
+        return None
+    told = inline(found["about"])
+    return Markdown(f"{told} ([source]({found['source']}))" if found["source"] else told)
 
 
 def split_table(configs: dict[str, list[Split]]) -> Markdown:
@@ -94,48 +145,3 @@ def split_table(configs: dict[str, list[Split]]) -> Markdown:
         [code(config), split.name, split.rows] for config, splits in configs.items() for split in splits
     ]
     return table(["config", "split", "rows"], rows)
-
-
-def decoding_table(recipe: DatasetRecipe) -> Markdown:
-    """The decoding constants, under their names in the recipe."""
-    decoding = recipe.decoding
-    rows: list[list[Any]] = []
-    if is_debiased(recipe):
-        rows += [["decay constant λ", decoding.decay_constant], ["floor ε", decoding.floor]]
-    rows += [
-        ["top-k", decoding.top_k or "off"],
-        ["top-p", decoding.top_p],
-        ["new tokens, at most", decoding.max_new_tokens],
-        [f"texts wanted per first text{', example set' if recipe.few_shot else ''} and label", decoding.samples],
-        ["attempts, at most", decoding.max_attempts],
-        ["number format", recipe.model.dtype if recipe.model.backend != "openai" else "the server's"],
-        ["seed", recipe.seed],
-    ]
-    if recipe.source.kind == "model":
-        rows.append(["top-p for first texts (no top-k)", recipe.source.top_p])
-    return table(["constant", "value"], rows)
-
-
-def example_table(recipe: DatasetRecipe) -> Markdown | None:
-    """How many examples stand in a prompt and in how many sets. None without a few-shot section."""
-    if recipe.few_shot is None:
-        return None
-    rows: list[list[Any]] = [
-        [code(f"{shots}shot"), shots, recipe.few_shot.sets if shots else 0] for shots in recipe.few_shot.shots
-    ]
-    return table(["configs ending in", "examples in a prompt", "example sets"], rows)
-
-
-def postprocess_table(recipe: DatasetRecipe) -> Markdown:
-    """The constants of post-processing that apply to the recipe's form."""
-    chosen = recipe.postprocess
-    rows: list[list[Any]] = []
-    if recipe.form == "sts":
-        rows += [["label smoothing", chosen.smoothing], ["sampled negatives per first text", chosen.sampled_negatives]]
-    rows += [
-        ["texts per first text and label, at most", chosen.max_per_label],
-        ["fraction of first texts in validation", chosen.validation_fraction],
-    ]
-    if recipe.premise_tokens is not None:
-        rows.append(["tokens of a first text", "{} to {}".format(*recipe.premise_tokens)])
-    return table(["constant", "value"], rows)

@@ -39,6 +39,14 @@ class Progress(Facts):
     shards_total: int | None = None  # not known before the first texts are
 
 
+class TextLengths(Facts):
+    """Label → length → kept texts of that length, in ``unit`` (tokens of ``tokenizer``, or words)."""
+
+    unit: str
+    tokenizer: str | None = None
+    by_label: dict[str, dict[int, int]]
+
+
 class DatasetCounts(Facts):
     """Counts of a finished generation."""
 
@@ -52,6 +60,7 @@ class DatasetCounts(Facts):
     by_label: dict[str, LabelCounts]
     variants: dict[str, Counts] = {}  # shot count (e.g. 5shot) → texts of all its example sets
     splits: dict[str, dict[str, int]]  # config → split → rows
+    token_lengths: TextLengths | None = None  # None: made before lengths were counted
 
 
 class Generator(Facts):
@@ -103,6 +112,7 @@ class TrainedOn(Facts):
     form: str
     loss: str
     splits: dict[str, int]
+    license: str | None = None  # None: its card or recipe named none
 
 
 class Base(Facts):
@@ -119,6 +129,7 @@ class Training(Facts):
     best_step: int | None = None
     validation_spearman: float | None = None
     loss_curve: tuple[tuple[int, float], ...] = ()
+    validation_curve: tuple[tuple[int, float], ...] = ()  # step → Spearman's correlation on validation
     arguments: dict[str, Any] = {}
 
 

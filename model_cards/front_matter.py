@@ -3,16 +3,15 @@
 Everything in it is either computed from the manifest or taken from the recipe; the Hub reads it to load the data.
 """
 
-import re
 from typing import Any
 
 import yaml
 
-from hub.errors import InputError
 from hub.recipe import DatasetRecipe, ModelRecipe
-from model_cards.configs import Split, data_files, dataset_info
+from model_cards.configs import Split, data_files, dataset_info, default_config
 from model_cards.escape import one_line
 from model_cards.facts import ModelProvenance
+from model_cards.licences import Licence, known
 
 TASKS = {
     "sts": ["sentence-similarity"],
@@ -25,7 +24,7 @@ METHOD_TAGS = {
     "nli": ["auto-nli", "natural-language-inference", "sentence-transformers"],
     "text": ["dino"],
 }
-LICENSE_ID = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
+PAGE = "https://huggingface.co/"
 
 
 def front_matter(data: dict[str, Any]) -> str:
@@ -34,12 +33,12 @@ def front_matter(data: dict[str, Any]) -> str:
     return f"---\n{body}---\n"
 
 
-def dataset_data(recipe: DatasetRecipe, configs: dict[str, list[Split]], complete: bool) -> dict[str, Any]:
-    """Front matter of a dataset card. ``configs`` are those that exist, in the recipe's order."""
+def dataset_data(recipe: DatasetRecipe, configs: dict[str, list[Split]], page: str) -> dict[str, Any]:
+    """Front matter of a dataset card. ``configs`` are those that exist, in the recipe's order; ``page`` is its URL."""
     data: dict[str, Any] = {
         "pretty_name": one_line(recipe.pretty_name),
         "language": [recipe.language],
-        **license_fields(recipe.license),
+        **license_fields(known("recipe: license", recipe.license), page),
         "task_categories": TASKS[recipe.form],
         **({"task_ids": TASK_IDS[recipe.form]} if TASK_IDS[recipe.form] else {}),
         "annotations_creators": ["machine-generated"],
@@ -47,24 +46,21 @@ def dataset_data(recipe: DatasetRecipe, configs: dict[str, list[Split]], complet
         "tags": ["synthetic", "sts-dino", *METHOD_TAGS[recipe.form]],
     }
     if configs:
-        data["size_categories"] = [size_category(configs, recipe)]
-        data["configs"] = [config_entry(config, splits, recipe) for config, splits in configs.items()]
-        data["dataset_info"] = [dataset_info(config, splits, complete, recipe) for config, splits in configs.items()]
+        default = default_config(configs, recipe)
+        data["size_categories"] = [size_category(sum(split.rows for split in configs[default]))]
+        data["configs"] = [config_entry(config, splits, config == default) for config, splits in configs.items()]
+        data["dataset_info"] = [dataset_info(config, splits, recipe) for config, splits in configs.items()]
     return data
 
 
-def config_entry(config: str, splits: list[Split], recipe: DatasetRecipe) -> dict[str, Any]:
-    """One entry of ``configs``. Only the recipe's first config is a default: no other stands in while it is missing."""
+def config_entry(config: str, splits: list[Split], default: bool) -> dict[str, Any]:
+    """One entry of ``configs``."""
     entry: dict[str, Any] = {"config_name": config, "data_files": data_files(config, splits)}
-    if config == recipe.configs[0]:
-        entry["default"] = True
-    return entry
+    return {**entry, "default": True} if default else entry
 
 
-def size_category(configs: dict[str, list[Split]], recipe: DatasetRecipe) -> str:
-    """The Hub's size class of the default config (of the first that exists while the default is missing)."""
-    first = recipe.configs[0] if recipe.configs[0] in configs else next(iter(configs))
-    rows = sum(split.rows for split in configs[first])
+def size_category(rows: int) -> str:
+    """The Hub's size class of so many rows."""
     bounds = ["1K", "10K", "100K", "1M", "10M", "100M", "1B"]
     power = max(0, len(str(rows)) - 3)  # 0 below a thousand, 1 below ten thousand
     if power == 0:
@@ -72,16 +68,12 @@ def size_category(configs: dict[str, list[Split]], recipe: DatasetRecipe) -> str
     return f"{bounds[power - 1]}<n<{bounds[power]}" if power < len(bounds) else f"n>{bounds[-1]}"
 
 
-def license_fields(name: str) -> dict[str, str]:
-    """A licence as the Hub wants it: an id such as ``cc-by-sa-4.0``, or ``other`` with a name."""
-    if LICENSE_ID.fullmatch(name):
-        return {"license": name}
-    slug = "-".join(re.findall(r"[a-z0-9]+", name.lower()))
-    if not slug:
-        raise InputError(
-            "recipe:license", f"{name!r} names no licence", allowed="an id such as cc-by-sa-4.0, or a name"
-        )
-    return {"license": "other", "license_name": slug[:96]}
+def license_fields(licence: Licence, page: str = "") -> dict[str, str]:
+    """A licence as the Hub wants it: one of its ids, or ``other`` with a name and a link (to a section of ``page``)."""
+    if licence.hub:
+        return {"license": licence.id}
+    link = f"{page}{licence.link}" if licence.link.startswith("#") else licence.link
+    return {"license": "other", "license_name": licence.id, "license_link": link}
 
 
 def model_data(recipe: ModelRecipe, provenance: ModelProvenance, model_index: list[dict[str, Any]]) -> dict[str, Any]:
@@ -89,7 +81,7 @@ def model_data(recipe: ModelRecipe, provenance: ModelProvenance, model_index: li
     repo_ids = sorted({item.repo_id for item in provenance.datasets if item.repo_id})
     data: dict[str, Any] = {
         "language": [recipe.language],
-        **license_fields(recipe.license),
+        **license_fields(known("recipe: license", recipe.license)),
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",
         "tags": ["sentence-transformers", "sentence-similarity", "feature-extraction", "sts-dino"],

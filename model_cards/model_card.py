@@ -7,29 +7,42 @@ from hub.errors import InputError
 from hub.recipe import ModelRecipe
 from hub.results import Gain, Results, TaskScore, read_results
 from hub.run_dir import Manifest
+from model_cards.attribution import attribution
+from model_cards.changes import change_table
 from model_cards.checks import check_files
 from model_cards.citations import cited
 from model_cards.escape import Markdown, code, fenced, table
 from model_cards.eval_results import eval_result_files, model_index
 from model_cards.facts import ModelProvenance, TrainedOn, Training, read_facts
 from model_cards.front_matter import front_matter, model_data
+from model_cards.licences import Verdict, check_model
+from model_cards.papers import PaperRow, reproduced
+from model_cards.plots import training_plot
 from model_cards.templates import fill, section
 
 RESULTS = "results.json"
 EVALUATE = "run: python -m eval.run RECIPE"
 NOT_RUN = "not run"
+PICTURE = "assets/training.png"
 CURVE_POINTS = 10  # of the loss, shown in the card; the rest stay in manifest.json
 
 
-def model_files(directory: Path, manifest: Manifest, recipe: ModelRecipe, repo_id: str) -> dict[str, str]:
-    """README.md and the evaluation entries of a finished model, path → text."""
+def model_files(directory: Path, manifest: Manifest, recipe: ModelRecipe, repo_id: str) -> dict[str, bytes]:
+    """README.md and the evaluation entries of a finished model, path → content."""
     check_files(directory, manifest)
     provenance = read_facts(directory, "provenance", manifest.provenance, ModelProvenance)
     results = own_results(directory, manifest)
     index = model_index(manifest.name, results) if results else []
     head = front_matter(model_data(recipe, provenance, index))
-    body = fill("model_card.md.jinja", context(recipe, provenance, results, repo_id))
-    return {"README.md": head + "\n" + body, **(eval_result_files(results) if results else {})}
+    named = [(item.repo_id or item.path or "", item.license or "") for item in provenance.datasets]
+    verdict = check_model(recipe, named)
+    body = fill("model_card.md.jinja", context(recipe, provenance, results, repo_id, verdict))
+    entries = eval_result_files(results) if results else {}
+    files = {"README.md": (head + "\n" + body).encode(), **{path: text.encode() for path, text in entries.items()}}
+    training = provenance.training
+    if training.loss_curve:
+        files[PICTURE] = training_plot(training.loss_curve, training.validation_curve, training.best_step)
+    return files
 
 
 def own_results(directory: Path, manifest: Manifest) -> Results | None:
@@ -42,9 +55,13 @@ def own_results(directory: Path, manifest: Manifest) -> Results | None:
     return results
 
 
-def context(recipe: ModelRecipe, provenance: ModelProvenance, results: Results | None, repo_id: str) -> dict[str, Any]:
+def context(
+    recipe: ModelRecipe, provenance: ModelProvenance, results: Results | None, repo_id: str, verdict: Verdict
+) -> dict[str, Any]:
     """What the template reads."""
-    training = provenance.training
+    training, row = provenance.training, reproduced(recipe)
+    if row and results and not any(row.score(score) is not None for score in results.scores):
+        row = None
     return {
         "recipe": recipe,
         "repo_id": Markdown(repo_id),
@@ -56,13 +73,17 @@ def context(recipe: ModelRecipe, provenance: ModelProvenance, results: Results |
         "facts": training_table(recipe, training),
         "arguments": argument_table(training),
         "curve": curve_table(training),
+        "picture": PICTURE,
+        "changes": change_table(recipe.name, recipe.version, complete=True),
+        "paper": row,
         "results": results,
-        "scores": score_table(results) if results else None,
+        "scores": score_table(results, row) if results else None,
         "protocols": sorted({(score.task, score.main_metric, score.protocol) for score in results.scores})
         if results
         else [],
         "citation": fenced(cited({item.form for item in provenance.datasets}, debiased=False), "bibtex"),
         "command": provenance.command,
+        "attribution": attribution(verdict),
     }
 
 
@@ -116,8 +137,8 @@ def curve_table(training: Training) -> Markdown | None:
     return table(["step", "loss"], [[step, Markdown(f"{loss:.4f}")] for step, loss in chosen])
 
 
-def score_table(results: Results) -> Markdown:
-    """Every score after training beside that of the untrained base under the same protocol."""
+def score_table(results: Results, row: PaperRow | None = None) -> Markdown:
+    """Every score after training beside that of the untrained base under the same protocol, and beside the paper's."""
     gains = {(gain.task, gain.split): gain for gain in results.gains}
     rows: list[list[Any]] = [
         [
@@ -127,16 +148,22 @@ def score_table(results: Results) -> Markdown:
             _score(before),
             _score(after),
             _gain(gains.get((after.task, after.split))),
+            *([_paper(row.score(after))] if row else []),
         ]
         for before, after in results.pairs_of_scores()
     ]
-    return table(["task", "split", "pairs", "before training", "after training", "gain"], rows)
+    header = ["task", "split", "pairs", "before training", "after training", "gain"]
+    return table([*header, *(["paper"] if row else [])], rows)
 
 
 def _score(score: TaskScore | None) -> Markdown:
     if score is None:
         return Markdown(NOT_RUN)
     return Markdown(f"{score.main_score:.2f} ({score.low:.2f} to {score.high:.2f})")
+
+
+def _paper(score: float | None) -> Markdown:
+    return Markdown("" if score is None else f"{score:.2f}")
 
 
 def _gain(gain: Gain | None) -> Markdown:

@@ -1,11 +1,13 @@
-"""Write the card of a run directory: README.md, and for a model .eval_results/.
+"""Write the card of a run directory: README.md, its plots in assets/, and for a model .eval_results/.
 
     python -m model_cards.render artifacts/datasets/NAME [--repo-id ORG/NAME] [--dry-run]
 
-Reads manifest.json, recipe.yaml, results.json, the shards and ``model_cards/sections/NAME.md``, and nothing else. The
-same directory gives the same bytes: a card holds no date, no timing and no machine.
+Reads manifest.json, recipe.yaml, results.json, the files the manifest names and ``model_cards/sections/``. A finished
+run gives the same bytes each time: its card holds no date, no timing and no machine. Only while a run grows does its
+card tell the time, from the timing that lies beside the run directory.
 """
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -13,34 +15,52 @@ import typer
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
+from hub.card_stamp import facts_digest, stamped
 from hub.cli import DryRunOption, new_app, run
 from hub.errors import InputError
 from hub.recipe import DatasetRecipe, ModelRecipe
 from hub.recipe_file import load_recipe
-from hub.run_dir import RECIPE, Manifest, read_manifest, require_complete
-from hub.shards import write_text
+from hub.run_dir import RECIPE, Manifest, manifest_text, read_manifest
+from hub.shards import atomic_path
 from model_cards.checks import check_identity
-from model_cards.dataset_card import dataset_card
+from model_cards.dataset_card import dataset_files
 from model_cards.eval_results import FOLDER as EVAL_RESULTS
-from model_cards.model_card import model_files
+from model_cards.model_card import RESULTS, model_files
 
 CARD = "README.md"
 ORGANISATION = "sts-dino"
+OWNED = ("assets/*.png", f"{EVAL_RESULTS}/*.yaml")  # what a card may leave behind
 
 app = new_app("Write the card of a finished or growing run directory.")
 
 
-def render(directory: Path, repo_id: str | None = None) -> dict[str, str]:
-    """The files of the card, path → text. Writes nothing."""
-    manifest = _manifest(directory)
+def render(
+    directory: Path, repo_id: str | None = None, *, manifest: Manifest | None = None, now: datetime | None = None
+) -> dict[str, bytes]:
+    """The files of the card, path → content. Writes nothing.
+
+    ``manifest`` (default: the one on disk) may be a snapshot of a run that goes on growing: only files that it names
+    are read. ``now`` (UTC; default: this moment) is told by the cards of growing runs alone.
+
+    Raises InputError when the directory is no run directory, or when its facts do not agree.
+    """
+    manifest = manifest or _manifest(directory)
     repo_id = checked_repo_id(repo_id or f"{ORGANISATION}/{manifest.name}")
     if manifest.kind == "dataset":
         recipe = load_recipe(directory / RECIPE, DatasetRecipe)
         check_identity(directory, manifest, recipe.name, recipe.version)
-        return {CARD: dataset_card(directory, manifest, recipe, repo_id)}
+        files = dataset_files(directory, manifest, recipe, repo_id, now or datetime.now(UTC))
+        return {**files, CARD: _stamped(files[CARD], repo_id, manifest, None)}
     model_recipe = load_recipe(directory / RECIPE, ModelRecipe)
     check_identity(directory, manifest, model_recipe.name, model_recipe.version)
-    return model_files(directory, require_complete(directory), model_recipe, repo_id)
+    results = directory / RESULTS
+    files = model_files(directory, _complete(directory, manifest), model_recipe, repo_id)
+    return {**files, CARD: _stamped(files[CARD], repo_id, manifest, results.read_bytes() if results.exists() else None)}
+
+
+def _stamped(card: bytes, repo_id: str, manifest: Manifest, results: bytes | None) -> bytes:
+    facts = facts_digest(manifest_text(manifest).encode(), results)
+    return stamped(card.decode(), repo_id, facts).encode()
 
 
 def _manifest(directory: Path) -> Manifest:
@@ -48,6 +68,14 @@ def _manifest(directory: Path) -> Manifest:
     if manifest is None:
         raise InputError(
             directory, "is not a run directory (no manifest.json)", hint="run the stage that makes it first"
+        )
+    return manifest
+
+
+def _complete(directory: Path, manifest: Manifest) -> Manifest:
+    if not manifest.complete:
+        raise InputError(
+            directory, "the run is not finished", hint="run the same stage again: it goes on where it stopped"
         )
     return manifest
 
@@ -63,13 +91,15 @@ def checked_repo_id(repo_id: str) -> str:
     return repo_id
 
 
-def write(directory: Path, files: dict[str, str]) -> None:
-    """Write the card's files, and remove evaluation entries that an earlier card left and this one does not have."""
-    for path, text in sorted(files.items()):
-        write_text(directory / path, text)
-    for old in sorted((directory / EVAL_RESULTS).glob("*.yaml")):
-        if old.relative_to(directory).as_posix() not in files:
-            old.unlink()
+def write(directory: Path, files: dict[str, bytes]) -> None:
+    """Write the card's files, and remove plots and evaluation entries that only an earlier card had."""
+    for path, content in sorted(files.items()):
+        with atomic_path(directory / path) as temporary:
+            temporary.write_bytes(content)
+    for pattern in OWNED:
+        for old in sorted(directory.glob(pattern)):
+            if old.relative_to(directory).as_posix() not in files:
+                old.unlink()
 
 
 @app.command()
@@ -82,9 +112,9 @@ def main(
     files = render(run_dir, repo_id)
     if not dry_run:
         write(run_dir, files)
-    for path, text in sorted(files.items()):
+    for path, content in sorted(files.items()):
         verb = "would write" if dry_run else "wrote"
-        print(f"{verb} {run_dir / path} ({len(text.encode())} bytes)")
+        print(f"{verb} {run_dir / path} ({len(content)} bytes)")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,22 @@
-"""The sample rows a dataset card shows: the first few of every target, in the order of the shards."""
+"""The sample rows a dataset card shows: the first of every target and of every reason, in the order of the shards."""
 
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 from hub.recipe import DatasetRecipe
-from hub.run_dir import Manifest
+from hub.run_dir import File, Manifest
 from hub.schema import STS, base_config, finished_form
-from hub.shards import read_shard
 from model_cards.configs import ordered_shards
 from model_cards.escape import Markdown, code, sample, table
 
 PER_TARGET = 3
+PER_REASON = 2
+BATCH = 500  # rows
+GROWING_SHARDS = 4  # read for a growing card: a label whose texts are all rejected must not cost a full read
 SAMPLED = "sampled"  # the target of a sampled negative
 SHOWN = {"sts": "postprocessed", "nli": "pair-class", "text": "postprocessed"}  # raw while it is missing
 RAW_COLUMNS = ["text1", "text2"]
@@ -30,8 +36,9 @@ def sample_table(directory: Path, manifest: Manifest, recipe: DatasetRecipe, con
     raw = base_config(config) == "raw"
     features = {} if raw else finished_form(config, recipe).columns
     columns = RAW_COLUMNS if raw else list(features)
-    targets = [label.name for label in recipe.labels] + ([SAMPLED] if recipe.form == STS.name else [])
-    found = first_rows(directory, manifest, config, targets)
+    targets = [label.name for label in recipe.labels] if raw else targets_of(recipe)
+    shards = ordered_shards(manifest, config)[: None if manifest.complete else GROWING_SHARDS]
+    found = first_rows(directory, shards, "target", targets, PER_TARGET)
     rows = [
         [code(target), *(_cell(features.get(column), row[column]) for column in columns)]
         for target in targets
@@ -40,16 +47,37 @@ def sample_table(directory: Path, manifest: Manifest, recipe: DatasetRecipe, con
     return table(["asked for", *columns], rows) if rows else None
 
 
-def first_rows(directory: Path, manifest: Manifest, config: str, targets: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """The first ``PER_TARGET`` rows of every target; reads no more shards than it needs."""
-    found: dict[str, list[dict[str, Any]]] = {target: [] for target in targets}
-    for file in ordered_shards(manifest, config):
-        for row in read_shard(directory / file.path):
-            rows = found.get(row["target"])
-            if rows is not None and len(rows) < PER_TARGET:
-                rows.append(row)
-        if all(len(rows) == PER_TARGET for rows in found.values()):
-            break
+def targets_of(recipe: DatasetRecipe) -> list[str]:
+    """The targets of finished rows: the labels, and for scored pairs the sampled negatives."""
+    return [label.name for label in recipe.labels] + ([SAMPLED] if recipe.form == STS.name else [])
+
+
+def rejected_samples(directory: Path, manifest: Manifest, recipe: DatasetRecipe, reasons: list[str]) -> Markdown | None:
+    """A table of a few rejected rows for every reason, or None without any."""
+    configs = [config for config in recipe.configs if base_config(config) == "rejected"]
+    shards = [file for config in configs for file in ordered_shards(manifest, config)]
+    found = first_rows(directory, shards, "reason", reasons, PER_REASON)
+    rows = [
+        [code(reason), code(row["target"]), *(sample(row[column]) for column in RAW_COLUMNS)]
+        for reason in reasons
+        for row in found[reason]
+    ]
+    return table(["reason", "asked for", *RAW_COLUMNS], rows) if rows else None
+
+
+def first_rows(
+    directory: Path, shards: list[File], column: str, values: list[str], wanted: int
+) -> dict[str, list[dict[str, Any]]]:
+    """The first ``wanted`` rows of each of the values of a column; reads no further than it needs to."""
+    found: dict[str, list[dict[str, Any]]] = {value: [] for value in values}
+    for file in shards:
+        for batch in pq.ParquetFile(directory / file.path).iter_batches(batch_size=BATCH):
+            missing = [value for value, rows in found.items() if len(rows) < wanted]
+            if not missing:
+                return found
+            for row in batch.filter(pc.is_in(batch.column(column), pa.array(missing))).to_pylist():
+                if len(found[row[column]]) < wanted:
+                    found[row[column]].append(row)
     return found
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 os.environ |= {
-    "HF_HUB_DISABLE_XET": "1",
+    "HF_HUB_DISABLE_XET": "1",  # in this process only, see local_hub.py
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "HF_HUB_DISABLE_UPDATE_CHECK": "1",
     "HF_UPDATE_DOWNLOAD_COUNTS": "0",

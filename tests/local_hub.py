@@ -1,7 +1,9 @@
 """A running local Hub for tests, and small ways to look at it. Use it with ``pytest_plugins = ["local_hub"]``.
 
 PYTEST_DONT_REWRITE: the tests import its functions before pytest loads it as a plugin.
-The client library reads its environment when it is first imported, so this module sets it first.
+The client library reads its environment when it is first imported, so this module sets it first. In this process
+clients upload by LFS, which older clients and ``BytesIO`` objects use everywhere; default settings, and so Xet, are
+tested in processes of their own: the threads of ``hf_xet`` and a test process that forks do not go together.
 """
 
 import http.client

@@ -8,7 +8,7 @@ import pytest
 
 from generation import finish as finishing
 from generation.dataset_run import DatasetRun, Shard
-from generation.finish import Partners, finish
+from generation.finish import WORDS, Partners, TextLength, finish
 from hub import run_dir
 from hub.errors import RunError
 from hub.recipe import DatasetRecipe, Variant
@@ -118,6 +118,22 @@ def test_the_pool_is_bounded_and_one_shard_is_its_own_partner(tmp_path, monkeypa
     written(alone, blocks=1, size=30)
     finish(alone, 1, 30)
     assert alone.manifest.counts["sampled_negatives"] == 60
+
+
+def test_the_lengths_of_kept_texts_are_counted_by_label(tmp_path):
+    recipe = load_recipe(X2, DatasetRecipe)
+    for name, length in (("words", WORDS), ("letters", TextLength("letters", "org/lm", len))):
+        run = begun(tmp_path / name, recipe)
+        kept = [row(0, "two words", "1"), row(0, "three words here", "1", 1), row(0, "one", "0.5"), row(0, "x y", "0")]
+        run.write_shard(Shard(Variant(None, 0), 0, 2), [*kept, row(0, "first 0", "1", 2)], [])
+        run.write_shard(Shard(Variant(None, 0), 1, 2), [row(1, "also two", "1")], [])
+        finish(run, 2, 2, length)
+    words, letters = (
+        run_dir.require_complete(tmp_path / name).counts["token_lengths"] for name in ("words", "letters")
+    )
+    by_label = {"1": {"2": 2, "3": 1}, "0.5": {"1": 1}, "0": {"2": 1}}
+    assert words == {"unit": "words", "tokenizer": None, "by_label": by_label}
+    assert letters["tokenizer"] == "org/lm" and letters["by_label"]["1"] == {"8": 1, "9": 1, "16": 1}
 
 
 def test_every_shot_count_has_configs_and_counts_of_its_own(tmp_path):

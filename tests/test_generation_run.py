@@ -8,22 +8,25 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from killing import killed
 from tiny_lm import make_lm
+from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 from benchmarks.generation_memory import make_model
 from generation import first_texts, job, run, versions
 from generation.dataset_run import DatasetRun
+from generation.finish import WORDS
 from generation.scratch import Scratch
 from generation.sources import FirstText
 from hub import cli, run_dir, shards
 from hub.errors import InputError, RunError
-from hub.recipe import DatasetRecipe
+from hub.recipe import DatasetRecipe, LanguageModel
 from hub.recipe_file import load_recipe
 from hub.shards import read_shard
 
@@ -80,6 +83,30 @@ def test_counts_add_up_and_agree_with_the_files(whole):
     finished = sum(counts["splits"]["postprocessed"].values())
     assert finished == counts["kept"] + counts["sampled_negatives"]
     assert set(digests(whole)) == {file.path for file in manifest.files} | {"manifest.json", "recipe.yaml"}
+
+
+def test_lengths_are_told_in_the_generators_tokens(whole, lm):
+    lengths = run_dir.require_complete(whole).counts["token_lengths"]
+    assert (lengths["unit"], lengths["tokenizer"]) == ("tokens", str(lm))
+    tokenizer = AutoTokenizer.from_pretrained(lm)
+    rows = [row for path in whole.glob("data/postprocessed/*.parquet") for row in read_shard(path)]
+    for label, found in lengths["by_label"].items():
+        texts = [row["sentence2"] for row in rows if row["target"] == label]
+        counted = Counter(len(tokenizer.encode(text, add_special_tokens=False)) for text in texts)
+        assert found == {str(size): n for size, n in sorted(counted.items())}
+
+
+def test_behind_a_server_lengths_are_words_unless_its_tokenizer_is_needed():
+    server = {"backend": "openai", "server": {"base_url": "http://127.0.0.1:1/v1", "model": "m"}, "license": "mit"}
+    model = LanguageModel.model_validate({**server, "repo_id": "org/lm", "revision": "a" * 40})
+    recipe = load_recipe(NLI, DatasetRecipe).model_copy(update={"model": model})
+
+    class Counting:
+        def count_tokens(self, text: str) -> int:
+            return 7
+
+    assert job.text_length(recipe, Counting()).tokenizer == "org/lm"
+    assert job.text_length(recipe.model_copy(update={"premise_tokens": None}), Counting()) is WORDS
 
 
 def test_no_more_than_the_attempts_and_samples_of_the_recipe(whole):

@@ -7,7 +7,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 from local_hub import ask, commit_body, file_line
 
-from hub.local.gitobjects import lfs_pointer
+from hub.local.trees import lfs_pointer
 
 pytest_plugins = ["local_hub"]
 DATASET = {"repo_type": "dataset"}
@@ -240,7 +240,7 @@ def test_bad_requests_are_not_server_errors(local_hub, repo):
         ("GET", f"{api}/revision/%ff", None, 400),
         ("GET", f"{api}/tree/main?limit=x&cursor=y", None, 200),
         ("GET", f"{api}/commits/main?p={'9' * 5000}", None, 200),
-        ("GET", f"{api}/xet-write-token/main", None, 404),
+        ("GET", f"{api}/xet-read-token/main", None, 404),
         ("HEAD", "/api/telemetry/x", None, 404),
         ("GET", "/api/agent-harnesses", None, 404),
         ("POST", "/v1/telemetry", b"{}", 404),

@@ -1,8 +1,10 @@
 """The local Hub under the unpatched client libraries, each in a process and a cache of its own."""
 
 import json
+import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,17 +35,17 @@ configs:
 
 @pytest.fixture
 def client(local_hub, tmp_path):
-    """Runs a script in an empty cache; the script's last line of output is JSON."""
+    """Runs a script with default settings in an empty cache; the script's last line of output is JSON."""
 
-    def run(script: str, *, may_fail: bool = False):
+    def run(script: str, name: str = "home"):
+        home = tmp_path / name
+        home.mkdir()
+        environment = local_hub.client_environment(home)
+        assert not any("XET" in key for key in environment)
         done = subprocess.run(
-            [sys.executable, "-c", script],
-            env=local_hub.client_environment(tmp_path / "home"),
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, cwd=home, timeout=300
         )
-        assert may_fail or done.returncode == 0, done.stderr[-3000:]
+        assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout.splitlines()[-1])
 
     return run
@@ -69,6 +71,7 @@ def test_load_dataset_and_streaming(published, client, local_hub):
     log = Log(local_hub)
     found = client(f"""
 import json
+import re
 from datasets import get_dataset_config_names, load_dataset
 repo = {published!r}
 whole = load_dataset(repo)
@@ -92,6 +95,7 @@ print(json.dumps({{key: value if not hasattr(value, "tolist") else value.tolist(
 def test_push_to_hub_and_cards(client, hub_api):
     found = client("""
 import json
+import re
 from datasets import Dataset, DatasetDict, Features, List, Value, load_dataset
 from huggingface_hub import DatasetCard
 features = Features({"text": Value("string"), "marks": List(Value("int32"))})
@@ -133,6 +137,7 @@ print(json.dumps({
 def test_sentence_transformer(client, hub_api):
     found = client("""
 import json
+import re
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import StaticEmbedding
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -148,17 +153,108 @@ print(json.dumps(float(abs(model.encode("a cat") - again.encode("a cat")).max())
     assert info.library_name == "sentence-transformers" and "model.safetensors" in str(info.siblings)
 
 
-def test_xet_client_is_told_what_to_do(local_hub, hub_api, repo, client):
-    found = client(
-        f"""
-import os, json
-os.environ["HF_HUB_DISABLE_XET"] = "0"
-from huggingface_hub import HfApi
-try:
-    HfApi().upload_file(path_or_fileobj=b"x" * 1000, path_in_repo="x.bin", repo_id={repo!r}, repo_type="dataset")
-except Exception as error:
-    print(json.dumps(repr(error)))
-""",
-        may_fail=True,
-    )
-    assert "404" in found
+FOLDER = """
+import json, os
+from pathlib import Path
+from huggingface_hub import CommitOperationAdd, HfApi, constants
+assert not constants.HF_HUB_DISABLE_XET
+api, repo = HfApi(), {repo!r}
+api.create_repo(repo, repo_type={kind!r})
+large = {{f"w/{{n}}.safetensors": os.urandom(300_000 + n) for n in range(3)}}
+files = large | {{"config.json": b"{{}}", "empty.bin": b"", "deep/a/b.txt": b"b" * 1000}}
+for path, content in files.items():
+    Path("source", path).parent.mkdir(parents=True, exist_ok=True)
+    Path("source", path).write_bytes(content)
+api.upload_folder(repo_id=repo, repo_type={kind!r}, folder_path="source")
+twice = api.upload_folder(repo_id=repo, repo_type={kind!r}, folder_path="source")
+api.create_commit(repo, [CommitOperationAdd("x.bin", os.urandom(10))], commit_message="one", repo_type={kind!r})
+api.create_tag(repo, tag="v1", repo_type={kind!r})
+got = Path(api.snapshot_download(repo, repo_type={kind!r}, revision="v1"))
+same = all((got / path).read_bytes() == content for path, content in files.items())
+sums = api.verify_repo_checksums(repo, repo_type={kind!r}, local_dir=got, revision="v1")
+titles = [commit.title for commit in api.list_repo_commits(repo, repo_type={kind!r})]
+print(json.dumps([same, sums.mismatches == [], len(titles)]))
+"""
+FILE_SYSTEM = """
+import json
+import re
+from huggingface_hub import HfApi, HfFileSystem
+HfApi().create_repo({repo!r}, repo_type="dataset")
+fs, root = HfFileSystem(), "datasets/" + {repo!r}
+with fs.open(f"{{root}}/data/a.bin", "wb") as file:
+    file.write(bytes(range(250)) * 1000)
+fs.pipe_file(f"{{root}}/data/b.txt", b"text")
+fs.cp_file(f"{{root}}/data/a.bin", f"{{root}}/copy.bin")
+with fs.open(f"{{root}}/copy.bin", "rb", block_size=1000) as file:
+    file.seek(249_990)
+    tail = list(file.read())
+fs.rm_file(f"{{root}}/data/b.txt")
+print(json.dumps({{
+    "ls": sorted(path.removeprefix(root) for path in fs.ls(root, detail=False)),
+    "find": [path.removeprefix(root) for path in fs.find(root)],
+    "glob": [path.removeprefix(root) for path in fs.glob(root + "/**/*.bin")],
+    "tail": tail,
+    "cat": len(fs.cat_file(f"{{root}}/data/a.bin", start=10, end=30)),
+    "tree": sorted(row["size"] for row in fs.ls(root + "/data", expand_info=True)),
+}}))
+"""
+SCHEDULER = """
+import json
+import re
+from pathlib import Path
+from huggingface_hub import CommitScheduler, HfApi
+folder = Path("watched")
+with CommitScheduler(repo_id={repo!r}, repo_type="dataset", folder_path=folder, every=1000) as scheduler:
+    with scheduler.lock:
+        (folder / "log.jsonl").write_text("first\\n")
+    scheduler.trigger().result()
+    with scheduler.lock, (folder / "log.jsonl").open("a") as file:
+        file.write("second\\n")
+        (folder / "x.bin").write_bytes(b"large" * 100)
+api = HfApi()
+log = api.hf_hub_download({repo!r}, "log.jsonl", repo_type="dataset")
+print(json.dumps([Path(log).read_text(), sorted(api.list_repo_files({repo!r}, repo_type="dataset"))]))
+"""
+COMMAND_LINE = """
+import json, subprocess, sys
+from pathlib import Path
+def hf(*words):
+    done = subprocess.run([str(Path(sys.executable).with_name("hf")), *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout
+Path("up").mkdir()
+Path("up/x.bin").write_bytes(b"by hand" * 10_000)
+hf("repos", "create", {repo!r}, "--type", "model")
+hf("upload", {repo!r}, "up", ".", "--commit-message", "by hand")
+hf("repos", "tag", "create", {repo!r}, "v1")
+hf("download", {repo!r}, "x.bin", "--local-dir", "down", "--revision", "v1")
+print(json.dumps([Path("down/x.bin").read_bytes() == b"by hand" * 10_000, "demo" in hf("auth", "whoami")]))
+"""
+
+
+def test_official_clients_side_by_side(client, local_hub):
+    """One process each, at the same time, as a user has them: default settings and an empty cache."""
+    log = Log(local_hub)
+    jobs = {
+        "models": FOLDER.format(repo="demo/side-folder", kind="model"),
+        "datasets": FOLDER.format(repo="acme/side-folder", kind="dataset"),
+        "file system": FILE_SYSTEM.format(repo="demo/side-fs"),
+        "scheduler": SCHEDULER.format(repo="demo/side-scheduler"),
+        "hf": COMMAND_LINE.format(repo="demo/side-cli"),
+    }
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        futures = {name: pool.submit(client, script, name) for name, script in jobs.items()}
+        found = {name: future.result() for name, future in futures.items()}
+    assert found["models"] == found["datasets"] == [True, True, 3]
+    assert found["file system"] == {
+        "ls": ["/.gitattributes", "/copy.bin", "/data"],
+        "find": ["/.gitattributes", "/copy.bin", "/data/a.bin"],
+        "glob": ["/copy.bin", "/data/a.bin"],
+        "tail": list(range(240, 250)),
+        "cat": 20,
+        "tree": [250_000],
+    }
+    assert found["scheduler"] == ["first\nsecond\n", [".gitattributes", "log.jsonl", "x.bin"]]
+    assert found["hf"] == [True, True]
+    assert any("/v1/xorbs/" in line for line in log.lines("POST"))
+    assert not re.search(r" 5\d\d \d+ ms", local_hub.log_file.read_text())

@@ -15,7 +15,7 @@ from huggingface_hub.errors import (
 )
 from local_hub import PART_BYTES, Log, ask, commit_body, file_line
 
-from hub.local.gitobjects import lfs_pointer, object_id
+from hub.local.trees import lfs_pointer, object_id
 
 pytest_plugins = ["local_hub"]
 DATASET = {"repo_type": "dataset"}
@@ -171,8 +171,6 @@ def test_branches_tags_and_revisions(hub_api, repo, tmp_path):
         (400, lambda: hub_api.create_branch(repo, branch="refs/pr/1", **DATASET)),
         (400, lambda: hub_api.upload_file(path_or_fileobj=b"x", path_in_repo="x", repo_id=repo, revision="v1.0",
                                                **DATASET)),
-        (400, lambda: hub_api.upload_file(path_or_fileobj=b"x", path_in_repo="x", repo_id=repo, create_pr=True,
-                                               **DATASET)),
     ):  # fmt: skip
         with pytest.raises(HfHubHTTPError) as refused:
             call()
@@ -183,6 +181,89 @@ def test_branches_tags_and_revisions(hub_api, repo, tmp_path):
     hub_api.delete_branch(repo, branch="feature/one", **DATASET)
     assert [ref.name for ref in hub_api.list_repo_refs(repo, **DATASET).branches] == ["main"]
     assert hub_api.dataset_info(repo, revision=done.oid).sha == done.oid  # a commit outlives its branch
+
+
+def test_create_pr_commits_beside_the_branch(hub_api, repo, tmp_path):
+    """No discussion and no merge, but the files are where clients look for them."""
+    base = hub_api.dataset_info(repo).sha
+    upload = {"path_or_fileobj": b"proposed", "path_in_repo": "p.bin", "repo_id": repo}
+    first, second = (hub_api.upload_file(**upload, create_pr=True, **DATASET) for _ in range(2))
+    assert (first.pr_revision, second.pr_revision) == ("refs/pr/1", "refs/pr/2")
+    path = hub_api.hf_hub_download(repo, "p.bin", revision="refs/pr/2", cache_dir=tmp_path, **DATASET)
+    assert Path(path).read_bytes() == b"proposed" and hub_api.dataset_info(repo).sha == base
+    third = hub_api.upload_file(**(upload | {"path_in_repo": "q.bin"}), revision="refs/pr/2", **DATASET)
+    refs = hub_api.list_repo_refs(repo, include_pull_requests=True, **DATASET)
+    assert {ref.ref: ref.target_commit for ref in refs.pull_requests} == {
+        "refs/pr/1": first.oid, "refs/pr/2": third.oid,
+    }  # fmt: skip
+    assert hub_api.list_repo_refs(repo, **DATASET).pull_requests is None
+    with pytest.raises(RevisionNotFoundError):
+        hub_api.upload_file(**upload, create_pr=True, revision=base, **DATASET)  # a commit is no branch
+    stale = {"parent_commit": first.oid, "create_pr": True, **DATASET}
+    with pytest.raises(HfHubHTTPError) as refused:
+        hub_api.upload_file(**upload, **stale)
+    assert refused.value.response.status_code == 412
+    assert len(hub_api.list_repo_refs(repo, include_pull_requests=True, **DATASET).pull_requests) == 2
+
+
+def test_super_squash(hub_api, repo, tmp_path):
+    for number in range(3):
+        hub_api.upload_file(path_or_fileobj=b"%d" % number, path_in_repo="x.bin", repo_id=repo, **DATASET)
+    hub_api.create_tag(repo, tag="v1", **DATASET)
+    before = hub_api.list_repo_commits(repo, **DATASET)
+    hub_api.super_squash_history(repo, commit_message="one\n\nand only", **DATASET)
+    squashed = hub_api.list_repo_commits(repo, **DATASET)
+    assert [(commit.title, commit.message) for commit in squashed] == [("one", "and only")]
+    assert hub_api.list_repo_commits(repo, revision="v1", **DATASET) == before
+    path = hub_api.hf_hub_download(repo, "x.bin", revision=squashed[0].commit_id, cache_dir=tmp_path, **DATASET)
+    assert Path(path).read_bytes() == b"2"
+    hub_api.upload_file(path_or_fileobj=b"next", path_in_repo="x.bin", repo_id=repo, **DATASET)
+    assert len(hub_api.list_repo_commits(repo, **DATASET)) == 2
+    for branch, status in (("nowhere", 404), ("refs/tags/v1", 400), ("v1", 400)):
+        with pytest.raises(HfHubHTTPError) as refused:
+            hub_api.super_squash_history(repo, branch=branch, **DATASET)
+        assert refused.value.response.status_code == status
+
+
+def test_move(hub_api, stranger, local_hub, repo, tmp_path):
+    hub_api.upload_file(path_or_fileobj=b"moved", path_in_repo="x.bin", repo_id=repo, **DATASET)
+    hub_api.create_repo("acme/taken", **DATASET)
+    for target, status in (("acme/taken", 409), ("nobody/x", 403), ("acme/a--b", 400)):
+        answer = ask(local_hub, "POST", "/api/repos/move", {"fromRepo": repo, "toRepo": target, "type": "dataset"},
+                     token=local_hub.token)  # fmt: skip
+        assert answer.status == status, answer.body
+    with pytest.raises(HfHubHTTPError, match="A dataset repository called acme/taken already exists"):
+        hub_api.move_repo(repo, "acme/taken", **DATASET)
+    with pytest.raises(HfHubHTTPError) as refused:
+        stranger.move_repo(repo, "alice/mine", **DATASET)
+    assert refused.value.response.status_code == 403
+    hub_api.move_repo(repo, "acme/Moved", **DATASET)
+    hub_api.move_repo("acme/Moved", "acme/moved-again", **DATASET)
+    for name in ("acme/moved-again", "acme/moved", repo):
+        assert hub_api.dataset_info(name).id == "acme/moved-again"
+        path = hub_api.hf_hub_download(name, "x.bin", cache_dir=tmp_path / name, **DATASET)
+        assert Path(path).read_bytes() == b"moved"
+    answer = ask(local_hub, "HEAD", f"/datasets/{repo}/resolve/main/x.bin?a=b")
+    assert answer.status == 307 and answer.headers["Location"] == "/datasets/acme/moved-again/resolve/main/x.bin?a=b"
+    done = hub_api.upload_file(path_or_fileobj=b"by the old name", path_in_repo="y.bin", repo_id=repo, **DATASET)
+    assert hub_api.dataset_info("acme/moved-again").sha == done.oid
+    assert hub_api.create_repo(repo, **DATASET).repo_id == repo  # the name is free
+    assert hub_api.dataset_info(repo).id == repo
+    hub_api.update_repo_settings("acme/moved-again", private=True, **DATASET)
+    assert ask(local_hub, "GET", "/api/datasets/acme/moved").status == 401  # a redirect would tell that it is there
+
+
+def test_own_repos_and_what_is_not_served(hub_api, stranger, local_hub, repo):
+    hub_api.upload_file(path_or_fileobj=b"12345", path_in_repo="x.bin", repo_id=repo, **DATASET)
+    hub_api.create_repo("acme/own-private", private=True, exist_ok=True, **DATASET)
+    mine = {found.id: found for found in hub_api.list_user_repos()}
+    assert (mine[repo].type, mine[repo].storage, mine[repo].visibility) == ("dataset", 5, "public")
+    assert {found.id: found.visibility for found in hub_api.list_user_repos("acme")}["acme/own-private"] == "private"
+    for call in (lambda: stranger.list_user_repos("acme"), lambda: hub_api.list_lfs_files(repo, **DATASET)):
+        with pytest.raises(HfHubHTTPError, match=r"not a member|serves files, commits and cards"):
+            list(call())
+    with pytest.raises(RepositoryNotFoundError):
+        hub_api.unlike("missing")
 
 
 def test_missing_things_have_their_own_errors(hub_api, repo, tmp_path):

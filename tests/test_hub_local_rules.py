@@ -6,11 +6,11 @@ import subprocess
 import pytest
 
 from hub.local import cards
+from hub.local.access import VALID_SECONDS, Signer
 from hub.local.attributes import default_gitattributes, is_ignored, is_lfs
-from hub.local.gitobjects import Entry, commit_id, object_id, pack_tree, unpack_tree
 from hub.local.names import check_ref_name
 from hub.local.replies import HubError
-from hub.local.signing import VALID_SECONDS, Signer
+from hub.local.trees import Entry, commit_id, object_id, pack_tree, unpack_tree
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is the judge")

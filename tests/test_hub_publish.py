@@ -190,7 +190,7 @@ def hub_file(api: HfApi, repo: str, path: str, revision: str | None = None) -> b
 
 
 def command(hub_environment: dict[str, str], directory: Path, org: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "hub.publish", str(directory), "--org", org, "--yes"]
+    words = [sys.executable, "-m", "release.publish", str(directory), "--org", org, "--yes"]
     return subprocess.run(words, env=hub_environment, capture_output=True, text=True, check=False)
 
 

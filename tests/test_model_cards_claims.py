@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 import yaml
-from test_model_cards_runs import FEW_SHOT, dataset_run
+from test_model_cards_runs import FEW_SHOT, card_of, dataset_run
 
 from hub.run_dir import read_manifest, write_manifest
-from model_cards.render import render
 
 
 def card(directory: Path, form: str = "nli", source: str = "file", **changes: Any) -> str:
-    return render(dataset_run(directory, form, source, changes=changes))["README.md"]
+    return card_of(dataset_run(directory, form, source, changes=changes))
 
 
 def model(**changes: Any) -> dict[str, Any]:
@@ -68,7 +67,7 @@ def test_a_server_does_not_tell_its_size(tmp_path):
     generator = {**manifest.provenance["model"], "parameters": None}
     provenance = {**manifest.provenance, "model": generator}
     write_manifest(directory, manifest.model_copy(update={"provenance": provenance}))
-    said = render(directory)["README.md"]
+    said = card_of(directory)
     assert "parameters" not in said and "tiny (" not in said
 
 

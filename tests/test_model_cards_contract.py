@@ -6,7 +6,7 @@ from typing import Any
 import datasets
 import pytest
 import yaml
-from test_model_cards_runs import FEW_SHOT, dataset_recipe, provenance_columns
+from test_model_cards_runs import FEW_SHOT, card_of, dataset_recipe, provenance_columns
 from tiny_lm import make_lm
 
 from generation import job
@@ -20,7 +20,7 @@ from model_cards.render import render, write
 
 PROVENANCE = {
     "model": {"id": "org/lm", "revision": "0123abc", "sha256": None, "parameters": 10**9, "license": "mit"},
-    "source": {"description": "sentences", "license": "CC0", "sha256": None},
+    "source": {"description": "sentences", "license": "cc0-1.0", "sha256": None},
     "command": "python -m generation.run recipes/tiny.yaml",
 }
 
@@ -67,17 +67,16 @@ def test_generated_directories_get_a_card(tmp_path: Path, form: str, changes: di
     for shard in shards:
         rows = raw_rows(recipe, shard)
         run.write_shard(shard, [*rows, rows[0]], [{**rows[0], "text2": "open", "reason": "not_closed"}])
-        assert f"of {len(shards)} shards are done" in render(directory)["README.md"]
+        assert f"of {len(shards)} shards are done" in card_of(directory)
     finish(run, 2, 40)
     files = render(directory)
     write(directory, files)
+    card = files["README.md"].decode()
     kept, rejected = 40 * len(shards), 2 * len(shards)
     said = f"{kept + rejected} texts were requested: {kept} were kept and {rejected} rejected."
-    assert f"From 40 first texts, {said}" in files["README.md"]
-    assert (
-        f"| `not_closed` | no closing quotation mark within the token limit | {len(shards)} | 0 |" in files["README.md"]
-    )
-    assert "| `duplicate` | the same first text was there before | 2 |" in files["README.md"]
+    assert f"From 40 first texts, {said}" in card
+    assert f"| `not_closed` | no closing quotation mark within the token limit | {len(shards)} | 0 |" in card
+    assert "| `duplicate` | the same first text was there before | 2 |" in card
     loads_whole(directory, recipe)
 
 
@@ -90,7 +89,7 @@ def test_a_real_few_shot_run_gets_a_card(tmp_path: Path) -> None:
     lm = make_lm(tmp_path / "lm", "llama")
     examples = {**FEW_SHOT["examples"], "kind": "file", "path": str(nli), "repo_id": None, "revision": None}
     recipe = dataset_recipe("nli").model_dump(exclude_unset=True) | {
-        "source": {"kind": "file", "path": str(tmp_path / "x1.txt"), "description": "-", "license": "CC0"},
+        "source": {"kind": "file", "path": str(tmp_path / "x1.txt"), "description": "-", "license": "cc0-1.0"},
         "model": {"path": str(lm), "license": "mit", "threads": 1},
         "few_shot": {"shots": [0, 1], "sets": 2, "examples": examples},
         "decoding": {"max_new_tokens": 6, "samples": 1, "max_attempts": 20, "top_k": 0},
@@ -102,7 +101,8 @@ def test_a_real_few_shot_run_gets_a_card(tmp_path: Path) -> None:
     manifest = job.generate(made, directory, "python -m generation.run recipe.yaml")
     files = render(directory)
     write(directory, files)
+    card = files["README.md"].decode()
     loads_whole(directory, made)
     assert [len(found["entailment"]) for found in manifest.provenance["examples"]["rows"]["1shot"]] == [1, 1]
-    assert "Only the configs ending in `0shot` are label-free" in files["README.md"]
-    assert "rows as listed in `manifest.json`" in files["README.md"]
+    assert "Only the configs ending in `0shot` are label-free" in card
+    assert "rows as listed in `manifest.json`" in card

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_model_cards_runs import FEW_SHOT, dataset_run
+from test_model_cards_runs import FEW_SHOT, card_of, dataset_run
 
 from hub.errors import InputError
 from hub.run_dir import read_manifest, write_manifest
@@ -35,20 +35,20 @@ def test_reasons_are_told_label_by_label(tmp_path):
         "rejected": {"identical": 1, "not_closed": 3},
         "by_label": by_label(_1={"identical": 1, "not_closed": 1}, _0={"not_closed": 2}),
     }
-    card = render(run_with(tmp_path / "run", **counts))["README.md"]
+    card = card_of(run_with(tmp_path / "run", **counts))
     assert "| reason | meaning | `1` | `0` | all |" in card
     assert "| `not_closed` | no closing quotation mark within the token limit | 1 | 2 | 3 |" in card
     assert "| `identical` | the second text repeats the first | 1 | 0 | 1 |" in card
 
 
 def test_without_reasons_by_label_the_totals_are_told(tmp_path):
-    card = render(run_with(tmp_path / "run"))["README.md"]
+    card = card_of(run_with(tmp_path / "run"))
     assert "| reason | meaning | texts |" in card
 
 
 def test_a_reason_of_tomorrow_is_shown_without_a_meaning(tmp_path):
     counts = {"rejected": {"new": 4}, "by_label": by_label(_1={"new": 2}, _0={"new": 2})}
-    assert "| `new` |  | 2 | 2 | 4 |" in render(run_with(tmp_path / "run", **counts))["README.md"]
+    assert "| `new` |  | 2 | 2 | 4 |" in card_of(run_with(tmp_path / "run", **counts))
 
 
 def test_shot_counts_are_told(tmp_path):
@@ -56,7 +56,7 @@ def test_shot_counts_are_told(tmp_path):
         "0shot": {"requested": 4, "kept": 2, "rejected": 2},
         "5shot": {"requested": 10, "kept": 8, "rejected": 2},
     }
-    card = render(run_with(tmp_path / "run", "nli", FEW, variants=variants))["README.md"]
+    card = card_of(run_with(tmp_path / "run", "nli", FEW, variants=variants))
     assert "| `0shot` | 4 | 2 | 2 |\n| `5shot` | 10 | 8 | 2 |" in card
 
 

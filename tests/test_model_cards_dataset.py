@@ -14,9 +14,6 @@ from test_model_cards_runs import (
     FINISHED,
     dataset_recipe,
     dataset_run,
-    finished_manifest,
-    rows_of,
-    write_rows,
 )
 
 from hub.errors import InputError
@@ -25,7 +22,6 @@ from hub.run_dir import RECIPE, Manifest, describe, read_manifest, write_manifes
 from hub.schema import NLI_LABELS, base_config, config_features
 from hub.shards import write_shard, write_text
 from model_cards.columns import NOTES, config_note
-from model_cards.front_matter import license_fields
 from model_cards.render import render, write
 
 SHOTS = {"few_shot": FEW_SHOT}
@@ -49,7 +45,7 @@ def rendered(directory: Path) -> str:
     """The card, also written into the directory."""
     files = render(directory)
     write(directory, files)
-    return files["README.md"]
+    return files["README.md"].decode()
 
 
 def changed(directory: Path, **counts: Any) -> Path:
@@ -161,7 +157,8 @@ def test_hostile_text_changes_no_structure(tmp_path: Path) -> None:
 def outline(card: str) -> list[str]:
     """Every block of the card but the words inside, and every inline element but text and code."""
     parser = MarkdownIt("default", {"html": True, "linkify": False, "typographer": False})
-    tokens = parser.parse(card.split("---\n", 2)[2])
+    stamp = card.splitlines(keepends=True)[-1]
+    tokens = parser.parse(card.removesuffix(stamp).split("---\n", 2)[2])
     found = []
     for token in tokens:
         if token.type == "inline":
@@ -177,8 +174,8 @@ INLINE = ("html", "link", "image")
 
 def test_hostile_recipe_text_stays_text(tmp_path: Path) -> None:
     name = "x\n---\n# y <b>[z](http://a.b)</b> {{ 1 }} \u202e: 'quoted' \"twice\""
-    source = {"kind": "file", "path": "a.txt", "description": "<i>|\n# no", "license": "[l](http://x)"}
-    labels = [{"name": "a|b`<c>", "score": 1.0, "instruction": '```\n# no\n````\n"<X1>" and "'}]
+    source = {"kind": "file", "path": "a.txt", "description": "<i>|\n# no [l](http://x)", "license": "cc0-1.0"}
+    labels = [{"name": "a|b`<c>$x^{$", "score": 1.0, "instruction": '```\n# no\n````\n"<X1>" and "'}]
     changes = {"pretty_name": name, "source": source, "labels": labels}
     card = rendered(dataset_run(tmp_path / "run", "sts", changes=changes))
     data = front(card)
@@ -186,10 +183,11 @@ def test_hostile_recipe_text_stays_text(tmp_path: Path) -> None:
     assert "\u202e" not in card
     assert data["pretty_name"].startswith("x --- # y <b>")
     blocks = outline(card)
-    assert {block for block in blocks if block.startswith(INLINE)} == {"html_inline<code>", "html_inline</code>"}
-    assert blocks.count("heading_open") == outline(rendered(dataset_run(tmp_path / "tame", "sts"))).count(
-        "heading_open"
-    )
+    tame = outline(rendered(dataset_run(tmp_path / "tame", "sts")))
+    ours = {"html_inline<code>", "html_inline</code>", *tame}
+    assert {block for block in blocks if block.startswith(INLINE)} <= ours
+    for kind in ("heading_open", "link_open"):
+        assert blocks.count(kind) == tame.count(kind)
     assert "`````text\n```\n# no\n````\n" in card
 
 
@@ -236,30 +234,6 @@ def test_a_recipe_of_another_version_is_refused(tmp_path: Path) -> None:
         render(directory)
 
 
-def growing_run(directory: Path, counts: dict[str, Any]) -> Manifest:
-    """A run that has written its first raw shards."""
-    recipe = dataset_recipe("sts")
-    rows = [rows_of("raw", "1", number, "A man sings.", recipe) for number in range(4)]
-    files = write_rows(directory, "raw", "train", rows, recipe)
-    write_text(directory / RECIPE, resolved(recipe))
-    finished = finished_manifest(recipe, files[:1])
-    manifest = finished.model_copy(update={"complete": False, "counts": counts})
-    write_manifest(directory, manifest)
-    return manifest.with_files(files)
-
-
-def test_a_growing_run_says_so_and_stays_loadable_as_it_grows(tmp_path: Path) -> None:
-    later = growing_run(tmp_path / "run", {"sources": 4, "shards_done": 1, "shards_total": 2})
-    card = rendered(tmp_path / "run")
-    assert "still being written" in card
-    assert "1 of 2 shards are done" in card
-    assert "## What is in it" not in card
-    assert "default" not in front(card)["configs"][0]
-    assert "splits" not in front(card)["dataset_info"][0]
-    write_manifest(tmp_path / "run", later)  # a shard more, under the old card
-    assert len(datasets.load_dataset(str(tmp_path / "run"), "raw", split="train")) == 4
-
-
 def test_a_run_that_has_only_begun_has_a_card(tmp_path: Path) -> None:
     recipe = dataset_recipe("sts")
     write_text(tmp_path / "run" / RECIPE, resolved(recipe))
@@ -276,10 +250,3 @@ def test_every_column_and_config_is_explained() -> None:
         for config in recipe.configs:
             assert config_note(config, recipe)
             assert set(config_features(config, recipe)) <= set(NOTES)
-
-
-def test_a_licence_is_an_id_or_a_name() -> None:
-    assert license_fields("cc-by-sa-4.0") == {"license": "cc-by-sa-4.0"}
-    assert license_fields("CC BY-SA (captions)") == {"license": "other", "license_name": "cc-by-sa-captions"}
-    with pytest.raises(InputError, match="names no licence"):
-        license_fields("???")

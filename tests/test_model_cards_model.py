@@ -9,7 +9,7 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard, parse_eval_result_entries
 from jinja2 import UndefinedError
-from test_model_cards_runs import dataset_run, model_provenance, model_run, score
+from test_model_cards_runs import card_of, dataset_run, model_provenance, model_run, score
 
 from hub.cli import run
 from hub.errors import InputError
@@ -17,10 +17,6 @@ from hub.results import Gain, Results, read_results, write_results
 from hub.run_dir import read_manifest, write_manifest
 from model_cards import templates
 from model_cards.render import app, checked_repo_id, render, write
-
-
-def card_of(directory: Path) -> str:
-    return render(directory)["README.md"]
 
 
 def front(card: str) -> dict[str, Any]:
@@ -80,18 +76,18 @@ def test_the_body_shows_manifest_and_results(tmp_path: Path) -> None:
 
 def test_a_model_without_results_says_so(tmp_path: Path) -> None:
     files = render(model_run(tmp_path / "run"))
-    assert list(files) == ["README.md"]
-    assert "has not been evaluated yet" in files["README.md"]
+    assert sorted(files) == ["README.md", "assets/training.png"]
+    assert "has not been evaluated yet" in files["README.md"].decode()
 
 
 def test_only_a_whole_test_set_becomes_an_evaluation_entry(tmp_path: Path) -> None:
     directory = model_run(tmp_path / "run", (score(), score("validation", 60.0, 1500)))
     files = render(directory)
-    assert sorted(files) == [".eval_results/stsb.yaml", "README.md"]
+    assert sorted(files) == [".eval_results/stsb.yaml", "README.md", "assets/training.png"]
     (entry,) = parse_eval_result_entries(yaml.safe_load(files[".eval_results/stsb.yaml"]))
     assert (entry.dataset_id, entry.task_id, entry.value) == ("mteb/stsbenchmark-sts", "STSBenchmark", 70.12)
     results_of(directory, scores=(score(pairs=100).model_dump(),))
-    assert list(render(directory)) == ["README.md"]
+    assert not any(path.startswith(".eval_results") for path in render(directory))
 
 
 def test_an_entry_of_an_earlier_card_is_removed(tmp_path: Path) -> None:

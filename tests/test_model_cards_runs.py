@@ -12,6 +12,7 @@ from hub.results import Results, TaskScore, write_results
 from hub.run_dir import RECIPE, File, Manifest, changed_files, describe, write_manifest
 from hub.schema import base_config, config_features
 from hub.shards import shard_path, write_shard, write_text
+from model_cards.render import render
 
 PROMPT = 'Task: Write two sentences that {}.\nSentence 1: "<X1>"\nSentence 2: "'
 STS_LABELS = [
@@ -53,7 +54,7 @@ def dataset_recipe(form: str, source: str = "file", changes: dict[str, Any] | No
             "form": form,
             "pretty_name": f"Tiny {form.upper()}",
             "license": "cc-by-sa-4.0",
-            "source": {"kind": source, **origin, "description": "four sentences", "license": "CC0"},
+            "source": {"kind": source, **origin, "description": "four sentences", "license": "cc0-1.0"},
             "model": {"path": "artifacts/models/tiny-lm", "license": "apache-2.0"},
             "labels": {"sts": STS_LABELS, "nli": NLI_LABELS, "text": TEXT_LABELS}[form],
             **(changes or {}),
@@ -147,7 +148,7 @@ def finished_manifest(recipe: DatasetRecipe, files: list[File]) -> Manifest:
             "license": "apache-2.0",
             "more": 1,
         },
-        "source": {"description": "four sentences", "license": "CC0", "sha256": "b" * 64},
+        "source": {"description": "four sentences", "license": "cc0-1.0", "sha256": "b" * 64},
         "command": f"python -m generation.run recipes/{recipe.name}.yaml",
     }
     manifest = Manifest(kind="dataset", name=recipe.name, version=recipe.version, fingerprint="f" * 64)
@@ -188,6 +189,7 @@ def model_provenance() -> dict[str, Any]:
                 "form": "sts",
                 "loss": "CosineSimilarityLoss",
                 "splits": {"train": 1200, "validation": 3},
+                "license": "cc-by-sa-4.0",
                 "more": True,
             }
         ],
@@ -233,6 +235,11 @@ def model_run(directory: Path, scores: tuple[TaskScore, ...] = (), **changes: An
         )
         write_results(directory / "results.json", results)
     return directory
+
+
+def card_of(directory: Path, **options: Any) -> str:
+    """The text of the card of a run directory, its stamp included."""
+    return render(directory, **options)["README.md"].decode()
 
 
 @pytest.mark.parametrize("form", ["sts", "nli", "text"])

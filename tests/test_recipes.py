@@ -13,7 +13,8 @@ from generation.examples import Example
 from generation.prompts import Prompts
 from hub.recipe import DatasetRecipe, Variant
 from hub.recipe_file import load_recipe
-from model_cards.front_matter import license_fields
+from model_cards.changes import read_changes
+from model_cards.licences import check
 from model_cards.templates import section
 
 FOLDER = Path("recipes/datasets")
@@ -51,7 +52,13 @@ def test_a_recipe_is_pinned_and_has_prose_and_a_licence(name):
             assert COMMIT.fullmatch(part.revision or "")
     assert found.model.device == "cuda" and found.model.repo_id
     assert section(name)
-    assert license_fields(found.license)["license"]
+    assert check(found).licence.id == found.license
+
+
+@pytest.mark.parametrize("path", [*FOLDER.glob("*.yaml"), *Path("recipes/demo").glob("*.yaml")], ids=str)
+def test_a_recipes_version_is_told_in_its_changes(path):
+    name, version = (re.search(rf"^{key}: (.+)$", path.read_text(), re.M)[1] for key in ("name", "version"))
+    assert version in read_changes(Path(f"model_cards/sections/{name}.changes.yaml"))
 
 
 @pytest.mark.parametrize("name", STS)

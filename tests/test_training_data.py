@@ -6,6 +6,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import datasets
 import pytest
 from datasets import Dataset
+from huggingface_hub import DatasetCardData
 from training_inputs import sts_rows, triplet_rows, write_dataset
 
 from hub.errors import InputError, RunError
@@ -155,7 +156,8 @@ def test_a_hub_dataset_is_read_at_the_commit_of_its_tag(monkeypatch, pairs):
     class Api:
         def dataset_info(self, repo_id, revision):
             asked.append((repo_id, revision))
-            return type("Info", (), {"sha": "c0ffee"})
+            card = DatasetCardData(license="other", license_name="mixed")
+            return type("Info", (), {"sha": "c0ffee", "card_data": card})
 
     files = {split: str(next(pairs.rglob(f"{split}-*.parquet"))) for split in ("train", "validation")}
     local = datasets.load_dataset("parquet", data_files=files)
@@ -177,4 +179,5 @@ def test_a_hub_dataset_is_read_at_the_commit_of_its_tag(monkeypatch, pairs):
         "form": "sts",
         "loss": "CosineSimilarityLoss",
         "splits": 0,
+        "license": "mixed",
     }

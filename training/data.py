@@ -15,9 +15,10 @@ from datasets.exceptions import DatasetNotFoundError, DatasetsError
 from huggingface_hub import HfApi
 
 from hub.errors import InputError, RunError, nearest
-from hub.recipe import TrainingData
+from hub.recipe import DatasetRecipe, TrainingData
+from hub.recipe_file import load_recipe
 from hub.remote import reading
-from hub.run_dir import changed_files, require_complete
+from hub.run_dir import RECIPE, changed_files, require_complete
 from hub.schema import FORMS
 
 
@@ -25,7 +26,8 @@ from hub.schema import FORMS
 class TrainingSet:
     """One dataset, ready to train on: only its form's columns, only checked rows.
 
-    ``commit`` is the Hub commit its revision stood for (None: local); ``sha256`` identifies the rows' origin.
+    ``commit`` is the Hub commit its revision stood for (None: local); ``sha256`` identifies the rows' origin;
+    ``license`` is what its card or recipe says (None: it says nothing).
     """
 
     name: str
@@ -34,6 +36,7 @@ class TrainingSet:
     validation: Dataset | None
     commit: str | None
     sha256: str
+    license: str | None
 
     def describe(self) -> dict[str, object]:
         """Its provenance entry for the manifest."""
@@ -43,7 +46,7 @@ class TrainingSet:
         origin = {"repo_id": self.spec.repo_id, "revision": self.spec.revision, "path": self.spec.path}
         kept = {key: value for key, value in origin.items() if value is not None}
         spec = {"config": self.spec.config, "form": self.spec.form, "loss": self.spec.loss}
-        return {**kept, "commit": self.commit, **spec, "splits": splits}
+        return {**kept, "commit": self.commit, **spec, "splits": splits, "license": self.license}
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ class _Origin:
     splits: DatasetDict
     commit: str | None
     sha256: str
+    license: str | None
 
 
 def load_all(specs: tuple[TrainingData, ...], limit: int | None) -> list[TrainingSet]:
@@ -74,19 +78,23 @@ def _load(spec: TrainingData, limit: int | None, index: int) -> TrainingSet:
     held_out = origin.splits.get("validation")
     validation = None if held_out is None else checked(held_out, spec.form, f"{place}, validation")
     name = f"{Path(spec.repo_id or spec.path or '').name}-{spec.config}-{index}"
-    return TrainingSet(name, spec, train, validation, origin.commit, origin.sha256)
+    return TrainingSet(name, spec, train, validation, origin.commit, origin.sha256, origin.license)
 
 
 def _from_hub(spec: TrainingData, place: str) -> _Origin:
     """All splits of a Hub dataset at the commit that its revision (a tag) stands for now."""
     assert spec.repo_id is not None
     with reading(spec.repo_id, spec.revision):
-        commit = HfApi().dataset_info(spec.repo_id, revision=spec.revision).sha
+        info = HfApi().dataset_info(spec.repo_id, revision=spec.revision)
+        commit, card = info.sha, info.card_data
         assert commit is not None
+        licence = None if card is None else card.get("license")
+        if card is not None and licence == "other":
+            licence = card.get("license_name")
         try:
             configs = datasets.get_dataset_config_names(spec.repo_id, revision=commit)
             _check_config(spec, list(configs), place)
-            return _Origin(datasets.load_dataset(spec.repo_id, spec.config, revision=commit), commit, commit)
+            return _Origin(datasets.load_dataset(spec.repo_id, spec.config, revision=commit), commit, commit, licence)
         except DatasetNotFoundError as error:  # between the two requests
             raise RunError(place, "is no longer on the Hub", hint="run the same command again") from error
         except DatasetsError as error:
@@ -113,7 +121,9 @@ def _from_directory(spec: TrainingData, place: str) -> _Origin:
         raise InputError(place, "has no rows", hint="generate more, or take another config")
     digest = hashlib.sha256("".join(f"{shard.path} {shard.sha256}\n" for shard in shards).encode())
     try:
-        return _Origin(datasets.load_dataset("parquet", data_files=files), None, digest.hexdigest())
+        recipe = directory / RECIPE
+        licence = load_recipe(recipe, DatasetRecipe).license if recipe.is_file() else None
+        return _Origin(datasets.load_dataset("parquet", data_files=files), None, digest.hexdigest(), licence)
     except DatasetsError as error:
         raise _unreadable(error, place) from error
 

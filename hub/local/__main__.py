@@ -1,4 +1,4 @@
-"""``python -m hub.local serve|token``."""
+"""``python -m hub.local serve|token|gc``."""
 
 from hub.cli import run
 from hub.local.cli import app

@@ -1,13 +1,16 @@
-"""Who may do what: users, organisations, tokens, and the secret files that hold them.
+"""Who may do what: users, organisations, tokens, signed addresses, and the secret files behind them.
 
-Tokens are random and kept only as sha256; the plain text exists in files that their owner alone can read.
+Tokens are random and kept only as sha256; the plain text exists in files that their owner alone can read. LFS clients
+send file contents without a token, so an upload's address is itself the permission, and signed.
 """
 
 import hashlib
+import hmac
 import os
 import secrets
 import sqlite3
 import string
+import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +20,7 @@ from hub.local.database import Database
 from hub.local.names import is_namespace
 from hub.local.replies import HubError, unauthorized
 
-ROLES = ("read", "write")
+VALID_SECONDS = 6 * 3600
 
 
 @dataclass(frozen=True)
@@ -109,3 +112,34 @@ def write_secret(path: Path, content: bytes) -> None:
 
 def _hash(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
+
+
+class Signer:
+    """Signs (method, path, expiry) with the key in ``key_file``, which is made on first use."""
+
+    def __init__(self, key_file: Path):
+        if not key_file.exists():
+            write_secret(key_file, os.urandom(32))
+        key_file.chmod(0o600)
+        self._key = key_file.read_bytes()
+
+    def sign(self, method: str, path: str, now: float | None = None) -> str:
+        """``path`` with an expiry and a signature that only fit this method and this path."""
+        expires = int(time.time() if now is None else now) + VALID_SECONDS
+        return f"{path}?expires={expires}&signature={self.signature(method, path, str(expires))}"
+
+    def check(self, method: str, path: str, expires: str, signature: str) -> None:
+        """403 unless the address was signed here and is still valid."""
+        if not hmac.compare_digest(self.signature(method, path, expires).encode(), signature.encode()):
+            raise HubError(403, "The signature does not fit this upload address")
+        if int(expires) < time.time():
+            raise HubError(403, "This upload address has expired: ask for a new one")
+
+    def fits(self, signature: str, purpose: str, subject: str, expires: str) -> bool:
+        """Whether the signature was made here and has not expired."""
+        expected = self.signature(purpose, subject, expires)
+        return hmac.compare_digest(expected.encode(), signature.encode()) and int(expires) >= time.time()
+
+    def signature(self, purpose: str, subject: str, expires: str) -> str:
+        """The signature itself; whoever checks it must check the expiry (seconds since 1970), too."""
+        return hmac.new(self._key, f"{purpose} {subject} {expires}".encode(), hashlib.sha256).hexdigest()

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from hub.local.access import require_actor
 from hub.local.call import Call
-from hub.local.commits import MAX_BODY, apply, read_request
+from hub.local.commits import MAX_BODY, apply, branch_head, open_change, read_request, write_commit
 from hub.local.names import check_ref_name
 from hub.local.refs import create_ref, delete_ref, history, list_refs, resolve, timestamp
 from hub.local.replies import HubError, json_reply
@@ -17,16 +17,17 @@ _PAGE, _MOST = 50, 1000
 def commit(call: Call) -> Response:
     """Add a commit to a branch."""
     repo = call.repo(write=True)
-    if call.flag("create_pr"):
-        raise HubError(400, "This local Hub has no pull requests: commit to a branch")
     with call.hub.blobs.staging() as staging:
         request = read_request(call.limited(MAX_BODY), staging)
         staging.settle()
     author = require_actor(call.actor).name
     with call.hub.database.writing() as db:
-        oid = apply(db, repo, call.args["revision"], author, request)
-    url = f"{call.endpoint}/{repo.url_path}/commit/{oid}"
-    return json_reply({"success": True, "commitUrl": url, "commitOid": oid, "hookOutput": ""})
+        branch = call.args["revision"]
+        number = open_change(db, repo.id, branch) if call.flag("create_pr") else 0
+        oid = apply(db, repo, f"refs/pr/{number}" if number else branch, author, request)
+    page = f"{call.endpoint}/{repo.url_path}"
+    answer = {"success": True, "commitUrl": f"{page}/commit/{oid}", "commitOid": oid, "hookOutput": ""}
+    return json_reply(answer | ({"pullRequestUrl": f"{page}/discussions/{number}"} if number else {}))
 
 
 def commits(call: Call) -> Response:
@@ -47,18 +48,29 @@ def commits(call: Call) -> Response:
     return json_reply(shown, headers={"X-Total-Count": str(len(past)), **headers})
 
 
+def super_squash(call: Call) -> Response:
+    """Replace a branch by one commit of its present files; `gc` then frees what the old commits alone held."""
+    repo = call.repo(write=True)
+    message = str(call.json().get("message") or f"Super-squash branch {call.args['ref']!r}")
+    title, _, rest = message.partition("\n")
+    with call.hub.database.writing() as db:
+        ref, head = branch_head(db, repo, call.args["ref"])
+        write_commit(db, repo, ref, head.tree, None, require_actor(call.actor).name, title, rest.strip())
+    return json_reply({})
+
+
 def refs(call: Call) -> Response:
     """All branches and tags."""
     repo = call.repo()
     with call.hub.database.reading() as db:
         found = list_refs(db, repo.id)
-    groups: dict[str, list] = {"branches": [], "tags": [], "converts": []}
+    groups: dict[str, list] = {"branches": [], "tags": [], "converts": [], "pullRequests": []}
     for ref, oid in found:
         _, group, name = ref.split("/", 2)
-        target = {"heads": "branches", "tags": "tags"}.get(group, "converts")
+        target = {"heads": "branches", "tags": "tags", "pr": "pullRequests"}[group]
         groups[target].append({"name": name, "ref": ref, "targetCommit": oid})
-    if call.flag("include_prs"):
-        groups["pullRequests"] = []
+    if not call.flag("include_prs"):
+        del groups["pullRequests"]
     return json_reply(groups)
 
 
@@ -76,7 +88,7 @@ def delete_branch(call: Call) -> Response:
     """Remove a branch, never main."""
     repo = call.repo(write=True)
     if call.args["ref"] == "main":
-        raise HubError(403, "Cannot delete the branch main")
+        raise HubError(403, "Cannot delete refs/heads/main: it is the default branch")
     with call.hub.database.writing() as db:
         delete_ref(db, repo.id, f"refs/heads/{call.args['ref']}")
     return json_reply({})
@@ -85,9 +97,10 @@ def delete_branch(call: Call) -> Response:
 def create_tag(call: Call) -> Response:
     """Name a revision. Tag messages are accepted and not kept: no client of the Hub can read them back."""
     repo = call.repo(write=True)
-    tag = check_ref_name(call.json().get("tag"))
+    tag = call.json().get("tag")
     with call.hub.database.writing() as db:
-        create_ref(db, repo.id, f"refs/tags/{tag}", resolve(db, repo.id, call.args["ref"]).oid)
+        oid = resolve(db, repo.id, call.args["ref"]).oid
+        create_ref(db, repo.id, f"refs/tags/{check_ref_name(tag)}", oid)
     return json_reply({})
 
 

@@ -12,7 +12,7 @@ from hub.local.commits import first_commit, stage_regular
 from hub.local.names import check_repo_name
 from hub.local.refs import Commit, resolve, timestamp
 from hub.local.replies import HubError, json_reply, repo_not_found
-from hub.local.repos import KINDS, Repo, create_repo, delete_repo, find_repo, list_repos, set_private
+from hub.local.repos import KINDS, Repo, create_repo, delete_repo, find_repo, list_repos, move_repo, set_private
 from hub.local.trees import files, find_file, walk
 
 _LIST_PAGE, _LIST_MOST = 100, 1000
@@ -69,6 +69,31 @@ def delete(call: Call) -> Response:
             raise repo_not_found(anonymous=False)
         delete_repo(db, repo)
     return json_reply({})
+
+
+def move(call: Call) -> Response:
+    """Rename a repo or give it to another owner; the actor may write to both."""
+    asked, actor = call.json(), require_actor(call.actor)
+    kind, (namespace, name) = asked.get("type") or "model", _split_id(asked.get("fromRepo"))
+    new_namespace, new_name = _split_id(asked.get("toRepo"))
+    with call.hub.database.writing() as db:
+        repo = find_repo(db, kind, namespace, name)
+        if repo is None or not repo.visible_to(actor):
+            raise repo_not_found(anonymous=False)
+        for owner in (repo.namespace, new_namespace):
+            require_write(actor, owner)
+        taken = find_repo(db, kind, new_namespace, check_repo_name(new_name))
+        if taken is not None and taken.id != repo.id:
+            raise HubError(409, f"A {kind} repository called {taken.full_name} already exists")
+        move_repo(db, repo, new_namespace, new_name)
+    return json_reply({})
+
+
+def _split_id(repo_id: object) -> tuple[str, str]:
+    namespace, slash, name = repo_id.partition("/") if isinstance(repo_id, str) else ("", "", "")
+    if not slash:
+        raise HubError(400, "fromRepo and toRepo must be namespace/name")
+    return namespace, name
 
 
 def settings(call: Call) -> Response:
@@ -161,6 +186,32 @@ def listing(call: Call) -> Response:
     size, start = call.page(_LIST_PAGE, _LIST_MOST), call.number("cursor")
     headers = call.next_link(cursor=start + size) if start + size < len(found) else {}
     return json_reply(found[start : start + size], headers=headers)
+
+
+def own_repos(call: Call) -> Response:
+    """The repos of a namespace that the actor owns, with the bytes of their large files."""
+    actor = require_actor(call.actor)
+    namespace = call.args.get("namespace") or actor.name
+    if not actor.owns(namespace):
+        raise HubError(403, f"{actor.name} is not a member of {namespace}")
+    shown = []
+    with call.hub.database.reading() as db:
+        sizes = dict(db.execute("SELECT repo, sum(size) FROM lfs_objects GROUP BY repo").fetchall())
+        for kind in KINDS.values():
+            for repo in list_repos(db, kind, actor):
+                if repo.namespace.lower() == namespace.lower():
+                    item = {"id": repo.full_name, "type": kind, "storage": sizes.get(repo.id, 0), "storagePercent": 0}
+                    item["updatedAt"] = timestamp(resolve(db, repo.id, "main").date)
+                    shown.append(item | {"visibility": "private" if repo.private else "public"})
+    return json_reply(shown)
+
+
+def not_served(call: Call) -> Response:
+    """What the real Hub has beyond models' and datasets' files: an answer that says which of the two is missing."""
+    call.repo()
+    raise HubError(
+        404, "This local Hub serves files, commits and cards of models and datasets: nothing at this address"
+    )
 
 
 def validate_yaml(call: Call) -> Response:

@@ -54,7 +54,9 @@ class HubApp:
         response.headers["X-Request-Id"] = request_id
         # The path alone: query strings carry upload signatures.
         path, elapsed = scope["raw_path"].decode("ascii", "replace"), time.monotonic() - started
-        log.info("%s %s %d %.0f ms", scope["method"], path, response.status_code, elapsed * 1000)
+        received = headers.get("content-length", "0")
+        line = "%s %s %d %.0f ms, %s bytes received"
+        log.info(line, scope["method"], path, response.status_code, elapsed * 1000, received)
         await response(scope, receive, send)
 
     def _answer(self, scope: Scope, receive: Receive) -> Response:
@@ -86,7 +88,9 @@ class HubApp:
             # ``datasets`` asks datasets-server.<host> and takes a 404 for "no such service".
             raise HubError(404 if host.startswith("datasets-server.") else 421, "This local Hub has another address")
         query = QueryParams(scope["query_string"])
-        actor = authenticate(self._hub.database, headers.get("authorization"))
+        # The tokens of Xet addresses are no tokens of users.
+        header = None if path.startswith("/xet/") else headers.get("authorization")
+        actor = authenticate(self._hub.database, header)
         handler, args = match(scope["method"], path)
         endpoint = f"http://{host}"
         call = Call(self._hub, scope["method"], path, args, query, headers, endpoint, actor, chunks)

@@ -9,12 +9,11 @@ from urllib.parse import urlencode
 
 from starlette.datastructures import Headers, QueryParams
 
-from hub.local.access import Actor, require_write
+from hub.local.access import Actor, Signer, require_write
 from hub.local.blobs import BlobStore
 from hub.local.database import Database
 from hub.local.replies import HubError, repo_not_found
-from hub.local.repos import KINDS, Repo, find_repo
-from hub.local.signing import Signer
+from hub.local.repos import KINDS, Repo, find_moved, find_repo
 
 JSON_LIMIT = 2 << 20
 
@@ -89,12 +88,24 @@ class Call:
         url = f"{self.endpoint}{self.path}?{urlencode([*kept, *changes.items()])}"
         return {"Link": f'<{url}>; rel="next"'}
 
+    def _follow(self, moved: Repo) -> Repo:
+        """Send readers to the new name of a repo; writers do not follow redirects and are served at once."""
+        old, new = f"/{self.args['namespace']}/{self.args['name']}", f"/{moved.full_name}"
+        if self.method in ("GET", "HEAD") and old in self.path:
+            target = self.path.replace(old, new, 1) + (f"?{self.query}" if self.query else "")
+            raise HubError(307, f"This repo is now {moved.full_name}", headers={"Location": target})
+        return moved
+
     def repo(self, *, write: bool = False) -> Repo:
         """The repo in the path, if the actor may see it (else as if missing) and, when asked for, write to it."""
         found = None
         if self.args["kind"] in KINDS:
             with self.hub.database.reading() as db:
-                found = find_repo(db, KINDS[self.args["kind"]], self.args["namespace"], self.args["name"])
+                wanted = KINDS[self.args["kind"]], self.args["namespace"], self.args["name"]
+                found = find_repo(db, *wanted)
+                moved = None if found else find_moved(db, *wanted)
+            if moved and moved.visible_to(self.actor):
+                found = self._follow(moved)
         if found is None or not found.visible_to(self.actor):
             raise repo_not_found(anonymous=self.actor is None)
         if write:

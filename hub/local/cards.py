@@ -1,9 +1,11 @@
 """README front matter: what a card says about its repo, and what is wrong with it."""
 
+import fnmatch
 import math
 import re
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
@@ -14,6 +16,18 @@ _MAX_BYTES = 4 << 20
 _TEXTS = ("language", "license", "datasets", "base_model", "metrics")
 _LISTS = ("tags", "task_categories", "task_ids", "size_categories", "configs", "model-index")
 _DATASET_TAGS = ("task_categories", "task_ids", "language", "license", "size_categories")
+
+
+_SHOWN = (*_DATASET_TAGS, "tags", "library_name", "pipeline_tag", "base_model", "datasets", "metrics")
+_MAX_CONFIGS, _MAX_PATTERNS, _MAX_TEXT = 20, 100, 200
+
+
+class Config(NamedTuple):
+    """A config of a dataset: its name, its splits, and its first parquet file."""
+
+    name: str
+    splits: list[str]
+    path: str
 
 
 class CardProblem(Exception):
@@ -49,6 +63,49 @@ def _plain(value: object, budget: list[int]) -> object:
     if value is None or isinstance(value, (str, bool, int)):
         return value
     return value if isinstance(value, float) and math.isfinite(value) else str(value)
+
+
+def body(text: str) -> str:
+    """A card without its front matter."""
+    found = _FRONT_MATTER.match(text)
+    return text[found.end() :] if found else text
+
+
+def summary(metadata: dict) -> list[tuple[str, str]]:
+    """What the front matter says in a few words, for people."""
+    found = [(key, ", ".join(_texts(metadata, key))) for key in _SHOWN]
+    return [(key, text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "…") for key, text in found if text]
+
+
+def configs(metadata: dict, paths: list[str]) -> list[Config]:
+    """The configs that a card names, as far as they have parquet files; without any, the first such file."""
+    parquet = [path for path in paths if path.endswith(".parquet")]
+    listed, found = metadata.get("configs"), []
+    for config in listed[:_MAX_CONFIGS] if isinstance(listed, list) else []:
+        if isinstance(config, dict):
+            pairs = _data_files(config.get("data_files"))[:_MAX_PATTERNS]
+            first = next((path for _, pattern in pairs for path in parquet if _fits(path, pattern)), None)
+            if first:
+                splits = list(dict.fromkeys(split for split, _ in pairs))
+                found.append(Config(str(config.get("config_name"))[:_MAX_TEXT], splits, first))
+    return found or [Config("default", [], path) for path in parquet[:1]]
+
+
+def _data_files(value: object) -> list[tuple[str, str]]:
+    """(split, pattern) pairs in all forms that cards use: one pattern, patterns, or splits with patterns."""
+    pairs = []
+    for item in value if isinstance(value, list) else [value]:
+        split, patterns = (item.get("split"), item.get("path")) if isinstance(item, dict) else ("train", item)
+        for pattern in patterns if isinstance(patterns, list) else [patterns]:
+            if isinstance(pattern, str) and len(pattern) <= _MAX_TEXT:
+                pairs.append((str(split)[:_MAX_TEXT], pattern))
+    return pairs
+
+
+def _fits(path: str, pattern: str) -> bool:
+    """Whether a path is meant by a pattern, in which ``*`` stays within a folder and ``**`` does not."""
+    same_depth = "**" in pattern or path.count("/") == pattern.count("/")
+    return same_depth and fnmatch.fnmatchcase(path, pattern)
 
 
 def problems(text: str) -> tuple[list[str], list[str]]:

@@ -1,4 +1,4 @@
-"""The command line: ``python -m hub.local serve`` and ``python -m hub.local token``."""
+"""The command line: ``python -m hub.local serve``, ``token`` and ``gc``."""
 
 import secrets
 from pathlib import Path
@@ -9,7 +9,8 @@ import typer
 from hub.cli import new_app
 from hub.local.access import add_user, keep_token
 from hub.local.database import Database
-from hub.local.server import Settings, log_to_stderr, open_root
+from hub.local.gc import collect
+from hub.local.server import Settings, locked, log_to_stderr, open_root
 from hub.local.server import serve as run_server
 
 # click keeps the line breaks of a paragraph that starts with a backspace.
@@ -21,7 +22,7 @@ app = new_app(
     \b
     python -m hub.local serve --root local_hub --port 8765
     export HF_ENDPOINT=http://127.0.0.1:8765 HF_TOKEN_PATH=$PWD/local_hub/token
-    export HF_HUB_DISABLE_XET=1 HF_HOME=$(mktemp -d)
+    export HF_HOME=$(mktemp -d)
     hf auth whoami
 
     The clients' caches go by repo id alone: never share one HF_HOME between two Hubs.
@@ -45,6 +46,7 @@ def serve(
     stop_with_stdin: Annotated[
         bool, typer.Option("--stop-with-stdin", help="Stop at the end of stdin, so as not to outlive the caller.")
     ] = False,
+    faults: Annotated[Path | None, typer.Option(help="A plan of faults on purpose, to test clients with.")] = None,
 ) -> None:
     """Serve until Ctrl-C or SIGTERM.
 
@@ -52,7 +54,18 @@ def serve(
     (mode 0600) holds a token with the role "write"; ROOT/token_read one with the role "read". Later starts keep both.
     """
     log_to_stderr(verbose=verbose)
-    run_server(Settings(root, port, user, tuple(org or ()), part_bytes, stop_with_stdin))
+    run_server(Settings(root, port, user, tuple(org or ()), part_bytes, stop_with_stdin, faults))
+
+
+@app.command()
+def gc(root: Root) -> None:
+    """Free disk space while the Hub is stopped: old commits that no ref leads to, and contents that nothing needs.
+
+    What was uploaded within the last 24 hours is kept, for it may still wait for its commit.
+    """
+    with locked(open_root(root)):
+        freed = collect(root)
+    print(f"removed {freed.commits} commits, {freed.files} contents, {freed.bytes:,} bytes")
 
 
 @app.command()

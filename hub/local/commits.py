@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 from hub.local.blobs import Blob, Staging
 from hub.local.call import json_object
-from hub.local.gitobjects import commit_id, is_lfs_pointer, lfs_pointer, object_id
 from hub.local.names import check_path, check_sha256
-from hub.local.refs import get_commit, ref_target, resolve
-from hub.local.replies import HubError
+from hub.local.refs import Commit, create_ref, get_commit, list_refs, ref_target, resolve
+from hub.local.replies import HubError, revision_not_found
 from hub.local.repos import Repo
-from hub.local.trees import TreeEdit
+from hub.local.trees import TreeEdit, commit_id, is_lfs_pointer, lfs_pointer, object_id
 
 MAX_OPERATIONS, MAX_BODY, MAX_REGULAR = 25_000, 256 << 20, 10_000_000
 _MAX_LINE = MAX_REGULAR * 4 // 3 + (1 << 16)
@@ -116,11 +115,8 @@ def stage_regular(content: bytes, path: str, staging: Staging) -> tuple[str, Blo
 
 def apply(db: sqlite3.Connection, repo: Repo, branch: str, author: str, request: CommitRequest) -> str:
     """Move ``branch`` to a new commit and return its id; 412 when it is no longer at the parent asked for."""
-    ref = branch if branch.startswith("refs/") else f"refs/heads/{branch}"
-    head = ref_target(db, repo.id, ref) if not ref.startswith("refs/tags/") else None
-    if head is None:
-        resolve(db, repo.id, branch)
-        raise HubError(400, f"{branch} is not a branch: commits go to branches only")
+    ref, commit = branch_head(db, repo, branch)
+    head = commit.oid
     query = "SELECT oid FROM receipts WHERE repo = ? AND ref = ? AND digest = ?"
     answered = db.execute(query, (repo.id, ref, request.digest)).fetchone()
     # The same bytes with a parent can only be the same request; without one, only while nothing came after it.
@@ -128,13 +124,34 @@ def apply(db: sqlite3.Connection, repo: Repo, branch: str, author: str, request:
         return answered["oid"]
     if request.parent and not (len(request.parent) >= 5 and head.startswith(request.parent)):
         raise HubError(412, _MOVED)
-    edit = TreeEdit(db, get_commit(db, repo.id, head).tree)
+    edit = TreeEdit(db, commit.tree)
     for operation in request.operations:
         _apply_operation(db, repo, edit, operation)
     oid = write_commit(db, repo, ref, edit.save(), head, author, request.title, request.message)
     upsert = "INSERT INTO receipts VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET oid = excluded.oid"
     db.execute(upsert, (repo.id, ref, request.digest, oid))
     return oid
+
+
+def branch_head(db: sqlite3.Connection, repo: Repo, branch: str) -> tuple[str, Commit]:
+    """The full name of a branch and its newest commit; 404 when it is missing, 400 for a tag or a commit."""
+    ref = branch if branch.startswith("refs/") else f"refs/heads/{branch}"
+    head = ref_target(db, repo.id, ref) if not ref.startswith("refs/tags/") else None
+    if head is None:
+        resolve(db, repo.id, branch)
+        raise HubError(400, f"{branch} is not a branch: commits go to branches only")
+    return ref, get_commit(db, repo.id, head)
+
+
+def open_change(db: sqlite3.Connection, repo: int, branch: str) -> int:
+    """Start ``refs/pr/<number>`` at a branch: what ``create_pr`` asks for, without a discussion and a merge."""
+    head = ref_target(db, repo, f"refs/heads/{branch}")
+    if head is None:
+        raise revision_not_found(branch)
+    refs = [ref for ref, _ in list_refs(db, repo) if ref.startswith("refs/pr/")]
+    number = 1 + max((int(ref.rpartition("/")[2]) for ref in refs), default=0)
+    create_ref(db, repo, f"refs/pr/{number}", head)
+    return number
 
 
 def _apply_operation(db: sqlite3.Connection, repo: Repo, edit: TreeEdit, operation: Operation) -> None:

@@ -24,6 +24,10 @@ CREATE TABLE IF NOT EXISTS repos(
     id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, namespace TEXT NOT NULL COLLATE NOCASE,
     name TEXT NOT NULL COLLATE NOCASE, private INTEGER NOT NULL, created INTEGER NOT NULL,
     UNIQUE(kind, namespace, name));
+-- The names that moved repos had; a new repo of such a name takes precedence.
+CREATE TABLE IF NOT EXISTS former_names(
+    kind TEXT NOT NULL, namespace TEXT NOT NULL COLLATE NOCASE, name TEXT NOT NULL COLLATE NOCASE,
+    repo INTEGER NOT NULL REFERENCES repos(id) ON DELETE CASCADE, PRIMARY KEY(kind, namespace, name)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS commits(
     repo INTEGER NOT NULL REFERENCES repos(id) ON DELETE CASCADE, oid TEXT NOT NULL, tree TEXT NOT NULL,
     parent TEXT, author TEXT NOT NULL, date INTEGER NOT NULL, title TEXT NOT NULL, message TEXT NOT NULL,
@@ -43,6 +47,12 @@ CREATE TABLE IF NOT EXISTS files(
 CREATE TABLE IF NOT EXISTS lfs_objects(
     repo INTEGER NOT NULL REFERENCES repos(id) ON DELETE CASCADE, sha256 TEXT NOT NULL, size INTEGER NOT NULL,
     PRIMARY KEY(repo, sha256)) WITHOUT ROWID;
+-- Each repo's own Xet address; a new one makes clients forget what they know of the xorbs of the old one.
+CREATE TABLE IF NOT EXISTS xet_spaces(
+    repo INTEGER PRIMARY KEY REFERENCES repos(id) ON DELETE CASCADE, space TEXT NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS xorbs(
+    repo INTEGER NOT NULL REFERENCES repos(id) ON DELETE CASCADE, hash TEXT NOT NULL, sha256 TEXT NOT NULL,
+    created INTEGER NOT NULL, PRIMARY KEY(repo, hash)) WITHOUT ROWID;
 """
 
 

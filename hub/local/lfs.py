@@ -38,7 +38,7 @@ def _answer(call: Call, db: sqlite3.Connection, repo: int, url_path: str, item: 
     if not isinstance(item, dict):
         raise HubError(422, "Each object needs an oid and a size")
     oid, size = check_sha256(item.get("oid")), _check_size(item.get("size"))
-    if _is_owned(db, repo, oid, size):
+    if is_owned(db, repo, oid, size):
         return {"oid": oid, "size": size}
     part = max(call.hub.part_bytes, -(-size // _MAX_PARTS))
     part = part if in_parts and part < size else size
@@ -62,7 +62,8 @@ def _upload_action(call: Call, base: str, size: int, part: int) -> dict:
     return {"href": call.endpoint + signed("POST", base), "header": {"chunk_size": str(part), **header}}
 
 
-def _is_owned(db: sqlite3.Connection, repo: int, oid: str, size: int) -> bool:
+def is_owned(db: sqlite3.Connection, repo: int, oid: str, size: int) -> bool:
+    """Whether this large file was uploaded to this repo."""
     query = "SELECT 1 FROM lfs_objects WHERE repo = ? AND sha256 = ? AND size = ?"
     return db.execute(query, (repo, oid, size)).fetchone() is not None
 
@@ -85,7 +86,7 @@ def complete(call: Call) -> Response:
     size, part, upload = int(call.args["size"]), int(call.args["part_bytes"]), call.args["upload"]
     call.body()
     with call.hub.database.reading() as db:
-        done = _is_owned(db, int(call.args["repo"]), call.args["oid"], size)
+        done = is_owned(db, int(call.args["repo"]), call.args["oid"], size)
     if not done:  # else this completion is sent again after a lost answer
         try:
             _store(call, call.hub.blobs.part_chunks(upload, -(-size // part)))
@@ -100,7 +101,7 @@ def verify(call: Call) -> Response:
     repo = call.repo(write=True)
     asked = call.json()
     with call.hub.database.reading() as db:
-        if not _is_owned(db, repo.id, check_sha256(asked.get("oid")), _check_size(asked.get("size"))):
+        if not is_owned(db, repo.id, check_sha256(asked.get("oid")), _check_size(asked.get("size"))):
             raise HubError(404, "This LFS object was not uploaded to this repo")
     return json_reply({})
 
@@ -133,7 +134,11 @@ def _store(call: Call, chunks: Iterator[bytes]) -> Blob:
             raise HubError(400, f"The uploaded content is not {oid}")
         staging.settle()
     with call.hub.database.writing() as db:
-        # The repo may have been deleted since the address was signed.
-        query = "INSERT OR IGNORE INTO lfs_objects SELECT id, ?, ? FROM repos WHERE id = ?"
-        db.execute(query, (oid, blob.size, int(call.args["repo"])))
+        note_owner(db, int(call.args["repo"]), blob)
     return blob
+
+
+def note_owner(db: sqlite3.Connection, repo: int, blob: Blob) -> None:
+    """Remember that a large file was uploaded to a repo, unless that was deleted since the upload was allowed."""
+    query = "INSERT OR IGNORE INTO lfs_objects SELECT id, ?, ? FROM repos WHERE id = ?"
+    db.execute(query, (blob.sha256, blob.size, repo))

@@ -11,7 +11,7 @@ from hub.local.replies import HubError
 SHA256 = re.compile(r"[0-9a-f]{64}")
 MAX_PATH_BYTES, MAX_SEGMENT_BYTES, MAX_DEPTH = 1024, 255, 100
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?")
-_RESERVED = {"api", "models", "datasets", "spaces", "kernels", "buckets", "lfs-upload", "v1"}
+_RESERVED = {"api", "models", "datasets", "spaces", "kernels", "buckets", "lfs-upload", "xet", "v1"}
 _BAD_IN_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//")
 _BAD_IN_PATH = re.compile(r"[\x00-\x1f\x7f\\]")
 

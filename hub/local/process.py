@@ -113,7 +113,6 @@ class LocalHub:
             "HF_ENDPOINT": self.endpoint,
             "HF_TOKEN_PATH": str(self.token_file),
             "HF_HOME": str(home or self.home),
-            "HF_HUB_DISABLE_XET": "1",
             "HF_HUB_DISABLE_TELEMETRY": "1",
             "HF_HUB_DISABLE_UPDATE_CHECK": "1",
             "HF_UPDATE_DOWNLOAD_COUNTS": "0",

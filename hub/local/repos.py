@@ -45,6 +45,13 @@ def find_repo(db: sqlite3.Connection, kind: str, namespace: str, name: str) -> R
     return _repo(row) if row else None
 
 
+def find_moved(db: sqlite3.Connection, kind: str, namespace: str, name: str) -> Repo | None:
+    """The repo that once had this name."""
+    former = "SELECT repo FROM former_names WHERE kind = ? AND namespace = ? AND name = ?"
+    row = db.execute(f"SELECT {_COLUMNS} FROM repos WHERE id IN ({former})", (kind, namespace, name)).fetchone()  # noqa: S608
+    return _repo(row) if row else None
+
+
 def list_repos(db: sqlite3.Connection, kind: str, actor: Actor | None) -> list[Repo]:
     """All repos of a kind that ``actor`` may see, newest first."""
     query = f"SELECT {_COLUMNS} FROM repos WHERE kind = ? ORDER BY id DESC"  # noqa: S608
@@ -53,13 +60,24 @@ def list_repos(db: sqlite3.Connection, kind: str, actor: Actor | None) -> list[R
 
 def create_repo(db: sqlite3.Connection, kind: str, namespace: str, name: str, *, private: bool) -> Repo:
     """Add an empty repo; the caller has checked that the name is free. Its namespace is spelt as it was created."""
-    row = db.execute("SELECT name FROM namespaces WHERE name = ?", (namespace,)).fetchone()
-    if row is None:
-        raise HubError(404, f"There is no user or organization {namespace}")
-    values = (kind, row["name"], name, int(private), int(time.time()))
+    values = (kind, _namespace(db, namespace), name, int(private), int(time.time()))
     query = "INSERT INTO repos(kind, namespace, name, private, created) VALUES (?, ?, ?, ?, ?)"
     repo = db.execute(query, values).lastrowid or 0
-    return Repo(repo, kind, row["name"], name, private, values[-1])
+    return Repo(repo, kind, values[1], name, private, values[-1])
+
+
+def _namespace(db: sqlite3.Connection, asked: str) -> str:
+    """A user or organisation, spelt as it was created, else 404."""
+    row = db.execute("SELECT name FROM namespaces WHERE name = ?", (asked,)).fetchone()
+    if row is None:
+        raise HubError(404, f"There is no user or organization {asked}")
+    return row["name"]
+
+
+def move_repo(db: sqlite3.Connection, repo: Repo, namespace: str, name: str) -> None:
+    """Rename a repo; its old name leads to it. The caller has checked that the new name is free."""
+    db.execute("UPDATE repos SET namespace = ?, name = ? WHERE id = ?", (_namespace(db, namespace), name, repo.id))
+    db.execute("REPLACE INTO former_names VALUES (?, ?, ?, ?)", (repo.kind, repo.namespace, repo.name, repo.id))
 
 
 def set_private(db: sqlite3.Connection, repo: Repo, private: bool) -> None:

@@ -1,7 +1,7 @@
 """The table of addresses.
 
 Matched on the raw path, before percent-decoding: ``refs%2Fpr%2F1`` is one segment, ``a%2Fb/c`` in a tree listing is not
-ambiguous. Later endpoints (Xet, discussions, pages) are further rows.
+ambiguous.
 """
 
 import re
@@ -10,16 +10,11 @@ from urllib.parse import unquote
 
 from starlette.responses import Response
 
-from hub.local import api_history, api_repos, api_tree, downloads, lfs, pages
+from hub.local import api_files, api_history, api_repos, lfs, pages, xet
 from hub.local.call import Call
 from hub.local.replies import HubError, repo_not_found
 
 Handler = Callable[[Call], Response]
-
-
-def no_xet(call: Call) -> Response:
-    """The Xet client would retry for long; this text is what it shows."""
-    raise HubError(404, "This local Hub does not speak Xet: set HF_HUB_DISABLE_XET=1 before starting the client")
 
 
 def no_such_repo(call: Call) -> Response:
@@ -30,8 +25,10 @@ def no_such_repo(call: Call) -> Response:
 _PATTERNS = {
     "{api}": r"/api/(?P<kind>models|datasets|spaces|kernels)/(?P<namespace>[^/]+)/(?P<name>[^/]+)",
     "{web}": r"/(?:(?P<kind>datasets|spaces|kernels)/)?(?P<namespace>[^/]+)/(?P<name>[^/]+?)",
+    "{page}": r"/(?:(?P<kind>datasets)/)?(?!api/|lfs-upload/|xet/)(?P<namespace>[^/]+)/(?P<name>[^/]+)",
     "{rev}": r"(?P<revision>[^/]+)",
     "{ref}": r"(?P<ref>[^/]+)",
+    "{xet}": r"/xet/(?P<space>[0-9a-f]{32})",
     "{upload}": r"/lfs-upload/(?P<repo>\d+)/(?P<oid>[0-9a-f]{64})/(?P<size>\d+)/(?P<part_bytes>\d+)"
     r"/(?P<upload>[0-9a-f]{32})",
 }
@@ -40,30 +37,36 @@ _TABLE: list[tuple[str, str, Handler]] = [
     ("GET", r"/api/whoami-v2", api_repos.whoami),
     ("POST", r"/api/repos/create", api_repos.create),
     ("DELETE", r"/api/repos/delete", api_repos.delete),
+    ("GET", r"/api/(?:organizations/(?P<namespace>[^/]+)/)?settings/repositories", api_repos.own_repos),
+    ("POST", r"/api/repos/move", api_repos.move),
     ("POST", r"/api/validate-yaml", api_repos.validate_yaml),
     ("GET", r"/api/(?P<kind>models|datasets|spaces|kernels)", api_repos.listing),
     ("GET", r"{api}", api_repos.info),
     ("GET", r"{api}/revision/{rev}", api_repos.info),
     ("PUT", r"{api}/settings", api_repos.settings),
     ("GET", r"{api}/auth-check(?P<write>/write)?", api_repos.auth_check),
-    ("GET", r"{api}/tree/{rev}(?:/(?P<path>.+))?", api_tree.tree),
-    ("POST", r"{api}/paths-info/{rev}", api_tree.paths_info),
-    ("POST", r"{api}/preupload/{rev}", api_tree.preupload),
+    ("GET", r"{api}/tree/{rev}(?:/(?P<path>.+))?", api_files.tree),
+    ("POST", r"{api}/paths-info/{rev}", api_files.paths_info),
+    ("POST", r"{api}/preupload/{rev}", api_files.preupload),
     ("POST", r"{api}/commit/{rev}", api_history.commit),
     ("GET", r"{api}/commits/{rev}", api_history.commits),
+    ("POST", r"{api}/super-squash/{ref}", api_history.super_squash),
     ("GET", r"{api}/refs", api_history.refs),
     ("POST", r"{api}/branch/{ref}", api_history.create_branch),
     ("DELETE", r"{api}/branch/{ref}", api_history.delete_branch),
     ("POST", r"{api}/tag/{ref}", api_history.create_tag),
     ("DELETE", r"{api}/tag/{ref}", api_history.delete_tag),
-    ("GET", r"{api}/xet-(?:read|write)-token/{rev}", no_xet),
+    ("GET", r"{api}/xet-write-token/{rev}", xet.write_token),
+    ("POST", r"{xet}/v1/xorbs/default/(?P<hash>[0-9a-f]{64})", xet.put_xorb),
+    ("POST", r"{xet}/v1/shards", xet.put_shard),
     ("POST", r"{web}\.git/info/lfs/objects/batch", lfs.batch),
     ("POST", r"{web}\.git/info/lfs/objects/verify", lfs.verify),
     ("PUT", r"{upload}/(?P<number>\d+)", lfs.put),
     ("POST", r"{upload}", lfs.complete),
-    ("GET", r"{web}/resolve/{rev}/(?P<path>.+)", downloads.resolve),
-    ("GET", r"/(?:(?P<kind>datasets)/)?(?!api/|lfs-upload/)(?P<namespace>[^/]+)/(?P<name>[^/]+)", pages.repo),
-    ("GET", r"/api/(?:models|datasets|spaces|kernels)/[^/]+(?:/(?:revision|tree|refs|commits)/.+)?", no_such_repo),
+    ("GET", r"{web}/resolve/{rev}/(?P<path>.+)", api_files.download),
+    ("GET", r"{page}(?:/(?:tree|commit)/{rev})?", pages.repo),
+    ("*", r"{api}(?:/.*)?", api_repos.not_served),
+    ("*", r"/api/(?:models|datasets|spaces|kernels)/[^/]+(?:/(?:revision|tree|refs|commits)/.+)?", no_such_repo),
     ("GET", r"/(?:(?:datasets|spaces|kernels)/)?[^/]+/resolve/.+", no_such_repo),
 ]
 
@@ -80,7 +83,8 @@ _ROUTES = [(method, _expand(pattern), handler) for method, pattern, handler in _
 def match(method: str, raw_path: str) -> tuple[Handler, dict[str, str]]:
     """The handler of a request and the decoded parts of its path; 404 without a code for all that is not served."""
     for allowed, pattern, handler in _ROUTES:
-        found = pattern.fullmatch(raw_path) if allowed == ("GET" if method == "HEAD" else method) else None
+        fits = allowed in ("*", "GET" if method == "HEAD" else method)
+        found = pattern.fullmatch(raw_path) if fits else None
         if found:
             args = {key: unquote(value, errors="strict") for key, value in found.groupdict().items() if value}
             args.setdefault("kind", "models")  # only models lie at the root of the endpoint

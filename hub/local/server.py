@@ -8,8 +8,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +17,12 @@ import uvicorn
 from filelock import FileLock, Timeout
 
 from hub.errors import InputError, RunError
-from hub.local.access import add_user, keep_token
+from hub.local.access import Signer, add_user, keep_token
 from hub.local.app import HubApp
 from hub.local.blobs import BlobStore
 from hub.local.call import Hub
 from hub.local.database import Database
-from hub.local.signing import Signer
+from hub.local.faults import Faults
 
 HOST = "127.0.0.1"
 TOKEN_FILE, READ_TOKEN_FILE = "token", "token_read"
@@ -38,6 +38,7 @@ class Settings:
     orgs: tuple[str, ...] = ()
     part_bytes: int = 256 << 20
     stop_with_stdin: bool = False
+    faults: Path | None = None
 
 
 class _Server(uvicorn.Server):
@@ -65,15 +66,22 @@ def open_root(root: Path) -> Path:
     return root
 
 
+@contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """No other process serves or cleans ``root`` meanwhile, else RunError."""
+    try:
+        with FileLock(root / "lock", timeout=0):
+            yield
+    except Timeout as error:
+        hint = "stop it, or give this one another --root"
+        raise RunError(f"--root {root}", "another local Hub is serving this folder", hint=hint) from error
+
+
 def serve(settings: Settings) -> None:
     """Serve until SIGTERM, SIGINT or, when asked, the end of stdin; prints the endpoint once it answers."""
     root = open_root(settings.root)
     with ExitStack() as stack:
-        try:
-            stack.enter_context(FileLock(root / "lock", timeout=0))
-        except Timeout as error:
-            hint = "stop it, or give this one another --root"
-            raise RunError(f"--root {root}", "another local Hub is serving this folder", hint=hint) from error
+        stack.enter_context(locked(root))
         listener = stack.enter_context(_listen(settings.port))
         database = Database(root / "hub.sqlite")
         stack.callback(database.close)
@@ -83,7 +91,7 @@ def serve(settings: Settings) -> None:
         keep_token(database, root / TOKEN_FILE, settings.user, "write")
         keep_token(database, root / READ_TOKEN_FILE, settings.user, "read")
         hub = Hub(root, database, blobs, Signer(root / "signing.key"), settings.part_bytes)
-        _run(hub, listener, stop_with_stdin=settings.stop_with_stdin)
+        _run(hub, listener, settings)
 
 
 def _listen(port: int) -> socket.socket:
@@ -101,7 +109,7 @@ def _listen(port: int) -> socket.socket:
     return listener
 
 
-def _run(hub: Hub, listener: socket.socket, *, stop_with_stdin: bool) -> None:
+def _run(hub: Hub, listener: socket.socket, settings: Settings) -> None:
     port = listener.getsockname()[1]
 
     def announce() -> None:
@@ -109,7 +117,7 @@ def _run(hub: Hub, listener: socket.socket, *, stop_with_stdin: bool) -> None:
 
     app = HubApp(hub, {f"{HOST}:{port}", f"localhost:{port}"})
     config = uvicorn.Config(
-        app,
+        Faults(app, settings.faults) if settings.faults else app,
         http="h11",
         loop="asyncio",
         lifespan="off",
@@ -125,7 +133,7 @@ def _run(hub: Hub, listener: socket.socket, *, stop_with_stdin: bool) -> None:
     # uvicorn sends itself the signal again after its shutdown; by then there is nothing left to stop.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    if stop_with_stdin:
+    if settings.stop_with_stdin:
         threading.Thread(target=_stop_at_end_of_stdin, args=(server,), daemon=True).start()
     asyncio.run(server.serve(sockets=[listener]))
 

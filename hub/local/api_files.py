@@ -1,20 +1,25 @@
-"""Handlers about the files of a revision: tree listings, single paths, and how new files are to be uploaded."""
+"""Handlers about the files of a revision: tree listings, single paths, downloads, and how to upload new files."""
 
 import re
 import sqlite3
+from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from urllib.parse import parse_qs
 
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from hub.local.attributes import is_ignored, is_lfs
 from hub.local.call import Call, Hub, is_on, json_object
-from hub.local.gitobjects import Entry
 from hub.local.names import check_path
 from hub.local.refs import Commit, get_commit, last_changes, resolve, timestamp
 from hub.local.replies import HubError, entry_not_found, json_reply
-from hub.local.trees import files, find, find_file, walk
+from hub.local.trees import Entry, files, find, find_file, walk
 
+_CHUNK = 1 << 20
+_PICTURES = {"png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp"}
+# A file in a repo must never run as a page or script of this origin.
+_SAFE = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "default-src 'none'; sandbox"}
 _PAGE, _PAGE_EXPANDED, _MAX_PATHS, _MAX_PREUPLOAD = 1000, 50, 1000, 256
 
 
@@ -85,8 +90,6 @@ def paths_info(call: Call) -> Response:
 def preupload(call: Call) -> Response:
     """For each new file: large or regular, ignored or not, and what is there now (clients skip what is equal)."""
     repo = call.repo(write=True)
-    if call.flag("create_pr"):
-        raise HubError(400, "This local Hub has no pull requests: commit to a branch")
     asked = call.json()
     wanted = asked.get("files")
     if not isinstance(wanted, list) or not all(isinstance(item, dict) for item in wanted):
@@ -115,3 +118,56 @@ def text_of(hub: Hub, db: sqlite3.Connection, commit: Commit, path: str) -> str:
     if file is None or file.size > 1 << 20:
         return ""
     return hub.blobs.path(file.sha256).read_text(encoding="utf-8", errors="replace")
+
+
+def download(call: Call) -> Response:
+    """Serve one file of one revision."""
+    repo = call.repo()
+    path = call.args["path"]
+    with call.hub.database.reading() as db:
+        commit = resolve(db, repo.id, call.args["revision"])
+        file = find_file(db, commit.tree, path)
+    if file is None:
+        raise entry_not_found(f'Entry not found: "{path}"', commit.oid)
+    headers = {
+        **_SAFE,
+        "X-Repo-Commit": commit.oid,
+        "ETag": f'"{file.etag}"',
+        "Accept-Ranges": "bytes",
+        "Cache-Control": "no-cache, no-transform",
+    }
+    if file.lfs:
+        headers |= {"X-Linked-Etag": f'"{file.etag}"', "X-Linked-Size": str(file.size)}
+    wanted = _range(call, file.size, file.etag)
+    start, end = wanted or (0, file.size)
+    headers["Content-Length"] = str(end - start)
+    if wanted:
+        headers["Content-Range"] = f"bytes {start}-{end - 1}/{file.size}"
+    media = _PICTURES.get(path.rpartition(".")[2].lower()) or (
+        "application/octet-stream" if file.lfs else "text/plain; charset=utf-8"
+    )
+    content = iter(()) if call.method == "HEAD" else _read(call.hub.blobs.path(file.sha256), start, end)
+    return StreamingResponse(content, 206 if wanted else 200, headers, media)
+
+
+def _range(call: Call, size: int, etag: str) -> tuple[int, int] | None:
+    """The single byte range asked for, as [start, end); other forms mean the whole file, as HTTP allows."""
+    found = re.fullmatch(r"bytes=(\d{0,18})-(\d{0,18})", call.headers.get("range", "").replace(" ", ""))
+    if found is None or not any(found.groups()) or call.headers.get("if-range", f'"{etag}"') != f'"{etag}"':
+        return None
+    first, last = found.groups()
+    if not first:
+        start, end = max(0, size - int(last)), size
+    else:
+        start, end = int(first), min(size, int(last) + 1) if last else size
+    if start >= end:
+        raise HubError(416, "The requested range is not satisfiable", headers={"Content-Range": f"bytes */{size}"})
+    return start, end
+
+
+def _read(path: Path, start: int, end: int) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        file.seek(start)
+        while start < end and (chunk := file.read(min(_CHUNK, end - start))):
+            start += len(chunk)
+            yield chunk

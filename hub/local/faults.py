@@ -1,0 +1,161 @@
+"""Faults on purpose, for tests of clients: python -m hub.local serve --faults FAULTS.json
+
+A request that is struck meets a refusal, a dropped or cut connection or a slow answer, before or AFTER it was handled:
+an answer that is lost after the work was done is what a client must survive. Each kind of request meets the faults in
+turn, those first that it met least, so that few requests try every combination. The file is read again when it changes,
+and each fault is a line of the log: ``fault api_history.commit 503 after``.
+"""
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hub.errors import InputError
+from hub.local.replies import HubError
+from hub.local.routes import match
+
+log = logging.getLogger("hub.local.faults")
+Kind = Literal["429", "429 retry-after", "409", "412", "500", "503", "dropped", "cut", "slow"]
+KINDS: tuple[Kind, ...] = ("429", "429 retry-after", "409", "412", "500", "503", "dropped", "cut", "slow")
+
+
+class Fault(NamedTuple):
+    """What a request meets: a status, a connection dropped without an answer or cut within it, or a slow answer."""
+
+    kind: Kind
+    after: bool  # whether the request was handled all the same
+
+    @property
+    def when(self) -> str:
+        """As the log says it."""
+        return "after" if self.after else "before"
+
+
+# A cut or slow answer needs one, so the request is handled.
+EVERY = tuple(
+    Fault(kind, after) for kind, after in product(KINDS, (False, True)) if after or kind not in ("cut", "slow")
+)
+
+
+class Plan(BaseModel):
+    """The file: which share of requests is struck, drawn by ``seed``; empty lists mean all.
+
+    With ``once`` each kind of request meets each fault one time and then none.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    seed: int = 0
+    share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    requests: list[str] = []  # e.g. "api_history.commit": module and name of the handler
+    kinds: list[Kind] = []
+    slow_seconds: Annotated[float, Field(ge=0)] = 0.5
+    once: bool = False
+
+
+def request_kind(scope: Scope) -> str:
+    """Module and name of the handler of a request; "unknown" when there is none."""
+    try:
+        handler, _ = match(scope["method"], scope["raw_path"].decode("ascii"))
+    except (HubError, UnicodeError):
+        return "unknown"
+    return f"{handler.__module__.rpartition('.')[2]}.{handler.__name__}"
+
+
+class Faults:
+    """``app``, with faults. Raises InputError when the file is not a plan."""
+
+    def __init__(self, app: ASGIApp, path: Path):
+        self._app, self._path = app, path
+        self._met: Counter[tuple[str, Fault]] = Counter()
+        self._read()
+
+    def _read(self) -> None:
+        try:
+            self._written = self._path.stat().st_mtime_ns
+            self._plan = Plan.model_validate_json(self._path.read_bytes())
+        except FileNotFoundError as error:
+            raise InputError(f"--faults {self._path}", "no such file") from error
+        except ValidationError as error:
+            raise InputError(f"--faults {self._path}", error.errors()[0]["msg"], allowed=KINDS) from error
+        self._random = random.Random(self._plan.seed)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        fault = self._draw(request_kind(scope)) if scope["type"] == "http" else None
+        if fault is None:
+            await self._app(scope, receive, send)
+        elif fault.kind == "slow":
+            await asyncio.sleep(self._plan.slow_seconds)
+            await self._app(scope, receive, send)
+        elif fault.kind == "cut":
+            await self._app(scope, receive, _Cut(send))
+        else:
+            await (self._app(scope, receive, _lost) if fault.after else _drained(receive))
+            if fault.kind == "dropped":
+                await _drop(send)
+            else:
+                await _refusal(fault.kind).response()(scope, receive, send)
+
+    def _draw(self, request: str) -> Fault | None:
+        """The fault this request meets, or None."""
+        if self._path.stat().st_mtime_ns != self._written:
+            self._read()
+        plan = self._plan
+        if (plan.requests and request not in plan.requests) or self._random.random() >= plan.share:
+            return None
+        open_to = [fault for fault in EVERY if not plan.kinds or fault.kind in plan.kinds]
+        least = min(self._met[request, fault] for fault in open_to)
+        if plan.once and least:
+            return None
+        fault = self._random.choice([fault for fault in open_to if self._met[request, fault] == least])
+        self._met[request, fault] += 1
+        log.warning("fault %s %s %s", request, fault.kind, fault.when)
+        return fault
+
+
+class _Cut:
+    """Sends the head of an answer and half of its first piece, then drops the connection."""
+
+    def __init__(self, send: Send):
+        self._send, self._head, self._done = send, dict[str, Any](), False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._head = dict(message)
+        elif not self._done:
+            self._done, body = True, message.get("body", b"")
+            if len(body) > 1:
+                await self._send(self._head)
+                await self._send({**message, "body": body[: len(body) // 2], "more_body": True})
+            await _drop(self._send)
+
+
+def _refusal(kind: str) -> HubError:
+    status, _, retry_after = kind.partition(" ")
+    return HubError(int(status), f"Fault on purpose: {kind}", headers={"Retry-After": "1"} if retry_after else None)
+
+
+async def _lost(message: Message) -> None:
+    """Send nothing."""
+
+
+async def _drained(receive: Receive) -> None:
+    """Read the body: a client that is still sending does not read the answer."""
+    while (await receive()).get("more_body", False):
+        pass
+
+
+async def _drop(send: Send) -> None:
+    """Close the connection. ASGI has no word for it; uvicorn's ``send`` is a method of its request, which has one."""
+    send.__self__.transport.abort()  # type: ignore[attr-defined]
+    await asyncio.sleep(
+        0
+    )  # uvicorn hears of it in the next turn, and would else answer 500 for an app that said nothing

@@ -1,0 +1,232 @@
+"""A Hub with faults on purpose, and processes that publish to it and may be killed at any moment.
+
+As a script (``Launcher`` starts it) it imports the libraries once and then forks one process for each line of JSON on
+stdin, so that a process costs milliseconds. Its environment is that of a client of the Hub, set before any import.
+"""
+
+import contextlib
+import importlib
+import json
+import logging
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from hub.local.faults import request_kind
+from hub.local.process import LocalHub
+from hub.run_dir import read_manifest
+
+WAITS, LONGEST_WAIT = 0.01, 0.05  # of every wait in a publishing process: what is left, and seconds at most
+STARTED = "generator-started"  # a file beside the run directories
+PRELOADED = ("datasets.packaged_modules.parquet.parquet", "release.run")
+
+
+class FaultyHub:
+    """A local Hub in a process of its own whose faults are switched on and off while it runs."""
+
+    def __init__(self, root: Path, part_bytes: int = 256 << 20, **settings: Any):
+        self._plan = root / "faults.json"
+        self.plan(share=0.0)
+        options = ["--verbose", "--faults", str(self._plan), "--part-bytes", str(part_bytes)]
+        self.hub = LocalHub(root / "hub", options=options, **settings).start()
+        self._read = self._lines = 0  # of the log
+
+    def plan(self, **fields: Any) -> None:
+        """Replace the plan of faults; the next request obeys it."""
+        partial = self._plan.with_suffix(".new")
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(fields))
+        partial.replace(self._plan)
+
+    def answered(self) -> Counter[str]:
+        """Kind of request → how often it was handled."""
+        found = re.findall(r"hub\.local ([A-Z]+) (\S+) \d{3} ", self.hub.log_file.read_text())
+        return Counter(request_kind({"method": method, "raw_path": path.encode()}) for method, path in found)
+
+    def traffic(self) -> int:
+        """How many lines the log holds: requests answered and faults."""
+        with self.hub.log_file.open("rb") as log:
+            log.seek(self._read)
+            new = log.read()
+        self._read, self._lines = self._read + len(new), self._lines + new.count(b"\n")
+        return self._lines
+
+    def injected(self) -> Counter[tuple[str, str, str]]:
+        """Kind of request, fault and "before" or "after" → how often."""
+        found = re.findall(r"hub\.local\.faults fault (\S+) (.+) (before|after)$", self.hub.log_file.read_text(), re.M)
+        return Counter(found)
+
+
+class Running:
+    """A process that a ``Launcher`` forked."""
+
+    def __init__(self, launcher: "Launcher", pid: int, said: Path):
+        self._launcher, self.pid, self._said = launcher, pid, said
+
+    def alive(self) -> bool:
+        return not self._launcher.has_ended()
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def code(self) -> int:
+        """Wait for its end; the exit code, or minus the signal."""
+        return self._launcher.ended()
+
+    def said(self) -> str:
+        """All it wrote to stdout and stderr."""
+        return self._said.read_text()
+
+
+class Launcher:
+    """Forks processes one after the other; use it as a context manager."""
+
+    def __init__(self, environment: dict[str, str], folder: Path, *preloaded: str):
+        self._folder, self._count = folder, 0
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, str(Path(__file__).resolve()), *(preloaded or PRELOADED)]
+        environment = environment | {"PYTHONPATH": str(Path(__file__).resolve().parents[1]), "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        assert self._line() == "ready", "the launcher could not import what it launches"
+
+    def __enter__(self) -> "Launcher":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate(timeout=60)
+
+    def start(self, function: str, *arguments: Any) -> Running:
+        """Call a function of this module in a process of its own."""
+        self._count += 1
+        said = self._folder / f"{self._count:04d}-{function}.txt"
+        print(json.dumps([function, arguments, str(said)]), file=self._process.stdin, flush=True)
+        self._ended: int | None = None
+        return Running(self, int(self._line()), said)
+
+    def result(self, function: str, *arguments: Any) -> Any:
+        """What the function prints as the last line of JSON."""
+        running = self.start(function, *arguments)
+        assert running.code() == 0, running.said()
+        return json.loads(running.said().splitlines()[-1])
+
+    def has_ended(self) -> bool:
+        if self._ended is None and select.select([self._process.stdout], [], [], 0)[0]:
+            self._ended = int(self._line())
+        return self._ended is not None
+
+    def ended(self) -> int:
+        if self._ended is None:
+            self._ended = int(self._line())
+        return self._ended
+
+    def _line(self) -> str:
+        return self._process.stdout.readline().strip()
+
+
+# What follows runs in the forked processes.
+
+
+class LaidRun:
+    """Stands for the generator: the test lays out the shards, this says that it is at work until they are complete."""
+
+    def __init__(self, _module: str, *arguments: str):
+        self.directory = Path(arguments[arguments.index("--out") + 1])
+        self.directory.parent.mkdir(parents=True, exist_ok=True)
+        (self.directory.parent / STARTED).touch()
+
+    def running(self) -> bool:
+        manifest = read_manifest(self.directory)
+        return manifest is None or not manifest.complete
+
+    def wait(self) -> None:
+        while self.running():
+            time.sleep(1)
+
+
+def command(module: str, arguments: list[str]) -> None:
+    """A command of the project with short waits, an hour of one second, and a generator that the test plays."""
+    from hub import budget, cli
+    from release import run
+
+    sleep = time.sleep
+    time.sleep = lambda seconds: sleep(min(seconds * WAITS, LONGEST_WAIT))
+    budget.HOUR = timedelta(seconds=1)
+    run.Stage = LaidRun
+    cli.run(lambda: importlib.import_module(module).app(arguments))
+
+
+def talkative(token: str, broken: list[str], module: str, arguments: list[str]) -> None:
+    """A command with this token, every logger at work, and functions that fail in a way nobody expects."""
+    from huggingface_hub.utils import logging as client_logging
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("on purpose")
+
+    os.environ["HF_TOKEN"] = token
+    logging.basicConfig(level=logging.DEBUG)
+    client_logging.set_verbosity_debug()
+    for name in broken:
+        holder, _, function = name.rpartition(".")
+        setattr(importlib.import_module(holder), function, fail)
+    command(module, arguments)
+
+
+def loaded(repo_id: str, revision: str) -> None:
+    """What a user gets of a commit: rows by config and split, as the dataset, the manifest and the card say."""
+    import datasets
+    import yaml
+    from huggingface_hub import HfApi, hf_hub_download
+
+    def text(path: str) -> str:
+        return Path(hf_hub_download(repo_id, path, repo_type="dataset", revision=revision)).read_text(encoding="utf-8")
+
+    with tempfile.TemporaryDirectory() as cache:  # empty: it must not answer for the Hub
+        default = datasets.load_dataset(repo_id, revision=revision, cache_dir=cache)
+        configs = datasets.get_dataset_config_names(repo_id, revision=revision)
+        found = {c: datasets.load_dataset(repo_id, c, revision=revision, cache_dir=cache) for c in configs}
+        rows = {config: {split: len(part) for split, part in parts.items()} for config, parts in found.items()}
+        assert default
+    card, manifest = text("README.md"), json.loads(text("manifest.json"))
+    infos = yaml.safe_load(card.split("---\n")[1])["dataset_info"]
+    stated = {
+        info["config_name"]: {split["name"]: split["num_examples"] for split in info["splits"]}
+        for info in (infos if isinstance(infos, list) else [infos])
+    }
+    tree = HfApi().list_repo_tree(repo_id, repo_type="dataset", recursive=True, revision=revision)
+    files = {entry.path: (entry.lfs.sha256 if entry.lfs else entry.blob_id) for entry in tree if hasattr(entry, "size")}
+    print(json.dumps({"rows": rows, "stated": stated, "manifest": manifest, "card": card, "files": files}))
+
+
+def main(preloaded: list[str]) -> None:
+    for module in preloaded:
+        importlib.import_module(module)
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    print("ready", file=answers)
+    for line in sys.stdin:
+        function, arguments, said = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            answers.close()
+            os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
+            os.dup2(1, 2)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            globals()[function](*arguments)
+            sys.exit(0)
+        print(pid, file=answers)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), file=answers)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,141 @@
+"""Finished datasets of every form in a second, without a language model: raw rows with all that sifting drops.
+
+``small_run`` leaves a directory as the generation stage does, with its card: ready to be published.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from generation.dataset_run import DatasetRun, Shard
+from generation.finish import finish
+from hub import run_dir
+from hub.recipe import DatasetRecipe
+from hub.recipe_file import fingerprint, resolved
+from hub.run_dir import Manifest
+from model_cards.render import render, write
+
+PROMPT = 'Task: Write two sentences that {}.\nSentence 1: "<X1>"\nSentence 2: "'
+FEW_SHOT = {
+    "shots": [0, 5],
+    "sets": 2,
+    "examples": {
+        "kind": "hub",
+        "repo_id": "org/nli",
+        "revision": "c" * 40,
+        "labels": {"entailment": "0", "contradiction": "2"},
+        "description": "pairs that people wrote",
+        "license": "cc-by-sa-4.0",
+    },
+}
+FORMS: dict[str, dict[str, Any]] = {
+    "sts": {
+        "labels": [
+            {"name": "1", "score": 1.0, "instruction": PROMPT.format("mean the same thing")},
+            {"name": "0.5", "score": 0.5, "instruction": PROMPT.format("are alike"), "counter_labels": ["1"]},
+            {"name": "0", "score": 0.0, "instruction": PROMPT.format("are unrelated"), "counter_labels": ["1", "0.5"]},
+        ]
+    },
+    "nli": {
+        "labels": [
+            {"name": "entailment", "instruction": PROMPT.format("entail")},
+            {"name": "contradiction", "instruction": PROMPT.format("contradict")},
+        ],
+        "few_shot": FEW_SHOT,
+    },
+    "text": {
+        "labels": [
+            {"name": "gut", "instruction": PROMPT.format("praise"), "counter_labels": ['bö"se']},
+            {"name": 'bö"se', "instruction": PROMPT.format("scold"), "counter_labels": ["gut"]},
+        ],
+        "source": {"kind": "model", "limit": 90, "description": "first texts", "license": "apache-2.0"},
+    },
+}
+BLOCKS, SIZE = 3, 30  # blocks of first texts; the last block of an example set has no raw row
+PROVENANCE = {
+    "model": {"id": "org/lm", "revision": "0123abc", "sha256": None, "parameters": 10**9, "license": "apache-2.0"},
+    "source": {"description": "sentences", "license": "cc0-1.0", "sha256": None},
+    "command": "python -m generation.run recipes/tiny.yaml",
+}
+
+
+def small_recipe(form: str, **changes: Any) -> DatasetRecipe:
+    """The recipe of one form: sts, nli (with shot counts 0 and 5) or text (with first texts by the model)."""
+    return DatasetRecipe.model_validate(
+        {
+            "kind": "dataset",
+            "name": f"small-{form}",
+            "version": "1.2.0",
+            "form": form,
+            "pretty_name": f"Small {form.upper()}",
+            "license": "cc-by-sa-4.0",
+            "source": {"kind": "file", "path": "texts.txt", "description": "sentences", "license": "cc0-1.0"},
+            "model": {"path": "artifacts/models/lm", "license": "apache-2.0"},
+            **FORMS[form],
+            **changes,
+        }
+    )
+
+
+def small_run(directory: Path, recipe: DatasetRecipe, blocks_done: int | None = None, blocks: int = BLOCKS) -> Manifest:
+    """The run of a recipe in ``directory``, with its card; growing when ``blocks_done`` is given (shards written)."""
+    begun = Manifest(kind="dataset", name=recipe.name, version=recipe.version, fingerprint=fingerprint(recipe, {}))
+    run = DatasetRun(directory, recipe, run_dir.begin(directory, begun, resolved(recipe)))
+    run.record([], provenance=PROVENANCE, counts={"sources": blocks * SIZE})
+    if recipe.source.kind == "model":
+        run.write_sources([list(first_texts(recipe, blocks))])
+    for shard in run.shards(blocks)[:blocks_done]:
+        rows = list(raw_rows(recipe, shard)) if shard.block < blocks - 1 else []
+        failed = [{**row, "text2": "öffen", "reason": "not_closed"} for row in rows[::7]]
+        run.write_shard(shard, rows, failed)
+    if blocks_done is None:
+        finish(run, blocks, blocks * SIZE)
+    write(directory, render(directory, f"acme/{recipe.name}"))
+    return run.manifest
+
+
+def first_texts(recipe: DatasetRecipe, blocks: int) -> Iterator[dict[str, Any]]:
+    for number in range(blocks * SIZE):
+        yield {
+            "source_id": f"{number:06d}",
+            "text": first_text(number),
+            "instruction": recipe.labels[0].name,
+            "seed": 2**64 - 1 - number,
+            "log_prob": -1.25,
+        }
+
+
+def raw_rows(recipe: DatasetRecipe, shard: Shard) -> Iterator[dict[str, Any]]:
+    """Up to four texts for every first text and label: some equal to the first, some twice, some beyond the cap."""
+    sets = {"example_set": shard.variant.example_set} if recipe.few_shot else {}
+    for number in range(SIZE * shard.block, SIZE * shard.block + SIZE):
+        for place, label in enumerate(recipe.labels):
+            for attempt in range(1 + (number + place) % 4):
+                yield {
+                    "text1": first_text(number),
+                    "text2": second_text(number, attempt, label.name, shard),
+                    "source_id": f"{number:06d}",
+                    "target": label.name,
+                    "sample": attempt,
+                    "attempt": attempt,
+                    "seed": 2**63 + number,
+                    "log_prob": -1.1 - number / 7,
+                    "margin": 0.3 if label.counter_labels else None,
+                    **sets,
+                }
+
+
+def first_text(number: int) -> str:
+    return f"First text {number}, «naïve»."
+
+
+def second_text(number: int, attempt: int, label: str, shard: Shard) -> str:
+    """Some are their own first text, some another's; some stand under two labels, or under two first texts."""
+    if number % 11 == attempt:
+        return first_text(number)
+    if number % 13 == 5:
+        return first_text(7 * number % 40)
+    told = "any label" if number % 9 == 2 else label
+    return (
+        f"Text {number % 25} {attempt - attempt // 2} for {told} ({shard.variant.shots} {shard.variant.example_set})."
+    )

@@ -1,0 +1,244 @@
+"""Publishing to a Hub that fails at every kind of request, by processes that are killed at any moment.
+
+A dataset grows, is published while it grows, and is released. However often that is disturbed, every commit loads with
+the counts that it states, and the end is the one of an undisturbed run, bit for bit.
+"""
+
+import json
+import random
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults import STARTED, FaultyHub, Launcher, Running
+from growth import RECIPE_FILE, SMALL, Growth, record
+from huggingface_hub import HfApi
+from local_hub import ask
+
+from benchmarks.publishing import make_run
+from hub.local.faults import EVERY
+from hub.run_dir import read_manifest
+from model_cards import render
+
+NAME = RECIPE_FILE.stem
+REPO, LARGE = f"acme/{NAME}", "demo/publishing-load"
+DATASET = {"repo_type": "dataset"}
+SEEDS, RUNS = 12, 9  # more than a hundred processes
+SHARE = 0.06  # of the requests is struck
+
+
+class World:
+    """The faulty Hub, what publishes to it, and what was found of the commits so far."""
+
+    def __init__(self, folder: Path, growth: Growth, xet: bool = False):
+        self.growth = growth
+        self.faulty = FaultyHub(folder / "faulty", orgs=["acme"], part_bytes=1 << 16)
+        hub = self.faulty.hub
+        environment = hub.client_environment(folder / "home") | {"HF_HUB_DISABLE_XET": "0" if xet else "1"}
+        environment["HF_XET_CLIENT_RETRY_BASE_DELAY"] = "10ms"
+        self.launcher = Launcher(environment, folder / "said")
+        self.api = HfApi(endpoint=hub.endpoint, token=hub.token)
+        self.checked: dict[str, dict] = {}  # content of a commit, less the words of its card → what loading it gave
+
+    def close(self) -> None:
+        self.launcher.__exit__()
+        self.faulty.hub.stop()
+
+    def words(self, artifacts: Path) -> list[str]:
+        settings = [f"model.path={self.growth.whole.parent / 'lm'}", *SMALL]
+        options = ["--org", "acme", "--yes", "--artifacts", str(artifacts), "--commits-per-hour", "128"]
+        return [str(RECIPE_FILE), *options, *(word for setting in settings for word in ("--set", setting))]
+
+    def tree(self, revision: str, repo: str = REPO) -> dict[str, str]:
+        entries = self.api.list_repo_tree(repo, recursive=True, revision=revision, **DATASET)
+        return {entry.path: entry.blob_id for entry in entries if hasattr(entry, "blob_id")}
+
+    def text(self, revision: str, path: str) -> str:
+        answer = ask(self.faulty.hub, "GET", f"/datasets/{REPO}/resolve/{revision}/{path}")
+        assert answer.status == 200
+        return answer.body.decode()
+
+    def end(self, repo: str = REPO) -> dict[str, dict[str, str]]:
+        """Files and blob ids of every branch and tag."""
+        refs = self.api.list_repo_refs(repo, **DATASET)
+        return {ref.ref: self.tree(ref.target_commit, repo) for ref in (*refs.branches, *refs.tags)}
+
+
+class Disturbed:
+    """A release under way: the run directory, played forward as the publisher looks on, and the runs so far."""
+
+    def __init__(self, world: World, artifacts: Path, random_: random.Random):
+        self.world, self.artifacts, self.random = world, artifacts, random_
+        self.directory = artifacts / "datasets" / NAME
+        self.step = -1
+        self.tag: str | None = None
+
+    def run(self, share: float, kill_after: int | None, once: bool = False) -> int:
+        """One process, killed after so many lines of the Hub's log; its exit code."""
+        world, seed = self.world, self.random.randrange(1 << 30)
+        started = self.artifacts / "datasets" / STARTED
+        started.unlink(missing_ok=True)
+        self.step = -1
+        world.faulty.plan(seed=seed, share=share, once=once, slow_seconds=0.05)
+        running = world.launcher.start("command", "release.run", world.words(self.artifacts))
+        code = self._watch(running, started, kill_after)
+        world.faulty.plan(share=0.0)
+        said = running.said()
+        assert code in (0, -9) and "Traceback" not in said and "warning: not published" not in said, said
+        return code
+
+    def _watch(self, running: Running, started: Path, kill_after: int | None) -> int:
+        faulty, deadline = self.world.faulty, time.monotonic() + 60
+        before, next_step = faulty.traffic(), 0
+        while running.alive():
+            assert time.monotonic() < deadline, running.said()
+            lines = faulty.traffic() - before
+            if kill_after is not None and lines >= kill_after:
+                time.sleep(self.random.uniform(0, 0.004))
+                running.kill()
+                break
+            if started.exists() and lines >= next_step:
+                self.grow()
+                next_step = lines + self.random.randint(4, 20)
+            elif self.random.random() < 0.01:
+                next_step = 0  # the generator does not wait for the Hub
+            time.sleep(0.002)
+        return running.code()
+
+    def grow(self) -> None:
+        """One step of the generator; it begins with what the directory holds."""
+        growth = self.world.growth
+        if self.step < 0:
+            manifest = read_manifest(self.directory)
+            there = {file.path for file in manifest.files} if manifest else set()
+            steps = range(len(growth))
+            self.step = next(i for i in steps if there <= {file.path for file in growth.manifest(i).files})
+            if manifest and manifest.complete:
+                self.step = len(growth) - 1
+        elif self.step < len(growth) - 1:
+            self.step += 1
+        growth.lay(self.directory, self.step)
+
+    def lose_the_disk(self) -> None:
+        shutil.rmtree(self.artifacts, ignore_errors=True)
+
+    def check_commits(self) -> None:
+        """Every commit of main loads as it says; none is empty, none takes away a shard; a tag stays where it is."""
+        api = self.world.api
+        if not api.repo_exists(REPO, **DATASET):
+            return
+        commits = [commit.commit_id for commit in api.list_repo_commits(REPO, **DATASET)][::-1]
+        trees = [self.world.tree(commit) for commit in commits]
+        for commit, tree, earlier in zip(commits[1:], trees[1:], trees[:-1], strict=True):
+            assert tree != earlier, "an empty commit"
+            assert {path for path in earlier if path.startswith("data/")} <= set(tree), "a shard was taken away"
+            check_commit(self.world, commit, tree)
+        tags = {tag.name: tag.target_commit for tag in api.list_repo_refs(REPO, **DATASET).tags}
+        assert set(tags) <= {"v0.1.0"} and self.tag in (None, tags.get("v0.1.0"))
+        self.tag = tags.get("v0.1.0")
+
+
+def check_commit(world: World, commit: str, tree: dict[str, str]) -> None:
+    """``load_dataset`` gives the rows that manifest and card state; only words of the card may go unloaded."""
+    card, manifest = world.text(commit, "README.md"), json.loads(world.text(commit, "manifest.json"))
+    front_matter = card.split("---\n")[1]
+    key = json.dumps([front_matter, *sorted(item for item in tree.items() if item[0] != "README.md")])
+    if key not in world.checked:
+        world.checked[key] = found = world.launcher.result("loaded", REPO, commit)
+        rows: dict[str, dict[str, int]] = {}
+        for file in manifest["files"]:
+            splits = rows.setdefault(file["config"], {})
+            splits[file["split"]] = splits.get(file["split"], 0) + file["rows"]
+        assert found["rows"] == found["stated"] == rows
+        named = {file["path"]: file["sha256"] for file in manifest["files"]}
+        assert {path: sha for path, sha in found["files"].items() if path.startswith("data/")} == named
+    if not manifest["complete"]:
+        counts = manifest["counts"]
+        assert f"{counts['shards_done']} of {counts['shards_total']} shards are done" in card
+    assert manifest["complete"] == (re.search(r"shards are done", card) is None)
+
+
+@pytest.fixture(scope="module")
+def growth(tmp_path_factory) -> Growth:
+    return record(tmp_path_factory.mktemp("once"))
+
+
+@pytest.fixture(scope="module")
+def world(growth, tmp_path_factory) -> Iterator[World]:
+    made = World(tmp_path_factory.mktemp("faults"), growth)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(world, tmp_path_factory) -> dict[str, dict[str, str]]:
+    """The end of a run that nothing disturbs; its repository is removed again."""
+    release = Disturbed(world, tmp_path_factory.mktemp("undisturbed"), random.Random(0))
+    assert release.run(share=0.0, kill_after=None) == 0
+    release.check_commits()
+    end = world.end()
+    assert set(end) == {"refs/heads/main", "refs/heads/script", "refs/tags/v0.1.0"}
+    assert end["refs/heads/main"] == end["refs/tags/v0.1.0"]
+    assert len(world.api.list_repo_commits(REPO, **DATASET)) > 3, "it was not published while it grew"
+    world.api.delete_repo(REPO, **DATASET)
+    return end
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_killed_among_faults_it_ends_as_if_nothing_had_been(seed, world, undisturbed, tmp_path):
+    moments, release = random.Random(seed), Disturbed(world, tmp_path, random.Random(seed))
+    for number in range(RUNS):
+        last = number == RUNS - 1
+        code = release.run(SHARE, None if last else moments.randint(1, 60))
+        release.check_commits()
+        if code == 0:
+            assert world.end() == undisturbed
+            if last or moments.random() < 0.7:  # else it is published once more
+                world.api.delete_repo(REPO, **DATASET)
+                release = Disturbed(world, tmp_path / str(number), random.Random(seed + number))
+        elif moments.random() < 0.2:
+            release.lose_the_disk()
+    assert code == 0
+
+
+@pytest.mark.parametrize("xet", [False, True], ids=["lfs", "xet"])
+def test_every_kind_of_request_meets_every_fault(xet, growth, tmp_path):
+    """Nobody is killed; published again and again until all combinations have happened."""
+    large = make_run(tmp_path / "publishing-load", 1, 0.2)  # large enough to be uploaded in parts
+    render.write(large, render.render(large, LARGE))
+    with closing(World(tmp_path, growth, xet)) as world:
+        assert Disturbed(world, tmp_path / "calm", random.Random(0)).run(share=0.0, kill_after=None) == 0
+        grown = world.faulty.answered()
+        publish(world, large)
+        asked = world.faulty.answered()
+        assert {"xet.put_xorb", "xet.put_shard"} <= set(asked) if xet else {"lfs.complete", "lfs.put"} <= set(asked)
+        end, large_end = world.end(), world.end(LARGE)
+        missing = {(kind, fault) for kind in asked for fault in EVERY}
+        for number in range(12):
+            if any(asked[kind] == grown[kind] for kind, _ in missing):  # only a growing run sends such requests
+                world.api.delete_repo(REPO, **DATASET)
+                release = Disturbed(world, tmp_path / str(number), random.Random(number))
+                assert release.run(share=0.9, kill_after=None, once=True) == 0
+                release.check_commits()
+                assert world.end() == end
+            world.api.delete_repo(LARGE, **DATASET)
+            publish(world, large, seed=number, share=0.9, once=True, slow_seconds=0.05)
+            assert world.end(LARGE) == large_end
+            met = world.faulty.injected()
+            missing -= {(kind, fault) for kind, fault in missing if met[kind, fault.kind, fault.when]}
+            if not missing:
+                return
+        raise AssertionError(f"never happened: {sorted(missing)}")
+
+
+def publish(world: World, directory: Path, **faults: Any) -> None:
+    """The command for a finished run."""
+    world.faulty.plan(**faults)
+    running = world.launcher.start("command", "release.publish", [str(directory), "--yes"])
+    assert running.code() == 0, running.said()
+    world.faulty.plan(share=0.0)

@@ -1,0 +1,255 @@
+"""One repository serves datasets 2.14 to 5.2: pytest -m loaders tests/test_loaders.py (builds environments; see below).
+
+Small datasets of every form stand on the embedded Hub, main and ``script``. For each version of ``datasets`` a process
+of its own, with an empty cache, loads every config and split, whole and streaming, from both branches. The old versions
+live in ``.loaders/<version>/``; they are built when tests/loaders.txt or constraints.txt asks for others.
+"""
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+from huggingface_hub import HfApi
+from small_runs import FORMS, small_recipe, small_run
+
+from hub import run_dir
+from hub.local.process import LocalHub
+from hub.publish import Options, publish
+from hub.recipe import DatasetRecipe
+from hub.schema import config_features
+from hub.shards import read_shard
+from model_cards.configs import existing_configs, ordered_shards
+from release.scripts import script_name, script_text
+
+pytestmark = pytest.mark.loaders
+
+HERE = Path(__file__).resolve().parent
+LOADERS = HERE.parent / ".loaders"
+PINS = {
+    line.split()[0].removeprefix("datasets=="): line.split()
+    for line in (HERE / "loaders.txt").read_text().splitlines()
+    if line and not line.startswith("#")
+}
+OWN = datasets.__version__
+VERSIONS = (*PINS, OWN)
+WITH_SCRIPTS = [version for version in VERSIONS if int(version.split(".")[0]) < 4]
+Content = dict[str, dict[str, Any]]  # split → features, rows, sha256
+
+
+@dataclass(frozen=True)
+class Published:
+    """A dataset on the Hub: its recipe, and what every version must find in each config that has rows."""
+
+    repo_id: str
+    recipe: DatasetRecipe
+    directory: Path
+    script: Path
+    configs: dict[str, Content]
+    tag: str = ""
+
+    @property
+    def name(self) -> str:
+        """The repository and its tag, if it has one, in one word."""
+        return f"{self.repo_id}@{self.tag}" if self.tag else self.repo_id
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the client of one version printed, and what its ``--verify`` said of each directory."""
+
+    repos: dict[str, dict[str, Any]]
+    talk: str
+    verified: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalHub]:
+    with LocalHub(tmp_path_factory.mktemp("hub"), orgs=["acme"]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def repos(hub: LocalHub, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Published]:
+    """Finished datasets of every form (that of the form nli is private) and one that still grows."""
+    api, root = HfApi(endpoint=hub.endpoint, token=hub.token), tmp_path_factory.mktemp("runs")
+    found = {}
+    for form in FORMS:
+        recipe = small_recipe(form)
+        directory = root / recipe.name
+        small_run(directory, recipe)
+        publish(api, directory, "acme", True, Options(private=form == "nli", script=script_text(recipe)))
+        found[form] = published(recipe, directory)
+    recipe = small_recipe("sts", name="growing")
+    directory = root / recipe.name
+    small_run(directory, recipe, blocks_done=1)
+    repo_id = api.create_repo("acme/growing", repo_type="dataset").repo_id
+    api.upload_folder(repo_id=repo_id, folder_path=directory, repo_type="dataset")
+    found["growing"] = published(recipe, directory)
+    api.create_branch(repo_id, branch="script", repo_type="dataset")
+    script = found["growing"].script
+    api.upload_file(
+        path_or_fileobj=script, path_in_repo=script.name, repo_id=repo_id, repo_type="dataset", revision="script"
+    )
+    return found
+
+
+def published(recipe: DatasetRecipe, directory: Path) -> Published:
+    script = directory.parent / script_name(recipe)
+    script.write_text(script_text(recipe))
+    manifest = run_dir.read_manifest(directory)
+    assert manifest is not None
+    configs: dict[str, Content] = {}
+    for config in existing_configs(recipe, manifest):
+        rows: dict[str, list[dict[str, Any]]] = {}
+        for file in ordered_shards(manifest, config):
+            rows.setdefault(str(file.split), []).extend(read_shard(directory / file.path))
+        features = [[name, getattr(f, "names", None) or f.dtype] for name, f in config_features(config, recipe).items()]
+        configs[config] = {
+            split: {"features": features, "rows": len(found), "sha256": digest(found)} for split, found in rows.items()
+        }
+    tag = f"v{recipe.version}" if manifest.complete else ""
+    return Published(f"acme/{recipe.name}", recipe, directory, script, configs, tag)
+
+
+def digest(rows: list[dict[str, Any]]) -> str:
+    return hashlib.sha256(b"".join(json.dumps(row).encode() + b"\n" for row in rows)).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def answers(
+    hub: LocalHub, repos: dict[str, Published], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[Answer]]]:
+    """Every version at work, two at a time."""
+    homes = tmp_path_factory.mktemp("homes")
+    with ThreadPoolExecutor(2) as pool:
+        yield {version: pool.submit(asked, version, hub, repos, homes / version) for version in VERSIONS}
+
+
+def asked(version: str, hub: LocalHub, repos: dict[str, Published], home: Path) -> Answer:
+    names = [repo.name for repo in repos.values()]
+    checks = [word for repo in repos.values() for word in ("--verify", repo.script, repo.directory)]
+    done = call(
+        interpreter(version),
+        HERE / "loader_client.py",
+        *names,
+        *checks,
+        env=hub.client_environment(home),
+        cwd=home.parent,
+    )
+    said = json.loads(done.stdout)
+    assert said["version"] == version
+    return Answer(said["repos"], done.stderr, said["verified"])
+
+
+def call(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False, **how)
+    assert done.returncode == 0, f"{words}: {done.stderr[-3000:]}"
+    return done
+
+
+def interpreter(version: str) -> Path:
+    """The Python of a version's environment, which is built unless it is there with the same pins."""
+    if version == OWN:
+        return Path(sys.executable)
+    folder, pins = LOADERS / version, requirements(PINS[version])
+    python, built = folder / "bin" / "python", folder / "pins.txt"
+    if not built.is_file() or built.read_text() != pins:
+        shutil.rmtree(folder, ignore_errors=True)
+        venv.create(folder, with_pip=False)
+        (folder / "asked.txt").write_text(pins)
+        options = ["-q", "--only-binary", ":all:", "--no-compile", "--disable-pip-version-check"]
+        call(
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            folder,
+            "install",
+            *options,
+            "-c",
+            folder / "asked.txt",
+            *PINS[version],
+        )
+        (folder / "asked.txt").rename(built)
+    return python
+
+
+def requirements(own: list[str]) -> str:
+    """A constraints file: a version's own pins, and those of the project for everything else."""
+    names = {plain_name(pin) for pin in own}
+    lines = (HERE.parent / "constraints.txt").read_text().splitlines()
+    return "\n".join([*own, *(pin for pin in lines if pin[:1] != "#" and plain_name(pin) not in names)]) + "\n"
+
+
+def plain_name(pin: str) -> str:
+    return re.sub(r"[-_.]+", "-", pin.split("==")[0]).lower()
+
+
+def at_work(answers: dict[str, Future[Answer]], version: str) -> Answer:
+    answer = answers[version].result()
+    assert "latest cached version" not in answer.talk, "answered from the cache after a failure"
+    return answer
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("form", FORMS)
+def test_main_loads(answers, repos, version, form):
+    repo = repos[form]
+    assert list(repo.configs) == list(repo.recipe.configs)
+    found = at_work(answers, version).repos[repo.repo_id]
+    assert found["main"]["whole"] == repo.configs
+    assert found["main"]["streaming"] == repo.configs
+    assert found["main"]["default"] == found["pinned"] == repo.configs[repo.recipe.configs[0]]
+
+
+@pytest.mark.parametrize("version", WITH_SCRIPTS)
+@pytest.mark.parametrize("form", FORMS)
+def test_the_script_loads_the_same(answers, repos, version, form):
+    repo = repos[form]
+    found = at_work(answers, version).repos[repo.repo_id]["script"]
+    assert found["whole"] == repo.configs
+    assert found["streaming"] == repo.configs
+    assert found["default"] == repo.configs[repo.recipe.configs[0]]
+
+
+@pytest.mark.parametrize("version", sorted(set(VERSIONS) - set(WITH_SCRIPTS)))
+@pytest.mark.parametrize("form", FORMS)
+def test_from_4_on_the_script_is_refused_in_the_library_s_own_words(answers, repos, version, form):
+    repo = repos[form]
+    found = at_work(answers, version).repos[repo.repo_id]["script"]
+    assert found == {
+        "error": f"RuntimeError: Dataset scripts are no longer supported, but found {script_name(repo.recipe)}"
+    }
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_there_is_of_a_growing_dataset_loads(answers, repos, version):
+    repo = repos["growing"]
+    assert list(repo.configs) == ["raw", "rejected"]
+    found = at_work(answers, version).repos[repo.repo_id]
+    assert found["main"]["whole"] == found["main"]["streaming"] == repo.configs
+    assert found["main"]["default"] == repo.configs["raw"]
+    if version in WITH_SCRIPTS:
+        for way in ("whole", "streaming"):
+            assert {config: found["script"][way][config] for config in repo.configs} == repo.configs
+            said = "growing: the config 'postprocessed' has no rows yet; these have: ['raw', 'rejected']"
+            assert found["script"][way]["postprocessed"] == {"error": f"ValueError: {said}"}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_version_can_verify(answers, repos, version):
+    verified = at_work(answers, version).verified
+    for form, repo in repos.items():
+        end = "from raw rows yet\n" if form == "growing" else "are as the raw rows make them\n"
+        assert verified[str(repo.directory)].endswith(end)

@@ -1,0 +1,100 @@
+"""A paper's number stands beside ours only for the same data, encoder and protocol; a model's numbers and plots."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_model_cards_numbers import PNG, table_with
+from test_model_cards_runs import card_of, model_provenance, model_recipe, model_run, score
+
+from hub.recipe import ModelRecipe
+from hub.recipe_file import load_recipe
+from hub.run_dir import read_manifest, write_manifest
+from model_cards.papers import paper_rows, reproduced
+from model_cards.render import render
+
+DATA = {"config": "postprocessed", "form": "sts", "loss": "CosineSimilarityLoss"}
+ROBERTA = {"repo_id": "FacebookAI/roberta-base", "revision": "e" * 40, "license": "mit"}
+
+
+def of_paper(dataset: str = "sts-dino-x2", revision: str = "v1.0.0", **changes: Any) -> dict[str, Any]:
+    """Changes that make the tiny model's recipe the paper's."""
+    data = {"repo_id": f"org/{dataset}", "revision": revision, **DATA}
+    return {"base": ROBERTA, "datasets": [data], **changes}
+
+
+def test_a_recipe_of_the_paper_finds_its_row() -> None:
+    for row in paper_rows():
+        assert reproduced(model_recipe(**of_paper(row.dataset))) == row
+    assert len({row.dataset for row in paper_rows()}) == len(paper_rows())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        of_paper(revision="v0.1.0"),  # a demonstration
+        of_paper(revision="main"),
+        of_paper("sts-dino-x3"),
+        of_paper(base={**ROBERTA, "repo_id": "FacebookAI/roberta-large"}),
+        of_paper(base={**ROBERTA, "pooling": "cls"}),
+        of_paper(base={**ROBERTA, "modules": "static"}),
+        of_paper(limit=100),
+        {"base": ROBERTA, "datasets": of_paper()["datasets"] + of_paper("sts-dino-x1x2")["datasets"]},
+        {"base": ROBERTA, "datasets": [{"path": "artifacts/datasets/sts-dino-x2", **DATA}]},
+    ],
+)
+def test_any_other_recipe_has_no_row(changes: dict[str, Any]) -> None:
+    assert reproduced(model_recipe(**changes)) is None
+
+
+def test_the_demo_has_no_row() -> None:
+    assert reproduced(load_recipe(Path("recipes/demo/demo-sts-dino.yaml"), ModelRecipe)) is None
+
+
+def test_the_papers_number_stands_beside_the_same_measurement_alone(tmp_path: Path) -> None:
+    scores = (score(), score("validation", 60.0, 1500))
+    card = card_of(model_run(tmp_path / "run", scores, **of_paper()))
+    assert [row[-1] for row in table_with(card, "task", "split")] == ["77.82", ""]
+    assert 'Schick and Schütze 2021, section 4, table 1, row "DINO (STS-x2)"' in card
+    other = card_of(model_run(tmp_path / "other", scores))
+    assert "77.82" not in other and "| paper |" not in other
+    unmeasured = card_of(model_run(tmp_path / "validation", scores[1:], **of_paper()))
+    assert "77.82" not in unmeasured and "| paper |" not in unmeasured
+
+
+def test_every_number_of_a_model_card_is_in_its_results_and_manifest(tmp_path: Path) -> None:
+    directory = model_run(tmp_path / "run", (score(), score("validation", 60.0, 1500)))
+    card, given = card_of(directory), model_provenance()["training"]
+    before, after = "40.00 (39.00 to 41.00)", "70.12 (69.12 to 71.12)"
+    assert table_with(card, "task", "split") == [
+        ["stsb/cosine", "test", "1,379", before, after, "not run"],
+        ["stsb/cosine", "validation", "1,500", "not run", "60.00 (59.00 to 61.00)", "not run"],
+    ]
+    assert dict(table_with(card, "training")) == {
+        "steps": "40",
+        "epochs": "1",
+        "seed": "42",
+        "step kept": "30",
+        "validation Spearman at that step": "0.5",
+    }
+    shown = {int(step): loss for step, loss in table_with(card, "step", "loss")}
+    curve = dict(map(tuple, given["loss_curve"]))
+    assert shown == {step: f"{curve[step]:.4f}" for step in shown} and {0, 39} < set(shown)
+    assert dict(table_with(card, "argument")) == {name: str(value) for name, value in given["arguments"].items()}
+
+
+def test_the_loss_is_drawn_and_the_same_each_time(tmp_path: Path) -> None:
+    directory = model_run(tmp_path / "run")
+    files = render(directory)
+    assert files["assets/training.png"].startswith(PNG) and files == render(directory)
+    manifest = read_manifest(directory)
+    assert manifest is not None
+    training = manifest.provenance["training"]
+    training["validation_curve"] = [[10, 0.4], [30, 0.5]]
+    write_manifest(directory, manifest)
+    both = render(directory)
+    assert both["assets/training.png"] != files["assets/training.png"]
+    assert b"one of the correlation on validation" in both["README.md"]
+    training["loss_curve"] = []
+    write_manifest(directory, manifest)
+    assert list(render(directory)) == ["README.md"] and b"training.png" not in render(directory)["README.md"]
