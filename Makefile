@@ -26,6 +26,9 @@ demo: .venv/.ready ## the whole chain, offline, in a few minutes
 test: .venv/.ready ## the test suite, offline
 	$(RUN) -m pytest
 
+test-loaders: .venv/.ready ## load what is published with datasets 2.14, 2.21, 3.6, 4.8 and 5.2, each in its own environment
+	$(RUN) -m pytest -m loaders tests/test_loaders.py
+
 hub: .venv/.ready ## serve the demo's Hub again until Ctrl-C
 	$(RUN) -m hub.local serve --root artifacts/hub --org $(ORG) --port 8899
 
@@ -53,6 +56,9 @@ republish: .venv/.ready ## new card and publication of a finished artefact, noth
 release-all: .venv/.ready ## regenerate and publish every dataset and model: make release-all [RECIPES=recipes/demo] YES=1
 	$(RUN) -m release.run $(RECIPES) --org $(ORG) $(ACT)
 
+scripts: .venv/.ready ## write the loading scripts from the recipes
+	$(RUN) -m release.scripts
+
 bench: .venv/.ready ## measure the engine and the built-in language model (half an hour, see benchmarks/README.md)
 	$(RUN) -m benchmarks.engine_throughput
 	$(RUN) -m benchmarks.demo_lm --sentences benchmarks/data/unseen_x1.txt --other benchmarks/data/unseen_prose.txt --other assets/stsb/sts-dev.csv --threads 1 --out benchmarks/results/demo_lm.json
@@ -64,4 +70,4 @@ quality: .venv/.ready ## formatting, lint, types
 	.venv/bin/ruff format --check . && .venv/bin/ruff check . && .venv/bin/mypy
 
 clean: ## remove artifacts and caches (not .venv)
-	rm -rf artifacts .pytest_cache .mypy_cache .ruff_cache
+	rm -rf artifacts .loaders .pytest_cache .mypy_cache .ruff_cache

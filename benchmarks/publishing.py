@@ -83,32 +83,37 @@ def make_run(directory: Path, shards: int, megabytes: float) -> Path:
             pq.write_table(random_table(recipe, rows, index), temporary, compression="zstd")
         files.append(describe(directory, path, config=CONFIG, split=SPLIT, rows=rows))
     write_text(directory / run_dir.RECIPE, resolved(recipe))
-    total = rows * shards
-    labels = {label.name: total // len(recipe.labels) for label in recipe.labels}
-    labels[recipe.labels[0].name] += total - sum(labels.values())
-    manifest = Manifest(
+    write_manifest(directory, manifest_of(recipe, rows * shards).with_files(files))
+    render.write(directory, render.render(directory, f"{ORG}/{NAME}"))
+    return directory
+
+
+def manifest_of(recipe: DatasetRecipe, rows: int) -> Manifest:
+    """The manifest of a finished run of so many rows, without its files."""
+    labels = {label.name: rows // len(recipe.labels) for label in recipe.labels}
+    labels[recipe.labels[0].name] += rows - sum(labels.values())
+    counts = {
+        "sources": rows,
+        "requested": rows,
+        "kept": rows,
+        "rejected": {},
+        "by_label": {name: {"requested": n, "kept": n, "rejected": 0} for name, n in labels.items()},
+        "splits": {CONFIG: {SPLIT: rows}},
+    }
+    provenance = {
+        "command": "python -m benchmarks.publishing",
+        "model": {"id": "random bytes", "license": recipe.model.license},
+        "source": {"description": "random bytes", "license": recipe.source.license},
+    }
+    return Manifest(
         kind="dataset",
         name=NAME,
         version=recipe.version,
         fingerprint=fingerprint(recipe, {}),
         complete=True,
-        counts={
-            "sources": total,
-            "requested": total,
-            "kept": total,
-            "rejected": {},
-            "by_label": {name: {"requested": n, "kept": n, "rejected": 0} for name, n in labels.items()},
-            "splits": {CONFIG: {SPLIT: total}},
-        },
-        provenance={
-            "command": "python -m benchmarks.publishing",
-            "model": {"id": "random bytes", "license": recipe.model.license},
-            "source": {"description": "random bytes", "license": recipe.source.license},
-        },
+        counts=counts,
+        provenance=provenance,
     )
-    write_manifest(directory, manifest.with_files(files))
-    render.write(directory, render.render(directory, f"{ORG}/{NAME}"))
-    return directory
 
 
 def random_table(recipe: DatasetRecipe, rows: int, seed: int) -> pa.Table:

@@ -26,6 +26,7 @@ from hub.local.process import LocalHub
 from hub.run_dir import read_manifest
 
 WAITS, LONGEST_WAIT = 0.01, 0.05  # of every wait in a publishing process: what is left, and seconds at most
+TIMEOUT = 0.5  # seconds that it waits for an answer
 STARTED = "generator-started"  # a file beside the run directories
 PRELOADED = ("datasets.packaged_modules.parquet.parquet", "release.run")
 
@@ -157,12 +158,15 @@ class LaidRun:
 
 def command(module: str, arguments: list[str]) -> None:
     """A command of the project with short waits, an hour of one second, and a generator that the test plays."""
-    from hub import budget, cli
+    import httpx2
+
+    from hub import budget, cli, patience
     from release import run
 
     sleep = time.sleep
     time.sleep = lambda seconds: sleep(min(seconds * WAITS, LONGEST_WAIT))
     budget.HOUR = timedelta(seconds=1)
+    patience.TIMEOUT = httpx2.Timeout(TIMEOUT)
     run.Stage = LaidRun
     cli.run(lambda: importlib.import_module(module).app(arguments))
 

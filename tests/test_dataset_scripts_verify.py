@@ -117,9 +117,6 @@ def test_as_a_user_runs_it(tmp_path, runs):
     ]
 
 
-# --- damage that manifest.json shows
-
-
 def shard(directory: Path, beginning: str) -> Path:
     return next(directory.glob(f"{beginning}*.parquet"))
 
@@ -170,9 +167,6 @@ def test_damaged_files_are_named(tmp_path, runs, told, damage, said):
     assert re.search(f"^error: {copy}/{said}", error)
 
 
-# --- damage that somebody made manifest.json agree with
-
-
 def edited(directory: Path, beginning: str, change: Callable[[list[dict[str, Any]]], object]) -> None:
     """Rows of a file changed, and manifest.json with them."""
     path = shard(directory, beginning)
@@ -206,54 +200,34 @@ def forget_a_shard(directory: Path) -> None:
     place.write_text(json.dumps(manifest))
 
 
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (
-            lambda d: edited(d, f"{FINISHED}/train", lambda rows: rows[7].update(score=0.25)),
-            "postprocessed/train: row 7: score is 0.25, the raw rows make 0.",
-        ),
-        (
-            lambda d: edited(d, f"{FINISHED}/validation", lambda rows: rows[0].update(sentence2="x")),
-            "postprocessed/validation: row 0: sentence2 is 'x', the raw rows make 'Text",
-        ),
-        (
-            lambda d: edited(d, f"{FINISHED}/train", lambda rows: rows[2].update(margin=-9.0)),
-            "postprocessed/train: row 2: margin is -9.0, the raw rows make ",
-        ),
-        (
-            lambda d: edited(d, f"{FINISHED}/train", lambda rows: rows.append(rows[0])),
-            r"postprocessed/train: has more than the \d+ rows that the raw rows make",
-        ),
-        (
-            lambda d: edited(d, f"{FINISHED}/train", lambda rows: rows.pop()),
-            r"postprocessed/train: has \d+ rows, the raw rows make more",
-        ),
-        (
-            lambda d: edited(d, f"{FINISHED}/train", lambda rows: rows.reverse()),
-            "postprocessed/train: row 0: sentence1 is ",
-        ),
-        (
-            lambda d: edited(d, RAW, lambda rows: rows[5].update(log_prob=0.0)),
-            r"rejected/sifted: row \d+: log_prob is -5.3857.*, the raw rows make 0.0",
-        ),
-        (
-            lambda d: edited(d, RAW, lambda rows: rows[0].update(text2="x")),
-            r"postprocessed/train: row \d+: sentence2 is '.*', the raw rows make 'x'",
-        ),
-        (
-            lambda d: edited(d, REJECTED, lambda rows: rows[-1].update(reason="identical")),
-            "rejected/sifted: row ",
-        ),
-        (
-            lambda d: edited(d, RAW, lambda rows: rows[4].update(target="0.7")),
-            "train-00001-of-00003.parquet: has rows for the unknown label '0.7'",
-        ),
-        (swap_and_cover, "rejected/sifted: row 0: text1 is"),
-        (forget_a_shard, "data/raw/train-00001-of-00003.parquet: is missing in manifest.json"),
-    ],
-    ids=range(12),
-)
+def row(beginning: str, number: int, **values: Any) -> Callable[[Path], None]:
+    """The damage of one row that has other values."""
+    return lambda directory: edited(directory, beginning, lambda rows: rows[number].update(values))
+
+
+def rows(beginning: str, change: Callable[[list[dict[str, Any]]], object]) -> Callable[[Path], None]:
+    """The damage of a file whose rows are others."""
+    return lambda directory: edited(directory, beginning, change)
+
+
+TRAIN, VALIDATION = f"{FINISHED}/train", f"{FINISHED}/validation"
+HIDDEN = [
+    (row(TRAIN, 7, score=0.25), "postprocessed/train: row 7: score is 0.25, the raw rows make 0."),
+    (row(VALIDATION, 0, sentence2="x"), "postprocessed/validation: row 0: sentence2 is 'x', the raw rows make 'Text"),
+    (row(TRAIN, 2, margin=-9.0), "postprocessed/train: row 2: margin is -9.0, the raw rows make "),
+    (rows(TRAIN, lambda r: r.append(r[0])), r"postprocessed/train: has more than the \d+ rows that the raw rows make"),
+    (rows(TRAIN, lambda r: r.pop()), r"postprocessed/train: has \d+ rows, the raw rows make more"),
+    (rows(TRAIN, lambda r: r.reverse()), "postprocessed/train: row 0: sentence1 is "),
+    (row(RAW, 0, text2="x"), r"postprocessed/train: row \d+: sentence2 is '.*', the raw rows make 'x'"),
+    (row(RAW, 5, log_prob=0.0), r"rejected/sifted: row \d+: log_prob is -5.3857.*, the raw rows make 0.0"),
+    (row(RAW, 4, target="0.7"), "train-00001-of-00003.parquet: has rows for the unknown label '0.7'"),
+    (row(REJECTED, -1, reason="identical"), "rejected/sifted: row "),
+    (swap_and_cover, "rejected/sifted: row 0: text1 is"),
+    (forget_a_shard, "data/raw/train-00001-of-00003.parquet: is missing in manifest.json"),
+]
+
+
+@pytest.mark.parametrize(("damage", "said"), HIDDEN, ids=range(len(HIDDEN)))
 def test_a_manifest_that_agrees_with_the_damage_does_not_hide_it(tmp_path, runs, told, damage, said):
     copy = shutil.copytree(runs["sts"], tmp_path / "copy")
     damage(copy)
@@ -262,13 +236,12 @@ def test_a_manifest_that_agrees_with_the_damage_does_not_hide_it(tmp_path, runs,
 
 
 def test_an_edited_class_and_an_edited_triplet_are_found(tmp_path, runs, told):
-    copy = shutil.copytree(runs["nli"], tmp_path / "copy")
-    edited(copy, "data/pair-class-5shot/train", lambda rows: rows[3].update(label=1))
+    copy, other = (shutil.copytree(runs["nli"], tmp_path / name) for name in ("copy", "other"))
+    row("data/pair-class-5shot/train", 3, label=1)(copy)
     code, _, error = told(small_recipe("nli"), "--verify", copy)
     assert code == 1 and "pair-class-5shot/train: row 3: label is 1, the raw rows make" in error
-    copy = shutil.copytree(runs["nli"], tmp_path / "other")
-    edited(copy, "data/triplet-0shot/validation", lambda rows: rows[0].update(positive=rows[0]["negative"]))
-    code, _, error = told(small_recipe("nli"), "--verify", copy)
+    row("data/triplet-0shot/validation", 0, positive="x")(other)
+    code, _, error = told(small_recipe("nli"), "--verify", other)
     assert code == 1 and "triplet-0shot/validation: row 0: positive is" in error
 
 
@@ -285,9 +258,6 @@ def test_another_recipe_s_constants_are_found(runs, told):
     other = small_recipe("sts", postprocess={"smoothing": 0.1})
     code, _, error = told(other, "--verify", runs["sts"])
     assert code == 1 and "postprocessed/train: row 1: score is 0.10000000149011612, the raw rows make 0.05" in error
-
-
-# --- wrong use
 
 
 def test_what_it_cannot_work_on(tmp_path, runs, told):

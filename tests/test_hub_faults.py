@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import STARTED, FaultyHub, Launcher, Running
+from faults import STARTED, TIMEOUT, FaultyHub, Launcher, Running
 from growth import RECIPE_FILE, SMALL, Growth, record
 from huggingface_hub import HfApi
 from local_hub import ask
@@ -84,7 +84,7 @@ class Disturbed:
         started = self.artifacts / "datasets" / STARTED
         started.unlink(missing_ok=True)
         self.step = -1
-        world.faulty.plan(seed=seed, share=share, once=once, slow_seconds=0.05)
+        world.faulty.plan(seed=seed, share=share, once=once, slow_seconds=self.random.choice([0.05, 1.2 * TIMEOUT]))
         running = world.launcher.start("command", "release.run", world.words(self.artifacts))
         code = self._watch(running, started, kill_after)
         world.faulty.plan(share=0.0)
@@ -227,7 +227,7 @@ def test_every_kind_of_request_meets_every_fault(xet, growth, tmp_path):
                 release.check_commits()
                 assert world.end() == end
             world.api.delete_repo(LARGE, **DATASET)
-            publish(world, large, seed=number, share=0.9, once=True, slow_seconds=0.05)
+            publish(world, large, seed=number, share=0.9, once=True, slow_seconds=1.2 * TIMEOUT)
             assert world.end(LARGE) == large_end
             met = world.faulty.injected()
             missing -= {(kind, fault) for kind, fault in missing if met[kind, fault.kind, fault.when]}

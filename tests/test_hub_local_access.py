@@ -230,6 +230,7 @@ def test_bad_requests_are_not_server_errors(local_hub, repo):
         ("POST", f"{api}/commit/main", commit_body(file_line("\ud800", "x")), 400),
         ("POST", f"{api}/commit/main", commit_body(("mystery", {"path": "x"})), 400),
         ("POST", f"{api}/commit/main", commit_body(("lfsFile", {"path": "x", "oid": "../../token"})), 422),
+        ("POST", "/api/repos/create", {"name": "x", "organization": "\ud800"}, 403),
         ("POST", f"{api}/preupload/main", {"files": [{}] * 257}, 413),
         ("POST", f"{api}/preupload/main", b"[" * 100_000, 400),
         ("POST", f"{api}/preupload/main", b"x" * (3 << 20), 413),

@@ -65,6 +65,7 @@ def test_the_demo_model_has_a_licence_its_parts_allow() -> None:
         ),
         (("cc0-1.0", "llama2"), ("llama2",)),
         (("mit", "llama2"), ("mixed",)),
+        (("cc0-1.0", "openai-terms"), ("mixed",)),
         (("llama2", "llama2"), ("llama2",)),
         (("stsb-train", "mit"), ("mixed-non-commercial",)),
         (("stsb-captions-and-headlines", "mit"), ("mixed",)),

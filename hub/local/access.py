@@ -130,10 +130,8 @@ class Signer:
 
     def check(self, method: str, path: str, expires: str, signature: str) -> None:
         """403 unless the address was signed here and is still valid."""
-        if not hmac.compare_digest(self.signature(method, path, expires).encode(), signature.encode()):
-            raise HubError(403, "The signature does not fit this upload address")
-        if int(expires) < time.time():
-            raise HubError(403, "This upload address has expired: ask for a new one")
+        if not self.fits(signature, method, path, expires):
+            raise HubError(403, "The signature does not fit this upload address, or has expired: ask for a new one")
 
     def fits(self, signature: str, purpose: str, subject: str, expires: str) -> bool:
         """Whether the signature was made here and has not expired."""

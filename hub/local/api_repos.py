@@ -30,15 +30,19 @@ def whoami(call: Call) -> Response:
 
 def _named(call: Call, asked: dict) -> tuple[str, str, str]:
     """(kind, namespace, name) of a create or delete request; the actor may write there."""
-    actor = require_actor(call.actor)
-    kind = asked.get("type") or "model"
-    if kind not in KINDS.values():
-        raise HubError(400, f"This local Hub stores models and datasets, not {kind!r}")
+    actor, kind = require_actor(call.actor), _kind(asked)
     namespace = asked.get("organization") or actor.name
     if not isinstance(namespace, str):
         raise HubError(400, "organization must be text")
     require_write(actor, namespace)
     return kind, namespace, check_repo_name(asked.get("name"))
+
+
+def _kind(asked: dict) -> str:
+    kind = asked.get("type") or "model"
+    if kind not in KINDS.values():
+        raise HubError(400, f"This local Hub stores models and datasets, not {kind!r}")
+    return kind
 
 
 def create(call: Call) -> Response:
@@ -74,7 +78,7 @@ def delete(call: Call) -> Response:
 def move(call: Call) -> Response:
     """Rename a repo or give it to another owner; the actor may write to both."""
     asked, actor = call.json(), require_actor(call.actor)
-    kind, (namespace, name) = asked.get("type") or "model", _split_id(asked.get("fromRepo"))
+    kind, (namespace, name) = _kind(asked), _split_id(asked.get("fromRepo"))
     new_namespace, new_name = _split_id(asked.get("toRepo"))
     with call.hub.database.writing() as db:
         repo = find_repo(db, kind, namespace, name)

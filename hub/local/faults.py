@@ -12,7 +12,7 @@ import random
 from collections import Counter
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,8 +22,10 @@ from hub.local.replies import HubError
 from hub.local.routes import match
 
 log = logging.getLogger("hub.local.faults")
-Kind = Literal["429", "429 retry-after", "409", "412", "500", "503", "dropped", "cut", "slow"]
-KINDS: tuple[Kind, ...] = ("429", "429 retry-after", "409", "412", "500", "503", "dropped", "cut", "slow")
+Kind = Literal["429", "429 retry-after", "429 quota", "409", "412", "500", "503", "dropped", "cut", "slow"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+# How the Hub says for how long: a number of seconds, or its rate limit (0 requests left, for 1 second).
+_WAIT = {"retry-after": {"Retry-After": "1"}, "quota": {"RateLimit": '"api";r=0;t=1'}}
 
 
 class Fault(NamedTuple):
@@ -93,8 +95,7 @@ class Faults:
         if fault is None:
             await self._app(scope, receive, send)
         elif fault.kind == "slow":
-            await asyncio.sleep(self._plan.slow_seconds)
-            await self._app(scope, receive, send)
+            await self._late(scope, receive, send)
         elif fault.kind == "cut":
             await self._app(scope, receive, _Cut(send))
         else:
@@ -103,6 +104,19 @@ class Faults:
                 await _drop(send)
             else:
                 await _refusal(fault.kind).response()(scope, receive, send)
+
+    async def _late(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request after a while, even if its client has lost patience and is gone by then."""
+        messages = [await receive()]
+        while messages[-1].get("more_body", False):
+            messages.append(await receive())
+        messages.reverse()
+
+        async def replayed() -> Message:
+            return messages.pop() if messages else await receive()
+
+        await asyncio.sleep(self._plan.slow_seconds)
+        await self._app(scope, replayed, send)
 
     def _draw(self, request: str) -> Fault | None:
         """The fault this request meets, or None."""
@@ -139,8 +153,8 @@ class _Cut:
 
 
 def _refusal(kind: str) -> HubError:
-    status, _, retry_after = kind.partition(" ")
-    return HubError(int(status), f"Fault on purpose: {kind}", headers={"Retry-After": "1"} if retry_after else None)
+    status, _, wait = kind.partition(" ")
+    return HubError(int(status), f"Fault on purpose: {kind}", headers=_WAIT.get(wait))
 
 
 async def _lost(message: Message) -> None:

@@ -22,10 +22,11 @@ class HubError(Exception):
     def response(self) -> Response:
         """The HTTP answer; header values are one latin-1 line, or the client could not read them."""
         line = " ".join(self.message.split())[:500].encode("latin-1", "replace").decode("latin-1")
+        message = self.message.encode(errors="replace").decode()  # JSON may hold halves of characters
         headers = {**self.headers, "X-Error-Message": line}
         if self.code:
             headers["X-Error-Code"] = self.code
-        return JSONResponse({"error": self.message, **self.fields}, status_code=self.status, headers=headers)
+        return JSONResponse({"error": message, **self.fields}, status_code=self.status, headers=headers)
 
 
 def unauthorized() -> HubError:
