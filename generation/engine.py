@@ -64,7 +64,7 @@ class Engine:
 
     def describe(self) -> dict[str, Any]:
         """Facts for the manifest."""
-        return {"parameters": self.model.num_parameters()}
+        return {"parameters": getattr(self.model, "parameters_as_published", self.model.num_parameters())}
 
     def count_tokens(self, text: str) -> int:
         """How many tokens the model's tokenizer makes of ``text``, without special tokens."""

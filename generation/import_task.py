@@ -189,7 +189,7 @@ def main(
     Example:
 
       python -m generation.import_task sts-x2.json --out recipes/datasets/my-sts.yaml --license cc-by-sa-4.0
-      --source x1.txt --source-license CC0 --model artifacts/lm --model-license mit --set decoding.samples=1
+      --source x1.txt --source-license cc0-1.0 --model artifacts/lm --model-license mit --set decoding.samples=1
     """
     if form is not None and form not in FORMS:
         raise InputError("--form", f"{form!r} is no form", allowed=", ".join(FORMS))

@@ -42,6 +42,7 @@ def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
         message = f"cannot be loaded as a causal language model: {_first_line(error)}"
         raise InputError(where, message, hint=hint) from error
     _check(tokenizer, model, where)
+    model.parameters_as_published = model.num_parameters()  # packing takes weights out of what torch counts
     pack(model)
     return model, tokenizer
 

@@ -25,7 +25,7 @@ from hub.local.faults import request_kind
 from hub.local.process import LocalHub
 from hub.run_dir import read_manifest
 
-WAITS, LONGEST_WAIT = 0.01, 0.05  # of every wait in a publishing process: what is left, and seconds at most
+WAITS, LONGEST_WAIT = 0.01, 0.03  # of every wait in a publishing process: what is left, and seconds at most
 TIMEOUT = 0.5  # seconds that it waits for an answer
 STARTED = "generator-started"  # a file beside the run directories
 PRELOADED = ("datasets.packaged_modules.parquet.parquet", "release.run")

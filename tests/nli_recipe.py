@@ -15,7 +15,7 @@ def nli_recipe(labels: list[dict[str, Any]], **changes: Any) -> DatasetRecipe:
             "form": "nli",
             "pretty_name": "Few",
             "license": "cc0-1.0",
-            "source": {"kind": "file", "path": "x1.txt", "description": "sentences", "license": "CC0"},
+            "source": {"kind": "file", "path": "x1.txt", "description": "sentences", "license": "cc0-1.0"},
             "model": {"path": "lm", "license": "mit"},
             "labels": labels,
             **changes,

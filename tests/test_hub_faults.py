@@ -223,11 +223,11 @@ def test_every_kind_of_request_meets_every_fault(xet, growth, tmp_path):
             if any(asked[kind] == grown[kind] for kind, _ in missing):  # only a growing run sends such requests
                 world.api.delete_repo(REPO, **DATASET)
                 release = Disturbed(world, tmp_path / str(number), random.Random(number))
-                assert release.run(share=0.9, kill_after=None, once=True) == 0
+                assert release.run(share=1.0, kill_after=None, once=True) == 0
                 release.check_commits()
                 assert world.end() == end
             world.api.delete_repo(LARGE, **DATASET)
-            publish(world, large, seed=number, share=0.9, once=True, slow_seconds=1.2 * TIMEOUT)
+            publish(world, large, seed=number, share=1.0, once=True, slow_seconds=1.2 * TIMEOUT)
             assert world.end(LARGE) == large_end
             met = world.faulty.injected()
             missing -= {(kind, fault) for kind, fault in missing if met[kind, fault.kind, fault.when]}

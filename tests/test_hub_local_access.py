@@ -265,6 +265,8 @@ def test_card_checks(hub_api, local_hub, repo):
     bomb = "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(9))
     for content, status in (
         ("---\nlicense: mit\n---\n", 200),
+        ("---\nlicense: [cc-by-4.0, openrail++]\n---\n", 200),
+        ("---\nlicense: cc-by\n---\n", 400),
         ("# no front matter\n", 200),
         ("---\nlanguage: [en, no]\n---\n", 400),  # YAML takes 'no' for false
         ("---\n: : :\n\tx\n---\n", 400),

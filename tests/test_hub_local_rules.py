@@ -2,8 +2,10 @@
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
+import yaml
 
 from hub.local import cards
 from hub.local.access import VALID_SECONDS, Signer
@@ -113,3 +115,8 @@ def test_metadata_becomes_json():
     assert cards.read_metadata("body\n---\na: b\n---\n") is None and cards.read_metadata("---\n---\n") is None
     with pytest.raises(cards.CardProblem):
         cards.read_metadata("---\n- a\n---\n")
+
+
+def test_the_licences_that_our_cards_name_are_known():
+    known = yaml.safe_load(Path("model_cards/licences.yaml").read_text(encoding="utf-8"))
+    assert {name for name, licence in known.items() if licence.get("hub")} <= set(cards.LICENCES)
