@@ -50,7 +50,7 @@ def _score_table(directory: Path) -> list[str]:
 
 def _usage(dataset: str, model: str, org: str, endpoint: str) -> list[str]:
     return [
-        f"  export HF_ENDPOINT={endpoint} HF_HUB_DISABLE_XET=1 HF_HOME=$(mktemp -d)",
+        f"  export HF_ENDPOINT={endpoint} HF_HOME=$(mktemp -d)",
         "  python",
         "  from datasets import load_dataset; from sentence_transformers import SentenceTransformer",
         f'  pairs = load_dataset("{org}/{dataset}")',

@@ -15,7 +15,7 @@ _MAX_VALUES = 200_000  # a few lines of YAML aliases can stand for billions of v
 _MAX_BYTES = 4 << 20
 _TEXTS = ("language", "license", "datasets", "base_model", "metrics")
 _LISTS = ("tags", "task_categories", "task_ids", "size_categories", "configs", "model-index")
-# The identifiers of https://huggingface.co/docs/hub/repositories-licenses; anything else is "other" with a license_name.
+# https://huggingface.co/docs/hub/repositories-licenses: whatever is not in this list is "other", with a license_name.
 LICENCES = """
 apache-2.0 mit openrail bigscience-openrail-m creativeml-openrail-m bigscience-bloom-rail-1.0 bigcode-openrail-m afl-3.0
 artistic-2.0 bsl-1.0 bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear c-uda cc cc0-1.0 cc-by-2.0 cc-by-2.5 cc-by-3.0
