@@ -15,6 +15,12 @@ import typer
 from hub.errors import StsDinoError
 
 INTERRUPTED = 130  # exit code
+_INTERRUPTED_WORDS = "interrupted; run the same command again to go on"
+_NO_SPACE = "no space left on the disk; free some and run the same command again"
+_NO_ENTRY = "cannot be written or read here; choose another folder, or change its permissions"
+_DISK = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _NO_SPACE) | dict.fromkeys(
+    (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR), _NO_ENTRY
+)
 RecipeArgument = Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe file, e.g. recipes/demo/....yaml")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Run directory [default: artifacts/KIND/NAME]")]
 LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Use only the first N inputs")]
@@ -57,11 +63,14 @@ def run(app: Callable[[], object]) -> None:
         say(f"error: {error}")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        say("interrupted; run the same command again to go on")
+        say(_INTERRUPTED_WORDS)
         sys.exit(INTERRUPTED)
+    except SystemExit as end:  # typer turns Ctrl-C into an exit without a word
+        if end.code == INTERRUPTED:
+            say(_INTERRUPTED_WORDS)
+        raise
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in _DISK:
             raise
-        place = error.filename or Path.cwd()
-        say(f"error: {place}: no space left on the disk; free some and run the same command again")
+        say(f"error: {error.filename or Path.cwd()}: {_DISK[error.errno]}")
         sys.exit(1)

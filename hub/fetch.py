@@ -14,6 +14,8 @@ from hub.repository import Repository, unwrapped
 from hub.run_dir import RECIPE, Manifest
 from hub.shards import sha256_file, write_text
 
+_REPAIR = "repair the repository, or start again without it: --fresh"
+
 
 def is_run_of(manifest: Manifest, recipe: DatasetRecipe | ModelRecipe) -> bool:
     """Whether a published manifest is of this very recipe; that its inputs are as before, the run itself checks."""
@@ -21,13 +23,16 @@ def is_run_of(manifest: Manifest, recipe: DatasetRecipe | ModelRecipe) -> bool:
 
 
 def fetch(repository: Repository, remote: Remote, manifest: Manifest, recipe: DatasetRecipe, directory: Path) -> None:
-    """Make ``directory`` the run directory of a published manifest: its files first, the manifest last.
+    """Make ``directory``, empty or absent, the run directory of a published manifest, all at once.
 
     Killed, it goes on from the files that came whole. Raises RunError when a file is not the one the manifest names.
     """
+    missing = [file.path for file in manifest.files if file.path not in remote.files]
+    if missing:
+        raise RunError(f"{repository.repo_id}: {missing[0]}", "is named by the manifest and not there", hint=_REPAIR)
     cli.say(f"{directory}: going on from {repository.repo_id} ({len(manifest.files)} files)")
     staging = directory.with_name(f"{directory.name}.fetching")
-    with unwrapped():
+    with unwrapped(staging):
         snapshot_download(
             repository.repo_id,
             repo_type=repository.kind,
@@ -42,15 +47,17 @@ def fetch(repository: Repository, remote: Remote, manifest: Manifest, recipe: Da
         if not path.is_file():  # the client gives what is there when the Hub does not answer: this passes
             raise ConnectionError(f"{file.path} did not come")
         if sha256_file(path) != file.sha256:
+            path.unlink()  # the client would keep it, should the repository be repaired
             raise RunError(
                 f"{repository.repo_id}: {file.path}",
                 "is not the file that the repository's manifest names",
-                hint="repair the repository, or start again without it: --fresh",
+                hint=_REPAIR,
             )
-    directory.mkdir(parents=True, exist_ok=True)
-    for file in manifest.files:
-        (directory / file.path).parent.mkdir(parents=True, exist_ok=True)
-        (staging / file.path).replace(directory / file.path)
-    write_text(directory / RECIPE, resolved(recipe))
-    run_dir.write_manifest(directory, manifest)
-    shutil.rmtree(staging)
+    shutil.rmtree(staging / ".cache", ignore_errors=True)  # the client's notes
+    named = {staging / file.path for file in manifest.files}
+    for path in staging.rglob("*"):  # an earlier start may have fetched another state
+        if path.is_file() and path not in named:
+            path.unlink()
+    write_text(staging / RECIPE, resolved(recipe))
+    run_dir.write_manifest(staging, manifest)
+    staging.replace(directory)

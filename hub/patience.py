@@ -107,19 +107,19 @@ def _clock(seconds: float) -> str:
     return f"{minutes}:{rest:02d}"
 
 
-def use_patient_client() -> None:
-    """Give the client library of this process a time limit, and let a 429 through to ``Patience`` at once."""
+def use_patient_client(patience: Patience) -> None:
+    """Give the client library of this process a time limit, let a 429 through at once, and tell of every answer."""
+
+    def heard(response: httpx2.Response) -> None:
+        patience.reached = True
+        if response.status_code == 429:
+            response.read()
+            hf_raise_for_status(response)
 
     def client() -> httpx2.Client:
         made = default_client_factory()
         made.timeout = TIMEOUT
-        made.event_hooks = {**made.event_hooks, "response": [*made.event_hooks["response"], _raise_when_limited]}
+        made.event_hooks = {**made.event_hooks, "response": [*made.event_hooks["response"], heard]}
         return made
 
     set_client_factory(client)
-
-
-def _raise_when_limited(response: httpx2.Response) -> None:
-    if response.status_code == 429:
-        response.read()
-        hf_raise_for_status(response)

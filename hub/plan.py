@@ -14,8 +14,8 @@ from huggingface_hub.hf_api import RepoFile
 from hub.run_dir import MANIFEST, RECIPE, Manifest
 from hub.shards import sha256_file
 
-CARD = "README.md"
-BESIDE = (CARD, RECIPE, MANIFEST, "results.json", ".eval_results/*.yaml", "assets/*.png")  # published, not in manifest
+CARD, RESULTS = "README.md", "results.json"
+BESIDE = (CARD, RECIPE, MANIFEST, RESULTS, ".eval_results/*.yaml", "assets/*.png")  # published, not in manifest
 KEPT = (".gitattributes",)  # the Hub's own
 DIFF_LINES = 40
 

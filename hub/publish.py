@@ -5,7 +5,6 @@ with its version. Files the Hub has already are not sent; files that are not par
 in the same commit. Old versions of ``datasets`` find a loading script on the branch ``script``, next to the same files.
 """
 
-import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,16 +14,16 @@ from hub import run_dir
 from hub.card_stamp import facts_digest, read_stamp
 from hub.errors import InputError, RunError
 from hub.patience import Patience
-from hub.plan import BESIDE, CARD, DIFF_LINES, Changes, Content, Plan, Remote, Snapshot, compare, strangers, text_diff
+from hub.plan import BESIDE, CARD, RESULTS, Changes, Content, Plan, Remote, Snapshot, compare
 from hub.recipe import DatasetRecipe, ModelRecipe
 from hub.recipe_file import fingerprint, load_recipe
 from hub.repository import MAIN, Repository
 from hub.run_dir import MANIFEST, RECIPE, Manifest
 from hub.schema import config_features
 from hub.shards import parquet_schema, same_schema
+from hub.standing import Edits, check_place, edits_since, remote_manifest
 
 SCRIPT, NEXT = "script", "next"  # branches: for old versions of datasets; of a new version while it grows
-CARDS_READ = 50  # commits looked through, at most, for the card as it was before a person edited it
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ class Release:
 
     def check_card(self) -> None:
         """Raise InputError unless the card was written for this repository from this manifest and these results."""
-        card, results = self.directory / CARD, self.directory / "results.json"
+        card, results = self.directory / CARD, self.directory / RESULTS
         hint = f"run: python -m model_cards.render {self.directory} --repo-id {self.repository.repo_id}"
         if not card.is_file():
             raise InputError(card, "no card", hint=hint)
@@ -117,7 +116,7 @@ class Release:
             raise InputError(card, "was edited by hand: prose belongs into model_cards/sections", hint=hint)
         facts = (self.directory / MANIFEST).read_bytes(), results.read_bytes() if results.is_file() else None
         if stamp.facts != facts_digest(*facts):
-            raise InputError(card, f"was written from other facts than {MANIFEST} and results.json hold now", hint=hint)
+            raise InputError(card, f"was written from other facts than {MANIFEST} and {RESULTS} hold now", hint=hint)
         if stamp.repo_id != self.repository.repo_id:
             raise InputError(card, f"is that of {stamp.repo_id}, not of {self.repository.repo_id}", hint=hint)
 
@@ -142,14 +141,20 @@ class Release:
             self.repository.set_tag(plan.tag, sha)
         if self.options.script is not None:
             self._renew_script(sha)
-        self.repository.drop_branch(NEXT)
+        self._drop_next(sha)
         return self._first
 
     def plan(self) -> Plan:
-        """What ``attempt`` would do now. Raises RunError when the tag exists and marks other bytes."""
+        """What ``attempt`` would do now.
+
+        Raises RunError when the tag exists and marks other bytes, or when main holds an unfinished run of another
+        recipe or a later version (but for ``force``).
+        """
+        if self.options.private:
+            self.repository.require_private()
         remote = self.repository.branch()
         changes = compare(self.snapshot, remote)
-        edits, diff = edits_since(self.repository, remote, self.snapshot)
+        edits, diff = self._look_at(remote) if remote else ({}, ())
         return Plan(
             self.repository.repo_id,
             self.manifest.kind,
@@ -161,6 +166,15 @@ class Release:
             diff,
             sum(self.snapshot[path].size for path in (*changes.added, *changes.replaced)),
         )
+
+    def _look_at(self, remote: Remote) -> tuple[Edits, tuple[str, ...]]:
+        there = remote_manifest(self.repository, remote)
+        if not self.options.force and not self._is_ours(there):
+            check_place(self.repository, MAIN, there, self.manifest.version)
+        return edits_since(self.repository, remote, there, self.snapshot)
+
+    def _is_ours(self, manifest: Manifest | None) -> bool:
+        return manifest is not None and manifest.fingerprint == self.manifest.fingerprint
 
     def _missing_tag(self, remote: Remote | None, changes: Changes) -> str | None:
         tagged = self.repository.tags().get(self.tag) if remote else None
@@ -198,56 +212,13 @@ class Release:
             message = f"{self.manifest.name} {self.tag}: loading script"
             self.repository.commit(there, SCRIPT, changes, snapshot, message)
 
-
-def edits_since(
-    repository: Repository, remote: Remote | None, snapshot: Snapshot
-) -> tuple[dict[str, str], tuple[str, ...]]:
-    """What a person changed on the branch since it was last published: path → what, and a diff of the card."""
-    if remote is None:
-        return {}, ()
-    manifest = remote_manifest(repository, remote)
-    edits = strangers(remote, manifest) | _changed_small_files(repository, remote, manifest, snapshot)
-    if CARD not in remote.files or (CARD in snapshot and snapshot[CARD].equals(remote.files[CARD])):
-        return edits, ()
-    card = (repository.read(remote, CARD) or b"").decode("utf-8", "replace")
-    if read_stamp(card) is not None:
-        return edits, ()
-    published = _last_published_card(repository, remote)
-    lines = text_diff(published, card, CARD) if published is not None else card.splitlines()[:DIFF_LINES]
-    return {**edits, CARD: "edited by hand"}, tuple(lines)
-
-
-def _last_published_card(repository: Repository, remote: Remote) -> str | None:
-    """The newest card of the branch's history that is as it was stamped; None when there is none."""
-    for sha in repository.commits(remote.sha)[:CARDS_READ]:
-        content = repository.read(Remote(sha, {}), CARD)
-        card = content.decode("utf-8", "replace") if content is not None else ""
-        if read_stamp(card) is not None:
-            return card
-    return None
-
-
-def _changed_small_files(
-    repository: Repository, remote: Remote, manifest: Manifest | None, snapshot: Snapshot
-) -> dict[str, str]:
-    """Files kept by git id, which a manifest's SHA-256 does not tell: those that would be replaced are read."""
-    found = {}
-    for file in manifest.files if manifest else ():
-        entry = remote.files.get(file.path)
-        if entry is None or entry.lfs is not None or (file.path in snapshot and snapshot[file.path].equals(entry)):
-            continue
-        if hashlib.sha256(repository.read(remote, file.path) or b"").hexdigest() != file.sha256:
-            found[file.path] = "changed by hand"
-    return found
-
-
-def remote_manifest(repository: Repository, remote: Remote) -> Manifest | None:
-    """The manifest of a branch; None when it has none that can be read."""
-    content = repository.read(remote, MANIFEST) if MANIFEST in remote.files else None
-    try:
-        return Manifest.model_validate_json(content) if content is not None else None
-    except ValueError:
-        return None
+    def _drop_next(self, sha: str) -> None:
+        """Remove the branch ``next``: this run grew there, or nothing did. Another version may still grow there."""
+        ahead = self.repository.branch(NEXT)
+        if ahead is None:
+            return
+        if self._is_ours(remote_manifest(self.repository, ahead)) or ahead.sha in self.repository.commits(sha):
+            self.repository.drop_branch(NEXT)
 
 
 def _required(remote: Remote | None) -> Remote:

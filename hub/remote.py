@@ -36,7 +36,7 @@ def hub_errors(what: str) -> Iterator[None]:
     """Turn client exceptions into RunError (InputError for a malformed name). ``what``: e.g. "publish org/name"."""
     try:
         yield
-    except (HfHubHTTPError, httpx2.HTTPError, OfflineModeIsEnabled, LocalTokenNotFoundError) as error:
+    except (HfHubHTTPError, httpx2.HTTPError, ConnectionError, OfflineModeIsEnabled, LocalTokenNotFoundError) as error:
         raise translated(what, error) from None  # the cause holds request headers
     except HFValidationError as error:
         raise InputError(what, str(error).splitlines()[0]) from None

@@ -4,12 +4,14 @@ Every method is one or a few requests of the official client, and raises the cli
 decides which of them pass, ``hub.remote`` words the others.
 """
 
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants
 from huggingface_hub.errors import (
     EntryNotFoundError,
     HfHubHTTPError,
@@ -69,8 +71,28 @@ class Repository:
         return [commit.created_at for commit in commits[:-1]]
 
     def create(self, private: bool) -> None:
-        """Make the repository; one that is there is refused by the Hub (409) and found by the next plan."""
-        self.api.create_repo(self.repo_id, repo_type=self.kind, private=private)
+        """Make the repository; one that another process just made is refused (409) and found by the next plan.
+
+        Raises RunError when it is there and this token cannot see it: no next plan would find it.
+        """
+        try:
+            self.api.create_repo(self.repo_id, repo_type=self.kind, private=private)
+        except HfHubHTTPError as error:
+            taken = error.response.status_code == 409 and "already" in str(error)
+            if taken and not self.api.repo_exists(self.repo_id, repo_type=self.kind):
+                hint = "use a token with access to it, or another name in the recipe"
+                raise RunError(self.repo_id, "exists, but this token cannot see it", hint=hint) from None
+            raise
+
+    def require_private(self) -> None:
+        """Raise RunError when the repository is there and everybody can read it."""
+        try:
+            private = self.api.repo_info(self.repo_id, repo_type=self.kind).private
+        except RepositoryNotFoundError:
+            return
+        if not private:
+            hint = "make it private on its settings page, or leave --private out"
+            raise RunError(self.repo_id, "is there already, and public", hint=hint)
 
     def commit(self, remote: Remote, branch: str, changes: Changes, snapshot: Snapshot, message: str) -> str:
         """One atomic commit on ``remote``'s commit, or none at all when the branch has moved since (412). Its id."""
@@ -104,11 +126,12 @@ class Repository:
 
 
 @contextmanager
-def unwrapped() -> Iterator[None]:
+def unwrapped(place: object = constants.HF_HOME) -> Iterator[None]:
     """The Hub's answer, or what broke the line, where the client hides it in another error.
 
     A download that fails is told as "not in the local cache", which reads as "there is no such file"; an upload that
-    fails as a RuntimeError.
+    fails as a RuntimeError. What is wrong with a disk of ours becomes a RunError: the client may not say which it
+    is, nor, of Xet's cache, in a form that a program can read.
     """
     try:
         yield
@@ -116,6 +139,13 @@ def unwrapped() -> Iterator[None]:
         if isinstance(error.__cause__, Exception):
             raise error.__cause__ from None
         raise
+    except OSError as error:
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        code = int(found[1]) if found else error.errno
+        if code is None or isinstance(error, (ConnectionError, TimeoutError)):
+            raise
+        hint = "make room, or choose another folder (HF_HOME, --artifacts), and run it again: nothing is lost"
+        raise RunError(error.filename or place, os.strerror(code), hint=hint) from None
 
 
 @contextmanager

@@ -4,12 +4,13 @@ Nothing of another person is taken away silently: not a file, not an edit, not a
 """
 
 import hashlib
+import re
 
 from hub.card_stamp import facts_digest, read_stamp
 from hub.errors import RunError
-from hub.plan import CARD, DIFF_LINES, Remote, Snapshot, strangers, text_diff
+from hub.plan import CARD, DIFF_LINES, RESULTS, Remote, Snapshot, strangers, text_diff
 from hub.repository import Repository
-from hub.run_dir import MANIFEST, RESULTS, Manifest
+from hub.run_dir import MANIFEST, Manifest
 
 CARDS_READ = 50  # commits looked through, at most, for the card as it was before a person edited it
 Edits = dict[str, str]  # path → what a person did to it
@@ -36,7 +37,7 @@ def check_place(repository: Repository, branch: str, there: Manifest | None, ver
 
 
 def _number(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))
+    return tuple(int(part) for part in re.findall(r"[0-9]+", version))
 
 
 def edits_since(
@@ -55,8 +56,9 @@ def edits_since(
         published = _last_published_card(repository, remote)
         lines = text_diff(published, card, CARD) if published is not None else card.splitlines()[:DIFF_LINES]
         return {**edits, CARD: "edited by hand"}, tuple(lines)
-    if stamp.facts != facts_digest(repository.read(remote, MANIFEST) or b"", repository.read(remote, RESULTS)):
-        edits[MANIFEST] = f"{MANIFEST} or {RESULTS} changed by hand: the card was written from others"
+    results = repository.read(remote, RESULTS) if RESULTS in remote.files else None
+    if stamp.facts != facts_digest(repository.read(remote, MANIFEST) or b"", results):
+        edits[MANIFEST] = "this or results.json was changed by hand: the card was written from others"
     return edits, ()
 
 
@@ -70,7 +72,9 @@ def _last_published_card(repository: Repository, remote: Remote) -> str | None:
     return None
 
 
-def _changed_small_files(repository: Repository, remote: Remote, manifest: Manifest | None, snapshot: Snapshot) -> Edits:
+def _changed_small_files(
+    repository: Repository, remote: Remote, manifest: Manifest | None, snapshot: Snapshot
+) -> Edits:
     """Files kept by git id, which a manifest's SHA-256 does not tell: those that would be replaced are read."""
     found = {}
     for file in manifest.files if manifest else ():

@@ -3,9 +3,6 @@
 The generator knows nothing of it. It writes shards and then names them in manifest.json; this reads the manifest, and a
 manifest is a whole state of the dataset: the files it names are there and never change. The release at the end is
 ``hub.publish``, on the same repository.
-
-A growing version lives on ``main``. Where ``main`` holds a finished version, people load that: then the new one grows
-on the branch ``next``, and the release brings it to ``main`` in one commit that sends no shard again.
 """
 
 import time
@@ -17,69 +14,15 @@ from pathlib import Path
 from hub import cli
 from hub.budget import CommitBudget, now
 from hub.errors import RunError
-from hub.fetch import is_run_of
 from hub.plan import Content, Remote, Snapshot, compare
-from hub.publish import NEXT, Options, edits_since, remote_manifest
-from hub.recipe import DatasetRecipe
+from hub.publish import Options
 from hub.repository import MAIN, Repository
 from hub.run_dir import MANIFEST, RECIPE, Manifest, manifest_text, read_manifest
+from hub.standing import remote_manifest
+from release.claim import check_edits
 
 POLL_SECONDS = 1.0
 Render = Callable[[Manifest, datetime], dict[str, bytes]]
-
-
-@dataclass(frozen=True)
-class Claim:
-    """Where a run may grow: the branch, and what is published of this very run (None: nothing yet)."""
-
-    branch: str
-    remote: Remote | None = None
-    manifest: Manifest | None = None
-
-
-def claim(repository: Repository, recipe: DatasetRecipe, force: bool) -> Claim:
-    """The branch for a run of ``recipe``.
-
-    Raises RunError when another unfinished run or something that is not ours lies there, unless ``force``.
-    """
-    main = repository.branch(MAIN)
-    found = _standing(repository, main, recipe, force, MAIN)
-    if found is not None:
-        return found
-    ahead = repository.branch(NEXT)
-    return _standing(repository, ahead, recipe, force, NEXT) or Claim(NEXT)
-
-
-def _standing(
-    repository: Repository, remote: Remote | None, recipe: DatasetRecipe, force: bool, branch: str
-) -> Claim | None:
-    """The claim to a branch; None when it holds a finished version of something else."""
-    if remote is None:
-        return Claim(branch)
-    if not force:
-        check_edits(repository, remote, {}, branch)
-    manifest = remote_manifest(repository, remote)
-    if manifest is not None and is_run_of(manifest, recipe):
-        return Claim(branch, remote, manifest)
-    if manifest is not None and manifest.complete:
-        return None
-    if manifest is not None and not force:
-        raise RunError(
-            f"{repository.repo_id}: branch {branch}",
-            f"holds an unfinished run of another recipe ({manifest.name} v{manifest.version})",
-            hint="finish that one, or use --force to replace it",
-        )
-    return Claim(branch)
-
-
-def check_edits(repository: Repository, remote: Remote, snapshot: Snapshot, branch: str) -> None:
-    """Raise RunError when a person changed the branch since it was published: what, and the card's diff."""
-    edits, diff = edits_since(repository, remote, snapshot)
-    if edits:
-        said = "; ".join(f"{path}: {what}" for path, what in edits.items())
-        lines = "".join(f"\n    {line}" for line in diff)
-        hint = "look at it, then use --force to replace it"
-        raise RunError(f"{repository.repo_id}: {branch}", f"was changed by hand ({said}){lines}", hint=hint)
 
 
 @dataclass
@@ -162,8 +105,8 @@ class Growth:
         """Raise RunError when a person or another process put something there that this commit would take away."""
         if self.options.force:
             return
-        check_edits(self.repository, remote, snapshot, self.branch)
         there = remote_manifest(self.repository, remote)
+        check_edits(self.repository, remote, there, snapshot, self.branch)
         if there is not None and there.fingerprint == manifest.fingerprint:
             ahead = {file.path for file in there.files} - {file.path for file in manifest.files}
             if ahead:

@@ -12,7 +12,7 @@ from huggingface_hub import HfApi
 
 from hub import cli
 from hub.errors import InputError
-from hub.patience import use_patient_client
+from hub.patience import Patience, use_patient_client
 from hub.publish import Options, publish
 from hub.recipe import DatasetRecipe
 from hub.recipe_file import load_recipe
@@ -41,9 +41,10 @@ def main(
 
       python -m release.publish artifacts/datasets/sts-dino-x2 --org my-org --yes
     """
-    use_patient_client()
+    patience = Patience()
+    use_patient_client(patience)
     with hub_errors(f"publish {directory}"):
-        print(publish(HfApi(), directory, org, yes, Options(private, force, loading_script(directory))))
+        print(publish(HfApi(), directory, org, yes, Options(private, force, loading_script(directory), patience)))
 
 
 def loading_script(directory: Path) -> str | None:

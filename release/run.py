@@ -5,7 +5,6 @@ atomic commit and its version's tag. Folders stand for all recipes in them, data
 What is done already is not done again, so the same command goes on after any interruption, on an empty disk too.
 """
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +15,7 @@ from huggingface_hub.utils import disable_progress_bars
 
 from hub import cli, run_dir
 from hub.budget import PER_HOUR
-from hub.errors import InputError, RunError, StsDinoError
+from hub.errors import InputError, StsDinoError
 from hub.fetch import fetch
 from hub.patience import Patience, use_patient_client
 from hub.plan import Plan
@@ -27,11 +26,10 @@ from hub.remote import hub_errors
 from hub.repository import Repository
 from model_cards import licences
 from model_cards.render import render, write
-from release.growth import Claim, Growth, claim
+from release.claim import Claim, check_pins, check_run, claim, namespace
+from release.growth import Growth
 from release.publish import loading_script
 from release.stages import Stage, run_stage
-
-PIN = re.compile(r"v\d+\.\d+\.\d+|[0-9a-f]{40}")  # a tag or a commit: a branch moves
 
 app = cli.new_app(__doc__)
 
@@ -50,11 +48,20 @@ class Job:
     limit: int | None
     settings: tuple[str, ...]
 
+    def changed(self, limit_key: str) -> list[str]:
+        """The recipe's keys that the command line sets."""
+        return [*self.settings, *([f"{limit_key}={self.limit}"] if self.limit is not None else [])]
+
     @property
     def overrides(self) -> list[str]:
-        """The stage's own options."""
+        """The stage's own options for the same."""
         limit = ["--limit", str(self.limit)] if self.limit is not None else []
-        return [*limit, *(word for setting in self.settings for word in ("--set", setting))]
+        return [*limit, *self.set_options]
+
+    @property
+    def set_options(self) -> list[str]:
+        """Those of a stage that takes every setting but a limit of its own."""
+        return [word for setting in self.settings for word in ("--set", setting)]
 
 
 @app.command()
@@ -87,12 +94,12 @@ def main(
 
       python -m release.run recipes/datasets/sts-dino-x2.yaml --org my-org --again --yes
     """
-    use_patient_client()
+    patience = Patience()
+    use_patient_client(patience)
     disable_progress_bars()  # the stages have theirs
     paths = expanded(recipes)
     if len(paths) > 1 and (limit is not None or settings):
         raise InputError("--limit and --set", f"are of one recipe, but {len(paths)} are given", hint="give one recipe")
-    patience = Patience()
     with hub_errors("ask who the token belongs to"):
         owner = namespace(HfApi(), org, yes, patience)
     options = Options(private, force, patience=patience)
@@ -116,54 +123,39 @@ def _is_model(path: Path) -> bool:
     return bool(kind == "model")
 
 
-def namespace(api: HfApi, org: str | None, yes: bool, patience: Patience) -> str:
-    """Where to publish. Before anything is made, raises RunError when the token may not write there."""
-    if org is not None and not yes:
-        return org
-    user = patience.until_done("ask who the token belongs to", api.whoami)
-    role = user.get("auth", {}).get("accessToken", {}).get("role")
-    if yes and role == "read":
-        raise RunError(f"{api.endpoint}", "the token may only read", hint="use a token with the role write")
-    names = [str(user["name"]), *(str(item["name"]) for item in user.get("orgs", ()))]
-    if org is not None and org.lower() not in (name.lower() for name in names):
-        raise InputError(
-            f"--org {org}", "is not the token's user nor one of its organisations", allowed=", ".join(names)
-        )
-    return org or names[0]
-
-
 def release(path: Path, job: Job) -> Plan:
     """Make what is missing of a recipe's artefact and publish it; without ``yes`` only plan the publication."""
-    overrides = [*job.settings, *([f"source.limit={job.limit}"] if job.limit is not None else [])]
     if _is_model(path):
-        recipe = load_recipe(path, ModelRecipe, list(job.settings))
+        recipe = load_recipe(path, ModelRecipe, job.changed("limit"))
         directory = job.artifacts / "models" / recipe.name
         check_pins(path, recipe)
+        check_run(directory, recipe)
         if not job.again:
-            make_model(path, directory, job)
+            make_model(path, recipe, directory, job)
         return _publish(directory, recipe, job)
-    dataset = load_recipe(path, DatasetRecipe, overrides)
+    dataset = load_recipe(path, DatasetRecipe, job.changed("source.limit"))
     directory = job.artifacts / "datasets" / dataset.name
+    check_run(directory, dataset)
     if not job.again:
         make_dataset(path, dataset, directory, job)
     return _publish(directory, dataset, job)
 
 
-def check_pins(path: Path, recipe: ModelRecipe) -> None:
-    """Raise InputError when a dataset is pinned by something that moves, such as a branch."""
-    for index, item in enumerate(recipe.datasets):
-        if item.repo_id is not None and not PIN.fullmatch(item.revision or ""):
-            raise InputError(
-                f"{path}:datasets.{index}.revision",
-                f"{item.revision!r} can move: a released model names what it was trained on",
-                allowed="a tag such as v1.0.0, or a commit of 40 digits",
-            )
-
-
-def make_model(path: Path, directory: Path, job: Job) -> None:
-    """Train and score."""
+def make_model(path: Path, recipe: ModelRecipe, directory: Path, job: Job) -> None:
+    """Train and score; with ``yes``, only what may be published."""
+    if job.yes:
+        look(Repository(HfApi(), f"{job.org}/{recipe.name}", "model"), recipe, job)
     run_stage("training.run", str(path), "--out", str(directory), *job.overrides)
-    run_stage("eval.run", str(path), "--model", str(directory))
+    run_stage("eval.run", str(path), "--model", str(directory), *job.set_options)
+
+
+def look(repository: Repository, recipe: DatasetRecipe | ModelRecipe, job: Job) -> Claim:
+    """Where to publish; raises RunError when the release would be refused."""
+    patience = job.options.patience
+    with hub_errors(f"publish {repository.repo_id}"):
+        if job.options.private:
+            patience.until_done("look at the Hub", repository.require_private)
+        return patience.until_done("look at the Hub", lambda: claim(repository, recipe, job.options.force))
 
 
 def make_dataset(path: Path, recipe: DatasetRecipe, directory: Path, job: Job) -> None:
@@ -174,17 +166,25 @@ def make_dataset(path: Path, recipe: DatasetRecipe, directory: Path, job: Job) -
         run_stage(*words)
         return
     repository = Repository(HfApi(), f"{job.org}/{recipe.name}", "dataset")
-    with hub_errors(f"publish {repository.repo_id}"):
-        place = job.options.patience.until_done("look at the Hub", lambda: claim(repository, recipe, job.options.force))
-        if not job.fresh:
+    place = look(repository, recipe, job)
+    if not job.fresh:
+        with hub_errors(f"fetch {repository.repo_id}"):
             _resume(repository, place, recipe, directory, job)
     stage = Stage(*words)
     try:
-        with hub_errors(f"publish {repository.repo_id}"):
-            growth(repository, directory, place, job).follow(stage.running)
+        _follow(growth(repository, directory, place, job), stage)
+        stage.wait()
+    except KeyboardInterrupt:
+        stage.stop()
+        raise
+
+
+def _follow(grows: Growth, stage: Stage) -> None:
+    try:
+        with hub_errors(f"publish {grows.repository.repo_id}"):
+            grows.follow(stage.running)
     except StsDinoError as error:  # the writing goes on: nothing of it is lost, and the release says the same again
         cli.say(f"warning: not published while it grows: {error}")
-    stage.wait()
 
 
 def growth(repository: Repository, directory: Path, place: Claim, job: Job) -> Growth:
@@ -203,7 +203,7 @@ def _resume(repository: Repository, place: Claim, recipe: DatasetRecipe, directo
     if place.remote is None or place.manifest is None:
         return
     with run_dir.locked(directory):
-        if run_dir.read_manifest(directory) is None:
+        if not directory.exists() or not any(directory.iterdir()):
             found = place.remote, place.manifest
             job.options.patience.until_done(
                 f"fetch {repository.repo_id}", lambda: fetch(repository, *found, recipe, directory)

@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 
+import typer
+
 from hub import cli
 from hub.errors import RunError
 
@@ -29,17 +31,28 @@ class Stage:
         return self._process.poll() is None
 
     def wait(self) -> None:
-        """Wait for its end. Raises RunError when it failed (it has said why on stderr), KeyboardInterrupt likewise."""
+        """Wait for its end. Raises typer.Exit with its code when it failed and said why, RunError when killed."""
         code = self._process.wait()
-        if code == cli.INTERRUPTED:
-            raise KeyboardInterrupt
+        if code < 0:
+            hint = "is the memory enough? Run the same command again to go on"
+            raise RunError(self.name, f"was killed ({signal.Signals(-code).name})", hint=hint)
         if code:
-            raise RunError(self.name, f"failed (exit code {code}), see above")
+            raise typer.Exit(code)
+
+    def stop(self) -> None:
+        """End it, and wait until it has ended."""
+        self._process.terminate()
+        self._process.wait()
 
 
 def run_stage(module: str, *arguments: str) -> None:
     """Run a stage to its end."""
-    Stage(module, *arguments).wait()
+    stage = Stage(module, *arguments)
+    try:
+        stage.wait()
+    except KeyboardInterrupt:
+        stage.stop()
+        raise
 
 
 def die_with_parent() -> None:

@@ -1,6 +1,8 @@
-"""A finished run directory made by hand: real recipe, real shards, a stamped card. Quick, for tests of publishing."""
+"""A finished run directory made by hand: real recipe, real shards, a stamped card; and what a Hub has of it."""
 
 from pathlib import Path
+
+from huggingface_hub import HfApi
 
 from hub import run_dir
 from hub.card_stamp import facts_digest, stamped
@@ -38,3 +40,13 @@ def write_card(directory: Path, org: str = "acme", text: str = "A card") -> None
     facts = facts_digest((directory / MANIFEST).read_bytes(), None)
     card = f"---\nlicense: cc0-1.0\n---\n# {text}\n"
     write_text(directory / "README.md", stamped(card, f"{org}/{directory.name}", facts))
+
+
+def files(api: HfApi, repo: str, revision: str | None = None) -> set[str]:
+    """The paths of a dataset repository, but for the Hub's own."""
+    return set(api.list_repo_files(repo, repo_type="dataset", revision=revision)) - {".gitattributes"}
+
+
+def hub_file(api: HfApi, repo: str, path: str, revision: str | None = None) -> bytes:
+    """A file of a dataset repository."""
+    return Path(api.hf_hub_download(repo, path, repo_type="dataset", revision=revision)).read_bytes()

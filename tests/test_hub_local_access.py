@@ -98,7 +98,7 @@ def test_others_may_not_write(stranger, repo):
 @pytest.mark.parametrize(
     "path",
     ["../x", "a/../x", "a//b", "/x", "x/", "", ".", "a/./b", ".git/config", "a/.GIT/x", "..\\x", "a\\b", "C:/x",
-     "a\x00b", "a\nb", "a/" + "b" * 256, "/".join(["abcdefgh"] * 120), "/".join("a" * 101), 7],
+     "a\x00b", "a\nb", "a/" + "b" * 256, "/".join(["abcdefgh"] * 120), "/".join("a" * 101)],
 )  # fmt: skip
 def test_forbidden_paths(local_hub, hub_api, path):
     repo = hub_api.create_repo("demo/forbidden-paths", exist_ok=True, **DATASET).repo_id
@@ -135,14 +135,14 @@ def test_signed_addresses_cannot_be_changed(local_hub, repo):
         path.replace(OID, other),
         path.replace("/100/100/", "/101/101/"),
         path.replace("/lfs-upload/", "/lfs-upload/1"),
-        path.replace("expires=1", "expires=9"),
+        path.replace("signature=1", "signature=9"),
         path[:-1] + ("0" if path[-1] != "0" else "1"),
         address,
-        address + "?expires=&signature=",
+        address + "?signature=",
     ):
         assert ask(local_hub, "PUT", changed, CONTENT).status in (403, 404), changed
     assert ask(local_hub, "POST", path.replace("/1?", "?"), b"{}").status == 403  # signed for PUT of one part only
-    assert query.startswith("expires=1")
+    assert query.startswith("signature=1")
     assert ask(local_hub, "PUT", path, CONTENT).status == 200
 
 
@@ -213,8 +213,6 @@ def test_ranges_and_headers(hub_api, local_hub, repo):
     for asked in ("100-", "500-600", "-0"):
         refused = ask(local_hub, "GET", path, Range=f"bytes={asked}")
         assert (refused.status, refused.headers["Content-Range"]) == (416, "bytes */100")
-    for ignored in ("bytes=0-1,4-5", "lines=0-1", "bytes=-", "bytes=x"):
-        assert ask(local_hub, "GET", path, Range=ignored).body == CONTENT
     assert ask(local_hub, "GET", path, Range="bytes=0-1", If_Range='"old"').status == 200
 
 
@@ -229,15 +227,16 @@ def test_bad_requests_are_not_server_errors(local_hub, repo):
         ("POST", f"{api}/commit/main", commit_body(file_line("x", "\ud800")), 400),
         ("POST", f"{api}/commit/main", commit_body(file_line("\ud800", "x")), 400),
         ("POST", f"{api}/commit/main", commit_body(("mystery", {"path": "x"})), 400),
-        ("POST", f"{api}/commit/main", commit_body(("lfsFile", {"path": "x", "oid": "../../token"})), 422),
-        ("POST", "/api/repos/create", {"name": "x", "organization": "\ud800"}, 403),
-        ("POST", f"{api}/preupload/main", {"files": [{}] * 257}, 413),
+        ("POST", f"{api}/commit/main", commit_body(("file", {"path": 7, "content": ""})), 400),
+        ("POST", f"{api}/commit/main", commit_body(("lfsFile", {"path": "x", "oid": "../../token"})), 400),
+        ("POST", "/api/repos/create", {"name": "x", "organization": "\ud800"}, 400),
+        ("POST", f"{api}/preupload/main", {"files": [{"path": "x", "size": 1}] * 257}, 413),
         ("POST", f"{api}/preupload/main", b"[" * 100_000, 400),
         ("POST", f"{api}/preupload/main", b"x" * (3 << 20), 413),
         ("POST", f"{api}/paths-info/main", {"paths": ["x"] * 1001}, 413),
         ("POST", f"{api}/paths-info/main", {"paths": [1]}, 400),
-        ("POST", batch_url, over, 422),
-        ("POST", batch_url, {"operation": "download", "objects": []}, 422),
+        ("POST", batch_url, over, 400),
+        ("POST", batch_url, {"operation": "download", "objects": []}, 400),
         ("GET", f"{api}/revision/%ff", None, 400),
         ("GET", f"{api}/tree/main?limit=x&cursor=y", None, 200),
         ("GET", f"{api}/commits/main?p={'9' * 5000}", None, 200),

@@ -13,7 +13,7 @@ from local_hub import ask
 
 from hub.errors import RunError
 from hub.local.gc import KEPT_SECONDS, collect
-from hub.local.process import LocalHub, start
+from hub.local.process import LocalHub
 from hub.local.server import locked
 
 DATASET = {"repo_type": "dataset"}
@@ -40,7 +40,7 @@ def file(hub: LocalHub, repo: str, path: str, revision: str = "main") -> bytes:
 
 
 def test_what_a_ref_or_a_young_upload_needs_stays(tmp_path):
-    hub = start(tmp_path / "hub")
+    hub = LocalHub(tmp_path / "hub").start()
     api = HfApi(endpoint=hub.endpoint, token=hub.token)
     repo, gone = (api.create_repo(f"demo/{name}", **DATASET).repo_id for name in ("kept", "gone"))
     old, shared = b"replaced" * 100, b"in both repos" * 100
@@ -76,7 +76,7 @@ def test_what_a_ref_or_a_young_upload_needs_stays(tmp_path):
 
 
 def test_a_preuploaded_file_waits_a_day(tmp_path):
-    hub = start(tmp_path / "hub")
+    hub = LocalHub(tmp_path / "hub").start()
     api = HfApi(endpoint=hub.endpoint, token=hub.token)
     repo = api.create_repo("demo/waits", **DATASET).repo_id
     waiting = CommitOperationAdd("later.bin", b"waits for its commit")
@@ -112,7 +112,7 @@ def test_xet_clients_survive_a_collection(tmp_path):
 
 def test_never_while_the_hub_runs(tmp_path):
     command = [sys.executable, "-m", "hub.local", "gc", "--root", str(tmp_path / "hub")]
-    with start(tmp_path / "hub") as hub:
+    with LocalHub(tmp_path / "hub") as hub:
         refused = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1])
         assert refused.returncode == 1 and "another local Hub is serving this folder" in refused.stderr
         with pytest.raises(RunError), locked(hub.root):

@@ -105,6 +105,8 @@ def test_branches_tags_and_revisions(hub_api, repo, tmp_path):
         assert refused.value.response.status_code == status
     with pytest.raises(RevisionNotFoundError):
         hub_api.create_branch(repo, branch="x", revision="nowhere", **DATASET)
+    with pytest.raises(RevisionNotFoundError):
+        hub_api.create_tag(repo, tag="no name", revision="nowhere", **DATASET)
     hub_api.delete_tag(repo, tag="v1.0", **DATASET)
     hub_api.delete_branch(repo, branch="feature/one", **DATASET)
     assert [ref.name for ref in hub_api.list_repo_refs(repo, **DATASET).branches] == ["main"]

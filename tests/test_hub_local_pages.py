@@ -127,7 +127,7 @@ def test_a_repo_page_shows_card_rows_files_and_commits(local_hub, hub_api, repo)
     assert "<td>A man.</td><td>0.1</td>" in page and "<td></td><td>2.5</td>" in page and "<td>f</td>" not in page
     assert "train, test" in page and "<td>too short</td><td>[1, 2]</td>" in page and ">empty" not in page
     assert "Card and rows" in page and "Later" in page and "initial commit" in page and "later.txt" in page
-    assert f"load_dataset(&#34;{repo}&#34;)" in page
+    assert f'load_dataset("{repo}")' in page
     picture = ask(local_hub, "GET", f"{base}assets/lengths.png")
     assert picture.body == PNG and picture.headers["Content-Type"] == "image/png"
     assert "sandbox" in picture.headers["Content-Security-Policy"]
@@ -140,7 +140,7 @@ def test_a_repo_page_shows_card_rows_files_and_commits(local_hub, hub_api, repo)
 def test_a_model_page(local_hub, hub_api):
     hub_api.create_repo("demo/shown-model")
     page = page_of(local_hub, "/demo/shown-model")
-    assert "SentenceTransformer(&#34;demo/shown-model&#34;)" in page and "no README.md" in page
+    assert 'SentenceTransformer("demo/shown-model")' in page and "no README.md" in page
 
 
 EVIL = """---
@@ -248,10 +248,10 @@ def test_configs_in_all_forms():
     assert found({"config_name": "c", "data_files": ["b/**", "a/*"]}) == [("c", ["train"], "b/deep/y.parquet")]
     both = [{"split": "s", "path": ["no", "a/x-1.parquet"]}, {"split": "t", "path": "a/*"}]
     assert found({"config_name": "c", "data_files": both}) == [("c", ["s", "t"], "a/x-1.parquet")]
-    assert found({"config_name": "c", "data_files": "b/*.parquet"}) == [("default", [], "a/x-0.parquet")]
+    assert found({"config_name": "c", "data_files": "c/*.parquet"}) == [("default", [], "a/x-0.parquet")]
     assert configs({}, ["x.csv"]) == [] and configs({}, paths) == [Config("default", [], "a/x-0.parquet")]
 
 
 def test_pages_need_nothing_from_elsewhere():
-    text = Path("hub/local/page_templates.py").read_text()
+    text = "".join(path.read_text() for path in Path("hub/local/templates").iterdir())
     assert "<script" not in text and "http" not in text.replace("https://huggingface", "")

@@ -21,7 +21,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from local_hub import ask, commit_body, file_line
 
 from hub.errors import RunError
-from hub.local.process import LocalHub, start
+from hub.local.process import LocalHub
 
 pytest_plugins = ["local_hub"]
 ROOT = Path(__file__).parents[1]
@@ -39,7 +39,7 @@ def test_second_server_on_a_root_is_refused(local_hub):
     assert refused.returncode == 1 and refused.stdout == ""
     assert refused.stderr.count("\n") == 1 and "another local Hub is serving this folder" in refused.stderr
     with pytest.raises(RunError, match="another local Hub is serving this folder"):
-        start(local_hub.root)
+        LocalHub(local_hub.root).start()
 
 
 def test_port_in_use_is_bad_input(local_hub, tmp_path):
@@ -72,7 +72,7 @@ def test_help_teaches():
 
 
 def test_restart_keeps_everything(tmp_path):
-    with start(tmp_path / "hub", user="somebody", orgs=["team"]) as hub:
+    with LocalHub(tmp_path / "hub", user="somebody", orgs=["team"]) as hub:
         api, token = HfApi(endpoint=hub.endpoint, token=hub.token), hub.token
         assert hub.token_file.stat().st_mode & 0o777 == 0o600 and hub.root.stat().st_mode & 0o777 == 0o700
         assert (hub.root / "blobs" / "sha256").stat().st_mode & 0o777 == 0o700
@@ -85,19 +85,19 @@ def test_restart_keeps_everything(tmp_path):
         assert process.wait(15) == 0
         hub.stop()
     (tmp_path / "hub" / "tmp" / "stray").write_bytes(b"left by a crash")
-    with start(tmp_path / "hub", user="somebody") as hub:
+    with LocalHub(tmp_path / "hub", user="somebody") as hub:
         assert hub.token == token and not (tmp_path / "hub" / "tmp" / "stray").exists()
         assert HfApi(endpoint=hub.endpoint, token=token).model_info("team/kept").sha == done.oid
         (hub.root / "token").write_text("hf_forged")
-    with start(tmp_path / "hub", user="somebody") as hub:
+    with LocalHub(tmp_path / "hub", user="somebody") as hub:
         assert HfApi(endpoint=hub.endpoint, token=hub.token).whoami()["name"] == "somebody" and hub.token != "hf_forged"
 
 
 def test_server_does_not_outlive_its_parent(tmp_path):
     script = f"""
 import os
-from hub.local.process import start
-hub = start({str(tmp_path / "hub")!r})
+from hub.local.process import LocalHub
+hub = LocalHub({str(tmp_path / "hub")!r}).start()
 print(hub.process.pid, flush=True)
 os._exit(1)  # no clean-up of any kind
 """
@@ -120,10 +120,14 @@ def test_context_manager_stops_when_the_block_raises(tmp_path):
         pass
 
 
-def test_environment_for_clients(local_hub, tmp_path):
-    base = {"PATH": "/bin", "HF_TOKEN": "x", "HF_HUB_OFFLINE": "1", "HUGGING_FACE_HUB_TOKEN": "x"}
-    env = local_hub.client_environment(tmp_path, base)
-    assert env == {"PATH": "/bin", **local_hub.env(tmp_path)} and local_hub.token not in env.values()
+def test_environment_for_clients(local_hub, tmp_path, monkeypatch):
+    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("ANOTHER", "kept")
+    env = local_hub.client_environment(tmp_path)
+    assert env["HF_ENDPOINT"] == local_hub.endpoint and env["HF_HOME"] == str(tmp_path) and env["ANOTHER"] == "kept"
+    assert Path(env["HF_TOKEN_PATH"]).read_text() == local_hub.token and local_hub.token not in env.values()
+    assert not {"HF_TOKEN", "HF_HUB_OFFLINE", "HUGGING_FACE_HUB_TOKEN"} & set(env)
 
 
 def test_many_writers_lose_nothing(hub_api, repo):
@@ -200,7 +204,7 @@ def sha256(content: bytes) -> str:
 def test_kill_under_load_loses_no_acknowledged_commit(tmp_path):
     repos, rounds, before = ("demo/load-a", "demo/load-b"), 3, 0
     acknowledged: dict[str, dict[str, str]] = {repo: {} for repo in repos}
-    hub = start(tmp_path / "hub")
+    hub = LocalHub(tmp_path / "hub").start()
     for repo in repos:
         HfApi(endpoint=hub.endpoint, token=hub.token).create_repo(repo, **DATASET)
     for number in range(rounds):
@@ -218,7 +222,7 @@ def test_kill_under_load_loses_no_acknowledged_commit(tmp_path):
         for writer in writers:
             writer.join()
         before = sum(map(len, acknowledged.values()))
-        hub = start(tmp_path / "hub")
+        hub = LocalHub(tmp_path / "hub").start()
         for repo in repos:
             check_commits(hub, repo, acknowledged[repo])
     hub.stop()
@@ -234,7 +238,7 @@ def test_kill_under_load_loses_no_acknowledged_commit(tmp_path):
 
 
 def test_full_disk_is_507_and_leaves_nothing(tmp_path):
-    with start(tmp_path / "hub") as hub:
+    with LocalHub(tmp_path / "hub") as hub:
         api = HfApi(endpoint=hub.endpoint, token=hub.token)
         repo = api.create_repo("demo/full", **DATASET).repo_id
         before = api.dataset_info(repo).sha

@@ -4,10 +4,14 @@ import time
 
 import httpx2
 import pytest
+from huggingface_hub import HfApi, set_client_factory
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+from huggingface_hub.utils._http import default_client_factory
 
 from hub import patience
-from hub.patience import Patience, asked_wait
+from hub.patience import Patience, asked_wait, use_patient_client
+
+pytest_plugins = ["local_hub"]
 
 
 def answer(status: int, **headers: str) -> HfHubHTTPError:
@@ -60,6 +64,16 @@ def test_a_hub_that_never_answered_is_a_wrong_address_and_one_that_did_is_waited
     known = Patience(scale=QUICK)
     known.until_done("look", Attempts())
     assert known.until_done("publish", Attempts(httpx2.ConnectError("refused"))) == "done"
+
+
+def test_an_answer_within_a_step_that_fails_is_one(local_hub):
+    patience = Patience(scale=QUICK)
+    use_patient_client(patience)
+    try:
+        assert HfApi(endpoint=local_hub.endpoint, token=local_hub.token).whoami()["name"] == "demo" and patience.reached
+        assert patience.until_done("publish", Attempts(httpx2.ConnectError("gone since"))) == "done"
+    finally:
+        set_client_factory(default_client_factory)
 
 
 def test_the_hub_says_how_long():

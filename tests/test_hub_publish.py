@@ -10,13 +10,14 @@ import pytest
 from datasets import Features, Value
 from huggingface_hub import HfApi
 from local_hub import mint
-from published_run import finished_run, write_card
+from published_run import files, finished_run, hub_file, write_card
 
 from hub import run_dir
 from hub.errors import InputError, RunError
 from hub.publish import Options, publish
 from hub.recipe import DatasetRecipe
 from hub.recipe_file import load_recipe
+from hub.repository import Repository, unwrapped
 from hub.shards import write_shard, write_text
 
 pytest_plugins = ["local_hub"]
@@ -27,10 +28,6 @@ def finished(tmp_path, request) -> Path:
     """A finished run directory with two shards and a card, named after the test."""
     name = request.node.name.split("[")[0].removeprefix("test_").replace("_", "-")[:60].strip("-")
     return finished_run(tmp_path / name)
-
-
-def files(api: HfApi, repo: str, revision: str | None = None) -> set[str]:
-    return set(api.list_repo_files(repo, repo_type="dataset", revision=revision)) - {".gitattributes"}
 
 
 def test_dry_run_changes_nothing(finished, hub_api):
@@ -124,51 +121,19 @@ def test_a_parquet_file_with_other_columns_is_refused(finished, hub_api):
     refusal(finished, hub_api, r"has the columns sentence1, score, .*allowed: sentence1, sentence2, score, source_id")
 
 
-def edited(repo: str, hub_api: HfApi, path: str, content: bytes) -> None:
-    hub_api.upload_file(path_or_fileobj=content, path_in_repo=path, repo_id=repo, repo_type="dataset")
-
-
-def test_a_card_edited_on_the_hub_is_shown_and_kept(finished, hub_api):
-    repo = publish(hub_api, finished, "acme", yes=True).repo_id
-    card = (finished / "README.md").read_bytes()
-    edited(repo, hub_api, "README.md", card.replace(b"# A card", b"# A card\n\nRead this first."))
-    finished_run(finished, version="0.2.0")
-    with pytest.raises(RunError, match=r"(?s)changed by hand.*\+Read this first.*--force"):
-        publish(hub_api, finished, "acme", yes=True)
-    plan = publish(hub_api, finished, "acme", yes=False)
-    assert plan.edits == {"README.md": "edited by hand"} and "+Read this first." in str(plan)
-    assert b"Read this first" in hub_file(hub_api, repo, "README.md")
-    publish(hub_api, finished, "acme", yes=True, options=Options(force=True))
-    assert hub_file(hub_api, repo, "README.md") == (finished / "README.md").read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [
-        ("notes.txt", "not ours"),
-        ("data/postprocessed/train-99.parquet", "not ours"),
-        ("data/postprocessed/train-00000-of-00002.parquet", "changed by hand"),
-        ("old.py", "datasets 4 and later refuse"),
-    ],
-)
-def test_files_of_others_are_not_taken_away_silently(finished, hub_api, path, said):
-    finished = finished_run(finished.parent / f"others-{path.replace('/', '-')}"[:60].rstrip(".-"))
-    repo = publish(hub_api, finished, "acme", yes=True).repo_id
-    edited(repo, hub_api, path, b"somebody's")
-    finished_run(finished, version="0.2.0")
-    with pytest.raises(RunError, match=f"(?s){path}: .*{said}"):
-        publish(hub_api, finished, "acme", yes=True)
-    assert hub_file(hub_api, repo, path) == b"somebody's"
-    publish(hub_api, finished, "acme", yes=True, options=Options(force=True))
-    assert files(hub_api, repo) == {str(p.relative_to(finished)) for p in finished.rglob("*") if p.is_file()}
-
-
-def test_a_repository_that_is_not_ours_is_left_alone(finished, hub_api):
+def test_a_repository_that_exists_unseen_is_not_waited_for(finished, hub_api, monkeypatch):
     repo = hub_api.create_repo(f"acme/{finished.name}", repo_type="dataset").repo_id
-    edited(repo, hub_api, "README.md", b"# Mine\n")
-    with pytest.raises(RunError, match=r"README.md: "):
-        publish(hub_api, finished, "acme", yes=True)
-    assert hub_file(hub_api, repo, "README.md") == b"# Mine\n"
+    monkeypatch.setattr(hub_api, "repo_exists", lambda *_, **__: False)
+    with pytest.raises(RunError, match=f"{repo}: exists, but this token cannot see it"):
+        Repository(hub_api, repo, "dataset").create(private=False)
+
+
+@pytest.mark.parametrize("said", [OSError(28, "full"), OSError("I/O error: No space left on device (os error 28)")])
+def test_a_full_disk_of_the_client_is_one_line_that_names_it(said):
+    with pytest.raises(RunError, match="/some/cache: No space left on device; make room"), unwrapped("/some/cache"):
+        raise said
+    with pytest.raises(ConnectionResetError), unwrapped():
+        raise ConnectionResetError(104, "by peer")
 
 
 def test_the_script_is_on_its_branch_and_never_on_main(finished, hub_api):
@@ -183,10 +148,6 @@ def test_the_script_is_on_its_branch_and_never_on_main(finished, hub_api):
     assert files(hub_api, repo, "script") == files(hub_api, repo) | {name}
     assert hub_file(hub_api, repo, name, "script") == b"print('two')\n"
     assert len(hub_api.list_repo_commits(repo, repo_type="dataset", revision="script")) == before + 1
-
-
-def hub_file(api: HfApi, repo: str, path: str, revision: str | None = None) -> bytes:
-    return Path(api.hf_hub_download(repo, path, repo_type="dataset", revision=revision)).read_bytes()
 
 
 def command(hub_environment: dict[str, str], directory: Path, org: str) -> subprocess.CompletedProcess[str]:

@@ -21,7 +21,8 @@ from hub.recipe_file import load_recipe, resolved
 from hub.repository import Repository
 from hub.run_dir import MANIFEST, Manifest
 from model_cards.render import render, write
-from release.growth import Claim, Growth, claim
+from release.claim import Claim, claim
+from release.growth import Growth
 
 pytest_plugins = ["local_hub"]
 QUICK = Options(patience=Patience(scale=0.001))
@@ -223,4 +224,26 @@ def test_a_damaged_file_on_the_hub_is_not_taken(growing, hub_api, tmp_path):
     place = claim(growing.repository, growing.recipe, force=True)
     with pytest.raises(RunError, match=f"{path}: is not the file that the repository's manifest names"):
         fetch(growing.repository, place.remote, place.manifest, growing.recipe, tmp_path / "elsewhere" / "run")
-    assert not (tmp_path / "elsewhere" / "run" / MANIFEST).exists()
+    assert not (tmp_path / "elsewhere" / "run").exists()
+
+
+def test_a_file_that_is_missing_on_the_hub_is_not_waited_for(growing, hub_api, tmp_path):
+    growing.step(growing.growth(), shards_done(growing.recorded)[1])
+    path = growing.recorded.manifest(shards_done(growing.recorded)[0]).shards("raw")[0].path
+    hub_api.delete_file(path, growing.repository.repo_id, repo_type="dataset")
+    place = claim(growing.repository, growing.recipe, force=False)
+    with pytest.raises(RunError, match=f"{path}: is named by the manifest and not there; .*--fresh"):
+        fetch(growing.repository, place.remote, place.manifest, growing.recipe, tmp_path / "elsewhere" / "run")
+
+
+def test_an_earlier_fetch_of_another_state_leaves_nothing(growing, tmp_path):
+    steps = shards_done(growing.recorded)
+    growth, directory = growing.growth(), tmp_path / "elsewhere" / growing.directory.name
+    growing.step(growth, steps[1])
+    staging = directory.with_name(f"{directory.name}.fetching")
+    (staging / "data" / "old").mkdir(parents=True)
+    (staging / "data" / "old" / "rows.parquet").write_bytes(b"of a state that is gone")
+    place = claim(growing.repository, growing.recipe, force=False)
+    fetch(growing.repository, place.remote, place.manifest, growing.recipe, directory)
+    found = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
+    assert found == {file.path for file in place.manifest.files} | {MANIFEST, "recipe.yaml"}

@@ -13,11 +13,9 @@ from huggingface_hub import HfApi
 from local_hub import mint
 from tiny_lm import make_lm
 
+from hub import run_dir
 from hub.errors import InputError
-from hub.patience import Patience
-from hub.recipe import ModelRecipe
-from hub.recipe_file import load_recipe
-from release.run import check_pins, expanded, namespace
+from release.run import expanded
 
 pytest_plugins = ["local_hub"]
 RECIPE = Path("recipes/demo/sts-dino-x2.yaml")
@@ -77,7 +75,7 @@ def test_a_killed_release_goes_on_from_the_hub_on_an_empty_disk_to_the_same_byte
 def test_a_hub_that_refuses_stops_before_the_model_is_loaded(local_hub, tmp_path):
     process = command(local_hub, tmp_path / "home", tmp_path / "art", tmp_path / "no-lm", "never", "--yes")
     code, _, err = ended(process)
-    assert code and "no such folder" in err  # allowed to publish, so the generator was started
+    assert code == 2 and "no such folder" in err  # allowed to publish, so the generator was started
 
     environment = local_hub.client_environment(tmp_path / "home2") | {"HF_TOKEN": mint(local_hub, "demo", "read")}
     words = [sys.executable, "-m", "release.run", str(RECIPE), "--org", "acme", "--yes"]
@@ -86,20 +84,25 @@ def test_a_hub_that_refuses_stops_before_the_model_is_loaded(local_hub, tmp_path
     assert "generation.run" not in done.stderr and "hf_" not in done.stderr
 
 
-def test_a_namespace_that_the_token_does_not_have_is_named(hub_api, stranger):
-    patience = Patience(scale=0.001)
-    assert namespace(hub_api, "acme", True, patience) == "acme" and namespace(hub_api, None, True, patience) == "demo"
-    with pytest.raises(InputError, match=r"--org acme: is not the token's user .*allowed: alice"):
-        namespace(stranger, "acme", True, patience)
-    assert namespace(stranger, "acme", False, patience) == "acme"  # a plan needs no right
+def test_ctrl_c_leaves_no_generator_behind_and_says_how_to_go_on(local_hub, tmp_path):
+    lm, name = make_lm(tmp_path / "lm"), "interrupted"
+    process = command(local_hub, tmp_path / "home", tmp_path / "art", lm, name, "--yes", "--set", "source.limit=9000")
+    directory = tmp_path / "art" / "datasets" / name
+    deadline = time.monotonic() + 120
+    while run_dir.read_manifest(directory) is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)  # to this process alone: a terminal sends it to the generator, too
+    code, out, err = ended(process)
+    assert (code, out, err.splitlines()[-1]) == (130, "", "interrupted; run the same command again to go on")
+    with run_dir.locked(directory):
+        assert not run_dir.read_manifest(directory).complete
 
 
-def test_a_model_is_trained_on_what_cannot_move(tmp_path):
-    recipe = load_recipe(Path("recipes/demo/demo-sts-dino.yaml"), ModelRecipe)
-    check_pins(tmp_path, recipe)
-    moving = recipe.datasets[0].model_copy(update={"revision": "main"})
-    with pytest.raises(InputError, match=r"'main' can move.*allowed: a tag such as v1\.0\.0"):
-        check_pins(tmp_path, recipe.model_copy(update={"datasets": (moving,)}))
+def test_what_a_stage_says_of_its_failure_is_enough(local_hub, tmp_path):
+    process = command(local_hub, tmp_path / "home", tmp_path / "art", tmp_path / "no-lm", "unmade")
+    code, _, err = ended(process)
+    lines = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert code == 2 and len(lines) == 1 and "no such folder" in lines[0], err
 
 
 def test_folders_stand_for_their_recipes_datasets_first(tmp_path):

@@ -1,6 +1,6 @@
 """``python -m hub.local serve|token|gc``."""
 
 from hub.cli import run
-from hub.local.cli import app
+from hub.local.server import app
 
 run(app)

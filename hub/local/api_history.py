@@ -1,112 +1,117 @@
 """Handlers about history: commits, branches and tags."""
 
-from itertools import islice
+from pydantic import BaseModel
+from starlette.responses import JSONResponse, Response
 
-from starlette.responses import Response
-
-from hub.local.access import require_actor
 from hub.local.call import Call
 from hub.local.commits import MAX_BODY, apply, branch_head, open_change, read_request, write_commit
-from hub.local.names import check_ref_name
-from hub.local.refs import create_ref, delete_ref, history, list_refs, resolve, timestamp
-from hub.local.replies import HubError, json_reply
+from hub.local.replies import HubError
+from hub.local.repos import create_ref, delete_ref, history, list_refs, resolve, timestamp
+from hub.local.rules import check_ref_name
 
 _PAGE, _MOST = 50, 1000
 
 
-def commit(call: Call) -> Response:
+class Squash(BaseModel):
+    """The message of the one commit that is left."""
+
+    message: str | None = None
+
+
+class NewBranch(BaseModel):
+    """Where a branch starts."""
+
+    startingPoint: str | None = None
+
+
+class NewTag(BaseModel):
+    """The name of a tag. Its message is accepted and not kept: no client of the Hub can read it back."""
+
+    tag: str
+
+
+def commit(call: Call) -> dict:
     """Add a commit to a branch."""
-    repo = call.repo(write=True)
+    repo, branch = call.repo(write=True), call.args["revision"]
     with call.hub.blobs.staging() as staging:
         request = read_request(call.limited(MAX_BODY), staging)
-        staging.settle()
-    author = require_actor(call.actor).name
     with call.hub.database.writing() as db:
-        branch = call.args["revision"]
         number = open_change(db, repo.id, branch) if call.flag("create_pr") else 0
-        oid = apply(db, repo, f"refs/pr/{number}" if number else branch, author, request)
+        oid = apply(db, repo, f"refs/pr/{number}" if number else branch, call.user.name, request)
     page = f"{call.endpoint}/{repo.url_path}"
     answer = {"success": True, "commitUrl": f"{page}/commit/{oid}", "commitOid": oid, "hookOutput": ""}
-    return json_reply(answer | ({"pullRequestUrl": f"{page}/discussions/{number}"} if number else {}))
+    return answer | ({"pullRequestUrl": f"{page}/discussions/{number}"} if number else {})
 
 
 def commits(call: Call) -> Response:
     """One page of the history of a revision, newest first."""
     repo = call.repo()
-    size, page = call.page(_PAGE, _MOST), call.number("p")
-    formatted = "formatted" in call.query.getlist("expand[]") + call.query.getlist("expand")
+    size, page = call.number("limit", _PAGE, _MOST), call.number("p")
     with call.hub.database.reading() as db:
         past = list(history(db, repo.id, resolve(db, repo.id, call.args["revision"])))
     shown = []
-    for item in islice(past, page * size, (page + 1) * size):
-        entry: dict = {"id": item.oid, "title": item.title, "message": item.message, "date": timestamp(item.date)}
-        entry["authors"] = [{"user": item.author}]
-        if formatted:
-            entry["formatted"] = {"title": item.title, "message": item.message}
-        shown.append(entry)
+    for item in past[page * size : (page + 1) * size]:
+        words = {"title": item.title, "message": item.message}
+        entry = {"id": item.oid, **words, "date": timestamp(item.date), "authors": [{"user": item.author}]}
+        shown.append(entry | ({"formatted": words} if "formatted" in call.options("expand") else {}))
     headers = call.next_link(p=page + 1) if (page + 1) * size < len(past) else {}
-    return json_reply(shown, headers={"X-Total-Count": str(len(past)), **headers})
+    return JSONResponse(shown, headers={"X-Total-Count": str(len(past)), **headers})
 
 
-def super_squash(call: Call) -> Response:
+def super_squash(call: Call) -> dict:
     """Replace a branch by one commit of its present files; `gc` then frees what the old commits alone held."""
     repo = call.repo(write=True)
-    message = str(call.json().get("message") or f"Super-squash branch {call.args['ref']!r}")
+    message = call.read(Squash).message or f"Super-squash branch {call.args['ref']!r}"
     title, _, rest = message.partition("\n")
     with call.hub.database.writing() as db:
         ref, head = branch_head(db, repo, call.args["ref"])
-        write_commit(db, repo, ref, head.tree, None, require_actor(call.actor).name, title, rest.strip())
-    return json_reply({})
+        write_commit(db, repo, ref, head.tree, None, call.user.name, title, rest.strip())
+    return {}
 
 
-def refs(call: Call) -> Response:
+def refs(call: Call) -> dict:
     """All branches and tags."""
     repo = call.repo()
+    groups: dict[str, list] = {"heads": [], "tags": [], "pr": []}
     with call.hub.database.reading() as db:
-        found = list_refs(db, repo.id)
-    groups: dict[str, list] = {"branches": [], "tags": [], "converts": [], "pullRequests": []}
-    for ref, oid in found:
-        _, group, name = ref.split("/", 2)
-        target = {"heads": "branches", "tags": "tags", "pr": "pullRequests"}[group]
-        groups[target].append({"name": name, "ref": ref, "targetCommit": oid})
-    if not call.flag("include_prs"):
-        del groups["pullRequests"]
-    return json_reply(groups)
+        for ref, oid in list_refs(db, repo.id):
+            _, group, name = ref.split("/", 2)
+            groups[group].append({"name": name, "ref": ref, "targetCommit": oid})
+    answer = {"branches": groups["heads"], "tags": groups["tags"], "converts": []}
+    return answer | ({"pullRequests": groups["pr"]} if call.flag("include_prs") else {})
 
 
-def create_branch(call: Call) -> Response:
+def create_branch(call: Call) -> dict:
     """Start a branch at ``startingPoint`` (default: main)."""
-    repo = call.repo(write=True)
-    branch = check_ref_name(call.args["ref"])
-    start = str(call.json().get("startingPoint") or "main")
+    repo, branch = call.repo(write=True), check_ref_name(call.args["ref"])
+    start = call.read(NewBranch).startingPoint or "main"
     with call.hub.database.writing() as db:
         create_ref(db, repo.id, f"refs/heads/{branch}", resolve(db, repo.id, start).oid)
-    return json_reply({})
+    return {}
 
 
-def delete_branch(call: Call) -> Response:
+def delete_branch(call: Call) -> dict:
     """Remove a branch, never main."""
     repo = call.repo(write=True)
     if call.args["ref"] == "main":
         raise HubError(403, "Cannot delete refs/heads/main: it is the default branch")
     with call.hub.database.writing() as db:
         delete_ref(db, repo.id, f"refs/heads/{call.args['ref']}")
-    return json_reply({})
+    return {}
 
 
-def create_tag(call: Call) -> Response:
-    """Name a revision. Tag messages are accepted and not kept: no client of the Hub can read them back."""
-    repo = call.repo(write=True)
-    tag = call.json().get("tag")
+def create_tag(call: Call) -> dict:
+    """Name a revision."""
+    repo, asked = call.repo(write=True), call.read(NewTag)
     with call.hub.database.writing() as db:
         oid = resolve(db, repo.id, call.args["ref"]).oid
-        create_ref(db, repo.id, f"refs/tags/{check_ref_name(tag)}", oid)
-    return json_reply({})
+        create_ref(db, repo.id, f"refs/tags/{check_ref_name(asked.tag)}", oid)
+    return {}
 
 
-def delete_tag(call: Call) -> Response:
+def delete_tag(call: Call) -> dict:
     """Remove a tag."""
     repo = call.repo(write=True)
     with call.hub.database.writing() as db:
         delete_ref(db, repo.id, f"refs/tags/{call.args['ref']}")
-    return json_reply({})
+    return {}

@@ -1,138 +1,148 @@
 """Handlers about whole repos: who am I, create, delete, settings, information, listing, permission and card checks."""
 
 import sqlite3
+from typing import Annotated, Literal
 
-from starlette.responses import PlainTextResponse, Response
+from pydantic import BaseModel, Field
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from hub.local import cards
-from hub.local.access import require_actor, require_write
-from hub.local.attributes import default_gitattributes
-from hub.local.call import Call, Hub, is_on
-from hub.local.commits import first_commit, stage_regular
-from hub.local.names import check_repo_name
-from hub.local.refs import Commit, resolve, timestamp
-from hub.local.replies import HubError, json_reply, repo_not_found
-from hub.local.repos import KINDS, Repo, create_repo, delete_repo, find_repo, list_repos, move_repo, set_private
-from hub.local.trees import files, find_file, walk
+from hub.local.call import Call, Hub
+from hub.local.commits import put_file, stage_regular, write_commit
+from hub.local.replies import HubError, repo_not_found
+from hub.local.repos import (
+    KINDS,
+    Commit,
+    Repo,
+    create_repo,
+    find_repo,
+    list_repos,
+    move_repo,
+    resolve,
+    timestamp,
+)
+from hub.local.rules import RepoName, check_repo_name, default_gitattributes
+from hub.local.trees import TreeEdit, find_file, walk
 
 _LIST_PAGE, _LIST_MOST = 100, 1000
+Kind = Literal["model", "dataset"]
 
 
-def whoami(call: Call) -> Response:
+class NamedRepo(BaseModel):
+    """Which repo to create or delete; without an organization it is the user's own."""
+
+    type: Kind | None = None
+    organization: str | None = None
+    name: RepoName
+    visibility: str | None = None
+    private: bool | None = None
+
+
+class Move(BaseModel):
+    """Old and new id of a repo."""
+
+    type: Kind | None = None
+    fromRepo: Annotated[str, Field(pattern="^[^/]+/.+$")]
+    toRepo: Annotated[str, Field(pattern="^[^/]+/.+$")]
+
+
+class Settings(BaseModel):
+    """What can be changed of a repo; whatever is missing stays."""
+
+    visibility: str | None = None
+    private: bool | None = None
+    gated: Literal[False] | None = None
+
+
+def whoami(call: Call) -> dict:
     """The account behind the token."""
-    actor = require_actor(call.actor)
-    token = {"displayName": f"{actor.name}-{actor.role}", "role": actor.role}
-    orgs = [{"type": "org", "name": org, "fullname": org, "roleInOrg": "write"} for org in actor.orgs]
-    account = {"type": "user", "id": actor.name, "name": actor.name, "fullname": actor.name, "isPro": False}
-    auth = {"type": "access_token", "accessToken": token}
-    return json_reply({**account, "email": f"{actor.name}@localhost", "orgs": orgs, "auth": auth})
+    name, role, orgs = call.user
+    return {
+        **{"type": "user", "id": name, "name": name, "fullname": name, "email": f"{name}@localhost", "isPro": False},
+        "orgs": [{"type": "org", "name": org, "fullname": org, "roleInOrg": "write"} for org in orgs],
+        "auth": {"type": "access_token", "accessToken": {"displayName": f"{name}-{role}", "role": role}},
+    }
 
 
-def _named(call: Call, asked: dict) -> tuple[str, str, str]:
-    """(kind, namespace, name) of a create or delete request; the actor may write there."""
-    actor, kind = require_actor(call.actor), _kind(asked)
-    namespace = asked.get("organization") or actor.name
-    if not isinstance(namespace, str):
-        raise HubError(400, "organization must be text")
-    require_write(actor, namespace)
-    return kind, namespace, check_repo_name(asked.get("name"))
-
-
-def _kind(asked: dict) -> str:
-    kind = asked.get("type") or "model"
-    if kind not in KINDS.values():
-        raise HubError(400, f"This local Hub stores models and datasets, not {kind!r}")
-    return kind
-
-
-def create(call: Call) -> Response:
+def create(call: Call) -> dict:
     """Make a repo with its first commit, which holds ``.gitattributes``."""
-    asked = call.json()
-    kind, namespace, name = _named(call, asked)
-    private = asked.get("visibility") == "private" or is_on(asked.get("private"))
+    asked, user = call.read(NamedRepo), call.user
+    kind, namespace = asked.type or "model", asked.organization or user.name
+    user.require_write(namespace)
     with call.hub.blobs.staging() as staging:
-        oid, blob = stage_regular(default_gitattributes(kind), ".gitattributes", staging)
-        staging.settle()
-    actor = require_actor(call.actor)
+        file = stage_regular(default_gitattributes(kind), ".gitattributes", staging)
     with call.hub.database.writing() as db:
-        existing = find_repo(db, kind, namespace, name)
+        existing = find_repo(db, kind, namespace, asked.name)
         if existing:
             url = f"{call.endpoint}/{existing.url_path}"
             raise HubError(409, f"You already created this {kind} repo: {existing.full_name}", url=url)
-        repo = create_repo(db, kind, namespace, name, private=private)
-        first_commit(db, repo, actor.name, ".gitattributes", oid, blob)
-    return json_reply({"url": f"{call.endpoint}/{repo.url_path}", "name": repo.full_name, "id": str(repo.id)})
+        private = asked.visibility == "private" or bool(asked.private)
+        repo = create_repo(db, kind, namespace, asked.name, private=private)
+        edit = TreeEdit(db, None)
+        put_file(db, edit, ".gitattributes", file)
+        write_commit(db, repo, "refs/heads/main", edit.save(), None, user.name, "initial commit", "")
+    return {"url": f"{call.endpoint}/{repo.url_path}", "name": repo.full_name, "id": str(repo.id)}
 
 
-def delete(call: Call) -> Response:
-    """Remove a repo."""
-    kind, namespace, name = _named(call, call.json())
+def delete(call: Call) -> dict:
+    """Remove a repo with its refs and commits; contents stay on the disk, unreachable."""
+    asked, user = call.read(NamedRepo), call.user
+    namespace = asked.organization or user.name
+    user.require_write(namespace)
     with call.hub.database.writing() as db:
-        repo = find_repo(db, kind, namespace, name)
+        repo = find_repo(db, asked.type or "model", namespace, asked.name)
         if repo is None:
             raise repo_not_found(anonymous=False)
-        delete_repo(db, repo)
-    return json_reply({})
+        db.execute("DELETE FROM repos WHERE id = ?", (repo.id,))
+    return {}
 
 
-def move(call: Call) -> Response:
+def move(call: Call) -> dict:
     """Rename a repo or give it to another owner; the actor may write to both."""
-    asked, actor = call.json(), require_actor(call.actor)
-    kind, (namespace, name) = _kind(asked), _split_id(asked.get("fromRepo"))
-    new_namespace, new_name = _split_id(asked.get("toRepo"))
+    asked, user = call.read(Move), call.user
+    kind, (namespace, name) = asked.type or "model", asked.fromRepo.split("/", 1)
+    new_namespace, new_name = asked.toRepo.split("/", 1)
     with call.hub.database.writing() as db:
         repo = find_repo(db, kind, namespace, name)
-        if repo is None or not repo.visible_to(actor):
+        if repo is None or not repo.visible_to(user):
             raise repo_not_found(anonymous=False)
         for owner in (repo.namespace, new_namespace):
-            require_write(actor, owner)
+            user.require_write(owner)
         taken = find_repo(db, kind, new_namespace, check_repo_name(new_name))
         if taken is not None and taken.id != repo.id:
             raise HubError(409, f"A {kind} repository called {taken.full_name} already exists")
         move_repo(db, repo, new_namespace, new_name)
-    return json_reply({})
+    return {}
 
 
-def _split_id(repo_id: object) -> tuple[str, str]:
-    namespace, slash, name = repo_id.partition("/") if isinstance(repo_id, str) else ("", "", "")
-    if not slash:
-        raise HubError(400, "fromRepo and toRepo must be namespace/name")
-    return namespace, name
-
-
-def settings(call: Call) -> Response:
+def settings(call: Call) -> dict:
     """Hide or show a repo."""
-    repo = call.repo(write=True)
-    asked = call.json()
-    if is_on(asked.get("gated")) or asked.get("gated") in ("auto", "manual"):
-        raise HubError(400, "This local Hub has no gated repos")
-    with call.hub.database.writing() as db:
-        if "visibility" in asked or "private" in asked:
-            set_private(db, repo, asked.get("visibility") == "private" or is_on(asked.get("private")))
-    return json_reply({})
+    repo, asked = call.repo(write=True), call.read(Settings)
+    private = asked.private if asked.visibility is None else asked.visibility == "private"
+    if private is not None:
+        with call.hub.database.writing() as db:
+            db.execute("UPDATE repos SET private = ? WHERE id = ?", (private, repo.id))
+    return {}
 
 
-def auth_check(call: Call) -> Response:
+def auth_check(call: Call) -> dict:
     """Whether the actor may read the repo (the lookup says so) or write to it."""
     call.repo(write=bool(call.args.get("write")))
-    return json_reply({})
+    return {}
 
 
-def info(call: Call) -> Response:
+def info(call: Call) -> dict:
     """What is known about a repo at a revision."""
-    repo = call.repo()
-    expand = call.query.getlist("expand") + call.query.getlist("expand[]")
+    repo, expand = call.repo(), call.options("expand")
     with call.hub.database.reading() as db:
         commit = resolve(db, repo.id, call.args.get("revision") or "main")
-        known = describe(call.hub, db, repo, commit)
+        known = _describe(call.hub, db, repo, commit)
         if not expand or "siblings" in expand:
             known["siblings"] = _siblings(db, commit, blobs=call.flag("blobs"))
-    if expand:
-        known = {key: value for key, value in known.items() if key in ("_id", "id", *expand)}
-    return json_reply(known)
+    return {key: value for key, value in known.items() if not expand or key in ("_id", "id", *expand)}
 
 
-def describe(hub: Hub, db: sqlite3.Connection, repo: Repo, commit: Commit) -> dict:
+def _describe(hub: Hub, db: sqlite3.Connection, repo: Repo, commit: Commit) -> dict:
     """The facts about a repo that do not need a walk through its files."""
     readme = find_file(db, commit.tree, "README.md")
     card = cards.stored_metadata(hub.blobs.path(readme.sha256)) if readme else {}
@@ -159,71 +169,53 @@ def describe(hub: Hub, db: sqlite3.Connection, repo: Repo, commit: Commit) -> di
 
 
 def _siblings(db: sqlite3.Connection, commit: Commit, *, blobs: bool) -> list[dict]:
-    found = [(path, entry.oid) for path, entry in walk(db, commit.tree) if not entry.is_folder]
-    if not blobs:
-        return [{"rfilename": path} for path, _ in found]
-    stored, siblings = files(db, (oid for _, oid in found)), []
-    for path, oid in found:
-        file = stored[oid]
-        sibling: dict = {"rfilename": path, "size": file.size, "blobId": oid}
-        if file.lfs:
-            sibling["lfs"] = {"sha256": file.sha256, "size": file.size, "pointerSize": file.pointer_size}
-        siblings.append(sibling)
+    siblings = []
+    for path, oid, file in walk(db, commit.tree):
+        if file:
+            sibling: dict = {"rfilename": path}
+            if blobs:
+                sibling |= {"size": file.size, "blobId": oid}
+                sibling |= {"lfs": {"sha256": file.sha256, **file.lfs_facts}} if file.lfs else {}
+            siblings.append(sibling)
     return siblings
 
 
 def listing(call: Call) -> Response:
     """The repos of a kind that the actor may see: by author, words in the name and tags; newest change first."""
-    kind = KINDS.get(call.args["kind"], "")
-    author = call.query.get("author", "").lower()
+    author, wanted = call.query.get("author", "").lower(), set(call.query.getlist("filter"))
     words = [word.lower() for word in call.query.getlist("search")]
-    wanted = set(call.query.getlist("filter"))
     with call.hub.database.reading() as db:
         found = [
-            describe(call.hub, db, repo, resolve(db, repo.id, "main"))
-            for repo in list_repos(db, kind, call.actor)
+            _describe(call.hub, db, repo, resolve(db, repo.id, "main"))
+            for repo in list_repos(db, KINDS.get(call.args["kind"], ""), call.actor)
             if author in ("", repo.namespace.lower()) and all(word in repo.full_name.lower() for word in words)
         ]
     found = [repo for repo in found if wanted <= set(repo["tags"])]
-    key = "createdAt" if call.query.get("sort") == "createdAt" else "lastModified"
-    found.sort(key=lambda repo: repo[key], reverse=True)
-    size, start = call.page(_LIST_PAGE, _LIST_MOST), call.number("cursor")
+    found.sort(key=lambda repo: repo["lastModified"], reverse=True)
+    size, start = call.number("limit", _LIST_PAGE, _LIST_MOST), call.number("cursor")
     headers = call.next_link(cursor=start + size) if start + size < len(found) else {}
-    return json_reply(found[start : start + size], headers=headers)
-
-
-def own_repos(call: Call) -> Response:
-    """The repos of a namespace that the actor owns, with the bytes of their large files."""
-    actor = require_actor(call.actor)
-    namespace = call.args.get("namespace") or actor.name
-    if not actor.owns(namespace):
-        raise HubError(403, f"{actor.name} is not a member of {namespace}")
-    shown = []
-    with call.hub.database.reading() as db:
-        sizes = dict(db.execute("SELECT repo, sum(size) FROM lfs_objects GROUP BY repo").fetchall())
-        for kind in KINDS.values():
-            for repo in list_repos(db, kind, actor):
-                if repo.namespace.lower() == namespace.lower():
-                    item = {"id": repo.full_name, "type": kind, "storage": sizes.get(repo.id, 0), "storagePercent": 0}
-                    item["updatedAt"] = timestamp(resolve(db, repo.id, "main").date)
-                    shown.append(item | {"visibility": "private" if repo.private else "public"})
-    return json_reply(shown)
+    return JSONResponse(found[start : start + size], headers=headers)
 
 
 def not_served(call: Call) -> Response:
     """What the real Hub has beyond models' and datasets' files: an answer that says which of the two is missing."""
     call.repo()
-    raise HubError(
-        404, "This local Hub serves files, commits and cards of models and datasets: nothing at this address"
-    )
+    place = "nothing at this address"
+    raise HubError(404, f"This local Hub serves files, commits and cards of models and datasets: {place}")
+
+
+class Card(BaseModel):
+    """A README.md to be checked."""
+
+    content: str = ""
 
 
 def validate_yaml(call: Call) -> Response:
     """Check a card's front matter; plain text for those who ask for it."""
-    errors, warnings = cards.problems(str(call.json().get("content", "")))
+    errors, warnings = cards.problems(call.read(Card).content)
     status = 400 if errors else 200
     if call.headers.get("accept") == "text/plain":
         lines = [f"- Error: {text}" for text in errors] + [f"- Warning: {text}" for text in warnings]
         return PlainTextResponse("\n".join(lines), status)
     messages = {"errors": [{"message": text} for text in errors], "warnings": [{"message": text} for text in warnings]}
-    return json_reply(messages, status)
+    return JSONResponse(messages, status)

@@ -6,20 +6,20 @@ that a large upload flows to the disk without ever being in memory.
 
 import errno
 import logging
-import re
 import sqlite3
 import time
 import uuid
 from collections.abc import Iterator
 
 import anyio
+from pydantic import ValidationError
 from starlette.datastructures import Headers, QueryParams
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from hub.local.access import authenticate
 from hub.local.call import Call, Hub
-from hub.local.replies import HubError, storage_full
+from hub.local.replies import HubError
 from hub.local.routes import match
 
 log = logging.getLogger("hub.local")
@@ -43,45 +43,48 @@ class HubApp:
         """One request."""
         if scope["type"] != "http":
             return
-        started = time.monotonic()
+        started, headers = time.monotonic(), Headers(scope=scope)
         try:
             response = await anyio.to_thread.run_sync(self._answer, scope, receive, limiter=self._threads)
         except ClientGone:
             return
-        headers = Headers(scope=scope)
-        request_id = headers.get("x-request-id") or headers.get("x-amzn-trace-id") or ""
-        request_id = request_id if re.fullmatch(r"[\w=;.-]{1,128}", request_id, re.ASCII) else str(uuid.uuid4())
+        request_id = headers.get("x-request-id") or headers.get("x-amzn-trace-id") or str(uuid.uuid4())
         response.headers["X-Request-Id"] = request_id
-        # The path alone: query strings carry upload signatures.
-        path, elapsed = scope["raw_path"].decode("ascii", "replace"), time.monotonic() - started
-        received = headers.get("content-length", "0")
-        line = "%s %s %d %.0f ms, %s bytes received"
-        log.info(line, scope["method"], path, response.status_code, elapsed * 1000, received)
-        await response(scope, receive, send)
+        elapsed, received = (time.monotonic() - started) * 1000, headers.get("content-length", "0")
+
+        async def logged(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                # The path alone: query strings carry upload signatures.
+                request = f"{scope['method']} {scope['raw_path'].decode('ascii', 'replace')}"
+                log.info("%s %d %.0f ms, %s bytes received", request, message["status"], elapsed, received)
+            await send(message)
+
+        await response(scope, receive, logged)
 
     def _answer(self, scope: Scope, receive: Receive) -> Response:
         chunks = _body_chunks(receive)
         try:
-            return self._handle(scope, chunks)
+            answer = self._handle(scope, chunks)
+            return answer if isinstance(answer, Response) else JSONResponse(answer)
         except HubError as error:
             refusal = error
+        except ValidationError as error:
+            problem = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, problem["loc"])) or "the request body"
+            refusal = HubError(400, f"{place}: {problem['msg']}")
         except UnicodeError:
             refusal = HubError(400, "The request holds text that is not valid UTF-8")
-        except OSError as error:
-            if error.errno not in _NO_ROOM:
+        except (OSError, sqlite3.OperationalError) as error:
+            if getattr(error, "errno", None) not in _NO_ROOM and "full" not in str(error):
                 raise
-            refusal = storage_full()
-        except sqlite3.OperationalError as error:
-            if "full" not in str(error):
-                raise
-            refusal = storage_full()
+            refusal = HubError(507, "The Hub's disk is full: free some space under its --root and send this again")
         # A client that is still sending does not read the answer: take the rest of a body of ordinary size.
         left = _DRAIN_BYTES
         while left > 0 and (chunk := next(chunks, b"")):
             left -= len(chunk)
         return refusal.response()
 
-    def _handle(self, scope: Scope, chunks: Iterator[bytes]) -> Response:
+    def _handle(self, scope: Scope, chunks: Iterator[bytes]) -> Response | dict | list:
         headers, path = Headers(scope=scope), scope["raw_path"].decode("ascii")
         host = headers.get("host", "")
         if host not in self._hosts:
@@ -89,12 +92,10 @@ class HubApp:
             raise HubError(404 if host.startswith("datasets-server.") else 421, "This local Hub has another address")
         query = QueryParams(scope["query_string"])
         # The tokens of Xet addresses are no tokens of users.
-        header = None if path.startswith("/xet/") else headers.get("authorization")
-        actor = authenticate(self._hub.database, header)
+        token = None if path.startswith("/xet/") else headers.get("authorization")
+        actor = authenticate(self._hub.database, token)
         handler, args = match(scope["method"], path)
-        endpoint = f"http://{host}"
-        call = Call(self._hub, scope["method"], path, args, query, headers, endpoint, actor, chunks)
-        return handler(call)
+        return handler(Call(self._hub, scope["method"], path, args, query, headers, f"http://{host}", actor, chunks))
 
 
 def _body_chunks(receive: Receive) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,23 +46,42 @@ class BlobStore:
         """Where the content lies."""
         return self.folder / sha256[:2] / sha256
 
-    def staging(self) -> "Staging":
-        """A place for new blobs of one request."""
-        return Staging(self, self._tmp)
+    @contextmanager
+    def staging(self) -> Iterator["Staging"]:
+        """A place for new blobs, which are in the store when the block has ended, and nowhere when it has raised."""
+        staging = Staging(self._tmp)
+        try:
+            yield staging
+            self._settle(staging.waiting)
+        finally:
+            for temporary, _ in staging.waiting:
+                temporary.unlink(missing_ok=True)
+
+    def _settle(self, waiting: list[tuple[Path, Blob]]) -> None:
+        """Flush and rename; from then on the index may name these blobs, and a power cut loses nothing."""
+        with ThreadPoolExecutor(8) as pool:  # several times faster for many small files than one after the other
+            list(pool.map(_flush, [temporary for temporary, _ in waiting]))
+        folders = {self.folder}
+        for temporary, blob in waiting:
+            target = self.path(blob.sha256)
+            target.parent.mkdir(exist_ok=True)
+            temporary.replace(target)
+            folders.add(target.parent)
+        for folder in folders:
+            _flush(folder)
 
     def add_part(self, upload: str, number: int, chunks: Iterable[bytes]) -> Blob:
         """Keep one part of a multipart upload."""
-        folder = self._uploads / upload
-        folder.mkdir(exist_ok=True)
         temporary = self._tmp / uuid.uuid4().hex
         blob = _write(temporary, chunks)
-        temporary.replace(folder / f"{number:05d}")
+        (self._uploads / upload).mkdir(exist_ok=True)
+        temporary.replace(self._uploads / upload / str(number))
         return blob
 
     def part_chunks(self, upload: str, count: int) -> Iterator[bytes]:
         """The bytes of all parts in order. They are copied, not renamed: a part's writer may still hold it open."""
         for number in range(1, count + 1):
-            with (self._uploads / upload / f"{number:05d}").open("rb") as part:
+            with (self._uploads / upload / str(number)).open("rb") as part:
                 while chunk := part.read(1 << 20):
                     yield chunk
 
@@ -72,44 +91,18 @@ class BlobStore:
 
 
 class Staging:
-    """New blobs on their way into the store: all of them once ``settle`` has returned, none of them before.
+    """Temporary files that are to become blobs."""
 
-    Many small files are flushed side by side, which is several times faster than one after the other.
-    """
-
-    def __init__(self, store: BlobStore, folder: Path):
-        self._store, self._folder = store, folder
-        self._waiting: list[tuple[Path, Blob]] = []
-
-    def __enter__(self) -> "Staging":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for temporary, _blob in self._waiting:
-            temporary.unlink(missing_ok=True)
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self.waiting: list[tuple[Path, Blob]] = []
 
     def add(self, chunks: Iterable[bytes]) -> Blob:
         """Write a content to a temporary file; returns its address to be."""
         temporary = self._folder / uuid.uuid4().hex
         blob = _write(temporary, chunks)
-        self._waiting.append((temporary, blob))
+        self.waiting.append((temporary, blob))
         return blob
-
-    def settle(self) -> None:
-        """Flush and rename all that was added; from then on the index may name it, and a power cut loses nothing."""
-        if not self._waiting:
-            return
-        with ThreadPoolExecutor(min(8, len(self._waiting))) as pool:
-            list(pool.map(_flush, [temporary for temporary, _ in self._waiting]))
-        folders = {self._store.folder}
-        for temporary, blob in self._waiting:
-            target = self._store.path(blob.sha256)
-            target.parent.mkdir(exist_ok=True)
-            temporary.replace(target)
-            folders.add(target.parent)
-        self._waiting.clear()
-        for folder in folders:
-            _flush(folder)
 
 
 def _write(path: Path, chunks: Iterable[bytes]) -> Blob:

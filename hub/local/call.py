@@ -1,28 +1,27 @@
 """One request as the handlers see it: who asks, for which repo, with which body."""
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple, TypeVar
 from urllib.parse import urlencode
 
+from pydantic import BaseModel
 from starlette.datastructures import Headers, QueryParams
 
-from hub.local.access import Actor, Signer, require_write
+from hub.local.access import Actor, Signer
 from hub.local.blobs import BlobStore
 from hub.local.database import Database
 from hub.local.replies import HubError, repo_not_found
 from hub.local.repos import KINDS, Repo, find_moved, find_repo
 
 JSON_LIMIT = 2 << 20
+Body = TypeVar("Body", bound=BaseModel)
 
 
-@dataclass(frozen=True)
-class Hub:
+class Hub(NamedTuple):
     """What all requests share."""
 
-    root: Path
     database: Database
     blobs: BlobStore
     signer: Signer
@@ -43,50 +42,28 @@ class Call:
     actor: Actor | None
     chunks: Iterator[bytes]
 
-    def body(self, limit: int = JSON_LIMIT) -> bytes:
-        """The whole body, or 413."""
-        content = bytearray()
-        for chunk in self.limited(limit):
-            content += chunk
-        return bytes(content)
+    @property
+    def user(self) -> Actor:
+        """Whoever asks, else 401."""
+        if self.actor is None:
+            raise HubError(401, "Invalid username or password.")
+        return self.actor
 
-    def limited(self, limit: int) -> Iterator[bytes]:
-        """The body's chunks; 413 as soon as they exceed ``limit`` bytes."""
-        announced = self.headers.get("content-length", "0")
-        size = int(announced) if announced.isdigit() else 0
-        if size <= limit:
-            size = 0
-            for chunk in self.chunks:
-                size += len(chunk)
-                if size > limit:
-                    break
-                yield chunk
-        if size > limit:
-            raise HubError(413, f"The request body is larger than {limit} bytes")
-
-    def json(self) -> dict:
-        """The body as a JSON object, or 400."""
-        return json_object(self.body() or b"{}")
-
-    def flag(self, name: str) -> bool:
-        """Whether a query parameter is switched on."""
-        return is_on(self.query.get(name))
-
-    def page(self, default: int, most: int) -> int:
-        """The page size asked for."""
-        asked = self.query.get("limit", "")
-        return min(int(asked), most) if re.fullmatch(r"[1-9]\d{0,8}", asked, re.ASCII) else default
-
-    def number(self, name: str) -> int:
-        """A page number or offset in the query; 0 when there is none."""
-        asked = self.query.get(name, "")
-        return int(asked) if re.fullmatch(r"\d{1,9}", asked, re.ASCII) else 0
-
-    def next_link(self, **changes: object) -> dict[str, str]:
-        """The header that leads to the next page; clients want an absolute address."""
-        kept = [(key, value) for key, value in self.query.multi_items() if key not in changes]
-        url = f"{self.endpoint}{self.path}?{urlencode([*kept, *changes.items()])}"
-        return {"Link": f'<{url}>; rel="next"'}
+    def repo(self, *, write: bool = False) -> Repo:
+        """The repo in the path, if the actor may see it (else as if missing) and, when asked for, write to it."""
+        found = None
+        if self.args["kind"] in KINDS:
+            wanted = KINDS[self.args["kind"]], self.args["namespace"], self.args["name"]
+            with self.hub.database.reading() as db:
+                found = find_repo(db, *wanted)
+                moved = None if found else find_moved(db, *wanted)
+            if moved and moved.visible_to(self.actor):
+                found = self._follow(moved)
+        if found is None or not found.visible_to(self.actor):
+            raise repo_not_found(anonymous=self.actor is None)
+        if write:
+            self.user.require_write(found.namespace)
+        return found
 
     def _follow(self, moved: Repo) -> Repo:
         """Send readers to the new name of a repo; writers do not follow redirects and are served at once."""
@@ -96,34 +73,45 @@ class Call:
             raise HubError(307, f"This repo is now {moved.full_name}", headers={"Location": target})
         return moved
 
-    def repo(self, *, write: bool = False) -> Repo:
-        """The repo in the path, if the actor may see it (else as if missing) and, when asked for, write to it."""
-        found = None
-        if self.args["kind"] in KINDS:
-            with self.hub.database.reading() as db:
-                wanted = KINDS[self.args["kind"]], self.args["namespace"], self.args["name"]
-                found = find_repo(db, *wanted)
-                moved = None if found else find_moved(db, *wanted)
-            if moved and moved.visible_to(self.actor):
-                found = self._follow(moved)
-        if found is None or not found.visible_to(self.actor):
-            raise repo_not_found(anonymous=self.actor is None)
-        if write:
-            require_write(self.actor, found.namespace)
-        return found
+    def limited(self, limit: int) -> Iterator[bytes]:
+        """The body's chunks; 413 as soon as they exceed ``limit`` bytes."""
+        too_large = HubError(413, f"The request body is larger than {limit} bytes")
+        if int(self.headers.get("content-length", "0")) > limit:  # the server has checked that it is a number
+            raise too_large
+        for chunk in self.chunks:
+            limit -= len(chunk)
+            if limit < 0:
+                raise too_large
+            yield chunk
+
+    def body(self, limit: int = JSON_LIMIT) -> bytes:
+        """The whole body, or 413."""
+        return b"".join(self.limited(limit))
+
+    def read(self, model: type[Body]) -> Body:
+        """The JSON body as ``model``."""
+        return model.model_validate_json(self.body() or b"{}")
+
+    def options(self, name: str) -> list[str]:
+        """The values of a query parameter in both of its spellings, ``name`` and ``name[]``."""
+        return self.query.getlist(name) + self.query.getlist(f"{name}[]")
+
+    def flag(self, name: str) -> bool:
+        """Whether a query parameter is switched on."""
+        return is_on(self.query.get(name))
+
+    def number(self, name: str, default: int = 0, most: int = 10**9) -> int:
+        """A query parameter such as a page size or number; ``default`` when it is missing, 0 or no number."""
+        asked = self.query.get(name, "")
+        return min(int(asked), most) if re.fullmatch(r"[1-9]\d{0,8}", asked, re.ASCII) else default
+
+    def next_link(self, **changes: object) -> dict[str, str]:
+        """The header that leads to the next page; clients want an absolute address."""
+        kept = [(key, value) for key, value in self.query.multi_items() if key not in changes]
+        url = f"{self.endpoint}{self.path}?{urlencode([*kept, *changes.items()])}"
+        return {"Link": f'<{url}>; rel="next"'}
 
 
 def is_on(value: object) -> bool:
     """How clients spell yes: true, True, 1."""
     return str(value).lower() in ("true", "1")
-
-
-def json_object(content: bytes) -> dict:
-    """``content`` as a JSON object, or 400."""
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise HubError(400, "The request body is not valid JSON") from error
-    if not isinstance(value, dict):
-        raise HubError(400, "The request body is not a JSON object")
-    return value

@@ -27,9 +27,6 @@ ofl-1.1 ncsa unlicense zlib pddl lgpl-lr deepfloyd-if-license fair-noncommercial
 llama3.2 llama3.3 llama4 grok2-community gemma unknown other
 """.split()  # noqa: SIM905 (as a list it would take eighty lines)
 _DATASET_TAGS = ("task_categories", "task_ids", "language", "license", "size_categories")
-
-
-_SHOWN = (*_DATASET_TAGS, "tags", "library_name", "pipeline_tag", "base_model", "datasets", "metrics")
 _MAX_CONFIGS, _MAX_PATTERNS, _MAX_TEXT = 20, 100, 200
 
 
@@ -82,23 +79,16 @@ def body(text: str) -> str:
     return text[found.end() :] if found else text
 
 
-def summary(metadata: dict) -> list[tuple[str, str]]:
-    """What the front matter says in a few words, for people."""
-    found = [(key, ", ".join(_texts(metadata, key))) for key in _SHOWN]
-    return [(key, text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "…") for key, text in found if text]
-
-
 def configs(metadata: dict, paths: list[str]) -> list[Config]:
     """The configs that a card names, as far as they have parquet files; without any, the first such file."""
     parquet = [path for path in paths if path.endswith(".parquet")]
     listed, found = metadata.get("configs"), []
     for config in listed[:_MAX_CONFIGS] if isinstance(listed, list) else []:
-        if isinstance(config, dict):
-            pairs = _data_files(config.get("data_files"))[:_MAX_PATTERNS]
-            first = next((path for _, pattern in pairs for path in parquet if _fits(path, pattern)), None)
-            if first:
-                splits = list(dict.fromkeys(split for split, _ in pairs))
-                found.append(Config(str(config.get("config_name"))[:_MAX_TEXT], splits, first))
+        pairs = _data_files(config.get("data_files")) if isinstance(config, dict) else []
+        first = next((path for _, pattern in pairs for path in parquet if fnmatch.fnmatchcase(path, pattern)), None)
+        if first:
+            splits = list(dict.fromkeys(split for split, _ in pairs))
+            found.append(Config(str(config.get("config_name"))[:_MAX_TEXT], splits, first))
     return found or [Config("default", [], path) for path in parquet[:1]]
 
 
@@ -108,15 +98,8 @@ def _data_files(value: object) -> list[tuple[str, str]]:
     for item in value if isinstance(value, list) else [value]:
         split, patterns = (item.get("split"), item.get("path")) if isinstance(item, dict) else ("train", item)
         for pattern in patterns if isinstance(patterns, list) else [patterns]:
-            if isinstance(pattern, str) and len(pattern) <= _MAX_TEXT:
-                pairs.append((str(split)[:_MAX_TEXT], pattern))
-    return pairs
-
-
-def _fits(path: str, pattern: str) -> bool:
-    """Whether a path is meant by a pattern, in which ``*`` stays within a folder and ``**`` does not."""
-    same_depth = "**" in pattern or path.count("/") == pattern.count("/")
-    return same_depth and fnmatch.fnmatchcase(path, pattern)
+            pairs.append((str(split)[:_MAX_TEXT], str(pattern)[:_MAX_TEXT]))
+    return pairs[:_MAX_PATTERNS]
 
 
 def problems(text: str) -> tuple[list[str], list[str]]:

@@ -6,62 +6,98 @@ import hashlib
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from hub.local.blobs import Blob, Staging
-from hub.local.call import json_object
-from hub.local.names import check_path, check_sha256
-from hub.local.refs import Commit, create_ref, get_commit, list_refs, ref_target, resolve
+from pydantic import AfterValidator, BaseModel, Field
+
+from hub.local.blobs import Staging
 from hub.local.replies import HubError, revision_not_found
-from hub.local.repos import Repo
-from hub.local.trees import TreeEdit, commit_id, is_lfs_pointer, lfs_pointer, object_id
+from hub.local.repos import Commit, Repo, create_ref, get_commit, list_refs, ref_target, resolve
+from hub.local.rules import RepoPath, Sha256, check_path
+from hub.local.trees import File, TreeEdit, commit_id, is_lfs_pointer, lfs_pointer, object_id
 
 MAX_OPERATIONS, MAX_BODY, MAX_REGULAR = 25_000, 256 << 20, 10_000_000
 _MAX_LINE = MAX_REGULAR * 4 // 3 + (1 << 16)
+_TOO_LARGE = f"Regular files are limited to {MAX_REGULAR} bytes: upload this one with LFS"
 _MOVED = "The branch was updated since you opened this page. Please refresh and try again."
 
 
-class Operation(NamedTuple):
-    """One line of a commit request; ``blob`` is a staged regular file, ``lfs`` an uploaded large one (sha256, size)."""
+class Header(BaseModel):
+    """What a commit says of itself, and the commit it was planned on."""
 
-    path: str
-    removes: str = ""
-    blob: tuple[str, Blob] | None = None
-    lfs: tuple[str, int | None] | None = None
+    summary: Annotated[str, Field(min_length=1)]
+    description: str = ""
+    parentCommit: str | None = None
 
 
-@dataclass
-class CommitRequest:
-    """What a client asks for. ``digest`` tells a request sent twice from two alike."""
+class RegularFile(BaseModel):
+    """A small file, sent with the commit."""
 
-    title: str = ""
-    message: str = ""
-    parent: str = ""
-    digest: str = ""
-    operations: list[Operation] = field(default_factory=list)
+    path: RepoPath
+    content: str
+    encoding: str = "utf-8"
+
+
+class LargeFile(BaseModel):
+    """A large file, uploaded before. Copies within a repo come without a size."""
+
+    path: RepoPath
+    oid: Sha256
+    size: int | None = None
+
+
+class Deletion(BaseModel):
+    """A file or folder that goes; a folder's path may end in a slash."""
+
+    path: Annotated[str, AfterValidator(lambda path: check_path(path.rstrip("/")))]
+
+
+_VALUES: dict[str, type[Header | RegularFile | LargeFile | Deletion]] = {
+    "header": Header,
+    "file": RegularFile,
+    "lfsFile": LargeFile,
+    "deletedFile": Deletion,
+    "deletedFolder": Deletion,
+}
+
+
+class _Line(BaseModel):
+    key: Literal["header", "file", "lfsFile", "deletedFile", "deletedFolder"]
+    value: dict
+
+
+class CommitRequest(NamedTuple):
+    """What a client asks for: paths with a staged file, an uploaded one, or None to delete what is there.
+
+    ``digest`` tells a request sent twice from two alike.
+    """
+
+    header: Header
+    operations: list[tuple[str, File | LargeFile | None]]
+    digest: str
 
 
 def read_request(chunks: Iterable[bytes], staging: Staging) -> CommitRequest:
     """Parse an NDJSON commit while it arrives; its regular files go to ``staging``."""
-    request, digest = CommitRequest(), hashlib.sha256()
-    for line in filter(None, _lines(chunks)):
-        digest.update(line + b"\n")
-        item = json_object(line)
-        key, value = item.get("key"), item.get("value")
-        if not isinstance(value, dict):
-            raise HubError(400, "Each line of a commit needs a key and a value")
-        if key == "header":
-            request.title, request.message = str(value.get("summary") or ""), str(value.get("description") or "")
-            request.parent = str(value.get("parentCommit") or "").lower()
-        else:
-            request.operations.append(_operation(str(key), value, staging))
-        if len(request.operations) > MAX_OPERATIONS:
+    header: Header | None = None
+    operations, digest = list[tuple[str, File | LargeFile | None]](), hashlib.sha256()
+    for text in filter(None, _lines(chunks)):
+        digest.update(text + b"\n")
+        line = _Line.model_validate_json(text)
+        match _VALUES[line.key].model_validate(line.value):
+            case Header() as value:
+                header = value
+            case RegularFile(path=path) as file:
+                operations.append((path, stage_regular(_content(file), path, staging)))
+            case LargeFile(path=path) as file:
+                operations.append((path, file))
+            case Deletion(path=path):
+                operations.append((path, None))
+        if len(operations) > MAX_OPERATIONS:
             raise HubError(413, f"A commit can have {MAX_OPERATIONS} operations: split it")
-    if not request.title:
-        raise HubError(400, "The commit has no summary")
-    request.digest = digest.hexdigest()
-    return request
+    if header is None:
+        raise HubError(400, "The commit has no header")
+    return CommitRequest(header, operations, digest.hexdigest())
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -73,61 +109,47 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
             pending.clear()
         pending += rest
         if len(pending) > _MAX_LINE:
-            raise HubError(400, f"Regular files are limited to {MAX_REGULAR} bytes: upload this one with LFS")
-    if pending:
-        yield bytes(pending)
+            raise HubError(400, _TOO_LARGE)
+    yield bytes(pending)
 
 
-def _operation(key: str, value: dict, staging: Staging) -> Operation:
-    if key == "deletedFolder":
-        return Operation(check_path(str(value.get("path", "")).rstrip("/")), removes="folder")
-    path = check_path(value.get("path"))
-    if key == "deletedFile":
-        return Operation(path, removes="file")
-    if key == "lfsFile":
-        size = value.get("size")
-        return Operation(path, lfs=(check_sha256(value.get("oid")), size if isinstance(size, int) else None))
-    if key != "file":
-        raise HubError(400, f"Unknown operation in commit: {key!r}")
-    return Operation(path, blob=stage_regular(_content(value, path), path, staging))
-
-
-def _content(value: dict, path: str) -> bytes:
-    content = value.get("content")
-    if not isinstance(content, str):
-        raise HubError(400, f"{path}: the file has no content")
-    if value.get("encoding") != "base64":
-        return content.encode()
+def _content(file: RegularFile) -> bytes:
+    if file.encoding != "base64":
+        return file.content.encode()
     try:
-        return base64.b64decode(content, validate=True)
+        return base64.b64decode(file.content, validate=True)
     except binascii.Error as error:
-        raise HubError(400, f"{path}: the content is not valid base64") from error
+        raise HubError(400, f"{file.path}: the content is not valid base64") from error
 
 
-def stage_regular(content: bytes, path: str, staging: Staging) -> tuple[str, Blob]:
-    """Stage a regular file; returns its git id and address."""
+def stage_regular(content: bytes, path: str, staging: Staging) -> File:
+    """Stage a regular file."""
     if len(content) > MAX_REGULAR:
-        raise HubError(400, f"{path}: regular files are limited to {MAX_REGULAR} bytes: upload this one with LFS")
+        raise HubError(400, f"{path}: {_TOO_LARGE}")
     if is_lfs_pointer(content):
         raise HubError(400, f"{path}: this is an LFS pointer; upload the large file itself")
-    return object_id("blob", content), staging.add([content])
+    return File(object_id("blob", content), *staging.add([content]), lfs=False)
 
 
 def apply(db: sqlite3.Connection, repo: Repo, branch: str, author: str, request: CommitRequest) -> str:
     """Move ``branch`` to a new commit and return its id; 412 when it is no longer at the parent asked for."""
-    ref, commit = branch_head(db, repo, branch)
-    head = commit.oid
+    ref, head = branch_head(db, repo, branch)
+    parent = (request.header.parentCommit or "").lower()
     query = "SELECT oid FROM receipts WHERE repo = ? AND ref = ? AND digest = ?"
     answered = db.execute(query, (repo.id, ref, request.digest)).fetchone()
     # The same bytes with a parent can only be the same request; without one, only while nothing came after it.
-    if answered and (request.parent or answered["oid"] == head):
+    if answered and (parent or answered["oid"] == head.oid):
         return answered["oid"]
-    if request.parent and not (len(request.parent) >= 5 and head.startswith(request.parent)):
+    if parent and not (len(parent) >= 5 and head.oid.startswith(parent)):
         raise HubError(412, _MOVED)
-    edit = TreeEdit(db, commit.tree)
-    for operation in request.operations:
-        _apply_operation(db, repo, edit, operation)
-    oid = write_commit(db, repo, ref, edit.save(), head, author, request.title, request.message)
+    edit = TreeEdit(db, head.tree)
+    for path, file in request.operations:
+        if file is None:
+            edit.remove(path)
+        else:
+            put_file(db, edit, path, _owned(db, repo, file) if isinstance(file, LargeFile) else file)
+    title, message = request.header.summary, request.header.description
+    oid = write_commit(db, repo, ref, edit.save(), head.oid, author, title, message)
     upsert = "INSERT INTO receipts VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET oid = excluded.oid"
     db.execute(upsert, (repo.id, ref, request.digest, oid))
     return oid
@@ -154,36 +176,19 @@ def open_change(db: sqlite3.Connection, repo: int, branch: str) -> int:
     return number
 
 
-def _apply_operation(db: sqlite3.Connection, repo: Repo, edit: TreeEdit, operation: Operation) -> None:
-    if operation.removes:
-        edit.remove(operation.path, operation.removes)
-    elif operation.lfs:
-        blob = _owned_blob(db, repo, operation.path, *operation.lfs)
-        oid = object_id("blob", lfs_pointer(blob.sha256, blob.size))
-        _put_file(db, edit, operation.path, oid, blob, lfs=True)
-    elif operation.blob:
-        _put_file(db, edit, operation.path, *operation.blob, lfs=False)
+def put_file(db: sqlite3.Connection, edit: TreeEdit, path: str, file: File) -> None:
+    """Name a stored content in a tree."""
+    db.execute("INSERT OR IGNORE INTO files VALUES (?, ?, ?, ?)", file)
+    edit.put(path, file.oid)
 
 
-def _owned_blob(db: sqlite3.Connection, repo: Repo, path: str, sha256: str, size: int | None) -> Blob:
-    """A large file that was uploaded to this very repo, else 400: knowing a sha256 must not give its content."""
+def _owned(db: sqlite3.Connection, repo: Repo, file: LargeFile) -> File:
+    """Refused unless it was uploaded to this very repo: knowing a sha256 must not give its content."""
     query = "SELECT size FROM lfs_objects WHERE repo = ? AND sha256 = ?"
-    row = db.execute(query, (repo.id, sha256)).fetchone()
-    if row is None or size not in (None, row["size"]):
-        raise HubError(400, f"{path}: the LFS object {sha256} was not uploaded to this repo")
-    return Blob(sha256, row["size"])
-
-
-def first_commit(db: sqlite3.Connection, repo: Repo, author: str, path: str, oid: str, blob: Blob) -> None:
-    """Start ``main`` with a single regular file."""
-    edit = TreeEdit(db, None)
-    _put_file(db, edit, path, oid, blob, lfs=False)
-    write_commit(db, repo, "refs/heads/main", edit.save(), None, author, "initial commit", "")
-
-
-def _put_file(db: sqlite3.Connection, edit: TreeEdit, path: str, oid: str, blob: Blob, *, lfs: bool) -> None:
-    db.execute("INSERT OR IGNORE INTO files VALUES (?, ?, ?, ?)", (oid, blob.sha256, blob.size, int(lfs)))
-    edit.put(path, oid)
+    row = db.execute(query, (repo.id, file.oid)).fetchone()
+    if row is None or file.size not in (None, row["size"]):
+        raise HubError(400, f"{file.path}: the LFS object {file.oid} was not uploaded to this repo")
+    return File(object_id("blob", lfs_pointer(file.oid, row["size"])), file.oid, row["size"], lfs=True)
 
 
 def write_commit(

@@ -7,12 +7,12 @@ File contents live in ``blobs.py``; this file holds users, tokens, repos, refs, 
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from hub.errors import RunError
 
-_VERSION = 1
+_VERSION = 2
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS namespaces(name TEXT PRIMARY KEY COLLATE NOCASE, is_org INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS members(
@@ -39,8 +39,10 @@ CREATE TABLE IF NOT EXISTS refs(
 CREATE TABLE IF NOT EXISTS receipts(
     repo INTEGER NOT NULL, ref TEXT NOT NULL, digest TEXT NOT NULL, oid TEXT NOT NULL, PRIMARY KEY(repo, ref, digest),
     FOREIGN KEY(repo, ref) REFERENCES refs(repo, name) ON DELETE CASCADE) WITHOUT ROWID;
--- Content-addressed by git id and shared by all repos: reached only through a commit of a repo one may read.
-CREATE TABLE IF NOT EXISTS trees(oid TEXT PRIMARY KEY, content BLOB NOT NULL);
+-- Folders and files by git id, shared by all repos: reached only through a commit of a repo one may read.
+CREATE TABLE IF NOT EXISTS entries(
+    tree TEXT NOT NULL, name TEXT NOT NULL, oid TEXT NOT NULL, is_folder INTEGER NOT NULL,
+    PRIMARY KEY(tree, name)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS files(
     oid TEXT PRIMARY KEY, sha256 TEXT NOT NULL, size INTEGER NOT NULL, lfs INTEGER NOT NULL) WITHOUT ROWID;
 -- The large files that authorised users uploaded to a repo: knowing a sha256 is not owning the bytes.
@@ -57,27 +59,26 @@ CREATE TABLE IF NOT EXISTS xorbs(
 
 
 class Database:
-    """Connections to the index; ``reading`` and ``writing`` are the only ways in."""
+    """The index; ``reading`` and ``writing`` are the only ways in."""
 
     def __init__(self, path: Path):
         self._path = path
-        self._idle: list[sqlite3.Connection] = []
         # SQLite's own waiting is unfair and sleeps; within this process a lock hands writers on at once.
         self._writers = threading.Lock()
         path.touch(mode=0o600)
         try:
-            connection = self._connect()
-            connection.execute("PRAGMA journal_mode=WAL")
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            # Kept open: with the last connection SQLite would fold the write-ahead log into the file, each time.
+            self._keeper = self._connect()
+            self._keeper.execute("PRAGMA journal_mode=WAL")
+            version = self._keeper.execute("PRAGMA user_version").fetchone()[0]
             if version not in (0, _VERSION):
                 hint = "serve it with the version that made it, or take a new --root"
                 raise RunError(
                     path, f"made by another version of the Hub (form {version})", allowed=_VERSION, hint=hint
                 )
-            connection.executescript(f"{_SCHEMA} PRAGMA user_version={_VERSION};")
+            self._keeper.executescript(f"{_SCHEMA} PRAGMA user_version={_VERSION};")
         except sqlite3.DatabaseError as error:
             raise RunError(path, f"cannot be used ({error})", hint="restore it, or take a new --root") from error
-        self._idle.append(connection)
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self._path, timeout=30, isolation_level=None, check_same_thread=False)
@@ -100,23 +101,11 @@ class Database:
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._connect()
-        done = False
-        try:
+        with closing(self._connect()) as connection:  # to close is to roll back what was not committed
             connection.execute(begin)
             yield connection
             connection.execute("COMMIT")
-            done = True
-        finally:
-            if done:
-                self._idle.append(connection)
-            else:
-                connection.close()  # rolls back, whatever state the failure left it in
 
     def close(self) -> None:
-        """Close idle connections; the last one folds the write-ahead log into the file."""
-        while self._idle:
-            self._idle.pop().close()
+        """Close the last connection, which folds the write-ahead log into the file."""
+        self._keeper.close()

@@ -1,65 +1,70 @@
-"""Large files: the LFS batch call, signed uploads in one piece or in parts, and their verification.
+"""Large files: the LFS batch call, and signed uploads in one piece or in parts.
 
 An upload address is a path that says everything (repo, sha256, size, part size, upload, part) plus a signature over it.
 """
 
 import sqlite3
+import time
 import uuid
 from collections.abc import Iterator
+from typing import Annotated, Literal
 
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from hub.local.blobs import Blob
 from hub.local.call import Call
-from hub.local.names import check_sha256
-from hub.local.replies import HubError, json_reply
+from hub.local.replies import HubError
+from hub.local.rules import Sha256
 
-_MAX_OBJECTS, _MAX_PARTS, _MAX_SIZE = 1000, 1000, 1 << 44
+_MAX_PARTS, VALID_SECONDS = 1000, 6 * 3600
 
 
-def batch(call: Call) -> Response:
+class LargeObject(BaseModel):
+    """A large file by its content."""
+
+    oid: Sha256
+    size: Annotated[int, Field(ge=0, le=1 << 44)]
+
+
+class Batch(BaseModel):
+    """Which large files a client wants to upload, and how it can."""
+
+    operation: Literal["upload"]
+    hash_algo: Literal["sha256"] = "sha256"
+    transfers: list[str] = []
+    objects: Annotated[list[LargeObject], Field(max_length=1000)]
+
+
+def batch(call: Call) -> dict:
     """Say for each large file whether and where to upload it."""
-    repo = call.repo(write=True)
-    asked = call.json()
-    objects = asked.get("objects")
-    if asked.get("operation") != "upload" or asked.get("hash_algo", "sha256") != "sha256":
-        raise HubError(422, "Only operation 'upload' with hash_algo 'sha256' is served here")
-    if not isinstance(objects, list) or len(objects) > _MAX_OBJECTS:
-        raise HubError(422, f"objects must be a list of at most {_MAX_OBJECTS}")
-    transfers = asked.get("transfers")
-    in_parts = isinstance(transfers, list) and "multipart" in transfers
+    repo, asked = call.repo(write=True), call.read(Batch)
+    in_parts, answers = False, []
     with call.hub.database.reading() as db:
-        answers = [_answer(call, db, repo.id, repo.url_path, item, in_parts) for item in objects]
-    multipart = any("chunk_size" in a.get("actions", {}).get("upload", {}).get("header", {}) for a in answers)
-    return json_reply({"transfer": "multipart" if multipart else "basic", "objects": answers, "hash_algo": "sha256"})
+        for wanted in asked.objects:
+            answer: dict = wanted.model_dump()
+            if not is_owned(db, repo.id, wanted.oid, wanted.size):
+                part = max(call.hub.part_bytes, -(-wanted.size // _MAX_PARTS))
+                whole = part >= wanted.size or "multipart" not in asked.transfers
+                in_parts = in_parts or not whole
+                answer["actions"] = {"upload": _upload(call, repo.id, wanted, wanted.size if whole else part)}
+            answers.append(answer)
+    return {"transfer": "multipart" if in_parts else "basic", "objects": answers, "hash_algo": "sha256"}
 
 
-def _answer(call: Call, db: sqlite3.Connection, repo: int, url_path: str, item: object, in_parts: bool) -> dict:
-    if not isinstance(item, dict):
-        raise HubError(422, "Each object needs an oid and a size")
-    oid, size = check_sha256(item.get("oid")), _check_size(item.get("size"))
-    if is_owned(db, repo, oid, size):
-        return {"oid": oid, "size": size}
-    part = max(call.hub.part_bytes, -(-size // _MAX_PARTS))
-    part = part if in_parts and part < size else size
-    base = f"/lfs-upload/{repo}/{oid}/{size}/{part}/{uuid.uuid4().hex}"
-    verify = {"href": f"{call.endpoint}/{url_path}.git/info/lfs/objects/verify"}
-    return {"oid": oid, "size": size, "actions": {"upload": _upload_action(call, base, size, part), "verify": verify}}
+def _upload(call: Call, repo: int, wanted: LargeObject, part: int) -> dict:
+    """Where to upload an object in parts of ``part`` bytes."""
+    base = f"/lfs-upload/{repo}/{wanted.oid}/{wanted.size}/{part}/{uuid.uuid4().hex}"
+    expires = int(time.time()) + VALID_SECONDS
 
+    def signed(method: str, path: str) -> str:
+        return f"{call.endpoint}{path}?signature={call.hub.signer.sign(method, path, expires)}"
 
-def _check_size(size: object) -> int:
-    if not isinstance(size, int) or not 0 <= size <= _MAX_SIZE:
-        raise HubError(422, f"The size must be a number of bytes, at most {_MAX_SIZE}")
-    return size
-
-
-def _upload_action(call: Call, base: str, size: int, part: int) -> dict:
-    signed = call.hub.signer.sign
-    if part == size:
-        return {"href": call.endpoint + signed("PUT", f"{base}/1")}
-    numbers = range(1, -(-size // part) + 1)
-    header = {f"{number:05d}": call.endpoint + signed("PUT", f"{base}/{number}") for number in numbers}
-    return {"href": call.endpoint + signed("POST", base), "header": {"chunk_size": str(part), **header}}
+    if part == wanted.size:
+        return {"href": signed("PUT", f"{base}/1")}
+    numbers = range(1, -(-wanted.size // part) + 1)
+    parts = {f"{number:05d}": signed("PUT", f"{base}/{number}") for number in numbers}
+    return {"href": signed("POST", base), "header": {"chunk_size": str(part), **parts}}
 
 
 def is_owned(db: sqlite3.Connection, repo: int, oid: str, size: int) -> bool:
@@ -68,23 +73,29 @@ def is_owned(db: sqlite3.Connection, repo: int, oid: str, size: int) -> bool:
     return db.execute(query, (repo, oid, size)).fetchone() is not None
 
 
+def note_owner(db: sqlite3.Connection, repo: int, blob: Blob) -> None:
+    """Remember that a large file was uploaded to a repo, unless that was deleted since the upload was allowed."""
+    query = "INSERT OR IGNORE INTO lfs_objects SELECT id, ?, ? FROM repos WHERE id = ?"
+    db.execute(query, (blob.sha256, blob.size, repo))
+
+
 def put(call: Call) -> Response:
     """Receive a whole large file, or one part of it."""
     _check_signature(call)
     size, part, number = (int(call.args[name]) for name in ("size", "part_bytes", "number"))
+    chunks = _exactly(call, min(part, size - (number - 1) * part))
     if part == size:
-        blob = _store(call, _exactly(call, size))
-    else:
-        length = min(part, size - (number - 1) * part)
-        blob = call.hub.blobs.add_part(call.args["upload"], number, _exactly(call, length))
-    return Response(status_code=200, headers={"ETag": f'"{blob.sha256}"'})
+        _store(call, chunks)
+        return Response()
+    blob = call.hub.blobs.add_part(call.args["upload"], number, chunks)
+    return Response(headers={"ETag": f'"{blob.sha256}"'})
 
 
-def complete(call: Call) -> Response:
+def complete(call: Call) -> dict:
     """Join the parts of a large file."""
     _check_signature(call)
     size, part, upload = int(call.args["size"]), int(call.args["part_bytes"]), call.args["upload"]
-    call.body()
+    call.body()  # the list of parts, which the signed address tells already
     with call.hub.database.reading() as db:
         done = is_owned(db, int(call.args["repo"]), call.args["oid"], size)
     if not done:  # else this completion is sent again after a lost answer
@@ -93,21 +104,12 @@ def complete(call: Call) -> Response:
         except FileNotFoundError as error:
             raise HubError(400, "Some parts of this upload are missing") from error
     call.hub.blobs.drop_parts(upload)
-    return json_reply({"success": True})
-
-
-def verify(call: Call) -> Response:
-    """Confirm that a large file has arrived."""
-    repo = call.repo(write=True)
-    asked = call.json()
-    with call.hub.database.reading() as db:
-        if not is_owned(db, repo.id, check_sha256(asked.get("oid")), _check_size(asked.get("size"))):
-            raise HubError(404, "This LFS object was not uploaded to this repo")
-    return json_reply({})
+    return {"success": True}
 
 
 def _check_signature(call: Call) -> None:
-    call.hub.signer.check(call.method, call.path, call.query.get("expires", ""), call.query.get("signature", ""))
+    if not call.hub.signer.accepts(call.query.get("signature", ""), call.method, call.path):
+        raise HubError(403, "The signature does not fit this upload address, or has expired: ask for a new one")
 
 
 def _exactly(call: Call, length: int) -> Iterator[bytes]:
@@ -115,30 +117,21 @@ def _exactly(call: Call, length: int) -> Iterator[bytes]:
     problem = HubError(400, f"This upload must have exactly {length} bytes")
     if call.headers.get("content-length", str(length)) != str(length):
         raise problem
-    received = 0
+    left = length
     for chunk in call.chunks:
-        received += len(chunk)
-        if received > length:
+        left -= len(chunk)
+        if left < 0:
             raise problem
         yield chunk
-    if received != length:
+    if left:
         raise problem
 
 
-def _store(call: Call, chunks: Iterator[bytes]) -> Blob:
+def _store(call: Call, chunks: Iterator[bytes]) -> None:
     """Keep a large file and note that this repo has it; 400 when the bytes are not those announced."""
-    oid = call.args["oid"]
     with call.hub.blobs.staging() as staging:
         blob = staging.add(chunks)
-        if blob != Blob(oid, int(call.args["size"])):
-            raise HubError(400, f"The uploaded content is not {oid}")
-        staging.settle()
+        if blob != Blob(call.args["oid"], int(call.args["size"])):
+            raise HubError(400, f"The uploaded content is not {call.args['oid']}")
     with call.hub.database.writing() as db:
         note_owner(db, int(call.args["repo"]), blob)
-    return blob
-
-
-def note_owner(db: sqlite3.Connection, repo: int, blob: Blob) -> None:
-    """Remember that a large file was uploaded to a repo, unless that was deleted since the upload was allowed."""
-    query = "INSERT OR IGNORE INTO lfs_objects SELECT id, ?, ? FROM repos WHERE id = ?"
-    db.execute(query, (blob.sha256, blob.size, repo))

@@ -3,36 +3,34 @@
 import base64
 import hashlib
 from datetime import UTC, datetime
+from pathlib import Path
 
-from jinja2 import Environment
+from jinja2 import Environment, FileSystemLoader
 from starlette.responses import HTMLResponse, Response
 
 from hub.local import cards
 from hub.local.call import Call
-from hub.local.page_templates import FRONT, REPO, STYLE
-from hub.local.preview import Table, preview
-from hub.local.refs import history, list_refs, resolve
-from hub.local.repos import KINDS, Repo, list_repos
-from hub.local.trees import files, walk
+from hub.local.preview import preview
+from hub.local.repos import KINDS, history, list_refs, list_repos, resolve
+from hub.local.trees import walk
 
-_FILES, _COMMITS = 500, 50
-_STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+_FILES, _COMMITS, _TAGS = 500, 50, 30
+_TEMPLATES = Path(__file__).with_name("templates")
+_STYLE = (_TEMPLATES / "style.css").read_text(encoding="utf-8")
+_STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _HEADERS = {
     "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; img-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+_PAGES = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+_PAGES.globals["style"] = _STYLE
+_PAGES.filters["day"] = lambda seconds: datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _day(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
-_PAGES = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-_PAGES.filters["day"] = _day
-_PAGES.globals["style"] = STYLE
-_FRONT, _REPO = _PAGES.from_string(FRONT), _PAGES.from_string(REPO)
+def _page(template: str, **facts: object) -> Response:
+    return HTMLResponse(_PAGES.get_template(template).render(facts), headers=_HEADERS)
 
 
 def front(call: Call) -> Response:
@@ -44,47 +42,38 @@ def front(call: Call) -> Response:
         }
     for repos in kinds.values():
         repos.sort(key=lambda pair: pair[1].date, reverse=True)
-    return HTMLResponse(_FRONT.render(title="Local Hub", endpoint=call.endpoint, kinds=kinds), headers=_HEADERS)
+    return _page("front.html", title="Local Hub", endpoint=call.endpoint, kinds=kinds)
 
 
 def repo(call: Call) -> Response:
     """One repo at a revision."""
     found = call.repo()
     with call.hub.database.reading() as db:
-        commit = resolve(db, found.id, call.args.get("revision") or "main")
-        entries = [(path, entry.oid) for path, entry in walk(db, commit.tree) if not entry.is_folder]
-        stored = files(db, (oid for _, oid in entries))
-        tags = [ref.removeprefix("refs/tags/") for ref, _ in list_refs(db, found.id) if ref.startswith("refs/tags/")]
+        commit = resolve(db, found.id, call.args.get("revision", "main"))
+        tree = {path: file for path, _oid, file in walk(db, commit.tree) if file}
+        versions = [
+            ref.removeprefix("refs/tags/") for ref, _ in list_refs(db, found.id) if ref.startswith("refs/tags/")
+        ]
         commits = list(history(db, found.id, commit))
-    tree = {path: stored[oid] for path, oid in entries}
     content = {path: call.hub.blobs.path(file.sha256) for path, file in tree.items()}
     readme, base = content.get("README.md"), f"/{found.url_path}/resolve/{commit.oid}/"
     metadata = cards.stored_metadata(readme) if readme else {}
     configs = cards.configs(metadata, list(tree)) if found.kind == "dataset" else []
     shown = preview(readme, base, tuple(content[config.path] for config in configs))
-    tables = shown.tables or [Table(problem="not shown")] * len(configs)
-    page = _REPO.render(
+    return _page(
+        "repo.html",
         title=found.full_name,
         repo=found,
         commit=commit,
         base=base,
-        tags=tags,
-        usage=_usage(found),
+        versions=versions,
+        tags=cards.tags(found.kind, metadata)[:_TAGS],
         card=shown.card,
         problem=shown.problem or ("" if metadata else "There is no README.md with metadata that can be read."),
-        metadata=cards.summary(metadata),
-        tables=list(zip(configs, tables, strict=True)),
+        tables=list(zip(configs, shown.tables, strict=True)),
         files=[(path, file.size) for path, file in list(tree.items())[:_FILES]],
         more_files=max(0, len(tree) - _FILES),
         size=sum(file.size for file in tree.values()),
         commits=commits[:_COMMITS],
         more_commits=max(0, len(commits) - _COMMITS),
     )
-    return HTMLResponse(page, headers=_HEADERS)
-
-
-def _usage(repo: Repo) -> str:
-    if repo.kind == "dataset":
-        return f'from datasets import load_dataset\ndataset = load_dataset("{repo.full_name}")'
-    lines = "from sentence_transformers import SentenceTransformer\nmodel = SentenceTransformer({!r})"
-    return lines.format(repo.full_name).replace("'", '"')

@@ -1,7 +1,7 @@
 """What a page shows of a repo's own words and rows: the card as safe HTML, the first rows of parquet files.
 
 Anybody may have written them, so they are read in a process of its own with limits of time and memory:
-``python -m hub.local.preview`` takes a request as JSON on stdin and answers on stdout.
+``python -m hub.local.preview BASE CARD FILE...`` prints a ``Preview`` as JSON.
 """
 
 import json
@@ -16,6 +16,8 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import BaseModel
+
+from hub.local.cards import body
 
 ROWS, COLUMNS, CELL, CARD = 5, 20, 300, 200_000
 _SECONDS, _MEMORY = 10, 4 << 30
@@ -44,17 +46,17 @@ def preview(card: Path | None, base: str, files: tuple[Path, ...]) -> Preview:
     try:
         return _preview(card, base, files)
     except (subprocess.SubprocessError, ValueError):
-        return Preview(problem=f"The card and the rows took more than {_SECONDS} s or too much memory to show.")
+        problem = f"The card and the rows took more than {_SECONDS} s or too much memory to show."
+        return Preview(problem=problem, tables=[Table(problem="not shown")] * len(files))
 
 
 @lru_cache(maxsize=256)
 def _preview(card: Path | None, base: str, files: tuple[Path, ...]) -> Preview:
     # Contents never change under their address, so an answer holds; failures raise and are not kept.
-    asked = json.dumps({"card": str(card or ""), "base": base, "files": [str(path) for path in files]})
-    command = [sys.executable, "-m", "hub.local.preview"]
+    command = [sys.executable, "-m", "hub.local.preview", base, card or "", *files]
     with _AT_ONCE:
         done = subprocess.run(  # noqa: S603 (our own module)
-            command, input=asked.encode(), capture_output=True, check=True, timeout=2 * _SECONDS, cwd=_CODE_ROOT
+            command, capture_output=True, check=True, timeout=2 * _SECONDS, cwd=_CODE_ROOT
         )
     return Preview.model_validate_json(done.stdout)
 
@@ -126,18 +128,12 @@ def _cut(value: object) -> str:
     return text if len(text) <= CELL else text[:CELL] + "…"
 
 
-def _answer(asked: dict) -> Preview:
-    from hub.local.cards import body
-
-    text = Path(asked["card"]).read_bytes()[: 4 * CARD].decode(errors="replace") if asked["card"] else ""
-    return Preview(
-        card=render_card(body(text), asked["base"]), tables=[first_rows(Path(path)) for path in asked["files"]]
-    )
-
-
 if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    sys.stdout.write(_answer(json.load(sys.stdin)).model_dump_json())
+    base, card, *files = sys.argv[1:]
+    text = Path(card).read_bytes()[: 4 * CARD].decode(errors="replace") if card else ""
+    tables = [first_rows(Path(file)) for file in files]
+    sys.stdout.write(Preview(card=render_card(body(text), base), tables=tables).model_dump_json())

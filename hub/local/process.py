@@ -9,13 +9,14 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from hub.errors import RunError
 
 _START_SECONDS, _STOP_SECONDS = 60, 15
+_CODE_ROOT = Path(__file__).resolve().parents[2]  # where ``python -m`` finds this package
 
 
 class LocalHub:
@@ -33,9 +34,8 @@ class LocalHub:
     ):
         self.root = Path(root).absolute()
         self.home = Path(home).absolute() if home else self.root / "client_home"
-        self.log_file = self.root / "server.log"
+        self.log_file, self.token_file = self.root / "server.log", self.root / "token"
         self.endpoint = ""
-        self.token_file = self.root / "token"
         self.process: subprocess.Popen[str] | None = None
         self._options = ["--root", str(self.root), "--port", str(port), "--user", user, *options]
         for org in orgs:
@@ -53,63 +53,49 @@ class LocalHub:
         with self.log_file.open("ab") as log:
             written = log.tell()
             self.process = subprocess.Popen(  # noqa: S603 (our own module)
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=_code_root()
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=_CODE_ROOT
             )
-        said = self._read_start()
-        if "endpoint" not in said or "token_file" not in said:
+        watchdog = threading.Timer(_START_SECONDS, self.process.kill)
+        watchdog.start()
+        assert self.process.stdout is not None
+        word, _, self.endpoint = self.process.stdout.readline().strip().partition(" ")
+        watchdog.cancel()
+        if word != "endpoint":
             self.kill()
             words = self.log_file.read_bytes()[written:].decode(errors="replace").strip().splitlines()
             raise RunError(f"local Hub on {self.root}", f"did not start: {words[-1] if words else 'it said nothing'}")
-        self.endpoint, self.token_file = said["endpoint"], Path(said["token_file"])
         return self
-
-    def _read_start(self) -> dict[str, str]:
-        assert self.process is not None and self.process.stdout is not None
-        watchdog = threading.Timer(_START_SECONDS, self.process.kill)
-        watchdog.start()
-        lines = [self.process.stdout.readline().split(maxsplit=1) for _ in range(2)]
-        watchdog.cancel()
-        return {line[0]: line[1].strip() for line in lines if len(line) == 2}
 
     def stop(self) -> None:
         """End the server: kindly, and by force when that does not help."""
         if self.process is not None:
             self.process.terminate()
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 self.process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-            self._forget()
+            self.kill()
 
     def kill(self) -> None:
         """End the server at once, as a power cut would."""
         if self.process is not None:
             self.process.kill()
-            self._forget()
-
-    def _forget(self) -> None:
-        assert self.process is not None
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
-        self.process = None
+            self.process.communicate()
+            self.process = None
 
     def __enter__(self) -> "LocalHub":
         return self if self.process is not None else self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def env(self, home: Path | str | None = None) -> dict[str, str]:
-        """The variables that make a client use this Hub and nothing else; set them before it imports anything.
+    def client_environment(self, home: Path | str | None = None) -> dict[str, str]:
+        """The present environment, changed so that a client uses this Hub and nothing else; set it before its imports.
 
         ``home`` is the client's cache (default: one under the root). A cache knows repos by id only, so it must not be
         shared with another Hub.
         """
-        return {
+        elsewhere = ("HF_", "HUGGING_FACE_", "HUGGINGFACE_", "TRANSFORMERS_CACHE")
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(elsewhere)}
+        return kept | {
             "HF_ENDPOINT": self.endpoint,
             "HF_TOKEN_PATH": str(self.token_file),
             "HF_HOME": str(home or self.home),
@@ -119,24 +105,3 @@ class LocalHub:
             "NO_PROXY": "127.0.0.1,localhost",
             "no_proxy": "127.0.0.1,localhost",
         }
-
-    def client_environment(
-        self, home: Path | str | None = None, base: Mapping[str, str] | None = None
-    ) -> dict[str, str]:
-        """``env`` on top of the present environment, without the settings there that would lead a client elsewhere."""
-        kept = {
-            key: value
-            for key, value in (os.environ if base is None else base).items()
-            if not key.startswith(("HF_", "HUGGING_FACE_", "HUGGINGFACE_", "TRANSFORMERS_CACHE"))
-        }
-        return kept | self.env(home)
-
-
-def start(root: Path | str, port: int = 0, *, user: str = "demo", orgs: Sequence[str] = ()) -> LocalHub:
-    """A running ``LocalHub``; use it in a ``with`` statement, or call ``stop``."""
-    return LocalHub(root, port, user=user, orgs=orgs).start()
-
-
-def _code_root() -> Path:
-    """Where ``python -m hub.local`` finds this package, wherever the caller runs."""
-    return Path(__file__).resolve().parents[2]

@@ -1,4 +1,4 @@
-"""What the Hub answers: JSON, and errors in the Hub's own dialect.
+"""What the Hub refuses, in the Hub's own dialect.
 
 Clients tell errors apart by the ``X-Error-Code`` header alone, never by the body, so every error is built here.
 5xx answers are retried by the clients: no permanent condition may use one, except 507 (not in their retry list).
@@ -22,16 +22,10 @@ class HubError(Exception):
     def response(self) -> Response:
         """The HTTP answer; header values are one latin-1 line, or the client could not read them."""
         line = " ".join(self.message.split())[:500].encode("latin-1", "replace").decode("latin-1")
-        message = self.message.encode(errors="replace").decode()  # JSON may hold halves of characters
         headers = {**self.headers, "X-Error-Message": line}
         if self.code:
             headers["X-Error-Code"] = self.code
-        return JSONResponse({"error": message, **self.fields}, status_code=self.status, headers=headers)
-
-
-def unauthorized() -> HubError:
-    """No usable credentials where some are needed."""
-    return HubError(401, "Invalid username or password.")
+        return JSONResponse({"error": self.message, **self.fields}, status_code=self.status, headers=headers)
 
 
 def repo_not_found(*, anonymous: bool) -> HubError:
@@ -47,13 +41,3 @@ def revision_not_found(revision: str) -> HubError:
 def entry_not_found(message: str, commit: str = "") -> HubError:
     """The revision exists, the path does not; clients remember that under the commit given."""
     return HubError(404, message, "EntryNotFound", {"X-Repo-Commit": commit} if commit else None)
-
-
-def storage_full() -> HubError:
-    """The disk or a quota is full: 507, which clients report instead of retrying."""
-    return HubError(507, "The Hub's disk is full: free some space under its --root and send this again")
-
-
-def json_reply(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """``value`` as JSON."""
-    return JSONResponse(value, status_code=status, headers=headers)

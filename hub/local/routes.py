@@ -14,7 +14,7 @@ from hub.local import api_files, api_history, api_repos, lfs, pages, xet
 from hub.local.call import Call
 from hub.local.replies import HubError, repo_not_found
 
-Handler = Callable[[Call], Response]
+Handler = Callable[[Call], Response | dict | list]
 
 
 def no_such_repo(call: Call) -> Response:
@@ -37,7 +37,6 @@ _TABLE: list[tuple[str, str, Handler]] = [
     ("GET", r"/api/whoami-v2", api_repos.whoami),
     ("POST", r"/api/repos/create", api_repos.create),
     ("DELETE", r"/api/repos/delete", api_repos.delete),
-    ("GET", r"/api/(?:organizations/(?P<namespace>[^/]+)/)?settings/repositories", api_repos.own_repos),
     ("POST", r"/api/repos/move", api_repos.move),
     ("POST", r"/api/validate-yaml", api_repos.validate_yaml),
     ("GET", r"/api/(?P<kind>models|datasets|spaces|kernels)", api_repos.listing),
@@ -60,7 +59,6 @@ _TABLE: list[tuple[str, str, Handler]] = [
     ("POST", r"{xet}/v1/xorbs/default/(?P<hash>[0-9a-f]{64})", xet.put_xorb),
     ("POST", r"{xet}/v1/shards", xet.put_shard),
     ("POST", r"{web}\.git/info/lfs/objects/batch", lfs.batch),
-    ("POST", r"{web}\.git/info/lfs/objects/verify", lfs.verify),
     ("PUT", r"{upload}/(?P<number>\d+)", lfs.put),
     ("POST", r"{upload}", lfs.complete),
     ("GET", r"{web}/resolve/{rev}/(?P<path>.+)", api_files.download),

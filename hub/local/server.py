@@ -1,21 +1,25 @@
-"""Running the Hub: one process per root, on 127.0.0.1 only, until it is told to stop."""
+"""The command line: ``python -m hub.local serve``, ``token`` and ``gc``. One process per root, on 127.0.0.1 only."""
 
 import asyncio
 import errno
 import logging
 import os
+import secrets
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Annotated, Literal
 
+import typer
 import uvicorn
 from filelock import FileLock, Timeout
+from starlette.types import ASGIApp
 
+from hub.cli import new_app
 from hub.errors import InputError, RunError
 from hub.local.access import Signer, add_user, keep_token
 from hub.local.app import HubApp
@@ -23,52 +27,112 @@ from hub.local.blobs import BlobStore
 from hub.local.call import Hub
 from hub.local.database import Database
 from hub.local.faults import Faults
+from hub.local.gc import collect
 
 HOST = "127.0.0.1"
-TOKEN_FILE, READ_TOKEN_FILE = "token", "token_read"
+
+# click keeps the line breaks of a paragraph that starts with a backspace.
+app = new_app(
+    """A Hugging Face Hub on this machine, for the demo, for tests and for work without a network.
+
+    Start it, then point the official clients at it by their environment:
+
+    \b
+    python -m hub.local serve --root local_hub --port 8765
+    export HF_ENDPOINT=http://127.0.0.1:8765 HF_TOKEN_PATH=$PWD/local_hub/token
+    export HF_HOME=$(mktemp -d)
+    hf auth whoami
+
+    The clients' caches go by repo id alone: never share one HF_HOME between two Hubs.
+    """
+)
+
+Root = Annotated[Path, typer.Option(help="Folder that holds everything the Hub knows; made when missing.")]
+User = Annotated[str, typer.Option(help="The account; repos are named <user>/<name>.")]
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What ``serve`` is told."""
+@app.command()
+def serve(
+    root: Root,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.")] = 0,
+    user: User = "demo",
+    org: Annotated[list[str] | None, typer.Option(help="An organisation the user may write to; repeatable.")] = None,
+    part_bytes: Annotated[
+        int, typer.Option(min=1 << 16, help="Large files above this size are uploaded in parts of this size.")
+    ] = 256 << 20,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log every request on stderr.")] = False,
+    stop_with_stdin: Annotated[
+        bool, typer.Option("--stop-with-stdin", help="Stop at the end of stdin, so as not to outlive the caller.")
+    ] = False,
+    faults: Annotated[Path | None, typer.Option(help="A plan of faults on purpose, to test clients with.")] = None,
+) -> None:
+    """Serve until Ctrl-C or SIGTERM.
 
-    root: Path
-    port: int = 0
-    user: str = "demo"
-    orgs: tuple[str, ...] = ()
-    part_bytes: int = 256 << 20
-    stop_with_stdin: bool = False
-    faults: Path | None = None
+    When the Hub answers, stdout gets two lines: "endpoint http://127.0.0.1:PORT" and "token_file PATH". The token file
+    (mode 0600) holds a token with the role "write"; ROOT/token_read one with the role "read". Later starts keep both.
+    """
+    # Failures always, every request when verbose; never tokens or query strings.
+    logging.basicConfig(format="%(asctime)s %(name)s %(message)s", level=logging.WARNING)
+    logging.getLogger("hub.local").setLevel(logging.INFO if verbose else logging.WARNING)
+    with locked(root), _listener(port) as listener, closing(Database(root / "hub.sqlite")) as database:
+        blobs = BlobStore(root)
+        blobs.sweep()
+        add_user(database, user, tuple(org or ()))
+        keep_token(database, root / "token", user, "write")
+        keep_token(database, root / "token_read", user, "read")
+        port = listener.getsockname()[1]
+        hub = Hub(database, blobs, Signer(root / "signing.key"), part_bytes)
+        asgi: ASGIApp = HubApp(hub, {f"{HOST}:{port}", f"localhost:{port}"})
+        asgi = Faults(asgi, faults) if faults else asgi
+        # The socket listens already: whoever reads these lines may connect, and is answered when all is ready.
+        print(f"endpoint http://{HOST}:{port}\ntoken_file {(root / 'token').resolve()}", flush=True)
+        _run(asgi, listener, stop_with_stdin=stop_with_stdin)
 
 
-class _Server(uvicorn.Server):
-    """A server that says when it accepts connections."""
+@app.command()
+def gc(root: Root) -> None:
+    """Free disk space while the Hub is stopped: old commits that no ref leads to, and contents that nothing needs.
 
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]):
-        super().__init__(config)
-        self._on_ready = on_ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._on_ready()
+    What was uploaded within the last 24 hours is kept, for it may still wait for its commit.
+    """
+    with locked(root):
+        freed = collect(root)
+    print(f"removed {freed.commits} commits, {freed.files} contents, {freed.bytes:,} bytes")
 
 
-def open_root(root: Path) -> Path:
-    """Make ``root`` usable, or say in one line why it is not."""
+@app.command()
+def token(
+    root: Root,
+    role: Annotated[Literal["read", "write"], typer.Option(help="What the token allows.")],
+    user: User = "demo",
+) -> None:
+    """Make a new token and print the path of the file (mode 0600) that holds it; works while the Hub runs.
+
+    A user that does not exist yet is added.
+    """
+    _make(root)
+    folder = root / "tokens"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / f"{user}-{role}-{secrets.token_hex(3)}"
+    with closing(Database(root / "hub.sqlite")) as database:
+        add_user(database, user)
+        keep_token(database, path, user, role)
+    print(path.resolve())
+
+
+def _make(root: Path) -> None:
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        probe = root / ".writable"
-        probe.touch()
-        probe.unlink()
+        (root / "lock").touch()
     except OSError as error:
         hint = "give --root a folder that you may write to"
         raise InputError(f"--root {root}", f"cannot be written ({error.strerror})", hint=hint) from error
-    return root
 
 
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """No other process serves or cleans ``root`` meanwhile, else RunError."""
+    """``root`` exists, and no other process serves or cleans it meanwhile, else RunError."""
+    _make(root)
     try:
         with FileLock(root / "lock", timeout=0):
             yield
@@ -77,47 +141,21 @@ def locked(root: Path) -> Iterator[None]:
         raise RunError(f"--root {root}", "another local Hub is serving this folder", hint=hint) from error
 
 
-def serve(settings: Settings) -> None:
-    """Serve until SIGTERM, SIGINT or, when asked, the end of stdin; prints the endpoint once it answers."""
-    root = open_root(settings.root)
-    with ExitStack() as stack:
-        stack.enter_context(locked(root))
-        listener = stack.enter_context(_listen(settings.port))
-        database = Database(root / "hub.sqlite")
-        stack.callback(database.close)
-        blobs = BlobStore(root)
-        blobs.sweep()
-        add_user(database, settings.user, settings.orgs)
-        keep_token(database, root / TOKEN_FILE, settings.user, "write")
-        keep_token(database, root / READ_TOKEN_FILE, settings.user, "read")
-        hub = Hub(root, database, blobs, Signer(root / "signing.key"), settings.part_bytes)
-        _run(hub, listener, settings)
-
-
-def _listen(port: int) -> socket.socket:
-    # asyncio switches off Nagle's algorithm only where the protocol is spelt out; with it each answer takes 40 ms.
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _listener(port: int) -> socket.socket:
     try:
-        listener.bind((HOST, port))
-        listener.listen()
+        listener = socket.create_server((HOST, port))
     except (OSError, OverflowError) as error:
-        listener.close()
         taken = getattr(error, "errno", None) == errno.EADDRINUSE
-        problem = "is in use" if taken else f"cannot be opened ({getattr(error, 'strerror', None) or error})"
+        problem = "is in use" if taken else f"cannot be opened ({error})"
         raise InputError(f"--port {port}", problem, hint="use --port 0 to get a free one") from error
+    # With Nagle's algorithm each answer takes 40 ms; asyncio leaves it on for a socket that was made elsewhere.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
-def _run(hub: Hub, listener: socket.socket, settings: Settings) -> None:
-    port = listener.getsockname()[1]
-
-    def announce() -> None:
-        print(f"endpoint http://{HOST}:{port}\ntoken_file {hub.root.resolve() / TOKEN_FILE}", flush=True)
-
-    app = HubApp(hub, {f"{HOST}:{port}", f"localhost:{port}"})
+def _run(asgi: ASGIApp, listener: socket.socket, *, stop_with_stdin: bool) -> None:
     config = uvicorn.Config(
-        Faults(app, settings.faults) if settings.faults else app,
+        asgi,
         http="h11",
         loop="asyncio",
         lifespan="off",
@@ -129,22 +167,19 @@ def _run(hub: Hub, listener: socket.socket, settings: Settings) -> None:
         timeout_keep_alive=75,
         timeout_graceful_shutdown=5,
     )
-    server = _Server(config, announce)
-    # uvicorn sends itself the signal again after its shutdown; by then there is nothing left to stop.
+    server = uvicorn.Server(config)
+
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
+    def stop_at_end_of_stdin() -> None:
+        while os.read(sys.stdin.fileno(), 1024):
+            pass
+        stop()
+
+    # For signals before uvicorn is ready, and the one that it sends itself again after its shutdown.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
-    if settings.stop_with_stdin:
-        threading.Thread(target=_stop_at_end_of_stdin, args=(server,), daemon=True).start()
+        signal.signal(number, stop)
+    if stop_with_stdin:
+        threading.Thread(target=stop_at_end_of_stdin, daemon=True).start()
     asyncio.run(server.serve(sockets=[listener]))
-
-
-def _stop_at_end_of_stdin(server: uvicorn.Server) -> None:
-    while os.read(sys.stdin.fileno(), 1024):
-        pass
-    server.should_exit = True
-
-
-def log_to_stderr(*, verbose: bool) -> None:
-    """Failures always, every request when ``verbose``; never tokens or query strings."""
-    logging.basicConfig(format="%(asctime)s %(name)s %(message)s", level=logging.WARNING)
-    logging.getLogger("hub.local").setLevel(logging.INFO if verbose else logging.WARNING)

@@ -1,66 +1,27 @@
-"""Git's objects: their ids, and the folders of a repo, stored one row per folder by git id.
+"""Git's objects: their ids, and the folders of a repo, one row for each of their entries.
 
 The ids are real, so that clients can check them and a repo can be exported to git. A commit writes only the folders it
-changes; equal folders of all commits and repos share a row.
+changes; equal folders of all commits and repos share their rows.
 """
 
 import hashlib
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from hub.local.replies import HubError, entry_not_found
 
 _POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\r?\n")
-
-
-class Entry(NamedTuple):
-    """One line of a git tree."""
-
-    name: str
-    is_folder: bool
-    oid: str
-
-
-def object_id(kind: str, content: bytes) -> str:
-    """The git id of an object: sha1 over its header and content."""
-    return hashlib.sha1(f"{kind} {len(content)}\0".encode() + content, usedforsecurity=False).hexdigest()
-
-
-def lfs_pointer(sha256: str, size: int) -> bytes:
-    """The small text that git stores in place of a large file."""
-    return f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {size}\n".encode()
-
-
-def is_lfs_pointer(content: bytes) -> bool:
-    """Whether a regular file would read as a pointer; accepting one would hand out other repos' large files."""
-    return len(content) < 1024 and _POINTER.match(content) is not None
-
-
-def pack_tree(entries: Iterable[Entry]) -> bytes:
-    """Entries in git's binary form and order (folders sort as if their name ended in '/')."""
-    ordered = sorted(entries, key=lambda entry: (entry.name + "/" if entry.is_folder else entry.name).encode())
-    mode = {True: "40000", False: "100644"}
-    return b"".join(f"{mode[e.is_folder]} {e.name}\0".encode() + bytes.fromhex(e.oid) for e in ordered)
-
-
-def unpack_tree(content: bytes) -> list[Entry]:
-    """The inverse of ``pack_tree``."""
-    entries, at = [], 0
-    while at < len(content):
-        end = content.index(b"\0", at)
-        mode, name = content[at:end].split(b" ", 1)
-        entries.append(Entry(name.decode(), mode == b"40000", content[end + 1 : end + 21].hex()))
-        at = end + 21
-    return entries
-
-
-def commit_id(tree: str, parent: str | None, author: str, when: int, message: str) -> str:
-    """The git id of a commit by ``author`` at ``when`` (seconds since 1970, UTC)."""
-    lines = [f"tree {tree}"] + ([f"parent {parent}"] if parent else [])
-    lines += [f"{role} {author} <{author}@localhost> {when} +0000" for role in ("author", "committer")]
-    return object_id("commit", ("\n".join(lines) + f"\n\n{message}\n").encode())
+_ENTRY = "oid, is_folder, sha256, size, lfs"
+_FIND = f"SELECT {_ENTRY} FROM entries LEFT JOIN files USING (oid) WHERE tree = ? AND name = ?"  # noqa: S608
+_WALK = f"""
+WITH RECURSIVE below(path, oid, is_folder) AS (
+    SELECT :prefix || name, oid, is_folder FROM entries WHERE tree = :tree
+    UNION ALL
+    SELECT path || '/' || name, entries.oid, entries.is_folder FROM below JOIN entries ON tree = below.oid
+    WHERE below.is_folder AND :recursive)
+SELECT path, {_ENTRY} FROM below LEFT JOIN files USING (oid) ORDER BY path
+"""  # noqa: S608
 
 
 class File(NamedTuple):
@@ -77,60 +38,89 @@ class File(NamedTuple):
         return self.sha256 if self.lfs else self.oid
 
     @property
-    def pointer_size(self) -> int:
-        """The length of the text that stands for a large file in git."""
-        return len(lfs_pointer(self.sha256, self.size))
+    def lfs_facts(self) -> dict[str, int]:
+        """What listings say of a large file: its size, and that of the text that stands for it in git."""
+        return {"size": self.size, "pointerSize": len(lfs_pointer(self.sha256, self.size))}
 
 
-def read_folder(db: sqlite3.Connection, oid: str) -> dict[str, Entry]:
-    """The entries of a stored folder, in git order."""
-    row = db.execute("SELECT content FROM trees WHERE oid = ?", (oid,)).fetchone()
-    return {entry.name: entry for entry in unpack_tree(row["content"])}
+class Entry(NamedTuple):
+    """A file, or a folder when ``file`` is None."""
+
+    path: str
+    oid: str
+    file: File | None
+
+
+def object_id(kind: str, content: bytes) -> str:
+    """The git id of an object: sha1 over its header and content."""
+    return hashlib.sha1(f"{kind} {len(content)}\0".encode() + content, usedforsecurity=False).hexdigest()
+
+
+def commit_id(tree: str, parent: str | None, author: str, when: int, message: str) -> str:
+    """The git id of a commit by ``author`` at ``when`` (seconds since 1970, UTC)."""
+    lines = [f"tree {tree}"] + ([f"parent {parent}"] if parent else [])
+    lines += [f"{role} {author} <{author}@localhost> {when} +0000" for role in ("author", "committer")]
+    return object_id("commit", ("\n".join(lines) + f"\n\n{message}\n").encode())
+
+
+def tree_id(entries: list[tuple[str, str, bool]]) -> str:
+    """The git id of a folder with these (name, git id, is a folder); folders sort as if their name ended in '/'."""
+    ordered = sorted(entries, key=lambda entry: (entry[0] + "/" if entry[2] else entry[0]).encode())
+    lines = ((f"40000 {name}" if folder else f"100644 {name}", bytes.fromhex(oid)) for name, oid, folder in ordered)
+    return object_id("tree", b"".join(head.encode() + b"\0" + oid for head, oid in lines))
+
+
+def lfs_pointer(sha256: str, size: int) -> bytes:
+    """The small text that git stores in place of a large file."""
+    return f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {size}\n".encode()
+
+
+def is_lfs_pointer(content: bytes) -> bool:
+    """Whether a regular file would read as a pointer; accepting one would hand out other repos' large files."""
+    return len(content) < 1024 and _POINTER.match(content) is not None
+
+
+def _entry(path: str, row: sqlite3.Row) -> Entry:
+    file = None if row["is_folder"] else File(row["oid"], row["sha256"], row["size"], bool(row["lfs"]))
+    return Entry(path, row["oid"], file)
 
 
 def find(db: sqlite3.Connection, tree: str, path: str) -> Entry | None:
     """The entry at ``path`` ('' is the root itself), or None."""
-    entry = Entry("", True, tree)
-    for segment in path.split("/") if path else []:
-        found = read_folder(db, entry.oid).get(segment) if entry.is_folder else None
-        if found is None:
+    entry = Entry("", tree, None)
+    for name in path.split("/") if path else []:
+        row = db.execute(_FIND, (entry.oid, name)).fetchone()
+        if row is None:
             return None
-        entry = found
+        entry = _entry(path, row)
     return entry
-
-
-def walk(db: sqlite3.Connection, folder: str, path: str = "", recursive: bool = True) -> Iterator[tuple[str, Entry]]:
-    """Paths and entries below the folder with id ``folder``, which lies at ``path``; folders before their content."""
-    for entry in read_folder(db, folder).values():
-        inside = f"{path}/{entry.name}" if path else entry.name
-        yield inside, entry
-        if recursive and entry.is_folder:
-            yield from walk(db, entry.oid, inside)
-
-
-def files(db: sqlite3.Connection, oids: Iterable[str]) -> dict[str, File]:
-    """What the git ids stand for."""
-    wanted, found = sorted(set(oids)), {}
-    for start in range(0, len(wanted), 500):  # SQLite's oldest limit on parameters is 999
-        part = wanted[start : start + 500]
-        marks = ",".join("?" * len(part))
-        for row in db.execute(f"SELECT * FROM files WHERE oid IN ({marks})", part):  # noqa: S608 (only question marks)
-            found[row["oid"]] = File(row["oid"], row["sha256"], row["size"], bool(row["lfs"]))
-    return found
 
 
 def find_file(db: sqlite3.Connection, tree: str, path: str) -> File | None:
     """The file at ``path``, or None when there is none or it is a folder."""
     entry = find(db, tree, path)
-    return None if entry is None or entry.is_folder else files(db, [entry.oid])[entry.oid]
+    return entry.file if entry else None
+
+
+def walk(db: sqlite3.Connection, tree: str, path: str = "", recursive: bool = True) -> list[Entry]:
+    """What lies in the folder with id ``tree``, which is at ``path``, and in its folders; sorted by path."""
+    rows = db.execute(_WALK, {"tree": tree, "prefix": f"{path}/" if path else "", "recursive": recursive})
+    return [_entry(row["path"], row) for row in rows]
 
 
 class TreeEdit:
-    """A tree being changed inside one transaction; folders are read when an operation first enters them."""
+    """A tree being changed inside one transaction; folders are read when an operation first enters them.
+
+    A folder is a dict from names to git ids of files, and to folders: their git id until they are entered.
+    """
 
     def __init__(self, db: sqlite3.Connection, root: str | None):
         self._db = db
-        self._root: dict[str, Entry | dict] = dict(read_folder(db, root)) if root else {}
+        self._root = self._read(root) if root else {}
+
+    def _read(self, tree: str) -> dict:
+        rows = self._db.execute("SELECT name, oid, is_folder FROM entries WHERE tree = ?", (tree,))
+        return {row["name"]: _Unread(row["oid"]) if row["is_folder"] else row["oid"] for row in rows}
 
     def put(self, path: str, oid: str) -> None:
         """Add or replace a file; 422 where a file and a folder would share a name."""
@@ -144,12 +134,12 @@ class TreeEdit:
             folder = inner
         if self._enter(folder, name) is not None:
             raise HubError(422, f"Cannot write {path}: it is a folder")
-        folder[name] = Entry(name, False, oid)
+        folder[name] = oid
 
-    def remove(self, path: str, kind: str) -> None:
-        """Delete a file or a whole folder; folders left empty vanish, as in git. ``kind`` only words the 404."""
+    def remove(self, path: str) -> None:
+        """Delete a file or a whole folder, else 404; folders left empty vanish, as in git."""
         if not self._remove(self._root, path.split("/")):
-            raise entry_not_found(f"A {kind} with this name doesn't exist: {path}")
+            raise entry_not_found(f"A file with this name doesn't exist, nor a folder: {path}")
 
     def _remove(self, folder: dict, parts: list[str]) -> bool:
         if len(parts) == 1:
@@ -164,21 +154,28 @@ class TreeEdit:
     def _enter(self, folder: dict, name: str) -> dict | None:
         """The named folder as a changeable dict; None when there is nothing or a file."""
         child = folder.get(name)
-        if isinstance(child, Entry):
-            if not child.is_folder:
-                return None
-            child = folder[name] = dict(read_folder(self._db, child.oid))
-        return child
+        if isinstance(child, _Unread):
+            child = folder[name] = self._read(child.oid)
+        return child if isinstance(child, dict) else None
 
     def save(self) -> str:
         """Store the folders that were entered and return the id of the root."""
         return self._save(self._root)
 
     def _save(self, folder: dict) -> str:
-        content = pack_tree(
-            child if isinstance(child, Entry) else Entry(name, True, self._save(child))
-            for name, child in folder.items()
-        )
-        oid = object_id("tree", content)
-        self._db.execute("INSERT OR IGNORE INTO trees VALUES (?, ?)", (oid, content))
-        return oid
+        entries = []
+        for name, child in folder.items():
+            if isinstance(child, str):
+                entries.append((name, child, False))
+            else:
+                entries.append((name, child.oid if isinstance(child, _Unread) else self._save(child), True))
+        tree = tree_id(entries)
+        rows = [(tree, *entry) for entry in entries]
+        self._db.executemany("INSERT OR IGNORE INTO entries VALUES (?, ?, ?, ?)", rows)
+        return tree
+
+
+class _Unread(NamedTuple):
+    """A folder of a ``TreeEdit`` that no operation has entered."""
+
+    oid: str

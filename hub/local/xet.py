@@ -7,20 +7,19 @@ it remembers about a repo or a Hub that is gone never meets another.
 """
 
 import secrets
-import sqlite3
 import struct
 import time
 from collections.abc import Iterator
-from itertools import chain
+from functools import lru_cache
 from typing import NamedTuple
 
 import pyarrow as pa
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
-from hub.local.blobs import Blob, BlobStore
+from hub.local.blobs import Blob
 from hub.local.call import Call
 from hub.local.lfs import is_owned, note_owner
-from hub.local.replies import HubError, json_reply
+from hub.local.replies import HubError
 
 MAX_CHUNK, MAX_SHARD, TOKEN_SECONDS = 128 << 10, 64 << 20, 3600
 MAX_XORB = 65 << 20  # clients fill 64 MiB with chunks; their headers and the footer come on top
@@ -43,15 +42,14 @@ class Term(NamedTuple):
 class ShardFile(NamedTuple):
     """A file that a shard describes."""
 
-    sha256: str
+    blob: Blob
     terms: list[Term]
 
 
 class Chunk(NamedTuple):
-    """Where a chunk lies in its xorb, how it is compressed, and its size when unpacked."""
+    """A chunk as it lies in its xorb, how it is compressed, and its size when unpacked."""
 
-    start: int
-    packed: int
+    packed: memoryview
     scheme: int
     size: int
 
@@ -63,17 +61,15 @@ def write_token(call: Call) -> Response:
         db.execute("INSERT OR IGNORE INTO xet_spaces VALUES (?, ?)", (repo.id, secrets.token_hex(16)))
         space = db.execute("SELECT space FROM xet_spaces WHERE repo = ?", (repo.id,)).fetchone()["space"]
     expires = int(time.time()) + TOKEN_SECONDS
-    token = f"{expires}-{call.hub.signer.signature('XET', space, str(expires))}"
-    url = f"{call.endpoint}/xet/{space}"
+    token, url = call.hub.signer.sign("XET", space, expires), f"{call.endpoint}/xet/{space}"
     headers = {"X-Xet-Access-Token": token, "X-Xet-Cas-Url": url, "X-Xet-Token-Expiration": str(expires)}
-    return json_reply({"accessToken": token, "casUrl": url, "exp": expires}, headers=headers)
+    return JSONResponse({"accessToken": token, "casUrl": url, "exp": expires}, headers=headers)
 
 
 def _authorised(call: Call) -> int:
     """The repo that the token and the address are for; 401 makes a client ask for a new token."""
     scheme, _, token = call.headers.get("authorization", "").partition(" ")
-    expires, _, signature = token.partition("-")
-    if scheme.lower() != "bearer" or not call.hub.signer.fits(signature, "XET", call.args["space"], expires):
+    if scheme.lower() != "bearer" or not call.hub.signer.accepts(token, "XET", call.args["space"]):
         raise HubError(401, "This Xet token does not fit this address")
     with call.hub.database.reading() as db:
         row = db.execute("SELECT repo FROM xet_spaces WHERE space = ?", (call.args["space"],)).fetchone()
@@ -82,48 +78,41 @@ def _authorised(call: Call) -> int:
     return row["repo"]
 
 
-def put_xorb(call: Call) -> Response:
+def put_xorb(call: Call) -> dict:
     """Keep a xorb unread: a shard's files are checked by their sha256, so nothing depends on a xorb's own name."""
     repo = _authorised(call)
     with call.hub.blobs.staging() as staging:
         blob = staging.add(call.limited(MAX_XORB))
-        staging.settle()
     with call.hub.database.writing() as db:
-        query = "INSERT INTO xorbs SELECT id, ?, ?, ? FROM repos WHERE id = ? ON CONFLICT DO UPDATE SET sha256 = ?"
-        db.execute(query, (call.args["hash"], blob.sha256, int(time.time()), repo, blob.sha256))
-    return json_reply({"was_inserted": True})
+        query = "REPLACE INTO xorbs SELECT id, ?, ?, ? FROM repos WHERE id = ?"
+        db.execute(query, (call.args["hash"], blob.sha256, int(time.time()), repo))
+    return {"was_inserted": True}
 
 
-def put_shard(call: Call) -> Response:
+def put_shard(call: Call) -> dict:
     """Unpack the files of a shard and note that this repo has them."""
     repo = _authorised(call)
     described = read_shard(call.body(MAX_SHARD))
     with call.hub.database.reading() as db:
-        missing = [file for file in described if not is_owned(db, repo, file.sha256, _size(file))]
-        names = {term.xorb for file in missing for term in file.terms}
-        found = {name: _xorb(db, repo, name) for name in names}
-    xorbs = _Xorbs(call.hub.blobs, found)
+        missing = [file for file in described if not is_owned(db, repo, *file.blob)]
+        rows = db.execute("SELECT hash, sha256 FROM xorbs WHERE repo = ?", (repo,))
+        sent = {row["hash"]: row["sha256"] for row in rows}
+
+    @lru_cache(maxsize=1)  # up to 65 MiB; neighbouring terms are mostly of one xorb
+    def chunks(xorb: str) -> list[Chunk]:
+        if xorb not in sent:
+            raise HubError(400, f"The shard needs the xorb {xorb}, which was not uploaded to this repo")
+        return read_xorb(call.hub.blobs.path(sent[xorb]).read_bytes())
+
     with call.hub.blobs.staging() as staging:
         for file in missing:
-            blob = staging.add(chain.from_iterable(map(xorbs.unpack, file.terms)))
-            if blob != Blob(file.sha256, _size(file)):
-                raise HubError(400, f"The uploaded content is not {file.sha256}")
-        staging.settle()
+            content = (part for term in file.terms for part in unpack(chunks(term.xorb), term))
+            if staging.add(content) != file.blob:
+                raise HubError(400, f"The uploaded content is not {file.blob.sha256}")
     with call.hub.database.writing() as db:
         for file in missing:
-            note_owner(db, repo, Blob(file.sha256, _size(file)))
-    return json_reply({"result": 1})
-
-
-def _size(file: ShardFile) -> int:
-    return sum(term.size for term in file.terms)
-
-
-def _xorb(db: sqlite3.Connection, repo: int, name: str) -> str:
-    row = db.execute("SELECT sha256 FROM xorbs WHERE repo = ? AND hash = ?", (repo, name)).fetchone()
-    if row is None:
-        raise HubError(400, f"The shard needs the xorb {name}, which was not uploaded to this repo")
-    return row["sha256"]
+            note_owner(db, repo, file.blob)
+    return {"result": 1}
 
 
 def read_shard(content: bytes) -> list[ShardFile]:
@@ -140,7 +129,7 @@ def read_shard(content: bytes) -> list[ShardFile]:
                 next(records)
             if not flags & _HAS_METADATA:
                 raise HubError(400, "The shard has a file without its sha256")
-            files.append(ShardFile(_hex(next(records)), terms))
+            files.append(ShardFile(Blob(_hex(next(records)), sum(term.size for term in terms)), terms))
     except (StopIteration, struct.error) as error:
         raise HubError(400, "The Xet shard ends too early") from error
     return files
@@ -156,49 +145,34 @@ def _hex(record: bytes) -> str:
     return "".join(f"{word:016x}" for word in struct.unpack_from("<4Q", record))
 
 
-def _chunks(xorb: bytes) -> list[Chunk]:
-    """Where the chunks of a xorb lie, or 400; a footer after them is not needed and not read."""
+def read_xorb(content: bytes) -> list[Chunk]:
+    """The chunks of a xorb, or 400; a footer after them is not needed and not read."""
     found, at = [], 0
-    while at < len(xorb) and xorb[at] == 0:  # the footer starts with a letter
-        packed, size = int.from_bytes(xorb[at + 1 : at + 4], "little"), int.from_bytes(xorb[at + 5 : at + 8], "little")
-        chunk = Chunk(at + 8, packed, xorb[at + 4] if at + 8 <= len(xorb) else -1, size)
-        at = chunk.start + packed
-        if at > len(xorb) or chunk.scheme not in (0, 1, 2) or size > MAX_CHUNK:
+    while content[at : at + 1] == b"\0":  # version 0 of a chunk's header; the footer starts with a letter
+        header = content[at : at + 8].ljust(8, b"\xff")
+        packed, size = int.from_bytes(header[1:4], "little"), int.from_bytes(header[5:8], "little")
+        at += 8 + packed
+        if at > len(content) or header[4] > 2 or size > MAX_CHUNK:
             raise HubError(400, "The xorb has a chunk that is cut off, too large or compressed in an unknown way")
-        found.append(chunk)
+        found.append(Chunk(memoryview(content)[at - packed : at], header[4], size))
     return found
 
 
-class _Xorbs:
-    """The xorbs that one shard needs; the one in use is held in memory (at most 65 MiB)."""
-
-    def __init__(self, blobs: BlobStore, sha256s: dict[str, str]):
-        self._blobs, self._sha256s, self._name = blobs, sha256s, ""
-        self._content, self._chunks = b"", list[Chunk]()
-
-    def unpack(self, term: Term) -> Iterator[bytes]:
-        """The chunks of a term."""
-        if term.xorb != self._name:
-            self._content = self._blobs.path(self._sha256s[term.xorb]).read_bytes()
-            self._chunks, self._name = _chunks(self._content), term.xorb
-        chunks = self._chunks[term.first : term.last]
-        if sum(chunk.size for chunk in chunks) != term.size:
-            raise HubError(400, "The shard and its xorb do not agree about sizes")
-        content = memoryview(self._content)
-        return (_unpack(content[chunk.start : chunk.start + chunk.packed], chunk) for chunk in chunks)
-
-
-def _unpack(packed: memoryview, chunk: Chunk) -> bytes:
-    if chunk.scheme == 0:
-        content = bytes(packed)
-    else:
+def unpack(chunks: list[Chunk], term: Term) -> Iterator[bytes]:
+    """The contents of a term's chunks, or 400."""
+    run = chunks[term.first : term.last]
+    if sum(chunk.size for chunk in run) != term.size:
+        raise HubError(400, "The shard and its xorb do not agree about sizes")
+    for chunk in run:
         try:
-            content = _LZ4.decompress(packed, decompressed_size=chunk.size, asbytes=True)
+            content = bytes(chunk.packed)
+            if chunk.scheme:
+                content = _LZ4.decompress(chunk.packed, decompressed_size=chunk.size, asbytes=True)
         except (OSError, pa.ArrowException) as error:
             raise HubError(400, "The xorb has a chunk that cannot be unpacked") from error
-    if len(content) != chunk.size:
-        raise HubError(400, "The xorb has a chunk that unpacks to another size")
-    return content if chunk.scheme < 2 else _ungroup(content)
+        if len(content) != chunk.size:
+            raise HubError(400, "The xorb has a chunk that unpacks to another size")
+        yield _ungroup(content) if chunk.scheme == 2 else content
 
 
 def _ungroup(content: bytes) -> bytes:

@@ -1,0 +1,125 @@
+"""Who may publish a run, and where, asked before any work is done: what its release would refuse is refused at once.
+
+A growing version lives on ``main``. Where ``main`` holds a finished version, people load that: then the new one grows
+on the branch ``next``, and the release brings it to ``main`` in one commit that sends no shard again.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from huggingface_hub import HfApi
+
+from hub import run_dir
+from hub.errors import InputError, RunError
+from hub.fetch import is_run_of
+from hub.patience import Patience
+from hub.plan import Remote, Snapshot
+from hub.publish import NEXT
+from hub.recipe import DatasetRecipe, ModelRecipe
+from hub.repository import MAIN, Repository
+from hub.run_dir import Manifest
+from hub.standing import check_place, edits_since, remote_manifest
+
+PIN = re.compile(r"v\d+\.\d+\.\d+|[0-9a-f]{40}")  # a tag or a commit: a branch moves
+
+
+def namespace(api: HfApi, org: str | None, yes: bool, patience: Patience) -> str:
+    """Where to publish, as the Hub spells it. Before anything is made, raises when the token may not write there."""
+    if org and not yes:
+        return org
+    user = patience.until_done("ask who the token belongs to", api.whoami)
+    role = user.get("auth", {}).get("accessToken", {}).get("role")
+    if yes and role == "read":
+        raise RunError(f"{api.endpoint}", "the token may only read", hint="use a token with the role write")
+    names = [str(user["name"]), *(str(item["name"]) for item in user.get("orgs", ()))]
+    found = [name for name in names if name.lower() == (org or names[0]).lower()]
+    if not found:
+        raise InputError(
+            f"--org {org}", "is not the token's user nor one of its organisations", allowed=", ".join(names)
+        )
+    return found[0]
+
+
+def check_pins(path: Path, recipe: ModelRecipe) -> None:
+    """Raise InputError when a dataset is pinned by something that moves, such as a branch."""
+    for index, item in enumerate(recipe.datasets):
+        if item.repo_id is not None and not PIN.fullmatch(item.revision or ""):
+            raise InputError(
+                f"{path}:datasets.{index}.revision",
+                f"{item.revision!r} can move: a released model names what it was trained on",
+                allowed="a tag such as v1.0.0, or a commit of 40 digits",
+            )
+
+
+def check_run(directory: Path, recipe: DatasetRecipe | ModelRecipe) -> None:
+    """Raise InputError when a directory holds a run of another recipe: it must not be published under this one."""
+    found = run_dir.read_manifest(directory)
+    if found is not None and not is_run_of(found, recipe):
+        raise InputError(
+            directory,
+            f"holds a run of another recipe ({found.name} v{found.version}), or one with other --limit or --set",
+            hint="give the same options, choose another --artifacts, or remove the directory to start again",
+        )
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Where a run may grow: the branch, and what is published of this very run (None: nothing yet)."""
+
+    branch: str
+    remote: Remote | None = None
+    manifest: Manifest | None = None
+
+
+def claim(repository: Repository, recipe: DatasetRecipe | ModelRecipe, force: bool) -> Claim:
+    """The branch for a run of ``recipe``.
+
+    Raises RunError when its release would be refused: the version's tag marks another run, another unfinished run, a
+    later version or something that is not ours stands in its place (but for ``force``).
+    """
+    main = repository.branch(MAIN)
+    found = _standing(repository, main, recipe, force, MAIN)
+    if main is not None and (found is None or found.manifest is None):
+        _check_tag(repository, recipe)
+    if found is not None:
+        return found
+    ahead = repository.branch(NEXT)
+    return _standing(repository, ahead, recipe, force, NEXT) or Claim(NEXT)
+
+
+def _standing(
+    repository: Repository, remote: Remote | None, recipe: DatasetRecipe | ModelRecipe, force: bool, branch: str
+) -> Claim | None:
+    """The claim to a branch; None when it holds a finished version of something else."""
+    if remote is None:
+        return Claim(branch)
+    manifest = remote_manifest(repository, remote)
+    if not force:
+        check_edits(repository, remote, manifest, {}, branch)
+    if manifest is not None and is_run_of(manifest, recipe):
+        return Claim(branch, remote, manifest)
+    if not force:
+        check_place(repository, branch, manifest, recipe.version)
+    return None if manifest is not None and manifest.complete else Claim(branch)
+
+
+def _check_tag(repository: Repository, recipe: DatasetRecipe | ModelRecipe) -> None:
+    tag = f"v{recipe.version}"
+    tagged = repository.tags().get(tag)
+    there = remote_manifest(repository, repository.at(tagged)) if tagged else None
+    if tagged and not (there and is_run_of(there, recipe)):
+        hint = "raise `version` in the recipe"
+        raise RunError(f"{repository.repo_id}: tag {tag}", "exists and marks the run of another recipe", hint=hint)
+
+
+def check_edits(
+    repository: Repository, remote: Remote, manifest: Manifest | None, snapshot: Snapshot, branch: str
+) -> None:
+    """Raise RunError when a person changed the branch since it was published: what, and the card's diff."""
+    edits, diff = edits_since(repository, remote, manifest, snapshot)
+    if edits:
+        said = "; ".join(f"{path}: {what}" for path, what in edits.items())
+        lines = "".join(f"\n    {line}" for line in diff)
+        hint = "look at it, then use --force to replace it"
+        raise RunError(f"{repository.repo_id}: {branch}", f"was changed by hand ({said}){lines}", hint=hint)

@@ -1,0 +1,104 @@
+"""What a release would refuse is refused before any work is done: wrong place, version taken or behind, other runs."""
+
+from pathlib import Path
+
+import pytest
+from published_run import finished_run, write_card
+
+from hub import run_dir
+from hub.errors import InputError, RunError
+from hub.patience import Patience
+from hub.publish import NEXT, publish
+from hub.recipe import DatasetRecipe, ModelRecipe
+from hub.recipe_file import load_recipe
+from hub.repository import MAIN, Repository
+from release.claim import Claim, check_pins, check_run, claim, namespace
+
+pytest_plugins = ["local_hub"]
+
+
+@pytest.fixture
+def released(tmp_path, hub_api, request) -> Path:
+    """The run directory of a released version 0.2.0, named after the test."""
+    name = request.node.name.removeprefix("test_").replace("_", "-")[:60].strip("-")
+    directory = finished_run(tmp_path / name, version="0.2.0")
+    publish(hub_api, directory, "acme", yes=True)
+    return directory
+
+
+def recipe_of(directory: Path, *changes: str) -> DatasetRecipe:
+    return load_recipe(directory / "recipe.yaml", DatasetRecipe, list(changes))
+
+
+def repository_of(directory: Path, api) -> Repository:
+    return Repository(api, f"acme/{directory.name}", "dataset")
+
+
+def test_a_first_run_and_a_later_version_have_their_place(released, hub_api, tmp_path):
+    recipe = recipe_of(released)
+    assert claim(Repository(hub_api, "acme/not-there-yet", "dataset"), recipe, False) == Claim(MAIN)
+    found = claim(repository_of(released, hub_api), recipe, False)
+    assert found.branch == MAIN and found.manifest == run_dir.read_manifest(released)
+    assert claim(repository_of(released, hub_api), recipe_of(released, "version=0.10.0"), False) == Claim(NEXT)
+
+
+def test_a_version_that_is_taken_is_refused_at_once(released, hub_api):
+    other = recipe_of(released, "seed=7")
+    for force in (False, True):  # a tag is never moved
+        with pytest.raises(
+            RunError, match=r"tag v0\.2\.0: exists and marks the run of another recipe; raise `version`"
+        ):
+            claim(repository_of(released, hub_api), other, force)
+
+
+def test_a_version_that_is_behind_is_refused_at_once(released, hub_api):
+    earlier = recipe_of(released, "version=0.1.9")
+    with pytest.raises(
+        RunError, match=r"branch main: holds v0\.2\.0, which is later than v0\.1\.9; .*--force to go back"
+    ):
+        claim(repository_of(released, hub_api), earlier, False)
+    assert claim(repository_of(released, hub_api), earlier, True) == Claim(NEXT)
+
+
+def test_another_version_that_grows_is_left_alone(released, hub_api):
+    repository = repository_of(released, hub_api)
+    growing(repository, released, "0.3.0")
+    with pytest.raises(RunError, match=r"branch next: holds an unfinished run of another recipe .*v0\.3\.0"):
+        claim(repository, recipe_of(released, "version=0.4.0"), False)
+
+
+def growing(repository: Repository, directory: Path, version: str) -> None:
+    """An unfinished run on the branch next."""
+    repository.make_branch(NEXT, repository.branch().sha)
+    finished_run(directory, version=version)
+    manifest = run_dir.require_complete(directory).model_copy(update={"complete": False})
+    run_dir.write_manifest(directory, manifest)
+    write_card(directory)
+    options = {"repo_type": "dataset", "revision": NEXT, "allow_patterns": ["*.json", "*.md", "*.yaml"]}
+    repository.api.upload_folder(repo_id=repository.repo_id, folder_path=directory, **options)
+
+
+def test_a_directory_with_another_run_is_not_published_under_this_recipe(tmp_path):
+    directory = finished_run(tmp_path / "pairs")
+    check_run(directory, recipe_of(directory))
+    check_run(tmp_path / "absent", recipe_of(directory))
+    with pytest.raises(
+        InputError, match=r"pairs: holds a run of another recipe \(pairs v0\.1\.0\).*remove the directory"
+    ):
+        check_run(directory, recipe_of(directory, "source.limit=3"))
+
+
+def test_a_namespace_that_the_token_does_not_have_is_named(hub_api, stranger):
+    patience = Patience(scale=0.001)
+    assert namespace(hub_api, "acme", True, patience) == "acme" and namespace(hub_api, None, True, patience) == "demo"
+    with pytest.raises(InputError, match=r"--org acme: is not the token's user .*allowed: alice"):
+        namespace(stranger, "acme", True, patience)
+    assert namespace(stranger, "acme", False, patience) == "acme"  # a plan needs no right
+
+
+def test_a_model_is_trained_on_what_cannot_move(tmp_path):
+    recipe = load_recipe(Path("recipes/demo/demo-sts-dino.yaml"), ModelRecipe)
+    check_pins(tmp_path, recipe)
+    moving = recipe.datasets[0].model_copy(update={"revision": "main"})
+    with pytest.raises(InputError, match=r"'main' can move.*allowed: a tag such as v1\.0\.0"):
+        check_pins(tmp_path, recipe.model_copy(update={"datasets": (moving,)}))
