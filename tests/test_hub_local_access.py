@@ -213,6 +213,9 @@ def test_ranges_and_headers(hub_api, local_hub, repo):
     for asked in ("100-", "500-600", "-0"):
         refused = ask(local_hub, "GET", path, Range=f"bytes={asked}")
         assert (refused.status, refused.headers["Content-Range"]) == (416, "bytes */100")
+    several = ask(local_hub, "GET", path, Range="bytes=0-1,4-5")
+    assert several.status == 206 and several.headers["Content-Type"].startswith("multipart/byteranges")
+    assert ask(local_hub, "GET", path, Range="lines=0-1").status == 400
     assert ask(local_hub, "GET", path, Range="bytes=0-1", If_Range='"old"').status == 200
 
 
