@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import httpx2
 import typer
 from huggingface_hub import HfApi
+from huggingface_hub.errors import OfflineModeIsEnabled
 from huggingface_hub.utils import disable_progress_bars
 
 from hub import cli, run_dir
@@ -105,7 +107,9 @@ def main(
     options = Options(private, force, patience=patience)
     job = Job(owner, artifacts, yes, again, fresh, commits_per_hour, options, limit, tuple(settings))
     for path in paths:
-        print(release(path, job))
+        plan = release(path, job)
+        if plan is not None:
+            print(plan)
 
 
 def expanded(given: list[Path]) -> list[Path]:
@@ -123,7 +127,7 @@ def _is_model(path: Path) -> bool:
     return bool(kind == "model")
 
 
-def release(path: Path, job: Job) -> Plan:
+def release(path: Path, job: Job) -> Plan | None:
     """Make what is missing of a recipe's artefact and publish it; without ``yes`` only plan the publication."""
     if _is_model(path):
         recipe = load_recipe(path, ModelRecipe, job.changed("limit"))
@@ -210,11 +214,18 @@ def _resume(repository: Repository, place: Claim, recipe: DatasetRecipe, directo
             )
 
 
-def _publish(directory: Path, recipe: DatasetRecipe | ModelRecipe, job: Job) -> Plan:
+def _publish(directory: Path, recipe: DatasetRecipe | ModelRecipe, job: Job) -> Plan | None:
+    """The publication, or its plan; None when only a plan is wanted and there is no Hub to ask."""
     write(directory, render(directory, f"{job.org}/{recipe.name}"))
     options = Options(job.options.private, job.options.force, loading_script(directory), job.options.patience)
     with hub_errors(f"publish {job.org}/{recipe.name}"):
-        return publish(HfApi(), directory, job.org, job.yes, options)
+        try:
+            return publish(HfApi(), directory, job.org, job.yes, options)
+        except (httpx2.ConnectError, OfflineModeIsEnabled):
+            if job.yes:
+                raise
+            cli.say(f"warning: {directory} is made, but no Hub says what its publication would change")
+            return None
 
 
 if __name__ == "__main__":

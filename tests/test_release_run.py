@@ -3,6 +3,7 @@
 import hashlib
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -103,6 +104,21 @@ def test_what_a_stage_says_of_its_failure_is_enough(local_hub, tmp_path):
     code, _, err = ended(process)
     lines = [line for line in err.splitlines() if line.startswith("error: ")]
     assert code == 2 and len(lines) == 1 and "no such folder" in lines[0], err
+
+
+def test_without_a_hub_everything_is_made_and_no_plan_is_shown(local_hub, tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nowhere = f"http://127.0.0.1:{free.getsockname()[1]}"
+        settings = [f"model.path={make_lm(tmp_path / 'lm')}", *SMALL, "source.limit=4", "name=offline"]
+        words = [sys.executable, "-m", "release.run", str(RECIPE), "--org", "acme", "--artifacts", str(tmp_path)]
+        words += [word for setting in settings for word in ("--set", setting)]
+        environment = local_hub.client_environment(tmp_path / "home") | {"HF_ENDPOINT": nowhere}
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0 and "is made, but no Hub says" in done.stderr, done.stderr
+        assert (tmp_path / "datasets/offline/README.md").is_file() and not done.stdout
+        done = subprocess.run([*words, "--yes"], env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 1 and "cannot be reached" in done.stderr
 
 
 def test_folders_stand_for_their_recipes_datasets_first(tmp_path):
