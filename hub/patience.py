@@ -5,6 +5,8 @@ failing then comes here, where the whole step is planned anew: a commit whose an
 429 comes here at once, because the client would sleep through the hour that a quota may ask for without a word.
 """
 
+import logging
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -123,3 +125,10 @@ def use_patient_client(patience: Patience) -> None:
         return made
 
     set_client_factory(client)
+    logging.getLogger("huggingface_hub.utils._http").addFilter(without_queries)
+
+
+def without_queries(record: logging.LogRecord) -> bool:
+    """Cut the query from addresses in the client's warnings: those of uploads are signed, and good for hours."""
+    record.msg, record.args = re.sub(r"(https?://[^\s'\"?]+)\?[^\s'\"]+", r"\1", record.getMessage()), ()
+    return True

@@ -1,5 +1,6 @@
 """What passes and what does not, how long to wait, and that the wait says so and ends with Ctrl-C."""
 
+import logging
 import time
 
 import httpx2
@@ -116,3 +117,19 @@ def test_a_wait_is_announced_and_ctrl_c_ends_it(monkeypatch, capsys):
     with pytest.raises(KeyboardInterrupt):
         Patience().until_done("publish acme/pairs", Attempts(answer(429, retry_after="3300")))
     assert "publish acme/pairs: the Hub answered 429, going on in 55:01" in capsys.readouterr().err
+
+
+def test_the_clients_warnings_do_not_tell_signed_addresses(caplog):
+    client = logging.getLogger("huggingface_hub.utils._http")
+    client.addFilter(patience.without_queries)
+    try:
+        client.warning(
+            "HTTP Error 503 thrown while requesting %s %s", "PUT", "http://hub/lfs/1?expires=9&signature=abc"
+        )
+        client.warning("'%s' thrown while requesting PUT http://hub/a?signature=abc", "cut")
+    finally:
+        client.removeFilter(patience.without_queries)
+    assert [record.getMessage() for record in caplog.records] == [
+        "HTTP Error 503 thrown while requesting PUT http://hub/lfs/1",
+        "'cut' thrown while requesting PUT http://hub/a",
+    ]
