@@ -129,11 +129,6 @@ class Plan:
     diff: tuple[str, ...] = ()  # of the card, when it was edited by hand
     upload: int = 0  # bytes of the files that are new
 
-    @property
-    def commits(self) -> bool:
-        """Whether any file of main changes."""
-        return bool(self.changes)
-
     def __str__(self) -> str:
         lines = [f"{self.repo_type} {self.repo_id}" + ("" if self.remote else " (new)")]
         changes = self.changes

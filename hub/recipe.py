@@ -132,6 +132,11 @@ class DatasetRecipe(Strict):
         return self
 
     @property
+    def has_script(self) -> bool:
+        """Whether a loading script can serve the dataset: it is a Python module, and none has a dot in its name."""
+        return "." not in self.name
+
+    @property
     def variants(self) -> tuple[Variant, ...]:
         """The ways every first text is asked for: one, or one for each shot count and example set."""
         if self.few_shot is None:

@@ -33,7 +33,6 @@ from model_cards.recipe_tables import decoding_table, example_table, is_debiased
 from model_cards.samples import rejected_samples, sample_config, sample_table
 from model_cards.templates import fill, section
 
-SCRIPTS = Path(__file__).parent.parent / "dataset_scripts"
 GENERATORS = Path(__file__).parent / "generators.yaml"
 BENCHMARKS = {"stsb-train": "STS Benchmark", "stsb-captions-and-headlines": "STS Benchmark"}  # by the source's licence
 SMALL_GENERATOR = 100_000_000  # parameters; the smallest GPT-2 has 124 million
@@ -59,7 +58,7 @@ def dataset_card(directory: Path, manifest: Manifest, recipe: DatasetRecipe, rep
         "repo_id": Markdown(repo_id),  # checked by the caller to be a Hub id
         "attribution": attributed,
         "changes": change_table(recipe.name, recipe.version, manifest.complete),
-        "script": manifest.complete and (SCRIPTS / f"{recipe.name}.py").is_file(),
+        "script": manifest.complete and recipe.has_script,  # a release publishes it
         **of_recipe(recipe),
         **of_rows(directory, manifest, recipe, configs),
         **state(directory, manifest, recipe, now),

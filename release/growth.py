@@ -14,7 +14,7 @@ from pathlib import Path
 from hub import cli
 from hub.budget import CommitBudget, now
 from hub.errors import RunError
-from hub.plan import Content, Remote, Snapshot, compare
+from hub.plan import CARD, Changes, Content, Remote, Snapshot, compare
 from hub.publish import Options
 from hub.repository import MAIN, Repository
 from hub.run_dir import MANIFEST, RECIPE, Manifest, manifest_text, read_manifest
@@ -72,14 +72,15 @@ class Growth:
         if remote.sha != self._own:
             self._check(remote, manifest, snapshot)
         changes = compare(snapshot, remote)
-        if changes:
+        news = bool(changes) and changes != Changes(replaced=(CARD,))  # of a card alone, only the time is new
+        if news:
             progress = "{shards_done} of {shards_total} shards".format(**manifest.counts)
             message = f"{manifest.name} v{manifest.version}: {progress}"
             self._own = self.repository.commit(remote, self.branch, changes, snapshot, message)
             self._budget.spend(at)
             cli.say(f"{self.repository.repo_id}: {progress} published")
         self._published = paths
-        return bool(changes)
+        return news
 
     def _head(self) -> Remote:
         remote = self.repository.branch(self.branch)

@@ -11,14 +11,13 @@ import typer
 from huggingface_hub import HfApi
 
 from hub import cli
-from hub.errors import InputError
 from hub.patience import Patience, use_patient_client
 from hub.publish import Options, publish
 from hub.recipe import DatasetRecipe
 from hub.recipe_file import load_recipe
 from hub.remote import hub_errors
 from hub.run_dir import RECIPE, require_complete
-from release.scripts import script_name, script_text
+from release.scripts import script_text
 
 app = cli.new_app(__doc__)
 
@@ -52,10 +51,8 @@ def loading_script(directory: Path) -> str | None:
     if require_complete(directory).kind == "model":
         return None
     recipe = load_recipe(directory / RECIPE, DatasetRecipe)
-    try:
-        script_name(recipe)
-    except InputError as error:
-        cli.say(f"warning: no loading script for versions of datasets below 4: {error}")
+    if not recipe.has_script:
+        cli.say(f"warning: no loading script for datasets below 4: {recipe.name!r} has a dot, which no module can have")
         return None
     return script_text(recipe)
 

@@ -53,7 +53,7 @@ def script_name(recipe: DatasetRecipe) -> str:
 
     Raises InputError for a name with a dot, which no module can have.
     """
-    if "." in recipe.name:
+    if not recipe.has_script:
         raise InputError(
             f"recipe:name {recipe.name!r}",
             "a loading script cannot have a dot in its name",

@@ -43,7 +43,7 @@ def test_publish_is_one_commit_and_a_tag_and_again_nothing(finished, hub_api):
     assert len(commits) == 2  # the Hub's own initial one and ours
     assert files(hub_api, repo, "v0.1.0") == {str(p.relative_to(finished)) for p in finished.rglob("*") if p.is_file()}
     again = publish(hub_api, finished, "acme", yes=True)
-    assert not again.commits and again.tag is None and again.upload == 0
+    assert not again.changes and again.tag is None and again.upload == 0
     assert [c.commit_id for c in hub_api.list_repo_commits(repo, repo_type="dataset")] == [c.commit_id for c in commits]
 
 
@@ -70,7 +70,7 @@ def test_a_commit_whose_tag_was_lost_is_only_tagged(finished, hub_api):
     repo = publish(hub_api, finished, "acme", yes=True).repo_id
     hub_api.delete_tag(repo, tag="v0.1.0", repo_type="dataset")
     plan = publish(hub_api, finished, "acme", yes=True)
-    assert not plan.commits and plan.tag == "v0.1.0"
+    assert not plan.changes and plan.tag == "v0.1.0"
     assert [tag.name for tag in hub_api.list_repo_refs(repo, repo_type="dataset").tags] == ["v0.1.0"]
 
 

@@ -133,7 +133,7 @@ def test_a_private_publication_does_not_go_to_a_public_repository(finished, hub_
     private = Options(private=True)
     repo = publish(hub_api, finished, "acme", yes=True, options=private).repo_id
     assert hub_api.repo_info(repo, repo_type="dataset").private
-    assert not publish(hub_api, finished, "acme", yes=True, options=private).commits
+    assert not publish(hub_api, finished, "acme", yes=True, options=private).changes
     hub_api.update_repo_settings(repo, repo_type="dataset", visibility="public")
     with pytest.raises(RunError, match=f"{repo}: is there already, and public; .*leave --private out"):
         publish(hub_api, finished, "acme", yes=True, options=private)

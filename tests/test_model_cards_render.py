@@ -2,15 +2,13 @@
 
 from pathlib import Path
 
-import pytest
 import yaml
 from test_model_cards_runs import card_of, dataset_run, model_run, score
 
 from hub.card_stamp import Stamp, facts_digest, read_stamp
 from hub.recipe import DatasetRecipe
 from hub.recipe_file import load_recipe
-from hub.run_dir import MANIFEST, read_manifest
-from model_cards import dataset_card
+from hub.run_dir import MANIFEST, RECIPE, read_manifest
 from model_cards.dataset_card import GENERATORS
 from model_cards.render import render, write
 
@@ -53,13 +51,15 @@ def test_writing_is_whole_and_leaves_nothing_of_an_earlier_card(tmp_path: Path) 
     assert not list(directory.rglob("*.tmp"))
 
 
-def test_the_script_is_named_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_is_named_where_a_release_brings_one(tmp_path: Path) -> None:
     directory = dataset_run(tmp_path / "run", "sts")
-    monkeypatch.setattr(dataset_card, "SCRIPTS", tmp_path)
-    assert "trust_remote_code" not in card_of(directory)
-    (tmp_path / "tiny-sts.py").touch()
     line = 'rows = load_dataset("org/x", revision="script", trust_remote_code=True)'
     assert line in card_of(directory, repo_id="org/x")
+    for path, mark in ((directory / RECIPE, "name: "), (directory / MANIFEST, '"name": "')):
+        text = path.read_text()
+        assert f"{mark}tiny-sts" in text
+        path.write_text(text.replace(f"{mark}tiny-sts", f"{mark}tiny.sts"))  # a name that no module can have
+    assert "trust_remote_code" not in card_of(directory, repo_id="org/x")
 
 
 def test_first_texts_of_the_benchmark_are_said_to_be_in_domain(tmp_path: Path) -> None:

@@ -148,6 +148,13 @@ def test_the_budget_spreads_commits_and_counts_those_of_earlier_starts(growing):
     assert len(growing.commits()) == 3
 
 
+def test_another_start_does_not_commit_what_is_published(growing):
+    steps = shards_done(growing.recorded)
+    assert growing.step(growing.growth(), steps[0])
+    assert not growing.step(growing.growth(), steps[0])  # an hour later: in its card, only the time is new
+    assert growing.step(growing.growth(), steps[1]) and len(growing.commits()) == 3
+
+
 def test_a_card_that_somebody_edited_stops_the_growth(growing, hub_api):
     steps = shards_done(growing.recorded)
     growth = growing.growth()
