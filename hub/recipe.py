@@ -1,6 +1,6 @@
 """Recipes: frozen, strict models of what is to be made. One recipe file is one published artefact.
 
-``hub.recipe_file`` reads them; the sections of a dataset recipe stand in ``hub.recipe_sections``.
+``hub.recipe_file`` reads them; the sections stand in ``hub.recipe_sections`` (datasets) and ``hub.model_sections``.
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from hub.errors import nearest
+from hub.model_sections import Encoder, EvaluationTask, Lora, SlantedTriangular, Spans, TrainingData, ValidationData
 from hub.recipe_sections import (
     NLI_LABELS,
     QUOTE,
@@ -40,11 +41,15 @@ __all__ = [
     "FewShot",
     "Label",
     "LanguageModel",
+    "Lora",
     "ModelRecipe",
     "Postprocess",
     "Server",
+    "SlantedTriangular",
     "Source",
+    "Spans",
     "TrainingData",
+    "ValidationData",
     "Variant",
     "config_name",
 ]
@@ -156,61 +161,11 @@ class DatasetRecipe(Strict):
         return (*named, *(("sources",) if self.source.kind == "model" else ()))
 
 
-class TrainingData(Strict):
-    """One dataset of a model: a Hub dataset pinned by tag (or a local run directory), its config, form and loss."""
-
-    repo_id: str | None = None
-    revision: str | None = None
-    path: str | None = None
-    config: str
-    form: Literal["sts", "triplet", "pair-class"]
-    loss: str
-
-    @model_validator(mode="after")
-    def _one_origin(self) -> "TrainingData":
-        if (self.path is None) == (self.repo_id is None):
-            raise ValueError("give exactly one of path and repo_id")
-        if self.repo_id is not None and self.revision is None:
-            raise ValueError(f"{self.repo_id} needs a revision: pin the dataset by its tag, e.g. revision: v1.0.0")
-        return self
-
-
-class Encoder(Strict):
-    """The student before training: a base model's transformer under stock pooling, or its input embeddings only."""
-
-    path: str | None = None
-    repo_id: str | None = None
-    revision: str | None = None
-    modules: Literal["transformer", "static"] = "transformer"  # static: the mean of the base's token embeddings
-    pooling: Literal["mean", "cls", "lasttoken"] = "mean"
-    max_seq_length: Positive = 64
-    license: str
-
-    @model_validator(mode="after")
-    def _fits_modules(self) -> "Encoder":
-        if self.modules == "static" and self.pooling != "mean":
-            raise ValueError(f"a static student is a mean of token embeddings: pooling {self.pooling} does not fit")
-        return self
-
-    @model_validator(mode="after")
-    def _one_origin(self) -> "Encoder":
-        if (self.path is None) == (self.repo_id is None):
-            raise ValueError("give exactly one of path and repo_id")
-        if self.repo_id is not None and self.revision is None:
-            raise ValueError("a Hub model needs its revision pinned")
-        return self
-
-
-class EvaluationTask(Strict):
-    """One evaluation: a registered task name and the data it reads."""
-
-    task: str  # e.g. stsb/cosine
-    split: Literal["validation", "test"]
-    path: str
-
-
 class ModelRecipe(Strict):
-    """Everything that decides one published encoder. ``arguments`` are trainer arguments under their upstream names."""
+    """Everything that decides one published encoder, or one baseline (no ``datasets``: the base as it is).
+
+    ``arguments`` are trainer arguments under their upstream names.
+    """
 
     kind: Literal["model"]
     name: Name
@@ -219,10 +174,47 @@ class ModelRecipe(Strict):
     language: str = "en"
     license: str
     base: Encoder
-    datasets: Annotated[tuple[TrainingData, ...], Field(min_length=1)]
+    lora: Lora | None = None
+    datasets: tuple[TrainingData, ...] = ()
+    validation: tuple[ValidationData, ...] = ()  # the checkpoint is chosen by these, else by the datasets' own splits
+    batch_size: Positive = 32  # of one optimiser step, over all devices and accumulated steps
+    slanted_triangular: SlantedTriangular | None = None  # instead of the trainer's schedule
     arguments: dict[str, str] = Field(default_factory=dict)
-    limit: Positive | None = None  # at most so many training pairs per dataset, in file order
+    limit: Positive | None = None  # at most so many training rows per dataset, in file order
     threads: Positive | None = None  # torch threads; fixed because sums depend on it
     evaluation: tuple[EvaluationTask, ...] = ()
     bootstrap_samples: Positive = 1000
     seed: Annotated[int, Field(ge=0)] = 42
+
+    @model_validator(mode="after")
+    def _baseline_is_not_trained(self) -> "ModelRecipe":
+        if self.datasets:
+            return self
+        for key in ("lora", "validation", "slanted_triangular", "arguments", "limit"):
+            if getattr(self, key):
+                raise ValueError(f"{key} is for training, but the recipe names no datasets")
+        return self
+
+    @model_validator(mode="after")
+    def _encoder_fits(self) -> "ModelRecipe":
+        if self.base.modules in ("word-vectors", "sentence-transformer") and self.datasets:
+            raise ValueError(f"base.modules {self.base.modules} is for baselines: it is not trained")
+        if self.lora and self.base.modules != "transformer":
+            raise ValueError(f"lora adapts the layers of a transformer, base.modules is {self.base.modules}")
+        if self.base.quantization and not self.lora:
+            raise ValueError("base.quantization needs lora: rounded weights are not trained")
+        if self.lora and self.lora.release == "adapter" and self.base.repo_id is None:
+            raise ValueError("a released adapter names its base by Hub id: give base.repo_id, or lora.release: merged")
+        return self
+
+    @model_validator(mode="after")
+    def _documents_stand_alone(self) -> "ModelRecipe":
+        forms = {item.form for item in self.datasets}
+        if "documents" in forms and len(self.datasets) > 1:
+            raise ValueError("datasets: documents are trained on alone: their spans are not pairs")
+        return self
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether nothing is trained: the base itself is what the evaluation scores."""
+        return not self.datasets
