@@ -19,7 +19,7 @@ def make_mlm_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.train_from_iterator(
         TEXTS, trainers.BpeTrainer(vocab_size=330, initial_alphabet=alphabet, special_tokens=SPECIALS)
     )
-    tokenizer.post_processor = RobertaProcessing(sep=("</s>", 2), cls=("<s>", 0), add_prefix_space=False)
+    tokenizer.post_processor = RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
     names = {"bos_token": "<s>", "cls_token": "<s>", "eos_token": "</s>", "sep_token": "</s>"}
     names |= {"pad_token": "<pad>", "unk_token": "<unk>", "mask_token": "<mask>"}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=512, **names)
