@@ -20,9 +20,13 @@ class Stamp:
     facts: str
 
 
-def facts_digest(manifest: bytes, results: bytes | None) -> str:
-    """SHA-256 over what a card is written from: the bytes of manifest.json and, of an evaluated model, results.json."""
+def facts_digest(manifest: bytes, results: bytes | None, repeats: bytes | None = None) -> str:
+    """SHA-256 over what a card is written from: the bytes of manifest.json and, of a model, of results.json and
+    repeats.json, where there are any.
+    """
     parts = [hashlib.sha256(content).hexdigest() for content in (manifest, results) if content is not None]
+    if repeats is not None:
+        parts.append(f"repeats {hashlib.sha256(repeats).hexdigest()}")
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 

@@ -83,11 +83,11 @@ class Spans(Strict):
     def _fits(self) -> "Spans":
         if self.min_length >= self.max_length:
             raise ValueError(f"min_length {self.min_length} is not below max_length {self.max_length}")
-        needed = 2 * self.max_length * (self.anchors - 1) + self.max_length
+        needed = (3 * self.anchors - 2) * self.max_length
         if self.min_document < needed:
             raise ValueError(
-                f"min_document {self.min_document}: {self.anchors} anchors of up to {self.max_length} tokens, starting "
-                f"2 * max_length apart, need {needed} tokens"
+                f"min_document {self.min_document}: {self.anchors} anchors of up to {self.max_length} tokens, with "
+                f"2 * max_length between them, need {needed} tokens"
             )
         return self
 
@@ -109,6 +109,7 @@ class TrainingData(Strict):
     loss: str
     loss_arguments: dict[str, str] = Field(default_factory=dict)  # under the loss class's own names
     spans: Spans | None = None  # documents; left out: DeCLUTR's values
+    license: str | None = None  # of files and datasets that do not say theirs
 
     @model_validator(mode="after")
     def _one_origin(self) -> "TrainingData":

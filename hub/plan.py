@@ -11,11 +11,12 @@ from pathlib import Path
 
 from huggingface_hub.hf_api import RepoFile
 
+from hub.repeats import REPEATS
 from hub.run_dir import MANIFEST, RECIPE, Manifest
 from hub.shards import sha256_file
 
 CARD, RESULTS = "README.md", "results.json"
-BESIDE = (CARD, RECIPE, MANIFEST, RESULTS, ".eval_results/*.yaml", "assets/*.png")  # published, not in manifest
+BESIDE = (CARD, RECIPE, MANIFEST, RESULTS, REPEATS, ".eval_results/*.yaml", "assets/*.png")  # not in the manifest
 KEPT = (".gitattributes",)  # the Hub's own
 DIFF_LINES = 40
 

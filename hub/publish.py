@@ -17,6 +17,7 @@ from hub.patience import Patience
 from hub.plan import BESIDE, CARD, RESULTS, Changes, Content, Plan, Remote, Snapshot, compare
 from hub.recipe import DatasetRecipe, ModelRecipe
 from hub.recipe_file import fingerprint, load_recipe
+from hub.repeats import REPEATS
 from hub.repository import MAIN, Repository
 from hub.run_dir import MANIFEST, RECIPE, Manifest
 from hub.schema import config_features
@@ -24,6 +25,7 @@ from hub.shards import parquet_schema, same_schema
 from hub.standing import Edits, check_place, edits_since, remote_manifest
 
 SCRIPT, NEXT = "script", "next"  # branches: for old versions of datasets; of a new version while it grows
+BASELINE = "is a baseline, which is not published: nothing was trained, and its weights are somebody else's"
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ def checked(directory: Path) -> Manifest:
         raise InputError(
             directory / RECIPE, "is not the recipe that the manifest's run was made by", hint="run it again"
         )
+    if isinstance(recipe, ModelRecipe) and recipe.is_baseline:
+        raise InputError(directory, BASELINE, hint="its scores are in results.json, for tables and comparisons")
     if isinstance(recipe, DatasetRecipe):
         _check_columns(directory, manifest, recipe)
     return manifest
@@ -106,17 +110,19 @@ class Release:
         self._first: Plan | None = None  # a later attempt may find that the work of the first was done after all
 
     def check_card(self) -> None:
-        """Raise InputError unless the card was written for this repository from this manifest and these results."""
-        card, results = self.directory / CARD, self.directory / RESULTS
+        """Raise InputError unless the card was written for this repository from what the run directory holds."""
+        card = self.directory / CARD
         hint = f"run: python -m model_cards.render {self.directory} --repo-id {self.repository.repo_id}"
         if not card.is_file():
             raise InputError(card, "no card", hint=hint)
         stamp = read_stamp(card.read_text(encoding="utf-8"))
         if stamp is None:
             raise InputError(card, "was edited by hand: prose belongs into model_cards/sections", hint=hint)
-        facts = (self.directory / MANIFEST).read_bytes(), results.read_bytes() if results.is_file() else None
-        if stamp.facts != facts_digest(*facts):
-            raise InputError(card, f"was written from other facts than {MANIFEST} and {RESULTS} hold now", hint=hint)
+        measured = [self.directory / name for name in (RESULTS, REPEATS)]
+        contents = [path.read_bytes() if path.is_file() else None for path in measured]
+        if stamp.facts != facts_digest((self.directory / MANIFEST).read_bytes(), *contents):
+            held = f"{MANIFEST}, {RESULTS} and {REPEATS} hold now"
+            raise InputError(card, f"was written from other facts than {held}", hint=hint)
         if stamp.repo_id != self.repository.repo_id:
             raise InputError(card, f"is that of {stamp.repo_id}, not of {self.repository.repo_id}", hint=hint)
 

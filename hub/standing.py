@@ -9,6 +9,7 @@ import re
 from hub.card_stamp import facts_digest, read_stamp
 from hub.errors import RunError
 from hub.plan import CARD, DIFF_LINES, RESULTS, Remote, Snapshot, strangers, text_diff
+from hub.repeats import REPEATS
 from hub.repository import Repository
 from hub.run_dir import MANIFEST, Manifest
 
@@ -56,8 +57,8 @@ def edits_since(
         published = _last_published_card(repository, remote)
         lines = text_diff(published, card, CARD) if published is not None else card.splitlines()[:DIFF_LINES]
         return {**edits, CARD: "edited by hand"}, tuple(lines)
-    results = repository.read(remote, RESULTS) if RESULTS in remote.files else None
-    if stamp.facts != facts_digest(repository.read(remote, MANIFEST) or b"", results):
+    measured = [repository.read(remote, path) if path in remote.files else None for path in (RESULTS, REPEATS)]
+    if stamp.facts != facts_digest(repository.read(remote, MANIFEST) or b"", *measured):
         edits[MANIFEST] = "this or results.json was changed by hand: the card was written from others"
     return edits, ()
 

@@ -13,7 +13,9 @@ def attribution(verdict: Verdict) -> Markdown:
     lines = [f"Licence: **{named(verdict.licence)}**.", "", "Made from, and to be credited with it:", ""]
     for part in verdict.parts:
         lines += _part(part)
-    lines += ["", "To be known besides:", "", *(f"- {inline(note)}" for note in verdict.notes), "", DISCLAIMER]
+    if verdict.notes:
+        lines += ["", "To be known besides:", "", *(f"- {inline(note)}" for note in verdict.notes)]
+    lines += ["", DISCLAIMER]
     return Markdown("\n".join(lines))
 
 

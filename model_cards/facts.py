@@ -111,7 +111,8 @@ class TrainedOn(Facts):
     config: str
     form: str
     loss: str
-    splits: dict[str, int]
+    example_set: int | None = None  # None: all rows
+    splits: dict[str, int | None]  # rows; None: streamed, and not counted
     license: str | None = None  # None: its card or recipe named none
 
 
@@ -121,16 +122,24 @@ class Base(Facts):
     sha256: str | None = None
 
 
+Curve = tuple[tuple[int, float], ...]  # (step, value)
+
+
 class Training(Facts):
     """What the trainer did."""
 
     steps: int
     epochs: float
-    best_step: int | None = None
-    validation_spearman: float | None = None
-    loss_curve: tuple[tuple[int, float], ...] = ()
-    validation_curve: tuple[tuple[int, float], ...] = ()  # step → Spearman's correlation on validation
+    best_step: int | None = None  # the step kept; None: the last one
+    validation_metric: str | None = None  # what the checkpoint was chosen by, in words
+    validation_score: float | None = None  # at the step kept
+    loss_curve: Curve = ()
+    loss_parts: dict[str, Curve] = {}  # of a loss that is a sum: its parts by name
+    validation_curve: Curve = ()
     arguments: dict[str, Any] = {}
+    batch_size: int | None = None  # of one optimiser step
+    processes: int = 1
+    seed: int | None = None  # None: the recipe's
 
 
 class ModelProvenance(Facts):
@@ -138,7 +147,7 @@ class ModelProvenance(Facts):
 
     datasets: tuple[TrainedOn, ...]
     base: Base
-    training: Training
+    training: Training | None  # None: a baseline
     command: str
 
 

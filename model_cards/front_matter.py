@@ -24,6 +24,7 @@ METHOD_TAGS = {
     "nli": ["auto-nli", "natural-language-inference", "sentence-transformers"],
     "text": ["dino"],
 }
+MODEL_TAGS = {"sts": "dino", "triplet": "auto-nli", "pair-class": "auto-nli", "documents": "declutr"}
 PAGE = "https://huggingface.co/"
 
 
@@ -84,9 +85,23 @@ def model_data(recipe: ModelRecipe, provenance: ModelProvenance, model_index: li
         **license_fields(known("recipe: license", recipe.license)),
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",
-        "tags": ["sentence-transformers", "sentence-similarity", "feature-extraction", "sts-dino"],
+        "tags": ["sentence-transformers", "sentence-similarity", "feature-extraction", "sts-dino", *_method(recipe)],
         "base_model": recipe.base.repo_id,
+        "base_model_relation": _relation(recipe),
         "datasets": repo_ids,
         "model-index": model_index,
     }
     return {key: value for key, value in data.items() if value}
+
+
+def _method(recipe: ModelRecipe) -> list[str]:
+    """Tags of an adapter, and of what wrote or cut the training pairs."""
+    forms = dict.fromkeys(item.form for item in recipe.datasets)
+    return [*(["peft", "lora"] if recipe.lora else []), *(MODEL_TAGS[form] for form in forms)]
+
+
+def _relation(recipe: ModelRecipe) -> str | None:
+    """How the model comes from its base, in the Hub's words; None: there is no base on the Hub, or it is the base."""
+    if recipe.base.repo_id is None or recipe.is_baseline:
+        return None
+    return "adapter" if recipe.lora and recipe.lora.release == "adapter" else "finetune"

@@ -59,6 +59,7 @@ class Licence(_Entry):
     share_alike: bool = False
     adapted: tuple[str, ...] = ()
     terms: str | None = None
+    notice: str | None = None
     outputs: Outputs | None = None
     parts: tuple[Portion, ...] = ()
 
@@ -171,11 +172,14 @@ def check_model(recipe: ModelRecipe, datasets: Iterable[tuple[str, str]]) -> Ver
     base = Part("Base", recipe.base.repo_id or recipe.base.path or "", known(f"{place}: base", recipe.base.license))
     data = [Part("Training data", name, known(f"{place}: dataset {name}", licence)) for name, licence in datasets]
     allowed = model_licences(base.licence, [part.licence for part in data], place)
-    notes = [f"{part.what}: {note}." for part in data for note in _terms(part.licence)]
-    notes.append(
-        "It is not settled whether a model is an adaptation of the texts it was trained on. Here their share-alike "
-        "terms are not taken to reach its weights; a ban on commercial use is."
-    )
+    notes = [f"{part.what}: {note}." for part in (base, *data) for note in _terms(part.licence)]
+    if base.licence.notice:
+        notes.append(f"{base.what}: {base.licence.notice}")
+    if data:
+        notes.append(
+            "It is not settled whether a model is an adaptation of the texts it was trained on. Here their share-alike "
+            "terms are not taken to reach its weights; a ban on commercial use is."
+        )
     return Verdict(_chosen(place, recipe.license, allowed), allowed, (base, *data), tuple(notes))
 
 

@@ -59,24 +59,43 @@ def length_plot(lengths: Mapping[str, Mapping[int, int]], unit: str) -> bytes:
     return _png(draw, (8, 4))
 
 
-def training_plot(loss: Curve, validation: Curve, best_step: int | None) -> bytes:
-    """The training loss by step and, where there is one, the score on validation; a line marks the step kept."""
-    curves = [(loss, "Training loss", COLOURS[0])]
-    if validation:
-        curves.append((validation, "Spearman's correlation on validation", COLOURS[2]))
-    last = max(step for curve, _, _ in curves for step, _ in curve)
+def training_plot(
+    loss: Curve,
+    validation: Curve,
+    best_step: int | None,
+    metric: str = "Score",
+    parts: Mapping[str, Curve] | None = None,
+) -> bytes:
+    """The training loss by step, with its ``parts`` if it has several, and the ``metric`` on validation.
 
-    def draw(*panels: Axes) -> None:
-        for axes, (curve, title, colour) in zip(panels, curves, strict=True):
-            axes.plot(*zip(*curve, strict=True), color=colour, linewidth=2, marker="o" if len(curve) < 30 else "")
+    A line marks the step kept.
+    """
+    panels: list[tuple[str, Mapping[str, Curve]]] = [("Training loss", {"loss": loss, **(parts or {})})]
+    if validation:
+        panels.append((f"{metric} on validation", {"": validation}))
+    last = max(step for _, curves in panels for curve in curves.values() for step, _ in curve)
+
+    def draw(*drawn: Axes) -> None:
+        for position, (axes, (title, curves)) in enumerate(zip(drawn, panels, strict=True)):
+            _curves(axes, curves, first_colour=2 * position)
             axes.set(xlabel="step", title=title, xlim=(0, 1.02 * last or 1))
             axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
             axes.xaxis.set_major_formatter(_THOUSANDS)
             if best_step is not None:
                 axes.axvline(best_step, color=COLOURS[5], linestyle="--", label=f"step kept ({best_step:,})")
+            if best_step is not None or len(curves) > 1:
                 axes.legend(frameon=False)
 
-    return _png(draw, (5 * len(curves) + (3 if len(curves) == 1 else 0), 3.5), panels=len(curves))
+    return _png(draw, (5 * len(panels) + (3 if len(panels) == 1 else 0), 3.5), panels=len(panels))
+
+
+def _curves(axes: Axes, curves: Mapping[str, Curve], first_colour: int) -> None:
+    """The curves in one place, told apart by colour and by line; named where there are several."""
+    for index, (name, curve) in enumerate(curves.items()):
+        marker = "o" if len(curve) < 30 else ""
+        label = _name(name) if len(curves) > 1 else None
+        colour, line = _colour(first_colour + index), LINES[index % len(LINES)]
+        axes.plot(*zip(*curve, strict=True), line, color=colour, linewidth=2, marker=marker, label=label)
 
 
 _THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")

@@ -20,6 +20,7 @@ from hub.cli import DryRunOption, new_app, run
 from hub.errors import InputError
 from hub.recipe import DatasetRecipe, ModelRecipe
 from hub.recipe_file import load_recipe
+from hub.repeats import REPEATS
 from hub.run_dir import RECIPE, Manifest, manifest_text, read_manifest
 from hub.shards import atomic_path
 from model_cards.checks import check_identity
@@ -50,16 +51,19 @@ def render(
         recipe = load_recipe(directory / RECIPE, DatasetRecipe)
         check_identity(directory, manifest, recipe.name, recipe.version)
         files = dataset_files(directory, manifest, recipe, repo_id, now or datetime.now(UTC))
-        return {**files, CARD: _stamped(files[CARD], repo_id, manifest, None)}
+        return {**files, CARD: _stamped(files[CARD], repo_id, manifest)}
     model_recipe = load_recipe(directory / RECIPE, ModelRecipe)
     check_identity(directory, manifest, model_recipe.name, model_recipe.version)
-    results = directory / RESULTS
     files = model_files(directory, _complete(directory, manifest), model_recipe, repo_id)
-    return {**files, CARD: _stamped(files[CARD], repo_id, manifest, results.read_bytes() if results.exists() else None)}
+    measured = [directory / name for name in (RESULTS, REPEATS)]
+    contents = [path.read_bytes() if path.exists() else None for path in measured]
+    return {**files, CARD: _stamped(files[CARD], repo_id, manifest, *contents)}
 
 
-def _stamped(card: bytes, repo_id: str, manifest: Manifest, results: bytes | None) -> bytes:
-    facts = facts_digest(manifest_text(manifest).encode(), results)
+def _stamped(
+    card: bytes, repo_id: str, manifest: Manifest, results: bytes | None = None, repeats: bytes | None = None
+) -> bytes:
+    facts = facts_digest(manifest_text(manifest).encode(), results, repeats)
     return stamped(card.decode(), repo_id, facts).encode()
 
 

@@ -42,12 +42,14 @@ def namespace(api: HfApi, org: str | None, yes: bool, patience: Patience) -> str
 
 
 def check_pins(path: Path, recipe: ModelRecipe) -> None:
-    """Raise InputError when a dataset is pinned by something that moves, such as a branch."""
-    for index, item in enumerate(recipe.datasets):
-        if item.repo_id is not None and not PIN.fullmatch(item.revision or ""):
+    """Raise InputError when data are pinned by something that moves, such as a branch."""
+    named = {f"datasets.{index}": (item.repo_id, item.revision) for index, item in enumerate(recipe.datasets)}
+    named |= {f"validation.{index}": (item.repo_id, item.revision) for index, item in enumerate(recipe.validation)}
+    for key, (repo_id, revision) in named.items():
+        if repo_id is not None and not PIN.fullmatch(revision or ""):
             raise InputError(
-                f"{path}:datasets.{index}.revision",
-                f"{item.revision!r} can move: a released model names what it was trained on",
+                f"{path}:{key}.revision",
+                f"{revision!r} can move: a released model names what it was trained on and chosen by",
                 allowed="a tag such as v1.0.0, or a commit of 40 digits",
             )
 

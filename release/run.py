@@ -1,10 +1,12 @@
 """Recipes to published artefacts: python -m release.run recipes/datasets/sts-dino-x2.yaml --org ORG --yes
 
 A dataset is written (or finished) and published while it grows; a model is trained and scored; each gets its card, one
-atomic commit and its version's tag. Folders stand for all recipes in them, datasets before the models trained on them.
-What is done already is not done again, so the same command goes on after any interruption, on an empty disk too.
+atomic commit and its version's tag. Folders stand for all recipes in them, datasets before the models trained on them;
+baselines in a folder are scored and not published, for their weights are somebody else's. What is done already is not
+done again, so the same command goes on after any interruption, on an empty disk too.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +23,7 @@ from hub.errors import InputError, StsDinoError
 from hub.fetch import fetch
 from hub.patience import Patience, use_patient_client
 from hub.plan import Plan
-from hub.publish import Options, publish
+from hub.publish import BASELINE, Options, publish
 from hub.recipe import DatasetRecipe, ModelRecipe
 from hub.recipe_file import load_recipe, read_yaml
 from hub.remote import hub_errors
@@ -100,6 +102,7 @@ def main(
     use_patient_client(patience)
     disable_progress_bars()  # the stages have theirs
     paths = expanded(recipes)
+    refuse_baselines(path for path in paths if path in recipes)
     if len(paths) > 1 and (limit is not None or settings):
         raise InputError("--limit and --set", f"are of one recipe, but {len(paths)} are given", hint="give one recipe")
     with hub_errors("ask who the token belongs to"):
@@ -127,6 +130,14 @@ def _is_model(path: Path) -> bool:
     return bool(kind == "model")
 
 
+def refuse_baselines(paths: Iterable[Path]) -> None:
+    """Raise InputError for a recipe that stands for nothing to publish; one that a folder has is made all the same."""
+    for path in paths:
+        if _is_model(path) and load_recipe(path, ModelRecipe).is_baseline:
+            hint = f"python -m training.run {path} and python -m eval.run {path} make and score it"
+            raise InputError(path, BASELINE, hint=hint)
+
+
 def release(path: Path, job: Job) -> Plan | None:
     """Make what is missing of a recipe's artefact and publish it; without ``yes`` only plan the publication."""
     if _is_model(path):
@@ -134,6 +145,9 @@ def release(path: Path, job: Job) -> Plan | None:
         directory = job.artifacts / "models" / recipe.name
         check_pins(path, recipe)
         check_run(directory, recipe)
+        if recipe.is_baseline:
+            make_baseline(path, recipe, directory, job)
+            return None
         if not job.again:
             make_model(path, recipe, directory, job)
         return _publish(directory, recipe, job)
@@ -147,10 +161,18 @@ def release(path: Path, job: Job) -> Plan | None:
 
 def make_model(path: Path, recipe: ModelRecipe, directory: Path, job: Job) -> None:
     """Train and score; with ``yes``, only what may be published."""
-    if job.yes:
+    if job.yes and not recipe.is_baseline:
         look(Repository(HfApi(), f"{job.org}/{recipe.name}", "model"), recipe, job)
     run_stage("training.run", str(path), "--out", str(directory), *job.overrides)
     run_stage("eval.run", str(path), "--model", str(directory), *job.set_options)
+
+
+def make_baseline(path: Path, recipe: ModelRecipe, directory: Path, job: Job) -> None:
+    """Score an encoder as it is, with a card that stays here; nothing is published."""
+    if not job.again:
+        make_model(path, recipe, directory, job)
+        write(directory, render(directory, f"{job.org}/{recipe.name}"))
+    cli.say(f"{recipe.name}: {BASELINE}")
 
 
 def look(repository: Repository, recipe: DatasetRecipe | ModelRecipe, job: Job) -> Claim:

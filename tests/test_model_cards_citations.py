@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from model_cards.citations import AUTO_NLI, DINO, cited
+from model_cards.citations import AUTO_NLI, DECLUTR, DINO, PROMPT_EOL, cited
 
 ROOT = Path(__file__).parent.parent
 
@@ -19,7 +19,7 @@ def references() -> dict[str, dict[str, Any]]:
     return {entry["title"]: entry for entry in tree["references"]}
 
 
-@pytest.mark.parametrize("entry", [DINO, AUTO_NLI])
+@pytest.mark.parametrize("entry", [DINO, AUTO_NLI, PROMPT_EOL, DECLUTR])
 def test_a_cited_paper_is_in_the_citation_file(entry: str) -> None:
     fields = dict(re.findall(r"  (\w+) = \{(.*)\},", entry))
     reference = references()[fields["title"]]
@@ -32,4 +32,6 @@ def test_a_card_cites_the_methods_it_used() -> None:
     assert cited({"sts"}, debiased=False) == DINO
     assert cited({"nli"}, debiased=False) == AUTO_NLI
     assert cited({"nli"}, debiased=True) == f"{DINO}\n\n{AUTO_NLI}"
+    assert cited({"triplet"}, debiased=False, prompted=True) == f"{AUTO_NLI}\n\n{PROMPT_EOL}"
+    assert cited({"documents"}, debiased=False) == DECLUTR
     assert cited({"sts", "triplet"}, debiased=True) == f"{DINO}\n\n{AUTO_NLI}"

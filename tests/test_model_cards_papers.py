@@ -23,10 +23,59 @@ def of_paper(dataset: str = "sts-dino-x2", revision: str = "v1.0.0", **changes: 
     return {"base": ROBERTA, "datasets": [data], **changes}
 
 
-def test_a_recipe_of_the_paper_finds_its_row() -> None:
-    for row in paper_rows():
-        assert reproduced(model_recipe(**of_paper(row.dataset))) == row
-    assert len({row.dataset for row in paper_rows()}) == len(paper_rows())
+LLAMA = {
+    "repo_id": "meta-llama/Llama-2-7b-hf",
+    "revision": "e" * 40,
+    "pooling": "lasttoken",
+    "prompt": 'This sentence : "[X]" means in one word:"',
+    "license": "llama2",
+}
+TRIPLETS = {
+    "repo_id": "org/auto-nli",
+    "revision": "v1.0.0",
+    "config": "triplet-10shot",
+    "form": "triplet",
+    "loss": "CachedMultipleNegativesRankingLoss",
+}
+PROMPT_EOL = {"base": LLAMA, "datasets": [TRIPLETS], "limit": 64_000}
+
+
+def test_a_recipe_of_dino_finds_its_row() -> None:
+    rows = [row for row in paper_rows() if (row.dataset or "").startswith("sts-dino")]
+    assert len(rows) == len({row.dataset for row in rows}) == 6
+    for row in rows:
+        assert row.dataset and reproduced(model_recipe(**of_paper(row.dataset))) == row
+
+
+def test_a_recipe_of_auto_nli_finds_its_row_and_that_of_the_untrained_encoder() -> None:
+    found = reproduced(model_recipe(**PROMPT_EOL))
+    assert found and found.row == "PromptEOL+CSE-Llama-2-7b (n=10)" and found.mean_of
+    untrained = reproduced(model_recipe(base=LLAMA, datasets=[]))
+    assert untrained and untrained.row == "PromptEOL-Llama-2-7b" and not untrained.mean_of
+
+
+def test_the_rows_are_the_papers() -> None:
+    """DINO's tables 1 and 2, Auto-NLI's table 2: STSb and SICK-R; the columns have the mean that is printed."""
+    rows = {row.row: row for row in paper_rows()}
+    told = {name: (row.scores["stsb/cosine"], row.scores["sick-r/cosine"]) for name, row in rows.items()}
+    assert told == {
+        "DINO (STS-x2)": (77.82, 68.09),
+        "DINO (STS-x1x2)": (76.51, 74.26),
+        "decay constant λ = 0": (70.71, 67.60),
+        "decay constant λ = 200": (77.49, 66.83),
+        "no label smoothing": (76.26, 66.23),
+        "no augmentation": (73.81, 63.98),
+        "PromptEOL-Llama-2-7b": (73.48, 71.26),
+        "PromptEOL+CSE-Llama-2-7b (n=0)": (82.01, 72.13),
+        "PromptEOL+CSE-Llama-2-7b (n=5)": (84.52, 74.96),
+        "PromptEOL+CSE-Llama-2-7b (n=10)": (85.47, 76.38),
+        "PromptEOL+CSE-Llama-2-7b (n=20)": (85.51, 76.05),
+    }
+    for row in rows.values():
+        columns = [value for name, value in row.not_compared.items() if name != "Avg."]
+        if "Avg." in row.not_compared:
+            mean = sum([*columns, *row.scores.values()]) / 7
+            assert abs(mean - row.not_compared["Avg."]) < 0.011, row.row
 
 
 @pytest.mark.parametrize(
@@ -39,6 +88,12 @@ def test_a_recipe_of_the_paper_finds_its_row() -> None:
         of_paper(base={**ROBERTA, "pooling": "cls"}),
         of_paper(base={**ROBERTA, "modules": "static"}),
         of_paper(limit=100),
+        {"base": ROBERTA, "datasets": [{**of_paper()["datasets"][0], "loss": "CoSENTLoss"}]},
+        {"base": ROBERTA, "datasets": [{**of_paper()["datasets"][0], "config": "raw"}]},
+        {**PROMPT_EOL, "limit": None},
+        {**PROMPT_EOL, "base": {**LLAMA, "prompt": 'Sentence: "[X]"'}},
+        {**PROMPT_EOL, "base": {**LLAMA, "repo_id": "meta-llama/Llama-2-7b-chat-hf"}},
+        {"base": ROBERTA, "datasets": []},
         {"base": ROBERTA, "datasets": of_paper()["datasets"] + of_paper("sts-dino-x1x2")["datasets"]},
         {"base": ROBERTA, "datasets": [{"path": "artifacts/datasets/sts-dino-x2", **DATA}]},
     ],
@@ -73,9 +128,11 @@ def test_every_number_of_a_model_card_is_in_its_results_and_manifest(tmp_path: P
     assert dict(table_with(card, "training")) == {
         "steps": "40",
         "epochs": "1",
+        "batch size": "32",
         "seed": "42",
+        "checkpoint chosen by": "Spearman's correlation on the training data's own validation splits",
         "step kept": "30",
-        "validation Spearman at that step": "0.5",
+        "Spearman's correlation at that step": "0.5",
     }
     shown = {int(step): loss for step, loss in table_with(card, "step", "loss")}
     curve = dict(map(tuple, given["loss_curve"]))
@@ -94,7 +151,14 @@ def test_the_loss_is_drawn_and_the_same_each_time(tmp_path: Path) -> None:
     write_manifest(directory, manifest)
     both = render(directory)
     assert both["assets/training.png"] != files["assets/training.png"]
-    assert b"one of the correlation on validation" in both["README.md"]
+    assert b"one of the score on validation (Spearman's correlation)" in both["README.md"]
+    training["loss_parts"] = {"contrastive": [[0, 0.5], [39, 0.1]], "mlm": [[0, 0.5], [39, 0.2]]}
+    write_manifest(directory, manifest)
+    parts = render(directory)
+    assert (
+        parts["assets/training.png"] != both["assets/training.png"]
+        and b"and of its parts by step" in parts["README.md"]
+    )
     training["loss_curve"] = []
     write_manifest(directory, manifest)
     assert list(render(directory)) == ["README.md"] and b"training.png" not in render(directory)["README.md"]

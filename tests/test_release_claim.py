@@ -9,7 +9,7 @@ from hub import run_dir
 from hub.errors import InputError, RunError
 from hub.patience import Patience
 from hub.publish import NEXT, publish
-from hub.recipe import DatasetRecipe, ModelRecipe
+from hub.recipe import DatasetRecipe, ModelRecipe, ValidationData
 from hub.recipe_file import load_recipe
 from hub.repository import MAIN, Repository
 from release.claim import Claim, check_pins, check_run, claim, namespace
@@ -102,3 +102,6 @@ def test_a_model_is_trained_on_what_cannot_move(tmp_path):
     moving = recipe.datasets[0].model_copy(update={"revision": "main"})
     with pytest.raises(InputError, match=r"'main' can move.*allowed: a tag such as v1\.0\.0"):
         check_pins(tmp_path, recipe.model_copy(update={"datasets": (moving,)}))
+    moving_pairs = ValidationData(repo_id="org/pairs", revision="main")
+    with pytest.raises(InputError, match=r"validation\.0\.revision: 'main' can move"):
+        check_pins(tmp_path, recipe.model_copy(update={"validation": (moving_pairs,)}))

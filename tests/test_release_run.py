@@ -121,6 +121,49 @@ def test_without_a_hub_everything_is_made_and_no_plan_is_shown(local_hub, tmp_pa
         assert done.returncode == 1 and "cannot be reached" in done.stderr
 
 
+BASELINE = """kind: model
+name: some-baseline
+version: 1.0.0
+pretty_name: Words
+license: cc-by-nc-sa-4.0
+base: {path: assets/demo-lm, modules: static, license: cc-by-nc-sa-4.0}
+threads: 1
+evaluation: [{task: stsb/cosine, split: validation, path: assets/stsb/sts-dev.csv}]
+bootstrap_samples: 100
+"""
+
+
+def test_a_baseline_in_a_folder_is_scored_and_not_published_and_alone_it_is_refused(local_hub, hub_api, tmp_path):
+    folder, artifacts = tmp_path / "recipes", tmp_path / "artifacts"
+    folder.mkdir()
+    recipe = folder / "some-baseline.yaml"
+    recipe.write_text(BASELINE)
+    environment = local_hub.client_environment(tmp_path / "home")
+    words = [sys.executable, "-m", "release.run", "--org", "acme", "--artifacts", str(artifacts), "--yes"]
+    refused = subprocess.run([*words, str(recipe)], env=environment, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2 and not artifacts.exists()
+    assert refused.stderr.startswith(f"error: {recipe}: is a baseline, which is not published")
+
+    done = subprocess.run([*words, str(folder)], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert "some-baseline: is a baseline, which is not published" in done.stderr.splitlines()[-1]
+    directory = artifacts / "models" / "some-baseline"
+    assert (
+        "baseline of the evaluation" in (directory / "README.md").read_text() and (directory / "results.json").is_file()
+    )
+    assert not hub_api.repo_exists("acme/some-baseline")
+
+    publish = [sys.executable, "-m", "release.publish", str(directory), "--org", "acme", "--yes"]
+    refused = subprocess.run(publish, env=environment, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2 and "is a baseline, which is not published" in refused.stderr
+    assert not hub_api.repo_exists("acme/some-baseline")
+
+
+def test_all_recipes_stand_in_an_order_in_which_they_can_be_made():
+    kinds = [path.parent.name for path in expanded([Path("recipes/models"), Path("recipes/datasets")])]
+    assert kinds == sorted(kinds) and set(kinds) == {"datasets", "models"}
+
+
 def test_folders_stand_for_their_recipes_datasets_first(tmp_path):
     assert expanded([Path("recipes/demo")]) == [
         Path(f"recipes/demo/{name}.yaml") for name in ("auto-nli", "sts-dino-x1x2", "sts-dino-x2", "demo-sts-dino")

@@ -1,0 +1,205 @@
+"""Several trainings of one recipe: python -m release.repeats RECIPE --seeds 42,43,44 | --example-sets 0-9
+
+Each is the training stage and the evaluation stage, as child processes, in a run directory of its own under
+``NAME.repeats``; the means and their spread go to ``NAME.repeats.json`` and, where the recipe's own run is finished, to
+``repeats.json`` in its run directory. What is finished is not made again: a killed command is just given again, and
+runs count that ``torchrun`` made on several devices with ``--set seed=43 --out artifacts/models/NAME.repeats/seed-43``.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from hub import cli, run_dir
+from hub.errors import InputError, RunError
+from hub.recipe import ModelRecipe
+from hub.recipe_file import load_recipe
+from hub.repeats import REPEATS, Repeats, Run, repeats_of, run_of, write_repeats
+from hub.results import read_results
+from release.stages import run_stage
+
+app = cli.new_app(__doc__)
+
+Over = Literal["seed", "example_set"]
+OPTIONS = {"seed": "--seeds", "example_set": "--example-sets"}
+
+
+@dataclass(frozen=True)
+class Series:
+    """The trainings wanted: one for each of ``values``, which take the place of the recipe's ``keys``."""
+
+    path: Path
+    recipe: ModelRecipe
+    over: Over
+    values: tuple[int, ...]
+    keys: tuple[str, ...]
+    out: Path
+    limit: int | None
+    settings: tuple[str, ...]
+
+    def directory(self, value: int) -> Path:
+        """The run directory of one value, e.g. ``seed-42``."""
+        return self.out / f"{self.over.replace('_', '-')}-{value}"
+
+    def options(self, value: int) -> list[str]:
+        """The settings of one value, as both stages take them."""
+        settings = [*self.settings, *(f"{key}={value}" for key in self.keys)]
+        return [word for setting in settings for word in ("--set", setting)]
+
+
+@app.command()
+def main(
+    recipe: cli.RecipeArgument,
+    seeds: Annotated[str | None, typer.Option("--seeds", metavar="42,43,44", help="Seeds; 42-44 is the same")] = None,
+    example_sets: Annotated[
+        str | None, typer.Option("--example-sets", metavar="0-9", help="Sets of few-shot examples")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder of the run directories [default: artifacts/models/NAME.repeats]"),
+    ] = None,
+    limit: cli.LimitOption = None,
+    settings: cli.SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
+) -> None:
+    """Train and score the encoder of RECIPE several times; print mean ± sample standard deviation of every task.
+
+    Examples:
+
+      python -m release.repeats recipes/demo/demo-sts-dino.yaml --seeds 42,43,44
+
+      python -m release.repeats recipes/models/prompteol-auto-nli-20shot.yaml --example-sets 0-9
+    """
+    series = planned(recipe, seeds, example_sets, out, limit, settings)
+    with run_dir.locked(series.out):
+        repeats = repeats_of(series.recipe.name, series.over, [run_once(series, value) for value in series.values])
+        path = series.out.with_name(f"{series.out.name}.json")
+        write_repeats(path, repeats)
+    cli.say(f"written: {path}")
+    for_the_card(series, repeats)
+    print(table(repeats))
+
+
+def planned(
+    path: Path, seeds: str | None, example_sets: str | None, out: Path | None, limit: int | None, settings: list[str]
+) -> Series:
+    """What the command line asks for, checked before anything is trained. Raises InputError."""
+    if (seeds is None) == (example_sets is None):
+        raise InputError("--seeds, --example-sets", "give one of them", allowed="e.g. --seeds 42,43,44")
+    over: Over = "seed" if seeds is not None else "example_set"
+    values = numbers(seeds if seeds is not None else example_sets or "", OPTIONS[over])
+    recipe = load_recipe(path, ModelRecipe, [*settings, *([f"limit={limit}"] if limit is not None else [])])
+    if recipe.is_baseline:
+        raise InputError(f"{path}:datasets", "the recipe trains nothing, so every run would be the same")
+    if not recipe.evaluation:
+        raise InputError(f"{path}:evaluation", "names no task", hint="add e.g. task: stsb/cosine")
+    keys = varied(recipe, over, path)
+    for setting in settings:
+        if setting.partition("=")[0] in keys:
+            raise InputError(f"--set {setting}", f"is what {OPTIONS[over]} sets", hint="leave one of the two out")
+    out = (out or run_dir.ARTIFACTS / "models" / f"{recipe.name}.repeats").resolve()
+    return Series(path, recipe, over, values, keys, out, limit, tuple(settings))
+
+
+def numbers(text: str, option: str) -> tuple[int, ...]:
+    """``42,43,44`` or ``0-9``, or both mixed. Raises InputError for anything else and for a number given twice."""
+    values: list[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", part, re.ASCII)
+        if found is None or int(found[2] or found[1]) < int(found[1]):
+            raise InputError(f"{option} {text!r}", f"{part!r} is no number or range", allowed="e.g. 42,43,44 or 0-9")
+        values += range(int(found[1]), int(found[2] or found[1]) + 1)
+    twice = next((value for value in values if values.count(value) > 1), None)
+    if twice is not None:
+        raise InputError(f"{option} {text!r}", f"{twice} stands twice", hint="a run counts once")
+    return tuple(values)
+
+
+def varied(recipe: ModelRecipe, over: Over, path: Path) -> tuple[str, ...]:
+    """The recipe's keys that differ between the runs. Raises InputError when its data have no example sets."""
+    if over == "seed":
+        return ("seed",)
+    keys = [f"datasets.{i}.example_set" for i, item in enumerate(recipe.datasets) if item.example_set is not None]
+    if not keys:
+        hint = "write example_set: 0 to the few-shot dataset of the recipe, or use --seeds"
+        raise InputError(f"{path}:datasets", "none of them is restricted to an example_set", hint=hint)
+    return tuple(keys)
+
+
+def run_once(series: Series, value: int) -> Run:
+    """Train and score one run, or find that it is done; what it scored. Raises StsDinoError naming the run."""
+    directory = series.directory(value)
+    options = series.options(value)
+    limit = ["--limit", str(series.limit)] if series.limit is not None else []
+    _stage(series, value, "training.run", str(series.path), "--out", str(directory), *limit, *options)
+    manifest = run_dir.require_complete(directory)
+    if not is_scored(directory, manifest, series.recipe):
+        _stage(series, value, "eval.run", str(series.path), "--model", str(directory), *options)
+    return run_of(value, manifest, read_results(directory / "results.json"))
+
+
+def _stage(series: Series, value: int, *words: str) -> None:
+    try:
+        run_stage(*words)
+    except typer.Exit as end:
+        if end.exit_code == cli.INTERRUPTED:
+            raise
+        kind = InputError if end.exit_code == InputError.exit_code else RunError
+        problem = f"{series.over.replace('_', ' ')} {value}: {words[0]} failed, it says why above"
+        hint = "finished runs are kept: give the same command again to go on, or leave this run out and say so"
+        raise kind(series.directory(value), problem, hint=hint) from None
+
+
+def is_scored(directory: Path, manifest: run_dir.Manifest, recipe: ModelRecipe) -> bool:
+    """Whether results.json holds every task of the recipe, scored on these very weights."""
+    path = directory / "results.json"
+    if not path.is_file():
+        return False
+    results = read_results(path)
+    found = [(score.task, score.split) for score in results.scores]
+    wanted = [(entry.task, entry.split) for entry in recipe.evaluation]
+    return results.fingerprint == manifest.fingerprint and found == wanted
+
+
+def for_the_card(series: Series, repeats: Repeats) -> None:
+    """Write repeats.json into the recipe's own run directory, if that is a finished run of the same recipe."""
+    directory = series.out.with_name(series.recipe.name)
+    manifest = run_dir.read_manifest(directory)
+    if manifest is None or not manifest.complete:
+        return
+    own = load_recipe(directory / run_dir.RECIPE, ModelRecipe)
+    if without(own, series.keys) != without(series.recipe, series.keys):
+        cli.say(f"warning: {directory} is a run of another recipe or of other settings: no {REPEATS} for its card")
+        return
+    with run_dir.locked(directory):
+        write_repeats(directory / REPEATS, repeats)
+    cli.say(f"written: {directory / REPEATS}")
+
+
+def without(recipe: ModelRecipe, keys: tuple[str, ...]) -> dict[str, Any]:
+    """The recipe as plain values, without what differs between the runs."""
+    tree = recipe.model_dump(mode="json")
+    for key in keys:
+        *parents, last = key.split(".")
+        node: Any = tree
+        for part in parents:
+            node = node[int(part)] if isinstance(node, list) else node[part]
+        node.pop(last)
+    return tree
+
+
+def table(repeats: Repeats) -> str:
+    """One line a task: runs, mean ± sample standard deviation, worst and best run; x 100."""
+    rows = [("task", "split", "runs", "mean ± sd", "min - max")]
+    for item in repeats.summaries:
+        spread = f" ± {item.sd:.2f}" if item.sd is not None else ""
+        cells = (item.task, item.split, str(item.runs), f"{item.mean:.2f}{spread}", f"{item.low:.2f} - {item.high:.2f}")
+        rows.append(cells)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+if __name__ == "__main__":
+    cli.run(app)
