@@ -78,7 +78,7 @@ def main(
                 report["random words, untrained"] = [score(random_words(student, seed), data) for seed in range(3)]
             report[f"{name}, untrained"] = score(student, data)
             started = time.monotonic()
-            trainer, _ = train(job, "benchmark")
+            trainer = train(job, "benchmark").trainer
             seconds = round(time.monotonic() - started, 1)
             report[f"{name}, trained"] = {**score(trainer.model, data), "seconds": seconds}
         cli.say(f"{name}: {report[f'{name}, trained']}")

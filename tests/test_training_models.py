@@ -1,18 +1,23 @@
 """training.models: the student is a stock SentenceTransformer that gives a sentence the same embedding in any batch."""
 
+import json
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
+from tiny_bases import make_mlm
 from tiny_lm import make_lm
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from hub.errors import InputError
-from hub.recipe import Encoder
+from hub.recipe import Encoder, Lora
 from training.models import build_student, find_base, save_student
 
+pytest_plugins = ["local_hub"]
 SENTENCES = ["A man is playing a flute.", "Dogs.", "Two young women cook red beans in an old blue car on the beach."]
 
 
@@ -97,3 +102,156 @@ def test_a_damaged_base_is_an_input_error(tmp_path):
     encoder = make_encoder(folder)
     with pytest.raises(InputError, match=r"cannot be loaded"):
         build_student(encoder, find_base(encoder))
+
+
+def test_a_masked_language_model_loses_its_pooler_and_gets_none_at_random(tmp_path, caplog):
+    encoder = make_encoder(make_mlm(tmp_path / "mlm"))
+    student = build_student(encoder, find_base(encoder))
+    assert student.transformers_model.pooler is None
+    save_student(student, tmp_path / "saved")
+    caplog.clear()
+    loaded = SentenceTransformer(str(tmp_path / "saved"))
+    assert "MISSING" not in caplog.text  # nothing of what is loaded is made up
+    assert loaded.transformers_model.pooler is None
+    assert np.array_equal(loaded.encode(SENTENCES), student.encode(SENTENCES))
+    parameters = dict(student.named_parameters())
+    assert all(torch.equal(value, parameters[name]) for name, value in loaded.named_parameters())
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_the_embedding_is_the_pooled_last_hidden_state_of_the_base(tmp_path, pooling):
+    folder = make_mlm(tmp_path / "mlm")
+    encoder = make_encoder(folder, pooling=pooling)
+    student = build_student(encoder, find_base(encoder)).eval()
+    tokens = AutoTokenizer.from_pretrained(folder)(SENTENCES[0], return_tensors="pt")
+    with torch.no_grad():
+        states = AutoModelForMaskedLM.from_pretrained(folder).roberta(**tokens).last_hidden_state[0]
+    wanted = states.mean(0) if pooling == "mean" else states[0]
+    assert np.abs(student.encode(SENTENCES)[0] - wanted.numpy()).max() <= 1e-5
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_the_base_is_loaded_in_the_recipes_precision_whatever_it_was_published_in(tmp_path, dtype):
+    encoder = make_encoder(make_lm(tmp_path / "lm", dtype="float16"), dtype=dtype)
+    student = build_student(encoder, find_base(encoder))
+    assert {str(parameter.dtype) for parameter in student.parameters()} == {f"torch.{dtype}"}
+
+
+def test_more_tokens_than_the_base_has_positions_are_refused(tmp_path):
+    encoder = make_encoder(make_lm(tmp_path / "lm"), max_seq_length=257)
+    with pytest.raises(InputError, match=r"max_seq_length: .*257 is more than the 256 positions"):
+        build_student(encoder, find_base(encoder))
+
+
+def test_roberta_has_fewer_positions_than_its_config_says(tmp_path):
+    folder = make_mlm(tmp_path / "mlm")  # 514, of which the first two stand for padding
+    with pytest.raises(InputError, match=r"513 is more than the 512 positions"):
+        build_student(encoder := make_encoder(folder, max_seq_length=513), find_base(encoder))
+    student = build_student(encoder := make_encoder(folder, max_seq_length=512), find_base(encoder))
+    assert np.isfinite(student.encode("dog " * 600)).all()
+
+
+def test_a_quantization_that_is_not_installed_says_what_to_install(tmp_path):
+    if find_spec("bitsandbytes"):
+        pytest.skip("bitsandbytes is installed: see the test on a GPU")
+    settings = {"quant_method": "bitsandbytes", "load_in_4bit": "true", "bnb_4bit_quant_type": "nf4"}
+    encoder = make_encoder(make_lm(tmp_path / "lm"), quantization=settings)
+    with pytest.raises(InputError, match=r"cannot be loaded: .*bitsandbytes.*install what the quantization needs"):
+        build_student(encoder, find_base(encoder), Lora(r=2, alpha=2))
+
+
+@pytest.mark.parametrize("settings", [{"quant_method": "nonesuch"}, {"load_in_4bits": "true"}])
+def test_an_unknown_quantization_is_an_input_error(tmp_path, settings):
+    encoder = make_encoder(make_lm(tmp_path / "lm"), quantization=settings)
+    with pytest.raises(InputError, match=r"base: .*lm: cannot be loaded: .*quant"):
+        build_student(encoder, find_base(encoder), Lora(r=2, alpha=2))
+
+
+def test_a_finished_encoder_is_taken_as_it_is(tmp_path):
+    first = make_encoder(make_mlm(tmp_path / "mlm"), pooling="cls", max_seq_length=32)
+    student = build_student(first, find_base(first))
+    save_student(student, tmp_path / "finished")
+    encoder = make_encoder(tmp_path / "finished", modules="sentence-transformer", max_seq_length=16)
+    found = build_student(encoder, find_base(encoder))
+    assert np.abs(found.encode("Dogs.") - student.encode("Dogs.")).max() <= 1e-6
+    assert found[1].pooling_mode == "cls" and found.max_seq_length == 16
+    before = find_base(encoder).sha256
+    pooling = tmp_path / "finished" / "1_Pooling" / "config.json"
+    pooling.write_text(pooling.read_text().replace("cls", "mean"))
+    assert find_base(encoder).sha256 != before  # its modules are part of it
+
+
+def test_what_is_no_finished_encoder_is_an_input_error(tmp_path):
+    encoder = make_encoder(make_lm(tmp_path / "lm"), modules="sentence-transformer")
+    with pytest.raises(InputError, match=r"is not a sentence-transformers model; allowed: a folder with modules.json"):
+        find_base(encoder)
+    (tmp_path / "lm" / "modules.json").write_text(
+        json.dumps([{"idx": 0, "name": "0", "path": "", "type": "my_code.Module"}])
+    )
+    with pytest.raises(InputError, match=r"base: .*lm: cannot be loaded"):
+        build_student(encoder, find_base(encoder))
+
+
+@pytest.mark.parametrize("modules", ["transformer", "sentence-transformer"])
+def test_code_that_a_base_brings_is_not_run(tmp_path, modules):
+    folder = make_lm(tmp_path / "lm")
+    evidence = tmp_path / "ran"
+    (folder / "modeling_own.py").write_text(f"open({str(evidence)!r}, 'w')\nclass Own: ...\n")
+    config = json.loads((folder / "config.json").read_text())
+    auto_map = {"AutoConfig": "modeling_own.Own", "AutoModel": "modeling_own.Own"}
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "own", "auto_map": auto_map}))
+    module = {"idx": 0, "name": "0", "path": "", "type": "modeling_own.Own"}
+    (folder / "modules.json").write_text(json.dumps([module]))
+    encoder = make_encoder(folder, modules=modules)
+    with pytest.raises(InputError, match=r"cannot be loaded"):
+        build_student(encoder, find_base(encoder))
+    assert not evidence.exists()
+
+
+def test_an_adapter_is_no_base_to_train(tmp_path):
+    encoder = make_encoder(make_lm(tmp_path / "lm"))
+    save_student(build_student(encoder, find_base(encoder), Lora(r=2, alpha=2)), tmp_path / "adapter")
+    with pytest.raises(InputError, match=r"is an adapter; allowed: the model it is for, or its merged form"):
+        find_base(make_encoder(tmp_path / "adapter"))
+    with pytest.raises(InputError, match=r"is an adapter for None, which is not on the Hub"):
+        find_base(make_encoder(tmp_path / "adapter", modules="sentence-transformer"))
+
+
+HUB_BASES = """
+import json, sys
+from hub.recipe import Encoder
+from training.models import build_student, find_base
+found = []
+for changes in json.loads(sys.argv[1]):
+    encoder = Encoder(license="mit", **changes)
+    base = find_base(encoder)
+    found.append([base.commit, build_student(encoder, base).encode("the dog").tolist()])
+print(json.dumps(found))
+"""
+
+
+def test_bases_come_from_the_hub_at_their_pinned_revision(tmp_path, local_hub, hub_api):
+    """A language model, word vectors, and a finished encoder that is an adapter on another repository."""
+    lm, words, adapter = (hub_api.create_repo(f"acme/models-{name}").repo_id for name in ("lm", "words", "adapter"))
+    pinned = hub_api.upload_folder(repo_id=lm, folder_path=make_lm(tmp_path / "lm")).oid
+    (tmp_path / "glove.txt").write_text("the 1 0\ndog 0 1\n")
+    hub_api.upload_file(repo_id=words, path_in_repo="v/glove.txt", path_or_fileobj=tmp_path / "glove.txt")
+    hub_api.create_tag(words, tag="v1")
+    encoder = make_encoder(tmp_path / "lm")
+    student = build_student(encoder, find_base(encoder), Lora(r=2, alpha=2))
+    student.transformers_model.name_or_path = lm
+    save_student(student, tmp_path / "adapter")
+    made = hub_api.upload_folder(repo_id=adapter, folder_path=tmp_path / "adapter").oid
+    bases = [
+        {"repo_id": lm, "revision": pinned},
+        {"repo_id": words, "revision": "v1", "file": "v/glove.txt", "modules": "word-vectors"},
+        {"repo_id": adapter, "revision": made, "modules": "sentence-transformer"},
+    ]
+    command = [sys.executable, "-c", HUB_BASES, json.dumps(bases)]
+    environment = local_hub.client_environment(tmp_path / "home")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (commit, plain), (_, vectors), (_, adapted) = json.loads(done.stdout.splitlines()[-1])
+    assert commit == pinned and vectors == [0.5, 0.5]
+    assert np.abs(student.encode("the dog") - plain).max() <= 1e-5  # a new adapter is the identity
+    assert np.abs(student.encode("the dog") - adapted).max() <= 1e-5

@@ -71,7 +71,7 @@ def write_recipe(folder: Path, **changes) -> Path:
     if not (folder / "lm").exists():
         make_lm(folder / "lm")
     data = {"path": str(folder / "pairs"), "config": "postprocessed", "form": "sts", "loss": "CosineSimilarityLoss"}
-    arguments = {"learning_rate": "1e-3", "num_train_epochs": "3", "per_device_train_batch_size": "16"}
+    arguments = {"learning_rate": "1e-3", "num_train_epochs": "3", "report_to": "none"}
     recipe = {
         "kind": "model",
         "name": "tiny",
@@ -80,6 +80,7 @@ def write_recipe(folder: Path, **changes) -> Path:
         "license": "apache-2.0",
         "base": {"path": str(folder / "lm"), "license": "apache-2.0"},
         "datasets": [data],
+        "batch_size": "16",
         "arguments": {**arguments, "logging_steps": "4"},
         "threads": "1",
         **changes,

@@ -1,23 +1,80 @@
-"""Which checkpoint a killed run may go on from: the newest one that is whole.
+"""What a checkpoint holds, and which one a killed run may go on from: the newest one that is whole.
 
 The trainer writes a checkpoint file by file, so a kill can leave one that looks like a checkpoint and is not. A mark
 with the hash of every file is written last; without it, or with other hashes, a checkpoint does not count.
+
+Weights are kept by parameter name: of the student what is trained (of an adapted base the adapter alone), in
+``student.safetensors``, and what the losses train of their own, as a masked-language-model head, in
+``loss.safetensors``. Reading them back needs no second model, no base and no Hub.
 """
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from hub.errors import RunError
 from hub.shards import sha256_file, write_text
 
 MARK = "whole.json"
+STUDENT, LOSS = "student.safetensors", "loss.safetensors"
 
 
-def mark_whole(checkpoint: Path, fingerprint: str) -> None:
+def trained(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that training changes, by name; a shared one once."""
+    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+
+
+def own_parameters(losses: Mapping[str, nn.Module], student: nn.Module) -> dict[str, nn.Parameter]:
+    """What the losses train beyond the student, as LOSS.NAME; a parameter they share with it (a tied one) is left out.
+
+    Call it before the student in the losses is wrapped for several processes: names would change.
+    """
+    known = {id(parameter) for parameter in student.parameters()}
+    found = {}
+    for key, loss in losses.items():
+        for name, parameter in trained(loss).items():
+            if id(parameter) not in known:
+                known.add(id(parameter))
+                found[f"{key}.{name}"] = parameter
+    return found
+
+
+def save_weights(checkpoint: Path, parameters: Mapping[str, nn.Parameter], file: str) -> None:
+    """Write ``parameters`` to ``file`` of the checkpoint, if there are any."""
+    if parameters:
+        checkpoint.mkdir(parents=True, exist_ok=True)
+        tensors = {name: parameter.detach().contiguous().cpu() for name, parameter in parameters.items()}
+        save_file(tensors, checkpoint / file)
+
+
+def load_weights(checkpoint: Path, parameters: Mapping[str, nn.Parameter], file: str) -> None:
+    """Give ``parameters`` the values in ``file``. Raises RunError unless these are just the ones it holds."""
+    path = checkpoint / file
+    saved = load_file(path) if path.is_file() else {}
+    if saved.keys() != parameters.keys():
+        differ = sorted(saved.keys() ^ parameters.keys())
+        raise RunError(path, f"holds other parameters than are trained ({differ[0]})", hint="remove the checkpoints")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(saved[name])
+
+
+def mark_whole(checkpoint: Path, fingerprint: str, processes: int = 1) -> None:
     """State that ``checkpoint``, of the run with this fingerprint, is written out."""
     files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.name != MARK)
     hashes = {str(path.relative_to(checkpoint)): sha256_file(path) for path in files}
-    write_text(checkpoint / MARK, json.dumps({"fingerprint": fingerprint, "files": hashes}, indent=2))
+    mark = {"fingerprint": fingerprint, "processes": processes, "files": hashes}
+    write_text(checkpoint / MARK, json.dumps(mark, indent=2))
+
+
+def processes_of(checkpoint: Path) -> int:
+    """How many processes wrote a whole checkpoint."""
+    return int(json.loads((checkpoint / MARK).read_text(encoding="utf-8"))["processes"])
 
 
 def is_whole(checkpoint: Path, fingerprint: str) -> bool:

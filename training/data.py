@@ -1,25 +1,40 @@
 """Training data: the pinned datasets of a recipe, from the Hub that HF_ENDPOINT names or from local run directories.
 
 Only the columns of the dataset's form are kept: the trainer feeds every other column (seeds, log-probabilities) to the
-model as text.
+model as text. Rows that are read whole stay on disk, memory-mapped; their checks look at some thousand at a time. A
+stream (``streaming: true``, ``training.streams``) is checked while it is read, and comes shuffled; what is read whole,
+the trainer shuffles.
 """
 
-import hashlib
-import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import datasets
-from datasets import Dataset, DatasetDict
-from datasets.exceptions import DatasetNotFoundError, DatasetsError
-from huggingface_hub import HfApi
+import numpy as np
+from datasets import Dataset, IterableDataset
 
-from hub.errors import InputError, RunError, nearest
-from hub.recipe import DatasetRecipe, TrainingData
-from hub.recipe_file import load_recipe
+from hub.errors import InputError
+from hub.recipe import Spans, TrainingData
 from hub.remote import reading
-from hub.run_dir import RECIPE, changed_files, require_complete
-from hub.schema import FORMS
+from training.documents import from_file, is_file, require_long_enough
+from training.origins import Origin, from_directory, from_hub
+from training.row_checks import (
+    COLUMNS,
+    DOCUMENTS,
+    NO_ROWS,
+    SET,
+    Spread,
+    check_cells,
+    check_columns,
+    example_sets,
+    of_example_set,
+    require_rows,
+    tables,
+)
+from training.streams import checked_stream, in_memory, shuffled
+
+VALIDATION_ROWS = 10_000  # of a stream's validation split: they are kept in memory
 
 
 @dataclass(frozen=True)
@@ -27,149 +42,120 @@ class TrainingSet:
     """One dataset, ready to train on: only its form's columns, only checked rows.
 
     ``commit`` is the Hub commit its revision stood for (None: local); ``sha256`` identifies the rows' origin;
-    ``license`` is what its card or recipe says (None: it says nothing).
+    ``license`` is what its card or recipe says, else the spec (None: nobody says).
     """
 
     name: str
     spec: TrainingData
-    train: Dataset
+    train: Dataset | IterableDataset
     validation: Dataset | None
     commit: str | None
     sha256: str
     license: str | None
 
-    def describe(self) -> dict[str, object]:
-        """Its provenance entry for the manifest."""
-        splits = {"train": len(self.train)}
+    @property
+    def rows(self) -> int | None:
+        """Training rows of one epoch; None when they are streamed, and so not counted."""
+        return len(self.train) if isinstance(self.train, Dataset) else None
+
+    def describe(self) -> dict[str, Any]:
+        """Its provenance entry for the manifest; the rows of a streamed split are None."""
+        splits: dict[str, int | None] = {self.spec.split: self.rows}
         if self.validation is not None:
             splits["validation"] = len(self.validation)
         origin = {"repo_id": self.spec.repo_id, "revision": self.spec.revision, "path": self.spec.path}
         kept = {key: value for key, value in origin.items() if value is not None}
         spec = {"config": self.spec.config, "form": self.spec.form, "loss": self.spec.loss}
-        return {**kept, "commit": self.commit, **spec, "splits": splits, "license": self.license}
+        part = {} if self.spec.example_set is None else {SET: self.spec.example_set}
+        return {**kept, "commit": self.commit, **spec, **part, "splits": splits, "license": self.license}
 
 
-@dataclass(frozen=True)
-class _Origin:
-    """A dataset as found: every split with all its columns, and what pins it."""
+def load_all(
+    specs: tuple[TrainingData, ...], limit: int | None, seed: int = 42, own_validation: bool = True
+) -> list[TrainingSet]:
+    """Every dataset of a recipe under a name of its own, at most ``limit`` training rows of each, in file order.
 
-    splits: DatasetDict
-    commit: str | None
-    sha256: str
-    license: str | None
-
-
-def load_all(specs: tuple[TrainingData, ...], limit: int | None) -> list[TrainingSet]:
-    """Every dataset of a recipe under a name of its own, at most ``limit`` training pairs of each.
-
+    ``seed`` orders streams. ``own_validation``: whether the datasets' validation splits are wanted.
     Raises InputError for data that cannot be trained on, RunError when the Hub cannot be read.
     """
-    return [_load(spec, limit, index) for index, spec in enumerate(specs)]
+    streamed = [index for index, spec in enumerate(specs) if spec.streaming]
+    if streamed and len(specs) > 1:
+        problem = "a streamed dataset is trained on alone: the trainer mixes datasets by their lengths"
+        hint = "remove it, or make the stream the only dataset"
+        raise InputError(f"datasets.{streamed[0]}.streaming", problem, hint=hint)
+    return [_load(spec, limit, index, seed, own_validation) for index, spec in enumerate(specs)]
 
 
-def _load(spec: TrainingData, limit: int | None, index: int) -> TrainingSet:
+def _load(spec: TrainingData, limit: int | None, index: int, seed: int, own_validation: bool) -> TrainingSet:
     place = f"datasets.{index}: {spec.repo_id or spec.path} ({spec.config})"
-    origin = _from_hub(spec, place) if spec.repo_id is not None else _from_directory(spec, place)
-    if "train" not in origin.splits:
-        raise InputError(place, "has no split 'train'", allowed=sorted(origin.splits))
-    train = checked(origin.splits["train"], spec.form, f"{place}, train")
-    if limit is not None:
-        train = train.select(range(min(limit, len(train))))
-    held_out = origin.splits.get("validation")
-    validation = None if held_out is None else checked(held_out, spec.form, f"{place}, validation")
-    name = f"{Path(spec.repo_id or spec.path or '').name}-{spec.config}-{index}"
-    return TrainingSet(name, spec, train, validation, origin.commit, origin.sha256, origin.license)
+    origin = _find(spec, place)
+    rows = origin.split(spec.split, place)
+    part = f"{place}, {spec.split}"
+    with reading(spec.repo_id, spec.revision) if spec.repo_id is not None else nullcontext():
+        train: Dataset | IterableDataset
+        if isinstance(rows, IterableDataset):
+            train = shuffled(checked_stream(rows, spec, part, limit), spec.form, seed)
+        else:
+            train = checked(rows, spec.form, part, spec.example_set, limit, spec.spans)
+        validation = _validation(spec, origin, place) if own_validation else None
+    stem = Path(spec.repo_id or spec.path or "").name.replace(".", "-")  # torch takes no dot in a module's name
+    name = f"{stem}-{spec.config}-{index}"
+    return TrainingSet(name, spec, train, validation, origin.commit, origin.sha256, origin.license or spec.license)
 
 
-def _from_hub(spec: TrainingData, place: str) -> _Origin:
-    """All splits of a Hub dataset at the commit that its revision (a tag) stands for now."""
-    assert spec.repo_id is not None
-    with reading(spec.repo_id, spec.revision):
-        info = HfApi().dataset_info(spec.repo_id, revision=spec.revision)
-        commit, card = info.sha, info.card_data
-        assert commit is not None
-        licence = None if card is None else card.get("license")
-        if card is not None and licence == "other":
-            licence = card.get("license_name")
-        try:
-            configs = datasets.get_dataset_config_names(spec.repo_id, revision=commit)
-            _check_config(spec, list(configs), place)
-            return _Origin(datasets.load_dataset(spec.repo_id, spec.config, revision=commit), commit, commit, licence)
-        except DatasetNotFoundError as error:  # between the two requests
-            raise RunError(place, "is no longer on the Hub", hint="run the same command again") from error
-        except DatasetsError as error:
-            raise _unreadable(error, place) from error
+def _find(spec: TrainingData, place: str) -> Origin:
+    if spec.repo_id is not None:
+        return from_hub(spec.repo_id, spec.revision, spec.config, spec.streaming, place)
+    path = Path(spec.path or "")
+    if spec.form == DOCUMENTS and is_file(str(path)):
+        return from_file(path, spec.config, spec.split, spec.streaming, place)
+    return from_directory(path, spec.config, spec.streaming, place)
 
 
-def _from_directory(spec: TrainingData, place: str) -> _Origin:
-    """All splits of a finished local run directory: the shards its manifest names for the config."""
-    directory = Path(spec.path or "")
-    if not directory.is_dir():
-        raise InputError(place, "no such directory", hint="make the dataset first: python -m generation.run RECIPE")
-    manifest = require_complete(directory)
-    _check_config(spec, sorted({file.config for file in manifest.files if file.config}), place)
-    shards = manifest.shards(spec.config)
-    damaged = changed_files(directory, manifest.model_copy(update={"files": tuple(shards)}))
-    if damaged:
-        hint = "run the stage that makes it again"
-        raise InputError(place, f"{damaged[0]} is missing or not what its manifest says", hint=hint)
-    files: dict[str, list[str]] = {}
-    for shard in shards:
-        if shard.rows != 0:  # the parquet reader fails on a file without rows
-            files.setdefault(shard.split or "train", []).append(str((directory / shard.path).resolve()))
-    if not files:
-        raise InputError(place, "has no rows", hint="generate more, or take another config")
-    digest = hashlib.sha256("".join(f"{shard.path} {shard.sha256}\n" for shard in shards).encode())
-    try:
-        recipe = directory / RECIPE
-        licence = load_recipe(recipe, DatasetRecipe).license if recipe.is_file() else None
-        return _Origin(datasets.load_dataset("parquet", data_files=files), None, digest.hexdigest(), licence)
-    except DatasetsError as error:
-        raise _unreadable(error, place) from error
+def _validation(spec: TrainingData, origin: Origin, place: str) -> Dataset | None:
+    """The validation split, unless it is what is trained on; documents score nothing."""
+    if spec.form == DOCUMENTS or spec.split == "validation" or "validation" not in origin.splits:
+        return None
+    rows = origin.split("validation", place)
+    part = f"{place}, validation"
+    if isinstance(rows, IterableDataset):
+        rows = in_memory(rows.take(VALIDATION_ROWS), part)
+    return checked(rows, spec.form, part, spec.example_set)
 
 
-def _unreadable(error: DatasetsError, place: str) -> InputError:
-    reason = str(error.__cause__ or error).splitlines()[0]
-    return InputError(place, f"cannot be read: {reason}")
+def checked(
+    rows: Dataset,
+    form: str,
+    place: str,
+    example_set: int | None = None,
+    limit: int | None = None,
+    spans: Spans | None = None,
+) -> Dataset:
+    """The first ``limit`` rows (of one example set) with the form's columns only.
 
-
-def _check_config(spec: TrainingData, configs: list[str], place: str) -> None:
-    if spec.config not in configs:
-        guess = nearest(spec.config, configs)
-        hint = f"did you mean {guess!r}?" if guess else None
-        raise InputError(place, f"has no config {spec.config!r}", allowed=configs, hint=hint)
-
-
-def checked(rows: Dataset, form: str, place: str) -> Dataset:
-    """``rows`` with the form's columns only. Raises InputError unless the trainer can learn from every one of them."""
-    columns = FORMS[form].columns
-    for column in columns:
-        if column not in rows.column_names:
-            raise InputError(place, f"has no column {column!r}, which the {form} form needs", allowed=rows.column_names)
-    if len(rows) == 0:
-        raise InputError(place, "has no rows", hint="generate more, or take another config")
-    rows = rows.select_columns(list(columns))
-    for column, wanted in columns.items():
-        _check_column(rows, column, getattr(wanted, "dtype", None) == "string", place)
-    return rows
-
-
-def _check_column(rows: Dataset, column: str, is_text: bool, place: str) -> None:
-    dtype = str(getattr(rows.features[column], "dtype", rows.features[column]))
-    fits = "string" in dtype if is_text else dtype.startswith(("float", "int"))
-    if not fits:
-        raise InputError(place, f"column {column!r} holds {dtype}", allowed="text" if is_text else "numbers")
-    values = rows[column][:]
-    bad = next((row for row, value in enumerate(values) if value is None or (not is_text and math.isnan(value))), None)
-    if bad is not None:
-        raise InputError(place, f"row {bad} of column {column!r} is empty")
-    if column == "score":
-        _check_scores(values, place)
-
-
-def _check_scores(scores: list[float], place: str) -> None:
-    low, high = min(scores), max(scores)
-    if low == high:
-        raise InputError(place, f"every score is {low:g}: there is nothing to learn from", hint="mix the labels")
-    if not 0 <= low <= high <= 1:
-        raise InputError(place, f"scores run from {low:g} to {high:g}", allowed="0 to 1 (cosine similarities)")
+    Raises InputError unless the trainer can learn from every one of them.
+    """
+    if len(rows) == 0:  # its columns may have no type
+        raise InputError(place, "has no rows", hint=NO_ROWS)
+    check_columns(rows.features.arrow_schema, form, example_set, place)
+    wanted = list(COLUMNS[form])
+    spread, kept, found, first = Spread(), [np.arange(0)], set[int](), 0
+    for table in tables(rows, wanted + ([SET] if example_set is not None else [])):
+        keep = of_example_set(table, example_set)
+        keep = keep if limit is None else keep[: limit - spread.rows]
+        part = table.take(keep) if len(keep) < table.num_rows else table
+        check_cells(part, form, place, first + keep)
+        spread.add(part, form)
+        if example_set is not None:
+            kept.append(first + keep)
+            found.update(example_sets(table))
+        first += table.num_rows
+        if limit is not None and spread.rows >= limit:
+            break
+    require_rows(spread, form, place, example_set, sorted(found))
+    if form == DOCUMENTS:
+        require_long_enough(spread, spans or Spans(), place)
+    rows = rows.select_columns(wanted)
+    if example_set is not None:
+        return rows.select(np.concatenate(kept))
+    return rows.select(range(spread.rows)) if spread.rows < len(rows) else rows

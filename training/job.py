@@ -1,36 +1,42 @@
 """A training job: the recipe with everything it needs read and checked, before anything is written."""
 
-import math
 import sys
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from sentence_transformers import SentenceTransformerTrainingArguments
-from sentence_transformers.base.evaluation import SequentialEvaluator
 
+from hub.errors import InputError
 from hub.recipe import ModelRecipe
 from hub.recipe_file import fingerprint, load_recipe
 from hub.run_dir import ARTIFACTS, Manifest
-from training.arguments import trainer_arguments, typed_arguments
+from training.arguments import check_together, trainer_arguments, typed_arguments
+from training.batches import per_device_batch
 from training.data import TrainingSet, load_all
-from training.losses import check_loss
-from training.models import Base, build_student, find_base
-from training.trainer import validation_evaluator
+from training.distributed import process_count
+from training.losses import check_arguments, check_loss
+from training.models import Base, find_base
+from training.validation import ValidationEvaluator, validation_evaluator
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "datasets", "accelerate")
 
 
 @dataclass(frozen=True)
 class Job:
-    """Everything a training run needs, checked: recipe, inputs on this disk, and trainer arguments."""
+    """Everything a training run needs, checked: recipe, inputs on this disk, and trainer arguments.
+
+    ``reporters`` are the names that were asked for, TensorBoard among them.
+    """
 
     recipe: ModelRecipe
     out: Path
     sets: list[TrainingSet]
     base: Base
-    evaluator: SequentialEvaluator | None
+    evaluator: ValidationEvaluator | None
     arguments: SentenceTransformerTrainingArguments
+    reporters: list[str]
 
     @property
     def checkpoints(self) -> Path:
@@ -42,59 +48,67 @@ class Job:
         """Where the student before training is kept."""
         return self.out.with_name(f"{self.out.name}.base")
 
+    @property
+    def logs(self) -> Path:
+        """TensorBoard's event files."""
+        return self.out.with_name(f"{self.out.name}.logs")
+
     def manifest(self) -> Manifest:
         """The manifest of this run before anything is trained."""
         inputs = {f"base:{self.recipe.base.repo_id or self.recipe.base.path}": self.base.sha256}
         inputs |= {
             f"dataset:{item.spec.repo_id or item.spec.path}:{item.spec.config}": item.sha256 for item in self.sets
         }
+        inputs |= {} if self.evaluator is None else self.evaluator.inputs
+        libraries = (*LIBRARIES, *(("peft",) if self.recipe.lora else ()))
         return Manifest(
             kind="model",
             name=self.recipe.name,
             version=self.recipe.version,
             fingerprint=fingerprint(self.recipe, inputs),
             inputs=inputs,
-            versions={"python": sys.version.split()[0], **{library: version(library) for library in LIBRARIES}},
+            versions={"python": sys.version.split()[0], **{library: version(library) for library in libraries}},
         )
 
 
 def prepare(recipe_path: Path, out: Path | None, limit: int | None, settings: list[str]) -> Job:
-    """Read and check everything a run needs; nothing is written. Raises InputError or RunError."""
+    """Read and check everything a run needs, the cheap things first; nothing is written.
+
+    Joins the group of processes, when there are several. Raises InputError or RunError.
+    """
     recipe = load_recipe(recipe_path, ModelRecipe, settings)
     if limit is not None:
         recipe = recipe.model_copy(update={"limit": limit})
-    given = typed_arguments(recipe.arguments, f"{recipe_path}:arguments")
-    for index, spec in enumerate(recipe.datasets):
-        check_loss(spec.loss, spec.form, f"{recipe_path}:datasets.{index}")
+    place = f"{recipe_path}:arguments"
+    given = typed_arguments(recipe.arguments, place)
+    check_together(recipe, given, place)
+    check_batch(recipe, given.get("gradient_accumulation_steps", 1), str(recipe_path))
     out = (out or ARTIFACTS / "models" / recipe.name).resolve()
     base = find_base(recipe.base)
-    sets = load_all(recipe.datasets, recipe.limit)
-    evaluator = validation_evaluator(sets, given.get("per_device_eval_batch_size", 64))
+    sets = load_all(recipe.datasets, recipe.limit, recipe.seed, own_validation=not recipe.validation)
+    evaluator = validation_evaluator(recipe, sets, given.get("per_device_eval_batch_size", 64))
     checkpoints = out.with_name(f"{out.name}.checkpoints")
-    place = f"{recipe_path}:arguments"
-    arguments = trainer_arguments(given, checkpoints, recipe.seed, evaluator is not None, place)
-    return Job(recipe, out, sets, base, evaluator, arguments)
+    arguments, reporters = trainer_arguments(recipe, given, checkpoints, process_count(), evaluator is not None, place)
+    return Job(recipe, out, sets, base, evaluator, arguments, reporters)
 
 
-def planned_steps(job: Job) -> int:
-    """Optimiser steps of the whole run."""
-    if job.arguments.max_steps > 0:
-        return job.arguments.max_steps
-    batches = sum(math.ceil(len(item.train) / job.arguments.train_batch_size) for item in job.sets)
-    per_epoch = max(1, math.ceil(batches / job.arguments.gradient_accumulation_steps))
-    return math.ceil(per_epoch * job.arguments.num_train_epochs)
+def check_batch(recipe: ModelRecipe, accumulated: int, place: str) -> None:
+    """Raise InputError when a loss does not take its dataset's form, or the recipe's batch cannot be cut for it."""
+    for index, spec in enumerate(recipe.datasets):
+        kind = check_loss(spec.loss, spec.form, f"{place}:datasets.{index}")
+        check_arguments(spec, f"{place}:datasets.{index}")
+        if kind.in_batch and accumulated > 1:
+            raise InputError(
+                f"{place}:arguments.gradient_accumulation_steps",
+                f"{spec.loss} compares the rows of a batch with one another, and accumulated steps do not share theirs",
+                allowed="1",
+                hint=SMALLER.get(spec.loss, "use more processes, or arguments.activation_checkpointing"),
+            )
+    per_device_batch(recipe.batch_size, process_count(), accumulated, f"{place}:batch_size")
 
 
-def print_plan(job: Job) -> None:
-    """What would be trained on what, on stdout."""
-    student = build_student(job.recipe.base, job.base)
-    size = sum(parameter.numel() for parameter in student.parameters())
-    kind = f"{job.recipe.base.modules}, {job.recipe.base.pooling} pooling"
-    print(f"model      {job.recipe.name} v{job.recipe.version} -> {job.out}")
-    print(f"student    {size:,} parameters, {student.get_embedding_dimension()} dimensions, {kind}")
-    for item in job.sets:
-        held_out = f"{len(item.validation):,} validation" if item.validation is not None else "no validation split"
-        origin = f"{item.spec.repo_id or item.spec.path} {item.spec.revision or ''}".strip()
-        print(f"dataset    {origin} {item.spec.config}: {len(item.train):,} train, {held_out}; {item.spec.loss}")
-    print(f"steps      {planned_steps(job):,} of {job.arguments.train_batch_size} pairs")
-    print(f"checkpoint {'by validation Spearman' if job.evaluator else 'the last one (no sts validation split)'}")
+_CACHED = "use CachedMultipleNegativesRankingLoss: its loss_arguments.mini_batch_size fits any memory"
+SMALLER: dict[str, Any] = {
+    "MultipleNegativesRankingLoss": _CACHED,
+    "CachedMultipleNegativesRankingLoss": "lower its loss_arguments.mini_batch_size, which fits any memory",
+}

@@ -1,89 +1,121 @@
-"""The student before training: the recipe's base under stock pooling, or the base's input embeddings alone.
+"""The student before training: the recipe's base under stock pooling, or a finished encoder as it is.
 
 Only stock sentence-transformers modules and safetensors are used, so whoever loads the result needs no code of ours.
 Padding is on the right: with left padding a GPT-2 student would see other positions in a batch than alone.
 """
 
-import hashlib
+import inspect
+import json
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from huggingface_hub import HfApi, snapshot_download
+import yaml
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding, Transformer
-from transformers import PreTrainedTokenizerFast
+from transformers import MODEL_MAPPING, AutoConfig, PreTrainedTokenizerFast
+from transformers.quantizers.auto import AutoQuantizationConfig
 
 from hub.errors import InputError
-from hub.recipe import Encoder
-from hub.remote import reading
-from hub.shards import sha256_file
+from hub.recipe import Encoder, Lora
+from hub.shards import write_text
+from training import adapters
+from training.bases import Base, find_base
+from training.prompts import PLAIN, PROMPTED, check_saved_ids, set_prompt
+from training.word_vectors import load_word_vectors
 
-BASE_FILES = ("*.safetensors", "*.json", "*.txt", "*.model")
+__all__ = ["Base", "build_student", "find_base", "save_release", "save_student"]
 
-
-@dataclass(frozen=True)
-class Base:
-    """A base model on this disk: its folder, its Hub commit (None: local) and a hash over its files."""
-
-    folder: Path
-    commit: str | None
-    sha256: str
-
-    def describe(self, encoder: Encoder) -> dict[str, object]:
-        """Its provenance entry for the manifest."""
-        return {**encoder.model_dump(mode="json", exclude_none=True), "commit": self.commit, "sha256": self.sha256}
+NO_CODE = {"trust_remote_code": False}
+MODULE_CONFIG = "sentence_bert_config.json"
 
 
-def find_base(encoder: Encoder) -> Base:
-    """The base that a recipe names, downloaded when it is a Hub model.
+def build_student(encoder: Encoder, base: Base, lora: Lora | None = None) -> SentenceTransformer:
+    """The untrained encoder: with ``lora``, a frozen base under a new adapter, which is the identity.
 
-    Raises InputError when it is absent or has no safetensors weights, RunError when the Hub cannot be read.
+    Raises InputError when the base cannot be loaded, or prompt, lengths or adapter do not fit it.
     """
-    commit = None
-    folder = Path(encoder.path or "")
-    if encoder.repo_id is not None:
-        with reading(encoder.repo_id, encoder.revision):
-            commit = HfApi().model_info(encoder.repo_id, revision=encoder.revision).sha
-            folder = Path(snapshot_download(encoder.repo_id, revision=commit, allow_patterns=list(BASE_FILES)))
     place = f"base: {encoder.repo_id or encoder.path}"
-    if not folder.is_dir():
-        raise InputError(place, "no such folder", hint="run from the repository root, or fix base.path")
-    if not (folder / "config.json").is_file() or not list(folder.glob("*.safetensors")):
-        raise InputError(place, "is not a transformers model", allowed="a folder with config.json and *.safetensors")
-    return Base(folder, commit, _hash(folder))
+    if encoder.modules == "word-vectors":
+        module = load_word_vectors(base.folder, encoder.max_seq_length)
+        return SentenceTransformer(modules=[module], similarity_fn_name="cosine")
+    if encoder.modules == "sentence-transformer":
+        return _finished(encoder, base, place)
+    transformer = _load(encoder, base, place)
+    if encoder.modules == "static":
+        return SentenceTransformer(modules=[_static(transformer, encoder, place)], similarity_fn_name="cosine")
+    set_prompt(transformer, encoder.prompt, place)
+    pooling = Pooling(transformer.get_embedding_dimension(), encoder.pooling)
+    student = SentenceTransformer(modules=[transformer, pooling], similarity_fn_name="cosine")
+    if lora is not None:
+        adapters.attach(student, lora, encoder.repo_id, base.commit, "lora")
+    return student
 
 
-def _hash(folder: Path) -> str:
-    """SHA-256 over names and contents of the model's files (not of readmes or logs beside them)."""
-    files = sorted({path.name: path for pattern in BASE_FILES for path in folder.glob(pattern)}.items())
-    return hashlib.sha256("".join(f"{name} {sha256_file(path)}\n" for name, path in files).encode()).hexdigest()
-
-
-def build_student(encoder: Encoder, base: Base) -> SentenceTransformer:
-    """The untrained encoder in float32. Raises InputError when transformers cannot load the base."""
+def _load(encoder: Encoder, base: Base, place: str) -> Transformer:
+    """The base with its tokenizer, in the recipe's precision. Raises InputError when transformers cannot load it."""
     try:
+        config = AutoConfig.from_pretrained(base.folder, **NO_CODE)
         transformer = Transformer(
             str(base.folder),
             max_seq_length=encoder.max_seq_length,
-            model_kwargs={"dtype": "float32", "use_safetensors": True},
-            processor_kwargs={"padding_side": "right"},
+            model_kwargs={**_model_arguments(encoder, config), **NO_CODE},
+            processor_kwargs={"padding_side": "right", **NO_CODE},
+            config_kwargs=dict(NO_CODE),
+            modality_config=PROMPTED if encoder.prompt else PLAIN,
+            module_output_name="token_embeddings",
         )
-    except (OSError, ValueError) as error:
-        problem = f"cannot be loaded: {str(error).splitlines()[0]}"
-        raise InputError(f"base: {encoder.repo_id or encoder.path}", problem) from error
-    _set_padding(transformer, encoder)
-    if encoder.modules == "static":
-        return SentenceTransformer(modules=[_static(transformer, encoder)], similarity_fn_name="cosine")
-    pooling = Pooling(transformer.get_embedding_dimension(), encoder.pooling)
-    return SentenceTransformer(modules=[transformer, pooling], similarity_fn_name="cosine")
+    except (OSError, ValueError, ImportError) as error:
+        hint = "install what the quantization needs, e.g. bitsandbytes" if isinstance(error, ImportError) else None
+        raise InputError(place, f"cannot be loaded: {str(error).strip().splitlines()[0]}", hint=hint) from error
+    _check_length(encoder, transformer, place)
+    _set_padding(transformer, place)
+    return transformer
 
 
-def _static(transformer: Transformer, encoder: Encoder) -> StaticEmbedding:
+def _model_arguments(encoder: Encoder, config: Any) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"dtype": encoder.dtype, "use_safetensors": True}
+    if _has_pooler(MODEL_MAPPING.get(type(config), None)):
+        arguments["add_pooling_layer"] = False  # no part of the embedding; a base without one gets random weights
+    if encoder.quantization is not None:
+        settings = {key: yaml.safe_load(value) for key, value in encoder.quantization.items()}
+        arguments["quantization_config"] = AutoQuantizationConfig.from_dict(settings)
+    return arguments
+
+
+def _has_pooler(model_class: Any) -> bool:
+    """Whether a class of models takes the argument that leaves its pooler out."""
+    return isinstance(model_class, type) and "add_pooling_layer" in inspect.signature(model_class).parameters
+
+
+def _check_length(encoder: Encoder, transformer: Transformer, place: str) -> None:
+    """Positions that a text can take: RoBERTa's begin behind that of padding, so its last tokens would have none."""
+    positions = getattr(transformer.config.get_text_config(), "max_position_embeddings", None)
+    table = getattr(getattr(transformer.model, "embeddings", None), "position_embeddings", None)
+    if positions and isinstance(table, torch.nn.Embedding) and table.padding_idx is not None:
+        positions -= table.padding_idx + 1
+    if positions and 0 < positions < encoder.max_seq_length:
+        found = f"max_seq_length {encoder.max_seq_length} is more than the {positions} positions that the base has"
+        raise InputError(f"{place}.max_seq_length", found, allowed=f"at most {positions}")
+
+
+def _finished(encoder: Encoder, base: Base, place: str) -> SentenceTransformer:
+    """A finished encoder with its own modules; nothing is fetched, and no code of its repository runs."""
+    try:
+        student = SentenceTransformer(str(base.folder), local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        raise InputError(place, f"cannot be loaded: {str(error).strip().splitlines()[0]}") from error
+    if isinstance(student[0], Transformer):
+        _check_length(encoder, student[0], place)
+        student.max_seq_length = encoder.max_seq_length
+    return student
+
+
+def _static(transformer: Transformer, encoder: Encoder, place: str) -> StaticEmbedding:
     """The mean of the base's input embeddings: no layer of the base is kept, and word order does not count."""
     if not isinstance(transformer.tokenizer, PreTrainedTokenizerFast):
-        raise InputError(f"base: {encoder.repo_id or encoder.path}", "a static student needs a fast tokenizer")
+        raise InputError(place, "a static student needs a fast tokenizer")
     tokenizer = transformer.tokenizer.backend_tokenizer
     tokenizer.enable_truncation(encoder.max_seq_length)  # stays in tokenizer.json
     weights = transformer.model.get_input_embeddings().weight
@@ -91,10 +123,9 @@ def _static(transformer: Transformer, encoder: Encoder) -> StaticEmbedding:
     return StaticEmbedding(tokenizer, embedding_weights=weights.detach().clone())
 
 
-def _set_padding(transformer: Transformer, encoder: Encoder) -> None:
+def _set_padding(transformer: Transformer, place: str) -> None:
     """Pad with the end token where a causal model has none of its own; the attention mask hides it either way."""
     tokenizer = transformer.tokenizer
-    place = f"base: {encoder.repo_id or encoder.path}"
     if tokenizer is None:
         raise InputError(place, "has no tokenizer", allowed="a text model with its tokenizer files")
     if tokenizer.pad_token is None:
@@ -103,10 +134,56 @@ def _set_padding(transformer: Transformer, encoder: Encoder) -> None:
         tokenizer.pad_token = tokenizer.eos_token
 
 
+def save_release(student: SentenceTransformer, folder: Path, encoder: Encoder, base: Base, lora: Lora | None) -> None:
+    """Write the form that the recipe releases: the student as it is, or its adapter merged into the base's weights.
+
+    The base is merged with as it is in ``encoder.dtype``, never rounded by a quantization.
+    """
+    if lora is None or lora.release == "adapter":
+        save_student(student, folder)
+        return
+    adapter = folder.with_name(f"{folder.name}.adapter")
+    save_student(student, adapter)
+    save_student(merged_student(encoder, base, adapter), folder)
+    shutil.rmtree(adapter)
+
+
+def merged_student(encoder: Encoder, base: Base, adapter: Path) -> SentenceTransformer:
+    """The whole model of the adapter that is saved in ``adapter``, with no adapter any more."""
+    student = build_student(encoder.model_copy(update={"quantization": None}), base)
+    adapters.merge(student, adapter)
+    return student
+
+
 def save_student(model: SentenceTransformer, folder: Path) -> None:
-    """Write a loadable model to ``folder``, which is there whole or not at all; no automatic README."""
+    """Write a loadable model to ``folder``, which is there whole or not at all; no automatic README.
+
+    Of an adapter, only the adapter. Raises RunError when the saved tokenizer gives other ids than the model's.
+    """
     temporary = folder.with_name(f"{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     model.save_pretrained(str(temporary), create_model_card=False, safe_serialization=True)
+    if isinstance(model[0], Transformer):
+        _write_loading_arguments(model, temporary / MODULE_CONFIG)
+        check_saved_ids(model, temporary)
     shutil.rmtree(folder, ignore_errors=True)
     temporary.rename(folder)
+
+
+def _write_loading_arguments(model: SentenceTransformer, path: Path) -> None:
+    """State in a saved module what a plain ``SentenceTransformer(folder)`` shall pass to transformers.
+
+    Without it a pooler would be made at random, and an adapter's base be read in the precision of its publication.
+    """
+    transformer: Any = model.transformers_model
+    arguments: dict[str, Any] = {}
+    if adapters.has_adapter(model):
+        dtype = getattr(transformer, "base_dtype", transformer.dtype)
+        arguments["dtype"] = str(dtype).removeprefix("torch.")
+        adapters.write_config(model, path.parent)
+    if _has_pooler(type(transformer)) and getattr(transformer, "pooler", None) is None:
+        arguments["add_pooling_layer"] = False
+    if arguments:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        config["model_kwargs"] = {**config.get("model_kwargs", {}), **arguments}
+        write_text(path, json.dumps(config, indent=4, sort_keys=True) + "\n")

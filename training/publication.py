@@ -1,17 +1,26 @@
-"""The end of a training run: the finished model moves into the run directory, and what it cost is written beside it."""
+"""The end of a run: the finished model moves into the run directory, and what it cost is written beside it."""
 
 import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import torch
 from safetensors import SafetensorError
+from sentence_transformers import SentenceTransformer
 
 from hub.errors import RunError
 from hub.memory import peak_rss_mb
-from hub.run_dir import File, describe
+from hub.run_dir import File, Manifest, describe, write_manifest
 from hub.shards import write_text
+from training.arguments import reported
+from training.curves import curves
+from training.distributed import process_count
+from training.job import Job
+from training.models import save_release, save_student
+from training.session import Trained
 from training.trainer import StudentTrainer
 
 LITTLE_ROOM = 4 << 20  # bytes; torch.save says only "unexpected pos" when it runs out
@@ -48,17 +57,88 @@ def describe_files(out: Path, paths: list[str]) -> list[File]:
     return [describe(out, path) for path in paths]
 
 
-def write_timing(out: Path, seconds: float, trainer: StudentTrainer, first_step: int) -> None:
+def finish(job: Job, manifest: Manifest, trained: Trained, command: str) -> Manifest:
+    """Move the trained model into the run directory and write the complete manifest, last."""
+    built, trainer = job.checkpoints / "model", trained.trainer
+    save_release(trainer.model, built, job.recipe.base, job.base, job.recipe.lora)
+    passed_over = {name: item.passed_over for name, item in trained.rows.items() if item.passed_over}
+    count = sum(parameter.numel() for parameter in trainer.student_parameters.values())
+    size = _size(trainer.model)
+    if job.recipe.lora is not None and job.recipe.lora.release == "merged":
+        size["parameters"] -= count  # the adapter is in the base's weights now
+    counts = {
+        **size,
+        "trained_parameters": count,
+        "training_rows": None if None in (found := [item.rows for item in job.sets]) else sum(filter(None, found)),
+        **({"passed_over": passed_over} if passed_over else {}),
+    }
+    provenance = {
+        "datasets": [item.describe() for item in job.sets],
+        "validation": job.evaluator.describe() if job.evaluator else [],
+        "base": job.base.describe(job.recipe.base),
+        "training": training_facts(job, trainer),
+        "command": command,
+    }
+    return _complete(job, manifest, built, counts, provenance)
+
+
+def finish_baseline(job: Job, manifest: Manifest, student: SentenceTransformer, command: str) -> Manifest:
+    """Move a base, as it is, into the run directory."""
+    built = job.checkpoints / "model"
+    save_student(student, built)
+    base = job.base.describe(job.recipe.base)
+    provenance: dict[str, Any] = {"datasets": [], "validation": [], "base": base, "training": None, "command": command}
+    return _complete(job, manifest, built, _size(student), provenance)
+
+
+def _size(model: SentenceTransformer) -> dict[str, Any]:
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return {"parameters": parameters, "dimensions": model.get_embedding_dimension()}
+
+
+def training_facts(job: Job, trainer: StudentTrainer) -> dict[str, Any]:
+    """What the trainer did, for the manifest."""
+    state = trainer.state
+    return {
+        "steps": state.global_step,
+        "epochs": round(state.epoch or 0, 4),
+        "best_step": state.best_global_step,
+        "validation_metric": job.evaluator.metric if job.evaluator else None,
+        "validation_score": state.best_metric,
+        **curves(state.log_history),
+        "arguments": reported(job.arguments),
+        "batch_size": job.recipe.batch_size,
+        "processes": process_count(),
+        "seed": job.recipe.seed,
+        "threads": job.recipe.threads,
+    }
+
+
+def _complete(
+    job: Job, manifest: Manifest, built: Path, counts: dict[str, Any], provenance: dict[str, Any]
+) -> Manifest:
+    paths = move_into_place(built, job.out)
+    files = tuple(describe_files(job.out, paths))
+    changes = {"files": files, "counts": counts, "provenance": provenance, "complete": True}
+    complete = manifest.model_copy(update=changes)
+    write_manifest(job.out, complete)
+    shutil.rmtree(job.checkpoints)
+    return complete
+
+
+def write_timing(job: Job, seconds: float, trained: Trained) -> None:
     """What this process took, beside the run directory: it differs from run to run, so it is not published.
 
-    ``pairs_per_second`` counts the steps of this process only (a resumed run did the first ones before).
+    ``samples_per_second`` counts rows of the steps of this process alone (a resumed run did the first ones before),
+    over the trainer's own time: evaluations and checkpoints are in it, loading is not.
     """
-    steps = trainer.state.global_step - first_step
-    pairs = steps * trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps
+    rows = (trained.trainer.state.global_step - trained.first_step) * job.recipe.batch_size
     timing = {
         "seconds": round(seconds, 2),
-        "pairs_per_second": round(pairs / seconds, 1),
+        "training_seconds": round(trained.seconds, 2),
+        "samples_per_second": round(rows / trained.seconds, 1),
         "peak_rss_mb": peak_rss_mb(),
-        "resumed_from_step": first_step,
+        "peak_gpu_mb": round(torch.cuda.max_memory_allocated() / 2**20, 1) if torch.cuda.is_available() else None,
+        "resumed_from_step": trained.first_step,
     }
-    write_text(out.with_name(f"{out.name}.timing.json"), json.dumps(timing, indent=2) + "\n")
+    write_text(job.out.with_name(f"{job.out.name}.timing.json"), json.dumps(timing, indent=2) + "\n")

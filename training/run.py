@@ -2,54 +2,73 @@
 
 Reads the recipe's pinned datasets and base, writes ``artifacts/models/NAME``: the model as plain SentenceTransformer
 files, ``recipe.yaml`` and, last, ``manifest.json``. Beside it lie ``NAME.base`` (the untrained student, for the score
-before), ``NAME.timing.json`` and, while it runs, ``NAME.checkpoints``. Killed and started again, it goes on from its
-newest whole checkpoint; finished, it is not trained again.
+before), ``NAME.logs`` (TensorBoard), ``NAME.timing.json`` and, while it runs, ``NAME.checkpoints``. Killed and started
+again, it goes on from its newest whole checkpoint; finished, it is not trained again. On several devices the batch of a
+step stays the recipe's: ``torchrun --nproc-per-node 4 -m training.run RECIPE``, or ``accelerate launch``.
 """
 
-import shutil
 import time
-from typing import Any
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 
+import datasets
 import torch
 import transformers
+from sentence_transformers import SentenceTransformer
 
 from hub.cli import DryRunOption, LimitOption, OutOption, RecipeArgument, SetOption, command_line, new_app, run, say
 from hub.errors import RunError
 from hub.recipe_file import resolved
-from hub.run_dir import Manifest, begin, locked, write_manifest
-from training.arguments import reported
-from training.checkpoints import newest_whole
-from training.job import Job, prepare, print_plan
+from hub.run_dir import Manifest, begin, locked
+from training.checkpoints import newest_whole, processes_of
+from training.distributed import is_main, leave_group, on_main, one_voice, process_count
+from training.job import Job, prepare
 from training.models import build_student, save_student
-from training.publication import describe_files, disk_errors, move_into_place, write_timing
-from training.trainer import StudentTrainer, make_trainer
+from training.plan import print_plan
+from training.publication import disk_errors, finish, finish_baseline, write_timing
+from training.session import Trained, make_trainer, read_rows
+from training.trainer import StudentTrainer, require_finite
 
 app = new_app("Train a sentence encoder from a model recipe.")
 
 
-def train(job: Job, run_fingerprint: str) -> tuple[StudentTrainer, int]:
-    """Train, or go on from the newest whole checkpoint; returns the trainer holding the chosen weights and the step
-    it went on from (0: new). Raises RunError when training diverges.
-    """
-    if job.recipe.threads is not None:
-        torch.set_num_threads(job.recipe.threads)
-    student = build_student(job.recipe.base, job.base)
-    save_student(student, job.untrained)
-    trainer = make_trainer(student, job.sets, job.arguments, job.evaluator, run_fingerprint)
-    checkpoint = newest_whole(job.checkpoints, run_fingerprint)
-    if checkpoint is not None:
-        say(f"going on from {checkpoint}")
+def new_student(job: Job) -> SentenceTransformer:
+    """The untrained student; what is random in it comes from the recipe's seed."""
+    transformers.set_seed(job.recipe.seed)
+    return build_student(job.recipe.base, job.base, job.recipe.lora)
+
+
+def train(job: Job, fingerprint: str) -> Trained:
+    """Train, or go on from the newest whole checkpoint. Raises RunError when training diverges."""
+    student = new_student(job)
+    if is_main():
+        save_student(student, job.untrained)
+    checkpoint = on_main(lambda: newest_whole(job.checkpoints, fingerprint))
+    rows = {item.name: read_rows(item, student, job) for item in job.sets}
+    trainer = make_trainer(job, student, rows, fingerprint, _step(checkpoint))
+    if checkpoint is not None and is_main():
+        _tell_resumption(checkpoint)
+    started = time.monotonic()
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    _verify(trainer, job)
-    return trainer, int(checkpoint.name.rsplit("-", 1)[1]) if checkpoint else 0
+    return Trained(trainer, rows, _step(checkpoint), time.monotonic() - started)
 
 
-def _verify(trainer: StudentTrainer, job: Job) -> None:
-    """The weights must be finite and, where a checkpoint was chosen, score what it scored (upstream only logs it when
-    loading the best checkpoint fails).
-    """
-    if not all(bool(torch.isfinite(parameter).all()) for parameter in trainer.model.parameters()):
-        raise RunError("training", "the weights are no longer finite", hint="lower arguments.learning_rate")
+def _step(checkpoint: Path | None) -> int:
+    return int(checkpoint.name.rsplit("-", 1)[1]) if checkpoint else 0
+
+
+def _tell_resumption(checkpoint: Path) -> None:
+    before = processes_of(checkpoint)
+    say(f"going on from {checkpoint}")
+    if before != process_count():
+        say(f"warning: {before} processes wrote it, now there are {process_count()}: the same batches, other dropout")
+
+
+def verify(trainer: StudentTrainer, job: Job) -> None:
+    """The weights must be finite and, where a checkpoint was chosen, score what it scored."""
+    require_finite(list(trainer.model.parameters()), "training")
     if job.evaluator is None or trainer.state.best_metric is None:
         return
     score = job.evaluator(trainer.model)["sequential_score"]
@@ -58,50 +77,46 @@ def _verify(trainer: StudentTrainer, job: Job) -> None:
         raise RunError(job.checkpoints, found, hint=f"remove it and {job.out}, and run the same command again")
 
 
-def provenance(job: Job, trainer: StudentTrainer, command: str) -> dict[str, Any]:
-    """Where the weights come from: data, base and training, for the manifest."""
-    state = trainer.state
-    curve = [[entry["step"], round(entry["loss"], 6)] for entry in state.log_history if "loss" in entry]
-    scores = [entry for entry in state.log_history if "eval_sequential_score" in entry]
-    return {
-        "datasets": [item.describe() for item in job.sets],
-        "base": job.base.describe(job.recipe.base),
-        "training": {
-            "steps": state.global_step,
-            "epochs": round(state.epoch or 0, 4),
-            "best_step": state.best_global_step,
-            "validation_spearman": state.best_metric,
-            "validation_curve": [[entry["step"], round(entry["eval_sequential_score"], 6)] for entry in scores],
-            "loss_curve": curve,
-            "arguments": reported(job.arguments),
-            "seed": job.recipe.seed,
-            "threads": job.recipe.threads,
-        },
-        "command": command,
-    }
+@contextmanager
+def memory_errors() -> Iterator[None]:
+    """Tell a full GPU as what it is."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        problem = "the device's memory is full (--dry-run estimates what is needed)"
+        hint = "use a loss that caches gradients, arguments.activation_checkpointing, bf16, or more processes"
+        raise RunError("training", problem, hint=hint) from error
 
 
-def finish(job: Job, manifest: Manifest, trainer: StudentTrainer, command: str) -> Manifest:
-    """Move the model into the run directory and write the complete manifest, last."""
-    built = job.checkpoints / "model"
-    save_student(trainer.model, built)
-    paths = move_into_place(built, job.out)
-    counts = {
-        "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
-        "dimensions": trainer.model.get_embedding_dimension(),
-        "training_pairs": sum(len(item.train) for item in job.sets),
-    }
-    complete = manifest.model_copy(
-        update={
-            "files": tuple(describe_files(job.out, paths)),
-            "counts": counts,
-            "provenance": provenance(job, trainer, command),
-            "complete": True,
-        }
-    )
-    write_manifest(job.out, complete)
-    shutil.rmtree(job.checkpoints)
-    return complete
+@contextmanager
+def held(directory: Path) -> Iterator[None]:
+    """The lock on the run directory, which the main process holds for all."""
+    with locked(directory) if is_main() else nullcontext():
+        yield
+
+
+def work(job: Job, command: str) -> Manifest:
+    """Make what is missing of the run; returns its manifest, complete on the main process.
+
+    Raises InputError when the run directory holds another run, RunError when training or the disk fails.
+    """
+    if job.recipe.threads is not None:
+        torch.set_num_threads(job.recipe.threads)
+    manifest = on_main(lambda: begin(job.out, job.manifest(), resolved(job.recipe)))
+    if manifest.complete:
+        if is_main():
+            say(f"{job.out}: already made; nothing to do")
+        return manifest
+    started = time.monotonic()
+    with disk_errors(job.out), memory_errors():
+        if job.recipe.is_baseline:
+            return finish_baseline(job, manifest, new_student(job), command) if is_main() else manifest
+        trained = train(job, manifest.fingerprint)
+        if is_main():
+            verify(trained.trainer, job)
+            manifest = finish(job, manifest, trained, command)
+            write_timing(job, time.monotonic() - started, trained)
+    return manifest
 
 
 @app.command()
@@ -114,41 +129,56 @@ def main(
 ) -> None:
     """Train the encoder of RECIPE on its pinned datasets; the untrained one is kept beside its run directory.
 
-    A killed run goes on from its last whole checkpoint. Datasets named by repo id come from the Hub of HF_ENDPOINT.
+    A killed run goes on from its last whole checkpoint. Datasets named by repo id come from the Hub of HF_ENDPOINT. On
+    several devices, start it with torchrun or accelerate launch: the batch of a step stays the recipe's.
 
     Examples:
 
       python -m training.run recipes/demo/demo-sts-dino.yaml --dry-run
 
       python -m training.run recipes/demo/demo-sts-dino.yaml --limit 500 --set arguments.learning_rate=1e-3 --out /tmp/m
+
+      torchrun --nproc-per-node 4 -m training.run recipes/models/sroberta-sts-dino-x2.yaml
     """
+    quiet_libraries()
+    with one_voice():
+        job = prepare(recipe, out, limit, settings)
+        if dry_run:
+            if is_main():
+                print_plan(job)
+            return
+        with held(job.out):
+            manifest = work(job, command_line("training.run", recipe, limit, settings))
+    leave_group()
+    if is_main():
+        print_result(job, manifest)
+
+
+def quiet_libraries() -> None:
+    """Leave out what the libraries say to themselves or to each other."""
     transformers.logging.set_verbosity_error()  # it reports the language-model head, which an encoder leaves out
     transformers.logging.disable_progress_bar()
-    job = prepare(recipe, out, limit, settings)
-    if dry_run:
-        print_plan(job)
-        return
-    with locked(job.out):
-        manifest = begin(job.out, job.manifest(), resolved(job.recipe))
-        if manifest.complete:
-            say(f"{job.out}: already trained; nothing to do")
-        else:
-            started = time.monotonic()
-            with disk_errors(job.out):
-                trainer, first_step = train(job, manifest.fingerprint)
-                manifest = finish(job, manifest, trainer, command_line("training.run", recipe, limit, settings))
-            write_timing(job.out, time.monotonic() - started, trainer, first_step)
-    print_result(job, manifest)
+    datasets.disable_progress_bars()
+    for message in (
+        "`broadcast_buffers` is deprecated",  # accelerate to torch
+        "torch.distributed.nn.functional.all_gather is deprecated",  # sentence-transformers to torch, at every step
+        ".*only defines `gradient_checkpointing_enable`",  # transformers to sentence-transformers
+    ):
+        warnings.filterwarnings("ignore", message, FutureWarning)
 
 
 def print_result(job: Job, manifest: Manifest) -> None:
     """Where the model lies and how it was chosen, on stdout."""
     training = manifest.provenance["training"]
+    if training is None:
+        print(f"{job.out}: a baseline, the base as it is")
+        return
     chosen = "last step" if training["best_step"] is None else f"step {training['best_step']}"
-    score = training["validation_spearman"]
-    print(f"{job.out}: {manifest.counts['training_pairs']:,} pairs, {training['steps']} steps, kept {chosen}")
-    if score is not None:
-        print(f"validation Spearman {100 * score:.2f}")
+    rows = manifest.counts["training_rows"]
+    read = "a stream" if rows is None else f"{rows:,} rows"
+    print(f"{job.out}: {read}, {training['steps']} steps, kept {chosen}")
+    if training["validation_score"] is not None:
+        print(f"validation: {training['validation_metric']} {100 * training['validation_score']:.2f}")
 
 
 if __name__ == "__main__":

@@ -1,86 +1,130 @@
-"""The sentence-transformers trainer with this project's manners: progress on stderr, no silent NaN, marked checkpoints.
-
-The checkpoint is chosen by Spearman correlation on the validation splits of the training data themselves (their mean
-when there are several), never on an evaluation set.
+"""The sentence-transformers trainer with this project's manners: one global batch, no silent NaN, checkpoints that hold
+all that is trained, and a choice by validation data (never by an evaluation set).
 """
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import DatasetDict
-from sentence_transformers import (
-    SentenceTransformer,
-    SentenceTransformerTrainer,
-    SentenceTransformerTrainingArguments,
-)
-from sentence_transformers.base.evaluation import SequentialEvaluator
-from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
-from tqdm import tqdm
-from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+import torch.distributed
+from datasets import IterableDataset
+from sentence_transformers import SentenceTransformerTrainer
+from torch import nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import IntervalStrategy
 
 from hub.errors import RunError
-from training.checkpoints import mark_whole
-from training.data import TrainingSet
-from training.losses import build_loss
+from hub.model_sections import SlantedTriangular
+from training.batches import SharedBatches, shared_loader
+from training.checkpoints import LOSS, STUDENT, load_weights, mark_whole, own_parameters, save_weights, trained
+from training.distributed import is_main, process_count, process_index, wait_for_all
+from training.schedules import slanted_triangular_schedule
 
 DIVERGED = "lower arguments.learning_rate, or give it a longer warm-up"
 
 
 class StudentTrainer(SentenceTransformerTrainer):
-    """Stops at the first loss that is not finite; writes no model cards (a card is another stage's work)."""
+    """Upstream's trainer, and what it lacks.
 
-    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
-        """The loss of one batch. Raises RunError when it is NaN or infinite."""
-        result = super().compute_loss(*args, **kwargs)
-        loss = result[0] if isinstance(result, tuple) else result
-        if not torch.isfinite(loss):
-            place = f"training, step {self.state.global_step + 1}"
-            raise RunError(place, f"the loss is {loss.item()}", hint=DIVERGED)
-        return result
+    ``losses``: dataset name → loss. ``slanted``: the learning rate's schedule, instead of the arguments'.
+    """
+
+    def __init__(self, *, losses: Mapping[str, nn.Module], slanted: SlantedTriangular | None, **kwargs: Any):
+        self.slanted = slanted
+        streamed = isinstance(kwargs["train_dataset"], IterableDataset)
+        super().__init__(loss=next(iter(losses.values())) if streamed else dict(losses), **kwargs)
+        self.student_parameters = trained(self.model)
+        self.loss_parameters = own_parameters(losses, self.model)
+
+    def get_train_dataloader(self) -> Any:
+        """Batches of the recipe's size, of which this process takes its share (see ``training.batches``)."""
+        size = self.args.per_device_train_batch_size * process_count()
+        if not isinstance(self.train_dataset, IterableDataset):
+            size *= self.args.gradient_accumulation_steps
+        loader = self._build_dataloader(self.train_dataset, size, dataset_kind="train")
+        self._train_dataloader = shared_loader(loader, self.args.device, process_index(), process_count())
+        return self._train_dataloader
+
+    def get_multi_dataset_batch_sampler(self, dataset: Any, batch_samplers: Any, *args: Any, **kwargs: Any) -> Any:
+        """The recipe's batches as this process's shares of them."""
+        whole = super().get_multi_dataset_batch_sampler(dataset, batch_samplers, *args, **kwargs)
+        return SharedBatches(whole, process_index(), process_count(), self.args.gradient_accumulation_steps)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """The slanted triangle, if the recipe has one; else the arguments' schedule."""
+        if self.slanted is None:
+            return super().create_scheduler(num_training_steps, optimizer)
+        if self.lr_scheduler is None:
+            shape = (num_training_steps, self.slanted.cut_fraction, self.slanted.ratio)
+            self.lr_scheduler = slanted_triangular_schedule(optimizer or self.optimizer, *shape)  # type: ignore[arg-type]
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    def _clip_grad_norm(self, model: nn.Module) -> Any:
+        """Clip over all that is trained, the losses' own parameters included; returns the norm before."""
+        self._average_own_gradients()
+        parameters = [*model.parameters(), *self.loss_parameters.values()]
+        return self.accelerator.clip_grad_norm_(parameters, self.args.max_grad_norm)
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        if grad_norm is None:  # nothing was clipped
+            self._average_own_gradients()
+        return super()._get_grad_norm(model, grad_norm)
+
+    def _average_own_gradients(self) -> None:
+        """The mean over processes, which the wrapped student's gradients are already: losses are not wrapped."""
+        for parameter in self.loss_parameters.values() if process_count() > 1 else ():
+            if parameter.grad is None:  # of a dataset that this step is not on
+                continue
+            torch.distributed.all_reduce(parameter.grad)
+            parameter.grad /= process_count()
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log. Raises RunError when the loss since the last log, or its gradient, is NaN or infinite.
+
+        The sum of the losses keeps a NaN of any of its steps, so nothing needs to be asked of the GPU at every step.
+        """
+        numbers = {"loss": logs.get("loss", 0.0)}
+        if not self.args.fp16:  # its scaler meets infinite gradients on purpose and skips their steps
+            numbers["norm of the gradient"] = logs.get("grad_norm", 0.0)
+        for name, value in numbers.items():
+            if not math.isfinite(value):
+                raise RunError(f"training, step {self.state.global_step}", f"the {name} is {value}", hint=DIVERGED)
+        super().log(logs, start_time)
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
-        """None: it would collect training sentences for a card."""
+        """None: it would collect training sentences for a card, which is another stage's work."""
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        self.model.save_pretrained(output_dir or str(self.args.output_dir), create_model_card=False)
+        """What is trained, by the main process. Raises RunError on all of them when it is not finite."""
+        parameters = [*self.student_parameters.values(), *self.loss_parameters.values()]
+        require_finite(parameters, f"training, step {self.state.global_step}")
+        if is_main():
+            checkpoint = Path(output_dir or str(self.args.output_dir))
+            save_weights(checkpoint, self.student_parameters, STUDENT)
+            save_weights(checkpoint, self.loss_parameters, LOSS)
+        wait_for_all()
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        load_weights(Path(resume_from_checkpoint), self.student_parameters, STUDENT)
+        load_weights(Path(resume_from_checkpoint), self.loss_parameters, LOSS)
+
+    def _load_best_model(self) -> None:
+        """Upstream only logs it when this fails."""
+        if self.state.best_model_checkpoint is not None:
+            self._load_from_checkpoint(self.state.best_model_checkpoint)
 
 
-class Progress(TrainerCallback):
-    """A bar over all steps, on stderr, with the newest loss and validation score."""
-
-    def __init__(self) -> None:
-        self.bar: Any = None
-        self.shown: dict[str, str] = {}
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Open the bar where a resumed run stands."""
-        self.bar = tqdm(total=state.max_steps, initial=state.global_step, unit="step", desc="training")
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Advance to the state's step."""
-        self.bar.update(state.global_step - self.bar.n)
-
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
-    ) -> None:
-        """Show the newest numbers."""
-        names = {"loss": "loss", "eval_sequential_score": "validation"}
-        self.shown |= {names[key]: f"{value:.4f}" for key, value in (logs or {}).items() if key in names}
-        self.bar.set_postfix(self.shown)
-
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Close the bar."""
-        self.bar.close()
+def require_finite(parameters: list[nn.Parameter], place: str) -> None:
+    """Raise RunError when a weight is NaN or infinite."""
+    if not all(bool(torch.isfinite(parameter).all()) for parameter in parameters):
+        raise RunError(place, "the weights are no longer finite", hint=DIVERGED)
 
 
 class Checks(TrainerCallback):
-    """Refuses an undefined validation score; logs before, and marks after, every checkpoint.
+    """Evaluates the last step too, refuses an undefined score, and logs before, and marks after, every checkpoint.
 
     Upstream loses the loss summed up since the last log when a run is resumed, so the curve of a resumed run would
     differ from that of an uninterrupted one.
@@ -90,10 +134,16 @@ class Checks(TrainerCallback):
         self.fingerprint = fingerprint
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Log at every step that is saved."""
-        control.should_log = control.should_log or control.should_save
+        """Evaluate the last step, which upstream saves; log at every step that is evaluated or saved."""
+        if state.global_step >= state.max_steps and args.eval_strategy == IntervalStrategy.STEPS:
+            control.should_evaluate = True
+        self.on_epoch_end(args, state, control)
 
-    on_epoch_end = on_step_end
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Log what is evaluated or saved."""
+        control.should_log = control.should_log or control.should_save or control.should_evaluate
 
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
@@ -105,46 +155,9 @@ class Checks(TrainerCallback):
             raise RunError(place, "the validation score is NaN: all embeddings coincide or are NaN", hint=DIVERGED)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Mark the checkpoint just written."""
-        mark_whole(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}", self.fingerprint)
-
-
-def validation_evaluator(sets: list[TrainingSet], batch_size: int) -> SequentialEvaluator | None:
-    """Spearman of the cosine on every sts validation split, and their mean; None when there is no such split."""
-    evaluators = [
-        EmbeddingSimilarityEvaluator(
-            item.validation["sentence1"][:],
-            item.validation["sentence2"][:],
-            item.validation["score"][:],
-            batch_size=batch_size,
-            main_similarity="cosine",
-            similarity_fn_names=["cosine"],
-            name=item.name,
-            write_csv=False,
-        )
-        for item in sets
-        if item.spec.form == "sts" and item.validation is not None
-    ]
-    if not evaluators:
-        return None
-    return SequentialEvaluator(evaluators, main_score_function=lambda scores: sum(scores) / len(scores))
-
-
-def make_trainer(
-    student: SentenceTransformer,
-    sets: list[TrainingSet],
-    arguments: SentenceTransformerTrainingArguments,
-    evaluator: SequentialEvaluator | None,
-    fingerprint: str,
-) -> StudentTrainer:
-    """A trainer over all datasets, each with its own loss."""
-    trainer = StudentTrainer(
-        model=student,
-        args=arguments,
-        train_dataset=DatasetDict({item.name: item.train for item in sets}),
-        loss={item.name: build_loss(item.spec.loss, student) for item in sets},
-        evaluator=evaluator,
-        callbacks=[Progress(), Checks(fingerprint)],
-    )
-    trainer.remove_callback(PrinterCallback)
-    return trainer
+        """Mark the checkpoint just written, when every process has written its part."""
+        wait_for_all()
+        if is_main():
+            checkpoint = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+            mark_whole(checkpoint, self.fingerprint, process_count())
+        wait_for_all()

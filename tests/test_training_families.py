@@ -1,0 +1,147 @@
+"""Every released model recipe at tiny size, all the way: trained, published to the embedded Hub, loaded elsewhere.
+
+The recipes are those of ``recipes/models``, with a random base of the same architecture (its head or adapter included),
+a few rows in place of their data and four steps. The models are then loaded by ``SentenceTransformer(repo)`` in a
+process that knows nothing of this project.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+import yaml
+from tiny_bases import make_llama, make_mlm
+from training_inputs import WORDS, sts_rows, triplet_rows, write_dataset
+
+from hub.publish import Options, publish
+from hub.recipe import ModelRecipe, TrainingData
+from hub.recipe_file import load_recipe
+from hub.run_dir import require_complete
+from hub.schema import EXAMPLE_SET, TRIPLET, published_features
+from model_cards.render import render, write
+
+pytest_plugins = ["local_hub"]
+RECIPES = {path.stem: load_recipe(path, ModelRecipe) for path in sorted(Path("recipes/models").glob("*.yaml"))}
+RELEASED = {name: recipe for name, recipe in RECIPES.items() if not recipe.is_baseline}
+ADAPTERS = [name for name, recipe in RELEASED.items() if recipe.lora]
+STEPS = 4
+PROBES = ["a man plays the flute", 'two "old" dogs run.', "", "cat " * 300]
+TRAIN = "import sys; from pathlib import Path; from training.run import main\nfor n in sys.argv[1:]: main(Path(n))"
+LOAD = """import json, sys
+from sentence_transformers import SentenceTransformer
+probes = json.loads(sys.argv[1])
+print(json.dumps({name: SentenceTransformer(name).encode(probes).tolist() for name in sys.argv[2:]}))"""
+
+
+def tiny_data(spec: TrainingData, folder: Path) -> dict:
+    """``spec`` with a few rows on this disk instead of its dataset."""
+    path = {"sts": folder / "sts", "triplet": folder / spec.config, "documents": folder / "documents.txt"}[spec.form]
+    small = spec.model_dump(mode="json", exclude_none=True, exclude={"repo_id", "revision"})
+    small |= {"path": str(path), "license": "cc0-1.0"}
+    if spec.form == "documents":
+        spans = {"min_length": 4, "max_length": 16, "min_document": 64}
+        return small | {"config": "default", "split": "train", "spans": spans}
+    if spec.form == "triplet" and not path.exists():
+        rows = [{**row, "example_set": number % 2} for number, row in enumerate(triplet_rows(96))]
+        features = datasets.Features({**published_features(TRIPLET), **EXAMPLE_SET})
+        write_dataset(path, {"train": rows}, spec.config, TRIPLET, features)
+    return small
+
+
+def tiny(recipe: ModelRecipe, folder: Path, bases: dict[str, str]) -> Path:
+    """The recipe at tiny size, as a file. ``bases``: Hub id → commit."""
+    values = yaml.safe_load(json.dumps(recipe.model_dump(mode="json", exclude_none=True)))
+    repo = "acme/tiny-llama" if "Llama" in (recipe.base.repo_id or "") else "acme/tiny-mlm"
+    values["base"] |= {"repo_id": repo, "revision": bases[repo], "max_seq_length": min(64, recipe.base.max_seq_length)}
+    values["datasets"] = [tiny_data(spec, folder) for spec in recipe.datasets]
+    values["base"]["dtype"] = "float32"  # in half precision a merged adapter is rounded
+    if recipe.validation:
+        values["validation"] = [{"path": str(folder / "dev.csv")}]
+    steps = {"max_steps": STEPS, "eval_steps": 2, "save_steps": 2, "logging_steps": 1}
+    values["arguments"] |= {key: str(value) for key, value in steps.items()}
+    path = folder / f"{recipe.name}.yaml"
+    path.write_text(yaml.safe_dump(json.loads(json.dumps(values), parse_int=str, parse_float=str)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def released(local_hub, hub_api, tmp_path_factory) -> dict[str, Path]:
+    """Run directories of every released recipe at tiny size, published, with their cards; name → directory."""
+    folder = tmp_path_factory.mktemp("families")
+    bases = {}
+    for repo, make in (("acme/tiny-mlm", make_mlm), ("acme/tiny-llama", make_llama)):
+        hub_api.create_repo(repo)
+        bases[repo] = hub_api.upload_folder(repo_id=repo, folder_path=make(folder / Path(repo).name)).oid
+    write_dataset(folder / "sts", {"train": sts_rows(96), "validation": sts_rows(24, seed=1)})
+    lines = Path("assets/stsb/sts-dev.csv").read_text().splitlines(keepends=True)[:40]
+    (folder / "dev.csv").write_text("".join(lines))
+    (folder / "documents.txt").write_text("\n".join(" ".join((WORDS[i:] + WORDS[:i]) * 4) for i in range(len(WORDS))))
+    recipes = [tiny(recipe, folder, bases) for recipe in RELEASED.values()]
+    environment = local_hub.client_environment(folder / "home") | {"PYTHONPATH": str(Path.cwd())}
+    call = [sys.executable, "-c", TRAIN, *map(str, recipes)]
+    done = subprocess.run(call, env=environment, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name in ADAPTERS:
+        call = [sys.executable, "-m", "training.merge", str(folder / "artifacts/models" / name)]
+        done = subprocess.run(call, env=environment, cwd=folder, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr[-3000:]
+    made = {path.parent.name: path.parent for path in (folder / "artifacts/models").glob("*/manifest.json")}
+    for name, directory in made.items():
+        write(directory, render(directory, f"acme/{name}"))
+        publish(hub_api, directory, "acme", True, Options())
+    return made
+
+
+@pytest.fixture(scope="module")
+def loaded(local_hub, released, tmp_path_factory) -> dict[str, np.ndarray]:
+    """Embeddings of the probes, by the repositories and by the run directories, each (probes, dimensions)."""
+    home = tmp_path_factory.mktemp("clean")
+    names = [f"acme/{name}" for name in released] + [str(directory) for directory in released.values()]
+    call = [sys.executable, "-c", LOAD, json.dumps(PROBES), *names]
+    done = subprocess.run(
+        call, env=local_hub.client_environment(home / "home"), cwd=home, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return {name: np.array(rows) for name, rows in json.loads(done.stdout.splitlines()[-1]).items()}
+
+
+def test_every_recipe_trained_and_is_published(released):
+    assert set(released) == set(RELEASED) | {f"{name}-merged" for name in ADAPTERS}
+    for name in RELEASED:
+        assert require_complete(released[name]).provenance["training"]["steps"] == STEPS
+
+
+@pytest.mark.parametrize("name", [*RELEASED, *(f"{name}-merged" for name in ADAPTERS)])
+def test_a_clean_process_gets_the_embeddings_of_the_run_directory(name, released, loaded):
+    from_hub, from_disk = loaded[f"acme/{name}"], loaded[str(released[name])]
+    assert from_hub.shape == from_disk.shape and np.isfinite(from_hub).all()
+    assert np.abs(from_hub - from_disk).max() <= 1e-5
+    assert np.abs(from_hub[0] - from_hub[1]).max() > 1e-3  # two sentences, two vectors
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_merged_and_adapter_forms_agree(name, loaded):
+    adapter, merged = loaded[f"acme/{name}"], loaded[f"acme/{name}-merged"]
+    assert np.abs(adapter - merged).max() <= 1e-5
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_what_is_published_needs_no_code_of_anybody(name, released):
+    files = {path.relative_to(released[name]).as_posix() for path in released[name].rglob("*") if path.is_file()}
+    assert not [path for path in files if path.endswith((".py", ".bin", ".pt", ".pkl"))]
+    assert any(path.endswith(".safetensors") for path in files)
+    modules = json.loads((released[name] / "modules.json").read_text())
+    assert all(module["type"].startswith("sentence_transformers.") for module in modules)
+    for path in released[name].rglob("*.json"):
+        assert str(released[name].parent) not in path.read_text(), path
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_an_adapter_names_its_base_and_holds_no_weights_of_it(name, released):
+    config = json.loads((released[name] / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "acme/tiny-llama" and len(config["revision"]) == 40
+    assert not (released[name] / "model.safetensors").exists()

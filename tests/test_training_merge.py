@@ -1,0 +1,166 @@
+"""training.merge: from a trained adapter's run directory to a whole model's, which is published like any other."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from sentence_transformers import SentenceTransformer
+from tiny_bases import make_llama
+from training_inputs import sts_rows, triplet_rows, write_dataset, write_recipe
+
+from hub.errors import InputError
+from hub.recipe import DatasetRecipe, ModelRecipe
+from hub.recipe_file import fingerprint, load_recipe, resolved
+from hub.run_dir import changed_files, read_manifest
+from hub.schema import TRIPLET
+from training.merge import main, merged_recipe
+
+pytest_plugins = ["local_hub"]
+SENTENCES = ["A man is playing a flute.", "Dogs.", "Two young women cook red beans in an old blue car."]
+ENCODE = (
+    "import json, sys, sentence_transformers as s\n"
+    f"sentences = {SENTENCES!r}\n"
+    "print(json.dumps([s.SentenceTransformer(source).encode(sentences).tolist() for source in sys.argv[1:]]))"
+)
+KILLED = """
+import os, sys
+from pathlib import Path
+import training.merge as stage
+from hub.run_dir import read_manifest
+
+def run(out, step=None):
+    if os.fork() == 0:
+        if step:
+            made = getattr(stage, step)
+            setattr(stage, step, lambda *given: ((step == "write_manifest") or made(*given), os._exit(9)))
+        stage.main(Path(sys.argv[1]), out)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.wait()[1])
+
+folder = Path(sys.argv[2])
+assert run(folder / "whole") == 0
+for step in ("save_student", "move_into_place", "_copy_untrained", "write_manifest"):
+    assert run(folder / step, step) == 9, step
+    assert not read_manifest(folder / step).complete
+    assert run(folder / step) == 0, step
+"""
+
+
+def call(hub, *words, code=0):
+    environment = hub.client_environment() | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    return done.stderr if code else done.stdout
+
+
+def encode(hub, *sources):
+    """The embeddings of each model, by folder or repo id, in one clean process."""
+    return np.array(json.loads(call(hub, "-c", ENCODE, *sources).splitlines()[-1]))
+
+
+@pytest.fixture(scope="module")
+def adapter_run(tmp_path_factory, local_hub, hub_api):
+    """The run directory of an adapter on a base of the Hub, trained for a few steps on triplets, and its recipe."""
+    folder = tmp_path_factory.mktemp("adapter")
+    base = hub_api.create_repo("acme/merge-base").repo_id
+    commit = hub_api.upload_folder(repo_id=base, folder_path=make_llama(folder / "base")).oid
+    write_dataset(folder / "triplets", {"train": triplet_rows(32)}, "triplet", TRIPLET)
+    write_dataset(folder / "pairs", {"train": sts_rows(3)})
+    dataset = load_recipe(Path("recipes/demo/sts-dino-x1x2.yaml"), DatasetRecipe)
+    (folder / "triplets" / "recipe.yaml").write_text(resolved(dataset))  # for its licence
+    data = {"path": str(folder / "triplets"), "config": "triplet", "form": "triplet"}
+    encoder = {"repo_id": base, "revision": commit, "license": "mit", "pooling": "lasttoken"}
+    recipe = write_recipe(
+        folder,
+        name="eol",
+        license=dataset.license,
+        base={**encoder, "prompt": 'This sentence : "[X]" means in one word:"'},
+        lora={"r": "4", "alpha": "8"},
+        datasets=[{**data, "loss": "MultipleNegativesRankingLoss"}],
+        arguments={"learning_rate": "1e-2", "max_steps": "4", "report_to": "none"},
+    )
+    call(local_hub, "-m", "training.run", str(recipe), "--out", str(folder / "eol"))
+    return folder / "eol"
+
+
+@pytest.fixture(scope="module")
+def merged_run(adapter_run, local_hub):
+    call(local_hub, "-m", "training.merge", str(adapter_run))
+    return adapter_run.with_name("eol-merged")
+
+
+def contents(directory):
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_the_merged_run_is_whole_and_says_where_it_comes_from(adapter_run, merged_run):
+    manifest, adapter = read_manifest(merged_run), read_manifest(adapter_run)
+    recipe = load_recipe(merged_run / "recipe.yaml", ModelRecipe)
+    assert (recipe.name, recipe.lora.release, manifest.name) == ("eol-merged", "merged", "eol-merged")
+    assert manifest.complete and manifest.fingerprint == fingerprint(recipe, manifest.inputs) != adapter.fingerprint
+    assert not changed_files(merged_run, manifest)
+    named = {file.path for file in manifest.files}
+    assert set(contents(merged_run)) == named | {"manifest.json", "recipe.yaml"}
+    assert "model.safetensors" in named and "adapter_config.json" not in named
+    assert manifest.provenance["training"] == adapter.provenance["training"]
+    assert manifest.provenance["merged_from"]["fingerprint"] == adapter.fingerprint
+    assert manifest.provenance["command"].endswith("\npython -m training.merge artifacts/models/eol")
+    assert manifest.counts["parameters"] == sum(p.numel() for p in SentenceTransformer(str(merged_run)).parameters())
+
+
+def test_the_merged_run_is_published_and_gives_the_adapters_embeddings(adapter_run, merged_run, local_hub, tmp_path):
+    out = shutil.copytree(merged_run, tmp_path / "eol-merged")
+    call(local_hub, "-m", "model_cards.render", str(out), "--repo-id", "acme/eol-merged")
+    call(local_hub, "-m", "release.publish", str(out), "--org", "acme", "--yes")
+    sources = ("acme/eol-merged", str(adapter_run), str(adapter_run.with_name("eol.base")))
+    merged, adapter, untrained = encode(local_hub, *sources)
+    assert np.abs(merged - adapter).max() <= 1e-5
+    assert np.abs(merged - untrained).max() > 1e-3
+
+
+def test_killed_at_any_step_it_ends_the_same(adapter_run, local_hub, tmp_path):
+    call(local_hub, "-c", KILLED, str(adapter_run), str(tmp_path))
+    runs = sorted(path for path in tmp_path.iterdir() if path.is_dir() and not path.name.endswith(".base"))
+    steps = ["_copy_untrained", "move_into_place", "save_student", "whole", "write_manifest"]
+    assert [path.name for path in runs] == steps
+    for path in runs:
+        assert contents(path) == contents(tmp_path / "whole"), path
+        assert contents(path.with_name(f"{path.name}.base")) == contents(adapter_run.with_name("eol.base"))
+
+
+def test_what_cannot_be_merged_is_refused_and_nothing_is_overwritten(adapter_run, merged_run, tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"other: is not empty and not a run directory"):
+        main(adapter_run, tmp_path / "other")
+    assert contents(tmp_path / "other") == {"notes.txt": b"mine"}
+    before = contents(adapter_run)
+    with pytest.raises(InputError, match=r"holds a run of another recipe"):
+        main(adapter_run, adapter_run)
+    assert contents(adapter_run) == before
+    with pytest.raises(InputError, match=r"is not a run directory"):
+        main(tmp_path / "none")
+    with pytest.raises(InputError, match=r"holds whole weights already"):
+        main(merged_run)
+    with pytest.raises(InputError, match=r"holds a dataset"):
+        main(adapter_run.with_name("triplets"))
+
+
+def test_a_damaged_adapter_is_refused(adapter_run, tmp_path):
+    shutil.copytree(adapter_run, tmp_path / "eol")
+    weights = tmp_path / "eol" / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\1\2\3\4")
+    with pytest.raises(InputError, match=r"adapter_model.safetensors is missing or is not the file"):
+        main(tmp_path / "eol")
+    assert not (tmp_path / "eol-merged").exists()
+
+
+def test_the_recipe_changes_in_its_name_and_the_form_of_release_alone(adapter_run):
+    recipe = load_recipe(adapter_run / "recipe.yaml", ModelRecipe)
+    before, after = (yaml.safe_load(item.model_dump_json()) for item in (recipe, merged_recipe(recipe)))
+    assert {key for key in before if before[key] != after[key]} == {"name", "pretty_name", "lora"}

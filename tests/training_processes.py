@@ -1,0 +1,67 @@
+"""``python -m training.run`` in processes of its own: one, or a group as a launcher starts it; and real kills."""
+
+import multiprocessing
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from hub import cli
+from training import run
+
+_CONTEXT = multiprocessing.get_context("forkserver")  # one server imports the libraries, once for all commands
+_CONTEXT.set_forkserver_preload(["training_processes", "training.run", "transformers.models.llama.modeling_llama"])
+_SECONDS = 120
+
+
+def started(arguments: list[str], processes: int, log: Path) -> list[BaseProcess]:
+    """A group that trains; its stdout goes to ``log``.out, its stderr to ``log``.err."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    each = [(arguments, rank, processes, port, log) for rank in range(processes)]
+    group = [_CONTEXT.Process(target=_command, args=own) for own in each]
+    for process in group:
+        process.start()
+    return group
+
+
+def trained(arguments: list[str], processes: int, log: Path) -> list[int | None]:
+    """Run a group to its end, as a launcher does (the others are ended when one fails); returns the exit codes."""
+    group, deadline = started(arguments, processes, log), time.monotonic() + _SECONDS
+    while any(process.is_alive() for process in group) and time.monotonic() < deadline:
+        if any(process.exitcode not in (None, 0) for process in group):
+            for process in group:
+                process.terminate()
+        time.sleep(0.02)
+    ended = [process.is_alive() for process in group]
+    for process in group:
+        process.kill()
+        process.join()
+    assert not any(ended), "the group hangs"
+    return [process.exitcode for process in group]
+
+
+def killed(arguments: list[str], processes: int, log: Path, reached: Callable[[], bool]) -> None:
+    """Start a group and kill -9 all of it as soon as it has ``reached`` its mark; fails if it ends before."""
+    group, deadline = started(arguments, processes, log), time.monotonic() + _SECONDS
+    while all(process.is_alive() for process in group) and not reached() and time.monotonic() < deadline:
+        time.sleep(0.002)
+    for process in group:
+        process.kill()
+    for process in group:
+        process.join()
+    told = log.with_suffix(".err").read_text()
+    assert reached() and all(process.exitcode == -signal.SIGKILL for process in group), told
+
+
+def _command(arguments: list[str], rank: int, processes: int, port: int, log: Path) -> None:
+    if processes > 1:
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
+        os.environ |= {"LOCAL_WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for stream, ending in ((1, ".out"), (2, ".err")):
+        os.dup2(os.open(log.with_suffix(ending), os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
+    cli.run(lambda: run.app(arguments))

@@ -1,0 +1,85 @@
+"""Where a student begins: the base that a recipe names, on this disk or fetched from the Hub of HF_ENDPOINT."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+
+from hub.errors import InputError
+from hub.recipe import Encoder
+from hub.remote import reading
+from hub.shards import sha256_file
+
+BASE_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
+WORD_FILES = (".txt", ".vec", ".txt.gz", ".vec.gz")
+
+
+@dataclass(frozen=True)
+class Base:
+    """A base on this disk: its folder (word vectors: the file), its Hub commit (None: local), a hash over its files."""
+
+    folder: Path
+    commit: str | None
+    sha256: str
+
+    def describe(self, encoder: Encoder) -> dict[str, object]:
+        """Its provenance entry for the manifest."""
+        return {**encoder.model_dump(mode="json", exclude_none=True), "commit": self.commit, "sha256": self.sha256}
+
+
+def find_base(encoder: Encoder) -> Base:
+    """The base that a recipe names, downloaded when it is on the Hub.
+
+    Raises InputError when it is absent or not what ``encoder.modules`` takes, RunError when the Hub cannot be read.
+    """
+    commit, folder = _fetched(encoder) if encoder.repo_id is not None else (None, Path(encoder.path or ""))
+    place = f"base: {encoder.repo_id or encoder.path}"
+    if encoder.modules == "word-vectors":
+        if not folder.is_file() or not folder.name.endswith(WORD_FILES):
+            raise InputError(place, f"{folder.name} is not a file of word vectors", allowed=", ".join(WORD_FILES))
+        return Base(folder, commit, sha256_file(folder))
+    if not folder.is_dir():
+        raise InputError(place, "no such folder", hint="run from the repository root, or fix base.path")
+    if encoder.modules == "sentence-transformer":
+        if not (folder / "modules.json").is_file():
+            raise InputError(place, "is not a sentence-transformers model", allowed="a folder with modules.json")
+        return Base(folder, commit, _hash(folder, "**/") + _adapted(folder, place))
+    if (folder / "adapter_config.json").is_file():
+        raise InputError(place, "is an adapter", allowed="the model it is for, or its merged form")
+    if not (folder / "config.json").is_file() or not list(folder.glob("*.safetensors")):
+        raise InputError(place, "is not a transformers model", allowed="a folder with config.json and *.safetensors")
+    return Base(folder, commit, _hash(folder))
+
+
+def _fetched(encoder: Encoder) -> tuple[str | None, Path]:
+    """The commit that the pinned revision stands for now, and its files on this disk."""
+    assert encoder.repo_id is not None
+    with reading(encoder.repo_id, encoder.revision):
+        commit = HfApi().model_info(encoder.repo_id, revision=encoder.revision).sha
+        if encoder.modules == "word-vectors":
+            return commit, Path(hf_hub_download(encoder.repo_id, encoder.file or "", revision=commit))
+        return commit, Path(snapshot_download(encoder.repo_id, revision=commit, allow_patterns=list(BASE_FILES)))
+
+
+def _adapted(folder: Path, place: str) -> str:
+    """A finished encoder that is an adapter: its base is fetched too, at main, where sentence-transformers reads it.
+
+    Returns what it adds to the hash: the base's commit. A finished encoder with weights of its own adds nothing.
+    """
+    config = folder / "adapter_config.json"
+    if not config.is_file():
+        return ""
+    repo_id = json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    if not repo_id or Path(repo_id).is_absolute():
+        raise InputError(place, f"is an adapter for {repo_id!r}, which is not on the Hub", allowed="its merged form")
+    with reading(repo_id, "main"):
+        return Path(snapshot_download(repo_id, allow_patterns=list(BASE_FILES))).name
+
+
+def _hash(folder: Path, below: str = "") -> str:
+    """SHA-256 over names and contents of the model's files (not of readmes or logs beside them)."""
+    found = (path for pattern in BASE_FILES for path in folder.glob(below + pattern))
+    files = sorted({path.relative_to(folder).as_posix(): path for path in found}.items())
+    return hashlib.sha256("".join(f"{name} {sha256_file(path)}\n" for name, path in files).encode()).hexdigest()

@@ -1,0 +1,147 @@
+"""A trained adapter as a whole model: ``python -m training.merge RUN_DIR [--out DIR]``.
+
+Reads a finished run directory that ``training.run`` made with ``lora.release: adapter`` and writes another one beside
+it, ``NAME-merged``: the same recipe with ``lora.release: merged`` under that name, the base's weights with the adapter
+added, the provenance of the training. It has scores of its own to get (``eval.run``) and is published like any other.
+Killed and started again it ends the same; finished, it is not made again.
+"""
+
+import shlex
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import transformers
+import typer
+
+from hub.cli import new_app, run, say
+from hub.errors import InputError
+from hub.recipe import Lora, ModelRecipe
+from hub.recipe_file import fingerprint, load_recipe, resolved
+from hub.run_dir import ARTIFACTS, RECIPE, Manifest, begin, changed_files, locked, require_complete, write_manifest
+from training.adapters import WEIGHTS
+from training.models import Base, find_base, merged_student, save_student
+from training.publication import describe_files, disk_errors, move_into_place
+
+SUFFIX = "-merged"
+LIBRARIES = ("torch", "transformers", "sentence-transformers", "peft")
+
+app = new_app("Merge a trained adapter into its base.")
+
+
+def merged_recipe(recipe: ModelRecipe) -> ModelRecipe:
+    """The recipe of the merged model: another name and another form of release, else the same."""
+    assert recipe.lora is not None
+    lora = Lora.model_validate({**recipe.lora.model_dump(), "release": "merged"})
+    changes = {"name": recipe.name + SUFFIX, "pretty_name": f"{recipe.pretty_name} (merged)", "lora": lora}
+    return ModelRecipe.model_validate({**dict(recipe), **changes})
+
+
+def read_run(directory: Path) -> tuple[ModelRecipe, Manifest]:
+    """Recipe and manifest of a finished adapter run. Raises InputError when the directory holds something else."""
+    manifest = require_complete(directory)
+    if manifest.kind != "model":
+        raise InputError(directory, "holds a dataset", allowed="the run directory of a model")
+    recipe = load_recipe(directory / RECIPE, ModelRecipe)
+    if recipe.lora is None or recipe.lora.release == "merged":
+        problem = "holds whole weights already" if recipe.lora else "holds a model without an adapter"
+        raise InputError(directory, problem, allowed="a run with lora.release: adapter")
+    if changed := changed_files(directory, manifest):
+        problem = f"{changed[0]} is missing or is not the file that the manifest names"
+        raise InputError(directory, problem, hint="run training.run again")
+    return recipe, manifest
+
+
+def find_same_base(recipe: ModelRecipe, manifest: Manifest) -> Base:
+    """The base that the adapter was trained on. Raises InputError when what its name stands for has changed."""
+    base = find_base(recipe.base)
+    trained_on = manifest.provenance["base"]["sha256"]
+    if base.sha256 != trained_on:
+        place = f"base: {recipe.base.repo_id or recipe.base.path}"
+        problem = f"its files (SHA-256 {base.sha256[:12]}) are not those of the training ({trained_on[:12]})"
+        raise InputError(place, problem, hint="restore the base that the run was trained on")
+    return base
+
+
+def first_manifest(recipe: ModelRecipe, adapter: Manifest) -> Manifest:
+    """The manifest of the merged run before anything is merged: the adapter is an input."""
+    weights = next(file.sha256 for file in adapter.files if file.path == WEIGHTS)
+    inputs = {**adapter.inputs, f"adapter:{adapter.name}": weights}
+    return Manifest(
+        kind="model",
+        name=recipe.name,
+        version=recipe.version,
+        fingerprint=fingerprint(recipe, inputs),
+        inputs=inputs,
+        versions={**adapter.versions, **{library: version(library) for library in LIBRARIES}},
+    )
+
+
+def merge_into(out: Path, directory: Path, recipe: ModelRecipe, manifest: Manifest, adapter: Manifest) -> Manifest:
+    """Write the merged model, the copy of the untrained student that ``eval.run`` compares with, and the manifest."""
+    base = find_same_base(recipe, adapter)
+    built = out.with_name(f"{out.name}.building")
+    student = merged_student(recipe.base, base, directory)
+    save_student(student, built)
+    paths = move_into_place(built, out)
+    _copy_untrained(directory, out)
+    parameters = sum(parameter.numel() for parameter in student.parameters())
+    complete = manifest.model_copy(
+        update={
+            "files": tuple(describe_files(out, paths)),
+            "counts": {**adapter.counts, "parameters": parameters},
+            "provenance": {**adapter.provenance, **_origin(directory, adapter)},
+            "complete": True,
+        }
+    )
+    write_manifest(out, complete)
+    return complete
+
+
+def _origin(directory: Path, adapter: Manifest) -> dict[str, Any]:
+    """Which adapter was merged, and the two commands that make the model."""
+    path = directory.as_posix() if not directory.is_absolute() else f"{ARTIFACTS}/models/{adapter.name}"
+    command = shlex.join(["python", "-m", "training.merge", path])
+    merged_from = {"name": adapter.name, "version": adapter.version, "fingerprint": adapter.fingerprint}
+    return {"merged_from": merged_from, "command": f"{adapter.provenance['command']}\n{command}"}
+
+
+def _copy_untrained(directory: Path, out: Path) -> None:
+    """Killed in between, it is copied anew: the manifest is not complete yet."""
+    untrained, copied = directory.with_name(f"{directory.name}.base"), out.with_name(f"{out.name}.base")
+    if untrained.is_dir():
+        shutil.rmtree(copied, ignore_errors=True)
+        shutil.copytree(untrained, copied)
+
+
+@app.command()
+def main(
+    directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A finished run directory of an adapter")],
+    out: Annotated[Path | None, typer.Option("--out", help="Run directory [default: RUN_DIR-merged]")] = None,
+) -> None:
+    """Add the adapter of RUN_DIR to the weights of its base, and write a run directory that can be published.
+
+    The base is read as the recipe pins it, in the recipe's dtype, and is never rounded by a quantization.
+
+    Example:
+
+      python -m training.merge artifacts/models/prompteol-auto-nli-0shot
+    """
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    trained, adapter = read_run(directory)
+    recipe = merged_recipe(trained)
+    out = (out or directory.with_name(directory.name + SUFFIX)).resolve()
+    with locked(out):
+        manifest = begin(out, first_manifest(recipe, adapter), resolved(recipe))
+        if manifest.complete:
+            say(f"{out}: already merged; nothing to do")
+        else:
+            with disk_errors(out):
+                manifest = merge_into(out, directory, recipe, manifest, adapter)
+    print(f"{out}: {manifest.counts['parameters']:,} parameters, no adapter needed")
+
+
+if __name__ == "__main__":
+    run(app)

@@ -1,0 +1,125 @@
+"""Where rows are found: a pinned Hub dataset, a finished run directory, or a file of documents; whole or as a stream.
+
+Nothing is checked here but that the place is what the recipe says; the rows are ``training.data``'s to check.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import httpx2
+import pyarrow as pa
+from datasets import Dataset, IterableDataset
+from datasets.exceptions import DatasetNotFoundError, DatasetsError
+from huggingface_hub import HfApi
+
+from hub.errors import InputError, RunError, nearest
+from hub.recipe import DatasetRecipe
+from hub.recipe_file import load_recipe
+from hub.remote import reading
+from hub.run_dir import RECIPE, changed_files, require_complete
+
+UNREADABLE = (
+    DatasetsError,
+    pa.ArrowException,
+    UnicodeDecodeError,
+)  # what ``datasets`` raises for bytes that are no rows
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A dataset as found: every split with all its columns, and what pins it (commit of a Hub dataset, else None)."""
+
+    splits: Mapping[str, Dataset | IterableDataset]
+    commit: str | None
+    sha256: str
+    license: str | None
+
+    def split(self, name: str, place: str) -> Dataset | IterableDataset:
+        """The rows of one split. Raises InputError naming those there are."""
+        if name not in self.splits:
+            guess = nearest(name, self.splits)
+            hint = f"did you mean {guess!r}?" if guess else None
+            raise InputError(place, f"has no split {name!r}", allowed=sorted(self.splits), hint=hint)
+        return self.splits[name]
+
+
+def from_hub(repo_id: str, revision: str | None, config: str | None, streaming: bool, place: str) -> Origin:
+    """All splits of a Hub dataset at the commit that its revision (a tag) stands for now.
+
+    ``config`` None: the dataset's only one, or its ``default``. Raises InputError when there is no such repository,
+    revision or config, or it cannot be read; RunError when the Hub does not answer.
+    """
+    with reading(repo_id, revision):
+        info = HfApi().dataset_info(repo_id, revision=revision)
+        commit, card = info.sha, info.card_data
+        assert commit is not None
+        licence = None if card is None else card.get("license")
+        if card is not None and licence == "other":
+            licence = card.get("license_name")
+        if isinstance(licence, list):  # the Hub's other form
+            licence = ", ".join(licence)
+        try:
+            config = _config(config, list(datasets.get_dataset_config_names(repo_id, revision=commit)), place)
+            options = {"streaming": True} if streaming else {}
+            return Origin(datasets.load_dataset(repo_id, config, revision=commit, **options), commit, commit, licence)
+        except DatasetNotFoundError as error:  # between the two requests
+            raise RunError(place, "is no longer on the Hub", hint="run the same command again") from error
+        except (*UNREADABLE, RuntimeError) as error:  # RuntimeError: it is made by a script, which nobody runs any more
+            if isinstance(error.__cause__, httpx2.HTTPError | ConnectionError):
+                raise error.__cause__ from None  # the Hub's failure, and its words hold signed addresses
+            raise unreadable(error, place) from error
+
+
+def from_directory(directory: Path, config: str, streaming: bool, place: str) -> Origin:
+    """All splits of a finished local run directory: the shards its manifest names for the config.
+
+    Raises InputError when it is none, has no such config, or a shard is not what the manifest says.
+    """
+    if not directory.is_dir():
+        raise InputError(place, "no such directory", hint="make the dataset first: python -m generation.run RECIPE")
+    manifest = require_complete(directory)
+    _config(config, sorted({file.config for file in manifest.files if file.config}), place)
+    shards = manifest.shards(config)
+    damaged = changed_files(directory, manifest.model_copy(update={"files": tuple(shards)}))
+    if damaged:
+        hint = "run the stage that makes it again"
+        raise InputError(place, f"{damaged[0]} is missing or not what its manifest says", hint=hint)
+    files: dict[str, list[str]] = {}
+    for shard in shards:
+        if shard.rows != 0:  # the parquet reader fails on a file without rows
+            files.setdefault(shard.split or "train", []).append(str((directory / shard.path).resolve()))
+    if not files:
+        raise InputError(place, "has no rows", hint="generate more, or take another config")
+    digest = hashlib.sha256("".join(f"{shard.path} {shard.sha256}\n" for shard in shards).encode())
+    recipe = directory / RECIPE
+    licence = load_recipe(recipe, DatasetRecipe).license if recipe.is_file() else None
+    return Origin(load_files("parquet", files, streaming, place), None, digest.hexdigest(), licence)
+
+
+def load_files(kind: str, files: dict[str, list[str]], streaming: bool, place: str) -> Any:
+    """Files of a kind that ``datasets`` reads, by split. Raises InputError when their bytes are not of that kind."""
+    try:
+        return datasets.load_dataset(kind, data_files=files, streaming=streaming)
+    except UNREADABLE as error:
+        raise unreadable(error, place) from error
+
+
+def unreadable(error: Exception, place: str) -> InputError:
+    """The one-line error for data whose reader failed."""
+    reason = (str(error.__cause__ or error).splitlines() or [type(error).__name__])[0]
+    return InputError(place, f"cannot be read: {reason}")
+
+
+def _config(given: str | None, configs: list[str], place: str) -> str:
+    if given is None and len(configs) > 1 and "default" not in configs:
+        raise InputError(place, "has several configs", allowed=configs, hint="name one: config")
+    config = given or ("default" if "default" in configs else configs[0])
+    if config not in configs:
+        guess = nearest(config, configs)
+        hint = f"did you mean {guess!r}?" if guess else None
+        raise InputError(place, f"has no config {config!r}", allowed=configs, hint=hint)
+    return config

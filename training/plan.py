@@ -1,0 +1,120 @@
+"""What a run would do, for ``--dry-run``: told from recipe, data and the base's config, without loading weights."""
+
+import math
+
+from sentence_transformers.base.training_args import MultiDatasetBatchSamplers
+from transformers import AutoTokenizer
+
+from hub.model_sections import PROMPT_TEXT
+from training.distributed import process_count
+from training.job import Job
+from training.memory import memory_estimate
+from training.prompts import whole_ids
+from training.weightless import build_weightless
+
+MIB, GIB = 1 << 20, 1 << 30
+
+
+def planned_steps(job: Job) -> int:
+    """Optimiser steps of the whole run. Datasets take turns by their sizes, or until the first one is used up."""
+    if job.arguments.max_steps > 0:
+        return job.arguments.max_steps
+    batches = [_batches(item.rows or 0, job) for item in job.sets]
+    in_turn = job.arguments.multi_dataset_batch_sampler == MultiDatasetBatchSamplers.ROUND_ROBIN
+    per_epoch = min(batches) * len(batches) if in_turn else sum(batches)
+    return math.ceil(max(1, per_epoch) * job.arguments.num_train_epochs)
+
+
+def _batches(rows: int, job: Job) -> int:
+    size = job.recipe.batch_size
+    return rows // size if job.arguments.dataloader_drop_last else math.ceil(rows / size)
+
+
+def print_plan(job: Job) -> None:
+    """The plan, on stdout."""
+    recipe = job.recipe
+    print(f"model      {recipe.name} v{recipe.version} -> {job.out}")
+    print(f"base       {recipe.base.repo_id or recipe.base.path}, {_shape(job)}")
+    if recipe.base.prompt is not None:
+        print(f"prompt     {prompt_tokens(job)}")
+    if recipe.is_baseline:
+        print("training   none: a baseline is the base as it is")
+        return
+    if recipe.lora is not None:
+        print(f"adapter    rank {recipe.lora.r} on {adapted(job)}; released: {recipe.lora.release}")
+    for line in _data(job):
+        print(f"dataset    {line}")
+    print(f"batch      {_batch(job)}")
+    print(f"steps      {planned_steps(job):,} of {recipe.batch_size} rows")
+    print(f"checkpoint {_choice(job)}")
+    for line in _memory(job):
+        print(line)
+
+
+def _shape(job: Job) -> str:
+    encoder = job.recipe.base
+    if encoder.modules in ("transformer", "static"):
+        return f"{encoder.modules}, {encoder.pooling} pooling, at most {encoder.max_seq_length} tokens"
+    return encoder.modules
+
+
+def prompt_tokens(job: Job) -> str:
+    """The prompt with [X] in the sentence's place, as tokens: whether spaces and quotation marks are what one meant."""
+    tokenizer = AutoTokenizer.from_pretrained(job.base.folder, trust_remote_code=False)
+    prompt = job.recipe.base.prompt or ""
+    return " | ".join(tokenizer.convert_ids_to_tokens(whole_ids(tokenizer, prompt, PROMPT_TEXT)))
+
+
+def adapted(job: Job) -> str:
+    """How many layers get an adapter, and what they are called."""
+    student = build_weightless(job.recipe, job.base, job.arguments)
+    paths = [path for path, module in student.named_modules() if hasattr(module, "lora_A")]
+    return f"{len(paths)} layers ({', '.join(sorted({path.rsplit('.', 1)[-1] for path in paths}))})"
+
+
+def _data(job: Job) -> list[str]:
+    lines = []
+    for item in job.sets:
+        origin = f"{item.spec.repo_id or item.spec.path} {item.spec.revision or ''}".strip()
+        rows = "streamed" if item.rows is None else f"{item.rows:,} train"
+        held_out = "" if item.validation is None else f", {len(item.validation):,} validation"
+        lines.append(f"{origin} {item.spec.config}: {rows}{held_out}; {item.spec.loss}")
+    return lines
+
+
+def _batch(job: Job) -> str:
+    parts = [f"{job.arguments.per_device_train_batch_size} a device"]
+    if job.arguments.gradient_accumulation_steps > 1:
+        parts.append(f"{job.arguments.gradient_accumulation_steps} accumulated")
+    if process_count() > 1:
+        parts.append(f"{process_count()} processes")
+    return f"{job.recipe.batch_size} rows a step: {' x '.join(parts)}"
+
+
+def _choice(job: Job) -> str:
+    if job.evaluator is None:
+        return "the last one: there are no validation data"
+    every = job.arguments.eval_steps
+    cadence = (
+        f"every {every:g} steps and at the last"
+        if job.arguments.eval_strategy == "steps" and every
+        else "after every epoch"
+    )
+    return f"the best by {job.evaluator.metric} on {len(job.evaluator.evaluators)} set(s), evaluated {cadence}"
+
+
+def _memory(job: Job) -> list[str]:
+    found = memory_estimate(job.recipe, job.base, job.arguments.per_device_train_batch_size, job.arguments)
+    parts = {"weights": found.weights, "gradients": found.gradients, "optimizer": found.optimizer}
+    listed = ", ".join(f"{name} {size(count)}" for name, count in (parts | {"activations": found.activations}).items())
+    share = found.trainable / found.parameters
+    return [
+        f"parameters {found.parameters:,}, of which {found.trainable:,} are trained ({share:.1%})",
+        f"memory     about {size(found.total)} a device ({listed}), and what the libraries take",
+    ]
+
+
+def size(count: int) -> str:
+    """Bytes in words."""
+    unit, name = (GIB, "GiB") if count >= GIB else (MIB, "MiB")
+    return f"{count / unit:,.1f} {name}"

@@ -1,0 +1,141 @@
+"""DeCLUTR's span sampling (Giorgi et al. 2021, section 3.2): pure, from a numpy generator, lengths in tokens.
+
+Three things the paper leaves open are decided here:
+
+- *Apart.* Anchors of one document are "a minimum of 2 * lmax tokens apart": the tokens *between* one anchor's end and
+  the next one's start. Then positives of different anchors, which reach at most lmax beyond theirs, never share text
+  and may serve as negatives of each other; and 2 anchors of 512 tokens need 2,048, the paper's shortest document. The
+  starts are then as far apart, too, which is the other way to read the sentence.
+- *The ends of the document.* The range of a positive's start may reach out of the document. Starts outside are left
+  out, and the others stay equally likely: the paper's distribution, given that the span lies inside. (Moving a span
+  back inside would pile probability up on the first and last tokens.)
+- *Strategies.* With one, the start is uniform among those of that kind. Where a kind has room for less than lmax
+  (inside the anchor, or beside it), the Beta distribution is scaled to that room, so every draw succeeds at once.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from hub.errors import InputError
+from hub.model_sections import Spans
+
+Kind = Literal["adjacent", "overlapping", "subsumed"]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Tokens ``start`` to ``end`` (not included) of a document."""
+
+    start: int
+    end: int
+
+
+def check_spans(spans: Spans, max_seq_length: int, place: str) -> None:
+    """Raise InputError, naming ``place``, unless spans fit into documents of ``min_document`` and into the encoder."""
+    needed = needed_tokens(spans)
+    if spans.min_document < needed:
+        why = f"{spans.anchors} anchors of up to {spans.max_length} tokens, 2 * max_length between them"
+        raise InputError(
+            f"{place}.min_document", f"{spans.min_document} is too short for {why}", allowed=f">= {needed}"
+        )
+    if spans.max_length > max_seq_length:
+        problem = f"{spans.max_length} is more than the {max_seq_length} tokens that the encoder reads"
+        raise InputError(f"{place}.max_length", problem, hint="raise base.max_seq_length, or cut shorter spans")
+
+
+def needed_tokens(spans: Spans) -> int:
+    """The shortest document in which the anchors, and a positive of the strategy with each, always fit."""
+    beside = {"adjacent": 2 * spans.min_length, "overlapping": 1}.get(spans.strategy, 0)
+    return max((3 * spans.anchors - 2) * spans.max_length, spans.max_length + beside)
+
+
+def document_generator(seed: int, number: int, tokens: Sequence[int]) -> np.random.Generator:
+    """The generator for a document in a pass over the data (``number``, from 0).
+
+    It depends on the document's own tokens instead of its place in a stream, so spans are the same whatever the number
+    of processes and workers, the order, and the step that a run is resumed at.
+    """
+    digest = hashlib.blake2b(np.asarray(tokens, dtype="<i8").tobytes(), digest_size=16).digest()
+    return np.random.default_rng([seed, number, int.from_bytes(digest, "little")])
+
+
+def sample_spans(generator: np.random.Generator, tokens: int, spans: Spans) -> tuple[list[Span], list[Span]]:
+    """Anchors, and ``spans.positives`` positives for each of them in a row, of a document of so many tokens.
+
+    ``tokens`` must be at least ``needed_tokens(spans)``.
+    """
+    anchors = sample_anchors(generator, tokens, spans)
+    positives = [
+        sample_positive(generator, anchor, tokens, spans) for anchor in anchors for _ in range(spans.positives)
+    ]
+    return anchors, positives
+
+
+def sample_anchors(generator: np.random.Generator, tokens: int, spans: Spans) -> list[Span]:
+    """Anchors in the document's order: lengths first, then a place uniform over all that keep them apart.
+
+    Equal to drawing starts from {0 .. tokens - length} until all anchors are apart, without the tries: what the anchors
+    and the tokens between them leave free is shared out, and each way of sharing it is one choice of ``spans.anchors``
+    positions out of free + anchors.
+    """
+    lengths = [_length(generator, spans.anchor_beta, spans.min_length, spans.max_length) for _ in range(spans.anchors)]
+    gap = 2 * spans.max_length
+    free = tokens - sum(lengths) - gap * (spans.anchors - 1)
+    chosen = np.sort(generator.choice(free + spans.anchors, size=spans.anchors, replace=False))
+    anchors, taken = [], 0
+    for index, length in enumerate(lengths):
+        start = int(chosen[index]) - index + taken
+        anchors.append(Span(start, start + length))
+        taken += length + gap
+    return anchors
+
+
+def sample_positive(generator: np.random.Generator, anchor: Span, tokens: int, spans: Spans) -> Span:
+    """A positive of ``anchor``: its length, then its start, uniform over the strategy's starts in the document."""
+    shortest, longest = spans.min_length, spans.max_length
+    if spans.strategy == "subsumed":
+        longest = min(longest, anchor.end - anchor.start)
+    elif spans.strategy == "adjacent":
+        longest = min(longest, max(anchor.start, tokens - anchor.end))
+    elif spans.strategy == "overlapping":
+        shortest = max(shortest, 2)  # one token is inside the anchor or outside
+    length = _length(generator, spans.positive_beta, shortest, longest)
+    ranges = [range(max(r.start, 0), min(r.stop, tokens - length + 1)) for r in _starts(spans.strategy, anchor, length)]
+    starts = [start for part in ranges for start in part]
+    start = starts[int(generator.integers(len(starts)))]
+    return Span(start, start + length)
+
+
+def _length(generator: np.random.Generator, beta: tuple[float, float], shortest: int, longest: int) -> int:
+    return int(generator.beta(*beta) * (longest - shortest) + shortest)
+
+
+def _starts(strategy: str, anchor: Span, length: int) -> tuple[range, ...]:
+    """Where a positive of ``length`` may start, the document's ends not regarded."""
+    if strategy == "adjacent":
+        return range(anchor.start - length, anchor.start - length + 1), range(anchor.end, anchor.end + 1)
+    if strategy == "subsumed":
+        return (range(anchor.start, anchor.end - length + 1),)
+    if strategy == "overlapping":
+        from_before = range(anchor.start - length + 1, anchor.start)
+        beyond_the_end = range(max(anchor.start, anchor.end - length + 1), anchor.end)
+        return from_before, beyond_the_end
+    return (range(anchor.start - length, anchor.end + 1),)
+
+
+def pair_kind(anchor: Span, positive: Span) -> Kind:
+    """How ``positive`` lies to ``anchor`` (Figure 1b); one that contains the anchor and more is overlapping.
+
+    Raises ValueError when there are tokens between them: the sampling never does that.
+    """
+    if anchor.start <= positive.start and positive.end <= anchor.end:
+        return "subsumed"
+    if positive.start < anchor.end and anchor.start < positive.end:
+        return "overlapping"
+    if positive.end == anchor.start or positive.start == anchor.end:
+        return "adjacent"
+    raise ValueError(f"{positive} lies apart from {anchor}")
