@@ -201,6 +201,11 @@ class ModelRecipe(Strict):
             raise ValueError(f"base.modules {self.base.modules} is for baselines: it is not trained")
         if self.lora and self.base.modules != "transformer":
             raise ValueError(f"lora adapts the layers of a transformer, base.modules is {self.base.modules}")
+        if self.base.dtype != "float32" and self.datasets and not self.lora:
+            raise ValueError(
+                f"base.dtype {self.base.dtype} needs lora: half precision loses small updates (arguments.bf16 trains "
+                "float32 weights in mixed precision)"
+            )
         if self.base.quantization and not self.lora:
             raise ValueError("base.quantization needs lora: rounded weights are not trained")
         if self.lora and self.lora.release == "adapter" and self.base.repo_id is None:

@@ -31,7 +31,7 @@ def small_recipe(folder, **changes):
 def repeat(recipe, *options):
     command = [sys.executable, "-m", "release.repeats", str(recipe), "--set", "base.modules=static", *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from tiny_lm import make_lm
 
 from hub.errors import InputError
 from hub.recipe import Encoder, Lora
-from training.adapters import CONFIG, WEIGHTS, check_base_branch, has_adapter
+from training.adapters import CONFIG, WEIGHTS, attach, check_base_branch, has_adapter
 from training.models import build_student, find_base, save_release, save_student
 
 pytest_plugins = ["local_hub"]
@@ -149,9 +149,8 @@ def test_the_saved_bytes_do_not_depend_on_the_process(tmp_path):
 
 
 def test_saving_asks_no_hub(tmp_path, monkeypatch):
-    encoder = make_encoder(make_llama(tmp_path / "base"))
-    student = make_student(encoder)
-    student.transformers_model.name_or_path = "acme/some-base"
+    student = make_student(make_encoder(make_llama(tmp_path / "base")), None)
+    attach(student, LORA, "acme/some-base", "v1", "lora")
     asked = []
     monkeypatch.setattr("socket.getaddrinfo", lambda *given, **options: asked.append(given) or [])
     save_student(student, tmp_path / "saved")

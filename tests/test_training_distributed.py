@@ -86,6 +86,12 @@ def test_two_processes_end_in_the_weights_of_one(folder, name):
     assert torch.allclose(first, second, atol=1e-4)
 
 
+def test_two_processes_share_the_batches_of_a_stream(folder):
+    """Past its end, too: 7 steps of 32 rows, of 100."""
+    one, two = both(folder, datasets=[pairs(folder) | {"streaming": "true"}], arguments=PLAIN | {"max_steps": "7"})
+    assert furthest(one, two) < 1e-5 < furthest(one, folder / "by1.base")
+
+
 def test_only_the_main_process_writes(folder):
     recipe = write_recipe(folder, arguments=PLAIN | {"report_to": "tensorboard"})
     assert trained([str(recipe), "--out", str(folder / "out")], 2, folder / "log") == [0, 0]

@@ -67,11 +67,15 @@ def batch(*shape: int) -> dict[str, torch.Tensor]:
     return {"input_ids": torch.randint(5, 300, shape), "attention_mask": mask}
 
 
-def real_step(chosen: ModelRecipe, folder: Path, shapes: list[tuple[int, ...]], half=False) -> tuple[int, int, int]:
+def real_step(
+    chosen: ModelRecipe, folder: Path, shapes: list[tuple[int, ...]], half=False, checkpointed=False
+) -> tuple[int, int, int]:
     """Bytes that the real student's forward and backward pass under its real loss hold: at most, and what autograd
     saves; and the bytes of its parameters.
     """
     student = build_student(chosen.base, Base(folder, None, ""), chosen.lora).train()
+    if checkpointed:
+        student.gradient_checkpointing_enable(None, every_n_layers=1, offload=False)
     loss = build_loss(chosen.datasets[0], student, Base(folder, None, ""))
     parameters = {id(parameter): parameter for parameter in loss.parameters()}.values()
     saved: dict[int, torch.UntypedStorage] = {}
@@ -182,6 +186,16 @@ def test_checkpointing_holds_the_layers_inputs_and_one_layer(bases):
     every = {"activation_checkpointing_kwargs": {"every_n_layers": 2}}
     some = estimated(recipe(), bases["roberta"], activation_checkpointing=True, **every)
     assert less.activations < some.activations < whole.activations
+
+
+def test_checkpointing_holds_what_the_real_step_holds(bases):
+    for chosen, name, shapes in (
+        (recipe(), "roberta", [(ROWS, LENGTH)] * 2),
+        (triplets({"pooling": "lasttoken"}, LORA), "llama", [(ROWS, LENGTH)] * 3),
+    ):
+        peak, _, weights = real_step(chosen, bases[name], shapes, checkpointed=True)
+        found = estimated(chosen, bases[name], activation_checkpointing=True)
+        assert found.total - found.optimizer == pytest.approx(weights + peak, rel=0.05)
 
 
 def test_declutr_counts_its_head_and_the_logits_of_masked_tokens(tmp_path):

@@ -158,7 +158,9 @@ def test_an_embedding_does_not_depend_on_its_batch(tmp_path):
     assert np.abs(together - alone).max() <= 1e-5
 
 
-@pytest.mark.parametrize("prompt", ['\\{{ "x" }} [X] {% if %}', "Sum up: [X]", '[X]\nIn one word: "', "😀 '[X]' 東"])
+@pytest.mark.parametrize(
+    "prompt", ['C:\\new {{ "x" }} [X] {% if %}', "Sum up: [X]", '[X]\nIn one word: "', "😀 '[X]' 東"]
+)
 def test_whatever_stands_in_a_prompt_is_text(tmp_path, prompt):
     student = make_student(make_lm(tmp_path / "base"), prompt)
     wanted = [whole_ids(student.tokenizer, prompt, sentence) for sentence in SENTENCES]
@@ -170,6 +172,7 @@ def test_without_a_prompt_a_bases_own_chat_template_is_not_used(tmp_path):
     wanted = AutoTokenizer.from_pretrained(folder)("Dogs.").input_ids
     student = make_student(folder, None)
     save_student(student, tmp_path / "saved")
+    assert not (tmp_path / "saved" / "chat_template.jinja").exists()
     loaded = SentenceTransformer(str(tmp_path / "saved"))
     assert input_ids(student[0], ["Dogs."]) == input_ids(loaded[0], ["Dogs."]) == [wanted]
 
@@ -192,6 +195,15 @@ def test_a_tokenizer_that_cannot_carry_the_prompt_is_an_input_error(tmp_path):
     tokenizer.save_pretrained(folder)
     with pytest.raises(InputError, match=r"prompt: its tokenizer gives other ids through a chat template"):
         make_student(folder)
+
+
+def test_nothing_is_left_of_a_student_whose_ids_do_not_survive(tmp_path, monkeypatch):
+    student = make_student(make_lm(tmp_path / "base"))
+    broken = PreTrainedTokenizerFast.from_pretrained(tmp_path / "base")  # without the prompt
+    monkeypatch.setattr("training.prompts.AutoTokenizer.from_pretrained", lambda *given, **options: broken)
+    with pytest.raises((RunError, ValueError)):
+        save_student(student, tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
 
 
 def test_a_saved_tokenizer_that_gives_other_ids_is_found(tmp_path):

@@ -40,6 +40,12 @@ def cosine(folder):
     return write_recipe(folder, arguments=STEPS | {"num_train_epochs": "3", "learning_rate": "1e-3"})
 
 
+def best_only(folder):
+    """Checkpoints only where the validation score rises."""
+    arguments = STEPS | {"save_strategy": "best", "eval_steps": "1", "num_train_epochs": "3", "learning_rate": "1e-4"}
+    return write_recipe(folder, arguments=arguments)
+
+
 def adapter(folder):
     """A LoRA adapter with dropout, trained by gradient caching."""
     base = make_llama(folder / "llama")
@@ -78,8 +84,11 @@ def classifier(folder):
     return write_recipe(folder, datasets=[data], arguments=STEPS | {"num_train_epochs": "4"})
 
 
-@pytest.mark.parametrize("family", [cosine, adapter, declutr, classifier])
-def test_a_run_killed_at_any_moment_ends_in_the_same_bytes(tmp_path, family):
+KILLED = [(cosine, (4, 12)), (best_only, (1, 2)), (adapter, (4, 12)), (declutr, (4, 12)), (classifier, (4, 12))]
+
+
+@pytest.mark.parametrize(("family", "steps"), KILLED)
+def test_a_run_killed_at_any_moment_ends_in_the_same_bytes(tmp_path, family, steps):
     """Weights, curves, choice of the checkpoint: killed twice, a moment after some checkpoint appeared."""
     recipe = family(tmp_path)
     assert trained([str(recipe), "--out", str(tmp_path / "whole")], 1, tmp_path / "log") == [0]
@@ -92,7 +101,7 @@ def test_a_run_killed_at_any_moment_ends_in_the_same_bytes(tmp_path, family):
             return True
         return False
 
-    for step in (4, 12):
+    for step in steps:
         killed(command, 1, tmp_path / f"killed{step}", lambda step=step: reached(step))
     assert trained(command, 1, tmp_path / "again") == [0]
     assert json.loads((tmp_path / "cut.timing.json").read_text())["resumed_from_step"] > 0

@@ -114,9 +114,12 @@ def trainer_arguments(
     chosen.setdefault("dataloader_pin_memory", torch.cuda.is_available())
     chosen.setdefault("use_cpu", not torch.accelerator.is_available())
     if selects:
-        if str(chosen["eval_strategy"]) == "no" or chosen["eval_strategy"] != chosen["save_strategy"]:
-            found = f"eval_strategy {chosen['eval_strategy']!r}, save_strategy {chosen['save_strategy']!r}"
-            raise InputError(place, f"{found}: a checkpoint is chosen only if it is evaluated", allowed="equal values")
+        evaluated, saved = chosen["eval_strategy"], chosen["save_strategy"]
+        if str(evaluated) == "no" or saved not in (evaluated, "best"):
+            found = (
+                f"eval_strategy {evaluated!r}, save_strategy {saved!r}: a checkpoint is chosen only if it is evaluated"
+            )
+            raise InputError(place, found, allowed="equal values, or save_strategy best")
         chosen |= {"load_best_model_at_end": True, "metric_for_best_model": "eval_sequential_score"}
         chosen["greater_is_better"] = True
     else:

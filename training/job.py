@@ -4,7 +4,6 @@ import sys
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from sentence_transformers import SentenceTransformerTrainingArguments
 
@@ -21,6 +20,10 @@ from training.models import Base, find_base
 from training.validation import ValidationEvaluator, validation_evaluator
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "datasets", "accelerate")
+SMALLER = {  # how a loss with in-batch negatives fits less memory
+    "MultipleNegativesRankingLoss": "use CachedMultipleNegativesRankingLoss: its mini_batch_size fits any memory",
+    "CachedMultipleNegativesRankingLoss": "lower its loss_arguments.mini_batch_size, which fits any memory",
+}
 
 
 @dataclass(frozen=True)
@@ -105,10 +108,3 @@ def check_batch(recipe: ModelRecipe, accumulated: int, place: str) -> None:
                 hint=SMALLER.get(spec.loss, "use more processes, or arguments.activation_checkpointing"),
             )
     per_device_batch(recipe.batch_size, process_count(), accumulated, f"{place}:batch_size")
-
-
-_CACHED = "use CachedMultipleNegativesRankingLoss: its loss_arguments.mini_batch_size fits any memory"
-SMALLER: dict[str, Any] = {
-    "MultipleNegativesRankingLoss": _CACHED,
-    "CachedMultipleNegativesRankingLoss": "lower its loss_arguments.mini_batch_size, which fits any memory",
-}

@@ -91,7 +91,7 @@ def _pass(spec: TrainingData, length: int, batch: int) -> Pass:
     texts = TEXTS[spec.form]
     rows = mini_batch(spec, length, batch)
     if rows is None:
-        return Pass(((batch, length),) * texts)
+        return Pass(((batch, length), ((texts - 1) * batch, length)))  # the first column, then the others as one
     return Pass(((rows, length),), cached=texts * batch, adds_up=texts * batch > rows)
 
 

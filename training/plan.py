@@ -25,6 +25,13 @@ def planned_steps(job: Job) -> int:
     return math.ceil(max(1, per_epoch) * job.arguments.num_train_epochs)
 
 
+def _steps(job: Job) -> str:
+    documents = job.arguments.max_steps <= 0 and any(item.spec.form == "documents" for item in job.sets)
+    return (
+        f"{'at most ' if documents else ''}{planned_steps(job):,}"  # short documents are passed over when they are read
+    )
+
+
 def _batches(rows: int, job: Job) -> int:
     size = job.recipe.batch_size
     return rows // size if job.arguments.dataloader_drop_last else math.ceil(rows / size)
@@ -45,7 +52,7 @@ def print_plan(job: Job) -> None:
     for line in _data(job):
         print(f"dataset    {line}")
     print(f"batch      {_batch(job)}")
-    print(f"steps      {planned_steps(job):,} of {recipe.batch_size} rows")
+    print(f"steps      {_steps(job)} of {recipe.batch_size} rows")
     print(f"checkpoint {_choice(job)}")
     for line in _memory(job):
         print(line)

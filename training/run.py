@@ -25,7 +25,7 @@ from hub.run_dir import Manifest, begin, locked
 from training.checkpoints import newest_whole, processes_of
 from training.distributed import is_main, leave_group, on_main, one_voice, process_count
 from training.job import Job, prepare
-from training.models import build_student, save_student
+from training.models import build_student, save_release
 from training.plan import print_plan
 from training.publication import disk_errors, finish, finish_baseline, write_timing
 from training.session import Trained, make_trainer, read_rows
@@ -44,7 +44,7 @@ def train(job: Job, fingerprint: str) -> Trained:
     """Train, or go on from the newest whole checkpoint. Raises RunError when training diverges."""
     student = new_student(job)
     if is_main():
-        save_student(student, job.untrained)
+        save_release(student, job.untrained, job.recipe.base, job.base, job.recipe.lora)
     checkpoint = on_main(lambda: newest_whole(job.checkpoints, fingerprint))
     rows = {item.name: read_rows(item, student, job) for item in job.sets}
     trainer = make_trainer(job, student, rows, fingerprint, _step(checkpoint))
