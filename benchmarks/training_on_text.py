@@ -148,6 +148,7 @@ def scores(model: Path) -> dict[str, Any]:
         "steps": training["steps"],
         "batch_size": training.get("batch_size"),
         "arguments": training["arguments"],
+        "validation": {"metric": training["validation_metric"], "score": training["validation_score"]},
         "minutes": round(timing["seconds"] / 60, 1),
         "resumed_from_step": timing["resumed_from_step"],
         "before": {key: round(getattr(before, key), 2) for key in ("main_score", "low", "high")},
