@@ -161,7 +161,7 @@ def scores(model: Path) -> dict[str, Any]:
 def markdown(report: dict[str, Any]) -> str:
     """The table for docs/training.md."""
     lines = [
-        "| family | objective | trained on | minutes | before | after | gain | excludes 0 |",
+        "| family | objective | trained on | minutes | before | after | gain | above 0 |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: | --- |",
     ]
     for row in report["families"].values():

@@ -15,7 +15,8 @@ from tiny_lm import make_lm
 from hub.errors import InputError
 from hub.recipe import Encoder, Lora
 from training.adapters import CONFIG, WEIGHTS, attach, check_base_branch, has_adapter
-from training.models import build_student, find_base, save_release, save_student
+from training.bases import find_base
+from training.models import build_student, save_release, save_student
 
 pytest_plugins = ["local_hub"]
 SENTENCES = [
@@ -137,7 +138,8 @@ def test_the_saved_bytes_do_not_depend_on_the_process(tmp_path):
     make_llama(tmp_path / "base")
     script = (
         "import sys, torch; from pathlib import Path; from hub.recipe import Encoder, Lora\n"
-        "from training.models import build_student, find_base, save_student\n"
+        "from training.bases import find_base\n"
+        "from training.models import build_student, save_student\n"
         "e = Encoder(path=sys.argv[1], license='x'); torch.manual_seed(0)\n"
         "save_student(build_student(e, find_base(e), Lora(r=2, alpha=2)), Path(sys.argv[2]))"
     )
@@ -197,7 +199,8 @@ MAKER = """
 import json, sys, torch
 from pathlib import Path
 from hub.recipe import Encoder, Lora
-from training.models import build_student, find_base, save_student
+from training.bases import find_base
+from training.models import build_student, save_student
 repo, revision, folder, prompt, sentences = sys.argv[1:]
 encoder = Encoder(repo_id=repo, revision=revision, license="x", pooling="lasttoken", prompt=prompt)
 student = build_student(encoder, find_base(encoder), Lora(r=4, alpha=8)).eval()

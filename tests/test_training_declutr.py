@@ -20,8 +20,10 @@ from transformers import (
 
 from hub.errors import InputError
 from hub.model_sections import Encoder, Lora
-from training.declutr import DeclutrLoss, SpanCollator, load_head, nt_xent, span_rows
-from training.models import build_student, find_base
+from training.bases import find_base
+from training.declutr import DeclutrLoss, load_head, nt_xent
+from training.models import build_student
+from training.span_rows import SpanCollator, span_rows
 
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

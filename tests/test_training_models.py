@@ -15,7 +15,8 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokeniz
 
 from hub.errors import InputError
 from hub.recipe import Encoder, Lora
-from training.models import build_student, find_base, save_student
+from training.bases import find_base
+from training.models import build_student, save_student
 
 pytest_plugins = ["local_hub"]
 SENTENCES = ["A man is playing a flute.", "Dogs.", "Two young women cook red beans in an old blue car on the beach."]
@@ -220,7 +221,8 @@ def test_an_adapter_is_no_base_to_train(tmp_path):
 HUB_BASES = """
 import json, sys
 from hub.recipe import Encoder
-from training.models import build_student, find_base
+from training.bases import find_base
+from training.models import build_student
 found = []
 for changes in json.loads(sys.argv[1]):
     encoder = Encoder(license="mit", **changes)

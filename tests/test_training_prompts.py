@@ -15,7 +15,8 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTraine
 
 from hub.errors import InputError, RunError
 from hub.recipe import Encoder
-from training.models import build_student, find_base, save_student
+from training.bases import find_base
+from training.models import build_student, save_student
 from training.prompts import check_saved_ids, input_ids, whole_ids
 
 EOL = 'This sentence : "[X]" means in one word:"'

@@ -17,7 +17,6 @@ from training.spans import (
     check_spans,
     document_generator,
     needed_tokens,
-    pair_kind,
     sample_anchors,
     sample_positive,
     sample_spans,
@@ -44,6 +43,20 @@ def uniform_p(counts, choices):
     """Chi-square of counts against equal shares of all ``choices``."""
     assert set(counts) <= set(choices)
     return stats.chisquare([counts[choice] for choice in choices]).pvalue
+
+
+def pair_kind(anchor: Span, positive: Span) -> str:
+    """How ``positive`` lies to ``anchor`` (Figure 1b); one that contains the anchor and more is overlapping.
+
+    Raises ValueError when there are tokens between them: the sampling never does that.
+    """
+    if anchor.start <= positive.start and positive.end <= anchor.end:
+        return "subsumed"
+    if positive.start < anchor.end and anchor.start < positive.end:
+        return "overlapping"
+    if positive.end == anchor.start or positive.start == anchor.end:
+        return "adjacent"
+    raise ValueError(f"{positive} lies apart from {anchor}")
 
 
 @pytest.fixture(scope="module")

@@ -86,7 +86,7 @@ def test_the_mean_of_spearmans_correlations_on_the_sets_own_splits(student, fold
     assert found.metric == SPEARMAN == "Spearman's correlation"
     assert found.inputs == {}
     path = str(folders["sts"])
-    assert found.describe()[0] == {"path": path, "config": "postprocessed", "split": "validation", "rows": 12}
+    assert found.sources[0] == {"path": path, "config": "postprocessed", "split": "validation", "rows": 12}
 
 
 def test_triplets_score_the_share_whose_positive_is_nearer(student, folders):
@@ -113,7 +113,7 @@ def test_a_file_in_the_sts_benchmarks_layout(student, folders):
     entry = {"path": str(STSB_DEV)}
     found = evaluator((data(folders["sts"]),), entry)
     sha256 = hashlib.sha256(STSB_DEV.read_bytes()).hexdigest()
-    assert found.describe() == [{"path": str(STSB_DEV), "sha256": sha256, "rows": 1500}]
+    assert found.sources == [{"path": str(STSB_DEV), "sha256": sha256, "rows": 1500}]
     assert found.inputs == {"validation:0": sha256}
     pairs = read_pairs(ValidationData(path=str(STSB_DEV)), "validation.0")
     assert (pairs.first[0], pairs.scores[0]) == ("A man with a hard hat is dancing.", 5.0)

@@ -8,7 +8,8 @@ from sentence_transformers import SentenceTransformer
 
 from hub.errors import InputError
 from hub.recipe import Encoder
-from training.models import build_student, find_base, save_student
+from training.bases import find_base
+from training.models import build_student, save_student
 from training.word_vectors import read_vectors
 
 VECTORS = {"the": [1, 0, 0], "dog": [0, 1, 0], "a": [0, 0, 1], ".": [1, 1, 1], "'s": [9, 9, 9], "s": [2, 0, 0]}

@@ -12,6 +12,7 @@ from typing import Any, get_type_hints
 import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from sentence_transformers import SentenceTransformerTrainingArguments
+from transformers import Trainer, get_scheduler
 
 from hub.errors import InputError, nearest
 from hub.recipe import ModelRecipe
@@ -36,6 +37,11 @@ FIXED: dict[str, Any] = {
     "push_to_hub": False,
     "remove_unused_columns": False,
 }
+ABOVE_ZERO = (
+    *("num_train_epochs", "learning_rate", "max_steps", "gradient_accumulation_steps", "per_device_eval_batch_size"),
+    *("logging_steps", "eval_steps", "save_steps", "save_total_limit"),
+)
+FROM_ZERO = ("weight_decay", "max_grad_norm", "dataloader_num_workers")
 CHOOSES = "this stage: it chooses by the recipe's validation data, else by the datasets' own validation splits"
 DECIDED = {
     "output_dir": "--out",
@@ -49,6 +55,18 @@ DECIDED = {
     "resume_from_checkpoint": "this stage: it resumes by itself",
     "hub_token": "the environment",
     **dict.fromkeys(FIXED, "this stage"),
+}
+UNSUPPORTED = {  # upstream's, and why not here
+    **dict.fromkeys(
+        ("fsdp", "fsdp_config", "deepspeed", "parallelism_config"), "every process holds the whole student"
+    ),
+    **dict.fromkeys(("save_only_model", "ignore_data_skip"), "a killed run could not go on to the same state"),
+    **dict.fromkeys(
+        ("neftune_noise_alpha", "label_smoothing_factor", "use_liger_kernel", "liger_kernel_config"),
+        "it does nothing for sentence encoders",
+    ),
+    "eval_on_start": "there is no checkpoint before the first step to choose; eval.run scores the untrained student",
+    "prompts": "the released encoder would not have them; base.prompt is around every sentence, there too",
 }
 REPORTED = (
     *("num_train_epochs", "max_steps", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type"),
@@ -70,6 +88,8 @@ def typed_arguments(texts: dict[str, str], place: str) -> dict[str, Any]:
 def _typed(name: str, text: str, hints: dict[str, Any], valid: list[str], place: str) -> Any:
     if name in DECIDED:
         raise InputError(place, f"is set by {DECIDED[name]}", hint="remove it from the recipe's arguments")
+    if name in UNSUPPORTED:
+        raise InputError(place, f"is not supported: {UNSUPPORTED[name]}", hint="remove it from the recipe's arguments")
     if name not in valid:
         guess = nearest(name, valid)
         hint = f"did you mean {guess!r}?" if guess else "see transformers.TrainingArguments"
@@ -79,9 +99,17 @@ def _typed(name: str, text: str, hints: dict[str, Any], valid: list[str], place:
         value = adapter.validate_python(text)
     except ValidationError as error:
         raise InputError(place, f"{error.errors()[0]['msg']} (found {text!r})") from error
+    _check_range(name, value, place)
+    return value
+
+
+def _check_range(name: str, value: Any, place: str) -> None:
     if isinstance(value, float) and math.isnan(value):
         raise InputError(place, "is not a number")
-    return value
+    if name in ABOVE_ZERO and not 0 < value < math.inf and (name, value) != ("max_steps", -1):  # -1: by epochs
+        raise InputError(place, f"is {value:g}", allowed="a positive number")
+    if name in FROM_ZERO and value < 0:
+        raise InputError(place, f"is {value:g}", allowed="0 or a positive number")
 
 
 def check_together(recipe: ModelRecipe, given: dict[str, Any], place: str) -> None:
@@ -93,6 +121,9 @@ def check_together(recipe: ModelRecipe, given: dict[str, Any], place: str) -> No
     if streamed and given.get("max_steps", -1) <= 0:
         found = f"{streamed[0]} is streamed, so how many steps an epoch has is not known"
         raise InputError(f"{place}.max_steps", found, hint="give arguments.max_steps")
+    if "batch_sampler" in given and (streamed or recipe.datasets[0].form == "documents"):
+        found = "chooses among rows by their texts, and these are read as a stream or cut into spans"
+        raise InputError(f"{place}.batch_sampler", found, hint="leave it out")
     if recipe.slanted_triangular is not None:
         for name in ("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"):
             if name in given:
@@ -122,9 +153,20 @@ def trainer_arguments(
             raise InputError(place, found, allowed="equal values, or save_strategy best")
         chosen |= {"load_best_model_at_end": True, "metric_for_best_model": "eval_sequential_score"}
         chosen["greater_is_better"] = True
+        _keep_what_is_evaluated(chosen, place)
     else:
         chosen["eval_strategy"] = "no"
     return _built(chosen, processes, place), reporters
+
+
+def _keep_what_is_evaluated(chosen: dict[str, Any], place: str) -> None:
+    """Save at the steps that are evaluated: upstream takes the best score for the run's even if it was not saved."""
+    if chosen["save_strategy"] != "steps":
+        return
+    every = chosen.get("eval_steps") or chosen["logging_steps"]  # as upstream
+    if chosen.setdefault("save_steps", every) != every:
+        found = f"is {chosen['save_steps']:g}, and evaluated is every {every:g} steps: the best might not be saved"
+        raise InputError(f"{place}.save_steps", found, allowed=f"{every:g}, or save_strategy best")
 
 
 def _built(chosen: dict[str, Any], processes: int, place: str) -> SentenceTransformerTrainingArguments:
@@ -135,8 +177,9 @@ def _built(chosen: dict[str, Any], processes: int, place: str) -> SentenceTransf
     drops = chosen.get("dataloader_drop_last", False)
     try:
         arguments = SentenceTransformerTrainingArguments(**chosen | {"dataloader_drop_last": drops or processes > 1})
-    except ValueError as error:
-        raise InputError(place, str(error)) from error
+    except (ValueError, ImportError, OSError) as error:
+        raise InputError(place, str(error).strip().splitlines()[0]) from error
+    _check_optimizer(arguments, place)
     if arguments.world_size != processes:
         found = f"says {processes} processes, but {arguments.world_size} joined their group"
         hint = "start them with torchrun or accelerate launch, or unset it to train in one process"
@@ -144,6 +187,21 @@ def _built(chosen: dict[str, Any], processes: int, place: str) -> SentenceTransf
     arguments.dataloader_drop_last = drops
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
+
+
+def _check_optimizer(arguments: SentenceTransformerTrainingArguments, place: str) -> None:
+    """Make optimiser and schedule of one number, so that what they lack shows before anything is trained."""
+    optim, schedule = (getattr(value, "value", value) for value in (arguments.optim, arguments.lr_scheduler_type))
+    try:
+        kind, settings = Trainer.get_optimizer_cls_and_kwargs(arguments, torch.nn.Linear(1, 1))  # type: ignore[arg-type]
+        made = kind([torch.nn.Parameter(torch.zeros(1))], **settings)
+    except (ImportError, TypeError, ValueError) as error:
+        raise InputError(f"{place}.optim", f"{optim}: {str(error).strip().splitlines()[0]}") from error
+    try:
+        get_scheduler(schedule, made, 0, 1, arguments.lr_scheduler_kwargs)  # type: ignore[arg-type] # a dict by now
+    except (TypeError, ValueError) as error:
+        hint = "give what it needs by lr_scheduler_kwargs, or take another"
+        raise InputError(f"{place}.lr_scheduler_type", f"{schedule}: {error}", hint=hint) from error
 
 
 def reported(arguments: SentenceTransformerTrainingArguments) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from accelerate.data_loader import prepare_data_loader
 from datasets import IterableDataset
 from torch.utils.data import BatchSampler, DataLoader
 
-from hub.errors import InputError, RunError
+from hub.errors import InputError
 
 
 def per_device_batch(batch_size: int, processes: int, accumulated: int, place: str) -> int:
@@ -70,23 +70,3 @@ def shared_loader(loader: DataLoader[Any], device: torch.device, process: int, p
     streamed = isinstance(loader.dataset, IterableDataset)
     parts = (processes, process) if streamed else (1, 0)
     return prepare_data_loader(loader, device, *parts, split_batches=True, put_on_device=True, dispatch_batches=False)
-
-
-def endless(rows: IterableDataset, place: str) -> IterableDataset:
-    """``rows`` pass after pass, each in the order of its number, as one stream.
-
-    A step is then a place in one sequence, to which a killed run can return. Raises RunError when a pass is empty.
-    """
-    return IterableDataset.from_generator(_passes, features=rows.features, gen_kwargs={"rows": rows, "place": place})
-
-
-def _passes(rows: IterableDataset, place: str) -> Iterator[dict[str, Any]]:
-    number, empty = 0, False
-    while not empty:
-        rows.set_epoch(number)
-        empty = True
-        for row in rows:
-            empty = False
-            yield row
-        number += 1
-    raise RunError(place, "has no row to train on", hint="look at what its rows must hold, or take other data")

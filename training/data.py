@@ -17,8 +17,7 @@ from datasets import Dataset, IterableDataset
 from hub.errors import InputError
 from hub.recipe import Spans, TrainingData
 from hub.remote import reading
-from training.documents import from_file, is_file, require_long_enough
-from training.origins import Origin, from_directory, from_hub
+from training.origins import Origin, from_directory, from_file, from_hub, is_file
 from training.row_checks import (
     COLUMNS,
     DOCUMENTS,
@@ -29,11 +28,13 @@ from training.row_checks import (
     check_columns,
     example_sets,
     of_example_set,
+    require_long_enough,
     require_rows,
     tables,
 )
 from training.streams import checked_stream, in_memory, shuffled
 
+DESCRIBED = {"repo_id", "revision", "path", "config", "form", "example_set", "loss"}  # of a spec, for the manifest
 VALIDATION_ROWS = 10_000  # of a stream's validation split: they are kept in memory
 
 
@@ -63,11 +64,8 @@ class TrainingSet:
         splits: dict[str, int | None] = {self.spec.split: self.rows}
         if self.validation is not None:
             splits["validation"] = len(self.validation)
-        origin = {"repo_id": self.spec.repo_id, "revision": self.spec.revision, "path": self.spec.path}
-        kept = {key: value for key, value in origin.items() if value is not None}
-        spec = {"config": self.spec.config, "form": self.spec.form, "loss": self.spec.loss}
-        part = {} if self.spec.example_set is None else {SET: self.spec.example_set}
-        return {**kept, "commit": self.commit, **spec, **part, "splits": splits, "license": self.license}
+        spec = self.spec.model_dump(include=DESCRIBED, exclude_none=True)
+        return {**spec, "commit": self.commit, "splits": splits, "license": self.license}
 
 
 def load_all(
@@ -107,7 +105,7 @@ def _find(spec: TrainingData, place: str) -> Origin:
     if spec.repo_id is not None:
         return from_hub(spec.repo_id, spec.revision, spec.config, spec.streaming, place)
     path = Path(spec.path or "")
-    if spec.form == DOCUMENTS and is_file(str(path)):
+    if spec.form == DOCUMENTS and is_file(path):
         return from_file(path, spec.config, spec.split, spec.streaming, place)
     return from_directory(path, spec.config, spec.streaming, place)
 

@@ -13,18 +13,6 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from hub.errors import InputError
 from training.bases import Base
-from training.span_rows import NewSpans, SpanCollator, SpanRows, span_rows
-
-__all__ = [
-    "DeclutrLoss",
-    "MaskedLanguageHead",
-    "NewSpans",
-    "SpanCollator",
-    "SpanRows",
-    "load_head",
-    "nt_xent",
-    "span_rows",
-]
 
 NOT_MASKED = -100  # transformers' target of a token that the model is not asked for
 

@@ -11,12 +11,13 @@ from hub.errors import InputError
 from hub.recipe import ModelRecipe
 from hub.recipe_file import fingerprint, load_recipe
 from hub.run_dir import ARTIFACTS, Manifest
+from training.adapters import check_base_branch
 from training.arguments import check_together, trainer_arguments, typed_arguments
+from training.bases import Base, find_base
 from training.batches import per_device_batch
 from training.data import TrainingSet, load_all
 from training.distributed import process_count
 from training.losses import check_arguments, check_loss
-from training.models import Base, find_base
 from training.validation import ValidationEvaluator, validation_evaluator
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "datasets", "accelerate")
@@ -88,6 +89,8 @@ def prepare(recipe_path: Path, out: Path | None, limit: int | None, settings: li
     check_batch(recipe, given.get("gradient_accumulation_steps", 1), str(recipe_path))
     out = (out or ARTIFACTS / "models" / recipe.name).resolve()
     base = find_base(recipe.base)
+    if recipe.lora is not None and recipe.lora.release == "adapter":
+        check_base_branch(recipe.base, "base")
     sets = load_all(recipe.datasets, recipe.limit, recipe.seed, own_validation=not recipe.validation)
     evaluator = validation_evaluator(recipe, sets, given.get("per_device_eval_batch_size", 64))
     checkpoints = out.with_name(f"{out.name}.checkpoints")

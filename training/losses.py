@@ -9,16 +9,17 @@ import math
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
+import torch
 from pydantic import TypeAdapter, ValidationError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import losses
+from sentence_transformers.util.distributed import all_gather, all_gather_with_grad
 from torch import nn
 
 from hub.errors import InputError, nearest
 from hub.recipe import NLI_LABELS, TrainingData
 from training.bases import Base
 from training.declutr import DeclutrLoss, load_head
-from training.gathered import GatheredAnglELoss, GatheredCoSENTLoss
 
 DECIDED = {
     **dict.fromkeys(("model", "student", "head", "embedding_dimension"), "the recipe's base"),
@@ -27,6 +28,32 @@ DECIDED = {
     **dict.fromkeys(("directions", "partition_mode"), "this stage: anchors are compared with positives and negatives"),
 }
 MAY_BE_ZERO = ("hardness_strength", "mlm_probability")
+
+
+class GatheredCoSENTLoss(losses.CoSENTLoss):
+    """CoSENT's comparison of every two pairs in the batch of all processes; upstream compares those of one process.
+
+    Every process computes the loss of the whole batch, of which it has a share of one size. Gradients of the gathered
+    embeddings are summed over processes on their way back, and the trainer averages those of the weights, which makes
+    the gradient of one process on the batch.
+    """
+
+    def compute_loss_from_embeddings(self, embeddings: list[torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+        """The loss, a scalar, of this process's (rows, dimensions) embeddings and (rows,) scores."""
+        return super().compute_loss_from_embeddings(*_everyones(embeddings, labels))
+
+
+class GatheredAnglELoss(losses.AnglELoss):
+    """AnglE's comparison in the same way."""
+
+    def compute_loss_from_embeddings(self, embeddings: list[torch.Tensor], labels: torch.Tensor | None) -> torch.Tensor:
+        """The loss, a scalar, of this process's (rows, dimensions) embeddings and (rows,) scores."""
+        assert labels is not None  # the sts form has scores
+        return super().compute_loss_from_embeddings(*_everyones(embeddings, labels))
+
+
+def _everyones(embeddings: list[torch.Tensor], labels: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
+    return [all_gather_with_grad(side) for side in embeddings], all_gather(labels)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ of MiB), the allocator's waste, kernels' workspaces, data loading, and the loss'
 import inspect
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 import yaml
@@ -28,14 +27,7 @@ from training.losses import LOSSES, check_arguments
 from training.weightless import Weightless, WeightlessStatic, build_weightless
 
 TEXTS = {"sts": 2, "pair-class": 2, "triplet": 3}  # per row
-PLAYED = (
-    "adamw_torch",
-    "adamw_torch_fused",
-    "adafactor",
-    "sgd",
-    "adagrad",
-    "rmsprop",
-)  # optimisers that fakes can take
+PLAYED = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop")  # optimisers that take fakes
 ADAM_8_BIT = 2 + 2 * 4 / 256  # bytes per parameter: two moments, each with an fp32 scale for 256 values
 ROUNDED = {"load_in_4bit": 0.5 + 4 / 64, "load_in_8bit": 1.0}  # bytes per weight; 4 bit: an fp32 scale for 64 weights
 DOUBLE_ROUNDED = 0.5 + 1 / 64 + 4 / (64 * 256)  # the scales in 8 bit, an fp32 scale for 256 of them (Dettmers 2023)
@@ -132,15 +124,11 @@ def _fill_with_fakes(student: nn.Module) -> None:
     """Replace meta tensors by tensors of the fake mode and device that are active; tied ones stay tied."""
     made: dict[int, torch.Tensor] = {}
     for module in student.modules():
-        kinds: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
-        for tensors in kinds:
-            for name, old in tensors.items():
-                if old is None:
-                    continue
-                if id(old) not in made:
-                    empty = torch.empty(old.shape, dtype=old.dtype)
-                    made[id(old)] = nn.Parameter(empty, old.requires_grad) if isinstance(old, nn.Parameter) else empty
-                tensors[name] = made[id(old)]
+        for name, old in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+            if id(old) not in made:
+                empty = torch.empty(old.shape, dtype=old.dtype)
+                made[id(old)] = nn.Parameter(empty, old.requires_grad) if isinstance(old, nn.Parameter) else empty
+            setattr(module, name, made[id(old)])
 
 
 def _bytes(tensor: torch.Tensor) -> int:

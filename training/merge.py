@@ -19,10 +19,11 @@ from hub.cli import new_app, run, say
 from hub.errors import InputError
 from hub.recipe import Lora, ModelRecipe
 from hub.recipe_file import fingerprint, load_recipe, resolved
-from hub.run_dir import ARTIFACTS, RECIPE, Manifest, begin, changed_files, locked, require_complete, write_manifest
+from hub.run_dir import ARTIFACTS, RECIPE, Manifest, begin, changed_files, locked, require_complete
 from training.adapters import WEIGHTS
-from training.models import Base, find_base, merged_student, save_student
-from training.publication import describe_files, disk_errors, move_into_place
+from training.bases import Base, find_base
+from training.models import merged_student, save_student
+from training.publication import complete, disk_errors
 
 SUFFIX = "-merged"
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "peft")
@@ -79,24 +80,14 @@ def first_manifest(recipe: ModelRecipe, adapter: Manifest) -> Manifest:
 
 
 def merge_into(out: Path, directory: Path, recipe: ModelRecipe, manifest: Manifest, adapter: Manifest) -> Manifest:
-    """Write the merged model, the copy of the untrained student that ``eval.run`` compares with, and the manifest."""
+    """Write the copy of the untrained student that ``eval.run`` compares with, the merged model, and the manifest."""
     base = find_same_base(recipe, adapter)
     built = out.with_name(f"{out.name}.building")
     student = merged_student(recipe.base, base, directory)
     save_student(student, built)
-    paths = move_into_place(built, out)
     _copy_untrained(directory, out)
-    parameters = sum(parameter.numel() for parameter in student.parameters())
-    complete = manifest.model_copy(
-        update={
-            "files": tuple(describe_files(out, paths)),
-            "counts": {**adapter.counts, "parameters": parameters},
-            "provenance": {**adapter.provenance, **_origin(directory, adapter)},
-            "complete": True,
-        }
-    )
-    write_manifest(out, complete)
-    return complete
+    counts = {**adapter.counts, "parameters": sum(parameter.numel() for parameter in student.parameters())}
+    return complete(out, manifest, built, counts, {**adapter.provenance, **_origin(directory, adapter)})
 
 
 def _origin(directory: Path, adapter: Manifest) -> dict[str, Any]:

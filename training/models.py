@@ -21,11 +21,9 @@ from hub.errors import InputError
 from hub.recipe import Encoder, Lora
 from hub.shards import write_text
 from training import adapters
-from training.bases import Base, find_base
+from training.bases import Base
 from training.prompts import PLAIN, PROMPTED, check_saved_ids, set_prompt
 from training.word_vectors import load_word_vectors
-
-__all__ = ["Base", "build_student", "find_base", "save_release", "save_student"]
 
 NO_CODE = {"trust_remote_code": False}
 MODULE_CONFIG = "sentence_bert_config.json"
@@ -76,17 +74,21 @@ def _load(encoder: Encoder, base: Base, place: str) -> Transformer:
 
 def _model_arguments(encoder: Encoder, config: Any) -> dict[str, Any]:
     arguments: dict[str, Any] = {"dtype": encoder.dtype, "use_safetensors": True}
-    if _has_pooler(MODEL_MAPPING.get(type(config), None)):
-        arguments["add_pooling_layer"] = False  # no part of the embedding; a base without one gets random weights
+    arguments |= without_pooler(config)
     if encoder.quantization is not None:
         settings = {key: yaml.safe_load(value) for key, value in encoder.quantization.items()}
         arguments["quantization_config"] = AutoQuantizationConfig.from_dict(settings)
     return arguments
 
 
-def _has_pooler(model_class: Any) -> bool:
-    """Whether a class of models takes the argument that leaves its pooler out."""
-    return isinstance(model_class, type) and "add_pooling_layer" in inspect.signature(model_class).parameters
+def without_pooler(config: Any) -> dict[str, Any]:
+    """The argument that leaves the pooler out, where an architecture takes it.
+
+    The pooler is no part of the embedding, and a base that was published without one would get random weights.
+    """
+    model_class = MODEL_MAPPING.get(type(config), None)
+    takes = isinstance(model_class, type) and "add_pooling_layer" in inspect.signature(model_class).parameters
+    return {"add_pooling_layer": False} if takes else {}
 
 
 def _check_length(encoder: Encoder, transformer: Transformer, place: str) -> None:
@@ -181,8 +183,8 @@ def _write_loading_arguments(model: SentenceTransformer, path: Path) -> None:
         dtype = getattr(transformer, "base_dtype", transformer.dtype)
         arguments["dtype"] = str(dtype).removeprefix("torch.")
         adapters.write_config(model, path.parent)
-    if _has_pooler(type(transformer)) and getattr(transformer, "pooler", None) is None:
-        arguments["add_pooling_layer"] = False
+    if getattr(transformer, "pooler", None) is None:
+        arguments |= without_pooler(transformer.config)
     if arguments:
         config = json.loads(path.read_text(encoding="utf-8"))
         config["model_kwargs"] = {**config.get("model_kwargs", {}), **arguments}

@@ -21,12 +21,11 @@ from hub.recipe import DatasetRecipe
 from hub.recipe_file import load_recipe
 from hub.remote import reading
 from hub.run_dir import RECIPE, changed_files, require_complete
+from hub.shards import sha256_file
 
-UNREADABLE = (
-    DatasetsError,
-    pa.ArrowException,
-    UnicodeDecodeError,
-)  # what ``datasets`` raises for bytes that are no rows
+UNREADABLE = (DatasetsError, pa.ArrowException, UnicodeDecodeError)  # raised for bytes that are no rows
+FILES = {".txt": "text", ".jsonl": "json", ".parquet": "parquet"}  # ending → reader of ``datasets``; .txt: a line each
+CONFIG, SPLIT = "default", "train"  # what a file has of them
 
 
 @dataclass(frozen=True)
@@ -98,6 +97,25 @@ def from_directory(directory: Path, config: str, streaming: bool, place: str) ->
     recipe = directory / RECIPE
     licence = load_recipe(recipe, DatasetRecipe).license if recipe.is_file() else None
     return Origin(load_files("parquet", files, streaming, place), None, digest.hexdigest(), licence)
+
+
+def is_file(path: Path) -> bool:
+    """Whether ``path`` names a file of documents (DeCLUTR) rather than a run directory."""
+    return path.is_file() or path.suffix in FILES
+
+
+def from_file(path: Path, config: str, split: str, streaming: bool, place: str) -> Origin:
+    """The documents of a file, as its one split. Raises InputError when it is not there or not of a known kind."""
+    if path.suffix not in FILES:
+        raise InputError(place, f"has the ending {path.suffix!r}", allowed=list(FILES))
+    if not path.is_file():
+        raise InputError(place, "no such file", allowed=f"a run directory, or a file ending in {', '.join(FILES)}")
+    if (config, split) != (CONFIG, SPLIT):
+        raise InputError(place, f"is one file, without config {config!r} and split {split!r}", allowed=(CONFIG, SPLIT))
+    if path.stat().st_size == 0:
+        raise InputError(place, "is empty", allowed="at least one document")
+    loaded = load_files(FILES[path.suffix], {SPLIT: [str(path.resolve())]}, streaming, place)
+    return Origin(loaded, None, sha256_file(path), None)
 
 
 def load_files(kind: str, files: dict[str, list[str]], streaming: bool, place: str) -> Any:

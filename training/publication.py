@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 
 from hub.errors import RunError
 from hub.memory import peak_rss_mb
-from hub.run_dir import File, Manifest, describe, write_manifest
+from hub.run_dir import Manifest, describe, write_manifest
 from hub.shards import write_text
 from training.arguments import reported
 from training.curves import curves
@@ -52,13 +52,19 @@ def move_into_place(built: Path, out: Path) -> list[str]:
     return paths
 
 
-def describe_files(out: Path, paths: list[str]) -> list[File]:
-    """Manifest entries of the model's files."""
-    return [describe(out, path) for path in paths]
+def complete(
+    out: Path, manifest: Manifest, built: Path, counts: dict[str, Any], provenance: dict[str, Any]
+) -> Manifest:
+    """Move the finished model into ``out`` and write the complete manifest, last."""
+    files = tuple(describe(out, path) for path in move_into_place(built, out))
+    changes = {"files": files, "counts": counts, "provenance": provenance, "complete": True}
+    finished = manifest.model_copy(update=changes)
+    write_manifest(out, finished)
+    return finished
 
 
 def finish(job: Job, manifest: Manifest, trained: Trained, command: str) -> Manifest:
-    """Move the trained model into the run directory and write the complete manifest, last."""
+    """Write the trained model and what is known of it into the run directory, and remove the checkpoints."""
     built, trainer = job.checkpoints / "model", trained.trainer
     save_release(trainer.model, built, job.recipe.base, job.base, job.recipe.lora)
     passed_over = {name: item.passed_over for name, item in trained.rows.items() if item.passed_over}
@@ -74,21 +80,23 @@ def finish(job: Job, manifest: Manifest, trained: Trained, command: str) -> Mani
     }
     provenance = {
         "datasets": [item.describe() for item in job.sets],
-        "validation": job.evaluator.describe() if job.evaluator else [],
+        "validation": job.evaluator.sources if job.evaluator else [],
         "base": job.base.describe(job.recipe.base),
         "training": training_facts(job, trainer),
         "command": command,
     }
-    return _complete(job, manifest, built, counts, provenance)
+    finished = complete(job.out, manifest, built, counts, provenance)
+    shutil.rmtree(job.checkpoints)
+    return finished
 
 
 def finish_baseline(job: Job, manifest: Manifest, student: SentenceTransformer, command: str) -> Manifest:
-    """Move a base, as it is, into the run directory."""
-    built = job.checkpoints / "model"
+    """Write a base, as it is, into the run directory."""
+    built = job.out.with_name(f"{job.out.name}.building")
     save_student(student, built)
     base = job.base.describe(job.recipe.base)
     provenance: dict[str, Any] = {"datasets": [], "validation": [], "base": base, "training": None, "command": command}
-    return _complete(job, manifest, built, _size(student), provenance)
+    return complete(job.out, manifest, built, _size(student), provenance)
 
 
 def _size(model: SentenceTransformer) -> dict[str, Any]:
@@ -112,18 +120,6 @@ def training_facts(job: Job, trainer: StudentTrainer) -> dict[str, Any]:
         "seed": job.recipe.seed,
         "threads": job.recipe.threads,
     }
-
-
-def _complete(
-    job: Job, manifest: Manifest, built: Path, counts: dict[str, Any], provenance: dict[str, Any]
-) -> Manifest:
-    paths = move_into_place(built, job.out)
-    files = tuple(describe_files(job.out, paths))
-    changes = {"files": files, "counts": counts, "provenance": provenance, "complete": True}
-    complete = manifest.model_copy(update=changes)
-    write_manifest(job.out, complete)
-    shutil.rmtree(job.checkpoints)
-    return complete
 
 
 def write_timing(job: Job, seconds: float, trained: Trained) -> None:

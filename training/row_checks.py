@@ -14,6 +14,7 @@ from datasets import Dataset, Features, Value
 from numpy.typing import NDArray
 
 from hub.errors import InputError
+from hub.recipe import Spans
 from hub.schema import EXAMPLE_SET, FORMS
 
 NO_ROWS = "generate more, or take another config"
@@ -116,6 +117,18 @@ def require_rows(spread: Spread, form: str, place: str, example_set: int | None,
     if spread.rows == 0:
         raise InputError(place, "has no rows", hint=NO_ROWS)
     spread.require_two_classes(form, place)
+
+
+def require_long_enough(spread: Spread, spans: Spans, place: str) -> None:
+    """Raise InputError when every document is certainly too short, for a token is at least one byte.
+
+    Whether they are long enough in tokens is known when the tokenizer has read them: ``training.span_rows`` counts
+    those it passes over, and raises InputError when none is left.
+    """
+    if spread.high < spans.min_document:
+        found = f"the longest of {spread.rows:,} documents has {int(spread.high):,} bytes, so fewer tokens than "
+        hint = "lower spans.min_document and spans.max_length, or take longer documents"
+        raise InputError(place, f"{found}spans.min_document {spans.min_document:,}", hint=hint)
 
 
 def tables(rows: Dataset, columns: list[str]) -> Iterator[pa.Table]:

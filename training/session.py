@@ -10,14 +10,14 @@ from torch import nn
 from transformers import PrinterCallback, TrainerCallback
 
 from hub.model_sections import Spans
-from training.batches import endless
 from training.data import TrainingSet
-from training.declutr import SpanCollator, span_rows
 from training.distributed import is_main, process_count
 from training.job import Job
 from training.losses import build_loss
 from training.progress import Progress
 from training.reporters import TENSORBOARD, tensorboard
+from training.span_rows import SpanCollator, span_rows
+from training.streams import endless
 from training.trainer import Checks, StudentTrainer
 
 

@@ -16,14 +16,11 @@ Three things the paper leaves open are decided here:
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from hub.errors import InputError
 from hub.model_sections import Spans
-
-Kind = Literal["adjacent", "overlapping", "subsumed"]
 
 
 @dataclass(frozen=True)
@@ -125,17 +122,3 @@ def _starts(strategy: str, anchor: Span, length: int) -> tuple[range, ...]:
         beyond_the_end = range(max(anchor.start, anchor.end - length + 1), anchor.end)
         return from_before, beyond_the_end
     return (range(anchor.start - length, anchor.end + 1),)
-
-
-def pair_kind(anchor: Span, positive: Span) -> Kind:
-    """How ``positive`` lies to ``anchor`` (Figure 1b); one that contains the anchor and more is overlapping.
-
-    Raises ValueError when there are tokens between them: the sampling never does that.
-    """
-    if anchor.start <= positive.start and positive.end <= anchor.end:
-        return "subsumed"
-    if positive.start < anchor.end and anchor.start < positive.end:
-        return "overlapping"
-    if positive.end == anchor.start or positive.start == anchor.end:
-        return "adjacent"
-    raise ValueError(f"{positive} lies apart from {anchor}")

@@ -4,13 +4,15 @@ Rows are checked as they come, the first of them before training starts. A strea
 files shuffled, and rows drawn from a buffer of some thousand (``BUFFER``), both by the run's seed and the epoch.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 from datasets import Dataset, IterableDataset
 
-from hub.errors import InputError
+from hub.errors import InputError, RunError
 from hub.recipe import Spans, TrainingData
-from training.documents import require_long_enough
 from training.origins import UNREADABLE, unreadable
 from training.row_checks import (
     COLUMNS,
@@ -22,6 +24,7 @@ from training.row_checks import (
     check_columns,
     example_sets,
     of_example_set,
+    require_long_enough,
     require_rows,
 )
 
@@ -81,3 +84,23 @@ def in_memory(rows: IterableDataset, place: str) -> Dataset:
     if not parts:
         raise InputError(place, "has no rows", hint=NO_ROWS)
     return Dataset(pa.concat_tables(parts))
+
+
+def endless(rows: IterableDataset, place: str) -> IterableDataset:
+    """``rows`` pass after pass, each in the order of its number, as one stream.
+
+    A step is then a place in one sequence, to which a killed run can return. Raises RunError when a pass is empty.
+    """
+    return IterableDataset.from_generator(_passes, features=rows.features, gen_kwargs={"rows": rows, "place": place})
+
+
+def _passes(rows: IterableDataset, place: str) -> Iterator[dict[str, Any]]:
+    number, empty = 0, False
+    while not empty:
+        rows.set_epoch(number)
+        empty = True
+        for row in rows:
+            empty = False
+            yield row
+        number += 1
+    raise RunError(place, "has no row to train on", hint="look at what its rows must hold, or take other data")

@@ -11,6 +11,7 @@ import torch
 import torch.distributed
 from datasets import IterableDataset
 from sentence_transformers import SentenceTransformerTrainer
+from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy
@@ -25,11 +26,20 @@ from training.schedules import slanted_triangular_schedule
 DIVERGED = "lower arguments.learning_rate, or give it a longer warm-up"
 
 
+class TextCollator(SentenceTransformerDataCollator):
+    """Upstream's, without its guess from their names that columns are out of order: the schema orders them."""
+
+    def maybe_warn_about_column_order(self, column_names: list[str]) -> None:
+        """Nothing: NLI's (premise, hypothesis) would be told to put the hypothesis first."""
+
+
 class StudentTrainer(SentenceTransformerTrainer):
     """Upstream's trainer, and what it lacks.
 
     ``losses``: dataset name → loss. ``slanted``: the learning rate's schedule, instead of the arguments'.
     """
+
+    data_collator_class = TextCollator
 
     def __init__(self, *, losses: Mapping[str, nn.Module], slanted: SlantedTriangular | None, **kwargs: Any):
         self.slanted = slanted

@@ -26,6 +26,7 @@ from training.row_checks import COLUMNS, check_columns
 from training.streams import in_memory
 
 SPEARMAN, ACCURACY = "Spearman's correlation", "share of triplets whose positive is nearer"
+OWN = {"repo_id", "revision", "path", "config", "example_set"}  # of a dataset, what its validation split is told by
 STSB_SCORE, STSB_FIRST, STSB_SECOND = 4, 5, 6  # columns of the STS Benchmark's files, from 0
 
 
@@ -44,7 +45,8 @@ class Pairs:
 class ValidationEvaluator(SequentialEvaluator):
     """The mean score of all validation sets, as ``sequential_score``; higher is better.
 
-    ``metric`` says what it is; ``inputs`` names what the run's fingerprint does not know from its datasets.
+    ``metric`` says what it is, ``sources`` where the data come from (for the manifest); ``inputs`` names what the run's
+    fingerprint does not know from its datasets.
     """
 
     def __init__(
@@ -52,12 +54,8 @@ class ValidationEvaluator(SequentialEvaluator):
     ):
         super().__init__(evaluators, main_score_function=lambda scores: sum(scores) / len(scores))
         self.metric = metric
+        self.sources = sources
         self.inputs = inputs
-        self._sources = sources
-
-    def describe(self) -> list[dict[str, Any]]:
-        """Where the validation data come from, for the manifest."""
-        return self._sources
 
 
 def validation_evaluator(
@@ -116,10 +114,8 @@ def _of_triplets(item: TrainingSet, batch_size: int) -> TripletEvaluator:
 
 def _own(item: TrainingSet) -> dict[str, Any]:
     assert item.validation is not None
-    origin = {"repo_id": item.spec.repo_id, "revision": item.spec.revision, "path": item.spec.path}
-    kept = {key: value for key, value in origin.items() if value is not None}
-    part = {} if item.spec.example_set is None else {"example_set": item.spec.example_set}
-    return {**kept, "config": item.spec.config, **part, "split": "validation", "rows": len(item.validation)}
+    described = item.spec.model_dump(include=OWN, exclude_none=True)
+    return {**described, "split": "validation", "rows": len(item.validation)}
 
 
 def _own_pairs(item: TrainingSet) -> Pairs:
@@ -143,9 +139,8 @@ def read_pairs(spec: ValidationData, place: str) -> Pairs:
     check_columns(read.features.arrow_schema, "sts", None, where)
     first, second, scores = (read[column][:] for column in COLUMNS["sts"])
     _require_usable(first, second, scores, where, 0)
-    described = {"repo_id": spec.repo_id, "revision": spec.revision, "commit": origin.commit, "config": spec.config}
-    kept = {key: value for key, value in described.items() if value is not None}
-    found = {**kept, "split": spec.split, "rows": len(scores), "license": origin.license}
+    described = spec.model_dump(exclude_none=True)
+    found = {**described, "commit": origin.commit, "rows": len(scores), "license": origin.license}
     return Pairs(place.replace(".", "-"), first, second, scores, found, origin.commit)
 
 

@@ -1,6 +1,5 @@
 """The student as its architecture alone: built from the base's config, its parameters without numbers."""
 
-import inspect
 from typing import Any, cast
 
 import torch
@@ -15,6 +14,7 @@ from hub.recipe import ModelRecipe
 from training.adapters import attach
 from training.bases import Base
 from training.declutr import MaskedLanguageHead
+from training.models import without_pooler
 
 
 class Weightless(nn.Module):
@@ -81,13 +81,10 @@ def _architecture(recipe: ModelRecipe, base: Base) -> tuple[Any, MaskedLanguageH
         config = AutoConfig.from_pretrained(base.folder, trust_remote_code=False)
         if any(item.form == "documents" for item in recipe.datasets):
             return _with_head(AutoModelForMaskedLM.from_config(config, **settings))
-        layers = AutoModel.from_config(config, **settings)
-        if "add_pooling_layer" in inspect.signature(type(layers)).parameters:
-            layers = AutoModel.from_config(config, add_pooling_layer=False, **settings)
+        return AutoModel.from_config(config, **without_pooler(config), **settings), None
     except (OSError, ValueError) as error:
         problem = f"its architecture cannot be built: {str(error).strip().splitlines()[0]}"
         raise InputError(f"base: {recipe.base.repo_id or recipe.base.path}", problem) from error
-    return layers, None
 
 
 def _with_head(whole: Any) -> tuple[Any, MaskedLanguageHead]:
