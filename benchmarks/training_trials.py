@@ -164,7 +164,7 @@ def make_student(job: Job, task: Task, device: str, tiny: Path) -> SentenceTrans
     pooling = Pooling(config.hidden_size, encoder.pooling)
     student = SentenceTransformer(modules=[small[0], pooling], similarity_fn_name="cosine", device=device)
     if job.recipe.lora is not None:
-        attach(student, job.recipe.lora, None, None, "lora")
+        attach(student, job.recipe.lora)
     return student
 
 

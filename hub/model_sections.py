@@ -83,13 +83,18 @@ class Spans(Strict):
     def _fits(self) -> "Spans":
         if self.min_length >= self.max_length:
             raise ValueError(f"min_length {self.min_length} is not below max_length {self.max_length}")
-        needed = (3 * self.anchors - 2) * self.max_length
-        if self.min_document < needed:
+        if self.min_document < self.needed_tokens:
             raise ValueError(
                 f"min_document {self.min_document}: {self.anchors} anchors of up to {self.max_length} tokens, with "
-                f"2 * max_length between them, need {needed} tokens"
+                f"2 * max_length between them, and their positives need {self.needed_tokens} tokens"
             )
         return self
+
+    @property
+    def needed_tokens(self) -> int:
+        """The shortest document in which the anchors, and a positive of the strategy with each, always fit."""
+        beside = {"adjacent": 2 * self.min_length, "overlapping": 1}.get(self.strategy, 0)
+        return max((3 * self.anchors - 2) * self.max_length, self.max_length + beside)
 
 
 class TrainingData(Strict):

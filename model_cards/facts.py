@@ -18,6 +18,11 @@ class Facts(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
 
+def origin_name(repo_id: str | None, path: str | None) -> str:
+    """What a card calls data or a base: the Hub id, else the path; of a place on one machine, only its last name."""
+    return repo_id or (Path(path).name if path and Path(path).is_absolute() else path or "")
+
+
 class Counts(Facts):
     """Texts of one shot count."""
 

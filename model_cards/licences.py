@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from hub.errors import InputError, nearest
 from hub.recipe import DatasetRecipe, ModelRecipe
+from model_cards.facts import origin_name
 
 TABLE = Path(__file__).parent / "licences.yaml"
 MIXED, MIXED_NON_COMMERCIAL = "mixed", "mixed-non-commercial"
@@ -169,7 +170,8 @@ def check_model(recipe: ModelRecipe, datasets: Iterable[tuple[str, str]]) -> Ver
     Raises InputError for an unknown licence, a combination without a permitted result, or a licence it may not have.
     """
     place = f"recipe {recipe.name}"
-    base = Part("Base", recipe.base.repo_id or recipe.base.path or "", known(f"{place}: base", recipe.base.license))
+    name = origin_name(recipe.base.repo_id, recipe.base.path)
+    base = Part("Base", name, known(f"{place}: base", recipe.base.license))
     data = [Part("Training data", name, known(f"{place}: dataset {name}", licence)) for name, licence in datasets]
     allowed = model_licences(base.licence, [part.licence for part in data], place)
     notes = [f"{part.what}: {note}." for part in (base, *data) for note in _terms(part.licence)]

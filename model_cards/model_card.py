@@ -14,7 +14,7 @@ from model_cards.checks import check_files
 from model_cards.citations import cited
 from model_cards.escape import Markdown, fenced
 from model_cards.eval_results import eval_result_files, model_index
-from model_cards.facts import ModelProvenance, Training, read_facts
+from model_cards.facts import ModelProvenance, Training, origin_name, read_facts
 from model_cards.front_matter import front_matter, model_data
 from model_cards.licences import Verdict, check_model, known
 from model_cards.model_tables import (
@@ -46,7 +46,7 @@ def model_files(directory: Path, manifest: Manifest, recipe: ModelRecipe, repo_i
     results, repeats = own_results(directory, manifest), own_repeats(directory, manifest)
     index = model_index(manifest.name, results) if results else []
     head = front_matter(model_data(recipe, provenance, index))
-    named = [(item.repo_id or item.path or "", item.license or "") for item in provenance.datasets]
+    named = [(origin_name(item.repo_id, item.path), item.license or "") for item in provenance.datasets]
     told = about(recipe, provenance, results, repo_id, check_model(recipe, named))
     files = {path: text.encode() for path, text in (eval_result_files(results) if results else {}).items()}
     training = provenance.training

@@ -5,7 +5,7 @@ from typing import Any
 from hub.model_sections import Lora
 from hub.recipe import ModelRecipe, Spans
 from model_cards.escape import Markdown, code, table
-from model_cards.facts import ModelProvenance, TrainedOn, Training
+from model_cards.facts import ModelProvenance, TrainedOn, Training, origin_name
 
 CURVE_POINTS = 10  # of the loss, shown in the card; the rest stay in manifest.json
 SCORE = "score"  # on validation, where the manifest does not name it
@@ -21,7 +21,7 @@ def dataset_table(items: tuple[TrainedOn, ...], recipe: ModelRecipe) -> Markdown
     """The datasets, each with the revision, the loss with its arguments, and the rows that were trained on."""
     rows: list[list[Any]] = []
     for item, spec in zip(items, recipe.datasets, strict=True):
-        name = item.repo_id or item.path or "a local run directory"
+        name = origin_name(item.repo_id, item.path) or "a local run directory"
         pin = f"{item.revision} ({item.commit[:12]})" if item.revision and item.commit else item.revision or "local"
         part = "" if item.example_set is None else f", example set {item.example_set}"
         given = ", ".join(f"{key}={value}" for key, value in spec.loss_arguments.items())
@@ -37,7 +37,7 @@ def _rows(item: TrainedOn) -> str:
 def base_table(recipe: ModelRecipe, provenance: ModelProvenance) -> Markdown:
     """The encoder that training started from."""
     base = recipe.base
-    rows: list[list[Any]] = [["encoder", code(base.repo_id or base.path or "")]]
+    rows: list[list[Any]] = [["encoder", code(origin_name(base.repo_id, base.path))]]
     if base.revision:
         rows.append(["revision", code(base.revision)])
     if base.file:
@@ -109,7 +109,7 @@ def training_table(recipe: ModelRecipe, training: Training) -> Markdown:
 
 def chosen_on(recipe: ModelRecipe) -> str:
     """The data that the checkpoint was chosen by."""
-    named = [f"{item.repo_id or item.path} ({item.split})" for item in recipe.validation]
+    named = [f"{origin_name(item.repo_id, item.path)} ({item.split})" for item in recipe.validation]
     return " and ".join(named) or "the training data's own validation splits"
 
 

@@ -127,7 +127,8 @@ def test_a_merged_model_needs_no_base_and_is_told_of_under_its_adapters_name(tmp
     recipe = load_recipe(directory / RECIPE, ModelRecipe)
     told = change_table(told_under(recipe), recipe.version, complete=True)
     assert told is not None and told in card
-    named_so = ModelRecipe.model_validate({**recipe.model_dump(), "lora": None})
+    whole = recipe.base.model_dump() | {"dtype": "float32"}
+    named_so = ModelRecipe.model_validate({**recipe.model_dump(), "base": whole, "lora": None})
     assert told_under(named_so) == "prompteol-auto-nli-0shot-merged"
 
 

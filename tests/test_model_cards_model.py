@@ -55,6 +55,19 @@ def test_only_hub_ids_are_named_as_such(tmp_path: Path) -> None:
     assert "| encoder | `assets/base` |" in card
 
 
+def test_a_card_holds_no_path_of_the_machine(tmp_path: Path) -> None:
+    directory = model_run(tmp_path / "run", base={"path": "/home/me/base", "license": "mit"})
+    manifest = read_manifest(directory)
+    assert manifest is not None
+    provenance = model_provenance()
+    local = {"repo_id": None, "path": "/home/me/data/tiny", "revision": None, "commit": None}
+    provenance["datasets"][0] |= local
+    write_manifest(directory, manifest.model_copy(update={"provenance": provenance}))
+    card = card_of(directory)
+    assert "/home/me" not in card
+    assert "| `tiny` | `local` |" in card and "| encoder | `base` |" in card
+
+
 def test_the_body_shows_manifest_and_results(tmp_path: Path) -> None:
     directory = model_run(tmp_path / "run", (score(), score("validation", 60.0, 1500)))
     gain = Gain(task="stsb/cosine", split="test", difference=30.123, low=28.0, high=32.0)

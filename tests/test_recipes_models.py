@@ -232,9 +232,9 @@ def test_declutrs_values(name: str, base: str) -> None:
     assert arguments["max_steps"] == 497_868 // 16
 
 
-def test_declutrs_sizes_differ_in_their_base() -> None:
+def test_declutrs_sizes_differ_in_their_base_and_the_memory_it_needs() -> None:
     keys = set(difference("declutr-small", "declutr-base"))
-    assert keys == {"base.repo_id", "base.revision", "base.license", "license"}
+    assert keys == {"base.repo_id", "base.revision", "base.license", "license", "arguments.activation_checkpointing"}
 
 
 def test_the_papers_rows_have_their_recipes() -> None:

@@ -11,11 +11,13 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from tiny_bases import make_llama, make_mlm
 from tiny_lm import make_lm
+from training_inputs import write_recipe
 
 from hub.errors import InputError
 from hub.recipe import Encoder, Lora
 from training.adapters import CONFIG, WEIGHTS, attach, check_base_branch, has_adapter
-from training.bases import find_base
+from training.bases import Base, find_base
+from training.job import prepare
 from training.models import build_student, save_release, save_student
 
 pytest_plugins = ["local_hub"]
@@ -135,24 +137,25 @@ def test_only_the_adapter_is_saved_and_no_path_of_this_machine(tmp_path):
 
 
 def test_the_saved_bytes_do_not_depend_on_the_process(tmp_path):
+    """Sets of names have another order in a process with another hash seed."""
     make_llama(tmp_path / "base")
     script = (
         "import sys, torch; from pathlib import Path; from hub.recipe import Encoder, Lora\n"
         "from training.bases import find_base\n"
         "from training.models import build_student, save_student\n"
         "e = Encoder(path=sys.argv[1], license='x'); torch.manual_seed(0)\n"
-        "save_student(build_student(e, find_base(e), Lora(r=2, alpha=2)), Path(sys.argv[2]))"
+        "save_student(build_student(e, find_base(e), Lora(r=4, alpha=8)), Path(sys.argv[2]))"
     )
-    for seed in "12":
-        command = [sys.executable, "-c", script, str(tmp_path / "base"), str(tmp_path / seed)]
-        subprocess.run(command, check=True, capture_output=True, env={"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"})
-    for path in (path for path in (tmp_path / "1").rglob("*") if path.is_file()):
-        assert path.read_bytes() == (tmp_path / "2" / path.relative_to(tmp_path / "1")).read_bytes(), path
+    command = [sys.executable, "-c", script, str(tmp_path / "base"), str(tmp_path / "other")]
+    subprocess.run(command, check=True, capture_output=True, env={"PYTHONHASHSEED": "1", "OMP_NUM_THREADS": "1"})
+    save_student(make_student(Encoder(path=str(tmp_path / "base"), license="x")), tmp_path / "here")
+    for path in (path for path in (tmp_path / "here").rglob("*") if path.is_file()):
+        assert path.read_bytes() == (tmp_path / "other" / path.relative_to(tmp_path / "here")).read_bytes(), path
 
 
 def test_saving_asks_no_hub(tmp_path, monkeypatch):
     student = make_student(make_encoder(make_llama(tmp_path / "base")), None)
-    attach(student, LORA, "acme/some-base", "v1", "lora")
+    attach(student, LORA, "acme/some-base", "v1")
     asked = []
     monkeypatch.setattr("socket.getaddrinfo", lambda *given, **options: asked.append(given) or [])
     save_student(student, tmp_path / "saved")
@@ -191,53 +194,62 @@ def test_the_merged_form_is_a_plain_model_with_the_adapters_embeddings(tmp_path,
     assert not (tmp_path / "merged" / CONFIG).exists()
 
 
-CLIENT = (
-    "import json, sys, sentence_transformers as s\n"
-    "print(json.dumps(s.SentenceTransformer(sys.argv[1]).encode(json.loads(sys.argv[2])).tolist()))"
-)
-MAKER = """
-import json, sys, torch
-from pathlib import Path
-from hub.recipe import Encoder, Lora
-from training.bases import find_base
-from training.models import build_student, save_student
-repo, revision, folder, prompt, sentences = sys.argv[1:]
-encoder = Encoder(repo_id=repo, revision=revision, license="x", pooling="lasttoken", prompt=prompt)
-student = build_student(encoder, find_base(encoder), Lora(r=4, alpha=8)).eval()
-torch.manual_seed(1)
-with torch.no_grad():
-    [p.normal_(0, 0.05) for name, p in student.named_parameters() if "lora_B" in name]
-save_student(student, Path(folder))
-print(json.dumps(student.encode(json.loads(sentences)).tolist()))
+CLIENT = """
+import json, sys, sentence_transformers as s
+sentences = json.loads(sys.argv[1])
+print(json.dumps([s.SentenceTransformer(name).encode(sentences).tolist() for name in sys.argv[2:]]))
 """
 
 
-def run_client(hub, script, *arguments):
-    command = [sys.executable, "-c", script, *arguments, json.dumps(SENTENCES)]
-    done = subprocess.run(command, env=hub.client_environment(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return np.array(json.loads(done.stdout.splitlines()[-1]))
-
-
 def test_a_clean_process_loads_the_adapter_with_its_base_from_the_hub(tmp_path, local_hub, hub_api, monkeypatch):
-    base, adapter = (hub_api.create_repo(f"acme/{name}").repo_id for name in ("eol-base", "eol-adapter"))
-    pinned = hub_api.upload_folder(repo_id=base, folder_path=make_llama(tmp_path / "base")).oid
-    trained = run_client(local_hub, MAKER, base, pinned, str(tmp_path / "saved"), EOL)
-    config = json.loads((tmp_path / "saved" / CONFIG).read_text())
-    assert (config["base_model_name_or_path"], config["revision"]) == (base, pinned)
-    hub_api.upload_folder(repo_id=adapter, folder_path=tmp_path / "saved")
-    assert distance(run_client(local_hub, CLIENT, adapter), trained) <= 1e-5
+    """One adapter on a base that stays, and the same one on a base whose branch main moves on."""
+    make_llama(tmp_path / "base")
+    trained, adapters, bases = None, [], []
+    for name in ("kept", "moved"):
+        base, adapter = (hub_api.create_repo(f"acme/eol-{name}-{what}").repo_id for what in ("base", "adapter"))
+        pinned = hub_api.upload_folder(repo_id=base, folder_path=tmp_path / "base").oid
+        encoder = Encoder(repo_id=base, revision=pinned, license="x", pooling="lasttoken", prompt=EOL)
+        torch.manual_seed(0)
+        student = train_a_little(build_student(encoder, Base(tmp_path / "base", pinned, ""), LORA)).eval()
+        trained = student.encode(SENTENCES)
+        save_student(student, tmp_path / name)
+        config = json.loads((tmp_path / name / CONFIG).read_text())
+        assert (config["base_model_name_or_path"], config["revision"]) == (base, pinned)
+        hub_api.upload_folder(repo_id=adapter, folder_path=tmp_path / name)
+        adapters.append(adapter)
+        bases.append(encoder)
 
     monkeypatch.setattr("training.adapters.HfApi", lambda: hub_api)
-    encoder = Encoder(repo_id=base, revision=pinned, license="x")
-    check_base_branch(encoder, "base")
-    hub_api.upload_file(repo_id=base, path_in_repo="README.md", path_or_fileobj=b"a note")
-    check_base_branch(encoder, "base")  # nothing that is loaded has changed
-    hub_api.upload_folder(repo_id=base, folder_path=make_llama(tmp_path / "other", seed=9))
+    kept, moved = bases
+    check_base_branch(kept, "base")
+    hub_api.upload_file(repo_id=kept.repo_id, path_in_repo="README.md", path_or_fileobj=b"a note")
+    check_base_branch(kept, "base")  # nothing that is loaded has changed
+    hub_api.upload_folder(repo_id=moved.repo_id, folder_path=make_llama(tmp_path / "other", seed=9))
     with pytest.raises(InputError, match=r"base.revision.*main has another model.safetensors"):
-        check_base_branch(encoder, "base")
+        check_base_branch(moved, "base")
+
+    command = [sys.executable, "-c", CLIENT, json.dumps(SENTENCES), *adapters]
+    done = subprocess.run(command, env=local_hub.client_environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    on_kept, on_moved = (np.array(vectors) for vectors in json.loads(done.stdout.splitlines()[-1]))
+    assert distance(on_kept, trained) <= 1e-5
     # what the check is for: sentence-transformers does not honour the config's revision
-    assert distance(run_client(local_hub, CLIENT, adapter), trained) > 1e-2
+    assert distance(on_moved, trained) > 1e-2
+
+
+def test_a_recipe_whose_base_has_moved_is_refused_before_it_is_trained(tmp_path, hub_api, monkeypatch):
+    repo = hub_api.create_repo("acme/moved-before-training").repo_id
+    folder = make_llama(tmp_path / "llama")
+    commit = hub_api.upload_folder(repo_id=repo, folder_path=folder).oid
+    base = {"repo_id": repo, "revision": commit, "license": "mit"}
+    recipe = write_recipe(tmp_path, base=base, lora={"r": "4", "alpha": "8"})
+    monkeypatch.setattr("training.adapters.HfApi", lambda: hub_api)
+    monkeypatch.setattr("training.job.find_base", lambda encoder: Base(folder, commit, "sha256"))
+    prepare(recipe, tmp_path / "out", None, [])
+    hub_api.upload_folder(repo_id=repo, folder_path=make_llama(tmp_path / "other", seed=9))
+    with pytest.raises(InputError, match=r"base.revision.*main has another model.safetensors"):
+        prepare(recipe, tmp_path / "out", None, [])
+    prepare(recipe, tmp_path / "out", None, ["lora.release=merged"])
 
 
 def test_a_half_base_published_in_another_precision_is_loaded_in_the_recipes(tmp_path):

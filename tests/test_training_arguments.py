@@ -63,7 +63,6 @@ def test_arguments_that_do_not_go_together(tmp_path):
     ("given", "message"),
     [
         ({"optim": "lomo"}, r"p.optim: lomo: .*lomo.optim"),
-        ({"optim_args": "beta1=x"}, r"p.optim: adamw_torch"),
         ({"lr_scheduler_type": "cosine_with_min_lr"}, r"p.lr_scheduler_type: cosine_with_min_lr: .*min_lr"),
         ({"lr_scheduler_type": "warmup_stable_decay"}, r"p.lr_scheduler_type: .*num_decay_steps"),
         ({"accelerator_config": "nonesuch.json"}, r"p: .*nonesuch.json"),
@@ -88,4 +87,4 @@ def test_the_checkpoint_is_chosen_by_validation_where_there_is_one(tmp_path):
     assert chosen.metric_for_best_model == "eval_sequential_score"
     last, _ = trainer_arguments(recipe(), {}, tmp_path, 1, False, "p")
     assert not last.load_best_model_at_end
-    assert reported(last)["lr_scheduler_type"] == "linear"
+    assert reported(last, recipe())["lr_scheduler_type"] == "linear"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import datasets
 import httpx2
+import pyarrow as pa
 import pytest
 from datasets import Dataset, Features, IterableDataset, Value
 from datasets.exceptions import DatasetGenerationError
@@ -20,6 +21,7 @@ from hub.errors import InputError, RunError
 from hub.recipe import TrainingData
 from hub.schema import EXAMPLE_SET, PAIR_CLASS, STS, TRIPLET, published_features
 from training.data import checked, load_all
+from training.streams import stream_errors
 
 pytest_plugins = ["local_hub"]
 
@@ -371,6 +373,18 @@ def test_a_bad_row_of_a_stream_is_named_when_it_is_read(tmp_path):
     directory = write_dataset(tmp_path / "early", {"train": rows})
     with pytest.raises(InputError, match=r"row 7 of column 'score' is empty"):
         load_all((spec(directory, streaming=True),), None)
+
+
+def test_what_ends_a_stream_in_the_middle(tmp_path):
+    """As ``datasets`` raises it when the Hub is gone, and for a file that is cut short."""
+    streamed = hub_spec().model_copy(update={"streaming": True})
+    with pytest.raises(RunError, match=r"o/d at .* stopped answering"), stream_errors(streamed):
+        raise ConnectionError("Server Disconnected")
+    message = r"datasets.0: o/d: cannot be read: Unexpected end of stream"
+    with pytest.raises(InputError, match=message), stream_errors(streamed):
+        raise pa.ArrowInvalid("Unexpected end of stream\nmore")
+    with pytest.raises(ConnectionError), stream_errors(hub_spec()):  # not a stream's
+        raise ConnectionError("of a reporter")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from transformers import (
 
 from hub.errors import InputError
 from hub.model_sections import Encoder, Lora
-from training.bases import find_base
+from training.bases import Base, find_base
 from training.declutr import DeclutrLoss, load_head, nt_xent
 from training.models import build_student
 from training.span_rows import SpanCollator, span_rows
@@ -183,6 +183,13 @@ def test_a_base_without_a_head_is_refused(tmp_path):
     make_llama(tmp_path / "llama")
     with pytest.raises(InputError, match=r"no masked language model can be loaded: .*LlamaConfig"):
         make_loss(tmp_path / "llama")
+
+
+def test_a_base_that_is_cut_short_is_an_input_error(tmp_path):
+    weights = make_mlm(tmp_path / "base") / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-500])
+    with pytest.raises(InputError, match=r"no masked language model can be loaded: .*incomplete"):
+        load_head(Base(tmp_path / "base", None, ""))
 
 
 def test_students_that_cannot_learn_so_are_refused(tmp_path):

@@ -1,9 +1,6 @@
 """Several processes: the recipe's batch cut evenly, the same weights as of one, one voice, and resuming a group."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,14 +8,14 @@ from safetensors.torch import load_file
 from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
 from tiny_bases import make_mlm
 from training_inputs import sts_rows, triplet_rows, write_dataset, write_recipe
-from training_processes import killed, trained
+from training_processes import killed, launched, trained
 
-from hub.errors import InputError
+from hub.errors import InputError, RunError
 from hub.run_dir import require_complete
 from hub.schema import PAIR_CLASS, TRIPLET
 from training.batches import SharedBatches, per_device_batch
+from training.distributed import one_voice
 
-ROOT = Path(__file__).parent.parent
 PLAIN = {"optim": "sgd", "learning_rate": "0.1", "report_to": "none", "logging_steps": "1"}  # Adam blows noise up
 
 
@@ -92,6 +89,17 @@ def test_two_processes_share_the_batches_of_a_stream(folder):
     assert furthest(one, two) < 1e-5 < furthest(one, folder / "by1.base")
 
 
+def test_both_processes_score_the_validation_data_and_the_chosen_weights(folder):
+    """In half precision, where a score depends on which texts a process reads together."""
+    path = write_dataset(folder / "held_out", {"train": sts_rows(64), "validation": sts_rows(61, seed=1)})
+    recipe = write_recipe(folder, datasets=[pairs(folder) | {"path": str(path)}], arguments=PLAIN | {"bf16": "true"})
+    assert trained([str(recipe), "--out", str(folder / "out")], 2, folder / "log") == [0, 0]
+    training = require_complete(folder / "out").provenance["training"]
+    assert training["validation_score"] == pytest.approx(
+        max(score for _, score in training["validation_curve"]), abs=1e-6
+    )
+
+
 def test_only_the_main_process_writes(folder):
     recipe = write_recipe(folder, arguments=PLAIN | {"report_to": "tensorboard"})
     assert trained([str(recipe), "--out", str(folder / "out")], 2, folder / "log") == [0, 0]
@@ -118,6 +126,14 @@ def test_an_error_ends_the_group_with_one_message(folder, setting, code, message
     assert codes[1] != 0
     assert told.count("error: ") == 1 and message in told
     assert "Traceback" not in told
+
+
+def test_the_end_of_another_process_is_told_in_one_line(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RunError, match="another process of this run has ended; its own message says why"), one_voice():
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:59062.")
+    with pytest.raises(RuntimeError, match="of another kind"), one_voice():
+        raise RuntimeError("of another kind")
 
 
 def test_the_run_directory_of_another_recipe_is_refused_for_all(folder):
@@ -176,10 +192,10 @@ def test_a_run_may_go_on_with_another_number_of_processes(folder):
 
 def test_torchrun_starts_a_group(folder):
     recipe = write_recipe(folder, arguments=PLAIN)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "training.run"]
-    command = [*launcher, str(recipe), "--dry-run"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.count("16 rows a step: 8 a device x 2 processes") == 1
+    code = launched([str(recipe), "--out", str(folder / "out")], 2, folder / "log")
+    assert code == 0, (folder / "log.err").read_text()
+    assert require_complete(folder / "out").provenance["training"]["processes"] == 2
+    assert (folder / "log.out").read_text().count("100 rows, 7 steps") == 1
 
 
 def test_shares_are_even_and_cover_the_batch():

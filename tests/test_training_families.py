@@ -30,7 +30,12 @@ RELEASED = {name: recipe for name, recipe in RECIPES.items() if not recipe.is_ba
 ADAPTERS = [name for name, recipe in RELEASED.items() if recipe.lora]
 STEPS = 4
 PROBES = ["a man plays the flute", 'two "old" dogs run.', "", "cat " * 300]
-TRAIN = "import sys; from pathlib import Path; from training.run import main\nfor n in sys.argv[1:]: main(Path(n))"
+TRAIN = """import json, sys
+from pathlib import Path
+from training import merge, run
+recipes, adapters = json.loads(sys.argv[1])
+for recipe in recipes: run.main(Path(recipe))
+for adapter in adapters: merge.main(Path("artifacts/models", adapter), None)"""
 LOAD = """import json, sys
 from sentence_transformers import SentenceTransformer
 probes = json.loads(sys.argv[1])
@@ -82,13 +87,9 @@ def released(local_hub, hub_api, tmp_path_factory) -> dict[str, Path]:
     (folder / "documents.txt").write_text("\n".join(" ".join((WORDS[i:] + WORDS[:i]) * 4) for i in range(len(WORDS))))
     recipes = [tiny(recipe, folder, bases) for recipe in RELEASED.values()]
     environment = local_hub.client_environment(folder / "home") | {"PYTHONPATH": str(Path.cwd())}
-    call = [sys.executable, "-c", TRAIN, *map(str, recipes)]
+    call = [sys.executable, "-c", TRAIN, json.dumps([[str(recipe) for recipe in recipes], ADAPTERS])]
     done = subprocess.run(call, env=environment, cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    for name in ADAPTERS:
-        call = [sys.executable, "-m", "training.merge", str(folder / "artifacts/models" / name)]
-        done = subprocess.run(call, env=environment, cwd=folder, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr[-3000:]
     made = {path.parent.name: path.parent for path in (folder / "artifacts/models").glob("*/manifest.json")}
     for name, directory in made.items():
         write(directory, render(directory, f"acme/{name}"))

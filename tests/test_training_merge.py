@@ -14,10 +14,12 @@ from tiny_bases import make_llama
 from training_inputs import sts_rows, triplet_rows, write_dataset, write_recipe
 
 from hub.errors import InputError
+from hub.publish import Options, publish
 from hub.recipe import DatasetRecipe, ModelRecipe
 from hub.recipe_file import fingerprint, load_recipe, resolved
 from hub.run_dir import changed_files, read_manifest
 from hub.schema import TRIPLET
+from model_cards.render import render, write
 from training.merge import main, merged_recipe
 
 pytest_plugins = ["local_hub"]
@@ -27,37 +29,35 @@ ENCODE = (
     f"sentences = {SENTENCES!r}\n"
     "print(json.dumps([s.SentenceTransformer(source).encode(sentences).tolist() for source in sys.argv[1:]]))"
 )
-KILLED = """
+MAKE = """
 import os, sys
 from pathlib import Path
-import training.merge as stage
-import training.publication as publication
-from hub.run_dir import read_manifest
+from training import merge, publication, run
 
-def run(out, step=None):
-    if os.fork() == 0:
-        if step:
-            home = publication if step in ("move_into_place", "write_manifest") else stage
-            made = getattr(home, step)
-            setattr(home, step, lambda *given: ((step == "write_manifest") or made(*given), os._exit(9)))
-        stage.main(Path(sys.argv[1]), out)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.wait()[1])
+def merged(adapter, out, step):
+    home = publication if step in ("move_into_place", "write_manifest") else merge
+    made = getattr(home, step)
+    setattr(home, step, lambda *given: ((step == "write_manifest") or made(*given), os._exit(9)))
+    merge.main(adapter, out)
 
-folder = Path(sys.argv[2])
-assert run(folder / "whole") == 0
+recipe, folder = map(Path, sys.argv[1:])
+run.main(recipe, out=folder / "eol")
+merge.main(folder / "eol", None)
 for step in ("save_student", "_copy_untrained", "move_into_place", "write_manifest"):
-    assert run(folder / step, step) == 9, step
-    assert not read_manifest(folder / step).complete
-    assert run(folder / step) == 0, step
+    out = folder / "killed" / step
+    if os.fork() == 0:
+        merged(folder / "eol", out, step)
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 9, step
+    assert '"complete": true' not in (out / "manifest.json").read_text(), step
+    merge.main(folder / "eol", out)
 """
 
 
-def call(hub, *words, code=0):
+def call(hub, *words):
     environment = hub.client_environment() | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stderr
-    return done.stderr if code else done.stdout
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def encode(hub, *sources):
@@ -67,7 +67,10 @@ def encode(hub, *sources):
 
 @pytest.fixture(scope="module")
 def adapter_run(tmp_path_factory, local_hub, hub_api):
-    """The run directory of an adapter on a base of the Hub, trained for a few steps on triplets, and its recipe."""
+    """The run directory of an adapter on a base of the Hub, trained for a few steps on triplets.
+
+    Beside it ``eol-merged`` and, in ``killed``, mergings that were killed at each of their steps and begun again.
+    """
     folder = tmp_path_factory.mktemp("adapter")
     base = hub_api.create_repo("acme/merge-base").repo_id
     commit = hub_api.upload_folder(repo_id=base, folder_path=make_llama(folder / "base")).oid
@@ -86,13 +89,12 @@ def adapter_run(tmp_path_factory, local_hub, hub_api):
         datasets=[{**data, "loss": "MultipleNegativesRankingLoss"}],
         arguments={"learning_rate": "1e-2", "max_steps": "4", "report_to": "none"},
     )
-    call(local_hub, "-m", "training.run", str(recipe), "--out", str(folder / "eol"))
+    call(local_hub, "-c", MAKE, str(recipe), str(folder))
     return folder / "eol"
 
 
 @pytest.fixture(scope="module")
-def merged_run(adapter_run, local_hub):
-    call(local_hub, "-m", "training.merge", str(adapter_run))
+def merged_run(adapter_run):
     return adapter_run.with_name("eol-merged")
 
 
@@ -115,24 +117,25 @@ def test_the_merged_run_is_whole_and_says_where_it_comes_from(adapter_run, merge
     assert manifest.counts["parameters"] == sum(p.numel() for p in SentenceTransformer(str(merged_run)).parameters())
 
 
-def test_the_merged_run_is_published_and_gives_the_adapters_embeddings(adapter_run, merged_run, local_hub, tmp_path):
+def test_the_merged_run_is_published_and_gives_the_adapters_embeddings(
+    adapter_run, merged_run, local_hub, hub_api, tmp_path
+):
     out = shutil.copytree(merged_run, tmp_path / "eol-merged")
-    call(local_hub, "-m", "model_cards.render", str(out), "--repo-id", "acme/eol-merged")
-    call(local_hub, "-m", "release.publish", str(out), "--org", "acme", "--yes")
+    write(out, render(out, "acme/eol-merged"))
+    publish(hub_api, out, "acme", True, Options())
     sources = ("acme/eol-merged", str(adapter_run), str(adapter_run.with_name("eol.base")))
     merged, adapter, untrained = encode(local_hub, *sources)
     assert np.abs(merged - adapter).max() <= 1e-5
     assert np.abs(merged - untrained).max() > 1e-3
 
 
-def test_killed_at_any_step_it_ends_the_same(adapter_run, local_hub, tmp_path):
-    call(local_hub, "-c", KILLED, str(adapter_run), str(tmp_path))
-    runs = sorted(path for path in tmp_path.iterdir() if path.is_dir() and not path.name.endswith(".base"))
-    steps = ["_copy_untrained", "move_into_place", "save_student", "whole", "write_manifest"]
-    assert [path.name for path in runs] == steps
-    for path in runs:
-        assert contents(path) == contents(tmp_path / "whole"), path
-        assert contents(path.with_name(f"{path.name}.base")) == contents(adapter_run.with_name("eol.base"))
+def test_killed_at_any_step_it_ends_the_same(adapter_run, merged_run):
+    runs = {path.name: path for path in adapter_run.with_name("killed").iterdir() if path.is_dir()}
+    steps = {"save_student", "_copy_untrained", "move_into_place", "write_manifest"}
+    assert set(runs) == steps | {f"{step}.base" for step in steps}
+    for step in steps:
+        assert contents(runs[step]) == contents(merged_run), step
+        assert contents(runs[f"{step}.base"]) == contents(adapter_run.with_name("eol.base")), step
 
 
 def test_what_cannot_be_merged_is_refused_and_nothing_is_overwritten(adapter_run, merged_run, tmp_path):

@@ -193,6 +193,22 @@ def test_what_is_no_finished_encoder_is_an_input_error(tmp_path):
         build_student(encoder, find_base(encoder))
 
 
+def test_a_base_that_is_cut_short_is_an_input_error(tmp_path):
+    weights = make_lm(tmp_path / "lm") / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-500])
+    encoder = make_encoder(tmp_path / "lm")
+    with pytest.raises(InputError, match=r"base: .*lm: cannot be loaded: .*incomplete"):
+        build_student(encoder, find_base(encoder))
+
+
+def test_layers_that_a_base_lacks_are_not_made_at_random(tmp_path):
+    config = make_lm(tmp_path / "lm") / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"num_hidden_layers": 3}))
+    encoder = make_encoder(tmp_path / "lm")
+    with pytest.raises(InputError, match=r"base: .*lm: its weights lack layers.2.input_layernorm.weight"):
+        build_student(encoder, find_base(encoder))
+
+
 @pytest.mark.parametrize("modules", ["transformer", "sentence-transformer"])
 def test_code_that_a_base_brings_is_not_run(tmp_path, modules):
     folder = make_lm(tmp_path / "lm")

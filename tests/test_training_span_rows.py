@@ -73,6 +73,11 @@ def test_documents_that_are_all_short_are_one_clear_error(tokenizer):
         span_rows(texts.to_iterable_dataset(), tokenizer, SPANS, 1, 32, "d.0")
 
 
+def test_spans_longer_than_the_encoder_reads_are_refused(tokenizer):
+    with pytest.raises(InputError, match=r"d.0.spans.max_length: 16 is more than the 15 tokens that the encoder reads"):
+        span_rows(Dataset.from_list(documents(1)), tokenizer, SPANS, 1, 15, "d.0")
+
+
 def test_names_of_special_tokens_in_a_document_are_plain_text(tokenizer):
     text = {"text": "word <pad> </s> <mask> " * 60}
     rows = span_rows(Dataset.from_list([text]), tokenizer, SPANS, 1, 32).rows

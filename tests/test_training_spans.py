@@ -8,15 +8,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 from scipy import stats
 
-from hub.errors import InputError
 from hub.model_sections import Spans
 from training.spans import (
     Span,
-    check_spans,
     document_generator,
-    needed_tokens,
     sample_anchors,
     sample_positive,
     sample_spans,
@@ -255,9 +253,9 @@ def test_the_shortest_document_has_room_for_extreme_lengths(strategy, betas):
         spans = Spans(anchors=count, min_document=9999, strategy=strategy, anchor_beta=betas, positive_beta=betas)
         generator = np.random.default_rng(11)
         for _ in range(200):
-            anchors, positives = sample_spans(generator, needed_tokens(spans), spans)
+            anchors, positives = sample_spans(generator, spans.needed_tokens, spans)
             assert len(anchors) == count and len(positives) == 2 * count
-            assert all(0 <= s.start < s.end <= needed_tokens(spans) for s in anchors + positives)
+            assert all(0 <= s.start < s.end <= spans.needed_tokens for s in anchors + positives)
 
 
 def test_a_documents_spans_depend_on_seed_pass_and_tokens_alone():
@@ -272,11 +270,8 @@ def test_a_documents_spans_depend_on_seed_pass_and_tokens_alone():
     assert all(first != other for other in others)
 
 
-def test_spans_that_do_not_fit_are_refused():
-    check_spans(PAPER, 512, "p")
-    with pytest.raises(InputError, match=r"p.max_length: 512 is more than the 64 tokens that the encoder reads"):
-        check_spans(PAPER, 64, "p")
-    with pytest.raises(InputError, match=r"p.min_document: 1600 is too short for 2 anchors.*allowed: >= 2048"):
-        check_spans(Spans(min_document=1600), 512, "p")
-    with pytest.raises(InputError, match=r"allowed: >= 576"):
-        check_spans(Spans(anchors=1, min_document=520, strategy="adjacent"), 512, "p")
+def test_documents_too_short_for_the_spans_are_refused():
+    with pytest.raises(ValidationError, match=r"min_document 1600: 2 anchors of up to 512 tokens.* need 2048 tokens"):
+        Spans(min_document=1600)
+    with pytest.raises(ValidationError, match=r"need 576 tokens"):
+        Spans(anchors=1, min_document=520, strategy="adjacent")

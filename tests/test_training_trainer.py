@@ -170,6 +170,7 @@ def test_documents_in_memory_have_the_parts_of_the_loss_in_the_manifest(tmp_path
     for (step, loss), *values in zip(training["loss_curve"], *parts.values(), strict=True):
         assert {at for at, _ in values} == {step}
         assert sum(value for _, value in values) == pytest.approx(loss, abs=1e-3)
+    assert not {"lr_scheduler_type", "warmup_steps"} & set(training["arguments"])  # the triangle took their place
     assert manifest.counts["training_rows"] == 12
     assert not [file for file in manifest.files if "loss" in file.path]
 
@@ -263,6 +264,11 @@ def test_a_streamed_set_of_pairs_is_read_again_and_again(tmp_path):
         (["slanted_triangular={}", "arguments.warmup_steps=5"], "warmup_steps: is set by slanted_triangular"),
         (["arguments.gradient_accumulation_steps=3"], "16 does not divide by 1 process x 3 accumulated steps"),
         (["datasets.0.loss=CoSENTLoss", "arguments.gradient_accumulation_steps=2"], "accumulated steps do not share"),
+        (["datasets.0.loss=CoSENTLoss", "batch_size=1"], "batch_size: is 1, and CoSENTLoss compares pairs of a batch"),
+        (
+            ["datasets.0.form=documents", "datasets.0.loss=DeclutrLoss", "base.modules=static"],
+            "base.modules: is static, and documents train layers",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_loaded(tmp_path, settings, message):
@@ -276,6 +282,24 @@ def test_in_batch_negatives_are_not_accumulated_and_the_way_is_named(tmp_path):
     settings = ["datasets.0.loss=MultipleNegativesRankingLoss", "arguments.gradient_accumulation_steps=2"]
     with pytest.raises(InputError, match="use CachedMultipleNegativesRankingLoss"):
         prepare(recipe, tmp_path / "out", None, [*settings, "datasets.0.loss_arguments={}"])
+
+
+@pytest.mark.parametrize("documents", [False, True])
+def test_a_batch_that_is_never_whole_and_is_dropped_is_refused(tmp_path, documents):
+    recipe = declutr(tmp_path, streaming="false") if documents else write_recipe(tmp_path, arguments=QUIET)
+    settings = ["arguments.dataloader_drop_last=true", "batch_size=100"]
+    with pytest.raises(InputError, match="dataloader_drop_last: drops all rows"):
+        main(recipe, out=tmp_path / "out", settings=settings)
+
+
+def test_the_columns_of_pairs_with_labels_are_in_order(tmp_path, caplog):
+    """Upstream would have the hypothesis first."""
+    rows = [{"premise": row["sentence1"], "hypothesis": row["sentence2"], "label": 0} for row in sts_rows(20)]
+    rows = [{**row, "label": number % 3} for number, row in enumerate(rows)]
+    path = write_dataset(tmp_path / "nli", {"train": rows}, "pair-class", PAIR_CLASS)
+    labelled = {"path": str(path), "config": "pair-class", "form": "pair-class", "loss": "SoftmaxLoss"}
+    main(write_recipe(tmp_path, datasets=[labelled], arguments=QUIET), out=tmp_path / "out")
+    assert "usually expected at index" not in caplog.text
 
 
 def test_checkpoints_of_another_recipe_are_not_gone_on_from(tmp_path):

@@ -56,6 +56,11 @@ def test_a_text_of_unknown_words_alone_is_the_zero_vector_and_its_cosine_is_0(tm
     assert similarities.tolist() == [[0, 0]]
 
 
+def test_a_mark_of_byte_order_is_no_part_of_the_first_word(tmp_path):
+    words, _ = read_vectors(write(tmp_path / "glove.txt", b"\xef\xbb\xbfthe 1 2\ndog 3 4\n"))
+    assert words == ["the", "dog"]
+
+
 def test_capitals_count_where_the_file_has_them(tmp_path):
     student = make_student(write(tmp_path / "cased.txt", "the 1 0\nParis 0 1\n"))
     assert np.allclose(student.encode(["the Paris", "The paris"]), [[0.5, 0.5], [0, 0]])
@@ -80,6 +85,7 @@ def test_a_word_may_hold_spaces_and_other_separators(tmp_path):
         ("the 1 2\ndog 3 4 5\n", r":2: has 3 numbers; allowed: a word and 2 numbers"),
         ("the 1 2\n\ncat 3 4\n", r":2: has 0 numbers"),
         ("2 2\nthe 1 2\ndog 3 nan\n", r":3: a number is not finite"),
+        ("the 1 2\ndog 3 1e39\n", r":2: a number is not finite"),
         ("the\n", r":1: has no numbers"),
         ("", r"glove.txt: holds no word vectors"),
         ("2 2\n", r"glove.txt: holds no word vectors"),

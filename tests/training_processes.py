@@ -9,6 +9,8 @@ from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
 from hub import cli
 from training import run
 
@@ -45,6 +47,15 @@ def trained(arguments: list[str], processes: int, log: Path) -> list[int | None]
     return [process.exitcode for process in group]
 
 
+def launched(arguments: list[str], processes: int, log: Path) -> int | None:
+    """Run a group as ``torchrun`` starts it, by its launcher; returns the launcher's exit code."""
+    process = _CONTEXT.Process(target=_launch, args=(arguments, processes, log))
+    process.start()
+    process.join(_SECONDS)
+    process.kill()
+    return process.exitcode
+
+
 def killed(arguments: list[str], processes: int, log: Path, reached: Callable[[], bool]) -> None:
     """Start a group and kill -9 all of it as soon as it has ``reached`` its mark; fails if it ends before."""
     group, deadline = started(arguments, processes, log), time.monotonic() + _SECONDS
@@ -62,6 +73,20 @@ def _command(arguments: list[str], rank: int, processes: int, port: int, log: Pa
     if processes > 1:
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
         os.environ |= {"LOCAL_WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    _write_to(log)
+    cli.run(lambda: run.app(arguments))
+
+
+def _launch(arguments: list[str], processes: int, log: Path) -> None:
+    _write_to(log)
+    config = LaunchConfig(1, 1, processes, rdzv_backend="c10d", rdzv_endpoint="localhost:0", start_method="fork")
+    elastic_launch(config, _worker)(arguments)
+
+
+def _worker(arguments: list[str]) -> None:
+    run.app(arguments, standalone_mode=False)
+
+
+def _write_to(log: Path) -> None:
     for stream, ending in ((1, ".out"), (2, ".err")):
         os.dup2(os.open(log.with_suffix(ending), os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
-    cli.run(lambda: run.app(arguments))

@@ -27,14 +27,14 @@ NAME = "default"  # peft's name for the only adapter
 READ_FILES = (".safetensors", ".json", ".model", "merges.txt", "vocab.txt")  # of a base, what loading depends on
 
 
-def attach(student: SentenceTransformer, lora: Lora, repo_id: str | None, revision: str | None, place: str) -> None:
+def attach(student: SentenceTransformer, lora: Lora, repo_id: str | None = None, revision: str | None = None) -> None:
     """Freeze the student and put a new adapter, the identity, on its linear layers (all, or those that are named).
 
     ``repo_id`` and ``revision`` name the base in what is saved (None: a local base, which only a merged release has).
-    Raises InputError naming ``place`` for layers that the base does not have.
+    Raises InputError for layers that the base does not have.
     """
     model: Any = student.transformers_model
-    _check_targets(model, lora, place)
+    _check_targets(model, lora)
     model.base_dtype = model.config.dtype  # before saving or quantization change what the config says
     if getattr(model, "is_quantized", False):
         _check_device(model)
@@ -102,7 +102,7 @@ def _check_device(model: Any) -> None:
         raise InputError("base.quantization", "bitsandbytes does not train on a CPU", hint=hint)
 
 
-def _check_targets(model: nn.Module, lora: Lora, place: str) -> None:
+def _check_targets(model: nn.Module, lora: Lora) -> None:
     """peft passes over a name that fits no layer as long as another one fits."""
     linear = [name for name, module in model.named_modules() if isinstance(module, (nn.Linear, Conv1D))]
     leaves = sorted({name.rsplit(".", 1)[-1] for name in linear})
@@ -110,4 +110,4 @@ def _check_targets(model: nn.Module, lora: Lora, place: str) -> None:
         if not any(name == target or name.endswith(f".{target}") for name in linear):
             guess = nearest(target, leaves)
             hint = f"did you mean {guess!r}?" if guess else None
-            raise InputError(f"{place}.target_modules", f"no linear layer {target!r}", allowed=leaves, hint=hint)
+            raise InputError("lora.target_modules", f"no linear layer {target!r}", allowed=leaves, hint=hint)

@@ -57,9 +57,7 @@ DECIDED = {
     **dict.fromkeys(FIXED, "this stage"),
 }
 UNSUPPORTED = {  # upstream's, and why not here
-    **dict.fromkeys(
-        ("fsdp", "fsdp_config", "deepspeed", "parallelism_config"), "every process holds the whole student"
-    ),
+    **dict.fromkeys(("fsdp", "fsdp_config", "deepspeed", "parallelism_config"), "each process holds the whole student"),
     **dict.fromkeys(("save_only_model", "ignore_data_skip"), "a killed run could not go on to the same state"),
     **dict.fromkeys(
         ("neftune_noise_alpha", "label_smoothing_factor", "use_liger_kernel", "liger_kernel_config"),
@@ -70,8 +68,8 @@ UNSUPPORTED = {  # upstream's, and why not here
 }
 REPORTED = (
     *("num_train_epochs", "max_steps", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type"),
-    *("warmup_steps", "weight_decay", "max_grad_norm", "optim", "bf16", "fp16", "activation_checkpointing"),
-    *("eval_strategy", "eval_steps", "batch_sampler", "multi_dataset_batch_sampler"),
+    *("warmup_steps", "weight_decay", "max_grad_norm", "optim", "adam_epsilon", "bf16", "fp16"),
+    *("activation_checkpointing", "eval_strategy", "eval_steps", "batch_sampler", "multi_dataset_batch_sampler"),
 )
 
 
@@ -204,7 +202,8 @@ def _check_optimizer(arguments: SentenceTransformerTrainingArguments, place: str
         raise InputError(f"{place}.lr_scheduler_type", f"{schedule}: {error}", hint=hint) from error
 
 
-def reported(arguments: SentenceTransformerTrainingArguments) -> dict[str, Any]:
+def reported(arguments: SentenceTransformerTrainingArguments, recipe: ModelRecipe) -> dict[str, Any]:
     """The arguments that decide what was learned, as plain values for the manifest."""
-    values = {name: getattr(arguments, name) for name in REPORTED}
+    unused = ("lr_scheduler_type", "warmup_steps") if recipe.slanted_triangular else ()
+    values = {name: getattr(arguments, name) for name in REPORTED if name not in unused}
     return {name: getattr(value, "value", value) for name, value in values.items()}

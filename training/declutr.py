@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 import torch.distributed
+from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.util.distributed import all_gather_with_grad, get_world_size
 from torch import Tensor, nn
@@ -78,7 +79,7 @@ def load_head(base: Base) -> MaskedLanguageHead:
             trust_remote_code=False,
             output_loading_info=True,
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         problem = f"no masked language model can be loaded: {str(error).splitlines()[0]}"
         raise InputError(place, problem, allowed=allowed) from error
     missing = [name for name in loading["missing_keys"] if not name.startswith(f"{model.base_model_prefix}.")]

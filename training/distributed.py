@@ -13,8 +13,11 @@ from typing import TypeVar
 import torch.distributed
 from accelerate.utils import broadcast_object_list, wait_for_everyone
 
+from hub.errors import RunError
+
 Result = TypeVar("Result")
 GRACE = 5.0  # seconds
+LOST = ("Connection closed by peer", "Connection reset by peer")  # gloo's words
 
 
 def process_count() -> int:
@@ -55,9 +58,12 @@ def one_voice() -> Iterator[None]:
     """
     try:
         yield
-    except BaseException:
+    except BaseException as error:
         if not is_main():
             time.sleep(GRACE)
+        if isinstance(error, RuntimeError) and process_count() > 1 and any(words in str(error) for words in LOST):
+            problem = "another process of this run has ended"
+            raise RunError("training", problem, hint="its own message says why; run the same command again") from error
         raise
 
 

@@ -18,6 +18,7 @@ from training.batches import per_device_batch
 from training.data import TrainingSet, load_all
 from training.distributed import process_count
 from training.losses import check_arguments, check_loss
+from training.row_checks import DOCUMENTS
 from training.validation import ValidationEvaluator, validation_evaluator
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "datasets", "accelerate")
@@ -103,6 +104,12 @@ def check_batch(recipe: ModelRecipe, accumulated: int, place: str) -> None:
     for index, spec in enumerate(recipe.datasets):
         kind = check_loss(spec.loss, spec.form, f"{place}:datasets.{index}")
         check_arguments(spec, f"{place}:datasets.{index}")
+        if spec.form == DOCUMENTS and recipe.base.modules != "transformer":
+            found = f"is {recipe.base.modules}, and documents train layers that read tokens in their places"
+            raise InputError(f"{place}:base.modules", found, allowed="transformer")
+        if kind.in_batch and spec.form == "sts" and recipe.batch_size == 1:
+            found = f"is 1, and {spec.loss} compares pairs of a batch with one another: it would learn nothing"
+            raise InputError(f"{place}:batch_size", found, allowed="at least 2")
         if kind.in_batch and accumulated > 1:
             raise InputError(
                 f"{place}:arguments.gradient_accumulation_steps",

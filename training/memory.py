@@ -10,9 +10,9 @@ of MiB), the allocator's waste, kernels' workspaces, data loading, and the loss'
 import inspect
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-import yaml
 from sentence_transformers import SentenceTransformerTrainingArguments
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -24,6 +24,7 @@ from hub.recipe import ModelRecipe
 from training.bases import Base
 from training.live_bytes import LiveBytes
 from training.losses import LOSSES, check_arguments
+from training.models import quantization_settings
 from training.weightless import Weightless, WeightlessStatic, build_weightless
 
 TEXTS = {"sts": 2, "pair-class": 2, "triplet": 3}  # per row
@@ -105,7 +106,7 @@ def _measured(recipe: ModelRecipe, base: Base, item: Pass, arguments: SentenceTr
         _fill_with_fakes(student)
         trained = [parameter for parameter in student.parameters() if parameter.requires_grad]
         gradients = sum(map(_bytes, trained))
-        weights, unpacking = _weights(student, recipe.base.quantization)
+        weights, unpacking = _weights(student, quantization_settings(recipe.base))
         activations, passing = _backward(student, item, arguments)
         states, stepping = _step(trained, arguments)
     buckets = gradients if arguments.world_size > 1 else 0
@@ -135,14 +136,13 @@ def _bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _weights(student: nn.Module, quantization: dict[str, str] | None) -> tuple[int, int]:
+def _weights(student: nn.Module, quantization: dict[str, Any]) -> tuple[int, int]:
     """Bytes of all parameters and buffers; bytes of the largest layer when it is unpacked from its rounded form."""
     whole = sum(map(_bytes, [*student.parameters(), *student.buffers()]))
-    settings = {key: yaml.safe_load(value) for key, value in (quantization or {}).items()}
-    share = next((size for key, size in ROUNDED.items() if settings.get(key)), None)
+    share = next((size for key, size in ROUNDED.items() if quantization.get(key)), None)
     if share is None:
         return whole, 0
-    if share < 1 and settings.get("bnb_4bit_use_double_quant"):
+    if share < 1 and quantization.get("bnb_4bit_use_double_quant"):
         share = DOUBLE_ROUNDED
     layers = [module.weight for module in student.modules() if isinstance(module, nn.Linear)]
     rounded = [weight for weight in layers if not weight.requires_grad]  # the adapter's layers are trained

@@ -12,7 +12,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
-import transformers
 import typer
 
 from hub.cli import new_app, run, say
@@ -24,6 +23,7 @@ from training.adapters import WEIGHTS
 from training.bases import Base, find_base
 from training.models import merged_student, save_student
 from training.publication import complete, disk_errors
+from training.run import quiet_libraries
 
 SUFFIX = "-merged"
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "peft")
@@ -119,8 +119,7 @@ def main(
 
       python -m training.merge artifacts/models/prompteol-auto-nli-0shot
     """
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    quiet_libraries()
     trained, adapter = read_run(directory)
     recipe = merged_recipe(trained)
     out = (out or directory.with_name(directory.name + SUFFIX)).resolve()

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import yaml
+from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding, Transformer
 from transformers import MODEL_MAPPING, AutoConfig, PreTrainedTokenizerFast
@@ -47,7 +48,7 @@ def build_student(encoder: Encoder, base: Base, lora: Lora | None = None) -> Sen
     pooling = Pooling(transformer.get_embedding_dimension(), encoder.pooling)
     student = SentenceTransformer(modules=[transformer, pooling], similarity_fn_name="cosine")
     if lora is not None:
-        adapters.attach(student, lora, encoder.repo_id, base.commit, "lora")
+        adapters.attach(student, lora, encoder.repo_id, base.commit)
     return student
 
 
@@ -64,21 +65,40 @@ def _load(encoder: Encoder, base: Base, place: str) -> Transformer:
             modality_config=PROMPTED if encoder.prompt else PLAIN,
             module_output_name="token_embeddings",
         )
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
         hint = "install what the quantization needs, e.g. bitsandbytes" if isinstance(error, ImportError) else None
         raise InputError(place, f"cannot be loaded: {str(error).strip().splitlines()[0]}", hint=hint) from error
+    _require_weights(transformer.model, base.folder, place)
     _check_length(encoder, transformer, place)
     _set_padding(transformer, place)
     return transformer
+
+
+def _require_weights(model: Any, folder: Path, place: str) -> None:
+    """Raise InputError for weights that the base lacks: transformers makes them at random, and only warns.
+
+    The names are compared once more, on the meta device: no weight is read.
+    """
+    if getattr(model, "is_quantized", False):
+        return
+    settings = {"device_map": "meta", "use_safetensors": True, "output_loading_info": True, **NO_CODE}
+    _, found = type(model).from_pretrained(folder, **settings, **without_pooler(model.config))
+    if found["missing_keys"]:
+        problem = f"its weights lack {min(found['missing_keys'])}, which config.json asks for"
+        raise InputError(place, problem, allowed="a base with all of its weights")
 
 
 def _model_arguments(encoder: Encoder, config: Any) -> dict[str, Any]:
     arguments: dict[str, Any] = {"dtype": encoder.dtype, "use_safetensors": True}
     arguments |= without_pooler(config)
     if encoder.quantization is not None:
-        settings = {key: yaml.safe_load(value) for key, value in encoder.quantization.items()}
-        arguments["quantization_config"] = AutoQuantizationConfig.from_dict(settings)
+        arguments["quantization_config"] = AutoQuantizationConfig.from_dict(quantization_settings(encoder))
     return arguments
+
+
+def quantization_settings(encoder: Encoder) -> dict[str, Any]:
+    """The recipe's quantization as transformers takes it: numbers and truth values for their texts."""
+    return {key: yaml.safe_load(value) for key, value in (encoder.quantization or {}).items()}
 
 
 def without_pooler(config: Any) -> dict[str, Any]:
@@ -106,7 +126,7 @@ def _finished(encoder: Encoder, base: Base, place: str) -> SentenceTransformer:
     """A finished encoder with its own modules; nothing is fetched, and no code of its repository runs."""
     try:
         student = SentenceTransformer(str(base.folder), local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, ImportError, KeyError) as error:
+    except (OSError, ValueError, ImportError, KeyError, SafetensorError) as error:
         raise InputError(place, f"cannot be loaded: {str(error).strip().splitlines()[0]}") from error
     if isinstance(student[0], Transformer):
         _check_length(encoder, student[0], place)
@@ -167,7 +187,7 @@ def save_student(model: SentenceTransformer, folder: Path) -> None:
     model.save_pretrained(str(temporary), create_model_card=False, safe_serialization=True)
     if isinstance(model[0], Transformer):
         _write_loading_arguments(model, temporary / MODULE_CONFIG)
-        check_saved_ids(model, temporary)
+        check_saved_ids(model[0], temporary)
     shutil.rmtree(folder, ignore_errors=True)
     temporary.rename(folder)
 

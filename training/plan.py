@@ -26,10 +26,9 @@ def planned_steps(job: Job) -> int:
 
 
 def _steps(job: Job) -> str:
-    documents = job.arguments.max_steps <= 0 and any(item.spec.form == "documents" for item in job.sets)
-    return (
-        f"{'at most ' if documents else ''}{planned_steps(job):,}"  # short documents are passed over when they are read
-    )
+    documents = any(item.spec.form == "documents" for item in job.sets)  # of which short ones are passed over
+    at_most = "at most " if documents and job.arguments.max_steps <= 0 else ""
+    return f"{at_most}{planned_steps(job):,}"
 
 
 def _batches(rows: int, job: Job) -> int:
@@ -101,19 +100,16 @@ def _batch(job: Job) -> str:
 def _choice(job: Job) -> str:
     if job.evaluator is None:
         return "the last one: there are no validation data"
-    every = job.arguments.eval_steps
-    cadence = (
-        f"every {every:g} steps and at the last"
-        if job.arguments.eval_strategy == "steps" and every
-        else "after every epoch"
-    )
+    cadence = "after every epoch"
+    if job.arguments.eval_strategy == "steps":
+        cadence = f"every {job.arguments.eval_steps:g} steps and at the last"
     return f"the best by {job.evaluator.metric} on {len(job.evaluator.evaluators)} set(s), evaluated {cadence}"
 
 
 def _memory(job: Job) -> list[str]:
     found = memory_estimate(job.recipe, job.base, job.arguments.per_device_train_batch_size, job.arguments)
-    parts = {"weights": found.weights, "gradients": found.gradients, "optimizer": found.optimizer}
-    listed = ", ".join(f"{name} {size(count)}" for name, count in (parts | {"activations": found.activations}).items())
+    parts = ("weights", "gradients", "optimizer", "activations")
+    listed = ", ".join(f"{name} {size(getattr(found, name))}" for name in parts)
     share = found.trainable / found.parameters
     return [
         f"parameters {found.parameters:,}, of which {found.trainable:,} are trained ({share:.1%})",

@@ -11,7 +11,6 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Transformer
 from transformers import AutoTokenizer
 
@@ -72,18 +71,14 @@ def input_ids(transformer: Any, sentences: list[str], truncation: bool = True) -
     return [[token for token, seen in zip(*row, strict=True) if seen] for row in rows]
 
 
-def check_saved_ids(student: SentenceTransformer, folder: Path) -> None:
-    """Raise RunError unless the tokenizer in ``folder`` gives a sentence the ids that it has in ``student``."""
-    transformer = student[0]
-    if not isinstance(transformer, Transformer):
-        return
+def check_saved_ids(transformer: Transformer, folder: Path) -> None:
+    """Raise RunError unless the tokenizer in ``folder`` gives a sentence the ids that it has in ``transformer``."""
     reloaded = copy.copy(transformer)
     reloaded.processor = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     reloaded._chat_template_suffix_cache = {}
     sentences = [*PROBES, LONG_PROBE * (transformer.max_seq_length or 1)]
-    for sentence, before, after in zip(
-        sentences, input_ids(transformer, sentences), input_ids(reloaded, sentences), strict=True
-    ):
+    ids = (input_ids(module, sentences) for module in (transformer, reloaded))
+    for sentence, before, after in zip(sentences, *ids, strict=True):
         if before != after:
             problem = f"the saved tokenizer gives {sentence[:40]!r} other ids than the trained student had"
             raise RunError(folder, problem, hint="this base's tokenizer does not survive saving: use another base")
@@ -99,7 +94,7 @@ def _templates(tokenizer: Any, prompt: str) -> list[str]:
     tokens = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
     first = mask.index(0)
     last = len(mask) - mask[::-1].index(0)
-    before, after = (prompt.split(PROMPT_TEXT)[i] for i in (0, 1))
+    before, after = prompt.split(PROMPT_TEXT)
     opening, closing = "".join(tokens[:first]), "".join(tokens[last:])
     content, end = '{{ messages[-1]["content"] }}', _literal(after + closing)
     return [_literal(opening + space + before) + content + end for space in ("", " ")]

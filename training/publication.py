@@ -34,6 +34,9 @@ def disk_errors(out: Path) -> Iterator[None]:
     except (SafetensorError, RuntimeError) as error:
         room = shutil.disk_usage(out.parent).free
         if "No space left" not in str(error) and room > LITTLE_ROOM:
+            if "I/O error" in str(error):  # a quota, a limit on the size of files
+                hint = "choose another --out, and run the same command again"
+                raise RunError(out.parent, f"cannot be written: {error}", hint=hint) from error
             raise
         hint = "free some and run the same command again: it goes on from the last whole checkpoint"
         raise RunError(out.parent, f"no space left on the disk ({room:,} bytes free)", hint=hint) from error
@@ -100,7 +103,11 @@ def finish_baseline(job: Job, manifest: Manifest, student: SentenceTransformer, 
 
 
 def _size(model: SentenceTransformer) -> dict[str, Any]:
-    parameters = sum(parameter.numel() for parameter in model.parameters())
+    layers = model.transformers_model
+    packed = 0  # weights of a base in 4 bits beyond its tensors' elements, which hold two each
+    if layers is not None:
+        packed = layers.num_parameters() - sum(parameter.numel() for parameter in layers.parameters())
+    parameters = sum(parameter.numel() for parameter in model.parameters()) + packed
     return {"parameters": parameters, "dimensions": model.get_embedding_dimension()}
 
 
@@ -114,7 +121,7 @@ def training_facts(job: Job, trainer: StudentTrainer) -> dict[str, Any]:
         "validation_metric": job.evaluator.metric if job.evaluator else None,
         "validation_score": state.best_metric,
         **curves(state.log_history),
-        "arguments": reported(job.arguments),
+        "arguments": reported(job.arguments, job.recipe),
         "batch_size": job.recipe.batch_size,
         "processes": process_count(),
         "seed": job.recipe.seed,

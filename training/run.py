@@ -7,6 +7,7 @@ again, it goes on from its newest whole checkpoint; finished, it is not trained 
 step stays the recipe's: ``torchrun --nproc-per-node 4 -m training.run RECIPE``, or ``accelerate launch``.
 """
 
+import shutil
 import time
 import warnings
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import datasets
 import torch
 import transformers
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.util.distributed import distributed_evaluation
 
 from hub.cli import DryRunOption, LimitOption, OutOption, RecipeArgument, SetOption, command_line, new_app, run, say
 from hub.errors import RunError
@@ -29,9 +31,12 @@ from training.models import build_student, save_release
 from training.plan import print_plan
 from training.publication import disk_errors, finish, finish_baseline, write_timing
 from training.session import Trained, make_trainer, read_rows
+from training.streams import stream_errors
 from training.trainer import StudentTrainer, require_finite
 
 app = new_app("Train a sentence encoder from a model recipe.")
+
+SAME, SAME_IN_HALF = 1e-4, 5e-3  # scores of the same weights; half: another number of processes batches texts otherwise
 
 
 def new_student(job: Job) -> SentenceTransformer:
@@ -46,12 +51,13 @@ def train(job: Job, fingerprint: str) -> Trained:
     if is_main():
         save_release(student, job.untrained, job.recipe.base, job.base, job.recipe.lora)
     checkpoint = on_main(lambda: newest_whole(job.checkpoints, fingerprint))
-    rows = {item.name: read_rows(item, student, job) for item in job.sets}
-    trainer = make_trainer(job, student, rows, fingerprint, _step(checkpoint))
-    if checkpoint is not None and is_main():
-        _tell_resumption(checkpoint)
-    started = time.monotonic()
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    with stream_errors(job.sets[0].spec):  # a stream is trained on alone
+        rows = {item.name: read_rows(item, student, job) for item in job.sets}
+        trainer = make_trainer(job, student, rows, fingerprint, _step(checkpoint))
+        if checkpoint is not None and is_main():
+            _tell_resumption(checkpoint)
+        started = time.monotonic()
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     return Trained(trainer, rows, _step(checkpoint), time.monotonic() - started)
 
 
@@ -67,13 +73,20 @@ def _tell_resumption(checkpoint: Path) -> None:
 
 
 def verify(trainer: StudentTrainer, job: Job) -> None:
-    """The weights must be finite and, where a checkpoint was chosen, score what it scored."""
+    """The weights must be finite and, where a checkpoint was chosen, score what it scored.
+
+    All processes take part, as they did when it was chosen: in half precision, what a text is given depends on the
+    texts that are read beside it.
+    """
     require_finite(list(trainer.model.parameters()), "training")
-    if job.evaluator is None or trainer.state.best_metric is None:
+    best = trainer.state.best_metric
+    if job.evaluator is None or best is None:
         return
-    score = job.evaluator(trainer.model)["sequential_score"]
-    if abs(score - trainer.state.best_metric) > 1e-4:
-        found = f"the saved weights score {score:.4f} on validation, not {trainer.state.best_metric:.4f}"
+    with distributed_evaluation(trainer.model) as evaluates:
+        score = job.evaluator(trainer.model)["sequential_score"] if evaluates else best
+    half = job.arguments.bf16 or job.arguments.fp16 or job.recipe.base.dtype != "float32"
+    if abs(score - best) > (SAME_IN_HALF if half else SAME):
+        found = f"the saved weights score {score:.4f} on validation, not {best:.4f}"
         raise RunError(job.checkpoints, found, hint=f"remove it and {job.out}, and run the same command again")
 
 
@@ -105,6 +118,7 @@ def work(job: Job, command: str) -> Manifest:
     manifest = on_main(lambda: begin(job.out, job.manifest(), resolved(job.recipe)))
     if manifest.complete:
         if is_main():
+            shutil.rmtree(job.checkpoints, ignore_errors=True)  # of a process killed at the very end
             say(f"{job.out}: already made; nothing to do")
         return manifest
     started = time.monotonic()
@@ -112,8 +126,8 @@ def work(job: Job, command: str) -> Manifest:
         if job.recipe.is_baseline:
             return finish_baseline(job, manifest, new_student(job), command) if is_main() else manifest
         trained = train(job, manifest.fingerprint)
+        verify(trained.trainer, job)
         if is_main():
-            verify(trained.trainer, job)
             manifest = finish(job, manifest, trained, command)
             write_timing(job, time.monotonic() - started, trained)
     return manifest
@@ -163,6 +177,7 @@ def quiet_libraries() -> None:
         "`broadcast_buffers` is deprecated",  # accelerate to torch
         "torch.distributed.nn.functional.all_gather is deprecated",  # sentence-transformers to torch, at every step
         ".*only defines `gradient_checkpointing_enable`",  # transformers to sentence-transformers
+        "`(is_gradient_checkpointing|gradient_checkpointing_enable)` is deprecated",  # to peft, sentence-transformers
     ):
         warnings.filterwarnings("ignore", message, FutureWarning)
 

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerContro
 
 from hub.errors import InputError
 from hub.model_sections import Spans
-from training.spans import Span, check_spans, document_generator, sample_spans
+from training.spans import Span, document_generator, sample_spans
 
 IDS = List(Value("int32"))
 FEATURES = Features({"anchors": List(IDS), "positives": List(IDS)})
@@ -48,9 +48,13 @@ def span_rows(
 ) -> SpanRows:
     """Rows of ids of ``documents``' column ``text``; ids of a row are at most ``max_seq_length``, with special tokens.
 
-    Raises InputError, naming ``place``, when no document has ``spans.min_document`` tokens, or the spans do not fit.
+    Raises InputError, naming ``place``, when no document has ``spans.min_document`` tokens, or spans are longer than
+    the encoder reads.
     """
-    check_spans(spans, max_seq_length, f"{place}.spans")
+    if spans.max_length > max_seq_length:
+        problem = f"{spans.max_length} is more than the {max_seq_length} tokens that the encoder reads"
+        hint = "raise base.max_seq_length, or cut shorter spans"
+        raise InputError(f"{place}.spans.max_length", problem, hint=hint)
     reader = _Reader(tokenizer, spans.min_document)
     cutter = SpanCutter(tokenizer, spans, seed, max_seq_length)
     callback = NewSpans(cutter)

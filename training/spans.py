@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hub.errors import InputError
 from hub.model_sections import Spans
 
 
@@ -29,25 +28,6 @@ class Span:
 
     start: int
     end: int
-
-
-def check_spans(spans: Spans, max_seq_length: int, place: str) -> None:
-    """Raise InputError, naming ``place``, unless spans fit into documents of ``min_document`` and into the encoder."""
-    needed = needed_tokens(spans)
-    if spans.min_document < needed:
-        why = f"{spans.anchors} anchors of up to {spans.max_length} tokens, 2 * max_length between them"
-        raise InputError(
-            f"{place}.min_document", f"{spans.min_document} is too short for {why}", allowed=f">= {needed}"
-        )
-    if spans.max_length > max_seq_length:
-        problem = f"{spans.max_length} is more than the {max_seq_length} tokens that the encoder reads"
-        raise InputError(f"{place}.max_length", problem, hint="raise base.max_seq_length, or cut shorter spans")
-
-
-def needed_tokens(spans: Spans) -> int:
-    """The shortest document in which the anchors, and a positive of the strategy with each, always fit."""
-    beside = {"adjacent": 2 * spans.min_length, "overlapping": 1}.get(spans.strategy, 0)
-    return max((3 * spans.anchors - 2) * spans.max_length, spans.max_length + beside)
 
 
 def document_generator(seed: int, number: int, tokens: Sequence[int]) -> np.random.Generator:
@@ -63,7 +43,7 @@ def document_generator(seed: int, number: int, tokens: Sequence[int]) -> np.rand
 def sample_spans(generator: np.random.Generator, tokens: int, spans: Spans) -> tuple[list[Span], list[Span]]:
     """Anchors, and ``spans.positives`` positives for each of them in a row, of a document of so many tokens.
 
-    ``tokens`` must be at least ``needed_tokens(spans)``.
+    ``tokens`` must be at least ``spans.needed_tokens``.
     """
     anchors = sample_anchors(generator, tokens, spans)
     positives = [

@@ -5,6 +5,7 @@ files shuffled, and rows drawn from a buffer of some thousand (``BUFFER``), both
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from datasets import Dataset, IterableDataset
 
 from hub.errors import InputError, RunError
 from hub.recipe import Spans, TrainingData
+from hub.remote import reading
 from training.origins import UNREADABLE, unreadable
 from training.row_checks import (
     COLUMNS,
@@ -73,6 +75,19 @@ def shuffled(rows: IterableDataset, form: str, seed: int) -> IterableDataset:
     row's number would be that in its file.
     """
     return rows.shuffle(seed=seed, buffer_size=BUFFER[form], max_buffer_input_shards=1)
+
+
+@contextmanager
+def stream_errors(spec: TrainingData) -> Iterator[None]:
+    """Tell what ends a stream in the middle: a Hub that is gone (RunError), or bytes that are no rows (InputError)."""
+    if not spec.streaming:
+        yield
+        return
+    with reading(spec.repo_id, spec.revision) if spec.repo_id is not None else nullcontext():
+        try:
+            yield
+        except UNREADABLE as error:
+            raise unreadable(error, f"datasets.0: {spec.repo_id or spec.path}") from error
 
 
 def in_memory(rows: IterableDataset, place: str) -> Dataset:

@@ -16,7 +16,7 @@ from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy
 
-from hub.errors import RunError
+from hub.errors import InputError, RunError
 from hub.model_sections import SlantedTriangular
 from training.batches import SharedBatches, shared_loader
 from training.checkpoints import LOSS, STUDENT, load_weights, mark_whole, own_parameters, save_weights, trained
@@ -54,6 +54,9 @@ class StudentTrainer(SentenceTransformerTrainer):
         if not isinstance(self.train_dataset, IterableDataset):
             size *= self.args.gradient_accumulation_steps
         loader = self._build_dataloader(self.train_dataset, size, dataset_kind="train")
+        if not isinstance(self.train_dataset, IterableDataset) and len(loader) == 0:
+            found = f"drops all rows: there are fewer than a batch of {size}"
+            raise InputError("arguments.dataloader_drop_last", found, hint="lower batch_size, or leave it out")
         self._train_dataloader = shared_loader(loader, self.args.device, process_index(), process_count())
         return self._train_dataloader
 

@@ -68,7 +68,7 @@ def build_weightless(
         if recipe.base.quantization:
             _widen_small_parameters(layers)
         if recipe.lora is not None:
-            attach(cast(Any, student), recipe.lora, None, None, "lora")
+            attach(cast(Any, student), recipe.lora)
         if arguments.activation_checkpointing:  # behind the adapter: its inputs are asked for gradients then
             layers.activation_checkpointing_enable(**_checkpointing(arguments))
     return student.train()

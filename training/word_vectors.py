@@ -59,7 +59,8 @@ def _is_number(text: str) -> bool:
 
 def _vector(numbers: list[str], place: str) -> np.ndarray:
     try:
-        vector = np.array(numbers, dtype=np.float32)
+        with np.errstate(over="ignore"):  # infinite then, which is refused
+            vector = np.array(numbers, dtype=np.float32)
     except ValueError as error:
         raise InputError(place, str(error), allowed="a word and numbers, with single spaces between") from error
     if not np.isfinite(vector).all():
@@ -72,7 +73,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
         try:
             for number, raw in enumerate(file, 1):
-                line = raw.decode("utf-8").rstrip("\r\n ")
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n ")
                 header = number == 1 and len(fields := line.split(" ")) == 2 and all(map(str.isdecimal, fields))
                 if not header:
                     yield number, line
