@@ -179,7 +179,9 @@ def test_listing(hub_api, stranger):
     }  # fmt: skip
     assert {d.id for d in stranger.list_datasets(author="acme", search="list-")} == {"acme/list-one", "acme/list-two"}
     assert [d.id for d in hub_api.list_datasets(search="LIST-two")] == ["acme/list-two"]
-    assert [d.id for d in hub_api.list_datasets(author="acme", search="list-", filter="license:mit")] == ["acme/list-one"]
+    assert [d.id for d in hub_api.list_datasets(author="acme", search="list-", filter="license:mit")] == [
+        "acme/list-one"
+    ]
     assert len(list(hub_api.list_datasets(author="acme", search="list-", limit=2))) == 2
     assert list(hub_api.list_models(author="acme", search="list-")) == []
     info = hub_api.dataset_info("acme/list-one")
