@@ -1,34 +1,19 @@
 """training.data: only the form's columns reach the trainer, and unusable data are refused with their place."""
 
-import hashlib
-import json
-import subprocess
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 
 import datasets
 import httpx2
-import pyarrow as pa
 import pytest
-from datasets import Dataset, Features, IterableDataset, Value
+from datasets import Dataset, Features
 from datasets.exceptions import DatasetGenerationError
 from huggingface_hub import DatasetCardData
-from training_inputs import PROVENANCE, sts_rows, triplet_rows, write_dataset
+from training_inputs import PROVENANCE, data_spec, hub_spec, sts_rows, triplet_rows, write_dataset
 
 from hub.errors import InputError, RunError
-from hub.recipe import TrainingData
 from hub.schema import EXAMPLE_SET, PAIR_CLASS, STS, TRIPLET, published_features
 from training.data import checked, load_all
-from training.streams import stream_errors
-
-pytest_plugins = ["local_hub"]
-
-
-def spec(path, **changes):
-    fields = {"path": str(path), "config": "postprocessed", "form": "sts", "loss": "CosineSimilarityLoss", **changes}
-    return TrainingData(**fields)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +22,7 @@ def pairs(tmp_path_factory):
 
 
 def test_only_the_forms_columns_reach_the_trainer(pairs):
-    (loaded,) = load_all((spec(pairs),), None)
+    (loaded,) = load_all((data_spec(pairs),), None)
     assert loaded.train.column_names == ["sentence1", "sentence2", "score"]
     assert loaded.train[0]["sentence1"] == sts_rows(12)[0]["sentence1"]
     assert loaded.describe()["splits"] == {"train": 12, "validation": 6}
@@ -47,37 +32,37 @@ def test_only_the_forms_columns_reach_the_trainer(pairs):
 
 def test_triplets_load_in_the_order_their_losses_read(tmp_path):
     directory = write_dataset(tmp_path / "t", {"train": triplet_rows(3)}, "triplet", TRIPLET)
-    (loaded,) = load_all((spec(directory, config="triplet", form="triplet"),), None)
+    (loaded,) = load_all((data_spec(directory, config="triplet", form="triplet"),), None)
     assert loaded.train.column_names == ["anchor", "positive", "negative"]
     assert loaded.validation is None
 
 
 def test_limit_cuts_training_pairs_only(pairs):
-    (loaded,) = load_all((spec(pairs),), 5)
+    (loaded,) = load_all((data_spec(pairs),), 5)
     assert (len(loaded.train), len(loaded.validation)) == (5, 6)
 
 
 def test_the_same_dataset_twice_gets_two_names(pairs):
-    names = [item.name for item in load_all((spec(pairs), spec(pairs)), None)]
+    names = [item.name for item in load_all((data_spec(pairs), data_spec(pairs)), None)]
     assert len(set(names)) == 2
 
 
 def test_unknown_config_names_the_nearest(pairs):
     with pytest.raises(InputError, match=r"pairs \(postprocesed\): has no config .* did you mean 'postprocessed'"):
-        load_all((spec(pairs, config="postprocesed"),), None)
+        load_all((data_spec(pairs, config="postprocesed"),), None)
 
 
 def test_missing_train_split(tmp_path):
     directory = write_dataset(tmp_path / "d", {"validation": sts_rows(3)})
     with pytest.raises(InputError, match="has no split 'train'; allowed: \\['validation'\\]"):
-        load_all((spec(directory),), None)
+        load_all((data_spec(directory),), None)
 
 
 def test_a_directory_that_is_not_there_or_not_finished(tmp_path):
     with pytest.raises(InputError, match=r"no such directory"):
-        load_all((spec(tmp_path / "none"),), None)
+        load_all((data_spec(tmp_path / "none"),), None)
     with pytest.raises(InputError, match=r"not a run directory"):
-        load_all((spec(tmp_path),), None)
+        load_all((data_spec(tmp_path),), None)
 
 
 def test_a_shard_changed_after_the_run(tmp_path):
@@ -85,7 +70,7 @@ def test_a_shard_changed_after_the_run(tmp_path):
     shard = next(directory.rglob("*.parquet"))
     shard.write_bytes(shard.read_bytes()[:-1])
     with pytest.raises(InputError, match=r"missing or not what its manifest says"):
-        load_all((spec(directory),), None)
+        load_all((data_spec(directory),), None)
 
 
 @pytest.mark.parametrize(
@@ -111,16 +96,12 @@ def test_rows_that_cannot_be_learned_from(columns, problem):
 def test_an_empty_train_split(tmp_path):
     directory = write_dataset(tmp_path / "d", {"train": [], "validation": sts_rows(3)})
     with pytest.raises(InputError, match="has no split 'train'; allowed: \\['validation'\\]"):
-        load_all((spec(directory),), None)
+        load_all((data_spec(directory),), None)
     directory = write_dataset(tmp_path / "none", {"train": []})
     with pytest.raises(InputError, match=r"has no rows"):
-        load_all((spec(directory),), None)
+        load_all((data_spec(directory),), None)
     with pytest.raises(InputError, match=r"has no rows"):
         checked(Dataset.from_dict({"sentence1": [], "sentence2": [], "score": []}), "sts", "place")
-
-
-def hub_spec():
-    return TrainingData(repo_id="o/d", revision="v1", config="postprocessed", form="sts", loss="CosineSimilarityLoss")
 
 
 def test_a_hub_that_is_down(monkeypatch):
@@ -241,7 +222,7 @@ def few_shot(directory, train, validation=()):
 def test_one_example_set_is_trained_and_validated_on(tmp_path, streaming):
     rows = [{**row, "example_set": index // 3 % 3} for index, row in enumerate(sts_rows(90))]
     directory = few_shot(tmp_path / "d", rows, rows[:36])
-    chosen = spec(directory, config="postprocessed-5shot", example_set=2, streaming=streaming)
+    chosen = data_spec(directory, config="postprocessed-5shot", example_set=2, streaming=streaming)
     (loaded,) = load_all((chosen,), None)
     wanted = sorted(row["sentence1"] for row in rows if row["example_set"] == 2)
     assert sorted(row["sentence1"] for row in loaded.train) == wanted
@@ -254,11 +235,11 @@ def test_one_example_set_is_trained_and_validated_on(tmp_path, streaming):
 def test_an_example_set_that_is_not_there(tmp_path, pairs, streaming):
     directory = few_shot(tmp_path / "d", few_shot_rows(9))
     with pytest.raises(InputError, match=r"no rows of example_set 3; allowed: the sets it has: \[0, 1, 2\]"):
-        load_all((spec(directory, config="postprocessed-5shot", example_set=3, streaming=streaming),), None)
+        load_all((data_spec(directory, config="postprocessed-5shot", example_set=3, streaming=streaming),), None)
     with pytest.raises(
         InputError, match=r"has no column 'example_set', which example_set needs; allowed: \['sentence1'"
     ):
-        load_all((spec(pairs, example_set=0, streaming=streaming),), None)
+        load_all((data_spec(pairs, example_set=0, streaming=streaming),), None)
 
 
 def test_the_rows_of_an_error_count_in_the_split_not_in_the_set():
@@ -279,18 +260,18 @@ def test_limit_counts_rows_of_the_set_and_later_rows_are_not_read():
 
 
 def test_another_split_is_trained_on_by_name(pairs):
-    (loaded,) = load_all((spec(pairs, split="validation"),), None)
+    (loaded,) = load_all((data_spec(pairs, split="validation"),), None)
     assert (len(loaded.train), loaded.validation) == (6, None)
     assert loaded.describe()["splits"] == {"validation": 6}
     with pytest.raises(InputError, match=r"no split 'trian'; allowed: \['train', 'validation'\]; did you mean 'train'"):
-        load_all((spec(pairs, split="trian"),), None)
+        load_all((data_spec(pairs, split="trian"),), None)
 
 
 def test_validation_splits_that_are_not_wanted_are_not_read(tmp_path):
     directory = write_dataset(tmp_path / "d", {"train": sts_rows(3), "validation": sts_rows(1)})
     with pytest.raises(InputError, match=r"validation: every score is 0.1"):
-        load_all((spec(directory),), None)
-    (loaded,) = load_all((spec(directory),), None, own_validation=False)
+        load_all((data_spec(directory),), None)
+    (loaded,) = load_all((data_spec(directory),), None, own_validation=False)
     assert loaded.validation is None
 
 
@@ -300,7 +281,7 @@ def nli_rows(labels):
 
 def test_pair_class_rows_have_two_classes_at_least(tmp_path):
     directory = write_dataset(tmp_path / "d", {"train": nli_rows([0, 2, 0])}, "pair-class", PAIR_CLASS)
-    (loaded,) = load_all((spec(directory, config="pair-class", form="pair-class", loss="SoftmaxLoss"),), None)
+    (loaded,) = load_all((data_spec(directory, config="pair-class", form="pair-class", loss="SoftmaxLoss"),), None)
     assert loaded.train["label"][:] == [0, 2, 0]
     rows = Dataset.from_list(nli_rows([1, 1]))
     with pytest.raises(InputError, match=r"place: every label is 1: there is nothing to learn from; mix the labels"):
@@ -325,249 +306,3 @@ def test_checks_look_at_some_rows_at_a_time(monkeypatch):
     with pytest.raises(InputError, match=r"row 3210 of column 'sentence2' is empty"):
         checked(Dataset.from_dict(columns), "sts", "place")
     assert sizes == [1_000, 1_000, 1_000, 500]
-
-
-def test_a_stream_gives_the_forms_columns_and_features(pairs):
-    (loaded,) = load_all((spec(pairs, streaming=True),), None)
-    assert isinstance(loaded.train, IterableDataset)
-    assert loaded.train.features == Features(STS.columns)
-    assert loaded.rows is None
-    assert loaded.describe()["splits"] == {"train": None, "validation": 6}
-    assert isinstance(loaded.validation, Dataset)
-    found = sorted((row["sentence1"], row["sentence2"], row["score"]) for row in loaded.train)
-    whole = load_all((spec(pairs),), None)[0].train
-    assert found == sorted((row["sentence1"], row["sentence2"], row["score"]) for row in whole)
-
-
-def test_a_streams_order_is_a_matter_of_seed_and_epoch(tmp_path):
-    directory = write_dataset(tmp_path / "d", {"train": sts_rows(200)})
-
-    def order(seed, epoch=0, limit=None):
-        (loaded,) = load_all((spec(directory, streaming=True),), limit, seed)
-        loaded.train.set_epoch(epoch)
-        return [row["sentence1"] + row["sentence2"] for row in loaded.train]
-
-    assert order(1) == order(1)
-    assert order(1) != order(2)
-    assert order(1) != order(1, epoch=1)
-    first = [row["sentence1"] + row["sentence2"] for row in sts_rows(200)][:20]
-    assert order(1, limit=20) != first
-    assert sorted(order(1, limit=20)) == sorted(first)
-
-
-def test_a_stream_is_alone(pairs):
-    with pytest.raises(InputError, match=r"datasets.1.streaming: a streamed dataset is trained on alone"):
-        load_all((spec(pairs), spec(pairs, streaming=True)), None)
-
-
-def test_a_bad_row_of_a_stream_is_named_when_it_is_read(tmp_path):
-    rows = sts_rows(2_400)
-    rows[2_222]["sentence2"] = " "
-    directory = write_dataset(tmp_path / "d", {"train": rows})
-    (loaded,) = load_all((spec(directory, streaming=True),), None)
-    with pytest.raises(
-        InputError, match=r"d \(postprocessed\), train, as read: row 2222 of column 'sentence2' is empty"
-    ):
-        list(loaded.train)
-    rows[7]["score"] = None
-    directory = write_dataset(tmp_path / "early", {"train": rows})
-    with pytest.raises(InputError, match=r"row 7 of column 'score' is empty"):
-        load_all((spec(directory, streaming=True),), None)
-
-
-def test_what_ends_a_stream_in_the_middle(tmp_path):
-    """As ``datasets`` raises it when the Hub is gone, and for a file that is cut short."""
-    streamed = hub_spec().model_copy(update={"streaming": True})
-    with pytest.raises(RunError, match=r"o/d at .* stopped answering"), stream_errors(streamed):
-        raise ConnectionError("Server Disconnected")
-    message = r"datasets.0: o/d: cannot be read: Unexpected end of stream"
-    with pytest.raises(InputError, match=message), stream_errors(streamed):
-        raise pa.ArrowInvalid("Unexpected end of stream\nmore")
-    with pytest.raises(ConnectionError), stream_errors(hub_spec()):  # not a stream's
-        raise ConnectionError("of a reporter")
-
-
-@pytest.mark.parametrize(
-    ("rows", "problem"),
-    [
-        ([{**row, "score": 0.5} for row in sts_rows(5)], r"the first 1,000 rows\): every score is 0.5"),
-        ([], r"has no rows"),
-    ],
-)
-def test_a_stream_that_is_empty_or_of_one_class(tmp_path, rows, problem):
-    directory = write_dataset(tmp_path / "d", {"train": rows})
-    with pytest.raises(InputError, match=problem):
-        load_all((spec(directory, streaming=True),), None)
-
-
-def documents(path, **changes):
-    return spec(path, **{"config": "default", "form": "documents", "loss": "DeclutrLoss", **changes})
-
-
-LONG = ["one two " * 400, "three four " * 400, "five \u2028 six " * 400]
-
-
-def write_documents(folder):
-    (folder / "d.txt").write_text("\n".join([*LONG, ""]) + "\n", encoding="utf-8")
-    (folder / "d.jsonl").write_text("".join(json.dumps({"id": 1, "text": text}) + "\n" for text in LONG))
-    Dataset.from_dict({"text": LONG, "url": ["u"] * 3}).to_parquet(folder / "d.parquet")
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-def test_documents_are_read_from_files(tmp_path, streaming):
-    write_documents(tmp_path)
-    for name in ("d.txt", "d.jsonl", "d.parquet"):
-        (loaded,) = load_all((documents(tmp_path / name, streaming=streaming),), None)
-        assert sorted(row["text"] for row in loaded.train if row["text"]) == sorted(LONG), name
-        assert loaded.train.column_names == ["text"]
-        assert loaded.validation is None
-        assert loaded.sha256 == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
-
-
-def test_documents_are_read_from_a_run_directory(tmp_path):
-    features = Features({"source_id": Value("string"), "text": Value("string")})
-    rows = [{"source_id": str(index), "text": text} for index, text in enumerate(LONG)]
-    directory = write_dataset(tmp_path / "d", {"train": rows}, "sources", features=features)
-    (loaded,) = load_all((documents(directory, config="sources"),), None)
-    assert loaded.train["text"][:] == LONG
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize(
-    ("name", "content", "problem"),
-    [
-        ("short.txt", b"too short\n\nby far\n", "longest of 3 documents has 9 bytes, so fewer .*min_document 2,048"),
-        ("latin.txt", b"\xe9t\xe9\n", "cannot be read: 'utf-8'"),
-        ("empty.txt", b"", "is empty; allowed: at least one document"),
-        ("other.jsonl", b'{"body": "x"}\n', "has no column 'text', which the documents form needs; allowed: .*body"),
-        ("broken.jsonl", b'{"text": ', "cannot be read"),
-        ("broken.parquet", b"PAR1", "cannot be read"),
-        ("numbers.jsonl", b'{"text": 1}\n', "column 'text' holds int64; allowed: text"),
-        ("null.jsonl", b'{"text": "a"}\n{"text": null}\n', "row 1 of column 'text' is empty"),
-        ("d.csv", b"text\n", r"has the ending '.csv'; allowed: \['.txt', '.jsonl', '.parquet'\]"),
-    ],
-)
-def test_files_that_hold_no_documents(tmp_path, streaming, name, content, problem):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError, match=problem) as caught:
-        load_all((documents(tmp_path / name, streaming=streaming),), None)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_file_of_documents_that_is_not_there_or_has_no_such_config(tmp_path):
-    with pytest.raises(InputError, match=r"no such file; allowed: a run directory, or a file ending in .txt"):
-        load_all((documents(tmp_path / "d.txt"),), None)
-    write_documents(tmp_path)
-    with pytest.raises(InputError, match=r"one file, without config 'sources' and split 'train'"):
-        load_all((documents(tmp_path / "d.txt", config="sources"),), None)
-
-
-@pytest.fixture(scope="module")
-def published(local_hub, hub_api, tmp_path_factory):
-    """A dataset repo with two shards of training pairs in one config, a file of documents in another, and a tag."""
-    folder = tmp_path_factory.mktemp("published")
-    for number, rows in enumerate((sts_rows(30), sts_rows(30, seed=1))):
-        Dataset.from_list(rows).to_parquet(folder / f"train-0000{number}-of-00002.parquet")
-    Dataset.from_list(sts_rows(9, seed=2)).to_parquet(folder / "validation.parquet")
-    Dataset.from_dict({"text": LONG, "url": ["u"] * 3}).to_parquet(folder / "documents.parquet")
-    pairs = [{"split": part, "path": f"{part}*.parquet"} for part in ("train", "validation")]
-    texts = [{"split": "train", "path": "documents.parquet"}]
-    configs = [{"config_name": "postprocessed", "data_files": pairs}, {"config_name": "texts", "data_files": texts}]
-    (folder / "README.md").write_text(f"---\nlicense: cc-by-4.0\nconfigs: {json.dumps(configs)}\n---\n")
-    repo_id = hub_api.create_repo("acme/training-data", repo_type="dataset").repo_id
-    commit = hub_api.upload_folder(repo_id=repo_id, repo_type="dataset", folder_path=folder).oid
-    hub_api.create_tag(repo_id, tag="v1.0.0", repo_type="dataset")
-    return repo_id, commit
-
-
-READER = """
-import json, sys
-from hub.errors import StsDinoError
-from hub.recipe import ModelRecipe, TrainingData, ValidationData
-from training.data import load_all
-from training.validation import read_pairs
-found = []
-for kind, fields in json.loads(sys.argv[1]):
-    try:
-        if kind == "validation":
-            pairs = read_pairs(ValidationData(**fields), "validation.0")
-            found.append({"rows": len(pairs.scores), "first": pairs.first[:1], "origin": pairs.origin})
-            continue
-        (loaded,) = load_all((TrainingData(**fields),), None)
-        rows = [list(row.values()) for row in loaded.train]
-        found.append({"columns": loaded.train.column_names, "rows": rows, "type": type(loaded.train).__name__,
-                      "sha256": loaded.sha256, **loaded.describe()})
-    except StsDinoError as error:
-        found.append(f"{type(error).__name__} {error}")
-print(json.dumps(found))
-"""
-
-
-TEXTS = {"config": "texts", "form": "documents", "loss": "DeclutrLoss"}
-LACKING = {
-    "has no revision 'v2.0.0'": {"revision": "v2.0.0"},
-    "has no config 'postproccesed'; allowed: ['postprocessed', 'texts']; did you mean": {"config": "postproccesed"},
-    "has no split 'test'; allowed: ['train', 'validation']": {"split": "test"},
-    "no such repository": {"repo_id": "acme/none"},
-    "has no column 'sentence1', which the sts form needs; allowed: ['text', 'url']": {"config": "texts"},
-}
-CASES = {
-    "whole": ("training", {}),
-    "stream": ("training", {"streaming": True}),
-    "documents": ("training", TEXTS),
-    "streamed documents": ("training", {**TEXTS, "streaming": True}),
-    "pairs": ("validation", {"config": "postprocessed"}),
-    "pairs without config": ("validation", {}),
-    "pairs without split": ("validation", {"config": "texts"}),
-    **{problem: ("training", changes) for problem, changes in LACKING.items()},
-    **{f"{problem} (stream)": ("training", {**changes, "streaming": True}) for problem, changes in LACKING.items()},
-}
-
-
-@pytest.fixture(scope="module")
-def on_hub(published, local_hub, tmp_path_factory):
-    """What every case gives, or its error, read in one process whose client knows this Hub."""
-    fields = {"repo_id": published[0], "revision": "v1.0.0"}
-    training = {"config": "postprocessed", "form": "sts", "loss": "CosineSimilarityLoss"}
-    cases = [(kind, fields | (training if kind == "training" else {}) | changes) for kind, changes in CASES.values()]
-    done = subprocess.run(
-        [sys.executable, "-c", READER, json.dumps(cases)],
-        env=local_hub.client_environment(tmp_path_factory.mktemp("home")) | {"PYTHONPATH": str(Path.cwd())},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return dict(zip(CASES, json.loads(done.stdout.splitlines()[-1]), strict=True))
-
-
-def test_published_data_are_read_whole_or_as_a_stream(on_hub, published):
-    whole, stream = on_hub["whole"], on_hub["stream"]
-    assert (whole["type"], stream["type"]) == ("Dataset", "IterableDataset")
-    assert sorted(cells[:2] for cells in whole["rows"]) == sorted(cells[:2] for cells in stream["rows"])
-    rows = [*sts_rows(30), *sts_rows(30, seed=1)]
-    assert [cells[0] for cells in whole["rows"]] == [row["sentence1"] for row in rows]
-    for found in (whole, stream):
-        assert found["columns"] == ["sentence1", "sentence2", "score"]
-        assert found["commit"] == found["sha256"] == published[1]
-        assert found["license"] == "cc-by-4.0"
-    assert whole["splits"] == {"train": 60, "validation": 9}
-    assert stream["splits"] == {"train": None, "validation": 9}
-    for name in ("documents", "streamed documents"):
-        assert sorted(on_hub[name]["rows"]) == sorted([text] for text in LONG)
-
-
-def test_published_validation_pairs(on_hub, published):
-    found = on_hub["pairs"]
-    assert (found["rows"], found["first"]) == (9, [sts_rows(9, seed=2)[0]["sentence1"]])
-    assert found["origin"]["commit"] == published[1]
-    assert on_hub["pairs without config"].startswith(
-        "InputError validation.0: acme/training-data: has several configs;"
-    )
-    assert "has no split 'validation'; allowed: ['train']" in on_hub["pairs without split"]
-
-
-@pytest.mark.parametrize("problem", LACKING)
-def test_what_a_published_dataset_lacks(on_hub, problem):
-    for message in (on_hub[problem], on_hub[f"{problem} (stream)"]):
-        assert message.startswith("InputError") and problem in message

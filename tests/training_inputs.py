@@ -7,6 +7,7 @@ import torch
 import yaml
 from tiny_lm import make_lm
 
+from hub.recipe import TrainingData
 from hub.run_dir import Manifest, describe, write_manifest
 from hub.schema import STS, Form, published_features
 from hub.shards import shard_path, write_shard
@@ -88,3 +89,14 @@ def write_recipe(folder: Path, **changes) -> Path:
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe))
     return path
+
+
+def data_spec(path, **changes) -> TrainingData:
+    """The scored pairs of a dataset run directory, as a recipe names them."""
+    fields = {"path": str(path), "config": "postprocessed", "form": "sts", "loss": "CosineSimilarityLoss", **changes}
+    return TrainingData(**fields)
+
+
+def hub_spec() -> TrainingData:
+    """Scored pairs on a Hub, as a recipe names them."""
+    return TrainingData(repo_id="o/d", revision="v1", config="postprocessed", form="sts", loss="CosineSimilarityLoss")
