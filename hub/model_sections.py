@@ -1,6 +1,6 @@
 """The sections of a model recipe: encoder, adapters, data with their losses, what picks the checkpoint, what scores."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -11,7 +11,23 @@ PROMPT_TEXT = "[X]"  # where the sentence stands in ``Encoder.prompt``, as Promp
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Encoder(Strict):
+class Pinned(Strict):
+    """What comes from a path on this disk, or from a Hub repository at a pinned revision."""
+
+    repo_id: str | None = None
+    revision: str | None = None
+    path: str | None = None
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if (self.path is None) == (self.repo_id is None):
+            raise ValueError("give exactly one of path and repo_id")
+        if self.repo_id is not None and self.revision is None:
+            raise ValueError(f"{self.repo_id} needs a revision: pin it by a tag or a commit, e.g. revision: v1.0.0")
+        return self
+
+
+class Encoder(Pinned):
     """The student before training, in stock modules.
 
     ``transformer``: all layers under ``pooling``; ``static``: the mean of the base's token embeddings; for baselines
@@ -19,9 +35,6 @@ class Encoder(Strict):
     ``sentence-transformer``: a finished encoder as it is (its own pooling).
     """
 
-    path: str | None = None
-    repo_id: str | None = None
-    revision: str | None = None
     file: str | None = None  # word-vectors: the file in the repo (.txt, .vec, or either as .gz)
     modules: Literal["transformer", "static", "word-vectors", "sentence-transformer"] = "transformer"
     pooling: Literal["mean", "cls", "lasttoken"] = "mean"
@@ -46,14 +59,6 @@ class Encoder(Strict):
             raise ValueError(f"a prompt needs modules: transformer, not {self.modules}")
         if (self.file is not None) != (self.modules == "word-vectors" and self.repo_id is not None):
             raise ValueError("file names the vectors in a Hub repo: give it with repo_id and modules: word-vectors")
-        return self
-
-    @model_validator(mode="after")
-    def _one_origin(self) -> "Encoder":
-        if (self.path is None) == (self.repo_id is None):
-            raise ValueError("give exactly one of path and repo_id")
-        if self.repo_id is not None and self.revision is None:
-            raise ValueError("a Hub model needs its revision pinned")
         return self
 
 
@@ -97,15 +102,12 @@ class Spans(Strict):
         return max((3 * self.anchors - 2) * self.max_length, self.max_length + beside)
 
 
-class TrainingData(Strict):
+class TrainingData(Pinned):
     """One dataset of a model: a Hub dataset pinned by tag (or a local run directory), its config, form and loss.
 
     A documents dataset may also be a file: .txt (one document a line), .jsonl or .parquet with a column ``text``.
     """
 
-    repo_id: str | None = None
-    revision: str | None = None
-    path: str | None = None
     config: str
     split: str = "train"
     form: Literal["sts", "triplet", "pair-class", "documents"]
@@ -117,34 +119,19 @@ class TrainingData(Strict):
     license: str | None = None  # of files and datasets that do not say theirs
 
     @model_validator(mode="after")
-    def _one_origin(self) -> "TrainingData":
-        if (self.path is None) == (self.repo_id is None):
-            raise ValueError("give exactly one of path and repo_id")
-        if self.repo_id is not None and self.revision is None:
-            raise ValueError(f"{self.repo_id} needs a revision: pin the dataset by its tag, e.g. revision: v1.0.0")
+    def _spans_fit(self) -> Self:
         if self.spans is not None and self.form != "documents":
             raise ValueError(f"spans are cut from documents, form is {self.form}")
         return self
 
 
-class ValidationData(Strict):
+class ValidationData(Pinned):
     """Scored sentence pairs that the checkpoint is chosen by: a split of a pinned Hub dataset with the columns
     sentence1, sentence2 and score (of any scale), or a file in the STS Benchmark's layout.
     """
 
-    repo_id: str | None = None
-    revision: str | None = None
     config: str | None = None
     split: str = "validation"
-    path: str | None = None
-
-    @model_validator(mode="after")
-    def _one_origin(self) -> "ValidationData":
-        if (self.path is None) == (self.repo_id is None):
-            raise ValueError("give exactly one of path and repo_id")
-        if self.repo_id is not None and self.revision is None:
-            raise ValueError(f"{self.repo_id} needs a revision: pin the dataset by its tag")
-        return self
 
 
 class SlantedTriangular(Strict):

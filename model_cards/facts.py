@@ -142,9 +142,9 @@ class Training(Facts):
     loss_parts: dict[str, Curve] = {}  # of a loss that is a sum: its parts by name
     validation_curve: Curve = ()
     arguments: dict[str, Any] = {}
-    batch_size: int | None = None  # of one optimiser step
-    processes: int = 1
-    seed: int | None = None  # None: the recipe's
+    batch_size: int  # of one optimiser step
+    processes: int
+    seed: int
 
 
 class ModelProvenance(Facts):

@@ -89,12 +89,11 @@ def span_table(spans: Spans) -> Markdown:
 def training_table(recipe: ModelRecipe, training: Training) -> Markdown:
     """Length and outcome of the training, and what chose its checkpoint."""
     processes = f", over {training.processes} processes" if training.processes > 1 else ""
-    seed = recipe.seed if training.seed is None else training.seed
     rows: list[list[Any]] = [
         ["steps", training.steps],
         ["epochs", training.epochs],
-        ["batch size", f"{training.batch_size or recipe.batch_size}{processes}"],
-        ["seed", seed],
+        ["batch size", f"{training.batch_size}{processes}"],
+        ["seed", training.seed],
     ]
     if triangle := recipe.slanted_triangular:
         peak = f"up for {100 * triangle.cut_fraction:g} % of the steps, then down to 1/{triangle.ratio:g} of the peak"

@@ -138,6 +138,12 @@ def test_the_base_is_loaded_in_the_recipes_precision_whatever_it_was_published_i
     assert {str(parameter.dtype) for parameter in student.parameters()} == {f"torch.{dtype}"}
 
 
+def test_the_first_token_of_a_causal_model_is_no_embedding(tmp_path):
+    encoder = make_encoder(make_lm(tmp_path / "lm"), pooling="cls")
+    with pytest.raises(InputError, match=r"pooling: cls, but LlamaForCausalLM .*allowed: lasttoken or mean"):
+        build_student(encoder, find_base(encoder))
+
+
 def test_more_tokens_than_the_base_has_positions_are_refused(tmp_path):
     encoder = make_encoder(make_lm(tmp_path / "lm"), max_seq_length=257)
     with pytest.raises(InputError, match=r"max_seq_length: .*257 is more than the 256 positions"):

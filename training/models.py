@@ -69,6 +69,7 @@ def _load(encoder: Encoder, base: Base, place: str) -> Transformer:
         hint = "install what the quantization needs, e.g. bitsandbytes" if isinstance(error, ImportError) else None
         raise InputError(place, f"cannot be loaded: {str(error).strip().splitlines()[0]}", hint=hint) from error
     _require_weights(transformer.model, base.folder, place)
+    _check_pooling(encoder, config, place)
     _check_length(encoder, transformer, place)
     _set_padding(transformer, place)
     return transformer
@@ -109,6 +110,13 @@ def without_pooler(config: Any) -> dict[str, Any]:
     model_class = MODEL_MAPPING.get(type(config), None)
     takes = isinstance(model_class, type) and "add_pooling_layer" in inspect.signature(model_class).parameters
     return {"add_pooling_layer": False} if takes else {}
+
+
+def _check_pooling(encoder: Encoder, config: Any, place: str) -> None:
+    """A causal model's first token has read nothing: its state is the same for every text that begins alike."""
+    if encoder.pooling == "cls" and any(name.endswith("ForCausalLM") for name in config.architectures or ()):
+        found = f"cls, but {config.architectures[0]} reads from left to right: its first token knows no other"
+        raise InputError(f"{place}.pooling", found, allowed="lasttoken or mean")
 
 
 def _check_length(encoder: Encoder, transformer: Transformer, place: str) -> None:
