@@ -15,6 +15,7 @@ def test_an_edited_card_has_no_stamp():
         assert read_stamp(edited) is None
 
 
-def test_the_facts_are_the_bytes_of_manifest_and_results():
-    digests = {facts_digest(m, r) for m in (b"a", b"b") for r in (None, b"", b"a")}
-    assert len(digests) == 6
+def test_the_facts_are_the_bytes_of_manifest_results_and_repeats():
+    measured = (None, b"", b"a")
+    digests = {facts_digest(m, r, again) for m in (b"a", b"b") for r in measured for again in measured}
+    assert len(digests) == 18

@@ -104,6 +104,11 @@ def test_a_card_that_does_not_agree_is_refused(finished, hub_api):
     refusal(finished, hub_api, "was written from other facts")
 
 
+def test_a_card_from_before_the_training_was_repeated_is_refused(finished, hub_api):
+    write_text(finished / "repeats.json", "{}")
+    refusal(finished, hub_api, "was written from other facts")
+
+
 def test_a_recipe_of_another_run_is_refused(finished, hub_api):
     recipe = finished / "recipe.yaml"
     write_text(recipe, recipe.read_text().replace("seed: 42", "seed: 43"))
