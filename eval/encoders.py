@@ -19,10 +19,11 @@ BATCH = 64
 
 @dataclass(frozen=True)
 class Encoder:
-    """A loaded encoder, the name results are written under, and the fingerprint of its run directory, if it has one."""
+    """A loaded encoder, the name results are written under, its revision, and the fingerprint of its run directory."""
 
     model: SentenceTransformer
     name: str
+    revision: str
     fingerprint: str | None
 
     def encode(self, label: str) -> Callable[[list[str]], NDArray[np.floating]]:
@@ -67,7 +68,7 @@ def _load(folder: Path, name: str, model: str) -> Encoder:
     except (OSError, ValueError, KeyError) as error:
         raise InputError(model, f"cannot be loaded: {str(error).splitlines()[0]}") from error
     encoder.eval()
-    return Encoder(encoder, name, manifest.fingerprint if manifest else None)
+    return Encoder(encoder, name, name.partition("@")[2] or "local", manifest.fingerprint if manifest else None)
 
 
 def _download(model: str) -> tuple[Path, str]:

@@ -52,6 +52,8 @@ def read_tasks(recipe: ModelRecipe, place: str, limit: int | None) -> list[tuple
     read = []
     for entry in recipe.evaluation:
         task = find_task(entry.task)
+        if entry.path is None:
+            raise InputError(f"{place}:evaluation", f"{entry.task} has no path")
         read.append((task, entry, read_pairs(Path(entry.path), task, entry.split).head(limit)))
     return read
 
@@ -74,7 +76,7 @@ def measure(
                 main_score=100 * spearman(cosine, pairs.gold),
                 low=around.low,
                 high=around.high,
-                pairs=len(pairs),
+                n=len(pairs),
                 data_sha256=pairs.sha256,
                 other={"pearson": 100 * pearson(cosine, pairs.gold)},
             )
@@ -104,6 +106,7 @@ def evaluate(
         measured.append(measure(task, entry.split, pairs, cosines, recipe, limit))
     return Results(
         model=model.name,
+        revision=model.revision,
         fingerprint=model.fingerprint,
         bootstrap_samples=recipe.bootstrap_samples,
         seed=recipe.seed,

@@ -12,7 +12,7 @@ def table(results: Results) -> str:
     for before, after in results.pairs_of_scores():
         gain = gains.get((after.task, after.split))
         shown = f"{gain.difference:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]" if gain else "-"
-        fixed = (after.task, after.split, after.main_metric, str(after.pairs))
+        fixed = (after.task, after.split, after.main_metric, str(after.n))
         rows.append((*fixed, _score(before) if before else "-", _score(after), shown))
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

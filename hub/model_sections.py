@@ -142,8 +142,8 @@ class SlantedTriangular(Strict):
 
 
 class EvaluationTask(Strict):
-    """One evaluation: a registered task name and the data it reads."""
+    """One evaluation: a registered task name, its split, and the file it reads (None: where the command says)."""
 
     task: str  # e.g. stsb/cosine
-    split: Literal["validation", "test"]
-    path: str
+    split: Literal["validation", "test"] = "test"
+    path: str | None = None

@@ -1,35 +1,55 @@
-"""results.json: what an evaluation wrote down, in the form that cards and tables read."""
+"""results.json: what an evaluation wrote down, in the form that cards, tables and comparisons read."""
 
 import json
 from pathlib import Path
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hub.errors import InputError
 from hub.shards import write_text
 
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Method = Literal["percentile", "bca"]
 
-class TaskScore(BaseModel):
-    """One score. ``main_score``, ``low`` and ``high`` are correlations x 100; the interval is a 95 % bootstrap one."""
 
+class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Part(_Frozen):
+    """The score of one part of a task, e.g. an STS subset, x 100, with what it was counted over."""
+
+    score: Finite
+    n: Annotated[int, Field(ge=1)]
+
+
+class TaskScore(_Frozen):
+    """One score, x 100; ``low`` and ``high`` are its 95 % bootstrap interval over the ``n`` rows that were scored.
+
+    ``task`` names data set and protocol (``sts12/mean``), ``protocol`` says it in words; ``data_sha256`` is the hash
+    of the rows. ``other`` are further metrics, x 100 where they are shares or correlations. ``seconds`` says where the
+    time went (``encoding``, ``probing``), ``seeds`` which random starts the score is the mean of.
+    """
 
     task: str
     protocol: str
     split: str
     main_metric: str
-    main_score: float
-    low: float
-    high: float
-    pairs: int
+    main_score: Finite
+    low: Finite
+    high: Finite
+    n: Annotated[int, Field(ge=1)]
+    unit: Literal["pairs", "sentences", "captions", "documents"] = "pairs"
     data_sha256: str
-    other: dict[str, float] = {}
+    other: dict[str, Finite] = {}
+    parts: dict[str, Part] = {}
+    seeds: tuple[int, ...] = ()
+    seconds: dict[str, Finite] = {}
 
 
-class Gain(BaseModel):
+class Gain(_Frozen):
     """After minus before on one task, both scored on the same bootstrap resamples (a paired 95 % interval)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     task: str
     split: str
@@ -38,20 +58,30 @@ class Gain(BaseModel):
     high: float
 
 
-class Results(BaseModel):
+class Average(_Frozen):
+    """A mean over tasks as a paper defines it, by name; only there when every one of its tasks is."""
+
+    name: str
+    definition: str
+    score: Finite
+    tasks: tuple[str, ...]
+
+
+class Results(_Frozen):
     """All scores of one encoder: after training and, under the same protocol, of its untrained base.
 
     ``fingerprint`` is that of the evaluated run directory's manifest (None: not a run directory), so that results of
-    other weights can be told.
+    other weights can be told; ``revision`` is the Hub commit or the hash of the model's files.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     model: str
+    revision: str
     bootstrap_samples: int
+    interval: Method = "percentile"
     seed: int
     versions: dict[str, str]
     scores: tuple[TaskScore, ...]
+    averages: tuple[Average, ...] = ()
     base_scores: tuple[TaskScore, ...] = ()
     gains: tuple[Gain, ...] = ()
     fingerprint: str | None = None
@@ -74,4 +104,6 @@ def read_results(path: Path) -> Results:
     except FileNotFoundError as error:
         raise InputError(path, "no results yet", hint="run: python -m eval.run RECIPE") from error
     except ValidationError as error:
-        raise InputError(path, f"not a results file: {error.errors()[0]['msg']}") from error
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InputError(path, f"not a results file: {where}: {first['msg']}", hint="evaluate again") from error

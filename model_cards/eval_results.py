@@ -58,7 +58,7 @@ def eval_result_files(results: Results) -> dict[str, str]:
     files = {}
     for score in results.scores:
         known = benchmark(score)
-        if known and score.split == "test" and score.pairs == known.test_pairs:
+        if known and score.split == "test" and score.n == known.test_pairs:
             entry = EvalResultEntry(
                 dataset_id=known.dataset_id,
                 task_id=known.task_id,

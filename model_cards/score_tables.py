@@ -17,7 +17,7 @@ def score_table(results: Results, row: PaperRow | None = None) -> Markdown:
         [
             code(after.task),
             after.split,
-            after.pairs,
+            after.n,
             _score(before),
             _score(after),
             _gain(gains.get((after.task, after.split))),
@@ -32,7 +32,7 @@ def score_table(results: Results, row: PaperRow | None = None) -> Markdown:
 def baseline_table(results: Results, row: PaperRow | None = None) -> Markdown:
     """The scores of an encoder that was not trained here."""
     rows: list[list[Any]] = [
-        [code(score.task), score.split, score.pairs, _score(score), *_paper(score, row)] for score in results.scores
+        [code(score.task), score.split, score.n, _score(score), *_paper(score, row)] for score in results.scores
     ]
     return table(["task", "split", "pairs", "score", *(["paper"] if row else [])], rows)
 

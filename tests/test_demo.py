@@ -36,12 +36,12 @@ def artifacts(tmp_path) -> Path:
         "protocol": "p",
         "split": "test",
         "main_metric": "m",
-        "pairs": 9,
+        "n": 9,
         "data_sha256": "0",
     }
     before, after = (TaskScore(main_score=s, low=s - 2, high=s + 2, **score) for s in (40.0, 55.0))
     (tmp_path / "models/m").mkdir(parents=True)
-    results = {"model": "m", "bootstrap_samples": 10, "seed": 1, "versions": {}, "scores": (after,)}
+    results = {"model": "m", "revision": "r", "bootstrap_samples": 10, "seed": 1, "versions": {}, "scores": (after,)}
     known = {"fingerprint": "f"} if "fingerprint" in Results.model_fields else {}
     write_results(tmp_path / "models/m/results.json", Results(**results, base_scores=(before,), **known))
     return tmp_path

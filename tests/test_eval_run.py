@@ -45,7 +45,7 @@ def scored(tmp_path_factory):
 def test_results_hold_both_models_under_one_protocol(scored):
     results = read_results(scored / "model" / "results.json")
     assert (results.model, results.fingerprint, results.bootstrap_samples) == ("model", "abc", 100)
-    assert [score.pairs for score in results.scores] == [1500, 1379]
+    assert [score.n for score in results.scores] == [1500, 1379]
     for before, after in results.pairs_of_scores():
         assert before.protocol == after.protocol
         assert before.data_sha256 == after.data_sha256
@@ -72,7 +72,7 @@ def test_part_of_the_data_never_lands_in_the_run_directory(scored, capsys):
     main(scored / "recipe.yaml", model=str(scored / "model"), out=scored / "part.json", limit=50)
     part = read_results(scored / "part.json")
     assert part.scores[0].protocol.endswith("ONLY the first 50 pairs")
-    assert part.scores[0].pairs == 50
+    assert part.scores[0].n == 50
     assert results_path(None, str(scored / "model"), 50) is None
     assert (scored / "model" / "results.json").read_text() == before
 

@@ -73,8 +73,8 @@ def test_no_file_names_the_command(tmp_path):
 
 def test_a_run_is_read_from_manifest_and_results():
     score = {"task": "sick-r/cosine", "protocol": "p", "split": "test", "main_metric": "spearman", "low": 1.0}
-    score |= {"main_score": 63.5, "high": 70.0, "pairs": 10, "data_sha256": "a"}
-    results = Results(model="m", bootstrap_samples=1, seed=1, versions={}, scores=(TaskScore(**score),))
+    score |= {"main_score": 63.5, "high": 70.0, "n": 10, "data_sha256": "a"}
+    results = Results(model="m", revision="r", bootstrap_samples=1, seed=1, versions={}, scores=(TaskScore(**score),))
     manifest = Manifest(kind="model", name="m", version="0.2.0", fingerprint="abc", complete=True)
     trained = manifest.model_copy(update={"provenance": {"training": {"validation_score": 0.81}}})
     found = run_of(7, trained, results)

@@ -219,7 +219,7 @@ def score(split: str = "test", value: float = 70.123, pairs: int = 1379) -> Task
         main_score=value,
         low=value - 1,
         high=value + 1,
-        pairs=pairs,
+        n=pairs,
         data_sha256="e" * 64,
     )
 
@@ -235,7 +235,13 @@ def model_run(directory: Path, scores: tuple[TaskScore, ...] = (), **changes: An
     if scores:
         before = tuple(one.model_copy(update={"main_score": 40.0, "low": 39.0, "high": 41.0}) for one in scores[:1])
         results = Results(
-            model=recipe.name, bootstrap_samples=1000, seed=42, versions={}, scores=scores, base_scores=before
+            model=recipe.name,
+            revision="r",
+            bootstrap_samples=1000,
+            seed=42,
+            versions={},
+            scores=scores,
+            base_scores=before,
         )
         write_results(directory / "results.json", results)
     return directory
