@@ -1,4 +1,4 @@
-"""What a task's measurement leaves for every row: enough to score it again, resample it and compare two models on it."""
+"""What a task's measurement leaves for every row: enough to score it again, resample it and compare two models."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -14,7 +14,7 @@ class Outcomes:
     """One row per scored example, in the data's order.
 
     gold: people's score or the class's number; predicted: the similarity, predicted score or class, or, for retrieval,
-    the rank (from 0) of the first right answer. ``part`` is the row's subset or direction, empty where there is one part.
+    the rank (from 0) of the first right answer. ``part`` is the row's subset or direction; empty: all are one part.
     """
 
     gold: Vector  # (n,)
