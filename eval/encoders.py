@@ -1,80 +1,207 @@
-"""The encoder to be scored: a local SentenceTransformer folder or a model of the Hub that HF_ENDPOINT names."""
+"""The encoder to be scored: a model folder, a model of the Hub that HF_ENDPOINT names, or a function of the user's.
 
+No code of a model is ever run, and weights are read from safetensors only. A function is code of the user's own, named
+as ``python:package.module:function`` and imported from where Python finds it (the current folder, with python -m).
+"""
+
+import hashlib
+import importlib
+import inspect
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub import HfApi, constants, snapshot_download
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 from tqdm import tqdm
 
-from hub.errors import InputError
+from eval.encoder_files import (
+    OTHER_WEIGHTS,
+    adapted_revision,
+    content_hash,
+    require_all_weights,
+    require_safetensors,
+)
+from eval.encoder_output import checked
+from hub.cli import say
+from hub.errors import InputError, nearest
 from hub.remote import reading
 from hub.run_dir import read_manifest, require_complete
 
-BATCH = 64
+Embed = Callable[[list[str]], Any]  # n texts → (n, dimension)
+BATCH = 32  # texts of one forward pass
+FUNCTION = "python:"
+LIBRARIES = ("sentence-transformers", "transformers", "tokenizers", "torch")
+PROBE = ["A sentence."]
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """A loaded encoder, the name results are written under, its revision, and the fingerprint of its run directory."""
+    """An encoder and what its results are written under.
 
-    model: SentenceTransformer
+    ``revision`` is the Hub commit, the hash of the model's files, or what a function declares; ``fingerprint`` is that
+    of a run directory's manifest. ``settings`` is what else decides the embeddings: prompt, precision, lengths, library
+    versions. ``pinned`` is False when the revision may stay the same while the embeddings change.
+    """
+
     name: str
     revision: str
-    fingerprint: str | None
+    embed: Embed = field(repr=False)
+    dimension: int
+    fingerprint: str | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+    pinned: bool = True
+    model: SentenceTransformer | None = field(default=None, repr=False)
 
-    def encode(self, label: str) -> Callable[[list[str]], NDArray[np.floating]]:
-        """A function from n sentences to (n, dimension) embeddings, with a progress bar called ``label``."""
+    @property
+    def key(self) -> str:
+        """Hash of all that decides the embedding of a text; the name is no part of it."""
+        return hashlib.sha256(json.dumps([self.revision, self.settings], sort_keys=True).encode()).hexdigest()
 
-        def embed(sentences: list[str]) -> NDArray[np.floating]:
-            order = sorted(range(len(sentences)), key=lambda row: len(sentences[row]))  # little padding per batch
-            parts = []
-            for start in tqdm(range(0, len(order), BATCH), desc=label, unit="batch"):
-                batch = [sentences[row] for row in order[start : start + BATCH]]
-                parts.append(self.model.encode(batch, batch_size=BATCH, show_progress_bar=False))
-            shuffled = np.concatenate(parts)
-            embeddings = np.empty_like(shuffled)
-            embeddings[order] = shuffled
-            return embeddings
+    def encode(self, label: str) -> Embed:
+        """``embed`` with a progress bar called ``label``."""
+
+        def embed(texts: list[str]) -> NDArray[np.floating]:
+            blocks = [texts[start : start + 512] for start in range(0, len(texts), 512)]
+            return np.concatenate([self.embed(block) for block in tqdm(blocks, desc=label)])
 
         return embed
 
 
-def load_encoder(model: str) -> Encoder:
-    """The encoder at a path, or under a Hub id ``ORG/NAME`` or ``ORG/NAME@REVISION``.
+def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH) -> Encoder:
+    """The encoder in a folder, under a Hub id ``ORG/NAME[@REVISION]``, or ``python:package.module:function``.
 
-    Raises InputError when there is no such model or it is not finished, RunError when the Hub cannot be read.
+    ``dtype`` (float32, bfloat16, float16) changes a model's precision and so its scores; None is the model's own.
+
+    Raises InputError when there is no such model, it is not finished, it would need code or pickles of its own, or it
+    gives no embeddings; RunError when the Hub cannot be read.
     """
+    if model.startswith(FUNCTION):
+        return wrap(_imported(model), model)
     path = Path(model)
     if path.exists():
-        return _load(path, path.name, model)
-    if path.is_absolute() or len(path.parts) != 2 or path.parts[0] in (".", "..", "artifacts"):
+        revision = None
+        folder, name = path, path.resolve().name
+    elif path.is_absolute() or len(path.parts) != 2 or path.parts[0] in (".", "..", "artifacts"):
         raise InputError(model, "no such model folder", hint="train it first: python -m training.run RECIPE")
-    folder, commit = _download(model)
-    return _load(folder, f"{model.partition('@')[0]}@{commit}", model)
-
-
-def _load(folder: Path, name: str, model: str) -> Encoder:
-    if not (folder / "modules.json").is_file():
-        raise InputError(model, "is not a SentenceTransformer model (no modules.json)")
+    else:
+        folder, revision = _download(model)
+        name = f"{model.partition('@')[0]}@{revision}"
+    _check(folder, model)
     manifest = read_manifest(folder)
     if manifest is not None:
         require_complete(folder)
+    student = _load(folder, model, dtype)
+    revision = (revision or content_hash(folder)) + adapted_revision(folder, model)
+    return Encoder(
+        name=name,
+        revision=revision,
+        embed=lambda texts: student.encode(texts, batch_size=batch_size, show_progress_bar=False),
+        dimension=checked(student.encode(PROBE, show_progress_bar=False), PROBE, model).shape[1],
+        fingerprint=manifest.fingerprint if manifest else None,
+        settings=_settings(student),
+        model=student,
+    )
+
+
+def wrap(function: Embed, name: str, revision: str | None = None) -> Encoder:
+    """A function from n texts to (n, dimension) as an encoder. It is called with at most a few hundred texts at once.
+
+    Its revision is ``revision``, else ``function.revision``, else the hash of the source file it is defined in: that
+    misses a change in whatever else it reads, so embeddings are then not kept for the next run.
+
+    Raises InputError when there is no revision and no source, or the function gives no embeddings.
+    """
+    declared = revision if revision is not None else getattr(function, "revision", None)
+    if declared is not None and (not isinstance(declared, str) or not declared.strip()):
+        raise InputError(name, f"its revision is {declared!r}", allowed="a text that changes with its embeddings")
+    if declared is None:
+        say(f"{name}: declares no revision, so the hash of its source file stands for it, and embeddings are not kept")
+    return Encoder(
+        name=name,
+        revision=declared or _source_hash(function, name),
+        embed=function,
+        dimension=checked(function(list(PROBE)), PROBE, name).shape[1],
+        pinned=declared is not None,
+    )
+
+
+def _source_hash(function: Embed, name: str) -> str:
+    """Hash of the file that defines a function or, for a callable object, its class."""
+    defined = function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
     try:
-        encoder = SentenceTransformer(str(folder))
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(model, f"cannot be loaded: {str(error).splitlines()[0]}") from error
-    encoder.eval()
-    return Encoder(encoder, name, name.partition("@")[2] or "local", manifest.fingerprint if manifest else None)
+        source = inspect.getsourcefile(defined)
+    except TypeError:
+        source = None
+    if source is None or not Path(source).is_file():
+        raise InputError(name, "has no source file to tell its revision by", hint="set its attribute `revision`")
+    return f"source-{hashlib.sha256(Path(source).read_bytes()).hexdigest()}"
+
+
+def _imported(model: str) -> Embed:
+    """The function that ``python:package.module:function`` names."""
+    module_name, _, attribute = model.removeprefix(FUNCTION).partition(":")
+    if not module_name or not attribute:
+        raise InputError(model, "names no function", allowed=f"{FUNCTION}package.module:function")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise InputError(model, f"cannot be imported: {error}", hint="run it where the module is found") from error
+    function = getattr(module, attribute, None)
+    if not callable(function):
+        problem = f"{module_name} has no function {attribute!r}"
+        guess = nearest(attribute, [key for key, value in vars(module).items() if callable(value)])
+        raise InputError(model, problem, hint=f"did you mean {guess!r}?" if guess else None)
+    return function
+
+
+def _check(folder: Path, model: str) -> None:
+    """Raise InputError when a folder is no SentenceTransformer, or one of another kind, or has pickled weights."""
+    if not (folder / "modules.json").is_file():
+        raise InputError(model, "is not a SentenceTransformer model (no modules.json)")
+    config = folder / "config_sentence_transformers.json"
+    if config.is_file():
+        kind = json.loads(config.read_text(encoding="utf-8")).get("model_type", "SentenceTransformer")
+        if kind != "SentenceTransformer":  # it would be converted, to something its author did not mean
+            raise InputError(model, f"is a {kind}", allowed="a SentenceTransformer")
+    require_safetensors(folder, model)
+
+
+def _load(folder: Path, model: str, dtype: str | None) -> SentenceTransformer:
+    arguments = {"use_safetensors": True} | ({"dtype": dtype} if dtype else {})
+    try:
+        student = SentenceTransformer(str(folder), model_kwargs=arguments, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        said = str(error).strip() or type(error).__name__
+        raise InputError(model, f"cannot be loaded: {said.splitlines()[0]}") from error
+    require_all_weights(student, folder, model)
+    return student.eval()
+
+
+def _settings(student: SentenceTransformer) -> dict[str, str]:
+    """What decides an embedding beside the model's files."""
+    prompt = student.prompts.get(student.default_prompt_name or "", "")
+    facts = {
+        "prompt": prompt,
+        "max_seq_length": student.max_seq_length,
+        "truncate_dim": student.truncate_dim,
+        "dtype": student.dtype,
+    }
+    return {key: str(value) for key, value in facts.items()} | {library: version(library) for library in LIBRARIES}
 
 
 def _download(model: str) -> tuple[Path, str]:
-    """A local copy of a Hub model and the commit it is of."""
+    """A local copy of a Hub model and the commit it is of; with HF_HUB_OFFLINE, of what was downloaded before."""
     repo_id, _, revision = model.partition("@")
     with reading(repo_id, revision or None):
-        commit = HfApi().model_info(repo_id, revision=revision or None).sha
-        assert commit is not None
-        return Path(snapshot_download(repo_id, revision=commit)), commit
+        wanted = revision or None
+        if not constants.HF_HUB_OFFLINE:
+            wanted = HfApi().model_info(repo_id, revision=wanted).sha
+        folder = Path(snapshot_download(repo_id, revision=wanted, ignore_patterns=list(OTHER_WEIGHTS)))
+    return folder, folder.name

@@ -1,175 +1,165 @@
-"""Score an encoder: ``python -m eval.run RECIPE [--model --base --out --limit --set KEY.KEY=VALUE --dry-run]``.
+"""Score an encoder: ``python -m eval.run [RECIPE] [--model M] [--tasks sts,transfer] [--senteval-data DIR]``.
 
-Runs the recipe's evaluation tasks on the trained model and, under the same protocol and on the same bootstrap
-resamples, on its untrained base; writes ``results.json`` into the model's run directory and a table to stdout. Any
-folder or Hub id can stand for either model.
+Scores a recipe's model on the recipe's tasks, or any folder, Hub id or function on any tasks, and its untrained base
+on the same bootstrap resamples. A killed run goes on at the next task. ``--compare A B C`` puts finished evaluations
+side by side.
 """
 
-import sys
-from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import torch
 import transformers
 import typer
 
-from eval.encoders import Encoder, load_encoder
-from eval.registry import Task, find_task
-from eval.significance import bootstrap_spearman, interval
-from eval.sts import Pairs, Vector, cosine_scores, pearson, read_pairs, spearman
+from eval.data.hub import HubPin
+from eval.data.sources import Source
+from eval.encoders import load_encoder
+from eval.evaluation import evaluate
+from eval.job import Job, prepare
+from eval.records import BASE, RESULTS, Records
+from eval.summary import asked, everything, summarise
 from eval.table import table
-from hub.cli import DryRunOption, LimitOption, RecipeArgument, SetOption, new_app, run, say
-from hub.errors import InputError
-from hub.recipe import EvaluationTask, ModelRecipe
-from hub.recipe_file import load_recipe
-from hub.results import Gain, Results, TaskScore, write_results
-from hub.run_dir import ARTIFACTS
+from eval.task_data import TaskData
+from hub.cli import DryRunOption, LimitOption, SetOption, new_app, run, say
+from hub.errors import InputError, RunError
+from hub.results import Method, write_results
+from hub.run_dir import locked
 
-app = new_app("Score a sentence encoder and its untrained base.")
-LIBRARIES = ("torch", "transformers", "sentence-transformers", "numpy")
-ModelOption = Annotated[str | None, typer.Option("--model", help="Folder or Hub id [default: artifacts/models/NAME]")]
-BaseOption = Annotated[
-    str | None, typer.Option("--base", help="The untrained student [default: NAME.base beside a folder --model]")
-]
+app = new_app("Score a sentence encoder, or compare scored ones.")
+Folder = Annotated[Path | None, typer.Option(metavar="DIR")]
 
 
-@dataclass(frozen=True)
-class Measured:
-    """One task's result: the score after and, when there is a base, before and the gain."""
-
-    after: TaskScore
-    before: TaskScore | None
-    gain: Gain | None
-
-
-def read_tasks(recipe: ModelRecipe, place: str, limit: int | None) -> list[tuple[Task, EvaluationTask, Pairs]]:
-    """Every task of the recipe with its data. Raises InputError when there are none or the data are not the pinned."""
-    if not recipe.evaluation:
-        raise InputError(f"{place}:evaluation", "names no task", hint="add e.g. task: stsb/cosine")
-    read = []
-    for entry in recipe.evaluation:
-        task = find_task(entry.task)
-        if entry.path is None:
-            raise InputError(f"{place}:evaluation", f"{entry.task} has no path")
-        read.append((task, entry, read_pairs(Path(entry.path), task, entry.split).head(limit)))
-    return read
-
-
-def measure(
-    task: Task, split: str, pairs: Pairs, cosines: list[Vector], recipe: ModelRecipe, limit: int | None
-) -> Measured:
-    """Scores of one task. ``cosines`` holds (pairs,) similarities of the model and, if there is one, of its base."""
-    samples = 100 * bootstrap_spearman(pairs.gold, np.stack(cosines), recipe.bootstrap_samples, recipe.seed)
-    protocol = task.protocol if limit is None else f"{task.protocol}; ONLY the first {len(pairs)} pairs"
-    scores = []
-    for cosine, resampled in zip(cosines, samples, strict=True):
-        around = interval(resampled)
-        scores.append(
-            TaskScore(
-                task=task.name,
-                protocol=protocol,
-                split=split,
-                main_metric=task.main_metric,
-                main_score=100 * spearman(cosine, pairs.gold),
-                low=around.low,
-                high=around.high,
-                n=len(pairs),
-                data_sha256=pairs.sha256,
-                other={"pearson": 100 * pearson(cosine, pairs.gold)},
-            )
-        )
-    if len(scores) == 1:
-        return Measured(scores[0], None, None)
-    after, before = scores
-    around = interval(samples[0] - samples[1])
-    difference = after.main_score - before.main_score
-    gain = Gain(task=task.name, split=split, difference=difference, low=around.low, high=around.high)
-    return Measured(after, before, gain)
-
-
-def evaluate(
-    recipe: ModelRecipe,
-    tasks: list[tuple[Task, EvaluationTask, Pairs]],
-    model: Encoder,
-    base: Encoder | None,
-    limit: int | None,
-) -> Results:
-    """Results of all tasks. Raises RunError when a correlation is undefined."""
-    measured = []
-    for task, entry, pairs in tasks:
-        cosines = [cosine_scores(model.encode(f"{task.name} {entry.split}"), pairs)]
+def score(job: Job, data: TaskData) -> list[RunError]:
+    """Score the job's encoders, write and print the results; what could not be scored."""
+    model, base = load_encoder(job.model), load_encoder(job.base) if job.base else None
+    folder = job.records.folder
+    with locked(folder):
+        job.records.clear_leftovers()
+        scored = evaluate(job.entries, data, model, job.records, job.settings, job.cache)
+        failures = list(scored.failures)
+        sides = [asked(model, job.records, scored)]
         if base is not None:
-            cosines.append(cosine_scores(base.encode(f"{task.name} {entry.split}, before"), pairs))
-        measured.append(measure(task, entry.split, pairs, cosines, recipe, limit))
-    return Results(
-        model=model.name,
-        revision=model.revision,
-        fingerprint=model.fingerprint,
-        bootstrap_samples=recipe.bootstrap_samples,
-        seed=recipe.seed,
-        versions={"python": sys.version.split()[0], **{library: version(library) for library in LIBRARIES}},
-        scores=tuple(item.after for item in measured),
-        base_scores=tuple(item.before for item in measured if item.before is not None),
-        gains=tuple(item.gain for item in measured if item.gain is not None),
-    )
+            before = evaluate(job.entries, data, base, Records(folder / BASE), job.settings, job.cache)
+            failures += before.failures
+            sides.append(asked(base, Records(folder / BASE), before))
+        results = summarise(sides[0], sides[1] if base else None, job.settings)
+        whole = [everything(side, job.settings) for side in sides]
+        write_results(folder / RESULTS, summarise(whole[0], whole[1] if base else None, job.settings))
+        say(f"written: {folder / RESULTS}")
+        if job.results is not None:
+            write_results(job.results, results)
+            say(f"written: {job.results}")
+    print(table(results))
+    return failures
 
 
-def default_base(model: str) -> str | None:
-    """The untrained student that training left beside a model folder, if it is there."""
-    path = Path(model)
-    beside = path.with_name(f"{path.name}.base") if path.name else path
-    return str(beside) if beside.is_dir() and beside != path else None
+def plan(job: Job, data: TaskData) -> None:
+    """Print what would be scored; the data are read, no model is."""
+    for entry in job.entries:
+        told = "" if entry.task.kind == "mteb" else f": {len(data.rows(entry)[entry.split])} {entry.task.unit}"
+        print(f"{entry}{told}" + (f" of {entry.path}" if entry.path else ""))
+    print(f"model {job.model}; base {job.base or 'none'}; results to {job.results or job.records.folder / RESULTS}")
 
 
-def results_path(out: Path | None, model: str, limit: int | None) -> Path | None:
-    """Where results go: ``--out``, else results.json inside a model folder; None for part of the data, or a Hub id."""
-    if out is not None:
-        return out
-    return Path(model) / "results.json" if Path(model).is_dir() and limit is None else None
+def split_names(values: list[str]) -> list[str]:
+    """Options given more than once, or with commas, as one list."""
+    return [name.strip() for value in values for name in value.split(",") if name.strip()]
+
+
+def read_seeds(values: list[str]) -> list[int]:
+    """Seeds of the probes. Raises InputError for anything else."""
+    names = split_names(values)
+    wrong = next((name for name in names if not (name.isascii() and name.isdigit())), None)
+    if wrong is not None or len(set(names)) < len(names):
+        raise InputError(
+            "--seeds", f"{wrong!r} is no seed" if wrong else "names a seed twice", allowed="e.g. 1111,1112"
+        )
+    return [int(name) for name in names] or [1111]
 
 
 @app.command()
 def main(
-    recipe: RecipeArgument,
-    model: ModelOption = None,
-    base: BaseOption = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Results file [default: MODEL/results.json]")] = None,
+    places: Annotated[
+        list[str] | None, typer.Argument(metavar="[RECIPE]", help="A model recipe; with --compare, the evaluations")
+    ] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="Compare evaluations: --compare A B C")] = False,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Folder, ORG/NAME[@REVISION] or python:module:function [default: the recipe's]"),
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option("--base", help="The untrained student [default: NAME.base beside a folder --model]")
+    ] = None,
+    tasks: Annotated[
+        list[str], typer.Option("--tasks", metavar="TASK,GROUP", help="[default: the recipe's]; repeatable")
+    ] = [],  # noqa: B006 - typer copies it
+    skip: Annotated[list[str], typer.Option("--skip", metavar="TASK,GROUP", help="Tasks to leave out of a group")] = [],  # noqa: B006
+    senteval_data: Annotated[Path | None, typer.Option(metavar="DIR", help="SentEval's data directory")] = None,
+    sts_data: Annotated[Path | None, typer.Option(metavar="DIR", help="The STS organisers' files")] = None,
+    hub_data: Annotated[str | None, typer.Option(metavar="REPO@REVISION", help="A pinned Hub dataset instead")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="[default: beside a run directory, or artifacts/evaluations]"),
+    ] = None,
+    cache: Annotated[Path | None, typer.Option(metavar="DIR", help="Where embeddings are kept")] = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Keep no embeddings")] = False,
     limit: LimitOption = None,
-    settings: SetOption = [],  # noqa: B006 - typer copies it
+    seeds: Annotated[list[str], typer.Option("--seeds", help="Seeds of the probes [default: 1111]")] = [],  # noqa: B006
+    interval: Annotated[Method, typer.Option("--interval", help="Kind of bootstrap interval")] = "percentile",
+    settings: SetOption = [],  # noqa: B006
     dry_run: DryRunOption = False,
 ) -> None:
-    """Score the encoder of RECIPE on the recipe's tasks, beside the untrained one when training left it.
+    """Score an encoder on tasks that state their protocol, with 95 % bootstrap intervals; scores are x 100.
 
-    Scores are correlations x 100 with 95 % bootstrap intervals. --model takes a folder or ORG/NAME[@REVISION] of a Hub.
+    Groups of tasks: sts, sts-original, transfer, transfer-lbfgs, probing, probing-lbfgs, retrieval, papers. mteb/NAME
+    is any task, benchmark or task type of MTEB.
 
     Examples:
 
       python -m eval.run recipes/demo/demo-sts-dino.yaml
 
-      python -m eval.run recipes/demo/demo-sts-dino.yaml --model ORG/NAME@v1.0.0 --out /tmp/r.json
+      python -m eval.run --model ORG/NAME@v1.0.0 --tasks sts,transfer --skip snli/senteval --senteval-data DIR
+
+      python -m eval.run --compare artifacts/models/A artifacts/evaluations/B --out /tmp/comparison
     """
+    if compare:
+        from eval.compare import compare as side_by_side  # draws plots
+
+        side_by_side([Path(place) for place in places or []], out)
+        return
+    if len(places or []) > 1:
+        raise InputError(places[1] if places else "", "is a second recipe", hint="to compare evaluations add --compare")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    loaded = load_recipe(recipe, ModelRecipe, settings)
-    tasks = read_tasks(loaded, str(recipe), limit)
-    model = model or str(ARTIFACTS / "models" / loaded.name)
-    base = base or default_base(model)
-    path = results_path(out, model, limit)
+    source = Source(senteval_data, sts_data, HubPin.parse(hub_data) if hub_data else None)
+    data = TaskData(source, limit)
+    job = prepare(
+        source=source,
+        recipe=Path(places[0]) if places else None,
+        model=model,
+        base=base,
+        tasks=split_names(tasks),
+        skip=split_names(skip),
+        out=out,
+        cache=cache,
+        no_cache=no_cache,
+        limit=limit,
+        seeds=read_seeds(seeds),
+        interval=interval,
+        overrides=settings,
+    )
+    for entry in job.entries:
+        if entry.task.kind != "mteb":
+            data.rows(entry)  # all of the data are there before anything is scored
     if dry_run:
-        for task, entry, pairs in tasks:
-            print(f"{task.name} {entry.split}: {len(pairs)} pairs of {entry.path}")
-        print(f"model {model}; base {base or 'none'}; results to {path or 'stdout only'}")
+        plan(job, data)
         return
-    if loaded.threads is not None:
-        torch.set_num_threads(loaded.threads)
-    results = evaluate(loaded, tasks, load_encoder(model), load_encoder(base) if base else None, limit)
-    if path is not None:
-        write_results(path, results)
-        say(f"written: {path}")
-    print(table(results))
+    if job.threads is not None:
+        torch.set_num_threads(job.threads)
+    failures = score(job, data)
+    if failures:
+        raise RunError("evaluation", f"{len(failures)} scores are undefined, see above", hint="the others are written")
 
 
 if __name__ == "__main__":

@@ -1,124 +1,97 @@
-"""Semantic textual similarity: read the pinned files, score pairs by cosine, correlate with people's scores.
+"""Semantic textual similarity: the cosine of two embeddings, correlated with people's scores.
 
-The files are tab-separated and unquoted: a ``"`` inside a sentence is a character, so a CSV reader would join lines and
-lose pairs without a word. They are split at tabs only.
+STS12–16 consist of subsets, and three ways to one figure are in use, which differ by up to ten points: ``all``
+(Reimers & Gurevych 2019, SimCSE, MTEB), ``mean`` and ``wmean`` over subsets (SentEval, Conneau & Kiela 2018).
 """
 
-import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 
-from eval.registry import DataFile, Task
-from hub.errors import InputError, RunError
+from eval.data.forms import ScoredPairs, Vector
+from eval.outcomes import Aggregation, Measured, Outcomes
+from eval.registry import Task
+from hub.errors import RunError
 
-Vector = NDArray[np.float64]
-Encode = Callable[[list[str]], NDArray[np.floating]]  # n sentences → (n, dimension)
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """Sentence pairs with people's scores (0 = unrelated … 5 = equivalent for STSb) and the hash of their file."""
-
-    first: tuple[str, ...]
-    second: tuple[str, ...]
-    gold: Vector  # (pairs,)
-    sha256: str
-
-    def __len__(self) -> int:
-        return len(self.gold)
-
-    def head(self, limit: int | None) -> "Pairs":
-        """The first ``limit`` pairs (all when None)."""
-        return self if limit is None else Pairs(self.first[:limit], self.second[:limit], self.gold[:limit], self.sha256)
+Embed = Callable[[Sequence[str]], NDArray[np.floating]]  # n texts → (n, dimension)
+Correlation = Callable[[Vector, Vector], float]
+CHUNK = 1024  # pairs whose embeddings are in memory as float64
+INDISTINCT = 1e-6  # cosines of float32 embeddings that differ by less are the same number
 
 
-def read_pairs(path: Path, task: Task, split: str) -> Pairs:
-    """All pairs of a split's file.
+def measure_sts(task: Task, pairs: ScoredPairs, embed: Embed) -> Measured:
+    """Spearman x 100 as ``task`` aggregates it, Pearson beside it, and Spearman of every subset.
 
-    Raises InputError naming file and line when the file is missing, short, malformed or not the pinned one: a score on
-    part of the data would pass for a score on all of it.
+    A subset whose correlation is undefined is left out of ``parts``. Raises RunError naming the task when the score
+    itself is: a correlation with a constant is undefined, not 0.
     """
-    if split not in task.files:
-        raise InputError(f"{path}", f"{task.name} has no split {split!r}", allowed=sorted(task.files))
-    content = _read(path, task)
-    rows = [_row(line, f"{path}:{number}", task) for number, line in enumerate(_lines(content, path), start=1)]
-    _check(path, len(rows), hashlib.sha256(content).hexdigest(), task.files[split])
-    first, second, gold = zip(*rows, strict=True)
-    return Pairs(first, second, np.array(gold, dtype=np.float64), task.files[split].sha256)
+    cosines = cosine_scores(pairs, embed)
+    if np.ptp(cosines) < INDISTINCT:
+        problem = f"all {len(pairs)} cosines are {cosines[0]:.6g}: their correlation with people's scores is undefined"
+        raise RunError(task.name, problem, hint="the encoder gives every text the same embedding, or nearly so")
+    score, other = (_aggregated(task, pairs, cosines, correlation) for correlation in (spearman, pearson))
+    parts = {}
+    for name, start, stop in pairs.subsets:
+        gold, found = pairs.gold[start:stop], cosines[start:stop]
+        if not (_constant(gold) or _constant(found)):
+            parts[name] = (100 * spearman(found, gold), stop - start)
+    part = tuple(name for name, start, stop in pairs.subsets for _ in range(start, stop))
+    return Measured(Outcomes(pairs.gold, cosines, part), score, {"pearson": other}, parts)
 
 
-def _read(path: Path, task: Task) -> bytes:
-    try:
-        return path.read_bytes()
-    except (FileNotFoundError, IsADirectoryError) as error:
-        raise InputError(
-            path, f"no such data file for {task.name}", hint="the repository keeps it in assets/"
-        ) from error
-
-
-def _lines(content: bytes, path: Path) -> list[str]:
-    """Lines ended by a newline only: str.splitlines would also break at characters inside a sentence."""
-    try:
-        return content.decode("utf-8").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise InputError(path, f"is not UTF-8 (byte {error.start})") from error
-
-
-def _row(line: str, place: str, task: Task) -> tuple[str, str, float]:
-    cells = line.split("\t")
-    left, right = task.sentence_columns
-    wanted = max(left, right, task.score_column) + 1
-    if len(cells) < wanted:
-        raise InputError(place, f"has {len(cells)} tab-separated columns; {task.name} needs {wanted}")
-    try:
-        score = float(cells[task.score_column])
-    except ValueError as error:
-        raise InputError(place, f"column {task.score_column + 1} is {cells[task.score_column]!r}, no score") from error
-    if not 0 <= score <= task.scale:
-        raise InputError(place, f"the score {score} is out of range", allowed=f"0 to {task.scale:g}")
-    return cells[left], cells[right], score
-
-
-def _check(path: Path, pairs: int, sha256: str, expected: DataFile) -> None:
-    if pairs != expected.pairs:
-        raise InputError(path, f"holds {pairs} pairs; this split has {expected.pairs}", hint="restore the whole file")
-    if sha256 != expected.sha256:
-        raise InputError(path, f"is another file (sha256 {sha256[:12]}…)", allowed=f"sha256 {expected.sha256[:12]}…")
-
-
-def cosine_scores(encode: Encode, pairs: Pairs) -> Vector:
-    """Cosine of the two embeddings of every pair, (pairs,), each distinct sentence encoded once.
+def cosine_scores(pairs: ScoredPairs, embed: Embed) -> Vector:
+    """Cosine of the two embeddings of every pair, (pairs,); 0 where one of them is the zero vector.
 
     Raises RunError when an embedding is not finite.
     """
-    sentences = list(dict.fromkeys((*pairs.first, *pairs.second)))
-    embeddings = np.asarray(encode(sentences), dtype=np.float64)
-    if not np.isfinite(embeddings).all():
+    found = np.empty(len(pairs))
+    for start in range(0, len(pairs), CHUNK):
+        rows = slice(start, start + CHUNK)
+        left, right = (_unit(embed(texts[rows])) for texts in (pairs.first, pairs.second))
+        found[rows] = np.einsum("ij,ij->i", left, right)
+    return found
+
+
+def _unit(embeddings: NDArray[np.floating]) -> NDArray[np.float64]:
+    rows = np.asarray(embeddings, dtype=np.float64)
+    if not np.isfinite(rows).all():
         raise RunError("evaluation", "the model gives embeddings that are not finite", hint="its training diverged")
-    embeddings /= np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
-    place = {sentence: row for row, sentence in enumerate(sentences)}
-    left = embeddings[[place[sentence] for sentence in pairs.first]]
-    right = embeddings[[place[sentence] for sentence in pairs.second]]
-    return np.einsum("ij,ij->i", left, right)
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+
+
+def _aggregated(task: Task, pairs: ScoredPairs, cosines: Vector, correlation: Correlation) -> float:
+    """The correlation x 100 as the task aggregates it. Raises RunError naming the task and subset if undefined."""
+    whole = (("", 0, len(pairs)),)
+    subsets = whole if task.aggregation == "all" else pairs.subsets or whole
+    found = []
+    for name, start, stop in subsets:
+        gold, system = pairs.gold[start:stop], cosines[start:stop]
+        if _constant(gold) or _constant(system):
+            side = "people's scores" if _constant(gold) else "cosines"
+            where = f"all {stop - start} {side}" + (f" of {name}" if name else "")
+            raise RunError(task.name, f"{where} are the same: the correlation is undefined")
+        found.append(correlation(system, gold))
+    return 100 * combine(found, [stop - start for _, start, stop in subsets], task.aggregation)
+
+
+def combine(scores: Sequence[float], sizes: Sequence[int], aggregation: Aggregation) -> float:
+    """One figure from those of the subsets: their mean, for ``wmean`` weighted by their numbers of pairs."""
+    return float(np.average(scores, weights=sizes if aggregation == "wmean" else None))
+
+
+def _constant(values: Vector) -> bool:
+    return bool(np.ptp(values) == 0)
 
 
 def pearson(first: Vector, second: Vector) -> float:
     """Pearson correlation, -1…1. Raises RunError when one side is constant, where it is undefined."""
-    if np.ptp(first) == 0 or np.ptp(second) == 0:
+    if _constant(first) or _constant(second):
         raise RunError("evaluation", "a correlation with a constant is undefined", hint="do all embeddings coincide?")
     return float(np.corrcoef(first, second)[0, 1])
 
 
-def average_ranks(values: Vector) -> Vector:
-    """Ranks from 1, ties sharing the mean of their ranks, (n,) → (n,)."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-
-
 def spearman(first: Vector, second: Vector) -> float:
-    """Spearman correlation, -1…1: Pearson of the average ranks. Raises RunError when one side is constant."""
-    return pearson(average_ranks(first), average_ranks(second))
+    """Spearman correlation, -1…1: Pearson of the ranks, ties sharing their mean. Raises RunError as ``pearson``."""
+    return pearson(rankdata(first), rankdata(second))

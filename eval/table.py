@@ -1,22 +1,40 @@
-"""Results as a plain table for people: before, after and gain of every task, each with its 95 % interval."""
+"""Results as a plain table for people: score, cost and, where there is a base, score before and gain of every task."""
 
 from hub.results import Results, TaskScore
 
-HEADER = ("task", "split", "metric", "pairs", "before", "after", "gain")
+FIXED = ("task", "split", "metric", "rows")
+COSTS = ("encoding", "probing")
 
 
 def table(results: Results) -> str:
-    """One line a task, columns aligned; intervals in brackets; a dash where there is no base."""
-    gains = {(gain.task, gain.split): gain for gain in results.gains}
-    rows = [HEADER]
-    for before, after in results.pairs_of_scores():
+    """One line a task, columns aligned; 95 % intervals in brackets, seconds last; a dash where something is not there.
+
+    Averages stand below, each with what it is the mean of.
+    """
+    pairs, gains = results.pairs_of_scores(), {(gain.task, gain.split): gain for gain in results.gains}
+    has_base = any(before for before, _ in pairs)
+    rows = [(*FIXED, *(("before", "after", "gain") if has_base else ("score",)), *(f"{cost} s" for cost in COSTS))]
+    for before, after in pairs:
         gain = gains.get((after.task, after.split))
         shown = f"{gain.difference:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]" if gain else "-"
-        fixed = (after.task, after.split, after.main_metric, str(after.n))
-        rows.append((*fixed, _score(before) if before else "-", _score(after), shown))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+        middle = (_score(before) if before else "-", _score(after), shown) if has_base else (_score(after),)
+        costs = (_seconds(after, cost) for cost in COSTS)
+        rows.append((after.task, after.split, after.main_metric, f"{after.n} {after.unit}", *middle, *costs))
+    lines = _aligned(rows)
+    if results.averages:
+        lines += ["", *_aligned([(item.name, f"{item.score:.2f}", item.definition) for item in results.averages])]
+    return "\n".join(lines)
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def _score(score: TaskScore) -> str:
-    return f"{score.main_score:.2f} [{score.low:.2f}, {score.high:.2f}]"
+    around = score.interval()
+    return f"{score.main_score:.2f} " + (f"[{around[0]:.2f}, {around[1]:.2f}]" if around else "[no interval]")
+
+
+def _seconds(score: TaskScore, cost: str) -> str:
+    return f"{score.seconds[cost]:.1f}" if cost in score.seconds else "-"

@@ -2,9 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hub.errors import InputError
 from hub.shards import write_text
@@ -27,8 +27,9 @@ class Part(_Frozen):
 class TaskScore(_Frozen):
     """One score, x 100; ``low`` and ``high`` are its 95 % bootstrap interval over the ``n`` rows that were scored.
 
+    Both are None where the program that scored kept no outcome of a row (most MTEB tasks): then no interval is known.
     ``task`` names data set and protocol (``sts12/mean``), ``protocol`` says it in words; ``data_sha256`` is the hash
-    of the rows. ``other`` are further metrics, x 100 where they are shares or correlations. ``seconds`` says where the
+    of the rows, ``data_revision`` the pinned revision of a Hub dataset, ``ORG/NAME@REVISION``; one of them is there. ``other`` are further metrics, x 100 where they are shares or correlations. ``seconds`` says where the
     time went (``encoding``, ``probing``), ``seeds`` which random starts the score is the mean of.
     """
 
@@ -37,15 +38,28 @@ class TaskScore(_Frozen):
     split: str
     main_metric: str
     main_score: Finite
-    low: Finite
-    high: Finite
+    low: Finite | None = None
+    high: Finite | None = None
     n: Annotated[int, Field(ge=1)]
-    unit: Literal["pairs", "sentences", "captions", "documents"] = "pairs"
-    data_sha256: str
+    unit: Literal["pairs", "sentences", "captions", "documents", "queries"] = "pairs"
+    data_sha256: str | None = None
+    data_revision: str | None = None
     other: dict[str, Finite] = {}
     parts: dict[str, Part] = {}
     seeds: tuple[int, ...] = ()
     seconds: dict[str, Finite] = {}
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if (self.low is None) != (self.high is None):
+            raise ValueError(f"{self.task}: an interval has both ends or none")
+        if self.data_sha256 is None and self.data_revision is None:
+            raise ValueError(f"{self.task}: neither a hash nor a revision says which data were scored")
+        return self
+
+    def interval(self) -> tuple[float, float] | None:
+        """(low, high), or None where no interval is known."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
 
 
 class Gain(_Frozen):

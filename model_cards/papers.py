@@ -1,4 +1,8 @@
-"""The papers' own rows (``papers.yaml``), shown beside a model's scores only where data, encoder and protocol agree."""
+"""The papers' own rows, shown beside a model's scores only where data, encoder and protocol agree.
+
+Which recipe a row belongs to is in ``papers.yaml``. The numbers, and which task of ours has a column's protocol, are in
+the papers' tables (``hub.reference``).
+"""
 
 from functools import cache
 from pathlib import Path
@@ -7,10 +11,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from hub.recipe import Encoder, ModelRecipe, TrainingData
+from hub.reference import Paper, Table, find_paper
 from hub.results import TaskScore
 
 TABLE = Path(__file__).parent / "papers.yaml"
-METRIC = "spearman"
 
 
 class PaperRow(BaseModel):
@@ -18,8 +22,8 @@ class PaperRow(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    table: str
     row: str
-    source: str
     dataset: str | None = None
     config: str | None = None
     loss: str | None = None
@@ -28,13 +32,26 @@ class PaperRow(BaseModel):
     pooling: str
     prompt: str | None = None
     mean_of: str | None = None
-    scores: dict[str, float]
-    not_compared: dict[str, float]
+
+    @property
+    def source(self) -> str:
+        """Where the row stands: paper, section and table."""
+        paper, table = self._found()
+        return paper.source(table)
+
+    @property
+    def scores(self) -> dict[tuple[str, str], float]:
+        """(task of ours, metric) → the paper's number, of the columns whose protocol is ours."""
+        _, table = self._found()
+        return table.scores(table.row(self.row))
+
+    def _found(self) -> tuple[Paper, Table]:
+        key, _, number = self.table.partition("/")
+        return find_paper(key), find_paper(key).table(int(number))
 
     def score(self, ours: TaskScore) -> float | None:
         """The paper's number for the same measurement as ``ours``; None when it has none."""
-        same = ours.split == "test" and ours.main_metric == METRIC
-        return self.scores.get(ours.task) if same else None
+        return self.scores.get((ours.task, ours.main_metric)) if ours.split in ("test", "all") else None
 
     def has_encoder(self, encoder: Encoder) -> bool:
         """Whether ``encoder`` is the one the row's model started from."""

@@ -50,7 +50,9 @@ def repeat_table(repeats: Repeats) -> Markdown:
 def _score(score: TaskScore | None) -> Markdown:
     if score is None:
         return Markdown(NOT_RUN)
-    return Markdown(f"{score.main_score:.2f} ({score.low:.2f} to {score.high:.2f})")
+    around = score.interval()
+    told = f"{around[0]:.2f} to {around[1]:.2f}" if around else "no interval"
+    return Markdown(f"{score.main_score:.2f} ({told})")
 
 
 def _paper(score: TaskScore, row: PaperRow | None) -> list[Markdown]:

@@ -1,0 +1,114 @@
+"""Label a dataset by people, blind: ``python -m eval.annotate RUN [--pairs --seed --port --annotations --report]``.
+
+DINO's human evaluation (Table 3). RUN is a finished dataset run directory or ``ORG/NAME@REVISION`` of a Hub. A page on
+this machine (127.0.0.1 only, no network) shows random pairs without their labels; several people can answer, each under
+a name. Answers are on disk at once and a later start goes on where each stopped. ``--report`` compares them with the
+generator's labels: confusion tables and Cohen's κ, on stdout and as ``agreement.md`` and ``agreement.json``.
+"""
+
+import json
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from eval.annotation_report import document, markdown
+from eval.annotation_sample import Sample, draw
+from eval.annotation_source import read_examples
+from eval.annotation_store import FILE, AnswerStore
+from eval.annotation_survey import Survey
+from hub.cli import new_app, run, say
+from hub.errors import InputError, RunError
+from hub.run_dir import ARTIFACTS
+from hub.shards import write_text
+
+app = new_app("Label a dataset by people, blind, and compare their labels with the generator's.")
+HOST = "127.0.0.1"
+
+
+def default_folder(name: str) -> Path:
+    """Where answers about a dataset lie unless told otherwise: outside of its run directory, which is published."""
+    return ARTIFACTS / "annotations" / name.replace("/", "--")
+
+
+def write_report(survey: Survey, folder: Path) -> str:
+    """Write agreement.md and agreement.json; the Markdown is returned. Raises InputError when nobody answered."""
+    report = survey.report()
+    if not report.annotators:
+        raise InputError(folder, "holds no answer to these rows", hint="run without --report first, or check --seed")
+    text = markdown(report)
+    write_text(folder / "agreement.md", text)
+    write_text(folder / "agreement.json", json.dumps(document(report), indent=2, ensure_ascii=False) + "\n")
+    return text
+
+
+def bound_socket(port: int) -> socket.socket:
+    """A socket on the loopback; port 0 takes a free one. Raises RunError when the port is taken."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+    except OSError as error:
+        listener.close()
+        raise RunError(f"port {port}", f"cannot be used: {error.strerror}", hint="give another: --port") from error
+    return listener
+
+
+def _serve(survey: Survey, listener: socket.socket) -> None:
+    import uvicorn  # with the page: the report needs neither
+
+    from eval.annotation_page import application
+
+    port = listener.getsockname()[1]
+    settings = uvicorn.Config(application(survey), log_level="warning", timeout_graceful_shutdown=1)
+    say(f"open http://{HOST}:{port} in a browser; Ctrl-C ends")
+    try:
+        uvicorn.Server(settings).run(sockets=[listener])
+    except KeyboardInterrupt:  # the usual end
+        say("stopped; every answer is on disk. With --report added, the same command compares them")
+
+
+@app.command()
+def main(
+    place: Annotated[str, typer.Argument(metavar="RUN", help="Dataset run directory, or ORG/NAME@REVISION of a Hub")],
+    pairs: Annotated[int, typer.Option(min=1, help="How many random rows are shown")] = 100,
+    seed: Annotated[int, typer.Option(min=0, help="Which rows: the same seed, the same rows")] = 42,
+    config: Annotated[str | None, typer.Option(help="Config [default: pair-class, triplet or postprocessed]")] = None,
+    split: Annotated[str, typer.Option(help="Split of the config")] = "train",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0: any free one")] = 7860,
+    annotations: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where answers are kept [default: artifacts/annotations/NAME]")
+    ] = None,
+    report: Annotated[bool, typer.Option("--report", help="No page: compare the answers, print and write")] = False,
+) -> None:
+    """Show random rows of RUN to people, without labels, and compare their labels with the generator's.
+
+    Examples:
+
+      python -m eval.annotate artifacts/datasets/sts-dino-x2
+
+      python -m eval.annotate artifacts/datasets/sts-dino-x2 --report
+    """
+    sample = draw(read_examples(place, config, split), pairs, seed)
+    folder = annotations or default_folder(sample.examples.name)
+    if report and not (folder / FILE).is_file():
+        raise InputError(folder, f"holds no answers (no {FILE})", hint="run without --report first")
+    survey = Survey(sample, AnswerStore(folder, sample.examples))
+    if report:
+        print(write_report(survey, folder), end="")
+        say(f"written: {folder / 'agreement.md'} and agreement.json")
+        return
+    listener = bound_socket(port)
+    say(f"{_described(sample)}; answers in {folder}")
+    _serve(survey, listener)
+
+
+def _described(sample: Sample) -> str:
+    examples = sample.examples
+    source = f"{examples.name} ({examples.config}, {examples.split})"
+    return f"{len(sample)} of {len(examples)} rows of {source}, seed {sample.seed}"
+
+
+if __name__ == "__main__":
+    run(app)

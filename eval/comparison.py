@@ -1,0 +1,205 @@
+"""Several evaluations side by side: like beside like, a verdict on every pair of models, the papers' rows where they fit.
+
+Scores share a row only when they are the same measurement: task, split, metric, protocol (which says when only part of the
+data was scored), data and number of rows. Anything else under the same task name is another row.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from eval.outcomes import Outcomes
+from eval.records import Evaluation
+from eval.registry import Task, find_task
+from eval.verdicts import Measurement, Settings, Verdict, adjusted, difference
+from hub.errors import InputError
+from hub.reference import Column, Paper, Table, papers
+from hub.results import Average, TaskScore
+
+
+@dataclass(frozen=True)
+class Line:
+    """One measurement and its score by model; a model that was not measured so is absent."""
+
+    measurement: Measurement
+    scores: Mapping[str, TaskScore]
+
+
+@dataclass(frozen=True)
+class AverageLine:
+    """A paper's average by model, over the same measurements."""
+
+    name: str
+    definition: str
+    scores: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Untested:
+    """Two scores of one measurement whose difference could not be tested, and why."""
+
+    first: str
+    second: str
+    measurement: Measurement
+    difference: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A paper's table, the columns that have our protocol, and our models' numbers in them (column → value)."""
+
+    paper: Paper
+    table: Table
+    columns: tuple[Column, ...]
+    ours: Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything the tables and plots of a comparison show. ``models`` are distinct labels, in the order given."""
+
+    models: tuple[str, ...]
+    lines: tuple[Line, ...]
+    averages: tuple[AverageLine, ...]
+    verdicts: tuple[Verdict, ...]
+    untested: tuple[Untested, ...]
+    beside: tuple[Beside, ...]
+    settings: Settings
+
+    def unlike(self) -> list[str]:
+        """What tells apart the measurements that share task and split, in words."""
+        told = []
+        for one, other in combinations([line.measurement for line in self.lines], 2):
+            if (one.task, one.split) == (other.task, other.split):
+                told.append(f"{one.task} {one.split} stands in two rows: {one.unlike(other)}")
+        return told
+
+
+def compared(evaluations: Sequence[Evaluation], settings: Settings) -> Comparison:
+    """Compare evaluations. Raises InputError naming both protocols when no two of them share a measurement."""
+    named = dict(zip(labels(evaluations), evaluations, strict=True))
+    lines = _lines(named)
+    if not any(len(line.scores) > 1 for line in lines):
+        raise _nothing_in_common(named)
+    verdicts: list[Verdict] = []
+    untested: list[Untested] = []
+    for first, second in combinations(named, 2):
+        shared = [line for line in lines if first in line.scores and second in line.scores]
+        found = [_verdict(line, (first, second), named, settings) for line in shared]
+        verdicts += adjusted([one for one in found if isinstance(one, Verdict)])
+        untested += [one for one in found if isinstance(one, Untested)]
+    averages = _averages(named, lines)
+    beside = tuple(_beside(lines, averages, tuple(named)))
+    return Comparison(tuple(named), lines, averages, tuple(verdicts), tuple(untested), beside, settings)
+
+
+def labels(evaluations: Sequence[Evaluation]) -> list[str]:
+    """A distinct name for each: the model's, with the revision's beginning or a number where names repeat."""
+    names = [one.results.model for one in evaluations]
+    told: list[str] = []
+    for name, one in zip(names, evaluations, strict=True):
+        label = name if names.count(name) == 1 else f"{name}@{one.results.revision[:8]}"
+        repeats = sum(other == label or other.startswith(f"{label} (") for other in told)
+        told.append(f"{label} ({repeats + 1})" if repeats else label)
+    return told
+
+
+def _lines(named: Mapping[str, Evaluation]) -> tuple[Line, ...]:
+    """Every measurement, in the order of the first model that has its task, unlike ones of a task side by side."""
+    found: dict[Measurement, dict[str, TaskScore]] = {}
+    for label, one in named.items():
+        for score in one.results.scores:
+            found.setdefault(Measurement.of(score), {})[label] = score
+    order = list(dict.fromkeys((measurement.task, measurement.split) for measurement in found))
+    kept = sorted(found, key=lambda measurement: order.index((measurement.task, measurement.split)))
+    return tuple(Line(measurement, found[measurement]) for measurement in kept)
+
+
+def _nothing_in_common(named: Mapping[str, Evaluation]) -> InputError:
+    """The error that names, for the first two models, protocols that differ under one name, else what each has."""
+    (first, one), (second, two) = list(named.items())[:2]
+    theirs = {(score.task, score.split): score for score in two.results.scores}
+    hint = "score both under one protocol: python -m eval.run --tasks TASK"
+    for score in one.results.scores:
+        other = theirs.get((score.task, score.split))
+        if other is not None:
+            why = Measurement.of(score).unlike(Measurement.of(other))
+            return InputError(
+                f"{first} and {second}", f"share no measurement: {score.task} {score.split}: {why}", hint=hint
+            )
+    told = [f"{label} has {_told(one)}" for label, one in list(named.items())[:2]]
+    return InputError(f"{first} and {second}", f"share no task: {'; '.join(told)}", hint=hint)
+
+
+def _told(one: Evaluation) -> str:
+    scores = one.results.scores
+    shown = ", ".join(f"{score.task} {score.split} ({score.protocol})" for score in scores[:2])
+    return shown + (f" and {len(scores) - 2} more" if len(scores) > 2 else "") if scores else "no score"
+
+
+def _verdict(
+    line: Line, pair: tuple[str, str], named: Mapping[str, Evaluation], settings: Settings
+) -> Verdict | Untested:
+    measurement = line.measurement
+    first, second = (line.scores[label].main_score for label in pair)
+    task = find_task(measurement.task)
+    if task.metric is None or any(line.scores[label].interval() is None for label in pair):
+        return Untested(*pair, measurement, first - second, "the rows that were scored were not kept")
+    rows: list[Outcomes] = [named[label].outcomes(measurement.task, measurement.split) for label in pair]
+    around, test = difference((rows[0], rows[1]), task.metric, task.aggregation, settings)
+    return Verdict(*pair, measurement, first - second, around, test)
+
+
+def _averages(named: Mapping[str, Evaluation], lines: tuple[Line, ...]) -> tuple[AverageLine, ...]:
+    """Averages by model; a model whose tasks were measured otherwise than the first model's is left out."""
+    kept: dict[str, tuple[Average, frozenset[Measurement], dict[str, float]]] = {}
+    for label, one in named.items():
+        measured = {
+            line.measurement.task: line.measurement
+            for line in lines
+            if label in line.scores and line.measurement.split in ("test", "all")
+        }
+        for average in one.results.averages:
+            parts = frozenset(measured[task] for task in average.tasks if task in measured)
+            _, first_parts, scores = kept.setdefault(average.name, (average, parts, {}))
+            if parts == first_parts:
+                scores[label] = average.score
+    return tuple(AverageLine(name, average.definition, scores) for name, (average, _, scores) in kept.items())
+
+
+def _beside(lines: tuple[Line, ...], averages: tuple[AverageLine, ...], models: tuple[str, ...]) -> list[Beside]:
+    whole = [line for line in lines if _is_whole(line.measurement)]
+    found = []
+    for paper in papers().values():
+        for table in paper.tables:
+            ours = {label: _numbers(table, label, whole, averages) for label in models}
+            columns = tuple(c for c in table.columns if any(c.name in numbers for numbers in ours.values()))
+            if any(column.task for column in columns):
+                found.append(
+                    Beside(paper, table, columns, {label: numbers for label, numbers in ours.items() if numbers})
+                )
+    return found
+
+
+def _is_whole(measurement: Measurement) -> bool:
+    """Whether a measurement is the task's as declared: its protocol, all of its data, not a validation split."""
+    task: Task = find_task(measurement.task)
+    return measurement.protocol == task.protocol and measurement.split == task.default_split
+
+
+def _numbers(table: Table, label: str, lines: list[Line], averages: tuple[AverageLine, ...]) -> dict[str, float]:
+    """A model's number for every column of a paper's table that it has one for."""
+    scores = {line.measurement.task: line.scores[label] for line in lines if label in line.scores}
+    means = {line.name: line.scores[label] for line in averages if label in line.scores}
+    found = {column.name: _number(column, scores, means) for column in table.columns}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _number(column: Column, scores: Mapping[str, TaskScore], means: Mapping[str, float]) -> float | None:
+    if column.average is not None:
+        return means.get(column.average)
+    score = scores.get(column.task or "")
+    if score is None:
+        return None
+    return score.main_score if score.main_metric == column.metric else score.other.get(column.metric)

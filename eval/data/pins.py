@@ -1,0 +1,128 @@
+"""What the data are: SHA-256 and size of every file, and of the rows of every split, wherever they are read from.
+
+``files.yaml`` was measured on copies of the published files by ``eval.data.measure``. What was not
+at hand (SNLI's train part, the probing tasks, COCO) has only the counts that its papers and SentEval's documentation
+give, and no checksum: there the count alone is checked.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from eval.data.files import DataFile
+from eval.data.forms import Captions, LabelledPairs, LabelledTexts, Rows, ScoredPairs
+from hub.errors import InputError
+
+PINS_FILE = Path(__file__).with_name("files.yaml")
+RESTORE = "restore the whole file from its source: a score on other data would pass for a score on these"
+
+
+class FilePin(BaseModel):
+    """A file's lines, header included, and the hash of its bytes; ``more``: how many further lines are accepted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    lines: int
+    more: int = 0
+    sha256: str | None = None
+
+
+class RowsPin(BaseModel):
+    """A split's rows and their hash in canonical form; ``more``: how many further rows are accepted.
+
+    ``subsets``: rows of every subset, in order.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    rows: int
+    more: int = 0
+    sha256: str | None = None
+    subsets: dict[str, int] = Field(default_factory=dict)
+
+
+class Pins(BaseModel):
+    """Every pin. An empty ``Pins()`` checks nothing: for data of one's own, and for tests."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    senteval: dict[str, FilePin] = Field(default_factory=dict)  # path in SentEval's layout → pin
+    originals: dict[str, FilePin] = Field(default_factory=dict)  # path in the organisers' layout → pin
+    rows: dict[str, dict[str, RowsPin]] = Field(default_factory=dict)  # data set → split → pin
+
+
+@cache
+def published() -> Pins:
+    """The pins of the published data, ``files.yaml``."""
+    return Pins.model_validate(yaml.safe_load(PINS_FILE.read_text(encoding="utf-8")))
+
+
+def check_files(files: Sequence[DataFile], names: Sequence[str], pins: Mapping[str, FilePin]) -> None:
+    """Raises InputError for the first file that has not the pinned bytes; unpinned files pass."""
+    for file, name in zip(files, names, strict=True):
+        check_file(file, pins.get(name))
+
+
+def check_file(file: DataFile, pin: FilePin | None) -> None:
+    """Raises InputError when a file has not the pinned bytes; where only a count is pinned, when it has another one."""
+    if pin is None or file.sha256 == pin.sha256:
+        return
+    lines = len(file.lines("latin-1"))
+    if not pin.lines <= lines <= pin.lines + pin.more:
+        raise InputError(file.place, f"has {lines} lines, expected {_count(pin.lines, pin.more)}", hint=RESTORE)
+    if pin.sha256 is not None:
+        found, expected = file.sha256[:12], pin.sha256[:12]
+        problem = f"is altered: {lines} lines as expected, but sha256 {found}…, expected {expected}…"
+        raise InputError(file.place, problem, hint=RESTORE)
+
+
+def check_rows(place: str, rows: Rows, pin: RowsPin | None) -> None:
+    """Raises InputError when a pinned split has other rows than the published ones, or another number of them."""
+    if pin is None:
+        return
+    if not pin.rows <= len(rows) <= pin.rows + pin.more:
+        raise InputError(place, f"has {len(rows)} rows, expected {_count(pin.rows, pin.more)}", hint=RESTORE)
+    if pin.sha256 is not None and rows.sha256 != pin.sha256:
+        problem = f"has other rows: sha256 {rows.sha256[:12]}…, expected {pin.sha256[:12]}…"
+        raise InputError(place, problem, hint=RESTORE)
+    if isinstance(rows, ScoredPairs) and pin.subsets:
+        found = {name: stop - start for name, start, stop in rows.subsets}
+        if found != pin.subsets:
+            raise InputError(place, f"has subsets of {found} rows, expected {pin.subsets}", hint=RESTORE)
+
+
+def _count(least: int, more: int) -> str:
+    return f"{least}" if not more else f"{least} to {least + more}"
+
+
+def rows_sha256(rows: Rows) -> str:
+    """SHA-256 of a split's rows, one JSON array a line: texts, then score, class name or image, as UTF-8.
+
+    Independent of the files' format, so equal wherever the same rows were read from. Images' features are hashed
+    behind the captions, as little-endian float32.
+    """
+    digest = hashlib.sha256()
+    for row in canonical_rows(rows):
+        digest.update(canonical_line(row))
+    if isinstance(rows, Captions):
+        digest.update(rows.features.astype("<f4").tobytes())
+    return digest.hexdigest()
+
+
+def canonical_line(row: tuple[str | float | int, ...]) -> bytes:
+    """A row as it enters the hash."""
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def canonical_rows(rows: Rows) -> Iterator[tuple[str | float | int, ...]]:
+    """The rows as tuples, in order."""
+    if isinstance(rows, ScoredPairs):
+        yield from zip(rows.first, rows.second, rows.gold.tolist(), strict=True)
+    elif isinstance(rows, LabelledTexts):
+        yield from zip(rows.text, (rows.classes[label] for label in rows.labels), strict=True)
+    elif isinstance(rows, LabelledPairs):
+        yield from zip(rows.first, rows.second, (rows.classes[label] for label in rows.labels), strict=True)
+    else:
+        yield from zip(rows.text, rows.image_of.tolist(), strict=True)

@@ -1,0 +1,88 @@
+"""Measure a dataset in one pass over its rows: texts, pairs, agreement of its labels with an NLI model.
+
+Memory: one batch of rows, and per row some 50 bytes of hashes and numbers; texts are not kept.
+"""
+
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+
+import numpy as np
+
+from eval.dataset_rows import Batch, Rows
+from eval.encoders import Encoder
+from eval.quality_measures import Quality
+from eval.quality_nli import Agreement, NliModel
+from eval.quality_pairs import Measured, cosine, jaccard, overlap_coefficient
+from eval.quality_texts import DISTINCT_ROWS, Lengths, Rowwise, Texts, whitespace_lengths
+from hub.errors import InputError
+
+LIBRARIES = ("numpy", "pyarrow", "scipy", "scikit-learn", "torch", "transformers", "sentence-transformers")
+
+
+def measure(
+    rows: Rows,
+    limit: int | None = None,
+    seed: int = 42,
+    encoder: Encoder | None = None,
+    nli: NliModel | None = None,
+    lengths: tuple[Lengths, str] = (whitespace_lengths, "tokens between blanks"),
+    progress: Callable[[int], object] = lambda done: None,
+) -> Quality:
+    """The quality of a dataset, or of ``limit`` of its rows drawn at random.
+
+    lengths: what counts tokens, and in which unit. ``progress`` is called with the number of rows of each batch.
+    Raises InputError when an encoder or NLI model is given and there are no pairs, or one of them fails.
+    """
+    if len(rows.columns) < 2 and (encoder or nli):
+        raise InputError(f"{rows.name} ({rows.config})", "has single texts: no pairs to compare")
+    texts = {column: Texts(column, lengths[0]) for column in rows.columns}
+    rowwise, measures = Rowwise(), _measures(encoder)
+    agreement = Agreement(nli) if nli else None
+    sampled = _sampled(len(rows.drawn(limit, seed)), seed)
+    done = 0
+    for batch in rows.batches(limit, seed):
+        _add(batch, done, sampled, texts)
+        rowwise.add(batch)
+        for one in measures:
+            one.add(batch)
+        if agreement:
+            agreement.add(batch)
+        done += len(batch)
+        progress(len(batch))
+    return Quality(
+        dataset=rows.name,
+        revision=rows.revision,
+        config=rows.config,
+        form=rows.form,
+        splits=rows.splits,
+        rows=done,
+        seed=seed,
+        length_unit=lengths[1],
+        versions={"python": sys.version.split()[0], **{library: version(library) for library in LIBRARIES}},
+        columns=tuple(column.column() for column in texts.values()),
+        repeats=rowwise.repeats(),
+        measures=tuple(found for one in measures if (found := one.measure()) is not None),
+        nli=agreement.agreement() if agreement else None,
+    )
+
+
+def _measures(encoder: Encoder | None) -> list[Measured]:
+    lexical = [Measured("jaccard", jaccard, 0.0), Measured("overlap coefficient", overlap_coefficient, 0.0)]
+    if encoder is None:
+        return lexical
+    return [*lexical, Measured("cosine", cosine(encoder), -1.0, encoder.name, encoder.revision)]
+
+
+def _sampled(rows: int, seed: int) -> np.ndarray:
+    """Places, among the rows read, of those whose n-grams are counted."""
+    if rows <= DISTINCT_ROWS:
+        return np.arange(rows)
+    return np.sort(np.random.default_rng(seed + 1).choice(rows, DISTINCT_ROWS, replace=False))
+
+
+def _add(batch: Batch, done: int, sampled: np.ndarray, texts: dict[str, Texts]) -> None:
+    low, high = np.searchsorted(sampled, [done, done + len(batch)])
+    places = [int(place) - done for place in sampled[low:high]]
+    for column, values in batch.texts.items():
+        texts[column].add(values, places)

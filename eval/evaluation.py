@@ -1,0 +1,149 @@
+"""One encoder on many tasks: its texts encoded in one pass, then task by task measured, recorded and told."""
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+from eval.embeddings import Embeddings
+from eval.encoders import Encoder
+from eval.measures import measure
+from eval.outcomes import Outcomes
+from eval.records import Record, Records
+from eval.registry import Task
+from eval.scores import Settings, task_score
+from eval.task_data import Entry, TaskData
+from hub.cli import say
+from hub.errors import RunError
+from hub.results import TaskScore
+
+LIBRARIES = ("torch", "transformers", "sentence-transformers", "numpy")
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What came of evaluating one encoder: the records, in the order asked for, and why tasks have none."""
+
+    records: list[Record] = field(default_factory=list)
+    failures: list[RunError] = field(default_factory=list)
+
+
+def versions() -> dict[str, str]:
+    """The libraries that a score may depend on."""
+    return {"python": sys.version.split()[0], **{library: version(library) for library in LIBRARIES}}
+
+
+def evaluate(
+    entries: Sequence[Entry], data: TaskData, encoder: Encoder, records: Records, settings: Settings, cache: Path | None
+) -> Scored:
+    """Score every entry, or take over its record where it still holds.
+
+    A task whose score is undefined is told and has no record; the others go on. Call it with the records' folder
+    locked. Raises InputError when the encoder gives no usable embeddings.
+    """
+    run = _Run(data, encoder, records, settings)
+    held = {entry: record for entry in entries if (record := run.held(entry))}
+    pending = [entry for entry in entries if entry not in held]
+    for record in held.values():
+        _tell(record.score, "kept")
+    scored = Scored()
+    if not pending:
+        return Scored(list(held.values()))
+    with Embeddings(encoder, cache) as embeddings:
+        costs = _encode([entry for entry in pending if entry.task.kind != "mteb"], data, embeddings)
+        for entry in entries:
+            if entry in held:
+                scored.records.append(held[entry])
+                continue
+            try:
+                scored.records.extend(run.measure(entry, embeddings, costs.get(entry)))
+            except RunError as error:
+                failure = RunError(f"{entry}, {encoder.name}", f"not scored: {error}")
+                say(f"error: {failure}")
+                records.remove(entry.task.name, entry.split)
+                scored.failures.append(failure)
+    return scored
+
+
+def holds(record: Record, encoder: Encoder, settings: Settings) -> bool:
+    """Whether a record is of this encoder, these settings and these libraries."""
+    found = record.revision, record.encoder, record.settings, record.versions
+    return found == (encoder.revision, encoder.key, settings, versions())
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What stays the same from task to task."""
+
+    data: TaskData
+    encoder: Encoder
+    records: Records
+    settings: Settings
+
+    def held(self, entry: Entry) -> Record | None:
+        """The record of an entry if it would come out the same today. MTEB's tasks are kept by MTEB."""
+        record = None if entry.task.kind == "mteb" else self.records.find(entry.task.name, entry.split)
+        if record is None or not holds(record, self.encoder, self.settings):
+            return None
+        wanted = self.settings.protocol(entry.task), self.data.sha256(entry)
+        return record if (record.score.protocol, record.score.data_sha256) == wanted else None
+
+    def measure(self, entry: Entry, embeddings: Embeddings, cost: float | None) -> list[Record]:
+        """Measure an entry and write it down: one record, or those of everything that a name of MTEB stands for."""
+        began, found = time.perf_counter(), []
+        for task, score, outcomes in self._scores(entry, embeddings, cost):
+            found.append(self._write(task, score, outcomes))
+            _tell(score, f"{time.perf_counter() - began:.1f} s")
+        return found
+
+    def _scores(
+        self, entry: Entry, embeddings: Embeddings, cost: float | None
+    ) -> Iterator[tuple[Task, TaskScore, Outcomes | None]]:
+        if entry.task.kind == "mteb":
+            from eval.mteb_suite import measure_mteb  # importing mteb costs seconds
+
+            for found in measure_mteb(entry.task.dataset, embeddings, self.data.source, self.settings):
+                yield found.task, found.score, found.outcomes
+            return
+        measured = measure(entry.task, entry.split, self.data.rows(entry), embeddings, self.settings.probe_seeds)
+        seconds = {} if cost is None else {"encoding": cost}
+        score = task_score(entry.task, entry.split, measured, self.data.sha256(entry), self.settings, seconds)
+        yield entry.task, score, measured.outcomes
+
+    def _write(self, task: Task, score: TaskScore, outcomes: Outcomes | None) -> Record:
+        record = Record(
+            score=score,
+            revision=self.encoder.revision,
+            encoder=self.encoder.key,
+            settings=self.settings,
+            versions=versions(),
+            metric=task.metric if outcomes is not None else None,
+            aggregation=task.aggregation,
+        )
+        return self.records.write(record, outcomes)
+
+
+def _encode(entries: Sequence[Entry], data: TaskData, embeddings: Embeddings) -> dict[Entry, float]:
+    """Encode all texts of all entries; the seconds that each one's distinct texts took, shared out by characters.
+
+    None are told when a cache had some of the texts. Entries share texts, so costs add up to more than the run's.
+    """
+    if not entries:
+        return {}
+    for entry in entries:
+        for texts in data.texts(entry):
+            embeddings.add(texts)
+    embeddings.encode()
+    if embeddings.reused or not embeddings.encoded:
+        return {}
+    distinct = {entry: {text for texts in data.texts(entry) for text in texts} for entry in entries}
+    total = sum(map(len, set().union(*distinct.values())))
+    return {entry: embeddings.seconds * sum(map(len, texts)) / max(total, 1) for entry, texts in distinct.items()}
+
+
+def _tell(score: TaskScore, word: str) -> None:
+    around = score.interval()
+    shown = f" [{around[0]:.2f}, {around[1]:.2f}]" if around else ""
+    say(f"{score.task} {score.split}: {score.main_score:.2f}{shown}, {score.n} {score.unit} ({word})")

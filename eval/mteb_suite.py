@@ -1,0 +1,153 @@
+"""MTEB: any of its text tasks, benchmarks and task types, on any encoder of ours (names: eval/mteb_tasks.py).
+
+MTEB scores. Ours is to name model and data so that no kept result is taken for another, to give it the rows that are at
+hand, and to read back what a result says. An interval needs the outcome of every row, which MTEB tells for STS alone.
+"""
+
+import json
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import mteb
+from datasets.exceptions import DatasetNotFoundError
+from huggingface_hub import constants
+from mteb.abstasks import AbsTask, AbsTaskSTS
+from mteb.abstasks.aggregated_task import AbsTaskAggregate
+from mteb.results import TaskResult
+
+from eval.data.sources import Source
+from eval.embeddings import Embeddings
+from eval.mteb_encoder import MtebEncoder, results_folder
+from eval.mteb_scores import described, read_score, sts_outcomes
+from eval.mteb_tasks import PREFIX, TWINS, find_mteb, give_rows, is_published, local_rows, task_name
+from eval.outcomes import Outcomes
+from eval.registry import Task
+from eval.scores import Settings
+from hub.errors import InputError, RunError
+from hub.remote import hub_errors
+from hub.results import TaskScore
+from hub.run_dir import ARTIFACTS
+
+CACHE = ARTIFACTS / "evaluations" / "mteb"
+PREDICTIONS = "predictions"
+
+
+@dataclass(frozen=True)
+class MtebScore:
+    """A split's score; ``task`` scores the outcomes again, where MTEB told them (STS), else its metric is None."""
+
+    task: Task
+    score: TaskScore
+    outcomes: Outcomes | None
+
+
+def measure_mteb(
+    name: str, embeddings: Embeddings, source: Source, settings: Settings, cache: Path = CACHE
+) -> Iterator[MtebScore]:
+    """The scores of a task, benchmark or task type (a name without ``mteb/``), every split as soon as it is there.
+
+    MTEB's results of pinned encoders are kept in ``cache``, by the encoder's key and the data, and not measured again.
+
+    Raises InputError for unknown names, tasks of more than text and ``settings.limit``; RunError when data that are not
+    at hand cannot be downloaded, or a score is undefined.
+    """
+    if settings.limit is not None:
+        raise InputError(f"{PREFIX}{name}", "--limit does not reach MTEB's tasks", hint="leave it out, or the task")
+    encoder = embeddings.encoder
+    model = MtebEncoder(embeddings, embeddings.folder.parent)
+    with tempfile.TemporaryDirectory() as temporary, closing(model), _quiet():
+        kept = results_folder(encoder, cache if encoder.pinned else Path(temporary))
+        for task in find_mteb(name):
+            yield from measure_task(task, model, source, settings, kept)
+
+
+def measure_task(
+    task: AbsTask, model: MtebEncoder, source: Source, settings: Settings, kept: Path
+) -> Iterator[MtebScore]:
+    """The scores of one task, split by split, with MTEB's results in ``kept``. Raises as ``measure_mteb``."""
+    rows = local_rows(task, source)
+    if rows is not None:
+        give_rows(task, rows)
+    folder = kept / ("published" if is_published(task) else task.metadata.revision)
+    before = model.seconds
+    result = _result(task, model, folder)
+    seconds = {"encoding": model.seconds - before, "mteb": result.evaluation_time or 0.0}
+    for split in task.eval_splits:
+        outcomes = sts_outcomes(task, split, folder / PREDICTIONS)
+        ours = described(task, split, outcomes is not None)
+        score = read_score(ours, task, split, result, rows, outcomes, settings, seconds)
+        yield MtebScore(ours, score, outcomes)
+        seconds = {}  # told once
+    if task.data_loaded:
+        task.unload_data()
+
+
+def _result(task: AbsTask, model: MtebEncoder, folder: Path) -> TaskResult:
+    """What MTEB finds, or found before."""
+    cache, predictions = mteb.ResultCache(folder), None
+    known = cache.load_task_result(task.metadata.name, model.meta)
+    is_known = known is not None and not known.get_missing_evaluations(task)
+    if isinstance(task, AbsTaskSTS):
+        predictions = folder / PREDICTIONS
+        is_known = is_known and _has_predictions(task, predictions)
+    if not is_known or predictions is not None:
+        _load(task)
+    found = mteb.evaluate(
+        model,  # type: ignore[arg-type]  # its protocol has an __init__ for the command line of mteb
+        task,
+        co2_tracker=False,
+        encode_kwargs={"batch_size": 512, "show_progress_bar": False},
+        cache=cache,
+        overwrite_strategy="only-missing" if is_known or predictions is None else "always",
+        prediction_folder=predictions,
+        show_progress_bar=False,
+        public_only=False,
+    )
+    return found.task_results[0]
+
+
+def _has_predictions(task: AbsTask, folder: Path) -> bool:
+    """Whether MTEB's file tells the outcomes of all subsets and splits."""
+    path = folder / task.prediction_file_name
+    if not path.is_file():
+        return False
+    told = json.loads(path.read_text(encoding="utf-8"))
+    return all(split in told.get(subset, {}) for subset in task.hf_subsets for split in task.eval_splits)
+
+
+def _load(task: AbsTask) -> None:
+    """Download a task's data. Raises RunError when they are not to be had: the Hub's client tried five times."""
+    for part in task.metadata.tasks if isinstance(task, AbsTaskAggregate) else (task,):
+        if part.data_loaded:
+            continue
+        place = f"{task_name(task)}: {part.metadata.dataset['path']} at {constants.ENDPOINT}"
+        with hub_errors(f"read {place}"):
+            try:
+                part.load_data()
+            except DatasetNotFoundError:
+                raise RunError(
+                    place, "is gated, private or gone", hint="ask for access on its page, set HF_TOKEN"
+                ) from None
+            except ConnectionError:
+                at_hand = f"give --senteval-data or --sts-data: {', '.join(TWINS)} are read there"
+                hint = at_hand if part.metadata.name in TWINS else "run the same command again with a network"
+                raise RunError(place, "cannot be reached, and its data are not in the cache", hint=hint) from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No advice to take a newer version of a task: which one is scored is the caller's choice."""
+    log = logging.getLogger("mteb")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*(superseded|in beta)", category=UserWarning)
+            yield
+    finally:
+        log.setLevel(level)

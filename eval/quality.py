@@ -1,0 +1,90 @@
+"""Measure a dataset: ``python -m eval.quality RUN [--encoder M] [--nli M] [--config C] [--limit N] [--out DIR]``.
+
+RUN is a finished dataset run directory or ``ORG/NAME@REVISION`` of a Hub. Writes quality.json, quality.md and plots.
+"""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import transformers
+import typer
+from tqdm import tqdm
+
+from eval.dataset_quality import measure
+from eval.dataset_rows import find_rows
+from eval.encoders import load_encoder
+from eval.quality_measures import write_quality
+from eval.quality_nli import load_nli_model
+from eval.quality_plots import pictures
+from eval.quality_report import report
+from eval.quality_texts import Lengths, tokenizer_lengths, whitespace_lengths
+from hub.cli import new_app, run, say
+from hub.run_dir import ARTIFACTS
+from hub.shards import atomic_path, write_text
+
+app = new_app("Measure the quality of a dataset of pairs, triplets or texts.")
+Model = "Folder or ORG/NAME[@REVISION]"
+
+
+def default_out(name: str, config: str) -> Path:
+    """Where a report goes: a folder named after the dataset and config, with plain characters only."""
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", f"{name}--{config}").strip("-")
+    return ARTIFACTS / "quality" / plain[:100]
+
+
+def _lengths(tokenizer: str | None) -> tuple[Lengths, str]:
+    if tokenizer is None:
+        return whitespace_lengths, "tokens between blanks"
+    return tokenizer_lengths(tokenizer), f"tokens of {Path(tokenizer).name}"
+
+
+@app.command()
+def main(
+    place: Annotated[str, typer.Argument(metavar="RUN", help="Run directory, or ORG/NAME@REVISION of a Hub")],
+    encoder: Annotated[str | None, typer.Option("--encoder", help=f"{Model}, for similarity by label")] = None,
+    nli: Annotated[str | None, typer.Option("--nli", help=f"{Model} of a cross-encoder for NLI")] = None,
+    nli_labels: Annotated[
+        str | None, typer.Option("--nli-labels", help="Its outputs in order, if its config does not name them")
+    ] = None,
+    config: Annotated[str | None, typer.Option("--config", help="[default: what one trains on]")] = None,
+    split: Annotated[str | None, typer.Option("--split", help="[default: all]")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only so many rows, drawn at random")] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Draws the rows")] = 42,
+    tokenizer: Annotated[
+        str | None, typer.Option("--tokenizer", help="Counts lengths [default: tokens between blanks]")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="[default: artifacts/quality/NAME]")] = None,
+) -> None:
+    """Measure the dataset RUN: labels against an NLI model, similarity by label, overlap, lengths, repeats.
+
+    Without --nli and --encoder only the texts are counted. The 95 % intervals are Wilson's.
+
+    Examples:
+
+      python -m eval.quality artifacts/datasets/auto-nli --nli microsoft/deberta-base-mnli
+
+      python -m eval.quality ORG/sts-dino-x2@v1.0.0 --encoder sentence-transformers/all-MiniLM-L6-v2 --limit 10000
+    """
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    rows = find_rows(place, config, split)
+    lengths = _lengths(tokenizer)
+    loaded = load_nli_model(nli, nli_labels) if nli else None
+    embedder = load_encoder(encoder) if encoder else None
+    with tqdm(total=min(limit or rows.total, rows.total), desc=f"measuring {rows.config}", unit=" rows") as bar:
+        quality = measure(rows, limit, seed, embedder, loaded, lengths, bar.update)
+    folder = out or default_out(rows.name, rows.config)
+    drawn = pictures(quality)
+    for name, picture in drawn.items():
+        with atomic_path(folder / name) as temporary:
+            temporary.write_bytes(picture)
+    text = report(quality, drawn)
+    write_text(folder / "quality.md", text)
+    write_quality(folder / "quality.json", quality)
+    say(f"written: {folder}")
+    print(text, end="")
+
+
+if __name__ == "__main__":
+    run(app)

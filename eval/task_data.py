@@ -1,0 +1,98 @@
+"""The rows that tasks are scored on: read once from their source, cut down where a limit asks for part of them."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from eval.data.catalogue import find_dataset
+from eval.data.files import DataFile
+from eval.data.forms import Captions, LabelledPairs, LabelledTexts, Rows, ScoredPairs
+from eval.data.pins import check_files, check_rows, published
+from eval.data.sources import Source
+from eval.registry import Task
+from hub.errors import InputError
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A task and the split to score; ``path`` is the split's own file, where a recipe names one."""
+
+    task: Task
+    split: str
+    path: Path | None = None
+
+    def __str__(self) -> str:
+        return f"{self.task.name} {self.split}"
+
+
+class TaskData:
+    """The rows of entries. Each split is read once; ``limit`` keeps so many rows of each."""
+
+    def __init__(self, source: Source, limit: int | None = None):
+        self.source, self._limit = source, limit
+        self._read: dict[tuple[str, str, Path | None], Rows] = {}
+
+    def rows(self, entry: Entry) -> dict[str, Rows]:
+        """split → rows of all that scoring the entry needs. Raises InputError when they are not whole."""
+        task = entry.task
+        keys = {split: (task.dataset, split, entry.path) for split in task.reads(entry.split)}
+        missing = [split for split, key in keys.items() if key not in self._read]
+        if missing:
+            found = self.source.load(task.dataset, missing) if entry.path is None else read_file(entry.path, entry)
+            self._read |= {keys[split]: head(rows, self._limit) for split, rows in found.items()}
+        return {split: self._read[key] for split, key in keys.items()}
+
+    def texts(self, entry: Entry) -> Iterator[tuple[str, ...]]:
+        """Every text that scoring the entry needs embedded, split by split, repeats included."""
+        return (rows.texts for rows in self.rows(entry).values())
+
+    def sha256(self, entry: Entry) -> str:
+        """Hash of the rows that the score depends on; of whole splits, whatever the limit."""
+        return joint_hash([rows.sha256 for rows in self.rows(entry).values()])
+
+
+def read_file(path: Path, entry: Entry) -> dict[str, Rows]:
+    """The rows of a split whose one file a recipe names: the published file, wherever it lies.
+
+    Raises InputError when it is missing or another file, or the split is not read from one file.
+    """
+    dataset = find_dataset(entry.task.dataset)
+    part = dataset.part(entry.split)
+    if len(part.files) != 1 or entry.task.fitted_on:
+        raise InputError(path, f"{entry.task.name} is not read from one file", hint="leave path out of the recipe")
+    try:
+        file = DataFile(str(path), path.read_bytes())
+    except (FileNotFoundError, IsADirectoryError) as error:
+        hint = "the repository keeps it in assets/"
+        raise InputError(path, f"no such data file for {entry.task.name}", hint=hint) from error
+    check_files([file], part.files, getattr(published(), dataset.layout))
+    rows = part.reader([file])
+    check_rows(str(path), rows, published().rows.get(dataset.name, {}).get(entry.split))
+    return {entry.split: rows}
+
+
+def joint_hash(hashes: list[str]) -> str:
+    """One hash of several; of one, itself."""
+    return hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+
+
+def head(rows: Rows, limit: int | None) -> Rows:
+    """``limit`` of the rows (all when None): the first pairs with scores; of labelled rows, which often lie sorted by
+    class, some at equal distances.
+    """
+    if limit is None or limit >= len(rows):
+        return rows
+    if isinstance(rows, ScoredPairs):
+        subsets = tuple((name, start, min(stop, limit)) for name, start, stop in rows.subsets if start < limit)
+        return ScoredPairs(rows.first[:limit], rows.second[:limit], rows.gold[:limit], rows.sha256, subsets)
+    chosen = np.linspace(0, len(rows) - 1, limit).round().astype(int)
+    if isinstance(rows, LabelledTexts):
+        return replace(rows, text=tuple(rows.text[i] for i in chosen), labels=rows.labels[chosen])
+    if isinstance(rows, LabelledPairs):
+        first, second = (tuple(side[i] for i in chosen) for side in (rows.first, rows.second))
+        return replace(rows, first=first, second=second, labels=rows.labels[chosen])
+    assert isinstance(rows, Captions)
+    return replace(rows, text=rows.text[:limit], image_of=rows.image_of[:limit])

@@ -1,0 +1,106 @@
+"""eval.verdicts: a planted gain of 0.1 point is not separable, one of 5 points is found, for every kind of score."""
+
+import numpy as np
+import pytest
+
+from eval.correlation_tests import Test
+from eval.outcomes import Outcomes
+from eval.significance import Interval, score
+from eval.verdicts import Measurement, Settings, Verdict, adjusted, difference
+
+SETTINGS = Settings(samples=200)
+MEASUREMENT = Measurement("stsb/cosine", "test", "spearman", "cosine", "e" * 64, 1379)
+PARTS = ("a",) * 500 + ("b",) * 500 + ("c",) * 379
+
+
+def correlated(gain: float, seed: int, rows: int = 1379) -> tuple[Outcomes, Outcomes]:
+    """Two encoders of about 80 points on as many pairs as STSb's test has, noise mostly shared; the first is better."""
+    generator = np.random.default_rng(seed)
+    gold, shared, own, other = generator.normal(size=(4, rows))
+
+    def system(points: float, private: np.ndarray) -> Outcomes:
+        noise = np.sqrt(0.85) * shared + np.sqrt(0.15) * private
+        rho = 2 * np.sin(np.pi * points / 600)  # Pearson of a bivariate normal with that Spearman
+        return Outcomes(np.round(gold, 1), rho * gold + np.sqrt(1 - rho**2) * noise, PARTS[:rows])
+
+    return system(80 + gain, own), system(80, other)
+
+
+def accurate(gain: float, seed: int, rows: int = 2000) -> tuple[Outcomes, Outcomes]:
+    """Two classifiers of about 85 % that agree on most rows, on half as many as CR has; the first is better."""
+    generator = np.random.default_rng(seed)
+    gold = generator.integers(0, 2, rows).astype(float)
+    hard, private = generator.random(rows), generator.random((2, rows))
+
+    def system(points: float, own: np.ndarray) -> Outcomes:
+        wrong = np.where(own < 0.3, (own / 0.3) >= points / 100, hard >= points / 100)
+        return Outcomes(gold, np.where(wrong, 1 - gold, gold))
+
+    return system(85 + gain, private[0]), system(85, private[1])
+
+
+def verdict(rows, metric, aggregation, tasks=24) -> Verdict:
+    """The verdict on one task among ``tasks``; the others differ by nothing at all."""
+    around, test = difference(rows, metric, aggregation, SETTINGS)
+    point = score(rows[0], metric, aggregation) - score(rows[1], metric, aggregation)
+    found = Verdict("one", "two", MEASUREMENT, point, around, test)
+    same = Verdict("one", "two", MEASUREMENT, 0.0, Interval(-1.0, 1.0), Test("none", 0.0, 1.0))
+    return adjusted([found] + [same] * (tasks - 1))[0]
+
+
+KINDS = [
+    (correlated, "spearman", "all", "Williams' t"),
+    (correlated, "pearson", "all", "Williams' t"),
+    (correlated, "spearman", "wmean", "bootstrap z"),
+    (accurate, "accuracy", "all", "McNemar's exact test"),
+    (accurate, "f1", "all", "bootstrap z"),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "metric", "aggregation", "test"), KINDS, ids=lambda value: getattr(value, "__name__", value)
+)
+def test_a_tenth_of_a_point_is_not_separable_and_five_points_are_found(make, metric, aggregation, test):
+    small = [verdict(make(0.1, seed), metric, aggregation) for seed in range(10)]
+    large = [verdict(make(5.0, seed), metric, aggregation) for seed in range(10)]
+    assert [found.word for found in small] == ["not separable"] * 10
+    assert [found.word for found in large] == ["better"] * 10
+    assert {found.test.name for found in small + large} == {test}
+    assert all(found.around.low <= found.difference <= found.around.high for found in small + large)
+    first, second = make(5.0, 0)
+    assert verdict((second, first), metric, aggregation).word == "worse"
+
+
+def test_equal_models_are_rarely_told_apart_without_correction_and_never_with_it():
+    found = [verdict(correlated(0.0, 100 + seed, 400), "spearman", "all") for seed in range(60)]
+    assert sum(one.test.p < 0.05 for one in found) <= 8
+    assert {one.word for one in found} == {"not separable"}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "p", "word"),
+    [
+        (0.1, 0.9, 0.01, "better"),
+        (-0.9, -0.1, 0.01, "worse"),
+        (0.1, 0.9, 0.05, "not separable"),  # the interval alone
+        (-0.1, 0.9, 0.01, "not separable"),  # the test alone
+        (0.0, 0.9, 0.01, "not separable"),
+    ],
+)
+def test_the_rule_needs_the_interval_and_the_adjusted_test(low, high, p, word):
+    one = Verdict("a", "b", MEASUREMENT, 0.5, Interval(low, high), Test("t", 1.0, p))
+    assert adjusted([one])[0].word == word
+
+
+def test_p_values_are_adjusted_over_the_tasks_of_a_pair():
+    one = Verdict("a", "b", MEASUREMENT, 0.5, Interval(0.1, 0.9), Test("t", 1.0, 0.04))
+    assert adjusted([one])[0].word == "better"
+    twice = adjusted([one, one])
+    assert [found.adjusted for found in twice] == [0.08, 0.08]
+    assert {found.word for found in twice} == {"not separable"}
+
+
+def test_what_tells_two_measurements_apart_is_named_with_both_values():
+    other = Measurement("stsb/cosine", "test", "spearman", "cosine; ONLY 10 rows of each split", "e" * 64, 10)
+    assert MEASUREMENT.unlike(MEASUREMENT) == ""
+    assert MEASUREMENT.unlike(other) == "protocol: 'cosine' and 'cosine; ONLY 10 rows of each split'; n: 1379 and 10"
