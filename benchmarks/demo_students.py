@@ -20,9 +20,11 @@ import typer
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
+from eval.data.forms import ScoredPairs
 from eval.registry import find_task
 from eval.significance import bootstrap_spearman, interval
-from eval.sts import Pairs, cosine_scores, read_pairs, spearman
+from eval.sts import cosine_scores, spearman
+from eval.task_data import read_file
 from hub import cli, run_dir
 from hub.shards import write_text
 from training.job import prepare
@@ -35,11 +37,11 @@ DIMENSION = 256  # of the built-in model
 app = cli.new_app(__doc__)
 
 
-def score(model: SentenceTransformer, data: dict[str, Pairs]) -> dict[str, Any]:
+def score(model: SentenceTransformer, data: dict[str, ScoredPairs]) -> dict[str, Any]:
     """Spearman x 100 with its 95 % bootstrap interval, per split."""
     rows = {}
     for split, pairs in data.items():
-        cosines = cosine_scores(lambda texts: model.encode(texts, show_progress_bar=False), pairs)
+        cosines = cosine_scores(pairs, lambda texts: model.encode(list(texts), show_progress_bar=False))
         around = interval(100 * bootstrap_spearman(pairs.gold, cosines[None], 1000, 42)[0])
         value = 100 * spearman(cosines, pairs.gold)
         rows[split] = {"spearman": round(value, 2), "low": round(around.low, 2), "high": round(around.high, 2)}
@@ -71,8 +73,9 @@ def main(
     for name, settings in {"embeddings": [], "whole model": one_epoch}.items():
         with tempfile.TemporaryDirectory() as folder:
             job = prepare(RECIPE, Path(folder) / "student", None, [datasets, *settings])
-            data: dict[str, Pairs] = {}
-            data |= {e.split: read_pairs(Path(e.path), find_task(e.task), e.split) for e in job.recipe.evaluation}
+            data = dict[str, ScoredPairs]()
+            for entry in job.recipe.evaluation:
+                data[entry.split] = read_file(Path(entry.path or ""), find_task(entry.task), entry.split)
             student = build_student(job.recipe.base, job.base)
             if name == "embeddings":
                 report["random words, untrained"] = [score(random_words(student, seed), data) for seed in range(3)]

@@ -26,7 +26,8 @@ from benchmarks.small_roberta import SIZES, make_base
 from benchmarks.text_families import FAMILIES, TRIED, Family, recipe_of
 from benchmarks.text_material import write_material
 from eval.registry import find_task
-from eval.sts import cosine_scores, read_pairs, spearman
+from eval.sts import cosine_scores, spearman
+from eval.task_data import read_file
 from hub import cli
 from hub.errors import InputError
 from hub.recipe import ModelRecipe
@@ -88,7 +89,7 @@ def prepare(data: Path, work: Path) -> dict[str, Any]:
 
 def held_out() -> Held:
     """Both parts of the STS Benchmark that a model is scored on."""
-    parts = [read_pairs(path, find_task("stsb/cosine"), split) for split, path in STSB.items()]
+    parts = [read_file(path, find_task("stsb/cosine"), split) for split, path in STSB.items()]
     return Held(sentence for part in parts for sentence in (*part.first, *part.second))
 
 
@@ -97,8 +98,8 @@ def shared_words(folder: Path, seed: int) -> float:
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     torch.manual_seed(seed)
     encoder = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=SIZES["hidden_size"])])
-    pairs = read_pairs(STSB["validation"], find_task("stsb/cosine"), "validation")
-    cosines = cosine_scores(lambda texts: encoder.encode(texts, show_progress_bar=False), pairs)
+    pairs = read_file(STSB["validation"], find_task("stsb/cosine"), "validation")
+    cosines = cosine_scores(pairs, lambda texts: encoder.encode(list(texts), show_progress_bar=False))
     return round(100 * spearman(cosines, pairs.gold), 2)
 
 

@@ -21,6 +21,7 @@ from hub.errors import StsDinoError
 
 STAGES = ("welcome", "question", "review", "results")
 TITLE = "Labels by people"
+RESTARTED = "The page was started anew: the last click is not saved, all before it is. Press Start to go on."
 QUIET: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 SYSTEM_FONTS = ["system-ui", "sans-serif"]
 HEAD = """<style>
@@ -29,16 +30,17 @@ HEAD = """<style>
 .shown-text textarea { font-size: 1.15rem !important; line-height: 1.5 !important; unicode-bidi: plaintext; opacity: 1;
   overflow-wrap: anywhere; color: var(--body-text-color); -webkit-text-fill-color: var(--body-text-color) !important; }
 @supports (field-sizing: content) { /* the height that gradio sets is wrong after the window was resized */
-  .shown-text textarea { field-sizing: content; height: auto !important; max-height: 60vh; overflow-y: auto !important; }
+  .shown-text textarea { field-sizing: content; height: auto !important; max-height: 60vh; }
 }
-.answer { justify-content: flex-start !important; text-align: left; font-weight: 500 !important; white-space: normal; }
+.answer { justify-content: flex-start !important; text-align: left !important; white-space: normal; }
 .progress p { display: flex; justify-content: space-between; margin: 0 0 .25rem; }
 .progress progress { width: 100%; height: .5rem; appearance: none; border: 0; background: var(--border-color-primary); }
 .progress progress::-webkit-progress-bar { background: var(--border-color-primary); }
 .progress progress::-webkit-progress-value { background: var(--color-accent); }
 .progress progress::-moz-progress-bar { background: var(--color-accent); }
-#report { overflow-x: auto; }
+#report { overflow-x: auto; word-break: keep-all; }
 #report th, #report td { padding: .35rem .5rem !important; border-color: var(--border-color-primary) !important; }
+#report td, #report th { overflow-wrap: normal; }
 #report td { white-space: nowrap; }
 #report th:not(:first-child), #report td:not(:first-child) { text-align: right !important; }
 </style>
@@ -149,7 +151,10 @@ class _Page:
 
         def handler(seat: Seat, *values: Any) -> dict[Any, Any]:
             try:
-                return self._shown(act(seat, *values))
+                after = act(seat, *values)
+                if not after.annotator:
+                    gr.Warning(RESTARTED, duration=None)
+                return self._shown(after)
             except StsDinoError as error:
                 raise gr.Error(html.escape(str(error)), duration=None, print_exception=False) from None
 

@@ -1,7 +1,7 @@
-"""Several evaluations side by side: like beside like, a verdict on every pair of models, the papers' rows where they fit.
+"""Several evaluations side by side: like beside like, a verdict on every pair of models, the papers' rows that fit.
 
-Scores share a row only when they are the same measurement: task, split, metric, protocol (which says when only part of the
-data was scored), data and number of rows. Anything else under the same task name is another row.
+Scores share a row only when they are the same measurement: task, split, metric, protocol (which says when only part of
+the data was scored), data and number of rows. Anything else under the same task name is another row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,6 +66,13 @@ class Comparison:
     untested: tuple[Untested, ...]
     beside: tuple[Beside, ...]
     settings: Settings
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The pairs of models that share a measurement."""
+        tested = [(one.first, one.second) for one in self.verdicts]
+        found = {*tested, *((one.first, one.second) for one in self.untested)}
+        return [pair for pair in combinations(self.models, 2) if pair in found]
 
     def unlike(self) -> list[str]:
         """What tells apart the measurements that share task and split, in words."""
@@ -143,11 +150,14 @@ def _verdict(
 ) -> Verdict | Untested:
     measurement = line.measurement
     first, second = (line.scores[label].main_score for label in pair)
-    task = find_task(measurement.task)
-    if task.metric is None or any(line.scores[label].interval() is None for label in pair):
-        return Untested(*pair, measurement, first - second, "the rows that were scored were not kept")
+    records = [named[label].records.find(measurement.task, measurement.split) for label in pair]
+    known = [record for record in records if record is not None and record.metric is not None]
+    if len(known) < 2:
+        return Untested(*pair, measurement, first - second, "the scored rows of one were not kept")
+    metric, aggregation = known[0].metric, known[0].aggregation
+    assert metric is not None
     rows: list[Outcomes] = [named[label].outcomes(measurement.task, measurement.split) for label in pair]
-    around, test = difference((rows[0], rows[1]), task.metric, task.aggregation, settings)
+    around, test = difference((rows[0], rows[1]), metric, aggregation, settings)
     return Verdict(*pair, measurement, first - second, around, test)
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from datasketch import MinHash
 from numpy.typing import NDArray
 
-
 Signatures = NDArray[np.uint32]  # (n, permutations)
 SEED = 1
 SCHEME = "affine32"
@@ -106,5 +105,3 @@ class NearIndex:
         odd = np.random.default_rng(SEED).integers(1 << 63, size=self.banding.rows, dtype=np.uint64) * 2 + 1
         values = found.reshape(len(found), self.banding.bands, self.banding.rows).astype(np.uint64)
         return np.ascontiguousarray((values * odd).sum(axis=2, dtype=np.uint64).T)
-
-

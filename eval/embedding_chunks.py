@@ -8,6 +8,7 @@ import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,13 +54,13 @@ class Chunks:
         Raises InputError when a chunk is whole but of another dimension.
         """
         new = sorted(set(self.folder.glob("*.npy")) - set(self._paths))
-        parts: list[tuple[np.ndarray, ...]] = [(self._digests, self._places, self._zero)]
+        parts: list[tuple[Any, ...]] = [(self._digests, self._places, self._zero)]
         for path in new:
             rows = self._read(path)
             if rows is not None:
                 first = len(self._paths) << _ROW_BITS
                 self._paths.append(path)
-                parts.append((rows["text"], first + np.arange(len(rows)), ~rows["embedding"].any(axis=1)))
+                parts.append((rows["text"], first + np.arange(len(rows)), (rows["embedding"] == 0).all(axis=1)))
         if len(parts) > 1:
             joined = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
             order = np.argsort(joined[0], kind="stable")

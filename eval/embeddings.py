@@ -29,6 +29,7 @@ BLOCK = 512  # sentences that the encoder is given at once
 CHUNK_BYTES = 16 << 20  # of a file on disk
 CHUNK_SECONDS = 30  # of work that a kill can cost
 MIB = 1 << 20
+FEW = 10  # so few sentences may share an embedding, e.g. texts of unknown words
 SAME = 1e-6  # vectors this close, relative to their largest number, are one: rounding in batches of other lengths
 
 
@@ -89,7 +90,7 @@ class Embeddings:
         """The embeddings (n, dimension) of texts, repeats included. Texts that nobody declared are encoded first."""
         self.add(texts)
         found = self._hashes(texts)
-        if (self._chunks.find(found) < 0).any():
+        if not self._differ or (self._chunks.find(found) < 0).any():
             self.encode()
         return self._chunks.take(self._chunks.find(found))
 
@@ -155,7 +156,7 @@ class Embeddings:
 
     def _require_difference(self) -> None:
         """Raise InputError when all sentences have one embedding: no score means anything then."""
-        if self._differ or len(self._wanted) < 2:
+        if self._differ or len(self._wanted) < FEW:
             return
         hashes = self._hashes(self._wanted)
         first = self._chunks.take(self._chunks.find(hashes[:1]))

@@ -14,12 +14,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from huggingface_hub import HfApi, constants, snapshot_download
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
-from tqdm import tqdm
 
 from eval.encoder_files import (
     OTHER_WEIGHTS,
@@ -64,15 +61,6 @@ class Encoder:
         """Hash of all that decides the embedding of a text; the name is no part of it."""
         return hashlib.sha256(json.dumps([self.revision, self.settings], sort_keys=True).encode()).hexdigest()
 
-    def encode(self, label: str) -> Embed:
-        """``embed`` with a progress bar called ``label``."""
-
-        def embed(texts: list[str]) -> NDArray[np.floating]:
-            blocks = [texts[start : start + 512] for start in range(0, len(texts), 512)]
-            return np.concatenate([self.embed(block) for block in tqdm(blocks, desc=label)])
-
-        return embed
-
 
 def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH) -> Encoder:
     """The encoder in a folder, under a Hub id ``ORG/NAME[@REVISION]``, or ``python:package.module:function``.
@@ -97,8 +85,8 @@ def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH) 
     manifest = read_manifest(folder)
     if manifest is not None:
         require_complete(folder)
-    student = _load(folder, model, dtype)
     revision = (revision or content_hash(folder)) + adapted_revision(folder, model)
+    student = _load(folder, model, dtype)
     return Encoder(
         name=name,
         revision=revision,

@@ -58,7 +58,7 @@ def nested_kfold(X: Features, y: Classes, mode: Mode = "senteval", folds: int = 
         predicted[held.dev] = predictions(rows, held.dev, weights[number, None])[0].numpy()
         fold[held.dev] = number
         scores.append(_percent(predicted[held.dev], y[held.dev]))
-    accuracy_mean, dev_mean = round(float(np.mean(scores)), 2), round(float(np.mean(dev)), 2)
+    accuracy_mean, dev_mean = float(round(np.mean(scores), 2)), float(round(np.mean(dev), 2))
     return Fit(predicted, fold, accuracy_mean, dev_mean, chosen, time.perf_counter() - started)
 
 
@@ -133,8 +133,8 @@ def _folds(y: Classes, rows: Indices, folds: int, seed: int) -> list[Split]:
 
 
 def _choose(accuracy: Vector, grid: Sequence[float]) -> tuple[float, float]:
-    """The first best value of the grid by mean accuracy x 100 over folds, rounded as the toolkit: (F, R) → value, mean."""
-    scores = [round(float(100 * np.mean(np.ascontiguousarray(column))), 2) for column in accuracy.T]
+    """The first best value of the grid and its mean accuracy x 100 over folds, rounded as the toolkit does: (F, R)."""
+    scores = [float(round(100 * np.mean(np.ascontiguousarray(column)), 2)) for column in accuracy.T]
     best = int(np.argmax(scores))
     return grid[best], scores[best]
 

@@ -5,6 +5,7 @@ on the same bootstrap resamples. A killed run goes on at the next task. ``--comp
 side by side.
 """
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -64,7 +65,8 @@ def plan(job: Job, data: TaskData) -> None:
 
 def split_names(values: list[str]) -> list[str]:
     """Options given more than once, or with commas, as one list."""
-    return [name.strip() for value in values for name in value.split(",") if name.strip()]
+    names = (name for value in values for name in re.split(r",(?![^(]*\))", value))  # not within MTEB(eng, v2)
+    return [name.strip() for name in names if name.strip()]
 
 
 def read_seeds(values: list[str]) -> list[int]:
@@ -150,7 +152,11 @@ def main(
         overrides=settings,
     )
     for entry in job.entries:
-        if entry.task.kind != "mteb":
+        if entry.task.kind == "mteb":
+            from eval.mteb_tasks import find_mteb  # importing mteb costs seconds
+
+            find_mteb(entry.task.dataset)  # an unknown name is told before anything is encoded
+        else:
             data.rows(entry)  # all of the data are there before anything is scored
     if dry_run:
         plan(job, data)

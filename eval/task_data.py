@@ -10,7 +10,7 @@ import numpy as np
 from eval.data.catalogue import find_dataset
 from eval.data.files import DataFile
 from eval.data.forms import Captions, LabelledPairs, LabelledTexts, Rows, ScoredPairs
-from eval.data.pins import check_files, check_rows, published
+from eval.data.pins import check_rows, published
 from eval.data.sources import Source
 from eval.registry import Task
 from hub.errors import InputError
@@ -41,9 +41,14 @@ class TaskData:
         keys = {split: (task.dataset, split, entry.path) for split in task.reads(entry.split)}
         missing = [split for split, key in keys.items() if key not in self._read]
         if missing:
-            found = self.source.load(task.dataset, missing) if entry.path is None else read_file(entry.path, entry)
+            found = self._load(entry, missing)
             self._read |= {keys[split]: head(rows, self._limit) for split, rows in found.items()}
         return {split: self._read[key] for split, key in keys.items()}
+
+    def _load(self, entry: Entry, splits: list[str]) -> dict[str, Rows]:
+        if entry.path is None:
+            return self.source.load(entry.task.dataset, splits)
+        return {entry.split: read_file(entry.path, entry.task, entry.split)}
 
     def texts(self, entry: Entry) -> Iterator[tuple[str, ...]]:
         """Every text that scoring the entry needs embedded, split by split, repeats included."""
@@ -54,24 +59,25 @@ class TaskData:
         return joint_hash([rows.sha256 for rows in self.rows(entry).values()])
 
 
-def read_file(path: Path, entry: Entry) -> dict[str, Rows]:
-    """The rows of a split whose one file a recipe names: the published file, wherever it lies.
+def read_file(path: Path, task: Task, split: str) -> ScoredPairs:
+    """The pairs of a split whose one file is named: the published file, wherever it lies.
 
-    Raises InputError when it is missing or another file, or the split is not read from one file.
+    Raises InputError when it is missing or another file, or the task does not read its split from one file.
     """
-    dataset = find_dataset(entry.task.dataset)
-    part = dataset.part(entry.split)
-    if len(part.files) != 1 or entry.task.fitted_on:
-        raise InputError(path, f"{entry.task.name} is not read from one file", hint="leave path out of the recipe")
+    task.reads(split)
+    dataset = find_dataset(task.dataset)
+    part = dataset.part(split)
+    if len(part.files) != 1 or task.kind != "sts":
+        raise InputError(path, f"{task.name} is not read from one file", hint="leave path out of the recipe")
     try:
         file = DataFile(str(path), path.read_bytes())
     except (FileNotFoundError, IsADirectoryError) as error:
         hint = "the repository keeps it in assets/"
-        raise InputError(path, f"no such data file for {entry.task.name}", hint=hint) from error
-    check_files([file], part.files, getattr(published(), dataset.layout))
+        raise InputError(path, f"no such data file for {task.name}", hint=hint) from error
     rows = part.reader([file])
-    check_rows(str(path), rows, published().rows.get(dataset.name, {}).get(entry.split))
-    return {entry.split: rows}
+    check_rows(str(path), rows, published().rows.get(dataset.name, {}).get(split))
+    assert isinstance(rows, ScoredPairs)
+    return rows
 
 
 def joint_hash(hashes: list[str]) -> str:

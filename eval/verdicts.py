@@ -6,7 +6,8 @@ over all tasks on which the two are compared, is below 0.05. All else is ``not s
 
 Why both: the interval makes no assumption about the distribution of scores, but knows nothing of the other tasks, of
 which one in twenty would look different by chance. The adjusted test does know, but where it is a correlation's, it is
-derived for normal data. A difference that only one of them sees is not claimed.
+derived for normal data. A difference that only one of them sees is not claimed. Tasks
+on the same rows (``sts12/all``, ``sts12/mean``) count as several: that errs on the side of claiming less.
 """
 
 from collections.abc import Sequence

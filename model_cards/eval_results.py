@@ -17,20 +17,37 @@ FOLDER = ".eval_results"
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A task as the Hub knows it."""
+    """A task as the Hub knows it: MTEB's dataset, its task and its test pairs, and the file of the entry."""
 
     dataset_id: str
     task_id: str
     name: str
     test_pairs: int
+    file: str
 
 
-BENCHMARKS = {"stsb": Benchmark("mteb/stsbenchmark-sts", "STSBenchmark", "STS Benchmark", 1379)}
+_KNOWN = {
+    "sts12/all": Benchmark("mteb/sts12-sts", "STS12", "STS 2012", 3108, "sts12"),
+    "sts13/all": Benchmark("mteb/sts13-sts", "STS13", "STS 2013", 1500, "sts13"),
+    "sts14/all": Benchmark("mteb/sts14-sts", "STS14", "STS 2014", 3750, "sts14"),
+    "sts15/all": Benchmark("mteb/sts15-sts", "STS15", "STS 2015", 3000, "sts15"),
+    "sts16/all": Benchmark("mteb/sts16-sts", "STS16", "STS 2016", 1186, "sts16"),
+    "stsb/cosine": Benchmark("mteb/stsbenchmark-sts", "STSBenchmark", "STS Benchmark", 1379, "stsb"),
+    "sick-r-full/cosine": Benchmark("mteb/sickr-sts", "SICK-R", "SICK-R", 9927, "sick-r"),
+}
+BENCHMARKS = _KNOWN | {f"mteb/{known.task_id}": known for known in _KNOWN.values()}
+"""Task name → benchmark: our tasks that are MTEB's, protocol and rows, and MTEB's own. ``sts12/mean`` is none."""
+
+TASK_TYPES = {  # by main metric; of the Hub's, with a name
+    "accuracy": ("text-classification", "Classification of texts or pairs by a probe on the embeddings"),
+    "recall": ("text-retrieval", "Retrieval"),
+}
+SIMILARITY = ("sentence-similarity", "Semantic textual similarity")
 
 
 def benchmark(score: TaskScore) -> Benchmark | None:
-    """The Hub's benchmark for a score; a task is named ``<benchmark>/<protocol>``."""
-    return BENCHMARKS.get(score.task.partition("/")[0])
+    """The Hub's benchmark for a score; its task states the benchmark's protocol."""
+    return BENCHMARKS.get(score.task)
 
 
 def model_index(name: str, results: Results) -> list[dict[str, Any]]:
@@ -41,33 +58,52 @@ def model_index(name: str, results: Results) -> list[dict[str, Any]]:
 
 def _entry(score: TaskScore) -> EvalResult:
     known = benchmark(score)
+    task_type, task_name = TASK_TYPES.get(score.main_metric, SIMILARITY)
     return EvalResult(
-        task_type="sentence-similarity",
-        task_name="Semantic textual similarity",
+        task_type=task_type,
+        task_name=task_name,
         dataset_type=known.dataset_id if known else score.task,
         dataset_name=f"{known.name if known else score.task} ({score.split})",
         dataset_split=score.split,
+        dataset_revision=_revision(score, known),
         metric_type=score.main_metric,
         metric_name=f"{score.main_metric} x 100",
         metric_value=round(score.main_score, 2),
     )
 
 
+def _revision(score: TaskScore, known: Benchmark | None) -> str | None:
+    """The commit of the Hub's dataset that was scored, where the score says it."""
+    repo_id, _, commit = (score.data_revision or "").partition("@")
+    return commit if known and repo_id == known.dataset_id else None
+
+
 def eval_result_files(results: Results) -> dict[str, str]:
-    """``.eval_results/<benchmark>.yaml`` for every known benchmark with a score on its whole test set."""
-    files = {}
+    """``.eval_results/<benchmark>.yaml`` for every known benchmark with a score on its whole test set.
+
+    Where both our task and MTEB's were run, which agree but for rounding, the one that names the dataset's revision.
+    """
+    found: dict[str, TaskScore] = {}
     for score in results.scores:
         known = benchmark(score)
         if known and score.split == "test" and score.n == known.test_pairs:
-            entry = EvalResultEntry(
-                dataset_id=known.dataset_id,
-                task_id=known.task_id,
-                value=round(score.main_score, 2),
-                notes=f"{score.main_metric} x 100; data file SHA-256 {score.data_sha256}",
-            )
-            text = yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False, allow_unicode=True, width=120)
-            files[f"{FOLDER}/{score.task.partition('/')[0]}.yaml"] = text
-    return files
+            told = found.get(known.file)
+            if told is None or _revision(told, known) is None:
+                found[known.file] = score
+    return {f"{FOLDER}/{name}.yaml": _file(score) for name, score in found.items()}
+
+
+def _file(score: TaskScore) -> str:
+    known = BENCHMARKS[score.task]
+    data = f"rows with SHA-256 {score.data_sha256}" if score.data_sha256 else score.data_revision
+    entry = EvalResultEntry(
+        dataset_id=known.dataset_id,
+        task_id=known.task_id,
+        value=round(score.main_score, 2),
+        dataset_revision=_revision(score, known),
+        notes=f"{score.main_metric} x 100; {data}",
+    )
+    return yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False, allow_unicode=True, width=120)
 
 
 def _without_none(value: Any) -> Any:

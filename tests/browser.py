@@ -24,11 +24,12 @@ _SWITCHES = (
 )  # fmt: skip
 _RECORD = """(() => {
   const original = window.fetch;
-  window.received = "";
+  window.received = [];
   window.fetch = async (...request) => {
     const answer = await original(...request);
     const reader = answer.clone().body?.pipeThrough(new TextDecoderStream()).getReader();
-    const read = () => reader.read().then(({ done, value }) => { if (!done) { window.received += value; read(); } });
+    const place = window.received.push("") - 1;
+    const read = () => reader.read().then(({ done, value }) => { if (!done) { received[place] += value; read(); } });
     if (reader) read();
     return answer;
   };
@@ -157,7 +158,7 @@ class Tab:
         sent = [event for event in self.events if event["method"] == "Network.requestWillBeSent"]
         return [event["params"]["request"]["url"] for event in sent]
 
-    def received(self) -> str:
+    def received(self) -> list[str]:
         """The text of every answer to a fetch since the page was opened, streams included."""
         return self.run("window.received")
 

@@ -1,8 +1,9 @@
-"""SentEval's probes one classifier after the other: a torch module, autograd and torch.optim.Adam per fold and grid value.
+"""SentEval's probes one classifier after the other: a torch module, autograd and torch.optim.Adam for each.
 
 The slow way that `eval.probe` must equal and that `benchmarks/probes.py` times. Written from the toolkit's protocol
-(facebookresearch/SentEval, `tools/validation.py` and `tools/classifier.py`, read 2026-11): seeds, order of the draws, early
-stopping and rounding are its own, on a CPU and under a current torch, where the loss is the mean over a batch.
+(facebookresearch/SentEval: `validation.py`, `classifier.py` and `relatedness.py` in its `tools`, read 2026-11): seeds,
+order of the draws, early stopping and rounding are its own, on a CPU and under a current torch, where the loss is the
+mean over a batch.
 """
 
 import copy
@@ -10,9 +11,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy.stats import pearsonr
 from sklearn.model_selection import StratifiedKFold
 
 GRID = [10**t for t in range(-5, -1)]
+
+
+def blobs(n: int, d: int, k: int, seed: int, spread: float = 1.3) -> tuple[np.ndarray, np.ndarray]:
+    """Overlapping classes of unequal size, in no order."""
+    draw = np.random.default_rng(seed)
+    centres = np.random.default_rng(99).normal(size=(k, d))
+    y = draw.choice(k, size=n, p=np.arange(1, k + 1) / (k * (k + 1) / 2)).astype(np.int64)
+    return (centres[y] + draw.normal(scale=spread, size=(n, d))).astype(np.float32), y
 
 
 @dataclass
@@ -127,3 +137,43 @@ def held_out(X, y, X_dev, y_dev, X_test, y_test, grid=GRID, seed=1111) -> Answer
     classifier = Classifier(X.shape[1], k, best, seed).fit(X, y, (X_dev, y_dev))
     accuracy = round(100 * classifier.score(X_test, y_test), 2)
     return Answer(accuracy, np.max(scores), [best], classifier.predict(X_test))
+
+
+def soft_target(score: float) -> list[float]:
+    """Tai et al. 2015: a score between two whole numbers is shared between them."""
+    row, below = [0.0] * 5, int(np.floor(score))
+    if 1 <= below + 1 <= 5:
+        row[below] = score - below
+    if 1 <= below <= 5:
+        row[below - 1] = below - score + 1
+    return row
+
+
+def relatedness(X, y, X_dev, y_dev, X_test, seed=1111):
+    """STSb, SICK-R with a trained head: scores of the test rows, dev Pearson, number of checks."""
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(X.shape[1], 5), torch.nn.Softmax(dim=1))
+    loss, optimizer = torch.nn.MSELoss(), torch.optim.Adam(model.parameters())
+    features, targets = torch.from_numpy(X), torch.tensor([soft_target(score) for score in y])
+    best, best_model, misses, epoch, checks = -1, None, 0, 0, 0
+    while epoch <= 1000:
+        for _ in range(50):
+            order = np.random.permutation(len(X))
+            for start in range(0, len(X), 64):
+                rows = torch.from_numpy(order[start : start + 64])
+                value = loss(model(features[rows]), targets[rows])
+                optimizer.zero_grad()
+                value.backward()
+                optimizer.step()
+        epoch, checks = epoch + 50, checks + 1
+        with torch.no_grad():
+            correlation = pearsonr(np.dot(model(torch.from_numpy(X_dev)).numpy(), np.arange(1, 6)), y_dev)[0]
+        if correlation > best:
+            best, best_model = correlation, copy.deepcopy(model)
+        else:
+            if misses >= 3:
+                break
+            misses += 1
+    with torch.no_grad():
+        return np.dot(best_model(torch.from_numpy(X_test)).numpy(), np.arange(1, 6)), best, checks

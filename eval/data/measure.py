@@ -50,7 +50,7 @@ def declared() -> Pins:
 
 def file_pin(file: DataFile) -> FilePin:
     """A file as it is."""
-    return FilePin(lines=len(file.lines("latin-1")), sha256=file.sha256)
+    return FilePin(lines=file.line_count, sha256=file.sha256)
 
 
 def rows_pin(rows: Rows) -> RowsPin:

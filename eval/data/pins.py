@@ -7,7 +7,7 @@ give, and no checksum: there the count alone is checked.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -59,22 +59,19 @@ def published() -> Pins:
     return Pins.model_validate(yaml.safe_load(PINS_FILE.read_text(encoding="utf-8")))
 
 
-def check_files(files: Sequence[DataFile], names: Sequence[str], pins: Mapping[str, FilePin]) -> None:
-    """Raises InputError for the first file that has not the pinned bytes; unpinned files pass."""
-    for file, name in zip(files, names, strict=True):
-        check_file(file, pins.get(name))
+def check_lines(file: DataFile, pin: FilePin | None) -> None:
+    """Raises InputError when a pinned file has another number of lines."""
+    if pin is not None and not pin.lines <= file.line_count <= pin.lines + pin.more:
+        problem = f"has {file.line_count} lines, expected {_count(pin.lines, pin.more)}"
+        raise InputError(file.place, problem, hint=RESTORE)
 
 
 def check_file(file: DataFile, pin: FilePin | None) -> None:
-    """Raises InputError when a file has not the pinned bytes; where only a count is pinned, when it has another one."""
-    if pin is None or file.sha256 == pin.sha256:
-        return
-    lines = len(file.lines("latin-1"))
-    if not pin.lines <= lines <= pin.lines + pin.more:
-        raise InputError(file.place, f"has {lines} lines, expected {_count(pin.lines, pin.more)}", hint=RESTORE)
-    if pin.sha256 is not None:
-        found, expected = file.sha256[:12], pin.sha256[:12]
-        problem = f"is altered: {lines} lines as expected, but sha256 {found}…, expected {expected}…"
+    """Raises InputError when a pinned file has another number of lines or, where they are known, other bytes."""
+    check_lines(file, pin)
+    if pin is not None and pin.sha256 not in (None, file.sha256):
+        found, expected = file.sha256[:12], str(pin.sha256)[:12]
+        problem = f"is altered: {file.line_count} lines as expected, but sha256 {found}…, expected {expected}…"
         raise InputError(file.place, problem, hint=RESTORE)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from eval.data.files import DataFile
 from eval.data.forms import ScoredPairs
-from eval.data.rows import number, scored_pairs, tokens
+from eval.data.rows import number, scored_pairs
 from eval.data.senteval import parallel
 
 TextForm = Callable[[str], str]
@@ -51,6 +51,3 @@ def sick(files: Sequence[DataFile], form: TextForm) -> ScoredPairs:
         for place, cells in file.cells(5, header=True)
     ]
     return scored_pairs(rows)
-
-
-__all__ = ["as_it_is", "benchmark", "sick", "sts_year", "tokens"]

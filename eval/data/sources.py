@@ -8,7 +8,7 @@ from eval.data.files import DataFile, Directory, Place
 from eval.data.forms import Rows
 from eval.data.hub import MTEB, HubPin, Repository
 from eval.data.mteb_datasets import MtebDatasets
-from eval.data.pins import Pins, RowsPin, check_files, check_rows, published
+from eval.data.pins import FilePin, Pins, RowsPin, check_file, check_lines, check_rows, published
 from hub.errors import InputError
 
 OPTIONS: dict[Layout, str] = {"senteval": "--senteval-data DIR", "originals": "--sts-data DIR"}
@@ -83,16 +83,20 @@ class Source:
     def _from_files(self, files: Sequence[DataFile], layout: Layout, part: Part, pin: RowsPin | None) -> Rows:
         """The rows of ``files``. Where they are not the pinned ones, the file that is to blame is named.
 
-        The rows decide: a file with other line ends, say, and the published rows is as good as the published file.
+        Lines are always counted. Of the bytes, the rows decide: a file with other line ends, say, and the published
+        rows is as good as the published file.
         """
         pins = self._pins.senteval if layout == "senteval" else self._pins.originals
+        pinned = [(file, pins.get(name)) for file, name in zip(files, part.files, strict=True)]
+        for file, expected in pinned:
+            check_lines(file, expected)
         try:
             rows = part.reader(files)
         except InputError:
-            check_files(files, part.files, pins)
+            _blame(pinned)
             raise
         if pin is None or rows.sha256 != pin.sha256:
-            check_files(files, part.files, pins)
+            _blame(pinned)
         return rows
 
     def _place(self, dataset: DataSet, split: str) -> Place | None:
@@ -103,3 +107,9 @@ class Source:
         if dataset.name == "stsb" and split in SHIPPED_SPLITS:
             return Shipped()
         return self._repository
+
+
+def _blame(pinned: Sequence[tuple[DataFile, FilePin | None]]) -> None:
+    """Raises InputError for the first file that is not the pinned one."""
+    for file, expected in pinned:
+        check_file(file, expected)

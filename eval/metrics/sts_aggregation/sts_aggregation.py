@@ -1,4 +1,4 @@
-"""A correlation over the subsets of an STS task in the three aggregations in use, as a module of the ``evaluate`` library.
+"""A correlation over the subsets of an STS task in three aggregations, as a module of the ``evaluate`` library.
 
 Stand-alone, since ``evaluate.load`` fetches this file alone, with one import a line, as its parser wants.
 """

@@ -1,0 +1,107 @@
+"""A comparison as tables: what each shows. ``eval.compare_formats`` writes them as text, Markdown, LaTeX and CSV."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from eval.comparison import Beside, Comparison, Line, Untested
+from eval.verdicts import LEVEL, Measurement, Verdict
+from hub.results import TaskScore
+
+ABSENT = "–"
+SCORES, AVERAGES, DIFFERENCES = "Scores", "Averages", "Differences: "  # titles
+RULE = (
+    "better or worse: the paired 95 % interval of the difference excludes 0 and the p-value, adjusted by Holm's method "
+    f"over all tasks of the pair, is below {LEVEL:g}; otherwise not separable"
+)
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table of untrusted, unescaped text; ``text_columns`` are the first ones, the rest is aligned to the right."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    text_columns: int
+    notes: tuple[str, ...] = ()
+
+
+def sheets(comparison: Comparison) -> list[Sheet]:
+    """Scores with intervals, averages, verdicts pair by pair, and our numbers beside each paper's, in this order."""
+    found = [_scores(comparison)]
+    if comparison.averages:
+        found.append(_averages(comparison))
+    found += [_verdicts(comparison, *pair) for pair in comparison.pairs]
+    return found + [_beside(one) for one in comparison.beside]
+
+
+def _scores(comparison: Comparison) -> Sheet:
+    rows = tuple((*_fixed(line.measurement), *_cells(line, comparison.models)) for line in comparison.lines)
+    notes = ("95 % bootstrap intervals in brackets; scores x 100", *comparison.unlike())
+    return Sheet(SCORES, ("task", "split", "metric", "rows", *comparison.models), rows, 3, notes)
+
+
+def _cells(line: Line, models: Iterable[str]) -> list[str]:
+    return [_score(line.scores[model]) if model in line.scores else ABSENT for model in models]
+
+
+def _score(score: TaskScore) -> str:
+    around = score.interval()
+    return f"{score.main_score:.2f}" + (f" [{around[0]:.2f}, {around[1]:.2f}]" if around else "")
+
+
+def _fixed(measurement: Measurement) -> tuple[str, str, str, str]:
+    return measurement.task, measurement.split, measurement.metric, str(measurement.n)
+
+
+def _averages(comparison: Comparison) -> Sheet:
+    rows = tuple(
+        (line.name, *(f"{line.scores[model]:.2f}" if model in line.scores else ABSENT for model in comparison.models))
+        for line in comparison.averages
+    )
+    notes = tuple(f"{line.name}: {line.definition}" for line in comparison.averages)
+    return Sheet(AVERAGES, ("average", *comparison.models), rows, 1, notes)
+
+
+def _verdicts(comparison: Comparison, first: str, second: str) -> Sheet:
+    header = ("task", "split", "first is", "difference", "test", "p", "p (Holm)")
+    tested = [one for one in comparison.verdicts if (one.first, one.second) == (first, second)]
+    untested = [one for one in comparison.untested if (one.first, one.second) == (first, second)]
+    settings = comparison.settings
+    how = f"differences in points, paired 95 % intervals ({settings.method}, {settings.samples} resamples)"
+    why = sorted({f"not tested: {one.why}" for one in untested})
+    rows = (*map(_verdict, tested), *map(_untested, untested))
+    return Sheet(f"{DIFFERENCES}{first} minus {second}", header, rows, 3, (how, RULE, *why))
+
+
+def _verdict(one: Verdict) -> tuple[str, ...]:
+    shown = f"{one.difference:+.2f} [{one.around.low:+.2f}, {one.around.high:+.2f}]"
+    return (*_named(one.measurement), one.word, shown, one.test.name, _p(one.test.p), _p(one.adjusted))
+
+
+def _untested(one: Untested) -> tuple[str, ...]:
+    return (*_named(one.measurement), "not tested", f"{one.difference:+.2f}", ABSENT, ABSENT, ABSENT)
+
+
+def _named(measurement: Measurement) -> tuple[str, str]:
+    return measurement.task, measurement.split
+
+
+def _p(value: float) -> str:
+    return "< 0.0001" if value < 0.0001 else f"{value:.4f}"
+
+
+def _beside(one: Beside) -> Sheet:
+    names = [column.name for column in one.columns]
+    rows = [
+        ("here", label, *(f"{numbers[name]:.2f}" if name in numbers else ABSENT for name in names))
+        for label, numbers in one.ours.items()
+    ]
+    for row in one.table.rows:
+        printed = one.table.printed(row)
+        name = f"{row.name} (doubtful)" if row.doubt else row.name
+        rows.append((one.paper.cite, name, *(f"{printed[key]:.2f}" if key in printed else ABSENT for key in names)))
+    doubts = tuple(f"{row.name}: {row.doubt}" for row in one.table.rows if row.doubt)
+    tasks = ", ".join(f"{column.name} is {column.task or column.average} ({column.metric})" for column in one.columns)
+    notes = (f"{one.table.caption}. {one.table.note}".strip(), f"columns of our protocols: {tasks}", *doubts)
+    return Sheet(one.paper.source(one.table), ("from", "model", *names), tuple(rows), 2, notes)

@@ -1,0 +1,109 @@
+"""Find evaluation sentences in a dataset: ``python -m eval.decontaminate RUN --senteval-data DIR [--sts-data DIR]``.
+
+RUN is a finished dataset run directory or ``ORG/NAME@REVISION`` of a Hub. Writes a ledger; ``--drop OUT`` writes the
+dataset without the rows that were found.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from tqdm import tqdm
+
+from eval.dataset_rows import Rows, find_rows, finished_configs
+from eval.decontamination import KINDS, Kind, Sentences, Settings
+from eval.decontamination_drop import drop, require_new
+from eval.decontamination_ledger import DROPPED, SCORED, Bookkeeper, write_ledger
+from eval.decontamination_report import report
+from eval.decontamination_sentences import read_evaluation_sets
+from eval.quality import default_out
+from hub.cli import new_app, run, say
+from hub.errors import InputError, nearest
+from hub.run_dir import require_complete
+from hub.shards import write_text
+
+app = new_app("Find the sentences of evaluation data in a dataset, and drop them.")
+
+
+def split_list(text: str, allowed: tuple[str, ...], option: str) -> list[str]:
+    """The names in a comma-separated option. Raises InputError for one that is not allowed."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in allowed:
+            guess = nearest(name, allowed)
+            hint = f"did you mean {guess!r}?" if guess else None
+            raise InputError(option, f"unknown name {name!r}", allowed=", ".join(allowed), hint=hint)
+    return names
+
+
+def _configs(place: str, config: str | None) -> list[Rows]:
+    """The config that is named, or all that one trains on."""
+    if config is not None or not Path(place).is_dir():
+        return [find_rows(place, config)]
+    names = finished_configs(require_complete(Path(place)))
+    return [find_rows(place, name) for name in names] or [find_rows(place)]
+
+
+@app.command()
+def main(
+    place: Annotated[str, typer.Argument(metavar="RUN", help="Run directory, or ORG/NAME@REVISION of a Hub")],
+    senteval_data: Annotated[Path | None, typer.Option("--senteval-data", help="SentEval's directory")] = None,
+    sts_data: Annotated[Path | None, typer.Option("--sts-data", help="The STS organisers' directory")] = None,
+    sets: Annotated[str, typer.Option("--sets", help="Only these data sets, e.g. sts12,mrpc [default: all]")] = "",
+    config: Annotated[str | None, typer.Option("--config", help="[default: all that one trains on]")] = None,
+    similarity: Annotated[float, typer.Option("--similarity", min=0.3, max=1.0, help="Of near matches")] = 0.6,
+    drop_to: Annotated[
+        Path | None, typer.Option("--drop", metavar="OUT", help="Write the dataset without the matching rows")
+    ] = None,
+    drop_kinds: Annotated[str, typer.Option("--drop-kinds", help="Matches to drop")] = ",".join(DROPPED),
+    drop_splits: Annotated[
+        str, typer.Option("--drop-splits", help="Evaluation splits whose matches are dropped")
+    ] = ",".join(SCORED),
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The ledger [default: artifacts/quality/NAME/ledger.json]")
+    ] = None,
+) -> None:
+    """Check every text of the dataset RUN against STS, SICK and SentEval sentences.
+
+    Without a directory only the STS Benchmark's validation and test splits are checked, and the ledger says so. A
+    Markdown table of the counts is printed and stands beside the ledger.
+
+    Examples:
+
+      python -m eval.decontaminate artifacts/datasets/sts-dino-x2 --senteval-data DIR --sts-data DIR2
+
+      python -m eval.decontaminate artifacts/datasets/auto-nli --senteval-data DIR --drop artifacts/datasets/clean
+    """
+    kinds: list[Kind] = [kind for kind in KINDS if kind in split_list(drop_kinds, KINDS, "--drop-kinds")]
+    splits = split_list(drop_splits, ("train", *SCORED), "--drop-splits")
+    if drop_to is not None:
+        require_new(drop_to)
+        if not Path(place).is_dir():
+            hint = "get it first: hf download ORG/NAME --repo-type dataset --revision REVISION --local-dir DIR"
+            raise InputError(place, "rows are dropped from a run directory only", hint=hint)
+    configs = _configs(place, config)
+    evaluation = read_evaluation_sets(
+        senteval_data, sts_data, [name.strip() for name in sets.split(",") if name.strip()]
+    )
+    for name in evaluation.absent:
+        say(f"not checked, no files: {name}")
+    sentences = Sentences(evaluation.sets, replace(Settings(), similarity=similarity))
+    books = Bookkeeper(sentences, evaluation)
+    with tqdm(total=sum(rows.total for rows in configs), desc="checking", unit=" rows") as bar:
+        hits = {rows.config: books.check(rows, kinds, splits, bar.update) for rows in configs}
+    ledger = books.ledger()
+    path = out or default_out(configs[0].name, "all" if config is None else config) / "ledger.json"
+    text = report(ledger)
+    write_text(path.with_suffix(".md"), text)
+    write_ledger(path, ledger)
+    say(f"written: {path}")
+    print(text, end="", flush=True)
+    if drop_to is not None:
+        manifest = drop(Path(place), drop_to, hits, ledger, kinds, splits)
+        dropped = sum(int(one.sum()) for found in hits.values() for one in found.values())
+        say(f"written: {drop_to} ({manifest.name}), without {dropped:,} rows")
+
+
+if __name__ == "__main__":
+    run(app)

@@ -1,0 +1,114 @@
+"""SentEval's transfer and probing tasks: rows in the toolkit's order, features from embeddings, a probe, a score."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eval.data.forms import LabelledPairs, LabelledTexts, Rows, ScoredPairs, Vector
+from eval.outcomes import Measured, Outcomes
+from eval.probe import UNREGULARISED, Classes, Features, Fit, Indices, Mode, cross_validated, held_out, nested_kfold
+from eval.registry import Task
+from hub.errors import InputError
+
+Embed = Callable[[Sequence[str]], NDArray[np.float32]]
+BLANK = "."  # what the toolkit's example encoders are given for a blank line (4 rows of CR, 3 of MPQA)
+
+
+def measure_transfer(task: Task, data: Mapping[str, Rows], embed: Embed, mode: Mode, seeds: Sequence[int]) -> Measured:
+    """Accuracy x 100 of the task's probe; the mean over ``seeds``, with the rows' outcomes under the first of them.
+
+    ``other`` has the accuracy on the dev rows or folds, F1 for MRPC, and the standard deviation over seeds if several.
+    ``lbfgs`` draws nothing but TREC's and MRPC's folds. Raises InputError naming the task when the rows do not allow
+    the protocol.
+    """
+    started = time.perf_counter()
+    sets = {split: _arranged(task.dataset, rows, embed) for split, rows in data.items()}
+    started, embedded = time.perf_counter(), time.perf_counter() - started
+    try:
+        fits = [_probed(task, sets, mode, seed) for seed in seeds]
+    except InputError as error:
+        raise InputError(task.name, str(error)) from error
+    probed = time.perf_counter() - started
+    order, _, gold = sets["all" if task.design == "kfold" else "test"]
+    other = {"dev_accuracy": float(np.mean([fit.dev_accuracy for fit in fits]))}
+    if task.dataset == "mrpc":
+        other["f1"] = float(np.mean([f1(gold, fit.predicted) for fit in fits]))
+    if len(seeds) > 1:
+        other["sd_over_seeds"] = float(np.std([fit.accuracy for fit in fits], ddof=1))
+    return Measured(
+        outcomes=Outcomes(restored(gold, order), restored(fits[0].predicted, order)),
+        score=float(np.mean([fit.accuracy for fit in fits])),
+        other=other,
+        seconds={"reading_embeddings": embedded, "probing": probed},
+        seeds=tuple(seeds),
+    )
+
+
+def _probed(task: Task, sets: Mapping[str, tuple[Indices, Features, Classes]], mode: Mode, seed: int) -> Fit:
+    if task.design == "kfold":
+        return nested_kfold(*sets["all"][1:], mode=mode, seed=seed)
+    if task.design == "cross-validated":
+        return cross_validated(*sets["train"][1:], *sets["test"][1:], mode=mode, seed=seed)
+    splits = (*sets["train"][1:], *sets["validation"][1:], *sets["test"][1:])
+    if task.dataset == "snli":
+        return held_out(*splits, mode=mode, grid=UNREGULARISED, seed=seed)
+    return held_out(*splits, mode=mode, seed=seed)
+
+
+def _arranged(dataset: str, rows: Rows, embed: Embed) -> tuple[Indices, Features, Classes]:
+    """Where each sorted row was, and the sorted features and classes."""
+    order = toolkit_order(dataset, rows)
+    if isinstance(rows, LabelledTexts):
+        return order, embed([rows.text[row] or BLANK for row in order]), rows.labels[order]
+    assert isinstance(rows, LabelledPairs)
+    return order, pair_features(dataset, rows, order, embed), rows.labels[order]
+
+
+def toolkit_order(dataset: str, rows: Rows) -> Indices:
+    """SentEval's order of rows, on which folds and shuffles depend: by number of tokens, then class; stable.
+
+    Pairs go by the first text, then the second; SNLI by the second, then the first, and by the class's name.
+    """
+    assert isinstance(rows, LabelledTexts | LabelledPairs | ScoredPairs)
+    if isinstance(rows, LabelledTexts):
+        return np.lexsort((rows.labels, tokens(rows.text)))
+    if isinstance(rows, ScoredPairs):
+        return np.lexsort((rows.gold, tokens(rows.second), tokens(rows.first)))
+    if dataset == "snli":
+        by_name = np.argsort(np.argsort(rows.classes))[rows.labels]
+        return np.lexsort((by_name, tokens(rows.first), tokens(rows.second)))
+    return np.lexsort((rows.labels, tokens(rows.second), tokens(rows.first)))
+
+
+def tokens(texts: Sequence[str]) -> Indices:
+    """Tokens of texts whose tokens are joined by single spaces, (n,)."""
+    return np.array([text.count(" ") + 1 if text else 0 for text in texts], dtype=np.int64)
+
+
+def pair_features(dataset: str, rows: LabelledPairs | ScoredPairs, order: Indices, embed: Embed) -> Features:
+    """|u - v|, u * v of the embeddings u, v of the pairs in ``order``: (n, 2d). SNLI: u, v, u * v, |u - v|: (n, 4d)."""
+    u, v = (embed([side[row] or BLANK for row in order]) for side in (rows.first, rows.second))
+    n, d = u.shape
+    features = np.empty((n, 4 * d if dataset == "snli" else 2 * d), dtype=np.float32)
+    if dataset == "snli":
+        features[:, :d], features[:, d : 2 * d] = u, v
+    product, difference = (slice(2 * d, 3 * d), slice(3 * d, None)) if dataset == "snli" else (slice(d, None), slice(d))
+    np.multiply(u, v, out=features[:, product])
+    np.abs(np.subtract(u, v, out=features[:, difference]), out=features[:, difference])
+    return features
+
+
+def f1(gold: Classes, predicted: Classes) -> float:
+    """F1 x 100 of class 1, rounded as the toolkit; 0 where neither is ever 1."""
+    both = int(((gold == 1) & (predicted == 1)).sum())
+    either = int((gold == 1).sum() + (predicted == 1).sum())
+    return round(100 * (2 * both / either), 2) if either else 0.0
+
+
+def restored(sorted_values: Classes | Vector, order: Indices) -> Vector:
+    """Values of sorted rows in the data's order."""
+    values = np.empty(len(order))
+    values[order] = sorted_values
+    return values

@@ -1,0 +1,162 @@
+"""Our modules of the ``evaluate`` library: loaded by path, offline, stand-alone, equal to the evaluation's figures."""
+
+import ast
+import sys
+from pathlib import Path
+
+import evaluate
+import numpy as np
+import pytest
+import yaml
+from scipy.stats import pearsonr, spearmanr
+from senteval_layout import bag_of_words, write_senteval
+
+from eval.data.pins import Pins
+from eval.data.sources import Source
+from eval.embeddings import Embeddings
+from eval.encoders import wrap
+from eval.outcomes import Outcomes
+from eval.registry import find_task
+from eval.significance import interval, resample, score
+from eval.transfer import measure_transfer
+from hub.errors import InputError
+
+METRICS = Path("eval/metrics")
+NAMES = sorted(path.name for path in METRICS.iterdir() if path.is_dir() and not path.name.startswith("_"))
+ALLOWED = {"numpy", "scipy", "evaluate", "datasets"} | set(sys.stdlib_module_names)
+
+
+@pytest.fixture(scope="module")
+def modules():
+    return {name: evaluate.load(str(METRICS / name), keep_in_memory=True) for name in NAMES}
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    draw = np.random.default_rng(0)
+    gold = draw.integers(0, 11, 90) / 2  # with ties
+    predicted = gold + draw.normal(0, 2, 90)
+    return gold, np.round(predicted, 1), tuple(draw.choice(["a", "b", "c"], 90))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_module_stands_alone_and_has_a_card(name):
+    tree = ast.parse((METRICS / name / f"{name}.py").read_text(encoding="utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    for node in imports:
+        roots = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+        assert len(roots) == 1  # evaluate's parser reads `import a, b` as one name
+        assert roots[0].split(".")[0] in ALLOWED
+    _, front, body = (METRICS / name / "README.md").read_text(encoding="utf-8").split("---\n", 2)
+    card = yaml.safe_load(front)
+    assert card["tags"] == ["evaluate", "metric"]
+    assert card["sdk"] == "static" and (METRICS / name / "index.html").is_file()
+    assert f'evaluate.load("eval/metrics/{name}")' in body
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_cards_example_runs(name, modules):
+    code = (METRICS / name / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    call = code[code.index("results =") :]
+    found: dict = {"metric": modules[name]}
+    exec(call, found)
+    assert all(np.isfinite(value) for value in found["results"].values() if isinstance(value, float))
+
+
+@pytest.mark.parametrize("metric", ["spearman", "pearson"])
+def test_correlations_and_intervals_are_those_of_the_evaluation(modules, pairs, metric):
+    gold, predicted, _ = pairs
+    found = modules["correlation_interval"].compute(predictions=predicted, references=gold, resamples=200, seed=3)
+    outcomes = Outcomes(gold, predicted)
+    around = interval(resample([outcomes], metric, samples=200, seed=3)[0])
+    expected = [score(outcomes, metric), around.low, around.high]
+    assert [100 * found[f"{metric}{end}"] for end in ("", "_low", "_high")] == pytest.approx(expected)
+    scipys = {"spearman": spearmanr, "pearson": pearsonr}[metric](gold, predicted).statistic
+    assert found[metric] == pytest.approx(scipys)
+
+
+@pytest.mark.parametrize("metric", ["spearman", "pearson"])
+def test_aggregations_are_those_of_the_evaluation(modules, pairs, metric):
+    gold, predicted, subsets = pairs
+    found = modules["sts_aggregation"].compute(
+        predictions=predicted, references=gold, subsets=list(subsets), correlation=metric
+    )
+    for aggregation in ("all", "mean", "wmean"):
+        expected = score(Outcomes(gold, predicted, subsets), metric, aggregation)
+        assert 100 * found[aggregation] == pytest.approx(expected)
+    assert sum(part["n"] for part in found["subsets"].values()) == 90
+    assert len({round(found[name], 9) for name in ("all", "mean", "wmean")}) == 3
+
+
+def test_accuracy_and_f1_are_those_of_the_evaluation(modules):
+    draw = np.random.default_rng(1)
+    gold = draw.integers(0, 2, 120)
+    predicted = np.where(draw.random(120) < 0.8, gold, 1 - gold)
+    found = modules["probe_accuracy"].compute(predictions=predicted, references=gold, resamples=200, seed=7)
+    outcomes = Outcomes(gold.astype(float), predicted.astype(float))
+    for metric in ("accuracy", "f1"):
+        around = interval(resample([outcomes], metric, samples=200, seed=7)[0])
+        expected = [score(outcomes, metric), around.low, around.high]
+        assert [100 * found[f"{metric}{end}"] for end in ("", "_low", "_high")] == pytest.approx(expected)
+
+
+def test_f1_is_absent_where_it_is_undefined(modules):
+    several = modules["probe_accuracy"].compute(predictions=[0, 1, 2], references=[0, 1, 1])
+    no_positive = modules["probe_accuracy"].compute(predictions=[0, 0], references=[0, 0])
+    assert several["accuracy"] == pytest.approx(2 / 3)
+    assert "f1" not in several and "f1" not in no_positive
+
+
+def test_recall_is_that_of_the_evaluation(modules):
+    draw = np.random.default_rng(2)
+    similarity = draw.random((40, 30))
+    right = draw.integers(0, 30, 40)
+    rankings = np.argsort(-similarity, axis=1)
+    found = modules["retrieval_recall"].compute(predictions=rankings, references=right[:, None])
+    ranks = np.argmax(rankings == right[:, None], axis=1).astype(float)
+    assert 100 * found["mean_recall"] == pytest.approx(score(Outcomes(np.zeros(40), ranks), "recall"))
+    for k in (1, 5, 10):
+        assert found[f"recall_at_{k}"] == np.mean(ranks < k)
+    assert found["median_rank"] == np.median(ranks) + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "said"),
+    [
+        ("correlation_interval", {"predictions": [1.0, 1.0], "references": [1.0, 2.0]}, "constant"),
+        ("correlation_interval", {"predictions": [np.nan, 1.0], "references": [1.0, 2.0]}, "not finite"),
+        (
+            "sts_aggregation",
+            {"predictions": [1.0, 2.0], "references": [1.0, 2.0], "subsets": ["a", "b"]},
+            "a: .*constant",
+        ),
+        ("retrieval_recall", {"predictions": [[0, 1]], "references": [[0]]}, "k goes to 10"),
+        ("retrieval_recall", {"predictions": [list(range(10))], "references": [[]]}, "no right candidate"),
+    ],
+)
+def test_what_is_undefined_is_told_and_not_scored(modules, name, inputs, said):
+    with pytest.raises(ValueError, match=said):
+        modules[name].compute(**inputs)
+
+
+def test_the_suite_runs_the_transfer_tasks(tmp_path):
+    suite = evaluate.EvaluationSuite.load("eval/suites/transfer.py")
+    assert {task.args_for_task["task"] for task in suite.suite} >= {"mr/senteval", "trec/senteval", "mrpc/senteval"}
+    suite.suite = [task for task in suite.suite if task.data in ("mr", "mrpc")]
+    source = Source(write_senteval(tmp_path, rows=30), pins=Pins())
+    results = suite.run(bag_of_words, source)
+    assert [result["task_name"] for result in results] == ["mr/senteval", "mrpc/senteval"]
+    with Embeddings(wrap(bag_of_words, "bag"), None) as embeddings:
+        for result in results:
+            task = find_task(result["task_name"])
+            rows = source.load(task.dataset, task.reads(task.default_split))
+            measured = measure_transfer(task, rows, embeddings.rows, "senteval", (1111,))
+            assert result["senteval_accuracy"] == measured.score
+            assert 100 * result["accuracy"] == pytest.approx(score(measured.outcomes, "accuracy"))
+            assert result["accuracy_low"] <= result["accuracy"] <= result["accuracy_high"]
+
+
+def test_the_suite_tells_what_data_it_needs():
+    suite = evaluate.EvaluationSuite.load("eval/suites/transfer.py")
+    with pytest.raises(InputError, match="--senteval-data"):
+        suite.run(bag_of_words)
