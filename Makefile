@@ -1,10 +1,11 @@
 # sts-dino: `make` alone prints the targets. Every target that runs Python makes .venv first, once per change of the pins.
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-loaders hub install style quality dataset train evaluate card publish regenerate republish
-.PHONY: release-all scripts bench clean
+.PHONY: release-all scripts bench clean evaluate-reference
 PYTHON ?= python3
 RUN := .venv/bin/python
 RECIPE ?= recipes/demo/sts-dino-x2.yaml
+DATA ?= $(STS_DINO_DATA)
 RECIPES ?= $(wildcard recipes/datasets recipes/models)
 ORG ?= sts-dino
 ACT := $(if $(YES),--yes) $(if $(FORCE),--force)
@@ -40,6 +41,9 @@ train: .venv/.ready ## train an encoder: make train RECIPE=recipes/...
 
 evaluate: .venv/.ready ## score an encoder: make evaluate RECIPE=recipes/...
 	$(RUN) -m eval.run $(RECIPE)
+
+evaluate-reference: .venv/.ready ## our STS scores beside the published ones, in full: make evaluate-reference DATA=DIR
+	$(RUN) -m eval.reference_scores --data $(DATA)
 
 card: .venv/.ready ## write a card: make card RUN_DIR=artifacts/datasets/...
 	$(RUN) -m model_cards.render $(RUN_DIR) --repo-id $(ORG)/$(notdir $(RUN_DIR:/=))

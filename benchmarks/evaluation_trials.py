@@ -4,6 +4,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from eval.data.sources import Source
 from eval.embeddings import Embeddings
 from eval.encoders import BATCH, Encoder, load_encoder
 from eval.measures import measure
-from eval.registry import find_tasks
+from eval.registry import find_task, find_tasks
 from eval.task_data import Entry, TaskData
 from hub.memory import peak_rss_mb
 
+SEED = 1111  # of the probes
 SHARED = {  # MTEB's name → ours
     "STS12": "sts12/all",
     "STS13": "sts13/all",
@@ -85,13 +87,13 @@ def suite(work: Work) -> dict[str, Any]:
     texts, found["reading"] = timed(lambda: [text for entry in entries for part in data.texts(entry) for text in part])
     found["texts"] = len(texts)
     with Embeddings(encoder, None) as embeddings:
-        _, found["encoding"] = timed(lambda: (embeddings.add(texts), embeddings.encode()))
+        embeddings.add(texts)
+        _, found["encoding"] = timed(embeddings.encode)
         found["distinct"] = embeddings.encoded
         found["tasks"] = []
         for entry in entries:
-            measured, cost = timed(
-                lambda entry=entry: measure(entry.task, entry.split, data.rows(entry), embeddings, [1111])
-            )
+            scoring = partial(measure, entry.task, entry.split, data.rows(entry), embeddings, [SEED])
+            measured, cost = timed(scoring)
             row = {
                 "task": entry.task.name,
                 "split": entry.split,
@@ -114,20 +116,20 @@ def ours(work: Work) -> dict[str, Any]:
 def by_mteb(work: Work) -> dict[str, Any]:
     """The same tasks on the same rows by ``mteb.evaluate``, with its own wrapper around the same model."""
     import mteb
-
-    from eval.mteb_tasks import find_mteb, give_rows
+    from datasets import Dataset, DatasetDict
 
     encoder, data = started(work), TaskData(work.source, work.rows)
-    tasks = []
-    for name, task in SHARED.items():
-        entry = Entry(find_tasks([task])[0], "test")
-        if entry.task in find_tasks(work.tasks):
-            tasks += find_mteb(name)
-            give_rows(tasks[-1], data.rows(entry)["test"])  # type: ignore[arg-type]  # STS has scored pairs
-    assert encoder.model is not None
+    tasks: list[Any] = []
+    for name, ours in SHARED.items():
+        if ours in work.tasks:
+            rows: Any = data.rows(Entry(find_task(ours), "test"))["test"]
+            tasks.append(mteb.get_task(name))
+            columns = {"sentence1": list(rows.first), "sentence2": list(rows.second), "score": rows.gold.tolist()}
+            tasks[-1].dataset, tasks[-1].data_loaded = DatasetDict(test=Dataset.from_dict(columns)), True
+    model: Any = encoder.model
     settings: dict[str, Any] = {"encode_kwargs": {"batch_size": BATCH, "show_progress_bar": False}, "cache": None}
     settings |= {"co2_tracker": False, "show_progress_bar": False, "overwrite_strategy": "always"}
-    result, cost = timed(lambda: mteb.evaluate(encoder.model, tasks, **settings))
+    result, cost = timed(lambda: mteb.evaluate(model, tasks, **settings))
     return {"scores": {found.task_name: 100 * found.get_score() for found in result.task_results}, "cost": cost}
 
 

@@ -7,6 +7,7 @@ generator's labels: confusion tables and Cohen's κ, on stdout and as ``agreemen
 """
 
 import json
+import logging
 import socket
 from pathlib import Path
 from typing import Annotated
@@ -60,11 +61,17 @@ def _serve(survey: Survey, listener: socket.socket) -> None:
 
     from eval.annotation_page import application
 
-    port = listener.getsockname()[1]
+    class Server(uvicorn.Server):
+        """Ends in a second: streams to open tabs are cut off, which is no error to tell about."""
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+            await super().shutdown(sockets)
+
     settings = uvicorn.Config(application(survey), log_level="warning", timeout_graceful_shutdown=1)
-    say(f"open http://{HOST}:{port} in a browser; Ctrl-C ends")
+    say(f"open http://{HOST}:{listener.getsockname()[1]} in a browser; Ctrl-C ends")
     try:
-        uvicorn.Server(settings).run(sockets=[listener])
+        Server(settings).run(sockets=[listener])
     except KeyboardInterrupt:  # the usual end
         say("stopped; every answer is on disk. With --report added, the same command compares them")
 

@@ -70,6 +70,8 @@ def _verdicts(comparison: Comparison, first: str, second: str) -> Sheet:
     settings = comparison.settings
     how = f"differences in points, paired 95 % intervals ({settings.method}, {settings.samples} resamples)"
     why = sorted({f"not tested: {one.why}" for one in untested})
+    if any(len(score.seeds) > 1 for line in comparison.lines for score in line.scores.values()):
+        why.append("a mean over several seeds is tested on the rows of its first seed")
     rows = (*map(_verdict, tested), *map(_untested, untested))
     return Sheet(f"{DIFFERENCES}{first} minus {second}", header, rows, 3, (how, RULE, *why))
 

@@ -157,8 +157,8 @@ def _verdict(
     metric, aggregation = known[0].metric, known[0].aggregation
     assert metric is not None
     rows: list[Outcomes] = [named[label].outcomes(measurement.task, measurement.split) for label in pair]
-    around, test = difference((rows[0], rows[1]), metric, aggregation, settings)
-    return Verdict(*pair, measurement, first - second, around, test)
+    point, around, test = difference((rows[0], rows[1]), metric, aggregation, settings)
+    return Verdict(*pair, measurement, point, around, test)
 
 
 def _averages(named: Mapping[str, Evaluation], lines: tuple[Line, ...]) -> tuple[AverageLine, ...]:

@@ -52,7 +52,7 @@ def main(
     sts_data: Annotated[Path | None, typer.Option("--sts-data", help="The STS organisers' directory")] = None,
     sets: Annotated[str, typer.Option("--sets", help="Only these data sets, e.g. sts12,mrpc [default: all]")] = "",
     config: Annotated[str | None, typer.Option("--config", help="[default: all that one trains on]")] = None,
-    similarity: Annotated[float, typer.Option("--similarity", min=0.3, max=1.0, help="Of near matches")] = 0.6,
+    similarity: Annotated[float, typer.Option("--similarity", min=0.3, max=1.0, help="Of near matches")] = 0.5,
     drop_to: Annotated[
         Path | None, typer.Option("--drop", metavar="OUT", help="Write the dataset without the matching rows")
     ] = None,

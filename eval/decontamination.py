@@ -5,8 +5,9 @@ Kinds, strongest first:
 - exact: the same characters.
 - normal: the same letters and digits (``eval.text_forms.normal_form``), so other case, punctuation, spacing, or the
   tokenised form of the sentence.
-- near: the character 3-grams of the normal forms have a Jaccard similarity of 0.6 or more; asked only where both texts
-  have 24 letters and digits, about six words. In shorter ones another word is another sentence.
+- near: the character 3-grams of the normal forms have a Jaccard similarity of 0.5 or more, and the evaluation sentence
+  has 16 letters and digits, about four words. One word changed is within that for nearly all sentences, and so is
+  another sentence of the same pattern (``A man plays a guitar``, ``A man plays a flute``): they cannot be told apart.
 - short: exact or normal, but with fewer than 12 letters and digits (``a good film``): a match by chance. Counted, and
   no reason to drop a row.
 
@@ -33,8 +34,8 @@ BLOCK = 512  # texts whose neighbours are looked up at once
 class Settings:
     """The thresholds of a match."""
 
-    similarity: float = 0.6
-    near_letters: int = 24
+    similarity: float = 0.5
+    near_letters: int = 16  # of the evaluation sentence
     short_letters: int = 12
     banding: Banding = field(default_factory=Banding)
 
@@ -98,7 +99,7 @@ class Sentences:
     def _neighbours(self, forms: Sequence[str]) -> list[list[tuple[int, float]]]:
         """(number of an evaluation sentence, similarity) of the near ones of each text; none for short texts."""
         least = self.settings.similarity
-        asked = [row for row, form in enumerate(forms) if len(form) >= self.settings.near_letters]
+        asked = [row for row, form in enumerate(forms) if len(form) >= self.settings.short_letters]
         found: list[list[tuple[int, float]]] = [[] for _ in forms]
         for start in range(0, len(asked), BLOCK):
             block = asked[start : start + BLOCK]

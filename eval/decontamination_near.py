@@ -22,8 +22,8 @@ SCHEME = "affine32"
 class Banding:
     """Two texts are candidates when all values of at least one band agree.
 
-    With similarity s that happens with probability 1 - (1 - s^rows)^bands: 0.987 at 0.6 and 0.9998 at 0.7 with the
-    defaults, 0.23 at 0.3.
+    With similarity s that happens with probability 1 - (1 - s^rows)^bands: 0.87 at 0.5, 0.99 at 0.6 and
+    0.9998 at 0.7 with the defaults, 0.23 at 0.3.
     """
 
     grams: int = 3  # characters of the normal form

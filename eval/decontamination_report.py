@@ -21,10 +21,10 @@ def _head(ledger: Ledger) -> str:
     settings = ledger.settings
     return (
         f"{len(ledger.checked)} splits with {ledger.sentences:,} distinct sentences were checked.{absent} *exact*: the "
-        "same characters; *normal*: the same letters and digits; *near*: character 3-grams with a Jaccard similarity of "
-        f"{settings['similarity']} or more, from {settings['near_letters']} letters on; *short*: exact or normal with "
-        f"fewer than {settings['short_letters']} letters, by chance. Rows are counted against the splits that scores "
-        "come from (all, validation, test); *train only* are rows that match train splits alone."
+        "same characters; *normal*: the same letters and digits; *near*: character 3-grams with a Jaccard similarity "
+        f"of {settings['similarity']} or more, from {settings['near_letters']} letters on; *short*: exact or normal "
+        f"with fewer than {settings['short_letters']} letters, by chance. Rows are counted against the splits that "
+        "scores come from (all, validation, test); *train only* are rows that match train splits alone."
     )
 
 

@@ -16,14 +16,15 @@ def measure(task: Task, split: str, data: Mapping[str, Rows], embeddings: Embedd
     rows = dict(data)
     if task.kind == "sts":
         return measure_sts(task, cast(ScoredPairs, rows[split]), embeddings.rows)
-    assert task.mode is not None or task.kind == "retrieval"
     if task.kind == "transfer":
         from eval.transfer import measure_transfer
 
+        assert task.mode is not None, task.name
         return measure_transfer(task, rows, embeddings.rows, task.mode, seeds)
     if task.kind == "relatedness":
         from eval.relatedness import measure_relatedness
 
+        assert task.mode is not None, task.name
         return measure_relatedness(task, rows, embeddings.rows, task.mode, seeds)
     if task.kind == "retrieval":
         from eval.retrieval import measure_retrieval

@@ -25,13 +25,13 @@ class MtebEncoder(AbsEncoder):
     retrieval; a function gets the texts alone. Every text is encoded once a prompt, through ``eval.embeddings``.
     """
 
-    def __init__(self, embeddings: Embeddings, cache: Path | None):
-        """``embeddings`` without a prompt are shared with other tasks; those with one are kept in ``cache``."""
+    def __init__(self, embeddings: Embeddings):
+        """``embeddings`` without a prompt are shared with other tasks; those with one are kept beside them."""
         self.encoder = embeddings.encoder
         self.model: Any = self.encoder.model  # where AbsEncoder finds the model's own similarity
         self.meta = model_meta(self.encoder)
         self.mteb_model_meta = self.meta  # MTEB's name for it, which may be None there
-        self._cache = cache
+        self._cache = embeddings.folder.parent
         self._stores = {self.encoder.key: embeddings}
 
     def encode(
@@ -93,6 +93,6 @@ def model_meta(encoder: Encoder) -> ModelMeta:
     return ModelMeta.create_empty(facts)
 
 
-def results_folder(encoder: Encoder, cache: Path) -> Path:
+def results_folder(embeddings: Embeddings) -> Path:
     """Where MTEB's results of an encoder are kept: apart for every version of MTEB and all that decides embeddings."""
-    return cache / f"mteb-{version('mteb')}" / encoder.key[:16]
+    return embeddings.folder.parent / "mteb" / version("mteb") / embeddings.encoder.key[:16]

@@ -6,7 +6,6 @@ hand, and to read back what a result says. An interval needs the outcome of ever
 
 import json
 import logging
-import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -31,9 +30,7 @@ from eval.scores import Settings
 from hub.errors import InputError, RunError
 from hub.remote import hub_errors
 from hub.results import TaskScore
-from hub.run_dir import ARTIFACTS
 
-CACHE = ARTIFACTS / "evaluations" / "mteb"
 PREDICTIONS = "predictions"
 
 
@@ -46,22 +43,19 @@ class MtebScore:
     outcomes: Outcomes | None
 
 
-def measure_mteb(
-    name: str, embeddings: Embeddings, source: Source, settings: Settings, cache: Path = CACHE
-) -> Iterator[MtebScore]:
+def measure_mteb(name: str, embeddings: Embeddings, source: Source, settings: Settings) -> Iterator[MtebScore]:
     """The scores of a task, benchmark or task type (a name without ``mteb/``), every split as soon as it is there.
 
-    MTEB's results of pinned encoders are kept in ``cache``, by the encoder's key and the data, and not measured again.
+    MTEB's results are kept where the embeddings are, by the encoder's key and the data, and not measured again.
 
     Raises InputError for unknown names, tasks of more than text and ``settings.limit``; RunError when data that are not
     at hand cannot be downloaded, or a score is undefined.
     """
     if settings.limit is not None:
         raise InputError(f"{PREFIX}{name}", "--limit does not reach MTEB's tasks", hint="leave it out, or the task")
-    encoder = embeddings.encoder
-    model = MtebEncoder(embeddings, embeddings.folder.parent)
-    with tempfile.TemporaryDirectory() as temporary, closing(model), _quiet():
-        kept = results_folder(encoder, cache if encoder.pinned else Path(temporary))
+    model = MtebEncoder(embeddings)
+    with closing(model), _quiet():
+        kept = results_folder(embeddings)
         for task in find_mteb(name):
             yield from measure_task(task, model, source, settings, kept)
 
@@ -89,6 +83,7 @@ def measure_task(
 
 def _result(task: AbsTask, model: MtebEncoder, folder: Path) -> TaskResult:
     """What MTEB finds, or found before."""
+    _discard_damaged(folder)
     cache, predictions = mteb.ResultCache(folder), None
     known = cache.load_task_result(task.metadata.name, model.meta)
     is_known = known is not None and not known.get_missing_evaluations(task)
@@ -109,6 +104,17 @@ def _result(task: AbsTask, model: MtebEncoder, folder: Path) -> TaskResult:
         public_only=False,
     )
     return found.task_results[0]
+
+
+def _discard_damaged(folder: Path) -> None:
+    """Remove files that a killed process left half-written: MTEB writes in place, and would fail on reading them."""
+    for path in [*folder.rglob("*.json"), *folder.rglob("*.jsonl")]:
+        text = path.read_text(encoding="utf-8")
+        try:
+            for document in text.splitlines() if path.suffix == ".jsonl" else [text]:
+                json.loads(document)
+        except json.JSONDecodeError:
+            path.unlink()
 
 
 def _has_predictions(task: AbsTask, folder: Path) -> bool:

@@ -47,6 +47,8 @@ def score(job: Job, data: TaskData) -> list[RunError]:
         results = summarise(sides[0], sides[1] if base else None, job.settings)
         whole = [everything(side, job.settings) for side in sides]
         write_results(folder / RESULTS, summarise(whole[0], whole[1] if base else None, job.settings))
+        if base is not None:
+            write_results(folder / BASE / RESULTS, summarise(whole[1], None, job.settings))
         say(f"written: {folder / RESULTS}")
         if job.results is not None:
             write_results(job.results, results)

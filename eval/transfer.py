@@ -13,6 +13,7 @@ from eval.registry import Task
 from hub.errors import InputError
 
 Embed = Callable[[Sequence[str]], NDArray[np.float32]]
+Sets = Mapping[str, tuple[Indices, Features, Classes]]  # split → what ``arranged`` gives
 BLANK = "."  # what the toolkit's example encoders are given for a blank line (4 rows of CR, 3 of MPQA)
 
 
@@ -24,13 +25,13 @@ def measure_transfer(task: Task, data: Mapping[str, Rows], embed: Embed, mode: M
     the protocol.
     """
     started = time.perf_counter()
-    sets = {split: _arranged(task.dataset, rows, embed) for split, rows in data.items()}
-    started, embedded = time.perf_counter(), time.perf_counter() - started
+    sets = {split: arranged(task.dataset, rows, embed) for split, rows in data.items()}
+    started, reading = time.perf_counter(), time.perf_counter() - started
     try:
-        fits = [_probed(task, sets, mode, seed) for seed in seeds]
+        fits = [probed(task, sets, mode, seed) for seed in seeds]
     except InputError as error:
         raise InputError(task.name, str(error)) from error
-    probed = time.perf_counter() - started
+    probing = time.perf_counter() - started
     order, _, gold = sets["all" if task.design == "kfold" else "test"]
     other = {"dev_accuracy": float(np.mean([fit.dev_accuracy for fit in fits]))}
     if task.dataset == "mrpc":
@@ -41,12 +42,13 @@ def measure_transfer(task: Task, data: Mapping[str, Rows], embed: Embed, mode: M
         outcomes=Outcomes(restored(gold, order), restored(fits[0].predicted, order)),
         score=float(np.mean([fit.accuracy for fit in fits])),
         other=other,
-        seconds={"reading_embeddings": embedded, "probing": probed},
+        seconds={"reading_embeddings": reading, "probing": probing},
         seeds=tuple(seeds),
     )
 
 
-def _probed(task: Task, sets: Mapping[str, tuple[Indices, Features, Classes]], mode: Mode, seed: int) -> Fit:
+def probed(task: Task, sets: Sets, mode: Mode, seed: int) -> Fit:
+    """The task's probe on sorted rows."""
     if task.design == "kfold":
         return nested_kfold(*sets["all"][1:], mode=mode, seed=seed)
     if task.design == "cross-validated":
@@ -57,7 +59,7 @@ def _probed(task: Task, sets: Mapping[str, tuple[Indices, Features, Classes]], m
     return held_out(*splits, mode=mode, seed=seed)
 
 
-def _arranged(dataset: str, rows: Rows, embed: Embed) -> tuple[Indices, Features, Classes]:
+def arranged(dataset: str, rows: Rows, embed: Embed) -> tuple[Indices, Features, Classes]:
     """Where each sorted row was, and the sorted features and classes."""
     order = toolkit_order(dataset, rows)
     if isinstance(rows, LabelledTexts):

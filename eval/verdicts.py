@@ -60,7 +60,10 @@ class Settings:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The first model against the second on one measurement; differences in points of the score x 100."""
+    """The first model against the second on one measurement; ``difference`` in points, on the rows that were kept.
+
+    A score that is a mean over seeds keeps the rows of the first seed, so that its own difference may be another.
+    """
 
     first: str
     second: str
@@ -80,8 +83,8 @@ class Verdict:
 
 def difference(
     rows: tuple[Outcomes, Outcomes], metric: Metric, aggregation: Aggregation, settings: Settings
-) -> tuple[Interval, Test]:
-    """The paired interval and the test of the first system's score minus the second's.
+) -> tuple[float, Interval, Test]:
+    """The first system's score minus the second's on these rows, its paired interval and its test.
 
     The test is Williams' for a correlation over all rows (on ranks for Spearman), McNemar's exact one for accuracy, and
     the difference in bootstrap standard errors where neither exists: means over parts, F1, recall.
@@ -91,7 +94,7 @@ def difference(
     point = score(rows[0], metric, aggregation) - score(rows[1], metric, aggregation)
     influences = [influence(one, metric, aggregation) for one in rows]
     around = interval(moved, settings.method, point=point, influence=influences[0] - influences[1])
-    return around, _test(rows, metric, aggregation, point, moved)
+    return point, around, _test(rows, metric, aggregation, point, moved)
 
 
 def _test(

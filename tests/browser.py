@@ -20,7 +20,8 @@ _SECONDS = 60
 _SWITCHES = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-default-apps", "--disable-extensions", "--disable-sync", "--mute-audio",
-    "--disable-dev-shm-usage", "--remote-debugging-port=0",
+    "--disable-dev-shm-usage", "--disable-renderer-backgrounding",
+    "--disable-backgrounding-occluded-windows", "--disable-background-timer-throttling", "--remote-debugging-port=0",
 )  # fmt: skip
 _RECORD = """(() => {
   const original = window.fetch;
@@ -33,6 +34,15 @@ _RECORD = """(() => {
     if (reader) read();
     return answer;
   };
+})()"""
+_MIDDLE = """(async () => {
+  const element = document.querySelector(%s);
+  if (!element) return null;
+  element.scrollIntoView({ block: "center" });
+  const before = element.getBoundingClientRect();
+  await new Promise((done) => setTimeout(done, 100));
+  const box = element.getBoundingClientRect(), x = box.x + box.width / 2, y = box.y + box.height / 2;
+  return box.x === before.x && box.y === before.y && element.contains(document.elementFromPoint(x, y)) ? [x, y] : null;
 })()"""
 _KEYS = {"Enter": (13, "\r"), "ArrowLeft": (37, ""), "ArrowRight": (39, "")}
 
@@ -68,6 +78,7 @@ class Browser:
         self._tabs[session] = Tab(self, session)
         for domain in ("Page", "Network", "Runtime"):
             self._tabs[session].command(f"{domain}.enable")
+        self._tabs[session].command("Emulation.setFocusEmulationEnabled", enabled=True)  # each its own window
         self._tabs[session].command("Page.addScriptToEvaluateOnNewDocument", source=_RECORD)
         return self._tabs[session]
 
@@ -125,13 +136,8 @@ class Tab:
         return value
 
     def click(self, selector: str) -> None:
-        """Press the mouse in the middle of the element, once it is there."""
-        found = json.dumps(selector)
-        self.wait(f"!!document.querySelector({found})")
-        x, y = self.run(
-            f"(() => {{ const e = document.querySelector({found}); e.scrollIntoView({{block: 'center'}});"
-            " const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()"
-        )
+        """Press the mouse in the middle of the element, once it is there and no longer moves."""
+        x, y = self.wait(_MIDDLE % json.dumps(selector))
         for kind in ("mousePressed", "mouseReleased"):
             self.command("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 

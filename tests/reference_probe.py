@@ -7,17 +7,22 @@ mean over a batch.
 """
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.stats import pearsonr
 from sklearn.model_selection import StratifiedKFold
 
+Features = NDArray[np.float32]
+Classes = NDArray[np.int64]
+Scores = NDArray[np.float64]
 GRID = [10**t for t in range(-5, -1)]
 
 
-def blobs(n: int, d: int, k: int, seed: int, spread: float = 1.3) -> tuple[np.ndarray, np.ndarray]:
+def blobs(n: int, d: int, k: int, seed: int, spread: float = 1.3) -> tuple[Features, Classes]:
     """Overlapping classes of unequal size, in no order."""
     draw = np.random.default_rng(seed)
     centres = np.random.default_rng(99).normal(size=(k, d))
@@ -32,7 +37,7 @@ class Answer:
     accuracy: float
     dev_accuracy: float
     chosen: list[float]
-    predicted: np.ndarray
+    predicted: Classes
 
 
 class Classifier:
@@ -45,14 +50,22 @@ class Classifier:
         self.loss = torch.nn.CrossEntropyLoss()
         self.optimizer = torch.optim.Adam(self.model.parameters(), weight_decay=l2)
 
-    def fit(self, X, y, dev=None, max_epoch=200, tenacity=5, epoch_size=4):
+    def fit(
+        self,
+        X: Features,
+        y: Classes,
+        dev: tuple[Features, Classes] | None = None,
+        max_epoch: int = 200,
+        tenacity: int = 5,
+        epoch_size: int = 4,
+    ) -> "Classifier":
         if dev is None:
             order = np.random.permutation(len(X))
             cut = int(0.05 * len(X))
             dev = X[order[:cut]], y[order[:cut]]
             X, y = X[order[cut:]], y[order[cut:]]
         features, classes = torch.FloatTensor(X), torch.LongTensor(y)
-        best, best_model, misses, epoch, self.checks = -1.0, None, 0, 0, 0
+        best, best_model, misses, epoch, self.checks = -1.0, self.model, 0, 0, 0
         while epoch <= max_epoch:
             for _ in range(epoch_size):
                 self.train_one_pass(features, classes)
@@ -68,7 +81,7 @@ class Classifier:
         self.model = best_model
         return self
 
-    def train_one_pass(self, features, classes, batch_size=64):
+    def train_one_pass(self, features: torch.Tensor, classes: torch.Tensor, batch_size: int = 64) -> None:
         order = np.random.permutation(len(features))
         for start in range(0, len(features), batch_size):
             rows = torch.LongTensor(order[start : start + batch_size])
@@ -77,16 +90,16 @@ class Classifier:
             loss.backward()
             self.optimizer.step()
 
-    def predict(self, X, batch_size=64):
+    def predict(self, X: Features, batch_size: int = 64) -> Classes:
         with torch.no_grad():
             batches = [self.model(torch.FloatTensor(X[at : at + batch_size])) for at in range(0, len(X), batch_size)]
-        return torch.cat(batches).max(1)[1].numpy()
+        return np.asarray(torch.cat(batches).max(1)[1].numpy())
 
-    def score(self, X, y):
+    def score(self, X: Features, y: Classes) -> float:
         return 1.0 * int((self.predict(X) == y).sum()) / len(X)
 
 
-def nested_kfold(X, y, folds=10, seed=1111) -> Answer:
+def nested_kfold(X: Features, y: Classes, folds: int = 10, seed: int = 1111) -> Answer:
     """MR, CR, SUBJ, MPQA."""
     k = len(np.unique(y))
     outer = StratifiedKFold(folds, shuffle=True, random_state=1111)
@@ -106,10 +119,12 @@ def nested_kfold(X, y, folds=10, seed=1111) -> Answer:
         classifier = Classifier(X.shape[1], k, chosen[-1], seed).fit(X[train], y[train])
         predicted[held] = classifier.predict(X[held])
         test.append(round(100 * classifier.score(X[held], y[held]), 2))
-    return Answer(round(np.mean(test), 2), round(np.mean(dev), 2), chosen, predicted)
+    return Answer(float(round(np.mean(test), 2)), float(round(np.mean(dev), 2)), chosen, predicted)
 
 
-def cross_validated(X, y, X_test, y_test, folds=10, seed=1111) -> Answer:
+def cross_validated(
+    X: Features, y: Classes, X_test: Features, y_test: Classes, folds: int = 10, seed: int = 1111
+) -> Answer:
     """TREC, MRPC."""
     k = len(np.unique(y))
     splits = StratifiedKFold(folds, shuffle=True, random_state=seed)
@@ -126,14 +141,23 @@ def cross_validated(X, y, X_test, y_test, folds=10, seed=1111) -> Answer:
     return Answer(accuracy, np.max(scores), [best], classifier.predict(X_test))
 
 
-def held_out(X, y, X_dev, y_dev, X_test, y_test, grid=GRID, seed=1111) -> Answer:
+def held_out(
+    X: Features,
+    y: Classes,
+    X_dev: Features,
+    y_dev: Classes,
+    X_test: Features,
+    y_test: Classes,
+    grid: Sequence[float] = GRID,
+    seed: int = 1111,
+) -> Answer:
     """SST2, SST5, SICK-E, SNLI (whose grid is 1e-9 alone) and the probing tasks; the chosen value is fitted again."""
     k = len(np.unique(y))
     scores = []
     for l2 in grid:
         classifier = Classifier(X.shape[1], k, l2, seed).fit(X, y, (X_dev, y_dev))
         scores.append(round(100 * classifier.score(X_dev, y_dev), 2))
-    best = grid[np.argmax(scores)]
+    best = grid[int(np.argmax(scores))]
     classifier = Classifier(X.shape[1], k, best, seed).fit(X, y, (X_dev, y_dev))
     accuracy = round(100 * classifier.score(X_test, y_test), 2)
     return Answer(accuracy, np.max(scores), [best], classifier.predict(X_test))
@@ -149,14 +173,16 @@ def soft_target(score: float) -> list[float]:
     return row
 
 
-def relatedness(X, y, X_dev, y_dev, X_test, seed=1111):
+def relatedness(
+    X: Features, y: Scores, X_dev: Features, y_dev: Scores, X_test: Features, seed: int = 1111
+) -> tuple[Scores, float, int]:
     """STSb, SICK-R with a trained head: scores of the test rows, dev Pearson, number of checks."""
     np.random.seed(seed)
     torch.manual_seed(seed)
     model = torch.nn.Sequential(torch.nn.Linear(X.shape[1], 5), torch.nn.Softmax(dim=1))
     loss, optimizer = torch.nn.MSELoss(), torch.optim.Adam(model.parameters())
     features, targets = torch.from_numpy(X), torch.tensor([soft_target(score) for score in y])
-    best, best_model, misses, epoch, checks = -1, None, 0, 0, 0
+    best, best_model, misses, epoch, checks = -1.0, model, 0, 0, 0
     while epoch <= 1000:
         for _ in range(50):
             order = np.random.permutation(len(X))
@@ -176,4 +202,5 @@ def relatedness(X, y, X_dev, y_dev, X_test, seed=1111):
                 break
             misses += 1
     with torch.no_grad():
-        return np.dot(best_model(torch.from_numpy(X_test)).numpy(), np.arange(1, 6)), best, checks
+        predicted = np.dot(best_model(torch.from_numpy(X_test)).numpy(), np.arange(1, 6))
+    return predicted, float(best), checks

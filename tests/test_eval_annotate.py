@@ -99,8 +99,12 @@ class Page:
     def stop(self):
         """Ctrl-C, with tabs still open: exit code and what is said."""
         os.kill(self._process.pid, signal.SIGINT)
-        self._process.join(30)
-        return self._process.exitcode, self._said.recv()
+        said = ""
+        with contextlib.suppress(EOFError):  # it has ended
+            while self._said.poll(60):
+                said += self._said.recv()
+        self._process.join(60)
+        return self._process.exitcode, said
 
     def get(self, path: str, **headers: str) -> tuple[int, str]:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -125,8 +129,7 @@ def join(tab, name=None):
     if name is not None:
         tab.click("#name textarea")
         tab.type(name)
-    else:
-        tab.wait("document.querySelector('#name textarea').value")
+    tab.wait("document.querySelector('#name textarea').value")
     tab.click("#start")
 
 
@@ -182,10 +185,8 @@ def test_two_people_label_blind_in_a_real_browser_and_end_with_the_table(page, r
         ann.key("1")
         at(ann, 6)
         _check_what_was_sent(sent(ann), order)
-        assert ann.run("[window.owned, document.querySelectorAll('.shown-text :is(b, img, script)').length]") == [
-            None,
-            0,
-        ]
+        rendered = "document.querySelectorAll('.shown-text :is(b, img, script)').length"
+        assert ann.run(f"[window.owned, {rendered}]") == [None, 0]
         ann.click("#forward")
         ann.click("#show")
         text = ann.wait("document.querySelector('#report table') && document.body.innerText")
@@ -194,11 +195,9 @@ def test_two_people_label_blind_in_a_real_browser_and_end_with_the_table(page, r
         join(bob)
         at(bob, 4)
         assert all(url.startswith((page.url, "data:", "blob:", "about:")) for tab in (ann, bob) for url in tab.urls())
-        answers = {
-            name: AnswerStore(tmp_path / "answers", sample.examples).answers(name) for name in ("Ann <i>&", "Bob")
-        }
-        assert list(answers["Ann <i>&"].values()) == ["0.9", "0.9", "0.9", "0.9", "0", "0.9"]
-        assert answers["Bob"] == dict.fromkeys(sample.rows[:3], "0")
+        store = AnswerStore(tmp_path / "answers", sample.examples)
+        assert list(store.answers("Ann <i>&").values()) == ["0.9", "0.9", "0.9", "0.9", "0", "0.9"]
+        assert store.answers("Bob") == dict.fromkeys(sample.rows[:3], "0")
         _check_doors(page, tmp_path)
         code, said = page.stop()
         assert code == 0 and "every answer is on disk" in said and "Traceback" not in said

@@ -13,7 +13,7 @@ from eval.compare_escapes import csv_cell, latex, markdown, plotted
 from eval.compare_formats import text
 from eval.compare_tables import sheets
 from eval.comparison import compared, labels
-from eval.records import read_evaluation
+from eval.records import Evaluation, read_evaluation
 from eval.verdicts import Settings
 from hub.errors import InputError
 
@@ -154,6 +154,14 @@ def test_scores_without_rows_are_not_tested_and_say_so(places, tmp_path):
     ]
     assert found.verdicts == ()
     assert "not tested" in "\n".join(text(sheet) for sheet in sheets(found))
+
+
+def test_means_over_seeds_say_on_which_rows_they_are_tested(places):
+    first, second = (read_evaluation(place) for place in places[:2])
+    assert "first seed" not in "\n".join(text(sheet) for sheet in sheets(compared([first, second], QUICK)))
+    scores = tuple(score.model_copy(update={"seeds": (1111, 1112)}) for score in first.results.scores)
+    several = Evaluation(first.results.model_copy(update={"scores": scores}), first.records)
+    assert "first seed" in "\n".join(text(sheet) for sheet in sheets(compared([several, second], QUICK)))
 
 
 def test_markdown_renders_the_hostile_name_as_text(written):

@@ -3,12 +3,14 @@
 import json
 import os
 import random
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from eval.data.catalogue import DATASETS, SUBSETS
+from eval.data.forms import Rows
 from eval.data.measure import measure
 from eval.data.mteb_datasets import in_order, published_order
 from eval.data.pins import Pins, canonical_rows, published, rows_sha256
@@ -24,9 +26,9 @@ def measured() -> tuple[Pins, dict]:
     return measure({"senteval": DATA / "senteval", "originals": DATA / "sts-original"})
 
 
-@pytest.fixture(scope="module")
-def source() -> Source:
-    return Source(DATA / "senteval", DATA / "sts-original")
+@cache
+def load(name: str, split: str = "test") -> Rows:
+    return Source(DATA / "senteval", DATA / "sts-original").load(name, [split])[split]
 
 
 def test_the_pins_are_what_measuring_gives(measured):
@@ -46,9 +48,9 @@ def test_the_pins_are_the_checksums_that_came_with_the_data():
     assert len(measured) > 120 and measured == {path: sums[path] for path in measured}
 
 
-def test_counts_of_rows_and_classes(source):
+def test_counts_of_rows_and_classes():
     counts = {
-        name: [np.bincount(rows.labels).tolist() for rows in source.load(name, splits).values()]
+        name: [np.bincount(load(name, split).labels).tolist() for split in splits]
         for name, splits in {
             "mr": ["all"], "cr": ["all"], "subj": ["all"], "mpqa": ["all"],
             "mrpc": ["train", "test"], "trec": ["test"], "sst2": ["train"], "sst5": ["test"],
@@ -59,25 +61,22 @@ def test_counts_of_rows_and_classes(source):
     assert counts["mrpc"] == [[1323, 2753], [578, 1147]]
     assert sum(counts["trec"][0]) == 500 and len(counts["trec"][0]) == 6
     assert sum(counts["sst2"][0]) == 67_349 and sum(counts["sst5"][0]) == 2_210
-    assert (
-        source.load("mpqa", ["all"])["all"].text.count("") == 3
-        and source.load("cr", ["all"])["all"].text.count("") == 4
-    )
+    assert load("mpqa", "all").text.count("") == 3 and load("cr", "all").text.count("") == 4
 
 
-def test_both_text_forms_have_the_same_scores_in_the_same_order(source):
+def test_both_text_forms_have_the_same_scores_in_the_same_order():
     for year in SUBSETS:
-        tokenised, original = (source.load(f"sts{year}{form}", ["test"])["test"] for form in ("", "-original"))
+        tokenised, original = (load(f"sts{year}{form}") for form in ("", "-original"))
         assert tokenised.subsets == original.subsets and np.array_equal(tokenised.gold, original.gold)
         assert tokenised.sha256 != original.sha256
     for name, split in (("stsb", "test"), ("stsb", "train"), ("sick-r", "validation")):
-        tokenised, original = (source.load(f"{name}{form}", [split])[split] for form in ("-tokenised", ""))
+        tokenised, original = (load(f"{name}{form}", split) for form in ("-tokenised", ""))
         assert np.array_equal(tokenised.gold, original.gold)
 
 
-def test_sts_rows_equal_a_plain_reading(source):
+def test_sts_rows_equal_a_plain_reading():
     for year, subsets in SUBSETS.items():
-        rows = source.load(f"sts{year}", ["test"])["test"]
+        rows = load(f"sts{year}")
         plain = []
         for subset in subsets:
             folder = DATA / f"senteval/downstream/STS/STS{year}-en-test"
@@ -93,12 +92,12 @@ def test_sts_rows_equal_a_plain_reading(source):
         assert list(canonical_rows(rows)) == plain
 
 
-def test_the_texts_are_those_that_mteb_counted(source):
+def test_the_texts_are_those_that_mteb_counted():
     """Characters of either side, as MTEB publishes them; in STS14 one of its texts has a space at its end."""
     characters = {
         name: tuple(sum(map(len, side)) for side in (rows.first, rows.second))
         for name in ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sick-r-full")
-        for rows in source.load(name, ["test"]).values()
+        for rows in (load(name),)
     }
     assert characters == {
         "sts12": (198256, 203862), "sts13": (93101, 68848), "sts14": (212330, 194854), "sts15": (173466, 172976),
@@ -106,10 +105,10 @@ def test_the_texts_are_those_that_mteb_counted(source):
     }  # fmt: skip
 
 
-def test_shuffled_rows_come_back_in_order_with_their_subsets(source):
+def test_shuffled_rows_come_back_in_order_with_their_subsets():
     for name, order in published_order().items():
         dataset, split = name.split("/")
-        rows = source.load(dataset, [split])[split]
+        rows = load(dataset, split)
         listed = list(canonical_rows(rows))
         assert (
             rows_sha256(scored_pairs(in_order(name, random.Random(0).sample(listed, len(listed)), order)))

@@ -63,8 +63,8 @@ def folders(tmp_path_factory):
 
 
 def scores(name, encoder, source, cache, settings=SETTINGS):
-    with Embeddings(encoder, cache / "embeddings") as embeddings:
-        return list(measure_mteb(name, embeddings, source, settings, cache / "mteb"))
+    with Embeddings(encoder, cache) as embeddings:
+        return list(measure_mteb(name, embeddings, source, settings))
 
 
 def ours(name, encoder, source):
@@ -116,7 +116,8 @@ def test_a_kept_result_is_not_measured_again_and_is_the_same(source, tmp_path):
 
     encoder = wrap(counted, "python:bag", revision="1")
     (first,) = scores("STS13", encoder, source, tmp_path)
-    shutil.rmtree(tmp_path / "embeddings")
+    for embedded in tmp_path.glob("1-*"):
+        shutil.rmtree(embedded)
     calls.clear()
     (second,) = scores("STS13", encoder, source, tmp_path)
     assert not calls
@@ -125,10 +126,22 @@ def test_a_kept_result_is_not_measured_again_and_is_the_same(source, tmp_path):
     assert np.array_equal(second.outcomes.predicted, first.outcomes.predicted)
 
 
+def test_what_a_killed_process_left_half_written_is_measured_again(source, tmp_path):
+    encoder = wrap(bag_of_words, "python:bag", revision="1")
+    (first,) = scores("STS13", encoder, source, tmp_path)
+    written = [path for path in (tmp_path / "mteb").rglob("*.json*") if path.is_file()]
+    assert {"STS13.json", "STS13_predictions.json", "run_settings.jsonl"} <= {path.name for path in written}
+    for path in written:
+        path.write_text(path.read_text()[:-20])
+    (second,) = scores("STS13", encoder, source, tmp_path)
+    assert second.score.main_score == first.score.main_score
+    assert second.score.interval() == first.score.interval()
+
+
 def test_nothing_is_kept_of_a_function_that_may_have_changed(source, tmp_path):
     encoder = wrap(bag_of_words, "python:bag")
     scores("STS13", encoder, source, tmp_path)
-    assert not (tmp_path / "mteb").exists()
+    assert not list(tmp_path.iterdir())
 
 
 def test_results_are_kept_apart_by_their_rows(source, tmp_path):
@@ -197,7 +210,7 @@ def test_a_task_without_outcomes_has_no_interval_and_says_so(tmp_path):
 
 def measured(task, tmp_path):
     with Embeddings(wrap(bag_of_words, "python:bag", revision="1"), None) as embeddings:
-        model = MtebEncoder(embeddings, None)
+        model = MtebEncoder(embeddings)
         (found,) = measure_task(task, model, Source(pins=Pins()), SETTINGS, tmp_path)
     return found
 

@@ -12,8 +12,8 @@ from eval.registry import find_task
 from eval.retrieval import measure_retrieval
 from hub.errors import InputError
 
-SMALL = Settings(dimension=24, batch=32, contrasts=10, passes=8, fold=40)
-IMAGES = {"train": 200, "validation": 80, "test": 80}
+SMALL = Settings(dimension=24, batch=32, contrasts=8, passes=6, fold=40)
+IMAGES = {"train": 160, "validation": 80, "test": 80}
 
 
 def planted(noise: float, shuffled: bool = False, dimension: int = 16) -> dict[str, Captions]:
@@ -112,6 +112,45 @@ def test_the_loss_is_the_sum_of_all_hinges():
     )
     found = ranking_loss(*(torch.tensor(values) for values in (image, caption, images, sentences)), 0.2)
     assert float(found) == pytest.approx(plain)
+
+
+def plain_pass(side: Side, settings: Settings, seed: int) -> list[torch.nn.Linear]:
+    """One pass written pair by pair as the toolkit describes it: every contrast projected beside its own anchor."""
+    drawn = np.random.RandomState(seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        maps = [torch.nn.Linear(width.shape[1], settings.dimension) for width in (side.images, side.captions)]
+    optimizer = torch.optim.Adam([weight for linear in maps for weight in linear.parameters()])
+    order, n = list(drawn.permutation(len(side.captions))), settings.batch
+
+    def project(linear, rows):
+        return (projected := linear(rows)) / projected.norm(dim=1, keepdim=True)
+
+    for start in range(0, len(order), n):
+        batch, rest = order[start : start + n], order[:start] + order[start + n :]
+        wrong_images, wrong_captions = (drawn.choice(rest, settings.contrasts * len(batch)) for _ in range(2))
+        anchors = torch.tensor(batch).repeat_interleave(settings.contrasts)
+        image, other_image = (project(maps[0], side.images[side.image_of[rows]]) for rows in (anchors, wrong_images))
+        caption, other_caption = (project(maps[1], side.captions[rows]) for rows in (anchors, wrong_captions))
+        right = (image * caption).sum(1)
+        hinges = torch.relu(0.2 - right + (image * other_caption).sum(1))
+        hinges = hinges + torch.relu(0.2 - right + (caption * other_image).sum(1))
+        optimizer.zero_grad()
+        hinges.sum().backward()
+        optimizer.step()
+    return maps
+
+
+def test_a_pass_equals_the_plain_procedure():
+    rows = planted(1.0)["validation"]
+    side = Side(torch.tensor(rows.features), torch.tensor(embed(rows.text)), torch.tensor(rows.image_of))
+    settings = Settings(dimension=12, batch=32, contrasts=6, passes=1, fold=40)
+    model, _ = train(side, side, settings, seed=1111)
+    image, caption = plain_pass(side, settings, seed=1111)
+    assert torch.allclose(model.of_image.weight, image.weight, atol=1e-5)
+    assert torch.allclose(model.of_caption.bias, caption.bias, atol=1e-5)
+    other, _ = plain_pass(side, settings, seed=2)
+    assert not torch.allclose(model.of_image.weight, other.weight, atol=1e-3)
 
 
 def test_training_keeps_the_best_pass_and_leaves_the_callers_random_numbers_alone():

@@ -99,12 +99,8 @@ def test_results_hold_both_models_under_one_protocol(scored):
 
 
 def test_the_rows_behind_the_scores_lie_beside_the_run_directory(scored):
-    assert sorted(path.name for path in (scored / "model").glob("*.json")) == [
-        "config_sentence_transformers.json",
-        "manifest.json",
-        "modules.json",
-        "results.json",
-    ]
+    new = {path.name for path in (scored / "model").iterdir()} - {p.name for p in (scored / "model.base").iterdir()}
+    assert new == {"manifest.json", "results.json"}
     evaluation = read_evaluation(scored / "model")
     rows = evaluation.outcomes("stsb/cosine", "test")
     assert len(rows) == 1379
@@ -174,7 +170,7 @@ def planted(tmp_path_factory):
 
 
 def test_every_kind_of_task_gets_score_interval_data_and_time(planted):
-    data, store, encoder, settings, scored = planted
+    _, store, encoder, settings, scored = planted
     assert not scored.failures
     results = summarise(asked(encoder, store, scored), None, settings)
     found = {score.task: score for score in results.scores}
@@ -193,7 +189,7 @@ def test_every_kind_of_task_gets_score_interval_data_and_time(planted):
 
 def test_a_task_whose_score_is_undefined_is_named_and_the_others_are_written(planted, tmp_path, capsys):
     data, _, _, settings, _ = planted
-    flat = {text for text in data.rows(one_task("sick-r-tokenised/cosine"))["test"].texts}
+    flat = set(data.rows(one_task("sick-r-tokenised/cosine"))["test"].texts)
 
     def half_blind(texts):
         return np.where(np.array([[text in flat] for text in texts]), 1.0, bag_of_words(texts))
@@ -211,7 +207,7 @@ def test_a_task_whose_score_is_undefined_is_named_and_the_others_are_written(pla
 
 
 def test_a_limit_takes_rows_of_every_class_and_is_said(planted):
-    data, _, encoder, _, _ = planted
+    data, *_ = planted
     part = TaskData(data.source, 12)
     rows = part.rows(one_task("mr/lbfgs"))["all"]
     assert len(rows) == 12

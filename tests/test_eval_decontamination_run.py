@@ -1,0 +1,183 @@
+"""The ledger's counts on a planted dataset, the dataset without the hits, and that training reads it."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from senteval_layout import write_originals, write_senteval
+from small_runs import small_recipe, small_run
+from training_inputs import data_spec, write_dataset
+
+from eval.data.pins import Pins
+from eval.dataset_rows import find_rows
+from eval.decontaminate import main, split_list
+from eval.decontamination import Sentences
+from eval.decontamination_drop import SUFFIX, drop
+from eval.decontamination_ledger import DROPPED, SCORED, Bookkeeper, read_ledger
+from eval.decontamination_report import report
+from eval.decontamination_sentences import Evaluation, EvaluationSet, read_evaluation_sets
+from hub.errors import InputError
+from hub.run_dir import RECIPE, changed_files, require_complete
+from training.data import load_all
+
+PROVENANCE = {"source_id": "s", "sample": 0, "attempt": 0, "seed": 1, "log_prob": -1.0, "margin": None}
+OWN = [f"An ordinary sentence of our own with number {number * 7919} in it" for number in range(40)]
+SETS = (
+    EvaluationSet(
+        "sts12", "test", "sts12", (("A man is slicing a large onion.",), ("Nobody cooks in that kitchen.",)), "a"
+    ),
+    EvaluationSet(
+        "stsb", "train", "stsb", (("Two dogs are running over the snow.",), ("A cat sleeps all the day.",)), "b"
+    ),
+    EvaluationSet("mr", "all", "mr", (("good film",),), "c"),
+)
+
+
+def scored(first: str, second: str, target: str = "1") -> dict:
+    return {"sentence1": first, "sentence2": second, "score": float(target), "target": target, **PROVENANCE}
+
+
+ROWS = [
+    scored("A man is slicing a large onion.", OWN[0]),  # exact
+    scored("a man is slicing a large onion", "A man is slicing the large onion", "0"),  # normal, and near
+    scored(OWN[1], "Nobody cooks in this kitchen.", "0"),  # near
+    scored("Two dogs are running over the snow.", OWN[2]),  # of a train split
+    scored("Good film!", OWN[3]),  # short
+    *(scored(OWN[n], OWN[n + 1], str(n % 2)) for n in range(4, 20)),
+]
+
+
+@pytest.fixture
+def checked(tmp_path):
+    """A planted dataset, its ledger and hits."""
+    directory = write_dataset(tmp_path / "run", {"train": ROWS, "validation": ROWS[:1] + ROWS[-3:]})
+    evaluation = Evaluation(SETS, ("snli/train",))
+    books = Bookkeeper(Sentences(SETS), evaluation)
+    hits = books.check(find_rows(str(directory)), DROPPED, SCORED, lambda done: None)
+    return directory, books.ledger(), hits
+
+
+def test_the_ledger_counts_what_was_planted(checked):
+    _, ledger, hits = checked
+    counted = ledger.configs["postprocessed"]
+    assert counted.splits == {"train": 21, "validation": 4}
+    assert counted.kinds == {"exact": 2, "normal": 1, "near": 1, "short": 1}
+    assert counted.train_only == 1
+    assert counted.columns["sentence1"] == {"exact": 2, "normal": 1, "near": 0, "short": 1}
+    assert counted.columns["sentence2"] == {"exact": 0, "normal": 0, "near": 2, "short": 0}
+    assert counted.labels == {
+        "0": {"exact": 0, "normal": 1, "near": 1, "short": 0},
+        "1": {"exact": 2, "normal": 0, "near": 0, "short": 1},
+    }
+    assert ledger.checked["sts12/test"].rows == {"exact": 2, "normal": 1, "near": 1, "short": 0}
+    assert ledger.checked["sts12/test"].found == {"exact": 1, "normal": 1, "near": 2, "short": 0}
+    assert ledger.checked["sts12/test"].texts == 2
+    assert ledger.checked["stsb/train"].rows["exact"] == 1
+    assert ledger.not_checked == ("snli/train",)
+    assert [int(row) for row in hits["train"].nonzero()[0]] == [0, 1, 2]
+    assert [int(row) for row in hits["validation"].nonzero()[0]] == [0]
+
+
+def test_examples_say_where_and_hold_no_text(checked):
+    _, ledger, _ = checked
+    (first, *_) = [one for one in ledger.examples if one.kind == "exact" and one.place == "sts12/test"]
+    assert (first.split, first.row, first.column, first.place_row, first.place_side) == ("train", 0, "sentence1", 0, 1)
+    assert "onion" not in ledger.model_dump_json()
+    assert "onion" not in report(ledger)
+
+
+def test_the_dropped_dataset_is_a_run_that_training_reads(checked, tmp_path):
+    directory, ledger, hits = checked
+    manifest = drop(directory, tmp_path / "clean", {"postprocessed": hits}, ledger, DROPPED, SCORED)
+    assert manifest == require_complete(tmp_path / "clean")
+    assert changed_files(tmp_path / "clean", manifest) == []
+    before = require_complete(directory)
+    assert manifest.name == before.name + SUFFIX
+    assert manifest.fingerprint != before.fingerprint
+    told = manifest.provenance["decontamination"]
+    assert told["dataset"]["fingerprint"] == before.fingerprint
+    assert told["rows"]["postprocessed"]["train"] == {"kept": 18, "dropped": 3}
+    assert told["evaluation"]["sts12/test"] == {"sts12": "a"}
+    train, validation = (pq.read_table(tmp_path / "clean" / file.path) for file in manifest.shards("postprocessed"))
+    originals = pq.read_table(directory / before.shards("postprocessed")[0].path)
+    assert train.schema == originals.schema
+    assert train.to_pylist() == originals.to_pylist()[3:]
+    assert validation.num_rows == 3
+    (loaded,) = load_all((data_spec(tmp_path / "clean"),), None)
+    assert loaded.rows == 18
+    assert len(loaded.validation) == 3
+
+
+def test_only_what_is_new_is_written_and_something_is_left(checked, tmp_path):
+    directory, ledger, hits = checked
+    with pytest.raises(InputError, match="is there already"):
+        drop(directory, directory, {"postprocessed": hits}, ledger, DROPPED, SCORED)
+    every = {split: ~dropped | dropped for split, dropped in hits.items()}
+    with pytest.raises(InputError, match=r"every row of train is in evaluation data.*--sets"):
+        drop(directory, tmp_path / "none", {"postprocessed": every}, ledger, DROPPED, SCORED)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_recipe_goes_with_the_dataset_under_the_new_name(tmp_path):
+    recipe = small_recipe("nli")
+    small_run(tmp_path / "nli", recipe)
+    rows = find_rows(str(tmp_path / "nli"))
+    first = next(rows.batches()).texts["premise"][0]
+    one = (EvaluationSet("sts12", "test", "sts12", ((first,),), "a"),)
+    books = Bookkeeper(Sentences(one), Evaluation(one, ()))
+    hits = {rows.config: books.check(rows, ("exact",), SCORED, lambda done: None)}
+    manifest = drop(tmp_path / "nli", tmp_path / "clean", hits, books.ledger(), ("exact",), SCORED)
+    assert manifest.name == f"small-nli{SUFFIX}"
+    assert f"name: small-nli{SUFFIX}" in (tmp_path / "clean" / RECIPE).read_text()
+    kept = [
+        row["premise"] for file in manifest.files for row in pq.read_table(tmp_path / "clean" / file.path).to_pylist()
+    ]
+    assert kept
+    assert first not in kept
+    assert {file.config for file in manifest.files} == {rows.config}
+
+
+def test_all_splits_that_are_there_are_read(tmp_path):
+    roots = write_senteval(tmp_path / "s", rows=6), write_originals(tmp_path / "o", rows=6)
+    for name in ("labels.train", "s1.train", "s2.train"):
+        (roots[0] / "downstream/SNLI" / name).unlink(missing_ok=True)
+    whole = read_evaluation_sets(*roots, pins=Pins())
+    places = {one.place for one in whole.sets}
+    assert {"sts12/test", "sts16/test", "stsb/train", "sick/test", "mr/all", "sst2/train", "mrpc/test"} <= places
+    assert not any(place.startswith(("coco", "sentlen", "sick-e")) for place in places)
+    assert whole.absent == ("snli/train",)
+    assert {one.form for one in whole.sets if one.place == "stsb/test"} == {"stsb", "stsb-tokenised"}
+    (roots[0] / "downstream/SNLI/s1.test").unlink()
+    with pytest.raises(InputError, match=r"s1\.test: no such data file"):
+        read_evaluation_sets(*roots, pins=Pins())
+    probing = read_evaluation_sets(roots[0], names=["bshift"], pins=Pins())
+    assert {one.place for one in probing.sets} == {"bshift/train", "bshift/validation", "bshift/test"}
+
+
+def test_the_command_checks_against_what_ships_and_drops(tmp_path, capsys):
+    line = Path("assets/stsb/sts-test.csv").read_text(encoding="utf-8").split("\n")[0].split("\t")
+    rows = [scored(line[5], OWN[0]), *(scored(OWN[n], OWN[n + 1]) for n in range(1, 5))]
+    directory = write_dataset(tmp_path / "run", {"train": rows})
+    options = {"senteval_data": None, "sts_data": None, "sets": "", "config": None, "similarity": 0.5}
+    dropping = {"drop_to": tmp_path / "clean", "drop_kinds": "exact,near", "drop_splits": "test"}
+    main(place=str(directory), out=tmp_path / "ledger.json", **options, **dropping)
+    told = capsys.readouterr()
+    ledger = read_ledger(tmp_path / "ledger.json")
+    assert list(ledger.checked) == ["stsb/validation", "stsb/test"]
+    assert ledger.configs["postprocessed"].kinds["exact"] == 1
+    assert "without 1 rows" in told.err
+    assert told.out == (tmp_path / "ledger.md").read_text()
+    assert require_complete(tmp_path / "clean").provenance["decontamination"]["kinds"] == ["exact", "near"]
+    with pytest.raises(InputError, match="is there already"):
+        main(place=str(directory), out=tmp_path / "ledger.json", **options, **dropping)
+
+
+def test_what_cannot_be_read_is_refused_by_name(tmp_path):
+    with pytest.raises(InputError, match=r"--drop-kinds: unknown name 'exat'.*did you mean 'exact'"):
+        split_list("exat", DROPPED, "--drop-kinds")
+    with pytest.raises(InputError, match=r"python -m eval\.decontaminate"):
+        read_ledger(tmp_path / "none.json")
+    (tmp_path / "l.json").write_text(json.dumps({"dataset": "d"}))
+    with pytest.raises(InputError, match="not a ledger"):
+        read_ledger(tmp_path / "l.json")

@@ -1,0 +1,70 @@
+"""eval.relatedness is the toolkit's trained head for scored pairs, to float32's last bits."""
+
+import numpy as np
+import pytest
+import reference_probe as reference
+from scipy.stats import pearsonr, spearmanr
+from test_eval_transfer import embed, sentences
+
+from eval.data.forms import ScoredPairs
+from eval.registry import find_task
+from eval.relatedness import fit, measure_relatedness, soft_targets
+from eval.transfer import pair_features, toolkit_order
+from hub.errors import InputError, RunError
+
+SPLITS = {"train": (60, 1), "validation": (40, 2), "test": (50, 3)}
+
+
+@pytest.fixture(scope="module")
+def data() -> dict[str, ScoredPairs]:
+    """Scores from 0 to 5 that fall with the distance of the two embeddings."""
+    made = {}
+    for split, (n, seed) in SPLITS.items():
+        first, second = sentences(n, seed), sentences(n, seed + 100)
+        distance = np.linalg.norm(embed(first) - embed(second), axis=1)
+        noise = np.random.default_rng(seed).normal(scale=0.5, size=n)
+        gold = np.clip(5 - 2 * distance + noise, 0, 5).round(1)
+        made[split] = ScoredPairs(first, second, gold, sha256="")
+    return made
+
+
+def test_a_score_is_shared_by_its_neighbours():
+    scores = np.array([1, 5, 3.6, 0, 0.4, 4.95])
+    known = [reference.soft_target(score) for score in scores]
+    np.testing.assert_allclose(soft_targets(scores), known, atol=1e-7)
+    np.testing.assert_allclose(soft_targets(scores).sum(1), [1, 1, 1, 0, 0.4, 1], atol=1e-6)
+    np.testing.assert_allclose((soft_targets(scores) @ np.arange(1, 6))[:3], [1, 5, 3.6], atol=1e-6)
+
+
+def test_the_head_equals_the_unbatched_procedure(data):
+    sets = []
+    for rows in data.values():
+        order = toolkit_order("stsb-tokenised", rows)
+        sets.append((pair_features("stsb-tokenised", rows, order, embed), rows.gold[order]))
+    (X, y), (X_dev, y_dev), (X_test, _) = sets
+    predicted, dev, checks = reference.relatedness(X, y, X_dev, y_dev, X_test, seed=4)
+    assert 4 < checks < 21, "training must end early, and not at once"
+    head = fit(X, y, X_dev, y_dev, X_test, seed=4)
+    np.testing.assert_allclose(head.predicted, predicted, atol=1e-4)
+    assert head.dev_pearson == pytest.approx(dev, abs=1e-5)
+
+
+def test_a_task_is_measured_in_the_datas_order(data):
+    measured = measure_relatedness(find_task("stsb/regression"), data, embed, "senteval", (4, 5))
+    assert np.array_equal(measured.outcomes.gold, data["test"].gold)
+    first = spearmanr(measured.outcomes.predicted, measured.outcomes.gold)[0]
+    second = measure_relatedness(find_task("stsb/regression"), data, embed, "senteval", (5,)).score
+    assert measured.score == pytest.approx((100 * first + second) / 2)
+    assert measured.other["sd_over_seeds"] == pytest.approx(np.std([100 * first, second], ddof=1))
+    alone = measure_relatedness(find_task("stsb/regression"), data, embed, "senteval", (4,))
+    gold, predicted = alone.outcomes.gold, alone.outcomes.predicted
+    assert alone.other["pearson"] == pytest.approx(100 * pearsonr(predicted, gold)[0])
+    assert alone.other["mse"] == pytest.approx(np.mean((predicted - gold) ** 2))
+
+
+def test_bad_encoders_are_named(data):
+    task = find_task("sick-r/regression")
+    with pytest.raises(InputError, match="sick-r/regression, train rows: features hold NaN"):
+        measure_relatedness(task, data, lambda texts: embed(texts) * np.nan, "senteval", (1,))
+    with pytest.raises(RunError, match="undefined"):
+        measure_relatedness(task, data, lambda texts: np.ones((len(texts), 3), dtype=np.float32), "senteval", (1,))
