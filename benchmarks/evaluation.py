@@ -41,7 +41,7 @@ OF_ENCODING = 2000  # rows of each split of the STS tasks for the ways of encodi
 
 @app.command(no_args_is_help=False)
 def main(
-    senteval: Annotated[Path, typer.Option("--senteval-data", help="SentEval's directory")],
+    senteval: Annotated[Path | None, typer.Option("--senteval-data", help="SentEval's directory")] = None,
     originals: Annotated[Path | None, typer.Option("--sts-data", help="The STS organisers' files")] = None,
     model: Annotated[str | None, typer.Option(help="Encoder [default: all-MiniLM-L6-v2]")] = None,
     only: Annotated[list[str], typer.Option(help=f"Parts, of {', '.join(PARTS)}; repeatable")] = [],  # noqa: B006

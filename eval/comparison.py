@@ -4,14 +4,14 @@ Scores share a row only when they are the same measurement: task, split, metric,
 the data was scored), data and number of rows. Anything else under the same task name is another row.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from eval.outcomes import Outcomes
+from eval.compare_escapes import one_line
 from eval.records import Evaluation
 from eval.registry import Task, find_task
-from eval.verdicts import Measurement, Settings, Verdict, adjusted, difference
+from eval.verdicts import Measurement, Settings, Verdict, adjusted, resampled
 from hub.errors import InputError
 from hub.reference import Column, Paper, Table, papers
 from hub.results import Average, TaskScore
@@ -27,11 +27,12 @@ class Line:
 
 @dataclass(frozen=True)
 class AverageLine:
-    """A paper's average by model, over the same measurements."""
+    """A paper's average by model, over the same measurements; ``whole`` if none of them is of a part of the data."""
 
     name: str
     definition: str
     scores: Mapping[str, float]
+    whole: bool
 
 
 @dataclass(frozen=True)
@@ -89,21 +90,19 @@ def compared(evaluations: Sequence[Evaluation], settings: Settings) -> Compariso
     lines = _lines(named)
     if not any(len(line.scores) > 1 for line in lines):
         raise _nothing_in_common(named)
+    found = [one for line in lines if len(line.scores) > 1 for one in _judged(line, named, settings)]
     verdicts: list[Verdict] = []
-    untested: list[Untested] = []
-    for first, second in combinations(named, 2):
-        shared = [line for line in lines if first in line.scores and second in line.scores]
-        found = [_verdict(line, (first, second), named, settings) for line in shared]
-        verdicts += adjusted([one for one in found if isinstance(one, Verdict)])
-        untested += [one for one in found if isinstance(one, Untested)]
+    for pair in combinations(named, 2):
+        verdicts += adjusted([one for one in found if isinstance(one, Verdict) and (one.first, one.second) == pair])
+    untested = tuple(one for one in found if isinstance(one, Untested))
     averages = _averages(named, lines)
     beside = tuple(_beside(lines, averages, tuple(named)))
-    return Comparison(tuple(named), lines, averages, tuple(verdicts), tuple(untested), beside, settings)
+    return Comparison(tuple(named), lines, averages, tuple(verdicts), untested, beside, settings)
 
 
 def labels(evaluations: Sequence[Evaluation]) -> list[str]:
-    """A distinct name for each: the model's, with the revision's beginning or a number where names repeat."""
-    names = [one.results.model for one in evaluations]
+    """A distinct name of one line for each: the model's, with its revision or a number where names repeat."""
+    names = [one_line(one.results.model) for one in evaluations]
     told: list[str] = []
     for name, one in zip(names, evaluations, strict=True):
         label = name if names.count(name) == 1 else f"{name}@{one.results.revision[:8]}"
@@ -145,20 +144,24 @@ def _told(one: Evaluation) -> str:
     return shown + (f" and {len(scores) - 2} more" if len(scores) > 2 else "") if scores else "no score"
 
 
-def _verdict(
-    line: Line, pair: tuple[str, str], named: Mapping[str, Evaluation], settings: Settings
-) -> Verdict | Untested:
-    measurement = line.measurement
-    first, second = (line.scores[label].main_score for label in pair)
-    records = [named[label].records.find(measurement.task, measurement.split) for label in pair]
-    known = [record for record in records if record is not None and record.metric is not None]
-    if len(known) < 2:
-        return Untested(*pair, measurement, first - second, "the scored rows of one were not kept")
-    metric, aggregation = known[0].metric, known[0].aggregation
-    assert metric is not None
-    rows: list[Outcomes] = [named[label].outcomes(measurement.task, measurement.split) for label in pair]
-    point, around, test = difference((rows[0], rows[1]), metric, aggregation, settings)
-    return Verdict(*pair, measurement, point, around, test)
+def _judged(line: Line, named: Mapping[str, Evaluation], settings: Settings) -> Iterator[Verdict | Untested]:
+    """Every pair of a line's models; all are resampled together."""
+    what = line.measurement
+    records = {label: named[label].records.find(what.task, what.split) for label in line.scores}
+    kept = {label: record for label, record in records.items() if record is not None and record.metric is not None}
+    together = None
+    if len(kept) > 1:
+        first = next(iter(kept.values()))
+        assert first.metric is not None
+        rows = [named[label].outcomes(what.task, what.split) for label in kept]
+        together = resampled(rows, first.metric, first.aggregation, settings)
+    place = {label: index for index, label in enumerate(kept)}
+    for one, other in combinations(line.scores, 2):
+        if together is not None and one in place and other in place:
+            yield Verdict(one, other, what, *together.difference(place[one], place[other]))
+        else:
+            points = line.scores[one].main_score - line.scores[other].main_score
+            yield Untested(one, other, what, points, "the scored rows of one were not kept")
 
 
 def _averages(named: Mapping[str, Evaluation], lines: tuple[Line, ...]) -> tuple[AverageLine, ...]:
@@ -175,7 +178,10 @@ def _averages(named: Mapping[str, Evaluation], lines: tuple[Line, ...]) -> tuple
             _, first_parts, scores = kept.setdefault(average.name, (average, parts, {}))
             if parts == first_parts:
                 scores[label] = average.score
-    return tuple(AverageLine(name, average.definition, scores) for name, (average, _, scores) in kept.items())
+    return tuple(
+        AverageLine(name, average.definition, scores, all(_is_whole(part) for part in parts))
+        for name, (average, parts, scores) in kept.items()
+    )
 
 
 def _beside(lines: tuple[Line, ...], averages: tuple[AverageLine, ...], models: tuple[str, ...]) -> list[Beside]:
@@ -201,7 +207,7 @@ def _is_whole(measurement: Measurement) -> bool:
 def _numbers(table: Table, label: str, lines: list[Line], averages: tuple[AverageLine, ...]) -> dict[str, float]:
     """A model's number for every column of a paper's table that it has one for."""
     scores = {line.measurement.task: line.scores[label] for line in lines if label in line.scores}
-    means = {line.name: line.scores[label] for line in averages if label in line.scores}
+    means = {line.name: line.scores[label] for line in averages if line.whole and label in line.scores}
     found = {column.name: _number(column, scores, means) for column in table.columns}
     return {name: value for name, value in found.items() if value is not None}
 

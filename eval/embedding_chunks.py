@@ -60,7 +60,7 @@ class Chunks:
             if rows is not None:
                 first = len(self._paths) << _ROW_BITS
                 self._paths.append(path)
-                parts.append((rows["text"], first + np.arange(len(rows)), (rows["embedding"] == 0).all(axis=1)))
+                parts.append((rows["text"].copy(), first + np.arange(len(rows)), (rows["embedding"] == 0).all(axis=1)))
         if len(parts) > 1:
             joined = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
             order = np.argsort(joined[0], kind="stable")

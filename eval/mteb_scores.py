@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 from mteb.abstasks import AbsTask, AbsTaskSTS
-from mteb.abstasks.aggregated_task import AbsTaskAggregate
 from mteb.results import TaskResult
 
 from eval.data.forms import ScoredPairs
-from eval.mteb_tasks import is_published, task_name
+from eval.mteb_tasks import is_published, parts_of, task_name
 from eval.outcomes import Measured, Metric, Outcomes
 from eval.registry import Task, Unit
 from eval.scores import Settings, task_score
@@ -125,8 +124,8 @@ def rows_of(task: AbsTask, subset: str, split: str) -> Any:
 
 def size(task: AbsTask, subset: str, split: str) -> int:
     """How many rows, or queries, were scored: of the loaded data, else as mteb tells of its revision."""
-    if isinstance(task, AbsTaskAggregate):
-        return sum(size(part, name, split) for part in task.metadata.tasks for name in part.hf_subsets)
+    if task.is_aggregate:
+        return sum(size(part, name, split) for part in parts_of(task) for name in part.hf_subsets)
     if task.data_loaded:
         rows = rows_of(task, subset, split)
         return len(rows["queries"]) if isinstance(rows, Mapping) and "queries" in rows else len(rows)
@@ -137,6 +136,6 @@ def size(task: AbsTask, subset: str, split: str) -> int:
 
 def data_revision(task: AbsTask) -> str | None:
     """``ORG/NAME@REVISION`` of the data that a result speaks of; None where they are rows from elsewhere."""
-    if isinstance(task, AbsTaskAggregate):
-        return ", ".join(str(data_revision(part)) for part in task.metadata.tasks)
+    if task.is_aggregate:
+        return ", ".join(str(data_revision(part)) for part in parts_of(task))
     return f"{task.metadata.dataset['path']}@{task.metadata.revision}" if is_published(task) else None

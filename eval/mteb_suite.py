@@ -16,14 +16,13 @@ import mteb
 from datasets.exceptions import DatasetNotFoundError
 from huggingface_hub import constants
 from mteb.abstasks import AbsTask, AbsTaskSTS
-from mteb.abstasks.aggregated_task import AbsTaskAggregate
 from mteb.results import TaskResult
 
 from eval.data.sources import Source
 from eval.embeddings import Embeddings
 from eval.mteb_encoder import MtebEncoder, results_folder
 from eval.mteb_scores import described, read_score, sts_outcomes
-from eval.mteb_tasks import PREFIX, TWINS, find_mteb, give_rows, is_published, local_rows, task_name
+from eval.mteb_tasks import PREFIX, TWINS, find_mteb, give_rows, is_published, local_rows, parts_of, task_name
 from eval.outcomes import Outcomes
 from eval.registry import Task
 from eval.scores import Settings
@@ -77,8 +76,9 @@ def measure_task(
         score = read_score(ours, task, split, result, rows, outcomes, settings, seconds)
         yield MtebScore(ours, score, outcomes)
         seconds = {}  # told once
-    if task.data_loaded:
-        task.unload_data()
+    for part in parts_of(task):
+        if part.data_loaded:
+            part.unload_data()
 
 
 def _result(task: AbsTask, model: MtebEncoder, folder: Path) -> TaskResult:
@@ -128,7 +128,7 @@ def _has_predictions(task: AbsTask, folder: Path) -> bool:
 
 def _load(task: AbsTask) -> None:
     """Download a task's data. Raises RunError when they are not to be had: the Hub's client tried five times."""
-    for part in task.metadata.tasks if isinstance(task, AbsTaskAggregate) else (task,):
+    for part in parts_of(task):
         if part.data_loaded:
             continue
         place = f"{task_name(task)}: {part.metadata.dataset['path']} at {constants.ENDPOINT}"

@@ -6,13 +6,15 @@ them, ``type:NAME`` (or ``type:NAME:LANGUAGE``, a three-letter code) all tasks o
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, get_args
 
 import mteb
 from datasets import Dataset, DatasetDict
 from mteb.abstasks import AbsTask
+from mteb.abstasks.aggregated_task import AbsTaskAggregate
 from mteb.abstasks.task_metadata import TaskType
 from mteb.get_tasks import TASK_LIST
 
@@ -81,14 +83,17 @@ def task_name(task: AbsTask) -> str:
     return f"{name}[{';'.join(cuts)}]" if cuts else name
 
 
+def parts_of(task: AbsTask) -> Sequence[AbsTask]:
+    """The tasks with data: those that an aggregate averages, else the task itself."""
+    return task.metadata.tasks if isinstance(task, AbsTaskAggregate) else (task,)
+
+
 def _short(names: Iterable[str]) -> str:
     """Names joined; where they are many, their number and a hash, so that the result can name a file."""
     joined = "+".join(sorted(names))
-    return (
-        joined
-        if len(joined) <= LONGEST
-        else f"{joined.count('+') + 1}-{hashlib.sha256(joined.encode()).hexdigest()[:8]}"
-    )
+    if len(joined) <= LONGEST:
+        return joined
+    return f"{joined.count('+') + 1}-{hashlib.sha256(joined.encode()).hexdigest()[:8]}"
 
 
 def _task(name: str) -> AbsTask:
@@ -110,7 +115,7 @@ def _benchmark(name: str) -> tuple[AbsTask, ...]:
     known |= {alias for benchmark in mteb.get_benchmarks() for alias in benchmark.aliases or ()}
     if name not in known:
         raise _unknown(f"{BENCHMARK}{name}", name, known, ())
-    return tuple(mteb.get_benchmark(name).tasks)
+    return tuple(deepcopy(task) for task in mteb.get_benchmark(name).tasks)  # each draws from a state of its own
 
 
 def _type(name: str) -> tuple[AbsTask, ...]:

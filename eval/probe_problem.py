@@ -14,7 +14,7 @@ Classes = NDArray[np.int64]  # (n,), 0 … k-1
 Indices = NDArray[np.int64]
 Vector = NDArray[np.float64]
 GRID = tuple(10**power for power in range(-5, -1))  # the toolkit's weight decay
-SCORED_ROWS = 8192  # in one product
+LOGITS = 2**22  # at a time
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def predictions(rows: Rows, at: Indices | None, weights: Tensor) -> Tensor:
     flat = weights.flatten(0, 1)
     order = torch.arange(len(rows)) if at is None else torch.from_numpy(at)
     parts = []
-    for piece in order.split(SCORED_ROWS):
+    for piece in order.split(max(1, LOGITS // len(flat))):
         logits = torch.addmm(flat[:, -1], rows.X[piece], flat[:, :-1].T)
         parts.append(logits.view(len(piece), *weights.shape[:2]).argmax(2).T)
     return torch.cat(parts, dim=1)

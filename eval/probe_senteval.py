@@ -4,7 +4,8 @@ The toolkit (Conneau and Kiela 2018; `tools/classifier.py`) trains one torch mod
 cross-entropy of batches of 64, weight decay added to the gradient (of the intercept too), a check on the dev rows
 after every four passes, an end at the sixth check without a new best (misses are never forgotten), the weights of the
 best check. Every classifier is seeded anew, so all start from the same weights, and those with equally many rows see
-the same shuffles.
+the same shuffles. (It sets ``size_average = False`` on a finished loss. torch 0.4.0 and older heeded that and took the
+batch's sum, beside which weight decay is 64 times weaker; newer ones take the mean. So do we.)
 
 Here folds are stacked in pieces that fit the processor's cache, and a classifier leaves when it stops. Initial weights,
 shuffles, batches and updates are the toolkit's, sums differ in the last bits alone. Beside the rows it needs four times

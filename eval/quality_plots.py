@@ -9,6 +9,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from eval.quality_measures import Column, Measure, NliAgreement, Quality
 from hub.recipe import NLI_LABELS
@@ -84,7 +85,7 @@ def nli_picture(nli: NliAgreement) -> bytes:
         ends = [0.0] * len(nli.labels)
         for index, name in enumerate(NLI_LABELS):
             shares = [100 * row.predicted[name].share for row in nli.labels]
-            bars = axes.barh(range(len(nli.labels)), shares, left=ends, color=_colour(index), label=name)
+            bars = axes.barh(range(len(nli.labels)), shares, left=ends, color=_colour(index))
             for bar, row in zip(bars, nli.labels, strict=True):
                 bar.set_hatch("//" if row.intended == name else "")
             told = [f"{share:.1f}" if share > 8 else "" for share in shares]
@@ -95,7 +96,8 @@ def nli_picture(nli: NliAgreement) -> bytes:
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
         axes.set(xlabel="pairs of the label, % (hatched: what the label stands for)", xlim=(0, 100))
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
+        classes = [Patch(color=_colour(index), label=name) for index, name in enumerate(NLI_LABELS)]
+        axes.legend(handles=classes, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
 
     return _png(draw, (8, 1.8 + 0.5 * len(nli.labels)))
 

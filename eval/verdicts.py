@@ -18,7 +18,7 @@ from eval.correlation_tests import Test, bootstrap_z, correlations, holm, mcnema
 from eval.data.forms import Vector
 from eval.jackknife import influence
 from eval.outcomes import Aggregation, Metric, Outcomes
-from eval.significance import Interval, interval, resample, score
+from eval.significance import Interval, Matrix, interval, resample, score
 from hub.results import Method, TaskScore
 
 Word = Literal["better", "worse", "not separable"]
@@ -81,20 +81,34 @@ class Verdict:
         return "better" if self.around.low > 0 else "worse"
 
 
-def difference(
-    rows: tuple[Outcomes, Outcomes], metric: Metric, aggregation: Aggregation, settings: Settings
-) -> tuple[float, Interval, Test]:
-    """The first system's score minus the second's on these rows, its paired interval and its test.
+@dataclass(frozen=True)
+class Resampled:
+    """Systems scored on the same rows, resampled together, once for all their pairs."""
 
-    The test is Williams' for a correlation over all rows (on ranks for Spearman), McNemar's exact one for accuracy, and
-    the difference in bootstrap standard errors where neither exists: means over parts, F1, recall.
-    """
-    samples = resample(rows, metric, aggregation, settings.samples, settings.seed)
-    moved: Vector = samples[0] - samples[1]
-    point = score(rows[0], metric, aggregation) - score(rows[1], metric, aggregation)
-    influences = [influence(one, metric, aggregation) for one in rows]
-    around = interval(moved, settings.method, point=point, influence=influences[0] - influences[1])
-    return point, around, _test(rows, metric, aggregation, point, moved)
+    outcomes: tuple[Outcomes, ...]
+    metric: Metric
+    aggregation: Aggregation
+    method: Method
+    samples: Matrix  # (systems, resamples)
+
+    def difference(self, first: int, second: int) -> tuple[float, Interval, Test]:
+        """The first system's score minus the second's on these rows, its paired interval and its test.
+
+        The test is Williams' for a correlation over all rows (on ranks for Spearman), McNemar's exact one for accuracy,
+        and the difference in bootstrap standard errors where neither exists: means over parts, F1, recall.
+        """
+        pair = self.outcomes[first], self.outcomes[second]
+        moved: Vector = self.samples[first] - self.samples[second]
+        one, other = (score(outcomes, self.metric, self.aggregation) for outcomes in pair)
+        influences = [influence(outcomes, self.metric, self.aggregation) for outcomes in pair]
+        around = interval(moved, self.method, point=one - other, influence=influences[0] - influences[1])
+        return one - other, around, _test(pair, self.metric, self.aggregation, one - other, moved)
+
+
+def resampled(outcomes: Sequence[Outcomes], metric: Metric, aggregation: Aggregation, settings: Settings) -> Resampled:
+    """Resample systems together. Raises RunError when a score is undefined, ValueError when rows differ."""
+    samples = resample(outcomes, metric, aggregation, settings.samples, settings.seed)
+    return Resampled(tuple(outcomes), metric, aggregation, settings.method, samples)
 
 
 def _test(

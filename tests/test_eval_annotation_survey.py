@@ -170,3 +170,4 @@ def test_untrusted_text_stays_text():
     assert plain("a_b |*# <script>\n[x](http://y.z)") == (
         "a&#95;b &#124;&#42;&#35; &#60;script&#62; &#91;x&#93;&#40;http&#58;&#47;&#47;y&#46;z&#41;"
     )
+    assert plain("sts-dino-x2 0.5") == "sts-dino-x2 0.5" and plain("- a --b 1. c") == "&#45; a &#45;&#45;b 1&#46; c"

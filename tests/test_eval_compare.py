@@ -111,6 +111,17 @@ def test_a_limit_another_split_or_other_data_is_another_row(places, tmp_path):
     assert all("org/limited" not in one.ours for one in found.beside)  # nor beside a paper
 
 
+def test_an_average_over_part_of_the_data_stands_beside_no_paper(tmp_path):
+    years = [f"sts{year}/mean" for year in range(12, 17)]
+    rows = {task: planted(task, 0.8, rows=60) for task in years}
+    for name, settings in (("whole", SETTINGS), ("part", SETTINGS.model_copy(update={"limit": 60}))):
+        places = [evaluation(tmp_path / f"{name}{index}", f"org/{index}", rows, settings) for index in (1, 2)]
+        found = compared([read_evaluation(place) for place in places], QUICK)
+        assert [line.name for line in found.averages] == ["dino-sts12-16-mean"]
+        columns = {column.name for one in found.beside if one.paper.key == "dino" for column in one.columns}
+        assert columns == ({"STS12", "STS13", "STS14", "STS15", "STS16", "Avg."} if name == "whole" else set())
+
+
 @pytest.mark.parametrize("kind", ["limit", "task"])
 def test_nothing_in_common_is_an_error_that_names_both_protocols(places, tmp_path, kind):
     if kind == "limit":
@@ -204,6 +215,7 @@ def test_labels_are_distinct():
 
     found = labels([One("a", "1" * 40), One("a", "2" * 40), One("a", "2" * 40), One("b", "3")])
     assert found == ["a@11111111", "a@22222222", "a@22222222 (2)", "b"]
+    assert labels([One("a\n\x1b[31m", "1")]) == ["a \ufffd[31m"]
 
 
 @pytest.mark.parametrize("count", [0, 1])

@@ -4,6 +4,7 @@ import multiprocessing
 import resource
 import shutil
 import time
+import tracemalloc
 from collections import Counter
 
 import encoder_functions
@@ -101,6 +102,22 @@ def test_a_chunk_is_closed_when_it_is_large_or_old(tmp_path, monkeypatch):
     monkeypatch.setattr("eval.embeddings.CHUNK_SECONDS", -1)
     Embeddings(wrap(encoder_functions.pinned, "m"), tmp_path / "old").rows(TEXTS)
     assert len(list(tmp_path.glob("old/*/*.npy"))) == 13
+
+
+def test_memory_does_not_hold_the_embeddings(tmp_path, monkeypatch):
+    monkeypatch.setattr("eval.embeddings.BLOCK", 64)
+    rows = np.random.default_rng(0).normal(size=(64, 512)).astype(np.float32)
+    texts = [f"sentence {number}" for number in range(4096)]  # 8 MiB of embeddings
+    embeddings = Embeddings(wrap(lambda found: rows[: len(found)], "m", "1"), tmp_path)
+    tracemalloc.start()
+    embeddings.add(texts)
+    embeddings.encode()
+    embeddings.rows(texts[:10])
+    again = Embeddings(embeddings.encoder, tmp_path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert again.rows(texts[-1:]).shape == (1, 512)
+    assert peak < 3 << 20
 
 
 def test_embeddings_are_shared_by_revision_and_prompt_not_by_name(saved, tmp_path):

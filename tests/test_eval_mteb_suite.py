@@ -219,6 +219,12 @@ def test_names_are_tasks_benchmarks_and_types():
     assert [task_name(task) for task in find_mteb("STS12")] == ["mteb/STS12"]
     named = [task_name(task) for task in find_mteb("benchmark:MTEB(eng, v2)")]
     assert {"mteb/STS12", "mteb/STSBenchmark", "mteb/STS17[en-en]"} <= set(named)
+    clustering = [
+        next(task for task in find_mteb("benchmark:MTEB(eng, v2)") if "Clust" in task_name(task)) for _ in "12"
+    ]
+    assert (
+        clustering[0].rng_state.random() == clustering[1].rng_state.random()
+    )  # the second model's sample is the first's
     english = {task_name(task) for task in find_mteb("type:STS:eng")}
     assert {"mteb/STS12", "mteb/STS16", "mteb/SICK-R"} <= english
     assert len(english) < len(find_mteb("type:STS"))

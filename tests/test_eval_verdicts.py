@@ -6,7 +6,7 @@ import pytest
 from eval.correlation_tests import Test
 from eval.outcomes import Outcomes
 from eval.significance import Interval, score
-from eval.verdicts import Measurement, Settings, Verdict, adjusted, difference
+from eval.verdicts import Measurement, Settings, Verdict, adjusted, resampled
 
 SETTINGS = Settings(samples=200)
 MEASUREMENT = Measurement("stsb/cosine", "test", "spearman", "cosine", "e" * 64, 1379)
@@ -41,7 +41,7 @@ def accurate(gain: float, seed: int, rows: int = 2000) -> tuple[Outcomes, Outcom
 
 def verdict(rows, metric, aggregation, tasks=24) -> Verdict:
     """The verdict on one task among ``tasks``; the others differ by nothing at all."""
-    found = Verdict("one", "two", MEASUREMENT, *difference(rows, metric, aggregation, SETTINGS))
+    found = Verdict("one", "two", MEASUREMENT, *resampled(rows, metric, aggregation, SETTINGS).difference(0, 1))
     assert found.difference == score(rows[0], metric, aggregation) - score(rows[1], metric, aggregation)
     same = Verdict("one", "two", MEASUREMENT, 0.0, Interval(-1.0, 1.0), Test("none", 0.0, 1.0))
     return adjusted([found] + [same] * (tasks - 1))[0]
@@ -103,3 +103,12 @@ def test_what_tells_two_measurements_apart_is_named_with_both_values():
     other = Measurement("stsb/cosine", "test", "spearman", "cosine; ONLY 10 rows of each split", "e" * 64, 10)
     assert MEASUREMENT.unlike(MEASUREMENT) == ""
     assert MEASUREMENT.unlike(other) == "protocol: 'cosine' and 'cosine; ONLY 10 rows of each split'; n: 1379 and 10"
+
+
+def test_a_pair_among_several_systems_has_the_verdict_it_has_alone():
+    first, second = correlated(5.0, 3, 300)
+    third = correlated(2.0, 3, 300)[0]
+    together = resampled([first, second, third], "spearman", "all", SETTINGS)
+    assert together.difference(2, 1) == resampled([third, second], "spearman", "all", SETTINGS).difference(0, 1)
+    points = [together.difference(0, 2)[0], together.difference(2, 1)[0], together.difference(0, 1)[0]]
+    assert points[0] + points[1] == pytest.approx(points[2])
