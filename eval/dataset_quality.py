@@ -1,6 +1,6 @@
 """Measure a dataset in one pass over its rows: texts, pairs, agreement of its labels with an NLI model.
 
-Memory: one batch of rows, and per row some 50 bytes of hashes and numbers; texts are not kept.
+Memory: one batch of rows, and per row some 100 bytes of hashes and numbers; texts are not kept.
 """
 
 import sys

@@ -28,6 +28,7 @@ CACHE = ARTIFACTS / "evaluations" / "embeddings"
 BLOCK = 512  # sentences that the encoder is given at once
 CHUNK_BYTES = 16 << 20  # of a file on disk
 CHUNK_SECONDS = 30  # of work that a kill can cost
+BAR_SECONDS = 1  # of work without a progress bar
 MIB = 1 << 20
 FEW = 10  # so few sentences may share an embedding, e.g. texts of unknown words
 SAME = 1e-6  # vectors this close, relative to their largest number, are one: rounding in batches of other lengths
@@ -118,7 +119,7 @@ class Embeddings:
         written = time.monotonic()
         waiting: list[NDArray[np.float32]] = []
         start = 0  # of what waits to be written
-        with tqdm(total=len(texts), desc=f"encoding with {name}", unit=" sentences") as bar:
+        with tqdm(total=len(texts), desc=f"encoding with {name}", unit=" sentences", delay=BAR_SECONDS) as bar:
             for place in range(0, len(texts), BLOCK):
                 block = texts[place : place + BLOCK]
                 began = time.perf_counter()

@@ -45,6 +45,17 @@ def _is_told(path: PurePosixPath) -> bool:
     return hidden or path.parts[0] in _TOLD_FOLDERS | _TOLD or path.suffix in _TOLD_SUFFIXES
 
 
+def read_object(path: Path, model: str) -> dict[str, Any]:
+    """A JSON file of a model. Raises InputError when it is not an object."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(model, f"its {path.name} is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise InputError(model, f"its {path.name} is a {type(found).__name__}", allowed="a JSON object")
+    return found
+
+
 def require_safetensors(folder: Path, model: str) -> None:
     """Raise InputError when there are no safetensors, or naming a pickle that would be loaded for the lack of them."""
     hint = "convert it: load it with sentence-transformers where you trust its author, and save_pretrained(FOLDER)"
@@ -80,7 +91,7 @@ def adapted_revision(folder: Path, model: str) -> str:
     """
     added = ""
     for config in sorted(folder.rglob("adapter_config.json")):
-        base = json.loads(config.read_text(encoding="utf-8")).get("base_model_name_or_path") or ""
+        base = read_object(config, model).get("base_model_name_or_path") or ""
         if base and Path(base).is_dir():
             added += f"+{content_hash(Path(base))}"
         elif not base or Path(base).is_absolute():

@@ -22,6 +22,7 @@ from eval.encoder_files import (
     OTHER_WEIGHTS,
     adapted_revision,
     content_hash,
+    read_object,
     require_all_weights,
     require_safetensors,
 )
@@ -58,7 +59,7 @@ class Encoder:
 
     @property
     def key(self) -> str:
-        """Hash of all that decides the embedding of a text; the name is no part of it."""
+        """Hash of all that decides the embedding of a text; of the names, only a function's is part of it."""
         return hashlib.sha256(json.dumps([self.revision, self.settings], sort_keys=True).encode()).hexdigest()
 
 
@@ -116,6 +117,7 @@ def wrap(function: Embed, name: str, revision: str | None = None) -> Encoder:
         revision=declared or _source_hash(function, name),
         embed=function,
         dimension=checked(function(list(PROBE)), PROBE, name).shape[1],
+        settings={"function": name},  # two functions may both call themselves v1
         pinned=declared is not None,
     )
 
@@ -155,7 +157,7 @@ def _check(folder: Path, model: str) -> None:
         raise InputError(model, "is not a SentenceTransformer model (no modules.json)")
     config = folder / "config_sentence_transformers.json"
     if config.is_file():
-        kind = json.loads(config.read_text(encoding="utf-8")).get("model_type", "SentenceTransformer")
+        kind = read_object(config, model).get("model_type", "SentenceTransformer")
         if kind != "SentenceTransformer":  # it would be converted, to something its author did not mean
             raise InputError(model, f"is a {kind}", allowed="a SentenceTransformer")
     require_safetensors(folder, model)

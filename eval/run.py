@@ -57,6 +57,19 @@ def score(job: Job, data: TaskData) -> list[RunError]:
     return failures
 
 
+def check(job: Job, data: TaskData) -> None:
+    """Before anything is encoded: all of the data are there, and MTEB knows its names. Raises InputError."""
+    for entry in job.entries:
+        if entry.task.kind != "mteb":
+            data.rows(entry)
+            continue
+        if job.settings.limit is not None:
+            raise InputError(entry.task.name, "--limit does not reach MTEB's tasks", hint="leave it out, or the task")
+        from eval.mteb_tasks import find_mteb  # importing mteb costs seconds
+
+        find_mteb(entry.task.dataset)
+
+
 def plan(job: Job, data: TaskData) -> None:
     """Print what would be scored; the data are read, no model is."""
     for entry in job.entries:
@@ -153,13 +166,7 @@ def main(
         interval=interval,
         overrides=settings,
     )
-    for entry in job.entries:
-        if entry.task.kind == "mteb":
-            from eval.mteb_tasks import find_mteb  # importing mteb costs seconds
-
-            find_mteb(entry.task.dataset)  # an unknown name is told before anything is encoded
-        else:
-            data.rows(entry)  # all of the data are there before anything is scored
+    check(job, data)
     if dry_run:
         plan(job, data)
         return

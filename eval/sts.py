@@ -18,6 +18,7 @@ from hub.errors import RunError
 Embed = Callable[[Sequence[str]], NDArray[np.floating]]  # n texts → (n, dimension)
 Correlation = Callable[[Vector, Vector], float]
 CHUNK = 1024  # pairs whose embeddings are in memory as float64
+DECIMALS = 12  # of a cosine: what float64 can tell apart
 INDISTINCT = 1e-6  # cosines of float32 embeddings that differ by less are the same number
 
 
@@ -44,6 +45,9 @@ def measure_sts(task: Task, pairs: ScoredPairs, embed: Embed) -> Measured:
 def cosine_scores(pairs: ScoredPairs, embed: Embed) -> Vector:
     """Cosine of the two embeddings of every pair, (pairs,); 0 where one of them is the zero vector.
 
+    Cosines that differ by float64's rounding alone are made equal: 65 of SMTeuroparl's 459 pairs are two identical
+    sentences, and rounding would rank them (its correlation moves by up to 0.08).
+
     Raises RunError when an embedding is not finite.
     """
     found = np.empty(len(pairs))
@@ -51,7 +55,7 @@ def cosine_scores(pairs: ScoredPairs, embed: Embed) -> Vector:
         rows = slice(start, start + CHUNK)
         left, right = (_unit(embed(texts[rows])) for texts in (pairs.first, pairs.second))
         found[rows] = np.einsum("ij,ij->i", left, right)
-    return found
+    return found.round(DECIMALS)
 
 
 def _unit(embeddings: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -40,6 +40,7 @@ def small(monkeypatch):
     """Blocks of 8 sentences and a file a block."""
     monkeypatch.setattr("eval.embeddings.BLOCK", 8)
     monkeypatch.setattr("eval.embeddings.CHUNK_BYTES", 1)
+    monkeypatch.setattr("eval.embeddings.BAR_SECONDS", 0)
 
 
 class Seen:
@@ -135,6 +136,14 @@ def test_embeddings_are_shared_by_revision_and_prompt_not_by_name(saved, tmp_pat
     prompted = Embeddings(load_encoder(str(other)), cache)
     assert np.abs(prompted.rows(TEXTS) - student.encode(TEXTS)).max() <= 1e-6
     assert prompted.encoded == 100
+
+
+def test_functions_that_declare_the_same_revision_do_not_share(tmp_path):
+    for name in ("pinned", "zero", "constant"):
+        encoder = load_encoder(f"python:encoder_functions:{name}")
+        found = Embeddings(encoder, tmp_path).rows(["", "A man"])
+        assert np.allclose(found, getattr(encoder_functions, name)(["", "A man"]))
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_without_a_cache_or_a_revision_nothing_is_kept(tmp_path):

@@ -140,6 +140,11 @@ def with_nan(folder):
             "CrossEncoder",
         ),
         (lambda folder: (folder / "config.json").write_text("{"), "cannot be loaded"),
+        (
+            lambda folder: (folder / "config_sentence_transformers.json").write_text("["),
+            "_transformers.json is not JSON",
+        ),
+        (lambda folder: (folder / "config_sentence_transformers.json").write_text("[]"), "is a list; allowed: a JSON"),
         (with_nan, r"gives nan as number 1 of the vector for 'A sentence.'; allowed: finite float32 numbers"),
     ],
 )

@@ -34,5 +34,9 @@ def test_a_sample_of_the_published_scores_is_met():
 
 
 def test_a_difference_is_told():
-    rows = [("sts12/all test", 72.37, 72.38), ("sts12/mean test", 70.01, 70.04)]
+    rows = [
+        ("sts12/all test", 72.37, 72.38),
+        ("sts12/mean test", 70.01, 70.04),
+        ("sts12/all test, MSRpar", 57.84, 57.88),
+    ]
     assert off(rows) == ["sts12/mean test: 70.040, expected 70.01"]

@@ -250,6 +250,23 @@ def test_bad_input_ends_in_one_line(scored, monkeypatch, capsys, tmp_path, optio
     assert not (tmp_path / "out" / "results.json").exists()
 
 
+def blind_to_validation(texts):
+    """The same embedding for every sentence of STSb's validation part."""
+    seen = (STSB / "sts-dev.csv").read_text(encoding="utf-8")
+    return np.where(np.array([[f"\t{text}" in seen] for text in texts]), 1.0, bag_of_words(texts))
+
+
+def test_an_undefined_score_ends_in_exit_code_1_with_the_others_written(tmp_path, capsys):
+    model = ["--model", "python:test_eval_run:blind_to_validation"]
+    assert command(*model, "--tasks", "stsb/cosine", "--limit", 40, "--out", tmp_path / "out") == 1
+    captured = capsys.readouterr()
+    assert "stsb/cosine validation, python:test_eval_run:blind_to_validation: not scored" in captured.err
+    assert "undefined" in captured.err
+    scores = read_results(tmp_path / "out" / "results.json").scores
+    assert [(score.task, score.split) for score in scores] == [("stsb/cosine", "test")]
+    assert "stsb/cosine  test" in captured.out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -257,6 +274,7 @@ def test_bad_input_ends_in_one_line(scored, monkeypatch, capsys, tmp_path, optio
         (["--model", WORDS], "--tasks: names no task"),
         (["--model", WORDS, "--tasks", "stsb/cosine", "--set", "threads=1"], "--set threads: needs a recipe"),
         (["--model", WORDS, "--tasks", "stsb/cosine", "--set", "seed=x"], "--set seed"),
+        (["--model", WORDS, "--tasks", "mteb/STS22", "--limit", "9"], "--limit does not reach MTEB's tasks"),
         (["a.yaml", "b.yaml"], "b.yaml: is a second recipe; to compare evaluations add --compare"),
         (["--compare", "a"], "--compare: needs two evaluations"),
     ],
