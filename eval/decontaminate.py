@@ -60,9 +60,7 @@ def main(
     drop_splits: Annotated[
         str, typer.Option("--drop-splits", help="Evaluation splits whose matches are dropped")
     ] = ",".join(SCORED),
-    out: Annotated[
-        Path | None, typer.Option("--out", help="The ledger [default: artifacts/quality/NAME/ledger.json]")
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The ledger [default: in artifacts/quality]")] = None,
 ) -> None:
     """Check every text of the dataset RUN against STS, SICK and SentEval sentences.
 

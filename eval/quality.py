@@ -54,7 +54,7 @@ def main(
     tokenizer: Annotated[
         str | None, typer.Option("--tokenizer", help="Counts lengths [default: tokens between blanks]")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="[default: artifacts/quality/NAME]")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="[default: a folder in artifacts/quality]")] = None,
 ) -> None:
     """Measure the dataset RUN: labels against an NLI model, similarity by label, overlap, lengths, repeats.
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub import HfApi, constants, snapshot_download
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from sentence_transformers import CrossEncoder
 
 from eval.dataset_rows import Batch
@@ -24,6 +25,7 @@ from hub.shards import sha256_file
 
 INTENDED = {**{name: name for name in NLI_LABELS}, "positive": "entailment", "negative": "contradiction"}
 BATCH = 32  # pairs of like length
+READ = ("*.json", "*.safetensors", "*.txt", "*.model")  # of a repository: no pickles, no code
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,12 @@ def load_nli_model(place: str, labels: str | None = None) -> NliModel:
     """
     folder, revision = (Path(place), None) if Path(place).is_dir() else _download(place)
     try:
-        model = CrossEncoder(str(folder), model_kwargs={"use_safetensors": True}, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(place, f"cannot be loaded as a cross-encoder: {str(error).splitlines()[0]}") from error
+        model = CrossEncoder(
+            str(folder), model_kwargs={"use_safetensors": True}, local_files_only=True, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        said = str(error).strip() or type(error).__name__
+        raise InputError(place, f"cannot be loaded as a cross-encoder: {said.splitlines()[0]}") from error
     assert model.model is not None
     classes = class_names(model.model.config.id2label, labels, place)
     return NliModel(model, place.partition("@")[0] if revision else folder.name, revision or _digest(folder), classes)
@@ -85,14 +90,16 @@ def class_names(id2label: Mapping[int, str], labels: str | None, place: str) -> 
 
 
 def _download(place: str) -> tuple[Path, str]:
+    """A local copy of a Hub model and the commit it is of; with HF_HUB_OFFLINE, of what was downloaded before."""
     repo_id, _, revision = place.partition("@")
     if Path(place).is_absolute() or len(Path(place).parts) != 2 or Path(place).parts[0] in (".", ".."):
         raise InputError(place, "no such model folder", hint="a Hub model is ORG/NAME[@REVISION]")
     with reading(repo_id, revision or None):
-        commit = HfApi().model_info(repo_id, revision=revision or None).sha
-        assert commit is not None
-        kinds = ["*.json", "*.safetensors", "*.txt", "*.model", "*/*.json"]
-        return Path(snapshot_download(repo_id, revision=commit, allow_patterns=kinds)), commit
+        wanted = revision or None
+        if not constants.HF_HUB_OFFLINE:
+            wanted = HfApi().model_info(repo_id, revision=wanted).sha
+        folder = Path(snapshot_download(repo_id, revision=wanted, allow_patterns=list(READ)))
+    return folder, folder.name
 
 
 def _digest(folder: Path) -> str:

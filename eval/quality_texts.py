@@ -31,7 +31,7 @@ def whitespace_lengths(texts: Sequence[str]) -> list[int]:
 def tokenizer_lengths(place: str) -> Lengths:
     """What the tokenizer of a model counts, without its special tokens. Raises InputError when it cannot be loaded."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place)
+        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise InputError(place, f"has no tokenizer: {str(error).splitlines()[0]}") from error
 

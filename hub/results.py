@@ -28,9 +28,10 @@ class TaskScore(_Frozen):
     """One score, x 100; ``low`` and ``high`` are its 95 % bootstrap interval over the ``n`` rows that were scored.
 
     Both are None where the program that scored kept no outcome of a row (most MTEB tasks): then no interval is known.
-    ``task`` names data set and protocol (``sts12/mean``), ``protocol`` says it in words; ``data_sha256`` is the hash
-    of the rows, ``data_revision`` the pinned revision of a Hub dataset, ``ORG/NAME@REVISION``; one of them is there. ``other`` are further metrics, x 100 where they are shares or correlations. ``seconds`` says where the
-    time went (``encoding``, ``probing``), ``seeds`` which random starts the score is the mean of.
+    ``task`` names data set and protocol (``sts12/mean``), ``protocol`` says it in words. ``data_sha256`` is the hash of
+    the rows, ``data_revision`` the pinned revision of a Hub dataset, ``ORG/NAME@REVISION``; one of them is there.
+    ``other`` are further metrics, x 100 where they are shares or correlations. ``seconds`` says where the time went
+    (``encoding``, ``probing``), ``seeds`` which random starts the score is the mean of.
     """
 
     task: str

@@ -280,7 +280,7 @@ def test_results_are_kept_under_name_and_revision(name, expected):
     assert (meta.name, meta.revision) == (expected, "r_1")
 
 
-@pytest.mark.parametrize("known", set(BENCHMARKS.values()), ids=lambda known: known.task_id)
+@pytest.mark.parametrize("known", list(dict.fromkeys(BENCHMARKS.values())), ids=lambda known: known.task_id)
 def test_the_cards_benchmarks_have_mtebs_ids_and_pairs(known):
     told = mteb.get_task(known.task_id).metadata
     assert told.dataset["path"] == known.dataset_id
