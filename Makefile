@@ -9,6 +9,7 @@ DATA ?= $(STS_DINO_DATA)
 RECIPES ?= $(wildcard recipes/datasets recipes/models)
 ORG ?= sts-dino
 ACT := $(if $(YES),--yes) $(if $(FORCE),--force)
+SCORE := $(if $(TASKS),--tasks $(TASKS)) $(if $(SENTEVAL),--senteval-data $(SENTEVAL)) $(if $(STS),--sts-data $(STS))
 
 help: ## print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 21
@@ -39,8 +40,8 @@ dataset: .venv/.ready ## write a dataset: make dataset RECIPE=recipes/...
 train: .venv/.ready ## train an encoder: make train RECIPE=recipes/...
 	$(RUN) -m training.run $(RECIPE)
 
-evaluate: .venv/.ready ## score an encoder: make evaluate RECIPE=recipes/...
-	$(RUN) -m eval.run $(RECIPE)
+evaluate: .venv/.ready ## score an encoder: make evaluate RECIPE=recipes/... [TASKS=papers SENTEVAL=DIR STS=DIR]
+	$(RUN) -m eval.run $(RECIPE) $(SCORE)
 
 evaluate-reference: .venv/.ready ## our STS scores beside the published ones, in full: make evaluate-reference DATA=DIR
 	$(RUN) -m eval.reference_scores --data $(DATA)
@@ -52,13 +53,13 @@ publish: .venv/.ready ## show what a publication changes, YES=1 does it: make pu
 	$(RUN) -m release.publish $(RUN_DIR) --org $(ORG) $(ACT)
 
 regenerate: .venv/.ready ## make an artefact from its recipe; YES=1 publishes it, datasets while they grow: make regenerate RECIPE=...
-	$(RUN) -m release.run $(RECIPE) --org $(ORG) $(ACT)
+	$(RUN) -m release.run $(RECIPE) --org $(ORG) $(SCORE) $(ACT)
 
 republish: .venv/.ready ## new card and publication of a finished artefact, nothing made: make republish RECIPE=... YES=1
 	$(RUN) -m release.run $(RECIPE) --org $(ORG) --again $(ACT)
 
 release-all: .venv/.ready ## regenerate and publish every dataset and model: make release-all [RECIPES=recipes/demo] YES=1
-	$(RUN) -m release.run $(RECIPES) --org $(ORG) $(ACT)
+	$(RUN) -m release.run $(RECIPES) --org $(ORG) $(SCORE) $(ACT)
 
 scripts: .venv/.ready ## write the loading scripts from the recipes
 	$(RUN) -m release.scripts

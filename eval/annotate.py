@@ -1,4 +1,4 @@
-"""Label a dataset by people, blind: ``python -m eval.annotate RUN [--pairs --seed --port --annotations --report]``.
+"""Label a dataset by people, blind: ``python -m eval.annotate RUN [--sample --seed --port --out --report]``.
 
 DINO's human evaluation (Table 3). RUN is a finished dataset run directory or ``ORG/NAME@REVISION`` of a Hub. A page on
 this machine (127.0.0.1 only, no network) shows random pairs without their labels; several people can answer, each under
@@ -19,18 +19,13 @@ from eval.annotation_sample import Sample, draw
 from eval.annotation_source import read_examples
 from eval.annotation_store import FILE, AnswerStore
 from eval.annotation_survey import Survey
+from eval.dataset_source import default_folder, find_rows
 from hub.cli import new_app, run, say
 from hub.errors import InputError, RunError
-from hub.run_dir import ARTIFACTS
 from hub.shards import write_text
 
 app = new_app("Label a dataset by people, blind, and compare their labels with the generator's.")
 HOST = "127.0.0.1"
-
-
-def default_folder(name: str) -> Path:
-    """Where answers about a dataset lie unless told otherwise: outside of its run directory, which is published."""
-    return ARTIFACTS / "annotations" / name.replace("/", "--")
 
 
 def write_report(survey: Survey, folder: Path) -> str:
@@ -79,13 +74,13 @@ def _serve(survey: Survey, listener: socket.socket) -> None:
 @app.command()
 def main(
     place: Annotated[str, typer.Argument(metavar="RUN", help="Dataset run directory, or ORG/NAME@REVISION of a Hub")],
-    pairs: Annotated[int, typer.Option(min=1, help="How many random rows are shown")] = 100,
+    sample: Annotated[int, typer.Option(min=1, help="How many random rows are shown")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Which rows: the same seed, the same rows")] = 42,
     config: Annotated[str | None, typer.Option(help="Config [default: pair-class, triplet or postprocessed]")] = None,
     split: Annotated[str, typer.Option(help="Split of the config")] = "train",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0: any free one")] = 7860,
-    annotations: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where answers are kept [default: artifacts/annotations/NAME]")
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where answers are kept [default: in artifacts/annotations]")
     ] = None,
     report: Annotated[bool, typer.Option("--report", help="No page: compare the answers, print and write")] = False,
 ) -> None:
@@ -97,17 +92,17 @@ def main(
 
       python -m eval.annotate artifacts/datasets/sts-dino-x2 --report
     """
-    sample = draw(read_examples(place, config, split), pairs, seed)
-    folder = annotations or default_folder(sample.examples.name)
+    drawn = draw(read_examples(find_rows(place, config, split)), sample, seed)
+    folder = out or default_folder("annotations", drawn.examples.name, drawn.examples.config)
     if report and not (folder / FILE).is_file():
         raise InputError(folder, f"holds no answers (no {FILE})", hint="run without --report first")
-    survey = Survey(sample, AnswerStore(folder, sample.examples))
+    survey = Survey(drawn, AnswerStore(folder, drawn.examples))
     if report:
         print(write_report(survey, folder), end="")
         say(f"written: {folder / 'agreement.md'} and agreement.json")
         return
     listener = bound_socket(port)
-    say(f"{_described(sample)}; answers in {folder}")
+    say(f"{_described(drawn)}; answers in {folder}")
     _serve(survey, listener)
 
 

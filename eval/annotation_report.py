@@ -8,6 +8,7 @@ from itertools import combinations
 from typing import Any
 
 from eval.annotation_agreement import WEIGHTS, Agreement, Counts, Estimate, agreement, column_percent
+from eval.annotation_reference import Published, published
 from eval.annotation_sample import Sample
 
 UNDEFINED = "undefined (one label only)"
@@ -77,16 +78,40 @@ def markdown(report: Report) -> str:
             for (first, second), found in report.between.items()
         ]
         parts += ["## Between annotators", _lines(["", "common rows", *kinds], rows)]
+    if found_in_paper := published(examples.scale):
+        parts += ["## Beside the paper", _beside(found_in_paper), _both(report.pooled, labels, found_in_paper)]
     return "\n\n".join(parts) + "\n"
 
 
 def _confusion(counts: Counts, labels: Sequence[str]) -> str:
     rows = [
-        [f"**{plain(label)}**", *("–" if math.isnan(value) else f"{value:.0f}\u00a0%" for value in percents)]
+        [f"**{plain(label)}**", *map(_percent, percents)]
         for label, percents in zip(labels, column_percent(counts), strict=True)
     ]
     rows.append(["rows", *(str(n) for n in counts.sum(axis=0))])
     return _lines(["people ↓ generator →", *map(plain, labels)], rows)
+
+
+def _beside(paper: Published) -> str:
+    return (
+        f"Each cell: these answers, then {paper.source}. The paper's: {paper.caption}. Its generator is another, "
+        "and it tells neither κ nor how many people answered."
+    )
+
+
+def _both(counts: Counts, labels: Sequence[str], paper: Published) -> str:
+    rows = [
+        [
+            f"**{plain(label)}**",
+            *(f"{_percent(ours)} / {theirs:.0f}\u00a0%" for ours, theirs in zip(*cells, strict=True)),
+        ]
+        for label, *cells in zip(labels, column_percent(counts), paper.percent, strict=True)
+    ]
+    return _lines(["people ↓ generator →", *map(plain, labels)], rows)
+
+
+def _percent(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.0f}\u00a0%"
 
 
 def _values(found: Agreement) -> list[tuple[str, str]]:
@@ -107,6 +132,7 @@ def _lines(head: list[str], rows: list[list[str]]) -> str:
 def document(report: Report) -> dict[str, Any]:
     """The report for programs (JSON), with every counted answer beside the generator's label."""
     sample, examples = report.sample, report.sample.examples
+    paper = published(examples.scale)
     return {
         "dataset": {key: getattr(examples, key) for key in ("name", "config", "split", "sha256")},
         "seed": sample.seed,
@@ -115,6 +141,7 @@ def document(report: Report) -> dict[str, Any]:
         "counts": "row: the first rater's label, column: the second's (for annotators: the generator's)",
         "annotators": [{"name": name, **_agreement(found)} for name, found in report.annotators.items()],
         "between": [{"names": list(names), **_agreement(found)} for names, found in report.between.items()],
+        "paper": None if paper is None else {"source": paper.source, "column_percent": paper.percent},
         "answers": [
             {"annotator": name, "row": row, "label": label, "generated": examples.labels[row]}
             for name, rows in report.answers.items()

@@ -86,7 +86,7 @@ def draw(examples: Examples, count: int, seed: int) -> Sample:
     """
     if count > len(examples):
         place = f"{examples.name} ({examples.config}, {examples.split})"
-        raise InputError(place, f"has {len(examples)} rows, {count} are asked for", hint=f"--pairs {len(examples)}")
+        raise InputError(place, f"has {len(examples)} rows, {count} are asked for", hint=f"--sample {len(examples)}")
     rows = heapq.nsmallest(count, range(len(examples)), key=lambda row: _order(seed, row))
     return Sample(examples, seed, tuple(rows))
 

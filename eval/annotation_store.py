@@ -64,9 +64,7 @@ class AnswerStore:
             differ = ", ".join(
                 f"{key} {found.get(key)}, here {identity[key]}" for key in identity if found.get(key) != identity[key]
             )
-            raise InputError(
-                self.path, f"holds answers about other rows ({differ})", hint="choose another --annotations"
-            )
+            raise InputError(self.path, f"holds answers about other rows ({differ})", hint="choose another --out")
 
     def add(self, annotator: str, row: int, label: str) -> None:
         """Write an answer durably. Raises Final when an earlier one stands, RunError when the disk refuses it."""
@@ -115,7 +113,7 @@ class AnswerStore:
                 self.path, f"cannot be read or written: {error}", hint="no earlier answer is lost"
             ) from error
         except sqlite3.DatabaseError as error:
-            hint = "it is damaged or something else: move it away, or choose another --annotations"
+            hint = "it is damaged or something else: move it away, or choose another --out"
             raise InputError(self.path, f"is no file of answers: {error}", hint=hint) from error
 
 

@@ -22,14 +22,14 @@ LIBRARIES = ("numpy", "pyarrow", "scipy", "scikit-learn", "torch", "transformers
 
 def measure(
     rows: Rows,
-    limit: int | None = None,
+    sample: int | None = None,
     seed: int = 42,
     encoder: Encoder | None = None,
     nli: NliModel | None = None,
     lengths: tuple[Lengths, str] = (whitespace_lengths, "tokens between blanks"),
     progress: Callable[[int], object] = lambda done: None,
 ) -> Quality:
-    """The quality of a dataset, or of ``limit`` of its rows drawn at random.
+    """The quality of a dataset, or of ``sample`` of its rows drawn at random.
 
     lengths: what counts tokens, and in which unit. ``progress`` is called with the number of rows of each batch.
     Raises InputError when an encoder or NLI model is given and there are no pairs, or one of them fails.
@@ -39,9 +39,9 @@ def measure(
     texts = {column: Texts(column, lengths[0]) for column in rows.columns}
     rowwise, measures = Rowwise(), _measures(encoder)
     agreement = Agreement(nli) if nli else None
-    sampled = _sampled(len(rows.drawn(limit, seed)), seed)
+    sampled = _sampled(len(rows.drawn(sample, seed)), seed)
     done = 0
-    for batch in rows.batches(limit, seed):
+    for batch in rows.batches(sample, seed):
         _add(batch, done, sampled, texts)
         rowwise.add(batch)
         for one in measures:

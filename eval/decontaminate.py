@@ -11,16 +11,14 @@ from typing import Annotated
 import typer
 from tqdm import tqdm
 
-from eval.dataset_rows import Rows, find_rows, finished_configs
+from eval.dataset_source import default_folder, find_dataset
 from eval.decontamination import KINDS, Kind, Sentences, Settings
 from eval.decontamination_drop import drop, require_new
 from eval.decontamination_ledger import DROPPED, SCORED, Bookkeeper, write_ledger
 from eval.decontamination_report import report
 from eval.decontamination_sentences import read_evaluation_sets
-from eval.quality import default_out
 from hub.cli import new_app, run, say
 from hub.errors import InputError, nearest
-from hub.run_dir import require_complete
 from hub.shards import write_text
 
 app = new_app("Find the sentences of evaluation data in a dataset, and drop them.")
@@ -37,14 +35,6 @@ def split_list(text: str, allowed: tuple[str, ...], option: str) -> list[str]:
     return names
 
 
-def _configs(place: str, config: str | None) -> list[Rows]:
-    """The config that is named, or all that one trains on."""
-    if config is not None or not Path(place).is_dir():
-        return [find_rows(place, config)]
-    names = finished_configs(require_complete(Path(place)))
-    return [find_rows(place, name) for name in names] or [find_rows(place)]
-
-
 @app.command()
 def main(
     place: Annotated[str, typer.Argument(metavar="RUN", help="Run directory, or ORG/NAME@REVISION of a Hub")],
@@ -52,6 +42,7 @@ def main(
     sts_data: Annotated[Path | None, typer.Option("--sts-data", help="The STS organisers' directory")] = None,
     sets: Annotated[str, typer.Option("--sets", help="Only these data sets, e.g. sts12,mrpc [default: all]")] = "",
     config: Annotated[str | None, typer.Option("--config", help="[default: all that one trains on]")] = None,
+    split: Annotated[str | None, typer.Option("--split", help="[default: all]")] = None,
     similarity: Annotated[float, typer.Option("--similarity", min=0.3, max=1.0, help="Of near matches")] = 0.5,
     drop_to: Annotated[
         Path | None, typer.Option("--drop", metavar="OUT", help="Write the dataset without the matching rows")
@@ -80,7 +71,10 @@ def main(
         if not Path(place).is_dir():
             hint = "get it first: hf download ORG/NAME --repo-type dataset --revision REVISION --local-dir DIR"
             raise InputError(place, "rows are dropped from a run directory only", hint=hint)
-    configs = _configs(place, config)
+        if split is not None:
+            raise InputError("--drop", f"writes every split, but --split {split} is given", hint="leave --split out")
+    dataset = find_dataset(place)
+    configs = [dataset.rows(name, split) for name in ([config] if config else dataset.finished or [None])]
     evaluation = read_evaluation_sets(
         senteval_data, sts_data, [name.strip() for name in sets.split(",") if name.strip()]
     )
@@ -91,7 +85,7 @@ def main(
     with tqdm(total=sum(rows.total for rows in configs), desc="checking", unit=" rows") as bar:
         hits = {rows.config: books.check(rows, kinds, splits, bar.update) for rows in configs}
     ledger = books.ledger()
-    path = out or default_out(configs[0].name, "all" if config is None else config) / "ledger.json"
+    path = out or default_folder("quality", dataset.name, config or "all") / "ledger.json"
     text = report(ledger)
     write_text(path.with_suffix(".md"), text)
     write_ledger(path, ledger)

@@ -190,8 +190,7 @@ def _download(model: str) -> tuple[Path, str]:
     """A local copy of a Hub model and the commit it is of; with HF_HUB_OFFLINE, of what was downloaded before."""
     repo_id, _, revision = model.partition("@")
     with reading(repo_id, revision or None):
-        wanted = revision or None
-        if not constants.HF_HUB_OFFLINE:
-            wanted = HfApi().model_info(repo_id, revision=wanted).sha
-        folder = Path(snapshot_download(repo_id, revision=wanted, ignore_patterns=list(OTHER_WEIGHTS)))
+        if not constants.HF_HUB_OFFLINE:  # the client gives what it has when the Hub does not answer
+            HfApi().model_info(repo_id, revision=revision or None)
+        folder = Path(snapshot_download(repo_id, revision=revision or None, ignore_patterns=list(OTHER_WEIGHTS)))
     return folder, folder.name

@@ -72,7 +72,7 @@ def prepare(
     chosen = {"bootstrap_samples": loaded.bootstrap_samples, "seed": loaded.seed} if loaded else _overridden(overrides)
     settings = _settings({**chosen, "interval": interval, "probe_seeds": tuple(seeds), "limit": limit})
     folder = _folder(model, out, limit, of_recipe=loaded is not None)
-    is_whole = loaded is not None and not tasks and not skip and out is None and limit is None and Path(model).is_dir()
+    is_whole = loaded is not None and out is None and limit is None and Path(model).is_dir()
     return Job(
         entries=entries,
         settings=settings,

@@ -16,7 +16,7 @@ from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 
 from eval.probe_lbfgs import ConvexSolver
-from eval.probe_problem import GRID, Classes, Features, Indices, Rows, Solver, Split, Vector, predictions
+from eval.probe_problem import GRID, PACE, Classes, Features, Indices, Pace, Rows, Solver, Split, Vector, predictions
 from eval.probe_senteval import DEV_SHARE, SentEvalSolver
 from hub.errors import InputError
 
@@ -25,6 +25,7 @@ SOLVERS: dict[Mode, type[Solver]] = {"senteval": SentEvalSolver, "lbfgs": Convex
 SPLIT_SEED = 1111  # of nested folds, whatever the seed of the classifiers
 FOLDS = 10
 UNREGULARISED = (1e-9,)  # SNLI
+SNLI_PACE = Pace(epoch_size=1, max_epoch=15)
 
 
 @dataclass(frozen=True)
@@ -83,17 +84,17 @@ def cross_validated(
 
 def held_out(
     X: Features, y: Classes, X_dev: Features, y_dev: Classes, X_test: Features, y_test: Classes,
-    mode: Mode = "senteval", grid: Sequence[float] = GRID, seed: int = 1111,
+    mode: Mode = "senteval", grid: Sequence[float] = GRID, seed: int = 1111, pace: Pace = PACE,
 ) -> Fit:  # fmt: skip
     """SST2, SST5, SICK-E, SNLI, probing tasks: dev rows choose the regularisation and, in ``senteval``, when to stop.
 
     The toolkit fits the chosen classifier a second time, from the same seed on the same rows; here it is kept. ``grid``
-    is `UNREGULARISED` for SNLI. Raises InputError as `nested_kfold`.
+    is `UNREGULARISED` and ``pace`` `SNLI_PACE` for SNLI. Raises InputError as `nested_kfold`.
     """
     started = time.perf_counter()
     rows, dev, test = checked((X, y), (X_dev, y_dev), (X_test, y_test))
     every = Split(np.arange(len(y)), np.arange(len(y_dev)))
-    fitted = SOLVERS[mode](rows, seed).fit([every], grid, dev)
+    fitted = SOLVERS[mode](rows, seed, pace).fit([every], grid, dev)
     best, accuracy = _choose(fitted.accuracy, grid)
     return _scored(test, fitted.weights[:, list(grid).index(best)], accuracy, best, started)
 

@@ -19,10 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eval.probe_problem import Fitted, Indices, Rows, Split, accuracies
+from eval.probe_problem import PACE, Fitted, Indices, Pace, Rows, Split, accuracies
 from hub.errors import RunError
 
-GAP = 1e-7  # of the objective to its minimum, estimated as half the squared length of the Newton step
+GAP = 1e-9  # of the objective to its minimum, estimated as half the squared length of the Newton step
+CHOICE_GAP = 1e-7  # of classifiers that only choose the regularisation
 ROUGH_GAP = 1e-3  # where the preconditioner is taken anew
 HISTORY = 10
 ITERATIONS = 2000
@@ -34,19 +35,23 @@ LOGITS = 2**20  # at a time
 
 @dataclass
 class ConvexSolver:
-    """Solves on some rows; the optima of all rows are kept, from one call to the next. ``seed`` is not used."""
+    """Solves on some rows; the optima of all rows are kept, from one call to the next. Seed and pace are not used."""
 
     rows: Rows
     seed: int
+    pace: Pace = PACE
     _path: dict[float, Tensor] = field(default_factory=dict)  # l2 → (1, k, d + 1)
 
     def __post_init__(self) -> None:
         self._eigenvalues, self._basis = _second_moments(self.rows)
 
     def fit(self, splits: Sequence[Split], grid: Sequence[float], dev: Rows | None = None) -> Fitted:
-        """The optimum per split and value of ``grid``, with its accuracy on the split's dev rows (of ``dev``)."""
-        lists = [split.train for split in splits]
-        weights = torch.stack([self._optima(lists, l2, grid) for l2 in sorted(grid, reverse=True)], dim=1)
+        """The optimum per split and value of ``grid``, with its accuracy on the split's dev rows (of ``dev``).
+
+        With ``dev`` the classifiers may be final ones (``held_out``), and are as near the optimum as those.
+        """
+        lists, gap = [split.train for split in splits], CHOICE_GAP if dev is None else GAP
+        weights = torch.stack([self._optima(lists, l2, grid, gap) for l2 in sorted(grid, reverse=True)], dim=1)
         weights = weights[:, np.argsort(np.argsort(-np.array(grid)))]
         checked = self.rows if dev is None else dev
         accuracy = [accuracies(checked, split.dev, own) for split, own in zip(splits, weights, strict=True)]
@@ -57,16 +62,16 @@ class ConvexSolver:
         weights = torch.empty(len(lists), self.rows.k, self.rows.dimension + 1)
         for l2 in sorted(set(values), reverse=True):
             chosen = [position for position, value in enumerate(values) if value == l2]
-            weights[chosen] = self._optima([lists[position] for position in chosen], l2, values)
+            weights[chosen] = self._optima([lists[position] for position in chosen], l2, values, GAP)
         return weights
 
-    def _optima(self, lists: Sequence[Indices], l2: float, grid: Sequence[float]) -> Tensor:
+    def _optima(self, lists: Sequence[Indices], l2: float, grid: Sequence[float], gap: float) -> Tensor:
         """(F, k, d + 1) for lists of rows."""
         start, n = self._whole(l2, grid), len(self.rows)
         shares = torch.zeros(n, len(lists))
         for column, indices in enumerate(lists):
             shares[torch.from_numpy(indices), column] = 1 / len(indices)
-        return minimise(Objective(self.rows, shares, l2), start.repeat(len(lists), 1, 1), self._inverse(start, l2), GAP)
+        return minimise(Objective(self.rows, shares, l2), start.repeat(len(lists), 1, 1), self._inverse(start, l2), gap)
 
     def _whole(self, l2: float, grid: Sequence[float]) -> Tensor:
         """The optimum of all rows, from that at the next larger value."""
@@ -74,7 +79,7 @@ class ConvexSolver:
             larger = [value for value in {*grid, *self._path} if value > l2]
             start = self._whole(min(larger), grid) if larger else torch.zeros(1, self.rows.k, self.rows.dimension + 1)
             objective = Objective(self.rows, torch.full((len(self.rows), 1), 1 / len(self.rows)), l2)
-            for gap in (ROUGH_GAP, GAP):
+            for gap in (ROUGH_GAP, CHOICE_GAP):
                 start = minimise(objective, start, self._inverse(start, l2), gap)
             self._path[l2] = start
         return self._path[l2]

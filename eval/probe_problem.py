@@ -48,6 +48,17 @@ class Split:
 
 
 @dataclass(frozen=True)
+class Pace:
+    """How long ``senteval`` trains: passes between two checks, and the last pass after which it goes on."""
+
+    epoch_size: int = 4
+    max_epoch: int = 200
+
+
+PACE = Pace()
+
+
+@dataclass(frozen=True)
 class Fitted:
     """Classifiers of F splits and R regularisation values; the last column of a weight row is the intercept."""
 
@@ -56,9 +67,9 @@ class Fitted:
 
 
 class Solver(Protocol):
-    """A mode of the probe: fits linear classifiers on the rows it was made for, from a seed."""
+    """A mode of the probe: fits linear classifiers on the rows it was made for, from a seed, at a pace."""
 
-    def __init__(self, rows: Rows, seed: int) -> None: ...
+    def __init__(self, rows: Rows, seed: int, pace: Pace = PACE) -> None: ...
 
     def fit(self, splits: Sequence[Split], grid: Sequence[float], dev: Rows | None = None) -> Fitted:
         """One classifier per split and value of ``grid``; the splits' dev rows are of ``dev``, if given."""

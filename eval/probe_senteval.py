@@ -1,11 +1,12 @@
 """SentEval's own logistic regression, trained for all folds and regularisation values of a task together.
 
 The toolkit (Conneau and Kiela 2018; `tools/classifier.py`) trains one torch module after the other: Adam on the mean
-cross-entropy of batches of 64, weight decay added to the gradient (of the intercept too), a check on the dev rows
-after every four passes, an end at the sixth check without a new best (misses are never forgotten), the weights of the
-best check. Every classifier is seeded anew, so all start from the same weights, and those with equally many rows see
-the same shuffles. (It sets ``size_average = False`` on a finished loss. torch 0.4.0 and older heeded that and took the
-batch's sum, beside which weight decay is 64 times weaker; newer ones take the mean. So do we.)
+cross-entropy of batches of 64, weight decay added to the gradient (of the intercept too), a check on the dev rows after
+every four passes, an end at the sixth check without a new best (misses are never forgotten) or after 204 passes, the
+weights of the best check. SNLI is checked after every pass and ends after 16 at the latest. Every classifier is seeded
+anew, so all start from the same weights, and those with equally many rows see the same shuffles. (It sets
+``size_average = False`` on a finished loss. torch 0.4.0 and older heeded that and took the batch's sum, beside which
+weight decay is 64 times weaker; newer ones take the mean. So do we.)
 
 Here folds are stacked in pieces that fit the processor's cache, and a classifier leaves when it stops. Initial weights,
 shuffles, batches and updates are the toolkit's, sums differ in the last bits alone. Beside the rows it needs four times
@@ -21,10 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eval.probe_adam import BATCH_SIZE, Error, State, train
-from eval.probe_problem import Fitted, Indices, Rows, Split, Vector, accuracies
+from eval.probe_problem import PACE, Fitted, Indices, Pace, Rows, Split, Vector, accuracies
 
-EPOCH_SIZE = 4  # passes between two checks
-MAX_EPOCH = 200
 TENACITY = 5
 DEV_SHARE = 0.05  # of the rows of a final fit
 CACHE_BYTES = 2**20  # of gathered rows
@@ -36,11 +35,12 @@ class SentEvalSolver:
 
     rows: Rows
     seed: int
+    pace: Pace = PACE
 
     def fit(self, splits: Sequence[Split], grid: Sequence[float], dev: Rows | None = None) -> Fitted:
         """One classifier per split and value of ``grid``, checked on the split's dev rows (of ``dev``, if given)."""
         values = np.tile(grid, (len(splits), 1))
-        return _train(self.rows, splits, [0] * len(splits), values, self.seed, self.rows if dev is None else dev)
+        return self._train(splits, [0] * len(splits), values, self.rows if dev is None else dev)
 
     def refit(self, lists: Sequence[Indices], values: Sequence[float]) -> Tensor:
         """One classifier per list of rows at its value, checked on a random 5 % of them: (F, k, d + 1)."""
@@ -50,33 +50,32 @@ class SentEvalSolver:
             cut = int(DEV_SHARE * len(indices))
             splits.append(Split(indices[order[cut:]], indices[order[:cut]]))
         drawn = [len(indices) for indices in lists]
-        return _train(self.rows, splits, drawn, np.array(values)[:, None], self.seed, self.rows).weights[:, 0]
+        return self._train(splits, drawn, np.array(values)[:, None], self.rows).weights[:, 0]
 
-
-def _train(rows: Rows, splits: Sequence[Split], drawn: Sequence[int], values: Vector, seed: int, dev: Rows) -> Fitted:
-    """Classifiers of ``values`` (F, R); ``drawn`` is the length of a permutation drawn before training (0: none)."""
-    state = State.start(rows.dimension, rows.k, values, seed)
-    courses, width = _courses(splits, drawn, seed), rows.dimension + 1
-    best = Fitted(state.weights[..., :width].clone(), np.full(values.shape, -1.0))
-    misses, live = np.zeros(values.shape, dtype=int), np.ones(values.shape, dtype=bool)
-    for _ in range(0, MAX_EPOCH + 1, EPOCH_SIZE):
-        for course in courses:
-            course.advance(rows, state, live)
-        for fold in range(len(splits)):
-            running = np.flatnonzero(live[fold])
-            if not len(running):
-                continue
-            weights = state.weights[fold, running, :, :width]
-            accuracy = accuracies(dev, splits[fold].dev, weights)
-            better = accuracy > best.accuracy[fold, running]
-            missed = running[~better]
-            best.accuracy[fold, running[better]] = accuracy[better]
-            best.weights[fold, running[better]] = weights[better]
-            live[fold, missed] = misses[fold, missed] < TENACITY
-            misses[fold, missed] += 1
-        if not live.any():
-            break
-    return best
+    def _train(self, splits: Sequence[Split], drawn: Sequence[int], values: Vector, dev: Rows) -> Fitted:
+        """Classifiers of ``values`` (F, R); ``drawn``: length of a permutation drawn before training (0: none)."""
+        state = State.start(self.rows.dimension, self.rows.k, values, self.seed)
+        courses, width = _courses(splits, drawn, self.seed), self.rows.dimension + 1
+        best = Fitted(state.weights[..., :width].clone(), np.full(values.shape, -1.0))
+        misses, live = np.zeros(values.shape, dtype=int), np.ones(values.shape, dtype=bool)
+        for _ in range(0, self.pace.max_epoch + 1, self.pace.epoch_size):
+            for course in courses:
+                course.advance(self.rows, state, live, self.pace.epoch_size)
+            for fold in range(len(splits)):
+                running = np.flatnonzero(live[fold])
+                if not len(running):
+                    continue
+                weights = state.weights[fold, running, :, :width]
+                accuracy = accuracies(dev, splits[fold].dev, weights)
+                better = accuracy > best.accuracy[fold, running]
+                missed = running[~better]
+                best.accuracy[fold, running[better]] = accuracy[better]
+                best.weights[fold, running[better]] = weights[better]
+                live[fold, missed] = misses[fold, missed] < TENACITY
+                misses[fold, missed] += 1
+            if not live.any():
+                break
+        return best
 
 
 def _courses(splits: Sequence[Split], drawn: Sequence[int], seed: int) -> list["_Course"]:
@@ -103,18 +102,18 @@ class _Course:
     train: Tensor  # (f, n) row numbers
     updates: Tensor  # scalar
 
-    def advance(self, rows: Rows, state: State, live: NDArray[np.bool_]) -> None:
-        """Train the classifiers that still run for ``EPOCH_SIZE`` passes."""
+    def advance(self, rows: Rows, state: State, live: NDArray[np.bool_], passes: int) -> None:
+        """Train the classifiers that still run for so many passes."""
         if not live[self.folds].any():
             return
         length = self.train.shape[1]
-        orders = [torch.from_numpy(self.shuffles.permutation(length)) for _ in range(EPOCH_SIZE)]
+        orders = [torch.from_numpy(self.shuffles.permutation(length)) for _ in range(passes)]
         for members, values in self._pieces(live, max(1, CACHE_BYTES // (4 * BATCH_SIZE * state.weights.shape[3]))):
             at = torch.from_numpy(self.folds[members])[:, None], torch.from_numpy(values)
             piece, own = state.take(at), self.train[torch.from_numpy(members)]
             train(rows.X, piece, (own[:, order] for order in orders), self.updates.clone(), cross_entropy(rows))
             state.put(at, piece)
-        self.updates.add_(EPOCH_SIZE * -(-length // BATCH_SIZE))
+        self.updates.add_(passes * -(-length // BATCH_SIZE))
 
     def _pieces(self, live: NDArray[np.bool_], size: int) -> Iterator[tuple[Indices, Indices]]:
         """(members (m,), regularisation values (m, r)): up to ``size`` folds with equally many running classifiers."""

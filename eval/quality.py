@@ -1,9 +1,8 @@
-"""Measure a dataset: ``python -m eval.quality RUN [--encoder M] [--nli M] [--config C] [--limit N] [--out DIR]``.
+"""Measure a dataset: ``python -m eval.quality RUN [--encoder M] [--nli M] [--sample N] [--out DIR]``.
 
 RUN is a finished dataset run directory or ``ORG/NAME@REVISION`` of a Hub. Writes quality.json, quality.md and plots.
 """
 
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +11,7 @@ import typer
 from tqdm import tqdm
 
 from eval.dataset_quality import measure
-from eval.dataset_rows import find_rows
+from eval.dataset_source import default_folder, find_rows
 from eval.encoders import load_encoder
 from eval.quality_measures import write_quality
 from eval.quality_nli import load_nli_model
@@ -20,17 +19,10 @@ from eval.quality_plots import pictures
 from eval.quality_report import report
 from eval.quality_texts import Lengths, tokenizer_lengths, whitespace_lengths
 from hub.cli import new_app, run, say
-from hub.run_dir import ARTIFACTS
 from hub.shards import atomic_path, write_text
 
 app = new_app("Measure the quality of a dataset of pairs, triplets or texts.")
 Model = "Folder or ORG/NAME[@REVISION]"
-
-
-def default_out(name: str, config: str) -> Path:
-    """Where a report goes: a folder named after the dataset and config, with plain characters only."""
-    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", f"{name}--{config}").strip("-")
-    return ARTIFACTS / "quality" / plain[:100]
 
 
 def _lengths(tokenizer: str | None) -> tuple[Lengths, str]:
@@ -49,7 +41,9 @@ def main(
     ] = None,
     config: Annotated[str | None, typer.Option("--config", help="[default: what one trains on]")] = None,
     split: Annotated[str | None, typer.Option("--split", help="[default: all]")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only so many rows, drawn at random")] = None,
+    sample: Annotated[
+        int | None, typer.Option("--sample", min=1, help="So many rows, drawn at random [default: all]")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Draws the rows")] = 42,
     tokenizer: Annotated[
         str | None, typer.Option("--tokenizer", help="Counts lengths [default: tokens between blanks]")
@@ -64,7 +58,7 @@ def main(
 
       python -m eval.quality artifacts/datasets/auto-nli --nli microsoft/deberta-base-mnli
 
-      python -m eval.quality ORG/sts-dino-x2@v1.0.0 --encoder sentence-transformers/all-MiniLM-L6-v2 --limit 10000
+      python -m eval.quality ORG/sts-dino-x2@v1.0.0 --encoder sentence-transformers/all-MiniLM-L6-v2 --sample 10000
     """
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -72,9 +66,9 @@ def main(
     lengths = _lengths(tokenizer)
     loaded = load_nli_model(nli, nli_labels) if nli else None
     embedder = load_encoder(encoder) if encoder else None
-    with tqdm(total=min(limit or rows.total, rows.total), desc=f"measuring {rows.config}", unit=" rows") as bar:
-        quality = measure(rows, limit, seed, embedder, loaded, lengths, bar.update)
-    folder = out or default_out(rows.name, rows.config)
+    with tqdm(total=min(sample or rows.total, rows.total), desc=f"measuring {rows.config}", unit=" rows") as bar:
+        quality = measure(rows, sample, seed, embedder, loaded, lengths, bar.update)
+    folder = out or default_folder("quality", rows.name, rows.config)
     drawn = pictures(quality)
     for name, picture in drawn.items():
         with atomic_path(folder / name) as temporary:

@@ -95,10 +95,9 @@ def _download(place: str) -> tuple[Path, str]:
     if Path(place).is_absolute() or len(Path(place).parts) != 2 or Path(place).parts[0] in (".", ".."):
         raise InputError(place, "no such model folder", hint="a Hub model is ORG/NAME[@REVISION]")
     with reading(repo_id, revision or None):
-        wanted = revision or None
-        if not constants.HF_HUB_OFFLINE:
-            wanted = HfApi().model_info(repo_id, revision=wanted).sha
-        folder = Path(snapshot_download(repo_id, revision=wanted, allow_patterns=list(READ)))
+        if not constants.HF_HUB_OFFLINE:  # the client gives what it has when the Hub does not answer
+            HfApi().model_info(repo_id, revision=revision or None)
+        folder = Path(snapshot_download(repo_id, revision=revision or None, allow_patterns=list(READ)))
     return folder, folder.name
 
 

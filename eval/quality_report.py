@@ -5,8 +5,10 @@ from collections.abc import Iterable, Sequence
 
 from eval.quality_measures import Column, Measure, NliAgreement, Quality, Share
 from hub.recipe import NLI_LABELS
+from hub.reference import find_paper
 
 NAME_LIMIT = 72
+CLASSIFIER = "deberta-v2-xxlarge-mnli"  # of Auto-NLI's Table 1
 HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}  # control, format, surrogate, private use, line and paragraph separators
 
 
@@ -15,6 +17,7 @@ def report(quality: Quality, pictures: Iterable[str]) -> str:
     parts = [f"# Quality of {code(quality.dataset)} ({code(quality.config)})", _head(quality)]
     if quality.nli is not None:
         parts += ["## Agreement with an NLI model", _nli_words(quality.nli), _nli(quality.nli)]
+        parts += [_paper_words(quality.nli), _paper(quality.nli)]
     for measure in quality.measures:
         parts += [
             f"## Pairs by label: {measure.name}",
@@ -70,6 +73,29 @@ def _nli(nli: NliAgreement) -> str:
     if nli.agreement is not None:
         rows.append(["all", f"{nli.agreement.n:,}", "", "", "", shown_share(nli.agreement)])
     return table(["label", "pairs", *NLI_LABELS, "agreement"], rows)
+
+
+def _paper_words(nli: NliAgreement) -> str:
+    paper = find_paper("auto-nli")
+    told = f"In {paper.source(paper.table(1))} the classifier is {code(CLASSIFIER)}"
+    if _is_papers(nli):
+        return f"{told}, as here."
+    return f"{told}: another than here, so these shares are of another scale and stand apart."
+
+
+def _paper(nli: NliAgreement) -> str:
+    """The paper's Table 1, with the dataset's own row where the classifier is the paper's."""
+    table1 = find_paper("auto-nli").table(1)
+    labels = [column.name.lower() for column in table1.columns]
+    rows = [[row.name, *("–" if value is None else f"{value:.3f}" for value in row.values)] for row in table1.rows]
+    if _is_papers(nli):
+        ours = {row.intended: shown_share(row.agreement) for row in nli.labels if row.intended}
+        rows.append(["**this dataset**", *(ours.get(label, "–") for label in labels)])
+    return table(["agreement", *labels], rows)
+
+
+def _is_papers(nli: NliAgreement) -> bool:
+    return nli.model.rpartition("/")[2].lower() == CLASSIFIER
 
 
 def _measure_words(measure: Measure) -> str:

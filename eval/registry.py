@@ -128,6 +128,10 @@ DESIGNS: dict[Design, str] = {
     "cross-validated": "regularisation chosen by 10-fold cross-validation on train, scored on test",
     "held-out": "regularisation chosen on validation, scored on test",
 }
+UNCHOSEN: dict[Mode, str] = {  # SNLI
+    "senteval": "weight decay 1e-9, the best of up to 16 passes on validation, scored on test",
+    "lbfgs": "weight decay 1e-9, scored on test",
+}
 FITTED_ON: dict[Design, tuple[str, ...]] = {
     "kfold": (),
     "cross-validated": ("train",),
@@ -162,14 +166,14 @@ PROBING = {
 
 def _probe(dataset: str, words: str, design: Design, mode: Mode, family: str) -> Task:
     pairs = dataset in OF_PAIRS
+    chosen = UNCHOSEN[mode] if dataset == "snli" else DESIGNS[design]
     features = "u, v, u*v and |u-v|" if dataset == "snli" else "|u-v| and u*v" if pairs else "the embedding"
     return Task(
         name=f"{dataset}/{mode}",
         dataset=dataset,
         group=family if mode == "senteval" else f"{family}-{mode}",
         kind="transfer",
-        protocol=f"SentEval {words}: accuracy x 100 of a logistic regression on {features}, {MODES[mode]}; "
-        f"{DESIGNS[design]}",
+        protocol=f"SentEval {words}: accuracy x 100 of a logistic regression on {features}, {MODES[mode]}; {chosen}",
         metric="accuracy",
         unit="pairs" if pairs else "sentences",
         splits=("all",) if design == "kfold" else ("test",),

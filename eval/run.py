@@ -46,12 +46,13 @@ def score(job: Job, data: TaskData) -> list[RunError]:
             sides.append(asked(base, Records(folder / BASE), before))
         results = summarise(sides[0], sides[1] if base else None, job.settings)
         whole = [everything(side, job.settings) for side in sides]
-        write_results(folder / RESULTS, summarise(whole[0], whole[1] if base else None, job.settings))
+        written = summarise(whole[0], whole[1] if base else None, job.settings)
+        write_results(folder / RESULTS, written)
         if base is not None:
             write_results(folder / BASE / RESULTS, summarise(whole[1], None, job.settings))
         say(f"written: {folder / RESULTS}")
         if job.results is not None:
-            write_results(job.results, results)
+            write_results(job.results, written)
             say(f"written: {job.results}")
     print(table(results))
     return failures

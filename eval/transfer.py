@@ -8,7 +8,18 @@ from numpy.typing import NDArray
 
 from eval.data.forms import LabelledPairs, LabelledTexts, Rows, ScoredPairs, Vector
 from eval.outcomes import Measured, Outcomes
-from eval.probe import UNREGULARISED, Classes, Features, Fit, Indices, Mode, cross_validated, held_out, nested_kfold
+from eval.probe import (
+    SNLI_PACE,
+    UNREGULARISED,
+    Classes,
+    Features,
+    Fit,
+    Indices,
+    Mode,
+    cross_validated,
+    held_out,
+    nested_kfold,
+)
 from eval.registry import Task
 from hub.errors import InputError
 
@@ -55,7 +66,7 @@ def probed(task: Task, sets: Sets, mode: Mode, seed: int) -> Fit:
         return cross_validated(*sets["train"][1:], *sets["test"][1:], mode=mode, seed=seed)
     splits = (*sets["train"][1:], *sets["validation"][1:], *sets["test"][1:])
     if task.dataset == "snli":
-        return held_out(*splits, mode=mode, grid=UNREGULARISED, seed=seed)
+        return held_out(*splits, mode=mode, grid=UNREGULARISED, seed=seed, pace=SNLI_PACE)
     return held_out(*splits, mode=mode, seed=seed)
 
 

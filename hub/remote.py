@@ -61,6 +61,9 @@ def reading(what: str, revision: str | None) -> Iterator[None]:
             hint = "give a tag, branch or commit that is there"
             raise InputError(place, f"has no revision {revision!r}", hint=hint) from None
         except (LocalEntryNotFoundError, ConnectionError):
+            if constants.HF_HUB_OFFLINE:
+                hint = "run once without it, or give the revision that was downloaded"
+                raise RunError(place, "is not downloaded, and HF_HUB_OFFLINE is set", hint=hint) from None
             raise RunError(place, "stopped answering", hint="run the same command again later") from None
 
 

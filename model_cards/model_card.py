@@ -6,7 +6,7 @@ from typing import Any
 from hub.errors import InputError
 from hub.recipe import ModelRecipe, Spans
 from hub.repeats import REPEATS, Repeats, read_repeats
-from hub.results import Results, read_results
+from hub.results import Method, Results, read_results
 from hub.run_dir import MANIFEST, Manifest
 from model_cards.attribution import attribution
 from model_cards.changes import change_table
@@ -28,14 +28,19 @@ from model_cards.model_tables import (
     span_table,
     training_table,
 )
-from model_cards.papers import reproduced
+from model_cards.papers import PaperRow, reproduced
 from model_cards.plots import training_plot
-from model_cards.score_tables import baseline_table, repeat_table, score_table
+from model_cards.score_tables import average_table, part_table, repeat_table, score_tables
 from model_cards.templates import fill, section
 
 RESULTS = "results.json"
 EVALUATE = "run: python -m eval.run RECIPE"
 PICTURE = "assets/training.png"
+INTERVALS: dict[Method, str] = {
+    "percentile": "95 % percentile bootstrap intervals",
+    "bca": "95 % bootstrap intervals, bias-corrected and accelerated (BCa),",
+}
+OPEN_PROTOCOLS = 6  # more of them are folded away
 
 
 def model_files(directory: Path, manifest: Manifest, recipe: ModelRecipe, repo_id: str) -> dict[str, bytes]:
@@ -96,9 +101,8 @@ def about(
 ) -> dict[str, Any]:
     """What both templates read: of a trained model and of a baseline."""
     row = reproduced(recipe)
-    if row and results and not any(row.score(score) is not None for score in results.scores):
-        row = None
-    tabulate = baseline_table if recipe.is_baseline else score_table
+    if row and results:
+        row = row.beside(results.scores)
     return {
         "recipe": recipe,
         "repo_id": Markdown(repo_id),
@@ -106,12 +110,23 @@ def about(
         "base": base_table(recipe, provenance),
         "paper": row,
         "results": results,
-        "scores": tabulate(results, row) if results else None,
-        "protocols": sorted({(score.task, score.main_metric, score.protocol) for score in results.scores})
-        if results
-        else [],
+        **(about_scores(results, row, trained=not recipe.is_baseline) if results else {"scores": []}),
         "command": provenance.command,
         "attribution": attribution(verdict),
+    }
+
+
+def about_scores(results: Results, row: PaperRow | None, trained: bool) -> dict[str, Any]:
+    """What ``scores.md.jinja`` reads."""
+    scores = [*results.scores, *results.base_scores]
+    return {
+        "scores": score_tables(results, row, trained),
+        "averages": average_table(results, row),
+        "parts": part_table(results),
+        "no_interval": any(score.interval() is None for score in scores),
+        "interval": INTERVALS[results.interval],
+        "protocols": list({(score.task, score.protocol): score for score in results.scores}.values()),
+        "open_protocols": OPEN_PROTOCOLS,
     }
 
 

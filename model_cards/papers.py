@@ -4,6 +4,7 @@ Which recipe a row belongs to is in ``papers.yaml``. The numbers, and which task
 the papers' tables (``hub.reference``).
 """
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -22,7 +23,7 @@ class PaperRow(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    table: str
+    tables: tuple[str, ...]
     row: str
     dataset: str | None = None
     config: str | None = None
@@ -35,23 +36,38 @@ class PaperRow(BaseModel):
 
     @property
     def source(self) -> str:
-        """Where the row stands: paper, section and table."""
-        paper, table = self._found()
-        return paper.source(table)
+        """Where the row stands: paper, section and table, of every table that has it."""
+        return "; ".join(paper.source(table) for paper, table in self._found())
 
     @property
     def scores(self) -> dict[tuple[str, str], float]:
         """(task of ours, metric) → the paper's number, of the columns whose protocol is ours."""
-        _, table = self._found()
-        return table.scores(table.row(self.row))
+        found = (table.scores(table.row(self.row)) for _, table in self._found())
+        return {key: value for scores in found for key, value in scores.items()}
 
-    def _found(self) -> tuple[Paper, Table]:
-        key, _, number = self.table.partition("/")
-        return find_paper(key), find_paper(key).table(int(number))
+    @property
+    def averages(self) -> dict[str, float]:
+        """Name of an average (``eval.averages``) → the paper's number."""
+        return {
+            column.average: value
+            for _, table in self._found()
+            for column, value in zip(table.columns, table.row(self.row).values, strict=True)
+            if column.average is not None and value is not None
+        }
+
+    def _found(self) -> list[tuple[Paper, Table]]:
+        places = (place.partition("/") for place in self.tables)
+        return [(find_paper(key), find_paper(key).table(int(number))) for key, _, number in places]
 
     def score(self, ours: TaskScore) -> float | None:
         """The paper's number for the same measurement as ``ours``; None when it has none."""
         return self.scores.get((ours.task, ours.main_metric)) if ours.split in ("test", "all") else None
+
+    def beside(self, scores: Sequence[TaskScore]) -> "PaperRow | None":
+        """The row in those of its tables that measure one of ``scores``; None when none does."""
+        each = (self.model_copy(update={"tables": (place,)}) for place in self.tables)
+        tables = [one.tables[0] for one in each if any(one.score(score) is not None for score in scores)]
+        return self.model_copy(update={"tables": tuple(tables)}) if tables else None
 
     def has_encoder(self, encoder: Encoder) -> bool:
         """Whether ``encoder`` is the one the row's model started from."""

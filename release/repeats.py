@@ -7,7 +7,7 @@ runs count that ``torchrun`` made on several devices with ``--set seed=43 --out 
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,6 +19,7 @@ from hub.recipe import ModelRecipe
 from hub.recipe_file import load_recipe
 from hub.repeats import REPEATS, Repeats, Run, repeats_of, run_of, write_repeats
 from hub.results import read_results
+from release.scoring import HubOption, Scoring, SentEvalOption, StsOption, TasksOption
 from release.stages import run_stage
 
 app = cli.new_app(__doc__)
@@ -39,6 +40,7 @@ class Series:
     out: Path
     limit: int | None
     settings: tuple[str, ...]
+    scoring: Scoring = field(default_factory=Scoring)
 
     def directory(self, value: int) -> Path:
         """The run directory of one value, e.g. ``seed-42``."""
@@ -63,6 +65,10 @@ def main(
     ] = None,
     limit: cli.LimitOption = None,
     settings: cli.SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
+    tasks: TasksOption = [],  # noqa: B006
+    senteval_data: SentEvalOption = None,
+    sts_data: StsOption = None,
+    hub_data: HubOption = None,
 ) -> None:
     """Train and score the encoder of RECIPE several times; print mean ± sample standard deviation of every task.
 
@@ -71,10 +77,14 @@ def main(
       python -m release.repeats recipes/demo/demo-sts-dino.yaml --seeds 42,43,44
 
       python -m release.repeats recipes/models/prompteol-auto-nli-20shot.yaml --example-sets 0-9
+
+      python -m release.repeats recipes/models/sroberta-sts-dino-x2.yaml --seeds 0-4 --tasks papers --senteval-data DIR
     """
     series = planned(recipe, seeds, example_sets, out, limit, settings)
+    series = replace(series, scoring=Scoring(tuple(tasks), senteval_data, sts_data, hub_data))
     with run_dir.locked(series.out):
-        repeats = repeats_of(series.recipe.name, series.over, [run_once(series, value) for value in series.values])
+        runs = comparable([run_once(series, value) for value in series.values])
+        repeats = repeats_of(series.recipe.name, series.over, runs)
         path = series.out.with_name(f"{series.out.name}.json")
         write_repeats(path, repeats)
     cli.say(f"written: {path}")
@@ -135,8 +145,10 @@ def run_once(series: Series, value: int) -> Run:
     limit = ["--limit", str(series.limit)] if series.limit is not None else []
     _stage(series, value, "training.run", str(series.path), "--out", str(directory), *limit, *options)
     manifest = run_dir.require_complete(directory)
-    if not is_scored(directory, manifest, series.recipe):
-        _stage(series, value, "eval.run", str(series.path), "--model", str(directory), *options)
+    if series.scoring.tasks or not is_scored(directory, manifest, series.recipe):
+        _stage(
+            series, value, "eval.run", str(series.path), "--model", str(directory), *series.scoring.options, *options
+        )
     return run_of(value, manifest, read_results(directory / "results.json"))
 
 
@@ -153,14 +165,29 @@ def _stage(series: Series, value: int, *words: str) -> None:
 
 
 def is_scored(directory: Path, manifest: run_dir.Manifest, recipe: ModelRecipe) -> bool:
-    """Whether results.json holds every task of the recipe, scored on these very weights."""
+    """Whether results.json holds every task of the recipe, scored on these very weights.
+
+    A task that cuts its own folds is scored on the split ``all``, whatever the recipe says. What tasks a group stands
+    for only the evaluation knows: a recipe that names one counts as unscored, and the evaluation takes over what holds.
+    """
     path = directory / "results.json"
     if not path.is_file():
         return False
     results = read_results(path)
-    found = [(score.task, score.split) for score in results.scores]
-    wanted = [(entry.task, entry.split) for entry in recipe.evaluation]
-    return results.fingerprint == manifest.fingerprint and found == wanted
+    found = {(score.task, score.split) for score in results.scores}
+    wanted = [{(entry.task, entry.split), (entry.task, "all")} for entry in recipe.evaluation]
+    return results.fingerprint == manifest.fingerprint and all(found & either for either in wanted)
+
+
+def comparable(runs: list[Run]) -> list[Run]:
+    """The runs with the scores that all of them have, in the order of the first; what is left out is told."""
+    scored = [{(score.task, score.split): score for score in run.scores} for run in runs]
+    shared = [key for key in scored[0] if all(key in one for one in scored)]
+    left_out = sorted({" ".join(key) for one in scored for key in one if key not in shared})
+    if left_out:
+        cli.say(f"warning: no spread of what not every run was scored on: {', '.join(left_out)}")
+    each = [tuple(one[key] for key in shared) for one in scored]
+    return [run.model_copy(update={"scores": scores}) for run, scores in zip(runs, each, strict=True)]
 
 
 def for_the_card(series: Series, repeats: Repeats) -> None:

@@ -7,7 +7,7 @@ done again, so the same command goes on after any interruption, on an empty disk
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -33,6 +33,7 @@ from model_cards.render import render, write
 from release.claim import Claim, check_pins, check_run, claim, namespace
 from release.growth import Growth
 from release.publish import loading_script
+from release.scoring import HubOption, Scoring, SentEvalOption, StsOption, TasksOption
 from release.stages import Stage, run_stage
 
 app = cli.new_app(__doc__)
@@ -51,6 +52,7 @@ class Job:
     options: Options
     limit: int | None
     settings: tuple[str, ...]
+    scoring: Scoring = field(default_factory=Scoring)
 
     def changed(self, limit_key: str) -> list[str]:
         """The recipe's keys that the command line sets."""
@@ -87,6 +89,10 @@ def main(
     ] = PER_HOUR,
     limit: cli.LimitOption = None,
     settings: cli.SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
+    tasks: TasksOption = [],  # noqa: B006
+    senteval_data: SentEvalOption = None,
+    sts_data: StsOption = None,
+    hub_data: HubOption = None,
 ) -> None:
     """Make and publish datasets and models from their recipes, to the Hub that HF_ENDPOINT names.
 
@@ -97,6 +103,8 @@ def main(
       python -m release.run recipes/datasets/sts-dino-x2.yaml --org my-org --yes
 
       python -m release.run recipes/datasets/sts-dino-x2.yaml --org my-org --again --yes
+
+      python -m release.run recipes/models --org my-org --tasks papers --senteval-data DIR --yes
     """
     patience = Patience()
     use_patient_client(patience)
@@ -105,10 +113,13 @@ def main(
     refuse_baselines(path for path in paths if path in recipes)
     if len(paths) > 1 and (limit is not None or settings):
         raise InputError("--limit and --set", f"are of one recipe, but {len(paths)} are given", hint="give one recipe")
+    scoring = Scoring(tuple(tasks), senteval_data, sts_data, hub_data)
+    if again and scoring != Scoring():
+        raise InputError("--again", "scores nothing", hint="leave out either it, or --tasks and the evaluation data")
     with hub_errors("ask who the token belongs to"):
         owner = namespace(HfApi(), org, yes, patience)
     options = Options(private, force, patience=patience)
-    job = Job(owner, artifacts, yes, again, fresh, commits_per_hour, options, limit, tuple(settings))
+    job = Job(owner, artifacts, yes, again, fresh, commits_per_hour, options, limit, tuple(settings), scoring)
     for path in paths:
         plan = release(path, job)
         if plan is not None:
@@ -164,7 +175,7 @@ def make_model(path: Path, recipe: ModelRecipe, directory: Path, job: Job) -> No
     if job.yes and not recipe.is_baseline:
         look(Repository(HfApi(), f"{job.org}/{recipe.name}", "model"), recipe, job)
     run_stage("training.run", str(path), "--out", str(directory), *job.overrides)
-    run_stage("eval.run", str(path), "--model", str(directory), *job.set_options)
+    run_stage("eval.run", str(path), "--model", str(directory), *job.scoring.options, *job.set_options)
 
 
 def make_baseline(path: Path, recipe: ModelRecipe, directory: Path, job: Job) -> None:

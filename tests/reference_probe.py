@@ -150,15 +150,16 @@ def held_out(
     y_test: Classes,
     grid: Sequence[float] = GRID,
     seed: int = 1111,
+    **pace: int,
 ) -> Answer:
-    """SST2, SST5, SICK-E, SNLI (whose grid is 1e-9 alone) and the probing tasks; the chosen value is fitted again."""
+    """SST2, SST5, SICK-E, SNLI (1e-9, max_epoch 15, epoch_size 1), probing; the chosen value is fitted again."""
     k = len(np.unique(y))
     scores = []
     for l2 in grid:
-        classifier = Classifier(X.shape[1], k, l2, seed).fit(X, y, (X_dev, y_dev))
+        classifier = Classifier(X.shape[1], k, l2, seed).fit(X, y, (X_dev, y_dev), **pace)
         scores.append(round(100 * classifier.score(X_dev, y_dev), 2))
     best = grid[int(np.argmax(scores))]
-    classifier = Classifier(X.shape[1], k, best, seed).fit(X, y, (X_dev, y_dev))
+    classifier = Classifier(X.shape[1], k, best, seed).fit(X, y, (X_dev, y_dev), **pace)
     accuracy = round(100 * classifier.score(X_test, y_test), 2)
     return Answer(accuracy, np.max(scores), [best], classifier.predict(X_test))
 

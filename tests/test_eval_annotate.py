@@ -17,10 +17,11 @@ from serving import free_port
 from training_inputs import PROVENANCE, write_dataset
 from typer.testing import CliRunner
 
-from eval.annotate import app, default_folder
+from eval.annotate import app
 from eval.annotation_sample import draw
 from eval.annotation_source import read_examples
 from eval.annotation_store import AnswerStore
+from eval.dataset_source import find_rows
 from hub import cli
 from hub.errors import InputError, RunError
 
@@ -74,9 +75,9 @@ class Page:
         self.url = f"http://127.0.0.1:{self._port}"
         self._options = [
             str(run),
-            "--pairs",
+            "--sample",
             str(len(HOSTILE)),
-            "--annotations",
+            "--out",
             str(folder),
             "--port",
             str(self._port),
@@ -152,7 +153,7 @@ def sent(tab):
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 def test_two_people_label_blind_in_a_real_browser_and_end_with_the_table(page, run, tmp_path):
-    sample = draw(read_examples(str(run)), len(HOSTILE), seed=42)
+    sample = draw(read_examples(find_rows(str(run))), len(HOSTILE), seed=42)
     order = [HOSTILE[row] for row in sample.rows]
     with Browser(tmp_path) as browser:
         ann, bob = browser.visitor(), browser.visitor()
@@ -238,11 +239,11 @@ def command(*arguments):
 
 
 def test_the_report_is_printed_and_written_without_a_page(run, tmp_path):
-    sample = draw(read_examples(str(run)), 6, seed=42)
+    sample = draw(read_examples(find_rows(str(run))), 6, seed=42)
     store = AnswerStore(tmp_path, sample.examples)
     for row, label in zip(sample.rows, ["0", "0.5", "0.5", "0.9", "0.1", "0"], strict=True):
         store.add("Ann", row, label)
-    done = command(run, "--pairs", 6, "--annotations", tmp_path, "--report")
+    done = command(run, "--sample", 6, "--out", tmp_path, "--report")
     assert done.exit_code == 0 and (tmp_path / "agreement.md").read_text() in done.output
     written = json.loads((tmp_path / "agreement.json").read_text())
     assert written["dataset"]["sha256"] == sample.examples.sha256 and written["labels"] == ["0", "0.1", "0.5", "0.9"]
@@ -254,14 +255,13 @@ def test_the_report_is_printed_and_written_without_a_page(run, tmp_path):
 
 
 def test_bad_input_is_one_clear_error(run, tmp_path):
-    assert isinstance(command(run, "--annotations", tmp_path / "none", "--report", "--pairs", 3).exception, InputError)
+    assert isinstance(command(run, "--out", tmp_path / "none", "--report", "--sample", 3).exception, InputError)
     assert not (tmp_path / "none").exists()
-    AnswerStore(tmp_path, read_examples(str(run)))
-    nobody = command(run, "--annotations", tmp_path, "--report", "--pairs", 3).exception
+    AnswerStore(tmp_path, read_examples(find_rows(str(run))))
+    nobody = command(run, "--out", tmp_path, "--report", "--sample", 3).exception
     assert isinstance(nobody, InputError) and "holds no answer to these rows" in str(nobody)
-    many = command(run, "--annotations", tmp_path).exception
-    assert isinstance(many, InputError) and "has 6 rows, 100 are asked for; --pairs 6" in str(many)
+    many = command(run, "--out", tmp_path).exception
+    assert isinstance(many, InputError) and "has 6 rows, 100 are asked for; --sample 6" in str(many)
     with taken_port() as port:
-        taken = command(run, "--annotations", tmp_path, "--pairs", 3, "--port", port).exception
+        taken = command(run, "--out", tmp_path, "--sample", 3, "--port", port).exception
         assert isinstance(taken, RunError) and f"port {port}: cannot be used" in str(taken)
-    assert default_folder("org/name").parts == ("artifacts", "annotations", "org--name")

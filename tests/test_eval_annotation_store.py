@@ -68,7 +68,7 @@ def test_final_answers_cannot_be_changed_and_later_ones_can(tmp_path):
 def test_answers_about_other_rows_are_refused(tmp_path):
     AnswerStore(tmp_path, EXAMPLES)
     for other in (scored(["0", "0.1", "0.5", "0.5"]), inferred(["neutral"])):
-        with pytest.raises(InputError, match=r"holds answers about other rows .*--annotations"):
+        with pytest.raises(InputError, match=r"holds answers about other rows .*--out"):
             AnswerStore(tmp_path, other)
 
 

@@ -43,7 +43,7 @@ def test_samples_are_random_without_repeats_the_same_for_a_seed_and_nested():
     assert len(set(draw(examples, 100, seed=2).rows) & set(sample.rows)) < 40
     early = [row < 100 for seed in range(60) for row in draw(examples, 100, seed).rows]
     assert 0.08 < sum(early) / len(early) < 0.12  # every tenth row is drawn from the first tenth
-    with pytest.raises(InputError, match=r"has 1000 rows, 1001 are asked for; --pairs 1000"):
+    with pytest.raises(InputError, match=r"has 1000 rows, 1001 are asked for; --sample 1000"):
         draw(examples, 1001, seed=1)
 
 

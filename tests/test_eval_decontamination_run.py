@@ -10,7 +10,7 @@ from small_runs import small_recipe, small_run
 from training_inputs import data_spec, write_dataset
 
 from eval.data.pins import Pins
-from eval.dataset_rows import find_rows
+from eval.dataset_source import find_rows
 from eval.decontaminate import main, split_list
 from eval.decontamination import Sentences
 from eval.decontamination_drop import SUFFIX, drop
@@ -122,7 +122,7 @@ def test_only_what_is_new_is_written_and_something_is_left(checked, tmp_path):
 def test_a_recipe_goes_with_the_dataset_under_the_new_name(tmp_path):
     recipe = small_recipe("nli")
     small_run(tmp_path / "nli", recipe)
-    rows = find_rows(str(tmp_path / "nli"))
+    rows = find_rows(str(tmp_path / "nli"), "pair-class-5shot")
     first = next(rows.batches()).texts["premise"][0]
     one = (EvaluationSet("sts12", "test", "sts12", ((first,),), "a"),)
     books = Bookkeeper(Sentences(one), Evaluation(one, ()))

@@ -1,5 +1,7 @@
 """The probe in SentEval's mode is its unbatched procedure to the last prediction, and bad input is one clear error."""
 
+from inspect import signature
+
 import numpy as np
 import pytest
 import reference_probe as reference
@@ -9,7 +11,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from eval import probe_senteval as batched
 from eval.probe import UNREGULARISED, cross_validated, held_out, nested_kfold
-from eval.probe_problem import GRID, Rows, Split
+from eval.probe_problem import GRID, PACE, Pace, Rows, Split
 from hub.errors import InputError
 
 FOLDS = 3
@@ -35,13 +37,13 @@ def test_nested_folds_equal_the_unbatched_procedure(monkeypatch):
         assert (fit.fold[held] == number).all()
 
 
-@pytest.mark.parametrize("k", [2, 6])
-def test_cross_validation_equals_the_unbatched_procedure(k):
+@pytest.mark.parametrize(("k", "seed"), [(2, 1111), (6, 5)])
+def test_cross_validation_equals_the_unbatched_procedure(k, seed):
     X, y = blobs(139, 10, k, seed=2)
     X_test, y_test = blobs(90, 10, k, seed=3)
     same(
-        cross_validated(X, y, X_test, y_test, folds=FOLDS),
-        reference.cross_validated(X, y, X_test, y_test, folds=FOLDS),
+        cross_validated(X, y, X_test, y_test, folds=FOLDS, seed=seed),
+        reference.cross_validated(X, y, X_test, y_test, folds=FOLDS, seed=seed),
     )
 
 
@@ -49,6 +51,16 @@ def test_cross_validation_equals_the_unbatched_procedure(k):
 def test_dev_rows_equal_the_unbatched_procedure(k, grid, seed):
     sets = [array for number in range(3) for array in blobs(170 - 30 * number, 8, k, seed=4 + number)]
     same(held_out(*sets, grid=grid, seed=seed), reference.held_out(*sets, grid=grid, seed=seed))
+
+
+def test_training_ends_with_the_pass_that_the_pace_says():
+    sets = [array for number in range(3) for array in blobs(90, 6, 3, seed=14 + number)]
+    short = held_out(*sets, grid=UNREGULARISED, pace=Pace(epoch_size=2, max_epoch=6))
+    same(short, reference.held_out(*sets, grid=UNREGULARISED, epoch_size=2, max_epoch=6))
+    earlier = reference.held_out(*sets, grid=UNREGULARISED, epoch_size=2, max_epoch=4)
+    assert short.dev_accuracy != earlier.dev_accuracy, "the end must matter, or it is not tested"
+    usual = signature(reference.Classifier.fit).parameters
+    assert Pace(usual["epoch_size"].default, usual["max_epoch"].default) == PACE
 
 
 def test_every_classifier_equals_its_own_module(monkeypatch):

@@ -7,9 +7,10 @@ from marker_nli import make_marker_nli
 from training_inputs import write_dataset
 
 from eval.dataset_quality import measure
-from eval.dataset_rows import BATCH, find_rows
+from eval.dataset_rows import BATCH
+from eval.dataset_source import default_folder, find_rows
 from eval.encoders import wrap
-from eval.quality import default_out, main
+from eval.quality import main
 from eval.quality_measures import read_quality, share, write_quality
 from eval.quality_pairs import auc, jaccard, overlap_coefficient
 from eval.quality_plots import pictures
@@ -108,7 +109,7 @@ def test_a_sample_is_drawn_over_all_splits_and_the_same_each_time(tmp_path):
 
 def test_the_command_writes_a_report_that_reads_back(planted, tmp_path, capsys):
     model = make_marker_nli(tmp_path / "nli")
-    options = {"encoder": None, "nli_labels": None, "config": None, "split": None, "limit": 6, "tokenizer": str(model)}
+    options = {"encoder": None, "nli_labels": None, "config": None, "split": None, "sample": 6, "tokenizer": str(model)}
     main(place=str(planted), nli=str(model), seed=1, out=tmp_path / "out", **options)
     told = capsys.readouterr().out
     found = read_quality(tmp_path / "out" / "quality.json")
@@ -137,27 +138,8 @@ def test_names_of_a_stranger_do_nothing(tmp_path):
     assert "\u202e" not in text
     assert len({line.count("|") for line in text.splitlines() if "script" in line and line.startswith("|")}) == 1
     assert code("") == "` `"
-    place = default_out(f"../../{evil}", "c")
-    assert place.parent == default_out("a", "b").parent
-
-
-def test_what_is_no_dataset_is_refused_by_name(planted, tmp_path):
-    with pytest.raises(InputError, match=r"has no config 'postproces'; .*did you mean 'postprocessed'"):
-        find_rows(str(planted), "postproces")
-    with pytest.raises(InputError, match=r"has no split 'tests'.*did you mean 'test'"):
-        find_rows(str(planted), split="tests")
-    with pytest.raises(InputError, match="no such directory"):
-        find_rows(str(tmp_path / "nowhere"))
-    with pytest.raises(InputError, match=r"columns .*sentence1, sentence2, score"):
-        features = datasets.Features({"a": datasets.Value("string")})
-        find_rows(str(write_dataset(tmp_path / "d", {"train": [{"a": "b"}]}, features=features)))
-    damaged = write_dataset(tmp_path / "e", {"train": PLANTED})
-    next(damaged.rglob("*.parquet")).write_bytes(b"PAR1")
-    with pytest.raises(InputError, match="is missing or not what its manifest says"):
-        find_rows(str(damaged))
-    unscored = write_dataset(tmp_path / "f", {"train": [{**PLANTED[0], "score": None}]})
-    with pytest.raises(InputError, match="train row 0: has no score"):
-        measure(find_rows(str(unscored)))
+    place = default_folder("quality", f"../../{evil}", "c")
+    assert place.parent == default_folder("quality", "a", "b").parent
 
 
 def test_a_quality_file_of_another_form_is_refused(planted, tmp_path):

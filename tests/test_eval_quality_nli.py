@@ -8,7 +8,7 @@ from marker_nli import MARKERS, make_marker_nli
 from training_inputs import write_dataset
 
 from eval.dataset_quality import measure
-from eval.dataset_rows import find_rows
+from eval.dataset_source import find_rows
 from eval.quality_nli import class_names, load_nli_model
 from hub.errors import InputError, RunError
 from hub.recipe import NLI_LABELS

@@ -6,9 +6,11 @@ import reference_probe as reference
 from scipy.stats import pearsonr, spearmanr
 from test_eval_transfer import embed, sentences
 
+from eval import relatedness
 from eval.data.forms import ScoredPairs
 from eval.registry import find_task
 from eval.relatedness import fit, measure_relatedness, soft_targets
+from eval.sts import pearson
 from eval.transfer import pair_features, toolkit_order
 from hub.errors import InputError, RunError
 
@@ -36,15 +38,41 @@ def test_a_score_is_shared_by_its_neighbours():
     np.testing.assert_allclose((soft_targets(scores) @ np.arange(1, 6))[:3], [1, 5, 3.6], atol=1e-6)
 
 
-def test_the_head_equals_the_unbatched_procedure(data):
+@pytest.fixture
+def checks(monkeypatch) -> list[float]:
+    """The dev correlations that are taken in training."""
+    found: list[float] = []
+
+    def kept(*columns: np.ndarray) -> float:
+        found.append(pearson(*columns))
+        return found[-1]
+
+    monkeypatch.setattr(relatedness, "pearson", kept)
+    return found
+
+
+def test_the_head_equals_the_unbatched_procedure(data, checks):
     sets = []
     for rows in data.values():
         order = toolkit_order("stsb-tokenised", rows)
         sets.append((pair_features("stsb-tokenised", rows, order, embed), rows.gold[order]))
     (X, y), (X_dev, y_dev), (X_test, _) = sets
-    predicted, dev, checks = reference.relatedness(X, y, X_dev, y_dev, X_test, seed=4)
-    assert 4 < checks < 21, "training must end early, and not at once"
+    predicted, dev, known = reference.relatedness(X, y, X_dev, y_dev, X_test, seed=4)
+    assert 4 < known < 21, "training must end early, and not at once"
     head = fit(X, y, X_dev, y_dev, X_test, seed=4)
+    assert len(checks) == known
+    np.testing.assert_allclose(head.predicted, predicted, atol=1e-4)
+    assert head.dev_pearson == pytest.approx(dev, abs=1e-5)
+
+
+def test_training_that_still_improves_ends_where_the_toolkits_does(checks):
+    draw = np.random.default_rng(38)
+    X, X_dev, X_test = (draw.normal(size=(n, 5)).astype(np.float32) for n in (40, 12, 20))
+    y, y_dev = (np.clip(2.5 + 0.6 * rows.sum(1) + draw.normal(size=len(rows)), 0, 5) for rows in (X, X_dev))
+    predicted, dev, known = reference.relatedness(X, y, X_dev, y_dev, X_test)
+    assert known == 21
+    head = fit(X, y, X_dev, y_dev, X_test, seed=1111)
+    assert len(checks) == known
     np.testing.assert_allclose(head.predicted, predicted, atol=1e-4)
     assert head.dev_pearson == pytest.approx(dev, abs=1e-5)
 

