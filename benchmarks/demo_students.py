@@ -22,7 +22,8 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from eval.data.forms import ScoredPairs
 from eval.registry import find_task
-from eval.significance import bootstrap_spearman, interval
+from eval.outcomes import Outcomes
+from eval.significance import interval, resample
 from eval.sts import cosine_scores, spearman
 from eval.task_data import read_file
 from hub import cli, run_dir
@@ -42,7 +43,7 @@ def score(model: SentenceTransformer, data: dict[str, ScoredPairs]) -> dict[str,
     rows = {}
     for split, pairs in data.items():
         cosines = cosine_scores(pairs, lambda texts: model.encode(list(texts), show_progress_bar=False))
-        around = interval(100 * bootstrap_spearman(pairs.gold, cosines[None], 1000, 42)[0])
+        around = interval(resample([Outcomes(pairs.gold, cosines)], "spearman", "all", 1000, 42)[0])
         value = 100 * spearman(cosines, pairs.gold)
         rows[split] = {"spearman": round(value, 2), "low": round(around.low, 2), "high": round(around.high, 2)}
     return rows

@@ -19,7 +19,7 @@ from eval.annotation_sample import Sample, draw
 from eval.annotation_source import read_examples
 from eval.annotation_store import FILE, AnswerStore
 from eval.annotation_survey import Survey
-from eval.dataset_source import default_folder, find_rows
+from eval.dataset_source import default_folder, find_rows, made_folder
 from hub.cli import new_app, run, say
 from hub.errors import InputError, RunError
 from hub.shards import write_text
@@ -96,6 +96,7 @@ def main(
     folder = out or default_folder("annotations", drawn.examples.name, drawn.examples.config)
     if report and not (folder / FILE).is_file():
         raise InputError(folder, f"holds no answers (no {FILE})", hint="run without --report first")
+    made_folder(folder)
     survey = Survey(drawn, AnswerStore(folder, drawn.examples))
     if report:
         print(write_report(survey, folder), end="")

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import datasets
@@ -106,6 +107,16 @@ def default_folder(kind: str, name: str, config: str) -> Path:
     """
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", f"{name}--{config}").strip("-")
     return ARTIFACTS / kind / plain[:100]
+
+
+def made_folder(folder: Path, option: str = "--out") -> Path:
+    """The folder, made now: one that cannot be written is told before hours of work. Raises InputError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise InputError(folder, f"cannot be written: {error.strerror}", hint=f"choose another {option}") from error
 
 
 def _require(name: str, allowed: Sequence[str], place: str, what: str) -> None:

@@ -1,7 +1,7 @@
 """Find evaluation sentences in a dataset: ``python -m eval.decontaminate RUN --senteval-data DIR [--sts-data DIR]``.
 
-RUN is a finished dataset run directory or ``ORG/NAME@REVISION`` of a Hub. Writes a ledger; ``--drop OUT`` writes the
-dataset without the rows that were found.
+RUN is a finished dataset run directory or ``ORG/NAME@REVISION`` of a Hub. Writes ledger.json and
+ledger.md; ``--drop DIR`` writes the dataset without the rows that were found.
 """
 
 from dataclasses import replace
@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from tqdm import tqdm
 
-from eval.dataset_source import default_folder, find_dataset
+from eval.dataset_source import default_folder, find_dataset, made_folder
 from eval.decontamination import KINDS, Kind, Sentences, Settings
 from eval.decontamination_drop import drop, require_new
 from eval.decontamination_ledger import DROPPED, SCORED, Bookkeeper, write_ledger
@@ -45,13 +45,13 @@ def main(
     split: Annotated[str | None, typer.Option("--split", help="[default: all]")] = None,
     similarity: Annotated[float, typer.Option("--similarity", min=0.3, max=1.0, help="Of near matches")] = 0.5,
     drop_to: Annotated[
-        Path | None, typer.Option("--drop", metavar="OUT", help="Write the dataset without the matching rows")
+        Path | None, typer.Option("--drop", metavar="DIR", help="Write the dataset without the matching rows")
     ] = None,
     drop_kinds: Annotated[str, typer.Option("--drop-kinds", help="Matches to drop")] = ",".join(DROPPED),
     drop_splits: Annotated[
         str, typer.Option("--drop-splits", help="Evaluation splits whose matches are dropped")
     ] = ",".join(SCORED),
-    out: Annotated[Path | None, typer.Option("--out", help="The ledger [default: in artifacts/quality]")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="[default: a folder in artifacts/quality]")] = None,
 ) -> None:
     """Check every text of the dataset RUN against STS, SICK and SentEval sentences.
 
@@ -73,8 +73,10 @@ def main(
             raise InputError(place, "rows are dropped from a run directory only", hint=hint)
         if split is not None:
             raise InputError("--drop", f"writes every split, but --split {split} is given", hint="leave --split out")
+        made_folder(drop_to.parent, "--drop")
     dataset = find_dataset(place)
     configs = [dataset.rows(name, split) for name in ([config] if config else dataset.finished or [None])]
+    folder = made_folder(out or default_folder("quality", dataset.name, config or "all"))
     evaluation = read_evaluation_sets(
         senteval_data, sts_data, [name.strip() for name in sets.split(",") if name.strip()]
     )
@@ -85,11 +87,10 @@ def main(
     with tqdm(total=sum(rows.total for rows in configs), desc="checking", unit=" rows") as bar:
         hits = {rows.config: books.check(rows, kinds, splits, bar.update) for rows in configs}
     ledger = books.ledger()
-    path = out or default_folder("quality", dataset.name, config or "all") / "ledger.json"
     text = report(ledger)
-    write_text(path.with_suffix(".md"), text)
-    write_ledger(path, ledger)
-    say(f"written: {path}")
+    write_text(folder / "ledger.md", text)
+    write_ledger(folder / "ledger.json", ledger)
+    say(f"written: {folder}")
     print(text, end="", flush=True)
     if drop_to is not None:
         manifest = drop(Path(place), drop_to, hits, ledger, kinds, splits)

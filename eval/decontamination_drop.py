@@ -6,6 +6,7 @@ directory has a name and a fingerprint of its own, and its manifest says what wa
 
 import hashlib
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -43,11 +44,13 @@ def drop(
     require_new(out)
     before = require_complete(directory)
     _require_rows(directory, hits)
-    out.mkdir(parents=True, exist_ok=True)
+    staging = out.with_name(f"{out.name}.partial")  # OUT is there when it is whole
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
     if (directory / RECIPE).is_file():
         recipe = load_recipe(directory / RECIPE, DatasetRecipe)
-        write_text(out / RECIPE, resolved(recipe.model_copy(update={"name": recipe.name + SUFFIX})))
-    files = [file for config, found in hits.items() for file in _config(directory, out, before, config, found)]
+        write_text(staging / RECIPE, resolved(recipe.model_copy(update={"name": recipe.name + SUFFIX})))
+    files = [file for config, found in hits.items() for file in _config(directory, staging, before, config, found)]
     rows = {
         config: {
             split: {"kept": int((~dropped).sum()), "dropped": int(dropped.sum())} for split, dropped in found.items()
@@ -72,7 +75,8 @@ def drop(
             "files": (),
         }
     ).with_files(files)
-    write_manifest(out, manifest)
+    write_manifest(staging, manifest)
+    staging.replace(out)
     return manifest
 
 

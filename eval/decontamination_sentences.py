@@ -64,8 +64,9 @@ def read_evaluation_sets(
                 sets.append(_read(source, dataset, split))
             elif root is not None:
                 absent.append(f"{dataset.name}/{split}")
-    if not sets:
-        raise InputError(senteval or originals, "has no evaluation data", hint="check --senteval-data and --sts-data")
+    for layout, root in roots.items():
+        if root is not None and not any(find_dataset(one.form).layout == layout for one in sets):
+            raise InputError(root, "has no evaluation data", hint="check --senteval-data and --sts-data")
     return Evaluation(tuple(sets), tuple(absent))
 
 

@@ -8,7 +8,9 @@ import hashlib
 import importlib
 import inspect
 import json
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -28,7 +30,7 @@ from eval.encoder_files import (
 )
 from eval.encoder_output import checked
 from hub.cli import say
-from hub.errors import InputError, nearest
+from hub.errors import InputError, RunError, nearest
 from hub.remote import reading
 from hub.run_dir import read_manifest, require_complete
 
@@ -37,12 +39,14 @@ BATCH = 32  # texts of one forward pass
 FUNCTION = "python:"
 LIBRARIES = ("sentence-transformers", "transformers", "tokenizers", "torch")
 PROBE = ["A sentence."]
+SAID = 200  # characters of another's error that ours shows
 
 
 @dataclass(frozen=True)
 class Encoder:
     """An encoder and what its results are written under.
 
+    ``name`` is a run directory's, PARENT/NAME of another folder, ORG/NAME@COMMIT of a Hub model, or a function's.
     ``revision`` is the Hub commit, the hash of the model's files, or what a function declares; ``fingerprint`` is that
     of a run directory's manifest. ``settings`` is what else decides the embeddings: prompt, precision, lengths, library
     versions. ``pinned`` is False when the revision may stay the same while the embeddings change.
@@ -76,8 +80,8 @@ def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH) 
     path = Path(model)
     if path.exists():
         revision = None
-        folder, name = path, path.resolve().name
-    elif path.is_absolute() or len(path.parts) != 2 or path.parts[0] in (".", "..", "artifacts"):
+        folder, name = path, "/".join(path.resolve().parts[-2:])
+    elif path.is_absolute() or not _is_repo_id(model.partition("@")[0]):
         raise InputError(model, "no such model folder", hint="train it first: python -m training.run RECIPE")
     else:
         folder, revision = _download(model)
@@ -86,6 +90,7 @@ def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH) 
     manifest = read_manifest(folder)
     if manifest is not None:
         require_complete(folder)
+        name = name if revision else path.resolve().name
     revision = (revision or content_hash(folder)) + adapted_revision(folder, model)
     student = _load(folder, model, dtype)
     return Encoder(
@@ -105,8 +110,14 @@ def wrap(function: Embed, name: str, revision: str | None = None) -> Encoder:
     Its revision is ``revision``, else ``function.revision``, else the hash of the source file it is defined in: that
     misses a change in whatever else it reads, so embeddings are then not kept for the next run.
 
-    Raises InputError when there is no revision and no source, or the function gives no embeddings.
+    Raises InputError when there is no revision and no source, or the function gives no embeddings; RunError, also later
+    on, when it raises.
     """
+
+    def embed(texts: list[str]) -> Any:
+        with _own_code(name):
+            return function(texts)
+
     declared = revision if revision is not None else getattr(function, "revision", None)
     if declared is not None and (not isinstance(declared, str) or not declared.strip()):
         raise InputError(name, f"its revision is {declared!r}", allowed="a text that changes with its embeddings")
@@ -115,11 +126,24 @@ def wrap(function: Embed, name: str, revision: str | None = None) -> Encoder:
     return Encoder(
         name=name,
         revision=declared or _source_hash(function, name),
-        embed=function,
-        dimension=checked(function(list(PROBE)), PROBE, name).shape[1],
+        embed=embed,
+        dimension=checked(embed(list(PROBE)), PROBE, name).shape[1],
         settings={"function": name},  # two functions may both call themselves v1
         pinned=declared is not None,
     )
+
+
+@contextmanager
+def _own_code(name: str) -> Iterator[None]:
+    """Turn what code of the user's raises into a RunError of one line that says where."""
+    try:
+        yield
+    except (ImportError, InputError, RunError):
+        raise
+    except Exception as error:  # a stranger's code may raise anything
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        said = " ".join(str(error).split())[:SAID]
+        raise RunError(name, f"raises {type(error).__name__}: {said} ({Path(at.filename).name}:{at.lineno})") from error
 
 
 def _source_hash(function: Embed, name: str) -> str:
@@ -139,8 +163,11 @@ def _imported(model: str) -> Embed:
     module_name, _, attribute = model.removeprefix(FUNCTION).partition(":")
     if not module_name or not attribute:
         raise InputError(model, "names no function", allowed=f"{FUNCTION}package.module:function")
+    if not all(part.isidentifier() for part in module_name.split(".")):
+        raise InputError(model, f"{module_name!r} is no module's name", allowed=f"{FUNCTION}package.module:function")
     try:
-        module = importlib.import_module(module_name)
+        with _own_code(model):
+            module = importlib.import_module(module_name)
     except ImportError as error:
         raise InputError(model, f"cannot be imported: {error}", hint="run it where the module is found") from error
     function = getattr(module, attribute, None)
@@ -149,6 +176,11 @@ def _imported(model: str) -> Embed:
         guess = nearest(attribute, [key for key, value in vars(module).items() if callable(value)])
         raise InputError(model, problem, hint=f"did you mean {guess!r}?" if guess else None)
     return function
+
+
+def _is_repo_id(name: str) -> bool:
+    parts = name.split("/")
+    return len(parts) == 2 and all(parts) and parts[0] not in (".", "..", "artifacts")
 
 
 def _check(folder: Path, model: str) -> None:

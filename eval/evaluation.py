@@ -12,11 +12,11 @@ from eval.encoders import Encoder
 from eval.measures import measure
 from eval.outcomes import Outcomes
 from eval.records import Record, Records
-from eval.registry import Task
+from eval.registry import MTEB, Task
 from eval.scores import Settings, task_score
 from eval.task_data import Entry, TaskData
 from hub.cli import say
-from hub.errors import RunError
+from hub.errors import InputError, RunError, StsDinoError
 from hub.results import TaskScore
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "numpy")
@@ -27,12 +27,13 @@ class Scored:
     """What came of evaluating one encoder: the records, in the order asked for, and why tasks have none."""
 
     records: list[Record] = field(default_factory=list)
-    failures: list[RunError] = field(default_factory=list)
+    failures: list[StsDinoError] = field(default_factory=list)
 
 
-def versions() -> dict[str, str]:
-    """The libraries that a score may depend on."""
-    return {"python": sys.version.split()[0], **{library: version(library) for library in LIBRARIES}}
+def versions(of_mteb: bool = False) -> dict[str, str]:
+    """The libraries that a score may depend on; mteb for its own tasks alone."""
+    libraries = (*LIBRARIES, "mteb") if of_mteb else LIBRARIES
+    return {"python": sys.version.split()[0], **{library: version(library) for library in libraries}}
 
 
 def evaluate(
@@ -40,8 +41,9 @@ def evaluate(
 ) -> Scored:
     """Score every entry, or take over its record where it still holds.
 
-    A task whose score is undefined is told and has no record; the others go on. Call it with the records' folder
-    locked. Raises InputError when the encoder gives no usable embeddings.
+    A task that cannot be scored (undefined, its data not to be had, too few rows under a limit) is told and has no
+    record; the others go on. Call it with the records' folder locked. Raises InputError when the encoder gives no
+    usable embeddings.
     """
     run = _Run(data, encoder, records, settings)
     held = {entry: record for entry in entries if (record := run.held(entry))}
@@ -57,20 +59,22 @@ def evaluate(
             if entry in held:
                 scored.records.append(held[entry])
                 continue
-            try:
-                scored.records.extend(run.measure(entry, embeddings, costs.get(entry)))
-            except RunError as error:
-                failure = RunError(f"{entry}, {encoder.name}", f"not scored: {error}")
-                say(f"error: {failure}")
-                records.remove(entry.task.name, entry.split)
-                scored.failures.append(failure)
+            for found in run.measure(entry, embeddings, costs.get(entry)):
+                if isinstance(found, Record):
+                    scored.records.append(found)
+                    continue
+                say(f"error: {entry}, {encoder.name}: not scored: {found}")
+                if entry.task.kind != "mteb":
+                    records.remove(entry.task.name, entry.split)
+                scored.failures.append(found)
     return scored
 
 
 def holds(record: Record, encoder: Encoder, settings: Settings) -> bool:
-    """Whether a record is of this encoder, these settings and these libraries."""
+    """Whether a record is of this encoder, these settings and these libraries. None is of an encoder not pinned."""
     found = record.revision, record.encoder, record.settings, record.versions
-    return found == (encoder.revision, encoder.key, settings, versions())
+    wanted = encoder.revision, encoder.key, settings, versions(record.score.task.startswith(MTEB))
+    return encoder.pinned and found == wanted
 
 
 @dataclass(frozen=True)
@@ -90,22 +94,34 @@ class _Run:
         wanted = self.settings.protocol(entry.task), self.data.sha256(entry)
         return record if (record.score.protocol, record.score.data_sha256) == wanted else None
 
-    def measure(self, entry: Entry, embeddings: Embeddings, cost: float | None) -> list[Record]:
-        """Measure an entry and write it down: one record, or those of everything that a name of MTEB stands for."""
-        began, found = time.perf_counter(), []
-        for task, score, outcomes in self._scores(entry, embeddings, cost):
-            found.append(self._write(task, score, outcomes))
-            _tell(score, f"{time.perf_counter() - began:.1f} s")
-        return found
+    def measure(self, entry: Entry, embeddings: Embeddings, cost: float | None) -> Iterator[Record | StsDinoError]:
+        """Measure an entry and write it down: one record, or those of everything that a name of MTEB stands for.
+
+        What cannot be scored gives the error instead.
+        """
+        began = time.perf_counter()
+        try:
+            for found in self._scores(entry, embeddings, cost):
+                if isinstance(found, RunError):
+                    yield found
+                    continue
+                task, score, outcomes = found
+                yield self._write(task, score, outcomes)
+                _tell(score, f"{time.perf_counter() - began:.1f} s")
+                began = time.perf_counter()
+        except (InputError, RunError) as error:
+            if error.place == self.encoder.name:
+                raise
+            yield error
 
     def _scores(
         self, entry: Entry, embeddings: Embeddings, cost: float | None
-    ) -> Iterator[tuple[Task, TaskScore, Outcomes | None]]:
+    ) -> Iterator[tuple[Task, TaskScore, Outcomes | None] | RunError]:
         if entry.task.kind == "mteb":
             from eval.mteb_suite import measure_mteb  # importing mteb costs seconds
 
             for found in measure_mteb(entry.task.dataset, embeddings, self.data.source, self.settings):
-                yield found.task, found.score, found.outcomes
+                yield found if isinstance(found, RunError) else (found.task, found.score, found.outcomes)
             return
         measured = measure(entry.task, entry.split, self.data.rows(entry), embeddings, self.settings.probe_seeds)
         seconds = {} if cost is None else {"encoding": cost}
@@ -118,7 +134,7 @@ class _Run:
             revision=self.encoder.revision,
             encoder=self.encoder.key,
             settings=self.settings,
-            versions=versions(),
+            versions=versions(task.kind == "mteb"),
             metric=task.metric if outcomes is not None else None,
             aggregation=task.aggregation,
         )

@@ -24,6 +24,7 @@ from hub.results import Method
 from hub.run_dir import ARTIFACTS
 
 EVALUATIONS = ARTIFACTS / "evaluations"
+LONGEST = 120  # characters of a model's name in its folder's
 WITHOUT_RECIPE = ("bootstrap_samples", "seed")  # what --set can name
 
 
@@ -138,7 +139,10 @@ def _settings(values: dict[str, Any]) -> Settings:
 
 
 def _folder(model: str, out: Path | None, limit: int | None, of_recipe: bool) -> Path:
-    """Where the records go: ``out``; next to a run directory; else in artifacts/evaluations under the model's name."""
+    """Where the records go: ``out``; next to a run directory; else in artifacts/evaluations under the model's name.
+
+    That is ORG--NAME@REVISION as asked for, or PARENT--NAME and a hash of the path: many a folder is called model.
+    """
     if out is not None:
         if out.is_file() or out.suffix == ".json":
             raise InputError(out, "is a file", allowed="a folder, which gets results.json and the scored rows")
@@ -148,10 +152,18 @@ def _folder(model: str, out: Path | None, limit: int | None, of_recipe: bool) ->
         folder = beside(path)
     elif path.is_dir():
         where = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
-        folder = EVALUATIONS / f"{quote(path.resolve().name, safe='')}-{where}"
+        folder = EVALUATIONS / f"{_slug('/'.join(path.resolve().parts[-2:]))}-{where}"
     else:
-        folder = EVALUATIONS / quote(model.removeprefix(FUNCTION).partition("@")[0], safe="/").replace("/", "--")
+        folder = EVALUATIONS / _slug(model.removeprefix(FUNCTION))
     return folder if limit is None else folder.with_name(f"{folder.name}.limit-{limit}")
+
+
+def _slug(name: str) -> str:
+    """A model's name as a folder's: different names stay different, long ones are cut."""
+    plain = quote(name, safe="/@").strip("/").replace("/", "--")
+    if len(plain) <= LONGEST:
+        return plain
+    return f"{plain[:LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def one_task(name: str, split: str | None = None) -> Entry:

@@ -42,13 +42,15 @@ class MtebScore:
     outcomes: Outcomes | None
 
 
-def measure_mteb(name: str, embeddings: Embeddings, source: Source, settings: Settings) -> Iterator[MtebScore]:
+def measure_mteb(
+    name: str, embeddings: Embeddings, source: Source, settings: Settings
+) -> Iterator[MtebScore | RunError]:
     """The scores of a task, benchmark or task type (a name without ``mteb/``), every split as soon as it is there.
 
+    A task whose data cannot be downloaded or whose score is undefined gives the RunError, and the next one goes on.
     MTEB's results are kept where the embeddings are, by the encoder's key and the data, and not measured again.
 
-    Raises InputError for unknown names, tasks of more than text and ``settings.limit``; RunError when data that are not
-    at hand cannot be downloaded, or a score is undefined.
+    Raises InputError for unknown names, tasks of more than text and ``settings.limit``.
     """
     if settings.limit is not None:
         raise InputError(f"{PREFIX}{name}", "--limit does not reach MTEB's tasks", hint="leave it out, or the task")
@@ -56,13 +58,18 @@ def measure_mteb(name: str, embeddings: Embeddings, source: Source, settings: Se
     with closing(model), _quiet():
         kept = results_folder(embeddings)
         for task in find_mteb(name):
-            yield from measure_task(task, model, source, settings, kept)
+            try:
+                yield from measure_task(task, model, source, settings, kept)
+            except RunError as error:
+                if error.place == embeddings.encoder.name:
+                    raise
+                yield error
 
 
 def measure_task(
     task: AbsTask, model: MtebEncoder, source: Source, settings: Settings, kept: Path
 ) -> Iterator[MtebScore]:
-    """The scores of one task, split by split, with MTEB's results in ``kept``. Raises as ``measure_mteb``."""
+    """The scores of one task, split by split, with MTEB's results in ``kept``. Raises RunError when it has none."""
     rows = local_rows(task, source)
     if rows is not None:
         give_rows(task, rows)

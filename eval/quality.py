@@ -11,7 +11,7 @@ import typer
 from tqdm import tqdm
 
 from eval.dataset_quality import measure
-from eval.dataset_source import default_folder, find_rows
+from eval.dataset_source import default_folder, find_rows, made_folder
 from eval.encoders import load_encoder
 from eval.quality_measures import write_quality
 from eval.quality_nli import load_nli_model
@@ -63,12 +63,12 @@ def main(
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     rows = find_rows(place, config, split)
+    folder = made_folder(out or default_folder("quality", rows.name, rows.config))
     lengths = _lengths(tokenizer)
     loaded = load_nli_model(nli, nli_labels) if nli else None
     embedder = load_encoder(encoder) if encoder else None
     with tqdm(total=min(sample or rows.total, rows.total), desc=f"measuring {rows.config}", unit=" rows") as bar:
         quality = measure(rows, sample, seed, embedder, loaded, lengths, bar.update)
-    folder = out or default_folder("quality", rows.name, rows.config)
     drawn = pictures(quality)
     for name, picture in drawn.items():
         with atomic_path(folder / name) as temporary:

@@ -23,7 +23,7 @@ from eval.summary import asked, everything, summarise
 from eval.table import table
 from eval.task_data import TaskData
 from hub.cli import DryRunOption, LimitOption, SetOption, new_app, run, say
-from hub.errors import InputError, RunError
+from hub.errors import InputError, RunError, StsDinoError
 from hub.results import Method, write_results
 from hub.run_dir import locked
 
@@ -31,7 +31,7 @@ app = new_app("Score a sentence encoder, or compare scored ones.")
 Folder = Annotated[Path | None, typer.Option(metavar="DIR")]
 
 
-def score(job: Job, data: TaskData) -> list[RunError]:
+def score(job: Job, data: TaskData) -> list[StsDinoError]:
     """Score the job's encoders, write and print the results; what could not be scored."""
     model, base = load_encoder(job.model), load_encoder(job.base) if job.base else None
     folder = job.records.folder
@@ -60,15 +60,25 @@ def score(job: Job, data: TaskData) -> list[RunError]:
 
 def check(job: Job, data: TaskData) -> None:
     """Before anything is encoded: all of the data are there, and MTEB knows its names. Raises InputError."""
+    absent: dict[str, InputError] = {}
     for entry in job.entries:
         if entry.task.kind != "mteb":
-            data.rows(entry)
+            try:
+                data.rows(entry)
+            except InputError as error:
+                absent[entry.task.name] = error
             continue
         if job.settings.limit is not None:
             raise InputError(entry.task.name, "--limit does not reach MTEB's tasks", hint="leave it out, or the task")
         from eval.mteb_tasks import find_mteb  # importing mteb costs seconds
 
         find_mteb(entry.task.dataset)
+    if absent:
+        first = next(iter(absent.values()))
+        if len(absent) == 1:
+            raise first
+        hint = f"or leave out what lacks its data: --skip {','.join(absent)}"
+        raise InputError("--tasks", f"{len(absent)} tasks lack their data, the first: {first}", hint=hint)
 
 
 def plan(job: Job, data: TaskData) -> None:
@@ -175,7 +185,7 @@ def main(
         torch.set_num_threads(job.threads)
     failures = score(job, data)
     if failures:
-        raise RunError("evaluation", f"{len(failures)} scores are undefined, see above", hint="the others are written")
+        raise RunError("evaluation", f"{len(failures)} not scored, see above", hint="the others are written")
 
 
 if __name__ == "__main__":

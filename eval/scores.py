@@ -1,13 +1,14 @@
 """From what was measured to what is written: a score with its interval, and the paired gain on another encoder."""
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from eval.jackknife import influence
 from eval.outcomes import Aggregation, Measured, Metric, Outcomes
 from eval.registry import Task
-from eval.significance import Interval, interval, resample
+from eval.significance import Interval, interval, resample, score
 from hub.results import Gain, Method, Part, TaskScore
 
 
@@ -16,9 +17,9 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    bootstrap_samples: int = 1000
+    bootstrap_samples: Annotated[int, Field(ge=1)] = 1000
     interval: Method = "percentile"
-    seed: int = 42  # of the bootstrap
+    seed: Annotated[int, Field(ge=0)] = 42  # of the bootstrap
     probe_seeds: tuple[int, ...] = (1111,)
     limit: int | None = None
 
@@ -30,9 +31,14 @@ class Settings(BaseModel):
 def task_score(
     task: Task, split: str, measured: Measured, data_sha256: str, settings: Settings, seconds: Mapping[str, float]
 ) -> TaskScore:
-    """The score of a task with its interval. Raises RunError when it cannot be resampled."""
+    """The score of a task with its interval. Raises RunError when it cannot be resampled.
+
+    The score is the mean over seeds; the interval is how far sampling the rows moves the first seed's score, set around
+    that mean. How far seeds move it is ``other["sd_over_seeds"]``.
+    """
     assert task.metric is not None, task.name
-    around = _around((measured.outcomes,), task.metric, task.aggregation, measured.score, settings)
+    mean = measured.score if len(measured.seeds) > 1 else None
+    around = _around((measured.outcomes,), task.metric, task.aggregation, settings, mean)
     return TaskScore(
         task=task.name,
         protocol=settings.protocol(task),
@@ -61,16 +67,24 @@ def gain(
 ) -> Gain:
     """After minus before, both resampled alike; ``outcomes`` are theirs, on the same rows."""
     difference = after.main_score - before.main_score
-    around = _around(outcomes, metric, aggregation, difference, settings)
+    mean = difference if len(after.seeds) > 1 else None
+    around = _around(outcomes, metric, aggregation, settings, mean)
     return Gain(task=after.task, split=after.split, difference=difference, low=around.low, high=around.high)
 
 
 def _around(
-    outcomes: Sequence[Outcomes], metric: Metric, aggregation: Aggregation, point: float, settings: Settings
+    outcomes: Sequence[Outcomes], metric: Metric, aggregation: Aggregation, settings: Settings, mean: float | None
 ) -> Interval:
-    """The interval of one system's score, or of the first system's minus the second's."""
+    """The interval of one system's score on these rows, or of the first system's minus the second's; moved to ``mean``.
+
+    BCa's bias is that of the resamples against the same rows' score, not against a mean over seeds.
+    """
     samples = resample(outcomes, metric, aggregation, settings.bootstrap_samples, settings.seed)
     drawn = samples[0] if len(samples) == 1 else samples[0] - samples[1]
+    points = [score(one, metric, aggregation) for one in outcomes]
+    point = points[0] if len(points) == 1 else points[0] - points[1]
+    if mean is not None:
+        drawn, point = drawn + (mean - point), mean
     if settings.interval == "percentile":
         return interval(drawn)
     values = [influence(one, metric, aggregation) for one in outcomes]

@@ -104,11 +104,6 @@ def interval(
     return Interval(float(low), float(high))
 
 
-def bootstrap_spearman(gold: Vector, systems: Matrix, samples: int, seed: int) -> Matrix:
-    """Spearman correlations (-1…1) of every system (systems, pairs) with ``gold`` over the same resamples."""
-    return resample([Outcomes(gold, system) for system in systems], "spearman", "all", samples, seed) / 100
-
-
 def _corrected(shares: Vector, samples: Vector, point: float, influence: Vector) -> Vector:
     """Where a BCa interval ends, as shares of the samples (Efron & Tibshirani 1993, equations 14.10, 14.14, 14.15)."""
     if np.ptp(samples) == 0:

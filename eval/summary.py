@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from eval.averages import averages
 from eval.encoders import Encoder
 from eval.evaluation import Scored, holds, versions
-from eval.records import Record, Records
-from eval.registry import TASKS
+from eval.records import RESULTS, Record, Records
+from eval.registry import MTEB, TASKS
 from eval.scores import Settings, gain
+from hub.cli import say
 from hub.results import Gain, Results
 
 
@@ -32,7 +33,11 @@ def asked(encoder: Encoder, place: Records, scored: Scored) -> Side:
 def everything(side: Side, settings: Settings) -> Side:
     """What this run scored, and whatever earlier runs left of the same encoder under the same settings."""
     named = {record.key for record in side.records}
-    earlier = [record for record in side.place.all() if record.key not in named and _is_current(record, side, settings)]
+    others = [record for record in side.place.all() if record.key not in named]
+    earlier = [record for record in others if _is_current(record, side, settings)]
+    stale = [" ".join(record.key) for record in others if record not in earlier]
+    if stale:
+        say(f"not in {side.place.folder / RESULTS}, for they are of another revision or setting: {', '.join(stale)}")
     order = {name: place for place, name in enumerate(TASKS)}
     earlier.sort(key=lambda record: (order.get(record.score.task, len(order)), *record.key))
     return Side(side.encoder, side.place, (*side.records, *earlier))
@@ -50,7 +55,7 @@ def summarise(model: Side, base: Side | None, settings: Settings) -> Results:
         bootstrap_samples=settings.bootstrap_samples,
         interval=settings.interval,
         seed=settings.seed,
-        versions=versions(),
+        versions=versions(any(record.score.task.startswith(MTEB) for record in model.records)),
         scores=scores,
         averages=averages(scores) if settings.limit is None else (),
         base_scores=tuple(before.score for _, before in twins),

@@ -3,6 +3,7 @@
 from hub.results import Results, TaskScore
 
 FIXED = ("task", "split", "metric", "rows")
+BESIDE = ("pearson", "f1")  # metrics that papers report next to a task's main one
 COSTS = ("encoding", "probing")
 
 
@@ -13,13 +14,16 @@ def table(results: Results) -> str:
     """
     pairs, gains = results.pairs_of_scores(), {(gain.task, gain.split): gain for gain in results.gains}
     has_base = any(before for before, _ in pairs)
-    rows = [(*FIXED, *(("before", "after", "gain") if has_base else ("score",)), *(f"{cost} s" for cost in COSTS))]
+    rows = [
+        (*FIXED, *(("before", "after", "gain") if has_base else ("score",)), "also", *(f"{cost} s" for cost in COSTS))
+    ]
     for before, after in pairs:
         gain = gains.get((after.task, after.split))
         shown = f"{gain.difference:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]" if gain else "-"
         middle = (_score(before) if before else "-", _score(after), shown) if has_base else (_score(after),)
         costs = (_seconds(after, cost) for cost in COSTS)
-        rows.append((after.task, after.split, after.main_metric, f"{after.n} {after.unit}", *middle, *costs))
+        also = ", ".join(f"{name} {after.other[name]:.2f}" for name in BESIDE if name in after.other) or "-"
+        rows.append((after.task, after.split, after.main_metric, f"{after.n} {after.unit}", *middle, also, *costs))
     lines = _aligned(rows)
     if results.averages:
         lines += ["", *_aligned([(item.name, f"{item.score:.2f}", item.definition) for item in results.averages])]

@@ -13,6 +13,7 @@ from eval.data.forms import Captions, LabelledPairs, LabelledTexts, Rows, Scored
 from eval.data.pins import check_rows, published
 from eval.data.sources import Source
 from eval.registry import Task
+from eval.transfer import BLANK
 from hub.errors import InputError
 
 
@@ -52,7 +53,9 @@ class TaskData:
 
     def texts(self, entry: Entry) -> Iterator[tuple[str, ...]]:
         """Every text that scoring the entry needs embedded, split by split, repeats included."""
-        return (rows.texts for rows in self.rows(entry).values())
+        has_probe = entry.task.design is not None
+        for rows in self.rows(entry).values():
+            yield tuple(text or BLANK for text in rows.texts) if has_probe else rows.texts
 
     def sha256(self, entry: Entry) -> str:
         """Hash of the rows that the score depends on; of whole splits, whatever the limit."""

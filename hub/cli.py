@@ -19,7 +19,7 @@ _INTERRUPTED_WORDS = "interrupted; run the same command again to go on"
 _NO_SPACE = "no space left on the disk; free some and run the same command again"
 _NO_ENTRY = "cannot be written or read here; choose another folder, or change its permissions"
 _DISK = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _NO_SPACE) | dict.fromkeys(
-    (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR), _NO_ENTRY
+    (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST), _NO_ENTRY
 )
 RecipeArgument = Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe file, e.g. recipes/demo/....yaml")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Run directory [default: artifacts/KIND/NAME]")]

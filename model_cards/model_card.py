@@ -30,7 +30,7 @@ from model_cards.model_tables import (
 )
 from model_cards.papers import PaperRow, reproduced
 from model_cards.plots import training_plot
-from model_cards.score_tables import average_table, part_table, repeat_table, score_tables
+from model_cards.score_tables import average_table, part_table, repeat_tables, score_tables
 from model_cards.templates import fill, section
 
 RESULTS = "results.json"
@@ -57,7 +57,7 @@ def model_files(directory: Path, manifest: Manifest, recipe: ModelRecipe, repo_i
     training = provenance.training
     if training is None:
         return {"README.md": (head + "\n" + fill("baseline_card.md.jinja", told)).encode(), **files}
-    body = fill("model_card.md.jinja", told | about_training(recipe, provenance, training, repeats))
+    body = fill("model_card.md.jinja", told | about_training(recipe, provenance, training, results, repeats))
     if training.loss_curve:
         metric = capital(training.validation_metric or SCORE)
         curves = training.loss_curve, training.validation_curve
@@ -131,7 +131,11 @@ def about_scores(results: Results, row: PaperRow | None, trained: bool) -> dict[
 
 
 def about_training(
-    recipe: ModelRecipe, provenance: ModelProvenance, training: Training, repeats: Repeats | None
+    recipe: ModelRecipe,
+    provenance: ModelProvenance,
+    training: Training,
+    results: Results | None,
+    repeats: Repeats | None,
 ) -> dict[str, Any]:
     """What only the card of a trained model tells."""
     forms = {item.form for item in provenance.datasets}
@@ -149,7 +153,7 @@ def about_training(
         "arguments": argument_table(training),
         "curve": curve_table(training),
         "picture": PICTURE,
-        "repeats": repeat_table(repeats) if repeats else None,
+        "repeats": repeat_tables(repeats, results) if repeats else [],
         "repeated": repeated(repeats) if repeats else None,
         "changes": change_table(told_under(recipe), recipe.version, complete=True),
         "citation": fenced(cited(forms, debiased=False, prompted=recipe.base.prompt is not None), "bibtex"),

@@ -40,22 +40,27 @@ class Family:
 
 
 def families(scores: Iterable[TaskScore]) -> list[Family]:
-    """The scores by family, families in the order of ``TITLES``, then MTEB's and others; scores in the order given."""
-    found: dict[str, list[TaskScore]] = {}
-    for score in scores:
-        found.setdefault(title(score), []).append(score)
+    """The scores by family, families in the order of a card, scores in the order given."""
+    scores = list(scores)
+    found = {score.task: title(score.task, score.main_metric) for score in scores}
+    return [
+        Family(name, tuple(score for score in scores if found[score.task] == name)) for name in in_order(found.values())
+    ]
+
+
+def in_order(titles: Iterable[str]) -> list[str]:
+    """Each title once: those of ``TITLES`` in that order, then MTEB's and others."""
     order = {name: place for place, name in enumerate(TITLES.values())}
     last = len(order)
-    names = sorted(found, key=lambda name: (order.get(name, last + (not name.startswith(MTEB))), name))
-    return [Family(name, tuple(found[name])) for name in names]
+    return sorted(set(titles), key=lambda name: (order.get(name, last + (not name.startswith(MTEB))), name))
 
 
-def title(score: TaskScore) -> str:
-    """The title of a score's family."""
-    dataset, _, protocol = score.task.partition("/")
+def title(task: str, metric: str) -> str:
+    """The title of the family of a task's scores under a metric."""
+    dataset, _, protocol = task.partition("/")
     if dataset == "mteb":
-        return f"{MTEB}: {score.main_metric}"
+        return f"{MTEB}: {metric}"
     if protocol in PROBES:
         protocol = f"{'probing' if dataset in PROBING else 'transfer'}/{protocol}"
     known = TITLES.get("all" if protocol == "cosine" else protocol)
-    return known or f"{OTHER}: {protocol}, {score.main_metric}"
+    return known or f"{OTHER}: {protocol}, {metric}"

@@ -3,14 +3,15 @@
 from dataclasses import dataclass
 from typing import Any
 
-from hub.repeats import Repeats
+from hub.repeats import Repeats, Summary
 from hub.results import Gain, Results, TaskScore
 from model_cards.escape import Markdown, code, table
 from model_cards.papers import PaperRow
-from model_cards.score_families import Family, families
+from model_cards.score_families import Family, families, in_order, title
 
 NOT_RUN = "not run"
 NO_INTERVAL = "no interval"
+OTHER_METRIC = "other metric"
 
 
 @dataclass(frozen=True)
@@ -84,14 +85,24 @@ def part_table(results: Results) -> Markdown | None:
     return table(["data set", "split", "part", "rows", "score"], rows) if rows else None
 
 
-def repeat_table(repeats: Repeats) -> Markdown:
-    """The scores of several trainings of the recipe: mean, sample standard deviation, the worst and the best."""
-    rows: list[list[Any]] = []
-    for found in repeats.summaries:
-        sd = "" if found.sd is None else f" ± {found.sd:.2f}"
-        told = Markdown(f"{found.mean:.2f}{sd}")
-        rows.append([code(found.task), found.split, found.runs, told, Markdown(f"{found.low:.2f} to {found.high:.2f}")])
-    return table(["task", "split", "trainings", "mean ± sd", "worst to best"], rows)
+def repeat_tables(repeats: Repeats, results: Results | None = None) -> list[FamilyTable]:
+    """The scores of several trainings of the recipe: mean, sample standard deviation, the worst and the best.
+
+    ``results`` tell the metric of a task, where they have it.
+    """
+    metrics = {score.task: score.main_metric for score in results.scores} if results else {}
+    found = {one.task: title(one.task, metrics.get(one.task, OTHER_METRIC)) for one in repeats.summaries}
+    header = ["task", "split", "trainings", "mean ± sd", "worst to best"]
+    return [
+        FamilyTable(name, table(header, [_repeated(one) for one in repeats.summaries if found[one.task] == name]))
+        for name in in_order(found.values())
+    ]
+
+
+def _repeated(one: Summary) -> list[Any]:
+    sd = "" if one.sd is None else f" ± {one.sd:.2f}"
+    spread = Markdown(f"{one.low:.2f} to {one.high:.2f}")
+    return [code(one.task), one.split, one.runs, Markdown(f"{one.mean:.2f}{sd}"), spread]
 
 
 def _rows(score: TaskScore, family: Family) -> int | str:

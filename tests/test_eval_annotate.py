@@ -250,6 +250,7 @@ def test_the_report_is_printed_and_written_without_a_page(run, tmp_path):
     (ann,) = written["annotators"]
     assert ann["name"] == "Ann" and ann["n"] == 6 and sum(map(sum, ann["counts"])) == 6
     assert {"kappa", "kappa_linear", "kappa_quadratic"} <= ann.keys()
+    assert written["paper"]["column_percent"][1] == [0, 44, 11, 12] and "table 3" in done.output
     pairs = [(answer["label"], answer["generated"]) for answer in written["answers"]]
     assert ann["same"]["value"] == pytest.approx(100 * sum(a == b for a, b in pairs) / 6)
 

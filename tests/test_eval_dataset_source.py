@@ -10,7 +10,7 @@ import pytest
 from training_inputs import sts_rows, write_dataset
 
 from eval.annotation_source import read_examples
-from eval.dataset_source import default_folder, find_dataset, find_rows
+from eval.dataset_source import default_folder, find_dataset, find_rows, made_folder
 from hub.errors import InputError
 from hub.run_dir import read_manifest, write_manifest
 from hub.schema import PAIR_CLASS, TRIPLET, published_features
@@ -26,6 +26,7 @@ configs:
 """
 READ = """
 import json, sys
+from huggingface_hub import constants
 from eval.annotation_source import read_examples
 from eval.dataset_source import find_rows
 from hub.errors import StsDinoError
@@ -35,7 +36,10 @@ def told(place, *options):
         return [found.config, found.form, found.splits, found.revision, read_examples(found).sha256]
     except StsDinoError as error:
         return str(error)
-print(json.dumps([told(*asked) for asked in json.loads(sys.argv[1])]))
+asked = json.loads(sys.argv[1])
+found = [told(*one) for one in asked]
+constants.HF_HUB_OFFLINE = True
+print(json.dumps([found, told(*asked[0]), told("demo/absent")]))
 """
 
 
@@ -79,13 +83,10 @@ def test_a_published_run_and_any_other_dataset_give_the_rows_of_the_run_director
     ]
     places = {"HF_ENDPOINT": local_hub.endpoint, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": "."}
 
-    def answers(asked, **more):
-        command = [sys.executable, "-c", READ, json.dumps(asked)]
-        done = subprocess.run(command, env={**os.environ, **places, **more}, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    published, other, *refused = answers(asked)
+    command = [sys.executable, "-c", READ, json.dumps(asked)]
+    done = subprocess.run(command, env={**os.environ, **places}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (published, other, *refused), offline, absent = json.loads(done.stdout)
     local = find_rows(str(runs / "sts"))
     assert published == ["postprocessed", "sts", local.splits, commit, read_examples(local).sha256]
     assert other[:3] == published[:3] and other[4] == published[4] and other[3] != commit
@@ -93,8 +94,7 @@ def test_a_published_run_and_any_other_dataset_give_the_rows_of_the_run_director
     words += ["has no revision 'v9'", "cannot be read", "no such repository"]
     for told, word in zip(refused, words, strict=True):
         assert word in told and "\n" not in told, told
-    offline = answers([[f"{repo}@v1.0.0"], ["demo/absent"]], HF_HUB_OFFLINE="1")
-    assert offline[0] == published and "HF_HUB_OFFLINE is set" in offline[1]
+    assert offline == published and "HF_HUB_OFFLINE is set" in absent
 
 
 def test_pairs_come_before_triplets_and_one_of_several_shot_counts_is_named(runs):
@@ -150,6 +150,14 @@ def test_columns_of_other_types_and_scores_that_are_no_numbers_are_refused(tmp_p
         place = str(write_dataset(tmp_path / str(number), {"train": rows}, features=features))
         with pytest.raises(InputError, match=problem):
             list(find_rows(place).batches())
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_work(tmp_path):
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "x"):
+        with pytest.raises(InputError, match=r"cannot be written: .*choose another --drop"):
+            made_folder(place, "--drop")
+    assert made_folder(tmp_path / "a" / "b") == tmp_path / "a" / "b" and not list((tmp_path / "a" / "b").iterdir())
 
 
 def test_what_is_found_lies_outside_of_the_run_directory_whatever_a_dataset_is_called():

@@ -89,7 +89,10 @@ def test_examples_say_where_and_hold_no_text(checked):
 
 def test_the_dropped_dataset_is_a_run_that_training_reads(checked, tmp_path):
     directory, ledger, hits = checked
+    (tmp_path / "clean.partial" / "data").mkdir(parents=True)  # of a killed run
+    (tmp_path / "clean.partial" / "data" / "old").write_text("")
     manifest = drop(directory, tmp_path / "clean", {"postprocessed": hits}, ledger, DROPPED, SCORED)
+    assert not (tmp_path / "clean.partial").exists() and not (tmp_path / "clean" / "data" / "old").exists()
     assert manifest == require_complete(tmp_path / "clean")
     assert changed_files(tmp_path / "clean", manifest) == []
     before = require_complete(directory)
@@ -151,6 +154,9 @@ def test_all_splits_that_are_there_are_read(tmp_path):
     (roots[0] / "downstream/SNLI/s1.test").unlink()
     with pytest.raises(InputError, match=r"s1\.test: no such data file"):
         read_evaluation_sets(*roots, pins=Pins())
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(InputError, match="nothing: has no evaluation data"):
+        read_evaluation_sets(tmp_path / "nothing", roots[1], pins=Pins())
     probing = read_evaluation_sets(roots[0], names=["bshift"], pins=Pins())
     assert {one.place for one in probing.sets} == {"bshift/train", "bshift/validation", "bshift/test"}
 
@@ -159,18 +165,18 @@ def test_the_command_checks_against_what_ships_and_drops(tmp_path, capsys):
     line = Path("assets/stsb/sts-test.csv").read_text(encoding="utf-8").split("\n")[0].split("\t")
     rows = [scored(line[5], OWN[0]), *(scored(OWN[n], OWN[n + 1]) for n in range(1, 5))]
     directory = write_dataset(tmp_path / "run", {"train": rows})
-    options = {"senteval_data": None, "sts_data": None, "sets": "", "config": None, "similarity": 0.5}
+    options = {"senteval_data": None, "sts_data": None, "sets": "", "config": None, "split": None, "similarity": 0.5}
     dropping = {"drop_to": tmp_path / "clean", "drop_kinds": "exact,near", "drop_splits": "test"}
-    main(place=str(directory), out=tmp_path / "ledger.json", **options, **dropping)
+    main(place=str(directory), out=tmp_path / "out", **options, **dropping)
     told = capsys.readouterr()
-    ledger = read_ledger(tmp_path / "ledger.json")
+    ledger = read_ledger(tmp_path / "out" / "ledger.json")
     assert list(ledger.checked) == ["stsb/validation", "stsb/test"]
     assert ledger.configs["postprocessed"].kinds["exact"] == 1
     assert "without 1 rows" in told.err
-    assert told.out == (tmp_path / "ledger.md").read_text()
+    assert told.out == (tmp_path / "out" / "ledger.md").read_text()
     assert require_complete(tmp_path / "clean").provenance["decontamination"]["kinds"] == ["exact", "near"]
     with pytest.raises(InputError, match="is there already"):
-        main(place=str(directory), out=tmp_path / "ledger.json", **options, **dropping)
+        main(place=str(directory), out=tmp_path / "out", **options, **dropping)
 
 
 def test_what_cannot_be_read_is_refused_by_name(tmp_path):

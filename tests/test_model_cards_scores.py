@@ -10,6 +10,7 @@ from test_model_cards_runs import card_of, model_run, score
 
 from eval.registry import PROBING as REGISTERED_PROBING
 from eval.registry import TASKS, Task
+from hub.repeats import REPEATS, RepeatScore, Run, repeats_of, write_repeats
 from hub.results import Average, Gain, Part, TaskScore, read_results, write_results
 from model_cards.score_families import OTHER, PROBING, families, title
 
@@ -31,7 +32,7 @@ def scored_run(directory: Path, scores: list[TaskScore], run: dict[str, Any] | N
 def test_every_task_of_the_evaluation_has_a_family() -> None:
     assert set(REGISTERED_PROBING) == PROBING
     scores = [scored(task) for task in TASKS.values()]
-    assert not [one.task for one in scores if title(one).startswith(OTHER)]
+    assert not [one.task for one in scores if title(one.task, one.main_metric).startswith(OTHER)]
     for family in families(scores):
         alike = {
             (TASKS[one.task].metric, TASKS[one.task].aggregation, TASKS[one.task].mode, TASKS[one.task].kind)
@@ -123,6 +124,15 @@ def test_many_protocols_are_folded_away_and_seeds_are_told(tmp_path: Path) -> No
     more = card_of(scored_run(tmp_path / "more", [*probes, *(scored(TASKS[f"sts{y}/all"]) for y in range(12, 17))]))
     assert "<summary>What each task is</summary>\n\n- `sts" in more.replace("- `mr", "- `sts")
     assert more.count("<details>") == more.count("</details>") == 1
+
+
+def test_the_spread_over_trainings_keeps_unlike_numbers_apart(tmp_path: Path) -> None:
+    directory = scored_run(tmp_path / "run", [scored(TASKS["sts12/all"]), scored(TASKS["sts12/mean"])])
+    scores = tuple(RepeatScore(task=f"sts12/{name}", split="test", main_score=50.0) for name in ("mean", "all"))
+    runs = [Run(value=seed, fingerprint="f" * 64, version="0.3.0", scores=scores) for seed in (1, 2)]
+    write_repeats(directory / REPEATS, repeats_of("tiny-encoder", "seed", runs))
+    found = [rows[1:] for rows in tables(card_of(directory)) if "trainings" in rows[0]]
+    assert [[row[0] for row in rows] for rows in found] == [["sts12/all"], ["sts12/mean"]]
 
 
 def test_a_stranger_s_words_do_nothing_in_a_card(tmp_path: Path) -> None:
