@@ -21,8 +21,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from eval.data.forms import ScoredPairs
-from eval.registry import find_task
 from eval.outcomes import Outcomes
+from eval.registry import find_task
 from eval.significance import interval, resample
 from eval.sts import cosine_scores, spearman
 from eval.task_data import read_file

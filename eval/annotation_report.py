@@ -72,12 +72,10 @@ def markdown(report: Report) -> str:
     if len(report.annotators) > 1:
         parts += ["## All annotators together", _confusion(report.pooled, labels)]
     if report.between:
-        kinds = [kind for kind, _ in _values(next(iter(report.between.values())))]
-        rows = [
-            [f"{plain(first)}, {plain(second)}", str(found.n), *(text for _, text in _values(found))]
-            for (first, second), found in report.between.items()
-        ]
-        parts += ["## Between annotators", _lines(["", "common rows", *kinds], rows)]
+        parts += ["## Between annotators"]
+    for (first, second), found in report.between.items():
+        rows = [["common rows", str(found.n)], *([kind, text] for kind, text in _values(found))]
+        parts.append(_lines(["", f"{plain(first)}, {plain(second)}"], rows))
     if found_in_paper := published(examples.scale):
         parts += ["## Beside the paper", _beside(found_in_paper), _both(report.pooled, labels, found_in_paper)]
     return "\n\n".join(parts) + "\n"
@@ -94,8 +92,8 @@ def _confusion(counts: Counts, labels: Sequence[str]) -> str:
 
 def _beside(paper: Published) -> str:
     return (
-        f"Each cell: these answers, then {paper.source}. The paper's: {paper.caption}. Its generator is another, "
-        "and it tells neither κ nor how many people answered."
+        f"Each cell: these answers, then {paper.source}. The paper's: {paper.caption}. Its generator is another; "
+        "its authors labelled the pairs themselves and give no κ."
     )
 
 
@@ -121,7 +119,7 @@ def _values(found: Agreement) -> list[tuple[str, str]]:
 
 
 def _kappa(estimate: Estimate | None) -> str:
-    return UNDEFINED if estimate is None else f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
+    return UNDEFINED if estimate is None else f"{estimate.value:z.2f} [{estimate.low:z.2f}, {estimate.high:z.2f}]"
 
 
 def _lines(head: list[str], rows: list[list[str]]) -> str:

@@ -16,7 +16,7 @@ from eval.registry import MTEB, Task
 from eval.scores import Settings, task_score
 from eval.task_data import Entry, TaskData
 from hub.cli import say
-from hub.errors import InputError, RunError, StsDinoError
+from hub.errors import InputError, RunError
 from hub.results import TaskScore
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "numpy")
@@ -27,7 +27,7 @@ class Scored:
     """What came of evaluating one encoder: the records, in the order asked for, and why tasks have none."""
 
     records: list[Record] = field(default_factory=list)
-    failures: list[StsDinoError] = field(default_factory=list)
+    failures: list[RunError] = field(default_factory=list)
 
 
 def versions(of_mteb: bool = False) -> dict[str, str]:
@@ -63,10 +63,11 @@ def evaluate(
                 if isinstance(found, Record):
                     scored.records.append(found)
                     continue
-                say(f"error: {entry}, {encoder.name}: not scored: {found}")
+                failure = RunError(f"{entry}, {encoder.name}", f"not scored: {found}")
+                say(f"error: {failure}")
                 if entry.task.kind != "mteb":
                     records.remove(entry.task.name, entry.split)
-                scored.failures.append(found)
+                scored.failures.append(failure)
     return scored
 
 
@@ -94,7 +95,7 @@ class _Run:
         wanted = self.settings.protocol(entry.task), self.data.sha256(entry)
         return record if (record.score.protocol, record.score.data_sha256) == wanted else None
 
-    def measure(self, entry: Entry, embeddings: Embeddings, cost: float | None) -> Iterator[Record | StsDinoError]:
+    def measure(self, entry: Entry, embeddings: Embeddings, cost: float | None) -> Iterator[Record | InputError | RunError]:
         """Measure an entry and write it down: one record, or those of everything that a name of MTEB stands for.
 
         What cannot be scored gives the error instead.

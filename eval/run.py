@@ -23,7 +23,7 @@ from eval.summary import asked, everything, summarise
 from eval.table import table
 from eval.task_data import TaskData
 from hub.cli import DryRunOption, LimitOption, SetOption, new_app, run, say
-from hub.errors import InputError, RunError, StsDinoError
+from hub.errors import InputError, RunError
 from hub.results import Method, write_results
 from hub.run_dir import locked
 
@@ -31,7 +31,7 @@ app = new_app("Score a sentence encoder, or compare scored ones.")
 Folder = Annotated[Path | None, typer.Option(metavar="DIR")]
 
 
-def score(job: Job, data: TaskData) -> list[StsDinoError]:
+def score(job: Job, data: TaskData) -> list[RunError]:
     """Score the job's encoders, write and print the results; what could not be scored."""
     model, base = load_encoder(job.model), load_encoder(job.base) if job.base else None
     folder = job.records.folder

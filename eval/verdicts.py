@@ -6,8 +6,8 @@ over all tasks on which the two are compared, is below 0.05. All else is ``not s
 
 Why both: the interval makes no assumption about the distribution of scores, but knows nothing of the other tasks, of
 which one in twenty would look different by chance. The adjusted test does know, but where it is a correlation's, it is
-derived for normal data. A difference that only one of them sees is not claimed. Tasks
-on the same rows (``sts12/all``, ``sts12/mean``) count as several: that errs on the side of claiming less.
+derived for normal data, and on ranks it finds a little too much. A difference that only one of them sees is not
+claimed. Tasks on the same rows (``sts12/all``, ``sts12/mean``) count as several, which errs on the safe side.
 """
 
 from collections.abc import Sequence

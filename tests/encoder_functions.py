@@ -72,3 +72,7 @@ def zero(texts):
 
 for function in (one_short, changing, not_a_number, too_large, constant, zero):
     function.revision = "v1"
+
+
+def failing(texts):
+    raise ValueError("no such\nword")

@@ -16,7 +16,7 @@ from tiny_lm import make_tokenizer
 from eval.encoder_files import deciding_files
 from eval.encoder_output import checked
 from eval.encoders import load_encoder, wrap
-from hub.errors import InputError
+from hub.errors import InputError, RunError
 from hub.run_dir import Manifest, write_manifest
 
 pytest_plugins = ["local_hub"]
@@ -44,7 +44,12 @@ def change(path, **fields):
 
 def test_a_folder_gives_what_sentence_transformers_gives(saved):
     encoder = load_encoder(str(saved))
-    assert (encoder.name, encoder.dimension, encoder.fingerprint, encoder.pinned) == ("model", 32, None, True)
+    assert (encoder.name, encoder.dimension, encoder.fingerprint, encoder.pinned) == (
+        f"{saved.parent.name}/model",
+        32,
+        None,
+        True,
+    )
     assert np.array_equal(encoder.embed(TEXTS), SentenceTransformer(str(saved)).encode(TEXTS))
     half = load_encoder(str(saved), dtype="bfloat16")
     assert half.revision == encoder.revision and half.key != encoder.key
@@ -60,7 +65,7 @@ def test_a_revision_is_that_of_the_files_that_decide(saved, model, monkeypatch):
     renamed = model.rename(model.with_name("other"))
     monkeypatch.chdir(renamed)
     here = load_encoder(".")
-    assert here.name == "other"
+    assert here.name == f"{renamed.parent.name}/other"
     assert "modules.json" in map(str, deciding_files(renamed)) and "README.md" not in map(str, deciding_files(renamed))
     (renamed / "pytorch_model.bin").unlink()
     assert load_encoder(".").revision == before.revision
@@ -221,6 +226,7 @@ def test_a_function_is_an_encoder(capsys):
     [
         ("python:", "names no function; allowed: python:package.module:function"),
         ("python:encoder_functions", "names no function"),
+        ("python:..x:f", "'..x' is no module's name"),
         ("python:no_such_module:f", "cannot be imported: No module named 'no_such_module'"),
         ("python:encoder_functions:leters", "encoder_functions has no function 'leters'; did you mean 'letters'"),
         ("python:encoder_functions:DIMENSION", "has no function 'DIMENSION'"),
@@ -237,6 +243,21 @@ def test_a_bad_function_is_refused_in_one_line(name, problem):
     with pytest.raises(InputError, match=problem) as refused:
         load_encoder(name)
     assert str(refused.value).startswith(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("python:encoder_functions:failing", r"raises ValueError: no such word \(encoder_functions.py:\d+\)"),
+        ("python:broken_module:f", r"raises SyntaxError: .*broken_module"),
+    ],
+)
+def test_code_of_the_users_that_raises_is_one_line_that_says_where(name, said, tmp_path, monkeypatch):
+    (tmp_path / "broken_module.py").write_text("def f(:")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RunError, match=f"^{name}: {said}") as raised:
+        load_encoder(name)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_function_without_source_must_declare_a_revision():

@@ -1,8 +1,10 @@
 """MTEB on our encoders: the same scores as ours on the same rows, kept apart by model and data, named and offline."""
 
 import os
+import re
 import shutil
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import mteb
@@ -101,7 +103,7 @@ def test_other_rows_than_mtebs_do_not_bear_its_revision(source, tmp_path):
 
 def test_two_models_of_one_name_never_share_a_score(source, folders, tmp_path):
     first, second = (load_encoder(str(folder)) for folder in folders)
-    assert first.name == second.name
+    first, second = (replace(encoder, name="model") for encoder in (first, second))
     values = [scores("STS13", encoder, source, tmp_path)[0].score.main_score for encoder in (first, second)]
     assert values[0] == pytest.approx(ours("sts13/all", first, source).score, abs=1e-4)
     assert abs(values[0] - values[1]) > 0.01
@@ -250,9 +252,10 @@ def test_an_unknown_name_is_told_with_the_nearest(name, said):
 
 def test_a_task_of_the_network_is_one_error_without_it(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(RunError, match=r"mteb/BIOSSES: mteb/biosses-sts at .* cannot be reached") as told:
-        scores("BIOSSES", wrap(bag_of_words, "python:bag", revision="1"), Source(pins=Pins()), tmp_path)
-    assert "\n" not in str(told.value)
+    (told,) = scores("BIOSSES", wrap(bag_of_words, "python:bag", revision="1"), Source(pins=Pins()), tmp_path)
+    assert isinstance(told, RunError)
+    assert re.search(r"mteb/BIOSSES: mteb/biosses-sts at .* cannot be reached", str(told))
+    assert "\n" not in str(told)
 
 
 def test_part_of_the_rows_is_refused(source, tmp_path):

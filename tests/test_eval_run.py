@@ -17,9 +17,10 @@ from eval.data.sources import Source
 from eval.encoders import wrap
 from eval.evaluation import evaluate
 from eval.job import default_base, one_task
+from eval.outcomes import Measured, Outcomes
 from eval.records import Records, beside, read_evaluation
 from eval.run import app
-from eval.scores import Settings
+from eval.scores import Settings, task_score
 from eval.summary import asked, summarise
 from eval.table import table
 from eval.task_data import TaskData
@@ -326,3 +327,34 @@ def test_finished_evaluations_are_compared(scored, tmp_path, capsys):
     base = beside(scored / "model") / "base"
     assert command("--compare", scored / "model", base, "--out", tmp_path / "compared") == 0
     assert "stsb/cosine" in capsys.readouterr().out
+
+
+def test_a_function_without_a_revision_is_measured_anew(planted, tmp_path, capsys):
+    data, _, _, settings, _ = planted
+    store, entries = Records(tmp_path / "out"), [one_task("sts12/all")]
+    for _ in range(2):
+        scored = evaluate(entries, data, wrap(bag_of_words, "words"), store, settings, None)
+    assert len(scored.records) == 1
+    assert "(kept)" not in capsys.readouterr().err
+
+
+def test_a_blank_line_is_declared_as_what_stands_for_it(planted):
+    data, *_ = planted
+    assert not any("" in texts for texts in data.texts(one_task("mr/lbfgs")))
+
+
+@pytest.mark.parametrize("setting", ["bootstrap_samples=0", "seed=-1"])
+def test_a_setting_out_of_range_is_refused(setting, tmp_path, capsys):
+    assert command("--model", tmp_path, "--tasks", "stsb/cosine", "--set", setting) == 2
+    assert f"--set {setting.partition('=')[0]}" in capsys.readouterr().err
+
+
+def test_several_seeds_have_their_interval_around_the_mean(planted):
+    settings = planted[3]
+    task = one_task("tense/lbfgs").task
+    outcomes = Outcomes(np.array([0.0, 1.0] * 50), np.array([0.0, 1.0] * 40 + [1.0, 0.0] * 10))
+    one, two = (
+        task_score(task, "test", Measured(outcomes, mean, seeds=seeds), "0" * 64, settings, {})
+        for mean, seeds in ((80.0, (1,)), (90.0, (1, 2)))
+    )
+    assert two.low == pytest.approx(one.low + 10) and two.high == pytest.approx(one.high + 10)
