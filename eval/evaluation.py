@@ -16,7 +16,7 @@ from eval.registry import MTEB, Task
 from eval.scores import Settings, task_score
 from eval.task_data import Entry, TaskData
 from hub.cli import say
-from hub.errors import InputError, RunError
+from hub.errors import InputError, RunError, StsDinoError
 from hub.results import TaskScore
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "numpy")
@@ -95,7 +95,7 @@ class _Run:
         wanted = self.settings.protocol(entry.task), self.data.sha256(entry)
         return record if (record.score.protocol, record.score.data_sha256) == wanted else None
 
-    def measure(self, entry: Entry, embeddings: Embeddings, cost: float | None) -> Iterator[Record | InputError | RunError]:
+    def measure(self, entry: Entry, embeddings: Embeddings, cost: float | None) -> Iterator[Record | StsDinoError]:
         """Measure an entry and write it down: one record, or those of everything that a name of MTEB stands for.
 
         What cannot be scored gives the error instead.
