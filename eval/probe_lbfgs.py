@@ -25,6 +25,8 @@ from hub.errors import RunError
 GAP = 1e-9  # of the objective to its minimum, estimated as half the squared length of the Newton step
 CHOICE_GAP = 1e-7  # of classifiers that only choose the regularisation
 ROUGH_GAP = 1e-3  # where the preconditioner is taken anew
+FLOOR_GAP = 1e-6  # below it, the gap that no longer halves is rounding
+PATIENCE = 20  # iterations in which it should have halved
 HISTORY = 10
 ITERATIONS = 2000
 HALVINGS = 30
@@ -145,15 +147,21 @@ class Objective:
 def minimise(objective: Objective, start: Tensor, inverse: Inverse, gap: float) -> Tensor:
     """Weights (C, k, d + 1) within ``gap`` of each objective's minimum, or as near as float32 tells.
 
-    Raises RunError when some have not got there after ``ITERATIONS``.
+    float32 cannot tell when the gap stays below ``FLOOR_GAP`` without halving: on few rows the gradient's rounding,
+    divided by l2, is as large. Raises RunError when some have not got there after ``ITERATIONS``.
     """
     weights, live = start.clone(), torch.arange(len(start))
     value, gradient = objective(weights, live)
     history: list[_Turn] = []
+    best, stalled = torch.full((len(start),), torch.inf), torch.zeros(len(start), dtype=torch.int64)
     for _ in range(ITERATIONS):
         step = _direction(gradient[live], live, history, inverse)
         slope = _dot(gradient[live], step)
-        going = 0.5 * slope > gap
+        left = 0.5 * slope
+        halved = left < 0.5 * best[live]
+        best[live] = torch.where(halved, left, best[live])
+        stalled[live] = torch.where(halved, 0, stalled[live] + 1)
+        going = (left > gap) & ((left > FLOOR_GAP) | (stalled[live] < PATIENCE))
         live, step, slope = live[going], step[going], slope[going]
         if not len(live):
             return weights - weights.mean(dim=1, keepdim=True)  # what all classes share changes nothing but the penalty
