@@ -142,8 +142,8 @@ def read_evaluation(place: str | Path) -> Evaluation:
     """
     path = Path(place)
     folder = path if path.is_dir() else path.parent
-    if path.is_dir() and not (path / RESULTS).is_file() and (beside(path) / RESULTS).is_file():
-        folder = path = beside(path)  # scored on other tasks than its recipe's
+    if path.is_dir() and (beside(path) / RESULTS).is_file():
+        folder = path = beside(path)  # it also has the tasks that the recipe does not name
     results = read_results(folder / RESULTS if path.is_dir() else path)
     return Evaluation(results, Records(folder if (folder / "tasks").is_dir() else beside(folder)))
 
