@@ -97,7 +97,7 @@ def edited(text: str, words: Sequence[str], draw: random.Random) -> str:
     tokens, kind = text.split(), draw.choice(EDITS)
     place = draw.randrange(len(tokens))
     if kind == "change":
-        tokens[place] = draw.choice(words)
+        tokens[place] = draw.choice([word for word in words if word != tokens[place]])
     elif kind == "add":
         tokens.insert(place, draw.choice(words))
     elif kind == "remove":

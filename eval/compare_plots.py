@@ -18,9 +18,9 @@ from matplotlib.patches import Patch
 from eval.compare_escapes import plotted
 from eval.comparison import Comparison
 from eval.verdicts import Measurement, Verdict, Word
+from hub.plot_style import COLOURS
 from hub.results import TaskScore
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo")
 MARKS: dict[Word, tuple[str, str]] = {
     "better": ("^", "#0072B2"),

@@ -12,21 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from eval.quality_measures import Column, Measure, NliAgreement, Quality
+from hub.plot_style import COLOURS, LINES, NAME_LIMIT, STYLE
 from hub.recipe import NLI_LABELS
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")  # Okabe and Ito's
-LINES = ("-", "--", "-.", ":")
-STYLE: Any = {
-    "font.size": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.alpha": 0.3,
-    "text.parse_math": False,
-}
 BESIDE: Any = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "frameon": False}
-NAME_LIMIT = 28  # characters of a label's name
 LONGEST = 0.995  # share of the texts that the length plot's axis reaches
 
 

@@ -14,20 +14,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from hub.plot_style import COLOURS, LINES, NAME_LIMIT, STYLE
 from model_cards.escape import one_line
-
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")  # Okabe and Ito's
-LINES = ("-", "--", "-.", ":")
-STYLE: Any = {
-    "font.size": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.alpha": 0.3,
-    "text.parse_math": False,
-}
-NAME_LIMIT = 28  # characters of a label's name
 
 Curve = Sequence[tuple[int, float]]
 Counted = Mapping[str, Mapping[str, int]]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from datasketch import MinHash, MinHashLSH
 
+from benchmarks.decontamination import edited
 from eval.decontamination import Sentences, Settings
 from eval.decontamination_near import SCHEME, SEED, Banding, NearIndex, _hashed, grams, jaccard, signatures
 from eval.decontamination_sentences import EvaluationSet, read_evaluation_sets
@@ -30,23 +31,6 @@ def texts_of_test(evaluation) -> list[str]:
     return list(
         dict.fromkeys(text for one in evaluation.sets if one.split == "test" for side in one.sides for text in side)
     )
-
-
-def edited(text: str, words: list[str], draw: random.Random) -> str:
-    """One word changed, added or removed, or other case or punctuation."""
-    tokens, kind = text.split(), draw.choice(["change", "add", "remove", "case", "punctuation"])
-    place = draw.randrange(len(tokens))
-    if kind == "change":
-        tokens[place] = draw.choice([word for word in words if word != tokens[place]])
-    elif kind == "add":
-        tokens.insert(place, draw.choice(words))
-    elif kind == "remove":
-        del tokens[place]
-    elif kind == "case":
-        tokens = [token.swapcase() for token in tokens]
-    else:
-        tokens[place] += draw.choice(",;!")
-    return " ".join(tokens)
 
 
 def planted_and_edited(texts: list[str], seed: int) -> tuple[list[str], list[str]]:
