@@ -65,7 +65,7 @@ def read_evaluation_sets(
             elif root is not None:
                 absent.append(f"{dataset.name}/{split}")
     for layout, root in roots.items():
-        if root is not None and not any(find_dataset(one.form).layout == layout for one in sets):
+        if not names and root is not None and not any(find_dataset(one.form).layout == layout for one in sets):
             raise InputError(root, "has no evaluation data", hint="check --senteval-data and --sts-data")
     return Evaluation(tuple(sets), tuple(absent))
 

@@ -8,11 +8,11 @@ nobody names. What must not be published (timings, the lock, checkpoints) lies b
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from hub.errors import InputError, RunError
 from hub.shards import sha256_file, write_text
@@ -33,6 +33,14 @@ class File(BaseModel):
     config: str | None = None
     split: str | None = None
     rows: int | None = None
+
+    @field_validator("path", "config", "split")
+    @classmethod
+    def _stays_inside(cls, value: str | None, info: ValidationInfo) -> str | None:
+        parts = PurePosixPath(value or "").parts  # a downloaded manifest is a stranger's
+        if ".." in parts or "/" in parts or (info.field_name != "path" and len(parts) > 1):
+            raise ValueError(f"{info.field_name} {value!r} leads out of the run directory")
+        return value
 
 
 class Manifest(BaseModel):

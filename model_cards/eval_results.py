@@ -38,11 +38,13 @@ _KNOWN = {
 BENCHMARKS = _KNOWN | {f"mteb/{known.task_id}": known for known in _KNOWN.values()}
 """Task name → benchmark: our tasks that are MTEB's, protocol and rows, and MTEB's own. ``sts12/mean`` is none."""
 
+SIMILARITY = ("sentence-similarity", "Semantic textual similarity")
+OTHER = ("other", "Evaluation of sentence embeddings")
 TASK_TYPES = {  # by main metric; of the Hub's, with a name
+    **dict.fromkeys(("spearman", "pearson", "cosine_spearman"), SIMILARITY),
     "accuracy": ("text-classification", "Classification of texts or pairs by a probe on the embeddings"),
     "recall": ("text-retrieval", "Retrieval"),
 }
-SIMILARITY = ("sentence-similarity", "Semantic textual similarity")
 
 
 def benchmark(score: TaskScore) -> Benchmark | None:
@@ -58,7 +60,7 @@ def model_index(name: str, results: Results) -> list[dict[str, Any]]:
 
 def _entry(score: TaskScore) -> EvalResult:
     known = benchmark(score)
-    task_type, task_name = TASK_TYPES.get(score.main_metric, SIMILARITY)
+    task_type, task_name = TASK_TYPES.get(score.main_metric, OTHER)
     return EvalResult(
         task_type=task_type,
         task_name=task_name,

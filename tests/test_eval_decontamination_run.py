@@ -159,6 +159,8 @@ def test_all_splits_that_are_there_are_read(tmp_path):
         read_evaluation_sets(tmp_path / "nothing", roots[1], pins=Pins())
     probing = read_evaluation_sets(roots[0], names=["bshift"], pins=Pins())
     assert {one.place for one in probing.sets} == {"bshift/train", "bshift/validation", "bshift/test"}
+    named = read_evaluation_sets(roots[0], roots[1], names=["mrpc"], pins=Pins())  # nothing of the other directory
+    assert {one.place for one in named.sets} == {"mrpc/train", "mrpc/test"}
 
 
 def test_the_command_checks_against_what_ships_and_drops(tmp_path, capsys):

@@ -1,3 +1,5 @@
+import json
+
 import datasets
 import pytest
 
@@ -59,6 +61,20 @@ def test_a_changed_input_is_named(tmp_path):
     after = manifest("other").model_copy(update={"inputs": {"a.tsv": "1", "b.tsv": "2"}})
     with pytest.raises(InputError, match=r"of other inputs \(x v0.1.0; b.tsv has changed\)"):
         run_dir.begin(tmp_path / "run", after, "recipe")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("path", "../x"), ("path", "/etc/x"), ("config", "../../x"), ("config", "a/b"), ("split", "/x"), ("split", "..")],
+)
+def test_a_manifest_does_not_lead_out_of_its_directory(tmp_path, field, value):
+    file = {"path": "data/a/train.parquet", "bytes": 1, "sha256": "0", "config": "a", "split": "train", "rows": 1}
+    manifest = {"kind": "dataset", "name": "a", "version": "0.1.0", "fingerprint": "f", "complete": True}
+    write_text(tmp_path / "manifest.json", json.dumps({**manifest, "files": [file]}))
+    assert run_dir.read_manifest(tmp_path).files[0].config == "a"
+    write_text(tmp_path / "manifest.json", json.dumps({**manifest, "files": [file | {field: value}]}))
+    with pytest.raises(InputError, match=f"{field} .* leads out of the run directory"):
+        run_dir.read_manifest(tmp_path)
 
 
 def test_require_complete(tmp_path):
