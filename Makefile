@@ -17,7 +17,7 @@ help: ## print the targets
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(RUN) -m pip install -q --upgrade pip
-	$(RUN) -m pip install -q -c constraints.txt -e ".[hub,train,eval,annotate,openai,dev]"
+	$(RUN) -m pip install -q -c constraints.txt -e ".[hub,train,eval,annotate,openai,ray,dev]"
 	@touch $@
 
 install: .venv/.ready ## make .venv with the tested versions

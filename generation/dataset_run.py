@@ -2,42 +2,59 @@
 
 Raw and rejected rows are written shard by shard, as the model writes them. When the last shard is there,
 ``generation.finish`` reads them back, so the finished rows are a function of the raw files alone.
+
+A manifest names every file, so writing it takes longer the more there are. A shard is therefore entered in a journal,
+one line, and the manifest follows when that costs little (``_is_due``): the time of a shard does not grow with the run.
 """
 
+import json
+import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from generation import pairs
+from pydantic import ValidationError
+
+from generation import layout
+from generation.layout import Shard
+from generation.tasks import Made, Row, WriteShard
+from generation.worker import shard_files
 from hub import run_dir
-from hub.recipe import DatasetRecipe, Variant, config_name
+from hub.recipe import DatasetRecipe
 from hub.run_dir import File, Manifest
 from hub.schema import config_features
-from hub.shards import Parts, read_shard, shard_path, write_shard
+from hub.shards import ROWS_PER_FILE, Parts, read_shard, sha256_file, write_bytes
 
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Shard:
-    """The unit of work: the first texts of one of ``blocks`` blocks, asked for in one variant."""
-
-    variant: Variant
-    block: int
-    blocks: int
+SHARE = 0.02  # of a run's time that may go into writing manifests
+NEW = 1 / 64  # of the shards: so many new ones are worth a manifest whatever it costs
 
 
 class DatasetRun:
-    """One dataset's directory, its recipe and the manifest as it is on disk."""
+    """One dataset's directory, its recipe and the manifest as it is on disk.
 
-    def __init__(self, directory: Path, recipe: DatasetRecipe, manifest: Manifest):
+    ``journal``: the file for shards that the manifest does not name yet; what an earlier start left there is taken up.
+    """
+
+    def __init__(self, directory: Path, recipe: DatasetRecipe, manifest: Manifest, journal: Path | None = None):
         self.directory, self.recipe, self.manifest = directory, recipe, manifest
+        self._journal = journal
+        self._files = {file.path: file for file in manifest.files}
+        self._empty = set[str](manifest.counts.get("empty_shards", ()))
+        self._new, self._last, self._cost = 0, 0.0, 0.0
+        self._take_up()
 
     def record(self, files: list[File], **changes: Any) -> None:
         """Add finished files to the manifest on disk."""
-        self.manifest = self.manifest.with_files(files, **changes)
+        self._files |= {file.path: file for file in files}
+        ordered = tuple(self._files[path] for path in sorted(self._files))
+        started = time.monotonic()
+        self.manifest = self.manifest.model_copy(update={"files": ordered, **changes})
         run_dir.write_manifest(self.directory, self.manifest)
+        if self._journal and self._journal.exists():
+            self._journal.write_bytes(b"")
+        self._new, self._last = 0, time.monotonic()
+        self._cost = self._last - started
 
     def count(self, **counts: Any) -> None:
         """Set some of the manifest's counts; on disk only when that changes them."""
@@ -57,7 +74,8 @@ class DatasetRun:
 
     def write_sources(self, rounds: Iterable[Sequence[Row]]) -> None:
         """Publish the first texts that the model wrote, as the config ``sources``."""
-        parts = Parts(self.directory, "sources", "train", config_features("sources", self.recipe))
+        size = max(ROWS_PER_FILE, (self.recipe.source.limit or 0) // 1_000)
+        parts = Parts(self.directory, "sources", "train", config_features("sources", self.recipe), size)
         try:
             for rows in rounds:
                 parts.add(rows)
@@ -73,51 +91,76 @@ class DatasetRun:
         ]
 
     def shards(self, blocks: int) -> list[Shard]:
-        """All shards in the order of work: every block of a variant, then the next variant."""
-        return [Shard(variant, block, blocks) for variant in self.recipe.variants for block in range(blocks)]
-
-    def paths(self, shard: Shard) -> tuple[str, str]:
-        """Where a shard's raw and rejected rows stand. The shards of a shot count's example sets follow each other."""
-        sets = sum(variant.shots == shard.variant.shots for variant in self.recipe.variants)
-        index, total = shard.variant.example_set * shard.blocks + shard.block, sets * shard.blocks
-        raw, rejected = (config_name(base, shard.variant.shots) for base in ("raw", "rejected"))
-        late = int(self.recipe.form == "text")  # one more file: texts that another shard holds already
-        return shard_path(raw, "train", index, total), shard_path(rejected, "train", index, total + late)
+        """All shards in the order of work."""
+        return layout.shards(self.recipe, blocks)
 
     def missing(self, shards: Iterable[Shard]) -> list[Shard]:
         """The shards that no earlier start finished."""
-        named = {file.path for file in self.manifest.files} | set(self.manifest.counts.get("empty_shards", ()))
-        return [shard for shard in shards if not named.issuperset(self.paths(shard))]
+        done = self._files.keys() | self._empty
+        return [shard for shard in shards if not done >= set(layout.paths(self.recipe, shard))]
+
+    def empty_among(self, paths: set[str]) -> frozenset[str]:
+        """Those of ``paths`` that were not written, for want of rows."""
+        return frozenset(paths & self._empty)
 
     def write_shard(self, shard: Shard, raw: list[Row], failed: list[Row]) -> None:
-        """Write the rows of one shard, then say so in the manifest. No file is written without rows: it cannot load.
+        """Write the rows of one shard and enter it: ``generation.worker.shard_files``."""
+        self.add_shard(shard_files(self.recipe, WriteShard(shard, ()), raw, failed), shard.blocks)
+        self.show_progress(shard.blocks)
 
-        ``failed`` rows were no usable text; those that sifting drops join them, in the order of work.
-        """
-        _, dropped = pairs.sift(raw, self.recipe.postprocess.max_per_label)
-        parts = dict(zip(self.paths(shard), (raw, [*failed, *dropped]), strict=True))
-        files = [self._written(path, rows) for path, rows in parts.items() if rows]
-        empty = {path for path, rows in parts.items() if not rows} | set(self.manifest.counts.get("empty_shards", ()))
-        done, total = self.manifest.counts.get("shards_done", 0) + 1, len(self.recipe.variants) * shard.blocks
-        progress = {"shards_done": done, "shards_total": total}
-        counts = {**self.manifest.counts, **progress, "empty_shards": sorted(empty)}
-        self.record(files, counts=counts)
+    def add_shard(self, made: Made, blocks: int) -> None:
+        """Put the files of a shard in their places, then say so in the journal; in the manifest when that is due."""
+        files = self.place(made)
+        self._enter(files, made.empty)
+        if self._is_due():
+            self.show_progress(blocks)
 
-    def _written(self, path: str, rows: list[Row]) -> File:
-        config = path.split("/")[1]
-        write_shard(self.directory / path, rows, config_features(config, self.recipe))
-        return run_dir.describe(self.directory, path, config=config, split="train", rows=len(rows))
+    def place(self, made: Made) -> list[File]:
+        """Write the files that a task made, those that are not in their places; their manifest entries."""
+        for piece in made.pieces:
+            if piece.content is not None:
+                write_bytes(self.directory / piece.file.path, piece.content)
+        return [piece.file for piece in made.pieces]
 
-    def kept(self, shard: Shard, columns: Sequence[str] | None = None) -> list[Row]:
-        """The rows of a finished shard that sifting keeps; ``columns`` must hold text1, text2 and target."""
-        raw, _ = self.paths(shard)
-        if raw in self.manifest.counts.get("empty_shards", ()):
-            return []
-        return pairs.sift(read_shard(self.directory / raw, columns), self.recipe.postprocess.max_per_label)[0]
+    def show_progress(self, blocks: int) -> None:
+        """Bring the manifest up to date with every shard that was entered."""
+        total = len(self.recipe.variants) * blocks
+        done = total - len(self.missing(self.shards(blocks)))
+        progress = {"shards_done": done, "shards_total": total, "empty_shards": sorted(self._empty)}
+        self.record([], counts={**self.manifest.counts, **progress})
 
-    def rejects(self, shard: Shard) -> list[Row]:
-        """Target and reason of a finished shard's rejected rows."""
-        _, rejected = self.paths(shard)
-        if rejected in self.manifest.counts.get("empty_shards", ()):
-            return []
-        return read_shard(self.directory / rejected, ("target", "reason"))
+    def _is_due(self) -> bool:
+        """Whether many shards are new, or the last manifest's cost is a small share of the time since then."""
+        many = self._new >= max(1.0, NEW * len(self._files))
+        return many or time.monotonic() - self._last >= self._cost / SHARE
+
+    def _enter(self, files: list[File], empty: Iterable[str]) -> None:
+        if self._journal:
+            line = {"files": [file.model_dump() for file in files], "empty": list(empty)}
+            with self._journal.open("a", encoding="utf-8") as journal:
+                journal.write(json.dumps(line) + "\n")
+                journal.flush()
+                os.fsync(journal.fileno())
+        self._files |= {file.path: file for file in files}
+        self._empty |= set(empty)
+        self._new += 1
+
+    def _take_up(self) -> None:
+        """Enter what the journal of an earlier start names and the directory holds; a torn last line names nothing."""
+        if not self._journal or not self._journal.is_file():
+            return
+        for line in self._journal.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                entry = json.loads(line)
+                files = [File.model_validate(file) for file in entry["files"]]
+            except (json.JSONDecodeError, ValidationError):
+                continue
+            if all(self._is_whole(file) for file in files):
+                self._files |= {file.path: file for file in files}
+                self._empty |= set(entry["empty"])
+        counts = {**self.manifest.counts, "empty_shards": sorted(self._empty)}
+        self.manifest = self.manifest.model_copy(update={"counts": counts})
+
+    def _is_whole(self, file: File) -> bool:
+        path = self.directory / file.path
+        return path.is_file() and sha256_file(path) == file.sha256

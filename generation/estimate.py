@@ -21,12 +21,14 @@ from typing import Any
 
 from generation import pairs
 from generation.attempts import write_pairs
+from generation.crew import OneProcess
 from generation.dataset_run import DatasetRun
 from generation.first_texts import prepare
 from generation.plan import NOT_YET, survey
 from generation.prompts import Prompts, load_prompts
 from generation.scratch import Scratch
 from generation.sources import FirstText
+from generation.worker import Worker
 from generation.writer import Completion, Request, Settings, Writer, load_writer
 from hub import run_dir
 from hub.cli import say
@@ -180,7 +182,7 @@ def _first_texts(
         manifest = Manifest(kind="dataset", name=few.name, version=few.version, fingerprint="pilot")
         run = DatasetRun(directory, few, run_dir.begin(directory, manifest, resolved(few)))
         scratch, started = Scratch(directory, ""), clock()
-        found = prepare(run, scratch, writer, prompts)
+        found = prepare(run, scratch, OneProcess(Worker(few, prompts, writer), directory))
         seconds = clock() - started
         firsts_written = [first for block in range(found.blocks) for first in found.block(block)]
     step = max(1, len(firsts_written) // ROWS)

@@ -6,23 +6,21 @@ from collections.abc import Iterator
 
 from tqdm import tqdm
 
-from generation.attempts import Row
+from generation.crew import Crew
 from generation.dataset_run import DatasetRun
-from generation.prompts import Prompts
-from generation.randomness import row_seed
 from generation.scratch import FirstTexts, Scratch
-from generation.sources import FirstText, GivenTexts, SeenTexts, text_problem
-from generation.writer import Completion, Request, Settings, Writer, complete
+from generation.sources import FirstText, GivenTexts, SeenTexts
+from generation.tasks import Made, Row, WriteFirstTexts
 from hub import cli
 from hub.errors import InputError
 from hub.recipe import DatasetRecipe
 
-ROUND = 4096  # completions asked for between two files of the scratch folder, at most
+ROUND = 4096  # completions between two files of the scratch folder, at most; with very many texts, rounds
 LEAST = 64  # and at least: smaller batches cost as much
 FIRST_TEXTS = "first texts"  # their entry among the manifest's contents
 
 
-def prepare(run: DatasetRun, scratch: Scratch, writer: Writer, prompts: Prompts) -> FirstTexts:
+def prepare(run: DatasetRun, scratch: Scratch, crew: Crew) -> FirstTexts:
     """The run's first texts, from the scratch folder if an earlier start left them there.
 
     Raises InputError when there are none, or when the source gives others than at the run's beginning.
@@ -31,10 +29,10 @@ def prepare(run: DatasetRun, scratch: Scratch, writer: Writer, prompts: Prompts)
     if run.recipe.source.kind == "model":
         if not run.has_sources():
             texts = None
-            _write_sources(run, scratch, writer, prompts)
+            _write_sources(run, scratch, crew)
         texts = texts or scratch.keep(_published(run), run.recipe.shard_size, {})
     elif texts is None:
-        given = GivenTexts(run.recipe, writer.count_tokens)
+        given = GivenTexts(run.recipe, crew.count_tokens)
         bar = tqdm(given, unit="text", desc=f"{run.recipe.name} sources", delay=1)
         texts = scratch.keep(bar, run.recipe.shard_size, given.skipped)
     if run.manifest.contents.get(FIRST_TEXTS, texts.sha256) != texts.sha256:
@@ -50,10 +48,10 @@ def _published(run: DatasetRun) -> Iterator[FirstText]:
     return (FirstText(row["source_id"], row["text"]) for row in run.rows("sources"))
 
 
-def _write_sources(run: DatasetRun, scratch: Scratch, writer: Writer, prompts: Prompts) -> None:
+def _write_sources(run: DatasetRun, scratch: Scratch, crew: Crew) -> None:
     """Have the model write the first texts, then publish them as the config ``sources``."""
     recipe = run.recipe
-    rejected = _write_rounds(recipe, scratch, writer, prompts)
+    rejected = _write_rounds(recipe, scratch, crew)
     total = sum(one.accepted for one in scratch.notes.rounds)
     if not total:
         raise InputError("source", f"the model wrote no usable first text (rejected: {dict(rejected)})")
@@ -67,11 +65,12 @@ def _write_sources(run: DatasetRun, scratch: Scratch, writer: Writer, prompts: P
     run.count(sources=total, sources_rejected=rejected)
 
 
-def _write_rounds(recipe: DatasetRecipe, scratch: Scratch, writer: Writer, prompts: Prompts) -> dict[str, int]:
-    """Ask in rounds until ``source.limit`` distinct texts are there or ``max_attempts`` times as many were asked for.
+def _write_rounds(recipe: DatasetRecipe, scratch: Scratch, crew: Crew) -> dict[str, int]:
+    """Take texts in the order of their numbers until ``source.limit`` distinct ones are there or the numbers end.
 
-    What a round asks for follows from the rounds before it, so a killed run goes on after its last whole round to the
-    same texts. Returns how many completions were rejected, by reason.
+    There are ``max_attempts`` numbers for every text wanted. A number's text depends on nothing else, so a crew may
+    write some that turn out not to be needed, and a killed run goes on after its last whole round to the same texts.
+    Returns how many completions were rejected, by reason.
     """
     scratch.drop_damaged_rounds()
     limit, seen = recipe.source.limit or 0, SeenTexts()
@@ -82,47 +81,44 @@ def _write_rounds(recipe: DatasetRecipe, scratch: Scratch, writer: Writer, promp
                 seen.add(row["text"])
             asked, accepted, rejected = asked + one.asked, accepted + one.accepted, rejected + Counter(one.rejected)
         bar.update(accepted)
-        while accepted < limit and asked < most:
-            numbers = range(asked, asked + min(ROUND, max(limit - accepted, LEAST), most - asked))
-            rows, reasons = _one_round(recipe, writer, prompts, numbers, limit - accepted, seen)
-            scratch.add_round(rows, len(numbers), reasons)
-            asked, accepted, rejected = asked + len(numbers), accepted + len(rows), rejected + reasons
-            bar.update(len(rows))
+        if accepted < limit:
+            size = round_size(limit)
+            tasks = (WriteFirstTexts(range(n, min(n + size, most))) for n in range(asked, most, size))
+            for made in _in_order(crew.work(tasks), asked):
+                rows, reasons = _distinct(made.facts, limit - accepted, seen)
+                scratch.add_round(rows, len(made.facts), reasons)
+                accepted, rejected = accepted + len(rows), rejected + reasons
+                bar.update(len(rows))
+                if accepted == limit:
+                    break
     return dict(sorted(rejected.items()))
 
 
-def _one_round(
-    recipe: DatasetRecipe, writer: Writer, prompts: Prompts, numbers: range, missing: int, seen: SeenTexts
-) -> tuple[list[Row], Counter[str]]:
-    """Rows of the config ``sources`` from the completions of ``numbers``, and the others counted by reason.
+def round_size(limit: int) -> int:
+    """Numbers in a round: few enough that little is written in vain, enough for a batch, and never many rounds."""
+    return max(LEAST, min(ROUND, limit // 8), limit // ROUND)
 
-    The labels' instructions take turns, cut after the quotation mark that opens the first text; nucleus sampling at
-    ``source.top_p`` without top-k (DINO sections 3 and 4).
-    """
-    labels = [recipe.labels[number % len(recipe.labels)] for number in numbers]
-    requests = [
-        Request(prompts.first_text_prefix(label), (), row_seed(recipe.seed, "x1", number))
-        for number, label in zip(numbers, labels, strict=True)
-    ]
-    settings = Settings(0.0, 1.0, 0, recipe.source.top_p, recipe.decoding.max_new_tokens)
+
+def _in_order(found: Iterator[Made], first: int) -> Iterator[Made]:
+    """Rounds in the order of their numbers, from ``first`` on; those that come early wait."""
+    waiting = dict[int, Made]()
+    for made in found:
+        waiting[made.task.numbers.start] = made  # type: ignore[union-attr]  # no other task was given
+        while first in waiting:
+            made = waiting.pop(first)
+            first = made.task.numbers.stop  # type: ignore[union-attr]
+            yield made
+
+
+def _distinct(found: list[Row], missing: int, seen: SeenTexts) -> tuple[list[Row], Counter[str]]:
+    """Rows of the config ``sources`` from a round's texts, and the others counted by reason."""
     rows, reasons = list[Row](), Counter[str]()
-    completions = complete(writer, requests, settings, recipe.decoding.batch_size)
-    for number, label, request, completion in zip(numbers, labels, requests, completions, strict=True):
-        reason = completion.problem or ("not_needed" if len(rows) == missing else None)
-        reason = reason or text_problem(completion.text, recipe.premise_tokens, writer.count_tokens)
-        reason = reason or (None if seen.add(completion.text) else "duplicate")
+    for candidate in found:
+        row = {name: value for name, value in candidate.items() if name != "reason"}
+        reason = candidate["reason"] or ("not_needed" if len(rows) == missing else None)
+        reason = reason or (None if seen.add(row["text"]) else "duplicate")
         if reason:
             reasons[reason] += 1
         else:
-            rows.append(_source_row(number, label.name, request, completion))
+            rows.append(row)
     return rows, reasons
-
-
-def _source_row(number: int, instruction: str, request: Request, completion: Completion) -> Row:
-    return {
-        "source_id": f"{number:06d}",
-        "text": completion.text,
-        "instruction": instruction,
-        "seed": request.seed,
-        "log_prob": completion.log_prob,
-    }

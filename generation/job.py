@@ -2,22 +2,19 @@
 
 import hashlib
 import json
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
-from generation.attempts import write_pairs
-from generation.backends.usage import told_usage
+from generation.crew import Contract, Crew, Hire, one_process
 from generation.dataset_run import DatasetRun
-from generation.finish import WORDS, TextLength, finish
+from generation.finish import finish
 from generation.first_texts import prepare
+from generation.progress import Progress
 from generation.prompts import Prompts, load_prompts
 from generation.scratch import FirstTexts, Scratch
+from generation.tasks import WriteShard
 from generation.versions import versions
-from generation.writer import Writer, load_writer
+from generation.worker import text_length
 from hub import cli, run_dir
 from hub.errors import InputError
 from hub.memory import peak_rss_mb
@@ -29,9 +26,10 @@ from hub.shards import sha256_file, write_text
 _MODEL_FILES = (".json", ".safetensors", ".txt", ".model", ".jinja")
 
 
-def generate(recipe: DatasetRecipe, directory: Path, command: str) -> Manifest:
+def generate(recipe: DatasetRecipe, directory: Path, command: str, hire: Hire = one_process) -> Manifest:
     """Make or finish the run in ``directory``; a finished run is left as it is. Call it with the directory locked.
 
+    ``hire`` gets the workers; who they are changes no byte.
     ``command`` is kept from the first start: a resumed run may be asked for in other words and ends in the same bytes.
     """
     inputs = input_hashes(recipe)
@@ -51,43 +49,33 @@ def generate(recipe: DatasetRecipe, directory: Path, command: str) -> Manifest:
     if not manifest.provenance:  # a fresh start trusts nothing that an earlier run left
         scratch.clear()
     command = manifest.provenance.get("command", command)
-    writer = load_writer(recipe.model, directory)
-    run, prompts = DatasetRun(directory, recipe, manifest), load_prompts(recipe)
-    run.record([], provenance=provenance(recipe, writer, prompts, inputs, command))
-    with told_usage(writer, directory):
-        firsts = prepare(run, scratch, writer, prompts)
-        write_shards(run, writer, prompts, firsts)
-    finish(run, firsts.blocks, firsts.total, text_length(recipe, writer))
+    prompts = load_prompts(recipe)
+    with hire(Contract(recipe, prompts, directory, scratch.notes.key)) as crew:
+        run = DatasetRun(directory, recipe, manifest, scratch.journal)
+        run.record([], provenance=provenance(recipe, crew, prompts, inputs, command))
+        firsts = prepare(run, scratch, crew)
+        write_shards(run, crew, firsts)
+        finish(run, firsts.blocks, firsts.total, text_length(recipe, crew), crew)
     scratch.clear()
     return run.manifest
 
 
-def write_shards(run: DatasetRun, writer: Writer, prompts: Prompts, firsts: FirstTexts) -> None:
+def write_shards(run: DatasetRun, crew: Crew, firsts: FirstTexts) -> None:
     """Write every shard that is missing, in the order of work."""
     shards = run.shards(firsts.blocks)
     missing, timing = run.missing(shards), Timing(run.directory)
     run.count(shards_done=len(shards) - len(missing), shards_total=len(shards))
     wanted = len(run.recipe.labels) * run.recipe.decoding.samples
     total = firsts.total * len(run.recipe.variants) * wanted
-    with tqdm(total=total, unit="text", desc=run.recipe.name, file=sys.stderr) as bar:
-        bar.update(total - wanted * sum(firsts.size(shard.block) for shard in missing))
-        for shard in missing:
-            started, before, texts = time.monotonic(), bar.n, firsts.block(shard.block)
-            raw, failed = write_pairs(writer, prompts, run.recipe, texts, bar.update, shard.variant)
-            run.write_shard(shard, raw, failed)
-            timing.add(time.monotonic() - started, len(raw))
-            bar.update(before + len(texts) * wanted - bar.n)  # what was not accepted in the end counts as dealt with
-
-
-def text_length(recipe: DatasetRecipe, writer: Writer) -> TextLength:
-    """How the card counts the length of a text: in the generator's tokens, and behind a server in words.
-
-    A server's tokenizer is read only for a recipe that needs it: it may not be there to be read.
-    """
-    model = recipe.model
-    if model.backend == "openai" and recipe.premise_tokens is None:
-        return WORDS
-    return TextLength("tokens", model.repo_id or model.path, writer.count_tokens)
+    left = wanted * sum(firsts.size(shard.block) for shard in missing)
+    tasks = (WriteShard(shard, tuple(firsts.block(shard.block))) for shard in missing)
+    with Progress(run.recipe.name, total, total - left) as progress:
+        for made in crew.work(tasks, progress.tick):
+            run.add_shard(made, firsts.blocks)
+            timing.add(made.seconds, made.rows)
+            progress.shard(made, firsts.size(made.task.shard.block) * wanted)  # type: ignore[union-attr]
+    if missing:
+        run.show_progress(firsts.blocks)
 
 
 def _scratch_key(manifest: Manifest) -> str:
@@ -109,7 +97,7 @@ def input_hashes(recipe: DatasetRecipe) -> dict[str, str]:
 
 
 def provenance(
-    recipe: DatasetRecipe, writer: Writer, prompts: Prompts, inputs: dict[str, str], command: str
+    recipe: DatasetRecipe, crew: Crew, prompts: Prompts, inputs: dict[str, str], command: str
 ) -> dict[str, Any]:
     """What the card says about where the data came from."""
     model = recipe.model
@@ -123,7 +111,7 @@ def provenance(
             "id": model.repo_id or model.path,
             "revision": model.revision,
             "sha256": weights[0] if weights else None,
-            **writer.describe(),
+            **crew.describe(),
             "license": model.license,
         },
         "source": {

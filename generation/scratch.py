@@ -78,6 +78,7 @@ class Scratch:
 
     def __init__(self, run_directory: Path, key: str):
         self.directory = run_directory.parent / f"{run_directory.name}.scratch"
+        self.journal = self.directory / "shards.jsonl"  # of ``generation.dataset_run``
         self.notes = self._read_notes(key)
 
     def _read_notes(self, key: str) -> Notes:
@@ -87,7 +88,10 @@ class Scratch:
             notes = Notes.model_validate_json((self.directory / "notes.json").read_bytes())
         except (FileNotFoundError, ValidationError):
             return Notes(key=key)
-        return notes if notes.key == key else Notes(key=key)
+        if notes.key == key:
+            return notes
+        shutil.rmtree(self.directory)
+        return Notes(key=key)
 
     def clear(self) -> None:
         """Remove everything."""

@@ -5,6 +5,7 @@ names it with its SHA-256; the manifest is replaced after the files it names, so
 nobody names. What must not be published (timings, the lock, checkpoints) lies beside the directory, not in it.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,6 +76,11 @@ def describe(directory: Path, path: str, **data: Any) -> File:
     """The manifest entry of a file that is on disk now."""
     full = directory / path
     return File(path=path, bytes=full.stat().st_size, sha256=sha256_file(full), **data)
+
+
+def described(path: str, content: bytes, **data: Any) -> File:
+    """The manifest entry of a file with this content."""
+    return File(path=path, bytes=len(content), sha256=hashlib.sha256(content).hexdigest(), **data)
 
 
 def manifest_text(manifest: Manifest) -> str:

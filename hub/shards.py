@@ -1,6 +1,7 @@
 """Rows to zstd parquet with an explicit schema: temp file, fsync, rename. A shard is there whole or not at all."""
 
 import hashlib
+import io
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -44,13 +45,24 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically and durably."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
+
+
 def write_shard(path: Path, rows: Sequence[dict[str, Any]], features: datasets.Features) -> None:
     """Write rows as one zstd parquet file. The bytes depend on the rows and the library versions only."""
-    with atomic_path(path) as temporary:
-        table = pa.Table.from_pylist(list(rows), schema=arrow_schema(features))
-        with pq.ParquetWriter(temporary, table.schema, compression="zstd") as writer:
-            for group in row_groups(table):
-                writer.write_table(group)
+    write_bytes(path, shard_bytes(rows, features))
+
+
+def shard_bytes(rows: Sequence[dict[str, Any]], features: datasets.Features) -> bytes:
+    """Rows as the content of one zstd parquet file."""
+    table, content = pa.Table.from_pylist(list(rows), schema=arrow_schema(features)), io.BytesIO()
+    with pq.ParquetWriter(content, table.schema, compression="zstd") as writer:
+        for group in row_groups(table):
+            writer.write_table(group)
+    return content.getvalue()
 
 
 def row_groups(table: pa.Table) -> Iterator[pa.Table]:
@@ -67,9 +79,10 @@ def row_groups(table: pa.Table) -> Iterator[pa.Table]:
         start += len(group)
 
 
-def read_shard(path: Path, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """The rows of one shard, in order; all columns or those named."""
-    return pq.ParquetFile(path).read(columns=None if columns is None else list(columns)).to_pylist()
+def read_shard(shard: Path | bytes, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """The rows of one shard (a path, or the file's content), in order; all columns or those named."""
+    source = pa.BufferReader(shard) if isinstance(shard, bytes) else shard
+    return pq.ParquetFile(source).read(columns=None if columns is None else list(columns)).to_pylist()
 
 
 def parquet_schema(path: Path) -> pa.Schema:

@@ -36,5 +36,5 @@ def _command(arguments: list[str], round_size: int | None) -> None:
     os.dup2(silence, 1)
     os.dup2(silence, 2)
     if round_size:
-        first_texts.ROUND = round_size
+        first_texts.round_size = lambda limit: round_size
     cli.run(lambda: run.app(arguments))

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from generation.dataset_run import DatasetRun, Shard
+from generation.dataset_run import DatasetRun
 from generation.finish import finish
+from generation.layout import Shard
 from hub import run_dir
 from hub.recipe import DatasetRecipe
 from hub.recipe_file import fingerprint, resolved

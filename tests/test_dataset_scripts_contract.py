@@ -13,7 +13,7 @@ import yaml
 from small_runs import FORMS, small_recipe, small_run
 from typer.testing import CliRunner
 
-from generation import finish
+from generation import group_rows
 from hub import shards
 from hub.errors import InputError, RunError
 from hub.recipe import DatasetRecipe
@@ -63,7 +63,7 @@ def test_script_and_schema_agree(tmp_path, path):
     assert (module.ROW_GROUP, module.ROW_GROUP_BYTES) == (shards.ROW_GROUP, shards.ROW_GROUP_BYTES)
     assert sum(module.SETS.values()) == len(recipe.variants)
     if recipe.form == "sts":
-        assert (module.POOL, module.PARTNERS) == (finish.POOL, finish.PARTNERS)
+        assert (module.POOL, module.PARTNERS) == (group_rows.POOL, group_rows.PARTNERS)
         assert list(module.SCORES.items()) == [(label.name, label.score) for label in recipe.labels]
 
 

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
-from generation import finish as finishing
-from generation.dataset_run import DatasetRun, Shard
-from generation.finish import WORDS, Partners, TextLength, finish
+from generation import group_rows
+from generation.dataset_run import DatasetRun
+from generation.finish import finish
+from generation.group_rows import RawRows
+from generation.layout import Shard
+from generation.tally import WORDS, TextLength
 from hub import run_dir
 from hub.errors import RunError
 from hub.recipe import DatasetRecipe, Variant
@@ -83,7 +86,7 @@ def test_counts_are_recounted_from_the_files(tmp_path):
 
 
 def test_sampled_negatives_come_from_far_away_and_about_equally_often(tmp_path, monkeypatch):
-    monkeypatch.setattr(finishing, "POOL", 20)
+    monkeypatch.setattr(group_rows, "POOL", 20)
     run = begun(tmp_path / "run", load_recipe(X2, DatasetRecipe))
     written(run, blocks=16, size=20)
     finish(run, 16, 320)
@@ -108,11 +111,12 @@ def test_the_pool_is_bounded_and_one_shard_is_its_own_partner(tmp_path, monkeypa
     run = begun(tmp_path / "run", load_recipe(X2, DatasetRecipe))
     written(run, blocks=20, size=1)
     read_blocks = []
-    kept = run.kept
+    raw = RawRows(run.recipe, run.directory.joinpath, frozenset())
+    kept = raw.kept
     monkeypatch.setattr(
-        run, "kept", lambda shard, columns=None: read_blocks.append(shard.block) or kept(shard, columns)
+        raw, "kept", lambda shard, columns=None: read_blocks.append(shard.block) or kept(shard, columns)
     )
-    Partners(run, Variant(None, 0), 20).pool(3, "train")
+    raw.pool(Shard(Variant(None, 0), 3, 20), "train")
     assert read_blocks == [(3 + 10 + step) % 20 for step in range(16)]
     alone = begun(tmp_path / "alone", load_recipe(X2, DatasetRecipe))
     written(alone, blocks=1, size=30)

@@ -21,9 +21,9 @@ from typer.testing import CliRunner
 from benchmarks.generation_memory import make_model
 from generation import first_texts, job, run, versions
 from generation.dataset_run import DatasetRun
-from generation.finish import WORDS
 from generation.scratch import Scratch
 from generation.sources import FirstText
+from generation.tally import WORDS
 from hub import cli, run_dir, shards
 from hub.errors import InputError, RunError
 from hub.recipe import DatasetRecipe, LanguageModel
@@ -149,8 +149,8 @@ def interrupted(lm: Path, out: Path) -> Scratch:
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        written = DatasetRun.write_shard
-        patch.setattr(DatasetRun, "write_shard", interrupt)
+        written = DatasetRun.add_shard
+        patch.setattr(DatasetRun, "add_shard", interrupt)
         generate(lm, out)
     notes = out.parent / f"{out.name}.scratch" / "notes.json"
     return Scratch(out, json.loads(notes.read_text())["key"])
@@ -295,7 +295,7 @@ def first_texts_whole(closing, tmp_path_factory) -> Path:
     """A run whose first texts the model wrote, in several rounds."""
     directory = tmp_path_factory.mktemp("runs") / "x1x2"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(first_texts, "ROUND", 4)
+        patch.setattr(first_texts, "round_size", lambda limit: 4)
         generate(closing, directory, *WRITING, recipe=X1X2)
     return directory
 
@@ -315,7 +315,7 @@ def test_first_texts_from_the_model_are_distinct_counted_and_published(first_tex
 
 @pytest.mark.parametrize("lost", ["raw", "sources", "postprocessed"])
 def test_a_lost_file_of_a_finished_run_is_made_again(lost, first_texts_whole, closing, tmp_path, monkeypatch):
-    monkeypatch.setattr(first_texts, "ROUND", 4)
+    monkeypatch.setattr(first_texts, "round_size", lambda limit: 4)
     out = shutil.copytree(first_texts_whole, tmp_path / "copy")
     manifest = run_dir.require_complete(out)
     (out / manifest.shards(lost)[0].path).unlink()
@@ -335,7 +335,7 @@ def test_killed_while_first_texts_are_written_it_goes_on_to_the_same_bytes(
     assert first.stat().st_mtime_ns == written, "a whole round is kept"
     sorted(rounds.glob("round-*.parquet"))[1].write_bytes(b"rubbish")  # it and what follows is made again
     killed(given, there(rounds / "first-texts.parquet"), round_size=4)
-    monkeypatch.setattr(first_texts, "ROUND", 4)
+    monkeypatch.setattr(first_texts, "round_size", lambda limit: 4)
     generate(closing, out, *WRITING, recipe=X1X2)
     assert_same_but_for_the_command(out, first_texts_whole)
 

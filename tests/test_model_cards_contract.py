@@ -10,8 +10,9 @@ from test_model_cards_runs import FEW_SHOT, card_of, dataset_recipe, provenance_
 from tiny_lm import make_lm
 
 from generation import job
-from generation.dataset_run import DatasetRun, Shard
+from generation.dataset_run import DatasetRun
 from generation.finish import finish
+from generation.layout import Shard
 from hub import run_dir
 from hub.recipe import DatasetRecipe
 from hub.recipe_file import resolved

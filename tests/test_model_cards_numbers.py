@@ -13,7 +13,8 @@ from test_model_cards_contract import PROVENANCE
 from test_model_cards_runs import dataset_run
 
 from generation.dataset_run import DatasetRun
-from generation.finish import TextLength, finish
+from generation.finish import finish
+from generation.tally import TextLength
 from hub import run_dir
 from hub.errors import InputError
 from hub.recipe import DatasetRecipe
