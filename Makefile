@@ -1,14 +1,16 @@
 # sts-dino: `make` alone prints the targets. Every target that runs Python makes .venv first, once per change of the pins.
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-loaders hub install style quality dataset train evaluate card publish regenerate republish
-.PHONY: release-all scripts bench clean evaluate-reference
+.PHONY: release-all job scripts bench clean evaluate-reference
 PYTHON ?= python3
 RUN := .venv/bin/python
 RECIPE ?= recipes/demo/sts-dino-x2.yaml
 DATA ?= $(STS_DINO_DATA)
 RECIPES ?= $(wildcard recipes/datasets recipes/models)
 ORG ?= sts-dino
+FLAVOR ?= cpu-basic
 ACT := $(if $(YES),--yes) $(if $(FORCE),--force)
+SPREAD := $(if $(RAY),--ray $(RAY)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(STORE),--store $(STORE))
 SCORE := $(if $(TASKS),--tasks $(TASKS)) $(if $(SENTEVAL),--senteval-data $(SENTEVAL)) $(if $(STS),--sts-data $(STS))
 
 help: ## print the targets
@@ -34,8 +36,8 @@ test-loaders: .venv/.ready ## load what is published with datasets 2.14, 2.21, 3
 hub: .venv/.ready ## serve the demo's Hub again until Ctrl-C
 	$(RUN) -m hub.local serve --root artifacts/hub --org $(ORG) --port 8899
 
-dataset: .venv/.ready ## write a dataset: make dataset RECIPE=recipes/...
-	$(RUN) -m generation.run $(RECIPE)
+dataset: .venv/.ready ## write a dataset: make dataset RECIPE=recipes/... [WORKERS=N] [RAY=auto|HOST:PORT] [STORE=URL]
+	$(RUN) -m generation.run $(RECIPE) $(SPREAD)
 
 train: .venv/.ready ## train an encoder: make train RECIPE=recipes/...
 	$(RUN) -m training.run $(RECIPE)
@@ -52,14 +54,17 @@ card: .venv/.ready ## write a card: make card RUN_DIR=artifacts/datasets/...
 publish: .venv/.ready ## show what a publication changes, YES=1 does it: make publish RUN_DIR=artifacts/... ORG=...
 	$(RUN) -m release.publish $(RUN_DIR) --org $(ORG) $(ACT)
 
-regenerate: .venv/.ready ## make an artefact from its recipe; YES=1 publishes it, datasets while they grow: make regenerate RECIPE=...
-	$(RUN) -m release.run $(RECIPE) --org $(ORG) $(SCORE) $(ACT)
+regenerate: .venv/.ready ## make an artefact from its recipe (datasets: WORKERS, RAY, STORE as above); YES=1 publishes it, datasets while they grow: make regenerate RECIPE=...
+	$(RUN) -m release.run $(RECIPE) --org $(ORG) $(SPREAD) $(SCORE) $(ACT)
 
 republish: .venv/.ready ## new card and publication of a finished artefact, nothing made: make republish RECIPE=... YES=1
 	$(RUN) -m release.run $(RECIPE) --org $(ORG) --again $(ACT)
 
 release-all: .venv/.ready ## regenerate and publish every dataset and model: make release-all [RECIPES=recipes/demo] YES=1
-	$(RUN) -m release.run $(RECIPES) --org $(ORG) $(SCORE) $(ACT)
+	$(RUN) -m release.run $(RECIPES) --org $(ORG) $(SPREAD) $(SCORE) $(ACT)
+
+job: .venv/.ready ## the same as a job of Hugging Face: print its command, YES=1 starts it: make job RECIPE=... ORG=... FLAVOR=l4x1
+	$(RUN) -m release.job $(RECIPE) --org $(ORG) --flavor $(FLAVOR) $(if $(TIMEOUT),--timeout $(TIMEOUT)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(YES),--yes)
 
 scripts: .venv/.ready ## write the loading scripts from the recipes
 	$(RUN) -m release.scripts

@@ -7,16 +7,14 @@ A manifest names every file, so writing it takes longer the more there are. A sh
 one line, and the manifest follows when that costs little (``_is_due``): the time of a shard does not grow with the run.
 """
 
-import json
-import os
+import hashlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from generation import layout
+from generation.journal import GroupEntry, Journal, ShardEntry
 from generation.layout import Shard
 from generation.tasks import Made, Row, WriteShard
 from generation.worker import shard_files
@@ -24,8 +22,9 @@ from hub import run_dir
 from hub.recipe import DatasetRecipe
 from hub.run_dir import File, Manifest
 from hub.schema import config_features
-from hub.shards import ROWS_PER_FILE, Parts, read_shard, sha256_file, write_bytes
+from hub.shards import Parts, read_shard, sha256_file, write_bytes
 
+GROUPS = "groups.jsonl"  # the journal of finished groups, beside that of shards
 SHARE = 0.02  # of a run's time that may go into writing manifests
 NEW = 1 / 64  # of the shards: so many new ones are worth a manifest whatever it costs
 
@@ -38,9 +37,11 @@ class DatasetRun:
 
     def __init__(self, directory: Path, recipe: DatasetRecipe, manifest: Manifest, journal: Path | None = None):
         self.directory, self.recipe, self.manifest = directory, recipe, manifest
-        self._journal = journal
+        self._journal = Journal(journal, ShardEntry) if journal else None
+        self.groups = Journal(journal.with_name(GROUPS), GroupEntry) if journal else None
         self._files = {file.path: file for file in manifest.files}
         self._empty = set[str](manifest.counts.get("empty_shards", ()))
+        self._done: int | None = None  # shards, once somebody asked
         self._new, self._last, self._cost = 0, 0.0, 0.0
         self._take_up()
 
@@ -51,8 +52,8 @@ class DatasetRun:
         started = time.monotonic()
         self.manifest = self.manifest.model_copy(update={"files": ordered, **changes})
         run_dir.write_manifest(self.directory, self.manifest)
-        if self._journal and self._journal.exists():
-            self._journal.write_bytes(b"")
+        if self._journal:
+            self._journal.clear()
         self._new, self._last = 0, time.monotonic()
         self._cost = self._last - started
 
@@ -74,7 +75,7 @@ class DatasetRun:
 
     def write_sources(self, rounds: Iterable[Sequence[Row]]) -> None:
         """Publish the first texts that the model wrote, as the config ``sources``."""
-        size = max(ROWS_PER_FILE, (self.recipe.source.limit or 0) // 1_000)
+        size = layout.sources_per_file(self.recipe)
         parts = Parts(self.directory, "sources", "train", config_features("sources", self.recipe), size)
         try:
             for rows in rounds:
@@ -96,12 +97,19 @@ class DatasetRun:
 
     def missing(self, shards: Iterable[Shard]) -> list[Shard]:
         """The shards that no earlier start finished."""
-        done = self._files.keys() | self._empty
-        return [shard for shard in shards if not done >= set(layout.paths(self.recipe, shard))]
+        return [shard for shard in shards if not self._is_done(shard)]
 
-    def empty_among(self, paths: set[str]) -> frozenset[str]:
-        """Those of ``paths`` that were not written, for want of rows."""
-        return frozenset(paths & self._empty)
+    def empty_among(self, paths: Callable[[], set[str]]) -> frozenset[str]:
+        """Those of ``paths`` that were not written, for want of rows; asked for only when there are such files."""
+        return frozenset(paths() & self._empty) if self._empty else frozenset()
+
+    def raw_digest(self) -> str:
+        """What the finished configs are made from: SHA-256 over the raw and rejected files."""
+        digest = hashlib.sha256()
+        for path in sorted(self._files.keys() | self._empty):
+            if path in self._empty or (self._files[path].config or "").startswith(("raw", "rejected")):
+                digest.update(f"{path} {'' if path in self._empty else self._files[path].sha256}\n".encode())
+        return digest.hexdigest()
 
     def write_shard(self, shard: Shard, raw: list[Row], failed: list[Row]) -> None:
         """Write the rows of one shard and enter it: ``generation.worker.shard_files``."""
@@ -110,8 +118,13 @@ class DatasetRun:
 
     def add_shard(self, made: Made, blocks: int) -> None:
         """Put the files of a shard in their places, then say so in the journal; in the manifest when that is due."""
-        files = self.place(made)
-        self._enter(files, made.empty)
+        entry = ShardEntry(files=tuple(self.place(made)), empty=made.empty)
+        if self._journal:
+            self._journal.append(entry)
+        if self._done is not None:
+            self._done += not self._is_done(made.task.shard)  # type: ignore[union-attr]  # a shard's task
+        self._enter(entry)
+        self._new += 1
         if self._is_due():
             self.show_progress(blocks)
 
@@ -125,41 +138,39 @@ class DatasetRun:
     def show_progress(self, blocks: int) -> None:
         """Bring the manifest up to date with every shard that was entered."""
         total = len(self.recipe.variants) * blocks
-        done = total - len(self.missing(self.shards(blocks)))
-        progress = {"shards_done": done, "shards_total": total, "empty_shards": sorted(self._empty)}
+        if self._done is None:  # looked up once and counted from then on: all shards may be very many
+            self._done = total - len(self.missing(self.shards(blocks)))
+        progress = {"shards_done": self._done, "shards_total": total, "empty_shards": sorted(self._empty)}
         self.record([], counts={**self.manifest.counts, **progress})
+
+    def holds(self, files: Iterable[File]) -> bool:
+        """Whether files are in the directory, whole."""
+        return all(self._is_whole(file) for file in files)
 
     def _is_due(self) -> bool:
         """Whether many shards are new, or the last manifest's cost is a small share of the time since then."""
         many = self._new >= max(1.0, NEW * len(self._files))
         return many or time.monotonic() - self._last >= self._cost / SHARE
 
-    def _enter(self, files: list[File], empty: Iterable[str]) -> None:
-        if self._journal:
-            line = {"files": [file.model_dump() for file in files], "empty": list(empty)}
-            with self._journal.open("a", encoding="utf-8") as journal:
-                journal.write(json.dumps(line) + "\n")
-                journal.flush()
-                os.fsync(journal.fileno())
-        self._files |= {file.path: file for file in files}
-        self._empty |= set(empty)
-        self._new += 1
+    def _is_done(self, shard: Shard) -> bool:
+        return all(path in self._files or path in self._empty for path in layout.paths(self.recipe, shard))
+
+    def _enter(self, entry: ShardEntry) -> None:
+        """Take note of a shard's files. One that was made again may have rows where it had none, or none any more."""
+        for path in entry.empty:
+            self._files.pop(path, None)
+        self._files |= {file.path: file for file in entry.files}
+        self._empty -= {file.path for file in entry.files}
+        self._empty |= set(entry.empty)
 
     def _take_up(self) -> None:
-        """Enter what the journal of an earlier start names and the directory holds; a torn last line names nothing."""
-        if not self._journal or not self._journal.is_file():
-            return
-        for line in self._journal.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                entry = json.loads(line)
-                files = [File.model_validate(file) for file in entry["files"]]
-            except (json.JSONDecodeError, ValidationError):
-                continue
-            if all(self._is_whole(file) for file in files):
-                self._files |= {file.path: file for file in files}
-                self._empty |= set(entry["empty"])
-        counts = {**self.manifest.counts, "empty_shards": sorted(self._empty)}
-        self.manifest = self.manifest.model_copy(update={"counts": counts})
+        """Enter what the journal of an earlier start names, as far as the directory holds it whole."""
+        entries = [entry for entry in (self._journal.entries() if self._journal else ()) if self.holds(entry.files)]
+        for entry in entries:
+            self._enter(entry)
+        if entries:
+            counts = {**self.manifest.counts, "empty_shards": sorted(self._empty)}
+            self.manifest = self.manifest.model_copy(update={"counts": counts})
 
     def _is_whole(self, file: File) -> bool:
         path = self.directory / file.path

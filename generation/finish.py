@@ -6,6 +6,7 @@ from generation import layout
 from generation.crew import Crew
 from generation.dataset_run import DatasetRun
 from generation.group_rows import Distinct, files_read, finished_group
+from generation.journal import GroupEntry
 from generation.layout import Group
 from generation.tally import WORDS, Tally, TextLength
 from generation.tasks import FinishGroup, Made
@@ -20,19 +21,16 @@ from hub.shards import Parts
 def finish(run: DatasetRun, blocks: int, sources: int, length: TextLength = WORDS, crew: Crew | None = None) -> None:
     """Write the finished configs from the raw shards, count everything, mark the run complete.
 
-    ``crew`` does it group by group, and counts lengths as ``length`` does; without one this process does.
+    ``crew`` does it group by group, and counts lengths as ``length`` does; without one this process does. A group that
+    an earlier start finished from the same raw files is not made again.
 
     Raises RunError when a label has no row left.
     """
     tally, files = Tally(), list[File]()
-    tasks = (_task(run, group) for group in layout.groups(run.recipe, blocks))
-    if run.recipe.form == "text":
-        found = _texts(run, tasks, blocks, length, files)
-    else:
-        found = crew.work(tasks) if crew else _here(run, tasks, length)
-    for made in found:
-        tally.add(made.facts)
-        files += run.place(made)
+    found = _texts(run, blocks, length) if run.recipe.form == "text" else _groups(run, blocks, length, crew)
+    for entry in found:
+        tally.add(entry.facts)
+        files += entry.files
     _check_labels(run, tally)
     run.record(files)
     before = run.manifest.counts
@@ -42,8 +40,27 @@ def finish(run: DatasetRun, blocks: int, sources: int, length: TextLength = WORD
     run.record([], complete=True)
 
 
+def _groups(run: DatasetRun, blocks: int, length: TextLength, crew: Crew | None) -> Iterator[GroupEntry]:
+    """Every group, those first that an earlier start finished from the same raw files."""
+    raw, done = run.raw_digest(), set[str]()
+    for entry in run.groups.entries() if run.groups else ():
+        if entry.raw == raw and entry.task not in done and run.holds(entry.files):
+            done.add(entry.task)
+            yield entry
+    tasks = (task for group in layout.groups(run.recipe, blocks) if (task := _task(run, group)).key not in done)
+    for made in crew.work(tasks) if crew else _here(run, tasks, length):
+        entry = _entry(run, made, raw)
+        if run.groups:
+            run.groups.append(entry)
+        yield entry
+
+
+def _entry(run: DatasetRun, made: Made, raw: str) -> GroupEntry:
+    return GroupEntry(task=made.task.key, raw=raw, files=tuple(run.place(made)), facts=made.facts)
+
+
 def _task(run: DatasetRun, group: Group) -> FinishGroup:
-    return FinishGroup(group, run.empty_among(files_read(run.recipe, group)))
+    return FinishGroup(group, run.empty_among(lambda: files_read(run.recipe, group)))
 
 
 def _here(run: DatasetRun, tasks: Iterator[FinishGroup], length: TextLength) -> Iterator[Made]:
@@ -52,16 +69,15 @@ def _here(run: DatasetRun, tasks: Iterator[FinishGroup], length: TextLength) -> 
         yield Made(task, pieces_of(run.recipe, rows), facts=tally.parts())
 
 
-def _texts(
-    run: DatasetRun, tasks: Iterator[FinishGroup], blocks: int, length: TextLength, files: list[File]
-) -> Iterator[Made]:
+def _texts(run: DatasetRun, blocks: int, length: TextLength) -> Iterator[GroupEntry]:
     """Finish the text form here and in order: whether a text stands in an earlier shard, only one who saw them knows.
 
-    The late ones stand in one file of rejected rows after the shards', whose entry joins ``files``.
+    The late ones stand in one file of rejected rows after the shards'. Nothing is journalled: a new start has to see
+    all rows again.
     """
     distinct, late = Distinct(), dict[int | None, Parts]()
     try:
-        for task in tasks:
+        for task in (_task(run, group) for group in layout.groups(run.recipe, blocks)):
             shots = task.group.shots
             if shots not in late:
                 distinct, late[shots] = Distinct(), _late_parts(run, shots, blocks)
@@ -69,9 +85,9 @@ def _texts(
             tally.reject(shots, distinct.late)
             late[shots].add(distinct.late)
             distinct.late = []
-            yield Made(task, pieces_of(run.recipe, rows), facts=tally.parts())
+            yield _entry(run, Made(task, pieces_of(run.recipe, rows), facts=tally.parts()), "")
         for parts in late.values():
-            files += run.named(parts)
+            yield GroupEntry(task="late", raw="", files=tuple(run.named(parts)), facts=Tally().parts())
     finally:
         for parts in late.values():
             parts.discard()

@@ -1,8 +1,11 @@
 """The first texts of a run: given by a source, or written by the model itself (DINO's STS-x1x2)."""
 
 import json
+import os
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 from tqdm import tqdm
 
@@ -14,6 +17,7 @@ from generation.tasks import Made, Row, WriteFirstTexts
 from hub import cli
 from hub.errors import InputError
 from hub.recipe import DatasetRecipe
+from hub.shards import named_in_errors
 
 ROUND = 4096  # completions between two files of the scratch folder, at most; with very many texts, rounds
 LEAST = 64  # and at least: smaller batches cost as much
@@ -73,25 +77,55 @@ def _write_rounds(recipe: DatasetRecipe, scratch: Scratch, crew: Crew) -> dict[s
     Returns how many completions were rejected, by reason.
     """
     scratch.drop_damaged_rounds()
-    limit, seen = recipe.source.limit or 0, SeenTexts()
-    most, asked, accepted, rejected = limit * recipe.decoding.max_attempts, 0, 0, Counter[str]()
-    with tqdm(total=limit, unit="text", desc=f"{recipe.name} x1", delay=1) as bar:
+    taken = _Taken(recipe, scratch)
+    with tqdm(total=taken.limit, initial=taken.accepted, unit="text", desc=f"{recipe.name} x1", delay=1) as bar:
+        while taken.accepted < taken.limit and taken.asked < taken.most:
+            for candidates in _in_order(crew.work(taken.wanted()), taken.asked):
+                bar.update(taken.take(candidates))
+                if taken.accepted == taken.limit:
+                    break
+    return dict(sorted(taken.rejected.items()))
+
+
+class _Taken:
+    """The first texts that were taken so far: their rounds are in the scratch folder."""
+
+    def __init__(self, recipe: DatasetRecipe, scratch: Scratch):
+        self.limit, self._scratch, self._seen = recipe.source.limit or 0, scratch, SeenTexts()
+        self.most, self.asked, self.accepted = self.limit * recipe.decoding.max_attempts, 0, 0
+        self.rejected = Counter[str]()
         for one, rows in scratch.rounds():
             for row in rows:
-                seen.add(row["text"])
-            asked, accepted, rejected = asked + one.asked, accepted + one.accepted, rejected + Counter(one.rejected)
-        bar.update(accepted)
-        if accepted < limit:
-            size = round_size(limit)
-            tasks = (WriteFirstTexts(range(n, min(n + size, most))) for n in range(asked, most, size))
-            for made in _in_order(crew.work(tasks), asked):
-                rows, reasons = _distinct(made.facts, limit - accepted, seen)
-                scratch.add_round(rows, len(made.facts), reasons)
-                accepted, rejected = accepted + len(rows), rejected + reasons
-                bar.update(len(rows))
-                if accepted == limit:
-                    break
-    return dict(sorted(rejected.items()))
+                self._seen.add(row["text"])
+            self._count(one.asked, one.accepted, Counter(one.rejected))
+
+    def wanted(self) -> Iterator[WriteFirstTexts]:
+        """Rounds from the first one that is missing to the one that is probably the last.
+
+        Looked at anew whenever a worker is free, so that at the end not every worker writes texts in vain.
+        """
+        size, start = round_size(self.limit), self.asked
+        while start < min(self.most, self._probably()):
+            yield WriteFirstTexts(range(start, min(start + size, self.most)))
+            start += size
+
+    def take(self, candidates: list[Row]) -> int:
+        """Keep the next round; how many of its texts were taken."""
+        rows, reasons = _distinct(candidates, self.limit - self.accepted, self._seen)
+        self._scratch.add_round(rows, len(candidates), reasons)
+        self._count(len(candidates), len(rows), reasons)
+        return len(rows)
+
+    def _probably(self) -> float:
+        """How many numbers will be needed if texts are taken as often as so far."""
+        return self.asked + (self.limit - self.accepted) * (self.asked / self.accepted if self.accepted else 1)
+
+    def _count(self, asked: int, accepted: int, rejected: Counter[str]) -> None:
+        self.asked, self.accepted, self.rejected = (
+            self.asked + asked,
+            self.accepted + accepted,
+            self.rejected + rejected,
+        )
 
 
 def round_size(limit: int) -> int:
@@ -99,15 +133,28 @@ def round_size(limit: int) -> int:
     return max(LEAST, min(ROUND, limit // 8), limit // ROUND)
 
 
-def _in_order(found: Iterator[Made], first: int) -> Iterator[Made]:
-    """Rounds in the order of their numbers, from ``first`` on; those that come early wait."""
-    waiting = dict[int, Made]()
-    for made in found:
-        waiting[made.task.numbers.start] = made  # type: ignore[union-attr]  # no other task was given
-        while first in waiting:
-            made = waiting.pop(first)
-            first = made.task.numbers.stop  # type: ignore[union-attr]
-            yield made
+def _in_order(found: Iterator[Made], first: int) -> Iterator[list[Row]]:
+    """The texts of rounds in the order of their numbers, from ``first`` on.
+
+    Those that come early wait in a temporary file: while one worker lags, the others may write millions.
+    """
+    early = dict[int, tuple[int, int]]()  # first number → place and size in the file
+    with tempfile.TemporaryFile() as file:
+        for made in found:
+            start = made.task.numbers.start  # type: ignore[union-attr]  # no other task was given
+            if start != first:
+                with named_in_errors(Path(tempfile.gettempdir())):
+                    early[start] = file.seek(0, os.SEEK_END), file.write(json.dumps(made.facts).encode())
+                    file.flush()
+                continue
+            yield made.facts
+            first += len(made.facts)
+            while first in early:
+                place, size = early.pop(first)
+                file.seek(place)
+                rows = json.loads(file.read(size))
+                yield rows
+                first += len(rows)
 
 
 def _distinct(found: list[Row], missing: int, seen: SeenTexts) -> tuple[list[Row], Counter[str]]:

@@ -95,8 +95,10 @@ def finished_group(
 def files_read(recipe: DatasetRecipe, group: layout.Group) -> set[str]:
     """Every file that finishing a group may read."""
     own = {path for shard in group.shards for path in layout.paths(recipe, shard)}
-    far = {layout.paths(recipe, partner)[0] for shard in group.shards for partner in partners(shard)}
-    return own | far if recipe.form == "sts" else own
+    if recipe.form != "sts":
+        return own
+    far = {partner for shard in group.shards for partner in partners(shard)}
+    return own | {layout.paths(recipe, partner)[0] for partner in far}
 
 
 class Distinct:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from hub.recipe_file import fingerprint, resolved
 from hub.run_dir import Manifest
 from hub.shards import sha256_file, write_text
 
+SAVE_EVERY = 5.0  # seconds
 _MODEL_FILES = (".json", ".safetensors", ".txt", ".model", ".jinja")
 
 
@@ -74,6 +76,7 @@ def write_shards(run: DatasetRun, crew: Crew, firsts: FirstTexts) -> None:
             run.add_shard(made, firsts.blocks)
             timing.add(made.seconds, made.rows)
             progress.shard(made, firsts.size(made.task.shard.block) * wanted)  # type: ignore[union-attr]
+    timing.save()
     if missing:
         run.show_progress(firsts.blocks)
 
@@ -124,18 +127,27 @@ def provenance(
 
 
 class Timing:
-    """Seconds and rows of generation, kept beside the run directory: two equal runs differ in nothing published."""
+    """Seconds (summed over all workers) and rows of generation.
+
+    They are kept beside the run directory: two equal runs differ in nothing published.
+    """
 
     def __init__(self, directory: Path):
         self.path = directory.parent / f"{directory.name}.timing.json"
-        self.seconds, self.rows = 0.0, 0
+        self.seconds, self.rows, self._saved = 0.0, 0, 0.0
         if self.path.is_file():
             found = json.loads(self.path.read_text(encoding="utf-8"))
             self.seconds, self.rows = found["seconds"], found["rows"]
 
     def add(self, seconds: float, rows: int) -> None:
-        """Count one shard's work and save the sums."""
+        """Count one shard's work; the sums are saved every few seconds."""
         self.seconds += seconds
         self.rows += rows
+        if time.monotonic() - self._saved > SAVE_EVERY:
+            self.save()
+
+    def save(self) -> None:
+        """Save the sums."""
+        self._saved = time.monotonic()
         record = {"seconds": round(self.seconds, 3), "rows": self.rows, "peak_rss_mb": peak_rss_mb()}
         write_text(self.path, json.dumps(record) + "\n")

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from hub.recipe import DatasetRecipe, Variant, config_name
 from hub.shards import ROWS_PER_FILE, shard_path
 
+FINISHED = ("triplet", "pair-class", "postprocessed")  # configs that a group of shards has files in
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, slots=True)
 class Shard:
     """The unit of work: the first texts of one of ``blocks`` blocks, asked for in one variant."""
 
@@ -49,14 +51,15 @@ def paths(recipe: DatasetRecipe, shard: Shard) -> tuple[str, str]:
 
 
 def groups(recipe: DatasetRecipe, blocks: int) -> Iterator[Group]:
-    """The groups of a run, shot count by shot count; each shard stands in one."""
+    """The groups of a run, shot count by shot count, one in memory at a time; each shard stands in one."""
     size = shards_per_group(recipe)
-    every = shards(recipe, blocks)
     for shots in dict.fromkeys(variant.shots for variant in recipe.variants):
-        members = [shard for shard in every if shard.variant.shots == shots]
-        parts = [tuple(members[start : start + size]) for start in range(0, len(members), size)]
-        for index, part in enumerate(parts):
-            yield Group(shots, index, len(parts), part)
+        variants = [variant for variant in recipe.variants if variant.shots == shots]
+        count = len(variants) * blocks
+        for index, start in enumerate(range(0, count, size)):
+            numbers = range(start, min(start + size, count))
+            members = tuple(Shard(variants[number // blocks], number % blocks, blocks) for number in numbers)
+            yield Group(shots, index, -(-count // size), members)
 
 
 def shards_per_group(recipe: DatasetRecipe) -> int:
@@ -64,3 +67,21 @@ def shards_per_group(recipe: DatasetRecipe) -> int:
     kept = len(recipe.labels) * min(recipe.decoding.max_attempts, recipe.postprocess.max_per_label)
     sampled = recipe.postprocess.sampled_negatives if recipe.form == "sts" else 0
     return max(1, ROWS_PER_FILE // (recipe.shard_size * (kept + sampled)))
+
+
+def sources_per_file(recipe: DatasetRecipe) -> int:
+    """Rows of a file of the config ``sources``, which has a thousand files at the most."""
+    return max(ROWS_PER_FILE, (recipe.source.limit or 0) // 1_000)
+
+
+def folders(recipe: DatasetRecipe, first_texts: int) -> dict[str, int]:
+    """Config → files of its folder when the run is complete, at most: without rows, no file is made."""
+    blocks, per_group = -(-first_texts // recipe.shard_size), shards_per_group(recipe)
+    found = dict.fromkeys(recipe.configs, -(-first_texts // sources_per_file(recipe)))  # that of ``sources`` stays
+    for shots in dict.fromkeys(variant.shots for variant in recipe.variants):
+        count = blocks * sum(variant.shots == shots for variant in recipe.variants)
+        late = int(recipe.form == "text")
+        finished = 2 * -(-count // per_group)  # train and validation
+        sizes = {"raw": count, "rejected": count + late, **dict.fromkeys(FINISHED, finished)}
+        found |= {name: size for base, size in sizes.items() if (name := config_name(base, shots)) in found}
+    return found

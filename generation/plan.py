@@ -5,15 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from generation import layout
 from generation.prompts import Prompts, load_prompts
 from generation.randomness import fraction
 from generation.sources import FirstText, GivenTexts
 from generation.writer import Writer, load_writer
 from hub.errors import InputError
-from hub.recipe import DatasetRecipe, Label, Variant, config_name
+from hub.recipe import DatasetRecipe, Label, Variant
 
 RENDERED = 5  # prompts shown of each label and shot count
 SAMPLE = 200  # first texts whose prompts are counted
+FILES, FILES_OF_FOLDER = 100_000, 10_000  # fewer are recommended: huggingface.co/docs/hub/storage-limits
+BESIDE = 12  # files that are no data: manifest, recipe, card, plots
+ROWS_OF_SHARD = 200_000  # of texts wanted: a worker holds them in memory
 NOT_YET = "a sentence that the model will write first, here one of twelve words."
 
 
@@ -92,22 +96,37 @@ def _work_lines(recipe: DatasetRecipe, total: int) -> Iterator[str]:
 
 
 def _file_lines(recipe: DatasetRecipe, directory: Path, total: int) -> Iterator[str]:
-    """Files of the repository, config by config, and the commits."""
-    blocks = -(-total // recipe.shard_size)
-    sharded = {
-        config_name(base, shots): blocks * sum(variant.shots == shots for variant in recipe.variants)
-        for base in ("raw", "rejected")
-        for shots in dict.fromkeys(variant.shots for variant in recipe.variants)
-    }
+    """Files of the repository, config by config, what the Hub says to so many, and the commits."""
     yield "files:"
-    for config in recipe.configs:
-        count = (
-            f"{sharded[config]} shards, one when each is written"
-            if config in sharded
-            else ("written before the shards" if config == "sources" else "train and validation, written at the end")
+    folders = layout.folders(recipe, total)
+    for config, count in folders.items():
+        if config.startswith(("raw", "rejected")):
+            yield f"  data/{config}/: {count} shards, one when each is written"
+        else:
+            when = "written before the shards" if config == "sources" else "train and validation, written at the end"
+            yield f"  data/{config}/: {when}; {count} files at most"
+    fullest = max(folders, key=lambda config: folders[config])
+    yield f"  at most {sum(folders.values()) + BESIDE} in all, {folders[fullest]} in the fullest folder, data/{fullest}/"
+    if not _few_enough(folders):
+        yield (
+            f"warning: the Hub recommends fewer than {FILES} files in a repository and {FILES_OF_FOLDER} in a folder; "
+            + _advice(recipe, total)
         )
-        yield f"  data/{config}/: {count}"
     yield f"commits: one, atomic, of all files; tag v{recipe.version}: python -m hub.publish {directory} --yes"
+
+
+def _few_enough(folders: dict[str, int]) -> bool:
+    return max(folders.values()) < FILES_OF_FOLDER and sum(folders.values()) + BESIDE < FILES
+
+
+def _advice(recipe: DatasetRecipe, total: int) -> str:
+    """The next larger shard size, by doubling, that gives few enough files."""
+    size, per_first = 2 * recipe.shard_size, len(recipe.labels) * recipe.decoding.samples
+    while size * per_first <= ROWS_OF_SHARD:
+        if _few_enough(layout.folders(recipe.model_copy(update={"shard_size": size}), total)):
+            return f"take shard_size: {size}"
+        size *= 2
+    return "divide the source among several recipes"
 
 
 def _prompt_lines(recipe: DatasetRecipe, prompts: Prompts, writer: Writer, firsts: Firsts) -> Iterator[str]:

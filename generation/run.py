@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 from transformers.utils import logging as transformers_logging
 
+from generation.cluster import Options, check, hire
+from generation.crew import one_process
 from generation.estimate import estimate
 from generation.job import generate
 from generation.plan import plan
@@ -27,7 +29,7 @@ EstimateOption = Annotated[
 ]
 
 
-@app.command()
+@app.command(cls=cli.RayCommand)
 def main(
     recipe_path: cli.RecipeArgument,
     out: cli.OutOption = None,
@@ -35,6 +37,11 @@ def main(
     settings: cli.SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
     dry_run: cli.DryRunOption = False,
     pilot: EstimateOption = False,
+    ray: cli.RayOption = None,
+    workers: cli.WorkersOption = None,
+    store: cli.StoreOption = None,
+    cpus: cli.CpusOption = None,
+    gpus: cli.GpusOption = None,
 ) -> None:
     """Write the pairs of a dataset recipe into a run directory: raw, rejected and finished rows, with a manifest.
 
@@ -44,6 +51,8 @@ def main(
 
       python -m generation.run recipes/demo/sts-dino-x2.yaml --estimate
 
+      python -m generation.run recipes/demo/sts-dino-x2.yaml --workers 2
+
       python -m generation.run recipes/demo/sts-dino-x2.yaml --limit 20 --set decoding.decay_constant=0 --out /tmp/x2
     """
     overrides = settings + ([f"source.limit={limit}"] if limit else [])
@@ -51,6 +60,8 @@ def main(
     directory = out or run_dir.ARTIFACTS / "datasets" / recipe.name
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
+    options = Options(ray, workers, store, cpus, gpus)
+    check(options, recipe)
     if dry_run and pilot:
         raise InputError("--dry-run --estimate", "are two questions", hint="ask them one after the other")
     if dry_run or pilot:
@@ -58,9 +69,9 @@ def main(
         return
     with run_dir.locked(directory):
         command = cli.command_line("generation.run", recipe_path, limit, settings)
-        manifest = generate(recipe, directory, command)
+        manifest = generate(recipe, directory, command, hire(options) if options.spread else one_process)
     print(json.dumps({"directory": str(directory), **manifest.counts}, ensure_ascii=False))
 
 
 if __name__ == "__main__":
-    cli.run(app)
+    cli.run(app, ends_on_sigterm=True)

@@ -87,10 +87,11 @@ class Scratch:
         try:
             notes = Notes.model_validate_json((self.directory / "notes.json").read_bytes())
         except (FileNotFoundError, ValidationError):
-            return Notes(key=key)
+            notes = Notes(key="")
         if notes.key == key:
             return notes
-        shutil.rmtree(self.directory)
+        if self.directory.is_dir():  # nobody knows whose the journals are
+            shutil.rmtree(self.directory)
         return Notes(key=key)
 
     def clear(self) -> None:

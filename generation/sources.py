@@ -1,6 +1,7 @@
 """Given first texts: (source id, text) from a file or a pinned Hub dataset, streamed in order, each text once."""
 
 import csv
+import hashlib
 import json
 import re
 import sqlite3
@@ -41,18 +42,23 @@ class FirstText:
 
 
 class SeenTexts:
-    """An exact set of texts in a private temporary file, so that memory does not grow with it."""
+    """A set of texts in a private temporary file, so that memory does not grow with it.
+
+    A text is told by its BLAKE2 digest of 16 bytes, which takes 23 MB of disk for a million texts; that two of 10^8
+    texts share one has a chance of 10^-23.
+    """
 
     def __init__(self) -> None:
         self._table = sqlite3.connect("")  # SQLite's name for a temporary database on disk
         for setting in ("journal_mode=OFF", "synchronous=OFF", "cache_size=-8192"):
             self._table.execute(f"PRAGMA {setting}")
-        self._table.execute("CREATE TABLE seen (text TEXT PRIMARY KEY) WITHOUT ROWID")
+        self._table.execute("CREATE TABLE seen (digest BLOB PRIMARY KEY) WITHOUT ROWID")
 
     def add(self, text: str) -> bool:
         """Whether ``text`` is new. Raises RunError when the disk of temporary files is full."""
+        digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
         try:
-            return self._table.execute("INSERT OR IGNORE INTO seen VALUES (?)", (text,)).rowcount == 1
+            return self._table.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,)).rowcount == 1
         except sqlite3.OperationalError as error:
             hint = "free some space there, or set TMPDIR to a larger disk, and run the same command again"
             raise RunError("the folder of temporary files", str(error), hint=hint) from error

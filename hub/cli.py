@@ -1,21 +1,28 @@
 """What every command line of the project shares: error handling, exit codes, quiet libraries.
 
-Results go to stdout, talk and progress to stderr. Exit codes: 0 done, 1 failed run, 2 bad input, 130 interrupted.
+Results go to stdout, talk and progress to stderr. Exit codes: 0 done, 1 failed run, 2 bad input, 130 interrupted,
+143 ended by SIGTERM.
 """
 
 import errno
 import shlex
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from hub.errors import StsDinoError
 
-INTERRUPTED = 130  # exit code
-_INTERRUPTED_WORDS = "interrupted; run the same command again to go on"
+INTERRUPTED, TERMINATED = 130, 143  # exit codes
+_LAST_WORDS = {
+    INTERRUPTED: "interrupted; run the same command again to go on",
+    TERMINATED: "ended by SIGTERM; run the same command again to go on",
+}
+ANY_CLUSTER = "auto"  # as Ray says it: the cluster that this machine belongs to
 _NO_SPACE = "no space left on the disk; free some and run the same command again"
 _NO_ENTRY = "cannot be written or read here; choose another folder, or change its permissions"
 _DISK = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _NO_SPACE) | dict.fromkeys(
@@ -28,6 +35,38 @@ SetOption = Annotated[
     list[str], typer.Option("--set", metavar="KEY.KEY=VALUE", help="Override a recipe key; repeatable")
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, write nothing")]
+RayOption = Annotated[
+    str | None,
+    typer.Option("--ray", metavar="[ADDRESS]", help="Work on a Ray cluster: HOST:PORT, or this machine's [auto]"),
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option("--workers", min=1, help="So many workers on this machine; with --ray: at most so many"),
+]
+StoreOption = Annotated[
+    str | None,
+    typer.Option("--store", metavar="URL", help="Where workers leave shards: a shared path or fsspec URL"),
+]
+CpusOption = Annotated[float | None, typer.Option("--cpus-per-worker", min=0.01, help="CPUs of a worker")]
+GpusOption = Annotated[float | None, typer.Option("--gpus-per-worker", min=0, help="GPUs of a worker; 0.5: two on one")]
+
+
+class RayCommand(TyperCommand):
+    """A command with ``RayOption``, whose address may be left out; typer has no option with an optional value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put in the address that a bare ``--ray`` stands for."""
+        return super().parse_args(ctx, with_address(args))
+
+
+def with_address(words: list[str]) -> list[str]:
+    """A command line in which every ``--ray`` has its value: an option, a recipe or a path that exists is none."""
+    full: list[str] = []
+    for word, after in zip(words, [*words[1:], "-"], strict=True):
+        full.append(word)
+        if word == "--ray" and (after.startswith("-") or after.endswith(".yaml") or Path(after).exists()):
+            full.append(ANY_CLUSTER)
+    return full
 
 
 def new_app(help_text: str) -> typer.Typer:
@@ -50,27 +89,52 @@ def command_line(module: str, recipe: Path, limit: int | None, settings: list[st
     return shlex.join(["python", "-m", module, path, *options])
 
 
+listeners: list[Callable[[str], object]] = []  # who hears what is said instead: a worker elsewhere has no terminal
+
+
 def say(message: str) -> None:
     """Talk to the person at the terminal (stderr), never mixed into results (stdout)."""
-    print(message, file=sys.stderr, flush=True)
+    for hear in listeners:
+        hear(message)
+    if not listeners:
+        print(message, file=sys.stderr, flush=True)
 
 
-def run(app: Callable[[], object]) -> None:
-    """Call a typer app; turn known failures into one line on stderr and an exit code."""
+def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
+    """Call a typer app; turn known failures into one line on stderr and an exit code.
+
+    ``ends_on_sigterm``: as on Ctrl-C, everything that is held is let go. Without it the process ends at once.
+    """
     try:
+        if ends_on_sigterm:
+            _heed_signals()
         app()
     except StsDinoError as error:
         say(f"error: {error}")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        say(_INTERRUPTED_WORDS)
+        say(_LAST_WORDS[INTERRUPTED])
         sys.exit(INTERRUPTED)
     except SystemExit as end:  # typer turns Ctrl-C into an exit without a word
-        if end.code == INTERRUPTED:
-            say(_INTERRUPTED_WORDS)
+        if end.code in _LAST_WORDS:
+            say(_LAST_WORDS[end.code])
         raise
     except OSError as error:
         if error.errno not in _DISK:
             raise
         say(f"error: {error.filename or Path.cwd()}: {_DISK[error.errno]}")
         sys.exit(1)
+
+
+def _heed_signals() -> None:
+    signal.signal(signal.SIGTERM, _end)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else ignored, as behind a shell's &
+        signal.signal(signal.SIGINT, _end)
+
+
+def _end(number: int, _: object) -> None:
+    """Begin to end. A SIGTERM from now on would cut that short, and a parent sends one after its terminal's Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    sys.exit(TERMINATED)

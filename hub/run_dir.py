@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Literal
 
 from filelock import FileLock, Timeout
@@ -38,8 +38,8 @@ class File(BaseModel):
     @field_validator("path", "config", "split")
     @classmethod
     def _stays_inside(cls, value: str | None, info: ValidationInfo) -> str | None:
-        parts = PurePosixPath(value or "").parts  # a downloaded manifest is a stranger's
-        if ".." in parts or "/" in parts or (info.field_name != "path" and len(parts) > 1):
+        parts = (value or "").split("/")  # a downloaded manifest is a stranger's
+        if ".." in parts or (value or "").startswith("/") or (info.field_name != "path" and len(parts) > 1):
             raise ValueError(f"{info.field_name} {value!r} leads out of the run directory")
         return value
 

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import os
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,9 +29,9 @@ def shard_path(config: str, split: str, index: int, total: int) -> str:
 def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary sibling of ``path`` to write to; on success fsynced and renamed, on failure removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # machines may share the folder
     try:
-        with _named_in_errors(path):
+        with named_in_errors(path):
             yield temporary
             _fsync(temporary)
             temporary.replace(path)
@@ -156,7 +157,7 @@ class Parts:
             self._files.append((hidden, 0))
             self._open = pq.ParquetWriter(hidden, self._schema, compression="zstd")
         hidden, rows = self._files[-1]
-        with _named_in_errors(hidden):
+        with named_in_errors(hidden):
             for part in row_groups(group):
                 self._open.write_table(part)
         self._files[-1] = hidden, rows + len(group)
@@ -165,7 +166,7 @@ class Parts:
 
     def _close(self) -> None:
         if self._open is not None:
-            with _named_in_errors(self._files[-1][0]):
+            with named_in_errors(self._files[-1][0]):
                 self._open.close()
                 _fsync(self._files[-1][0])
         self._open = None
@@ -178,7 +179,7 @@ def sha256_file(path: Path) -> str:
 
 
 @contextmanager
-def _named_in_errors(path: Path) -> Iterator[None]:
+def named_in_errors(path: Path) -> Iterator[None]:
     """Make an OSError say which file: pyarrow and stream writes do not."""
     try:
         yield

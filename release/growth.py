@@ -50,13 +50,15 @@ class Growth:
 
     def tick(self) -> bool:
         """Commit what is new when the budget allows; whether it did."""
+        if self._budget and self._budget.next_time(self.clock()) > self.clock():
+            return False  # asked first: a manifest of many shards takes time to read
         manifest = read_manifest(self.directory)
         if manifest is None or manifest.complete or not any(file.rows for file in manifest.files):
             return False  # nothing can be loaded yet, or the release is next
         if "shards_done" not in manifest.counts:
             return False  # between first texts and shards, and between the last counts and the word "complete"
         paths = tuple(file.path for file in manifest.files)
-        if paths == self._published or (self._budget and self._budget.next_time(self.clock()) > self.clock()):
+        if paths == self._published:
             return False
         name = f"publish {self.repository.repo_id}"
         return self.options.patience.until_done(name, lambda: self._commit(manifest, paths))

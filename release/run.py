@@ -35,6 +35,7 @@ from release.growth import Growth
 from release.publish import loading_script
 from release.scoring import HubOption, Scoring, SentEvalOption, StsOption, TasksOption
 from release.stages import Stage, run_stage
+from release.workers import Workers
 
 app = cli.new_app(__doc__)
 
@@ -53,6 +54,7 @@ class Job:
     limit: int | None
     settings: tuple[str, ...]
     scoring: Scoring = field(default_factory=Scoring)
+    workers: Workers = field(default_factory=Workers)
 
     def changed(self, limit_key: str) -> list[str]:
         """The recipe's keys that the command line sets."""
@@ -70,7 +72,7 @@ class Job:
         return [word for setting in self.settings for word in ("--set", setting)]
 
 
-@app.command()
+@app.command(cls=cli.RayCommand)
 def main(
     recipes: Annotated[list[Path], typer.Argument(metavar="RECIPE...", help="Recipe files, or folders of them")],
     org: Annotated[str | None, typer.Option("--org", help="User or organisation [default: the token's user]")] = None,
@@ -93,6 +95,11 @@ def main(
     senteval_data: SentEvalOption = None,
     sts_data: StsOption = None,
     hub_data: HubOption = None,
+    ray: cli.RayOption = None,
+    workers: cli.WorkersOption = None,
+    store: cli.StoreOption = None,
+    cpus_per_worker: cli.CpusOption = None,
+    gpus_per_worker: cli.GpusOption = None,
 ) -> None:
     """Make and publish datasets and models from their recipes, to the Hub that HF_ENDPOINT names.
 
@@ -103,6 +110,8 @@ def main(
       python -m release.run recipes/datasets/sts-dino-x2.yaml --org my-org --yes
 
       python -m release.run recipes/datasets/sts-dino-x2.yaml --org my-org --again --yes
+
+      python -m release.run recipes/datasets/sts-dino-x2.yaml --org my-org --yes --workers 8
 
       python -m release.run recipes/models --org my-org --tasks papers --senteval-data DIR --yes
     """
@@ -116,10 +125,12 @@ def main(
     scoring = Scoring(tuple(tasks), senteval_data, sts_data, hub_data)
     if again and scoring != Scoring():
         raise InputError("--again", "scores nothing", hint="leave out either it, or --tasks and the evaluation data")
+    hands = Workers(ray, workers, store, cpus_per_worker, gpus_per_worker)
+    hands.require_datasets(sum(not is_model(path) for path in paths))
     with hub_errors("ask who the token belongs to"):
         owner = namespace(HfApi(), org, yes, patience)
     options = Options(private, force, patience=patience)
-    job = Job(owner, artifacts, yes, again, fresh, commits_per_hour, options, limit, tuple(settings), scoring)
+    job = Job(owner, artifacts, yes, again, fresh, commits_per_hour, options, limit, tuple(settings), scoring, hands)
     for path in paths:
         plan = release(path, job)
         if plan is not None:
@@ -131,10 +142,11 @@ def expanded(given: list[Path]) -> list[Path]:
     paths = [path for item in given for path in (sorted(item.rglob("*.yaml")) if item.is_dir() else [item])]
     if not paths:
         raise InputError(", ".join(map(str, given)), "no recipe (*.yaml) is there")
-    return sorted(paths, key=_is_model)
+    return sorted(paths, key=is_model)
 
 
-def _is_model(path: Path) -> bool:
+def is_model(path: Path) -> bool:
+    """Whether a recipe is a model's, else a dataset's. Raises InputError when it is neither."""
     kind = read_yaml(path).get("kind")
     if kind not in ("dataset", "model"):
         raise InputError(f"{path}:kind", f"{kind!r} is no kind of recipe", allowed="dataset, model")
@@ -144,14 +156,14 @@ def _is_model(path: Path) -> bool:
 def refuse_baselines(paths: Iterable[Path]) -> None:
     """Raise InputError for a recipe that stands for nothing to publish; one that a folder has is made all the same."""
     for path in paths:
-        if _is_model(path) and load_recipe(path, ModelRecipe).is_baseline:
+        if is_model(path) and load_recipe(path, ModelRecipe).is_baseline:
             hint = f"python -m training.run {path} and python -m eval.run {path} make and score it"
             raise InputError(path, BASELINE, hint=hint)
 
 
 def release(path: Path, job: Job) -> Plan | None:
     """Make what is missing of a recipe's artefact and publish it; without ``yes`` only plan the publication."""
-    if _is_model(path):
+    if is_model(path):
         recipe = load_recipe(path, ModelRecipe, job.changed("limit"))
         directory = job.artifacts / "models" / recipe.name
         check_pins(path, recipe)
@@ -198,7 +210,7 @@ def look(repository: Repository, recipe: DatasetRecipe | ModelRecipe, job: Job) 
 def make_dataset(path: Path, recipe: DatasetRecipe, directory: Path, job: Job) -> None:
     """Write the dataset; with ``yes``, go on from what the Hub has of it and publish it while it grows."""
     licences.check(recipe)
-    words = ["generation.run", str(path), "--out", str(directory), *job.overrides]
+    words = ["generation.run", str(path), "--out", str(directory), *job.overrides, *job.workers.options]
     if not job.yes:
         run_stage(*words)
         return
@@ -207,13 +219,9 @@ def make_dataset(path: Path, recipe: DatasetRecipe, directory: Path, job: Job) -
     if not job.fresh:
         with hub_errors(f"fetch {repository.repo_id}"):
             _resume(repository, place, recipe, directory, job)
-    stage = Stage(*words)
-    try:
+    with Stage(*words) as stage:
         _follow(growth(repository, directory, place, job), stage)
         stage.wait()
-    except KeyboardInterrupt:
-        stage.stop()
-        raise
 
 
 def _follow(grows: Growth, stage: Stage) -> None:
@@ -262,4 +270,4 @@ def _publish(directory: Path, recipe: DatasetRecipe | ModelRecipe, job: Job) -> 
 
 
 if __name__ == "__main__":
-    cli.run(app)
+    cli.run(app, ends_on_sigterm=True)

@@ -4,6 +4,7 @@ import ctypes
 import signal
 import subprocess
 import sys
+from types import TracebackType
 
 import typer
 
@@ -15,7 +16,10 @@ _SET_PARENT_DEATH_SIGNAL = 1
 
 
 class Stage:
-    """``python -m module arguments``, started; its results (stdout) are not shown, its talk (stderr) is."""
+    """``python -m module arguments``, started; its results (stdout) are not shown, its talk (stderr) is.
+
+    As a context manager it ends with its block, however that ends.
+    """
 
     def __init__(self, module: str, *arguments: str):
         self.name = f"python -m {module} {' '.join(arguments)}"
@@ -25,6 +29,15 @@ class Stage:
             stdout=subprocess.DEVNULL,
             preexec_fn=die_with_parent if sys.platform == "linux" else None,
         )
+
+    def __enter__(self) -> "Stage":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.running():
+            self.stop()
 
     def running(self) -> bool:
         """Whether it is still at work."""
@@ -47,14 +60,10 @@ class Stage:
 
 def run_stage(module: str, *arguments: str) -> None:
     """Run a stage to its end."""
-    stage = Stage(module, *arguments)
-    try:
+    with Stage(module, *arguments) as stage:
         stage.wait()
-    except KeyboardInterrupt:
-        stage.stop()
-        raise
 
 
 def die_with_parent() -> None:
-    """Ask Linux to end this process when its parent is killed, so that no orphan holds a run directory (prctl(2))."""
-    _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+    """Ask Linux to kill this process when its parent is killed, so that no orphan holds a run directory (prctl(2))."""
+    _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)

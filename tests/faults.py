@@ -92,10 +92,12 @@ class Running:
 class Launcher:
     """Forks processes one after the other; use it as a context manager."""
 
+    script = Path(__file__).resolve()  # whose functions it calls
+
     def __init__(self, environment: dict[str, str], folder: Path, *preloaded: str):
         self._folder, self._count = folder, 0
         folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, str(Path(__file__).resolve()), *(preloaded or PRELOADED)]
+        command = [sys.executable, str(self.script), *(preloaded or PRELOADED)]
         environment = environment | {"PYTHONPATH": str(Path(__file__).resolve().parents[1]), "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
@@ -109,7 +111,7 @@ class Launcher:
         self._process.communicate(timeout=60)
 
     def start(self, function: str, *arguments: Any) -> Running:
-        """Call a function of this module in a process of its own."""
+        """Call a function of the script in a process of its own."""
         self._count += 1
         said = self._folder / f"{self._count:04d}-{function}.txt"
         print(json.dumps([function, arguments, str(said)]), file=self._process.stdin, flush=True)
@@ -213,7 +215,7 @@ def loaded(repo_id: str, revision: str) -> None:
     print(json.dumps({"rows": rows, "stated": stated, "manifest": manifest, "card": card, "files": files}))
 
 
-def main(preloaded: list[str]) -> None:
+def main(preloaded: list[str], functions: dict[str, Any]) -> None:
     for module in preloaded:
         importlib.import_module(module)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
@@ -226,11 +228,11 @@ def main(preloaded: list[str]) -> None:
             os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
             os.dup2(1, 2)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            globals()[function](*arguments)
+            functions[function](*arguments)
             sys.exit(0)
         print(pid, file=answers)
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), file=answers)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1:], globals())

@@ -1,11 +1,14 @@
 """hub.cli: the command that a card prints."""
 
 import shlex
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from hub.cli import command_line, new_app, run
+from hub.cli import RayCommand, RayOption, command_line, new_app, run
 
 
 @pytest.mark.parametrize(
@@ -45,3 +48,57 @@ def test_ctrl_c_and_disks_end_a_command_in_one_line(error, code, said, capsys, m
         run(app)
     lines = capsys.readouterr().err
     assert end.value.code == code and lines.startswith(said) and lines.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "ray"),
+    [
+        ("r.yaml", None),
+        ("r.yaml --ray", "auto"),
+        ("--ray r.yaml", "auto"),
+        ("--ray tests", "auto"),
+        ("--ray --limit 3 r.yaml", "auto"),
+        ("--ray head:6379 r.yaml", "head:6379"),
+        ("--ray=head:6379 r.yaml", "head:6379"),
+        ("r.yaml --ray ray://head:10001", "ray://head:10001"),
+    ],
+)
+def test_the_address_of_ray_may_be_left_out(words, ray, monkeypatch):
+    app, seen = new_app("a command"), []
+
+    @app.command(cls=RayCommand)
+    def main(recipe: Path, ray: RayOption = None, limit: int | None = None) -> None:
+        seen.append(ray)
+
+    monkeypatch.setattr("sys.argv", ["command", *words.split()])
+    with pytest.raises(SystemExit) as end:
+        run(app)
+    assert (end.value.code, seen) == (0, [ray])
+
+
+HELD = """
+import os, signal, time
+from hub.cli import run
+def work():
+    try:
+        os.kill(os.getpid(), signal.NUMBER)
+        time.sleep(60)
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)  # a parent's, while what was held is let go
+        print("let go")
+run(work, ends_on_sigterm=True)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_lets_go_of_what_is_held_once(number, code):
+    words = [sys.executable, "-c", HELD.replace("NUMBER", number)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (code, "let go\n")
+    assert done.stderr.endswith("; run the same command again to go on\n") and done.stderr.count("\n") == 1
+
+
+def test_without_being_asked_a_command_leaves_sigterm_alone(monkeypatch):
+    before = signal.getsignal(signal.SIGTERM)
+    run(lambda: None)
+    assert signal.getsignal(signal.SIGTERM) is before

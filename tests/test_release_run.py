@@ -17,6 +17,7 @@ from tiny_lm import make_lm
 from hub import run_dir
 from hub.errors import InputError
 from release.run import expanded
+from release.workers import Workers
 
 pytest_plugins = ["local_hub"]
 RECIPE = Path("recipes/demo/sts-dino-x2.yaml")
@@ -85,16 +86,19 @@ def test_a_hub_that_refuses_stops_before_the_model_is_loaded(local_hub, tmp_path
     assert "generation.run" not in done.stderr and "hf_" not in done.stderr
 
 
-def test_ctrl_c_leaves_no_generator_behind_and_says_how_to_go_on(local_hub, tmp_path):
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")]
+)
+def test_a_signal_leaves_no_generator_behind_and_it_is_said_how_to_go_on(number, code, word, local_hub, tmp_path):
     lm, name = make_lm(tmp_path / "lm"), "interrupted"
     process = command(local_hub, tmp_path / "home", tmp_path / "art", lm, name, "--yes", "--set", "source.limit=9000")
     directory = tmp_path / "art" / "datasets" / name
     deadline = time.monotonic() + 120
     while run_dir.read_manifest(directory) is None and time.monotonic() < deadline:
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)  # to this process alone: a terminal sends it to the generator, too
-    code, out, err = ended(process)
-    assert (code, out, err.splitlines()[-1]) == (130, "", "interrupted; run the same command again to go on")
+    process.send_signal(number)  # to this process alone: a terminal and Slurm send it to the generator, too
+    found, out, err = ended(process)
+    assert (found, out, err.splitlines()[-1]) == (code, "", f"{word}; run the same command again to go on")
     with run_dir.locked(directory):
         assert not run_dir.read_manifest(directory).complete
 
@@ -157,6 +161,15 @@ def test_a_baseline_in_a_folder_is_scored_and_not_published_and_alone_it_is_refu
     refused = subprocess.run(publish, env=environment, capture_output=True, text=True, check=False)
     assert refused.returncode == 2 and "is a baseline, which is not published" in refused.stderr
     assert not hub_api.repo_exists("acme/some-baseline")
+
+
+def test_workers_are_the_generators_and_no_use_to_models():
+    words = "--ray 10.0.0.1:6379 --workers 8 --store s3://bucket/runs --gpus-per-worker 2"
+    assert Workers("10.0.0.1:6379", 8, "s3://bucket/runs", None, 2).options == words.split()
+    Workers(workers=8).require_datasets(1)
+    Workers().require_datasets(0)
+    with pytest.raises(InputError, match=r"--workers 8: are for datasets.*torchrun or accelerate \(docs/training.md\)"):
+        Workers(workers=8).require_datasets(0)
 
 
 def test_all_recipes_stand_in_an_order_in_which_they_can_be_made():

@@ -1,0 +1,141 @@
+"""A crew under the clock: when each shard came, what it took its worker, and what its driver did in between."""
+
+import itertools
+import pickle
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from generation.crew import Contract, Crew, Hire, one_process
+from generation.tasks import Made, Task, Tick, WriteShard
+
+Watch = Callable[["Shards"], None]
+MIB = 2**20
+
+
+@dataclass
+class Shards:
+    """Sums over the tasks of one kind that a crew has done. Seconds are of the wall clock unless they say CPU.
+
+    ``cpu``: CPU time of this process and those below it, from the first task to the last. ``driver``: what passes
+    between handing over what a task gave and being asked for the next, and in making tasks; ``driver_cpu``: of it the
+    CPU time of that thread. ``worker``: what the workers say they took. ``sent`` and ``got``: bytes of the tasks and of
+    what they gave, as Ray moves them.
+    """
+
+    done: int = 0
+    rows: int = 0
+    began: float = 0.0
+    ended: float = 0.0
+    cpu: float = 0.0
+    driver: float = 0.0
+    driver_cpu: float = 0.0
+    worker: float = 0.0
+    sent: int = 0
+    got: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """From the first task asked for to the last one taken in."""
+        return self.ended - self.began
+
+
+class Metered:
+    """A crew that measures its driver.
+
+    ``watch`` is called after every shard. ``warm``: so many shards are first written in vain, before the clock starts,
+    so that every worker has its model. ``weigh``: count bytes.
+    """
+
+    def __init__(self, crew: Crew, watch: Watch = lambda _: None, warm: int = 0, weigh: bool = False):
+        self.crew, self._watch, self._warm, self._weigh = crew, watch, warm, weigh
+        self.shards, self.groups = Shards(), Shards()
+
+    def work(self, tasks: Iterable[Task], tick: Tick = lambda _: None) -> Iterator[Made]:
+        """See ``generation.crew.Crew``."""
+        given = iter(tasks)
+        first = list(itertools.islice(given, max(1, self._warm)))
+        for _ in self.crew.work(first[: self._warm]):
+            pass
+        self._warm, tasks = 0, itertools.chain(first, given)
+        sums = self.shards if first and isinstance(first[0], WriteShard) else self.groups
+        sums.began, before = time.perf_counter(), cpu_seconds()
+        for made in self.crew.work(self._asked(tasks, sums), tick):
+            wall, cpu = time.perf_counter(), time.thread_time()
+            yield made
+            sums.ended = time.perf_counter()
+            sums.driver += sums.ended - wall
+            sums.driver_cpu += time.thread_time() - cpu
+            self._count(sums, made)
+        sums.cpu = cpu_seconds() - before
+
+    def _count(self, sums: Shards, made: Made) -> None:
+        sums.worker += made.seconds
+        sums.done, sums.rows = sums.done + 1, sums.rows + made.rows
+        if self._weigh:
+            sums.sent, sums.got = sums.sent + len(pickle.dumps(made.task)), sums.got + len(pickle.dumps(made))
+        if sums is self.shards:
+            self._watch(sums)
+
+    def _asked(self, tasks: Iterator[Task], sums: Shards) -> Iterator[Task]:
+        while True:
+            wall, cpu = time.perf_counter(), time.thread_time()
+            task = next(tasks, None)
+            sums.driver += time.perf_counter() - wall
+            sums.driver_cpu += time.thread_time() - cpu
+            if task is None:
+                return
+            yield task
+
+    def count_tokens(self, text: str) -> int:
+        """See ``generation.crew.Crew``."""
+        return self.crew.count_tokens(text)
+
+    def describe(self) -> dict[str, Any]:
+        """See ``generation.crew.Crew``."""
+        return self.crew.describe()
+
+
+def crew_of(workers: int) -> Hire:
+    """This process (0), or so many local Ray workers."""
+    if not workers:
+        return one_process
+    from generation.cluster import Options, hire
+
+    return hire(Options(workers=workers))
+
+
+def metered(hire: Hire, told: Callable[[Metered], object], **options: Any) -> Hire:
+    """``hire`` whose crew is ``Metered``; ``told`` gets it when it is hired."""
+
+    @contextmanager
+    def hired(contract: Contract) -> Iterator[Crew]:
+        crews: AbstractContextManager[Crew] = hire(contract)
+        with crews as crew:
+            meter = Metered(crew, **options)
+            told(meter)
+            yield meter
+
+    return hired
+
+
+def rss_mib() -> float:
+    """Resident memory of this process now, in MiB."""
+    return round(psutil.Process().memory_info().rss / MIB, 1)
+
+
+def cpu_seconds() -> float:
+    """CPU time so far of this process and of every process below it that lives."""
+    own = psutil.Process()
+    total = 0.0
+    for process in (own, *own.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:  # ended since it was listed
+            continue
+        total += times.user + times.system
+    return total

@@ -1,0 +1,327 @@
+"""A run's tasks on Ray: workers of this machine or of a cluster, driven by this process.
+
+The driver reads tasks as workers become free and takes what they give as it comes; it alone writes the run directory.
+Where, when and how often a task is done changes no byte, so a lost worker costs its task's time and nothing else.
+
+What goes wrong on a node and is the node's (versions, files, memory, disk) leaves the node out, with one line; what is
+the task's (a prompt that is too long) stops the run, as it does in one process; anything else is tried again elsewhere.
+"""
+
+import errno
+import os
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from generation import job
+from generation.cluster_actor import Job, code_versions
+from generation.cluster_ledger import Held, Ledger, second_copy
+from generation.cluster_nodes import Nodes, Share
+from generation.cluster_start import cluster, local_instance, require_ray
+from generation.cluster_team import Flight, Member, Team
+from generation.crew import Contract, Crew, Hire
+from generation.store import Lost, Store
+from generation.tasks import Made, Task, Tick
+from hub.errors import InputError
+from hub.recipe import DatasetRecipe
+from hub.shards import write_text
+
+IN_FLIGHT = 2  # tasks that a worker has: one at work, and one that waits, so that the worker does not
+PAUSE = 1.0  # seconds without an answer, after which the cluster is looked at
+PATIENCE = 60.0  # seconds that a cluster may have no node to work on
+AUTOSCALED = 900.0  # the same where --workers asked for nodes: a machine takes minutes to start
+PROCESS = 5 * 10**8  # bytes of a worker without its model
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_SECRETS = ("OPENAI_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is spread. ``address``: None is this machine, ``auto`` its cluster, or ``HOST:PORT``.
+
+    ``workers``: how many; on a cluster at most. ``cpus``, ``gpus``: of one worker.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    store: str | None = None
+    cpus: float | None = None
+    gpus: float | None = None
+
+    @property
+    def spread(self) -> bool:
+        """Whether several workers are asked for at all."""
+        return self.address is not None or self.workers is not None
+
+
+def hire(options: Options) -> Hire:
+    """Hire the workers of a cluster, or so many of this machine. Raises InputError for what cannot be spread."""
+
+    @contextmanager
+    def hired(contract: Contract) -> Iterator[Crew]:
+        check(options, contract.recipe)
+        share = share_of(contract.recipe, options)
+        store = Store(options.store, contract.run) if options.store else None
+        mark = (store.url, store.mark()) if store else None
+        with ExitStack() as stack:
+            ray = stack.enter_context(_connected(options, share, contract.recipe))
+            probe = stack.enter_context(_probe(contract.directory))
+            crew = RayCrew(ray, _job(contract, options, share, probe, mark), share, options, store)
+            stack.callback(crew.close)
+            yield crew
+        if store:
+            store.clear()
+
+    return hired
+
+
+def check(options: Options, recipe: DatasetRecipe) -> None:
+    """Raise InputError for options that do not go together, or not with the recipe."""
+    given = {"--store": options.store, "--cpus-per-worker": options.cpus, "--gpus-per-worker": options.gpus}
+    if not options.spread:
+        alone = [name for name, value in given.items() if value is not None]
+        if alone:
+            raise InputError(", ".join(alone), "is for several workers", hint="add --workers N or --ray")
+        return
+    if recipe.model.backend == "openai":
+        hint = "raise model.server.concurrency: one process keeps a server busy"
+        raise InputError("--ray, --workers", "are not for backend openai", hint=hint)
+    require_ray()
+
+
+class RayCrew:
+    """Workers of one recipe on Ray (``generation.crew.Crew``)."""
+
+    def __init__(self, ray: Any, job: Job, share: Share, options: Options, store: Store | None):
+        self._ray, self._job, self._store = ray, job, store
+        autoscaled = options.address is not None and options.workers is not None
+        patience = 0.0 if options.address is None else AUTOSCALED if autoscaled else PATIENCE
+        self._team = Team(ray, job, Nodes(share), options.workers, patience)
+        self._asked = _ask_for_nodes(share, options.workers or 0) if autoscaled else None
+        self._team.tend()
+        room = sum(node.room for node in self._team.nodes.usable())
+        if options.workers and room < options.workers:
+            self._team.say([f"warning: there is room for {room} of {options.workers} workers now"])
+
+    def work(self, tasks: Iterable[Task], tick: Tick = lambda _: None) -> Iterator[Made]:
+        """See ``Crew``; ``tick`` is not told of anything: texts of other processes come with their shard.
+
+        Raises RunError when no node is left, or when a task fails time and again.
+        """
+        ledger = Ledger(tasks)
+        while True:
+            self._team.tend()
+            self._give(ledger)
+            if ledger.finished:
+                return
+            answer = self._team.wait(PAUSE)
+            made = self._taken(ledger, *answer) if answer else None
+            if made:
+                yield made
+
+    def count_tokens(self, text: str) -> int:
+        """See ``Crew``; by a tokenizer of this process."""
+        return len(self._tokenizer(text, add_special_tokens=False).input_ids)
+
+    def describe(self) -> dict[str, Any]:
+        """See ``Crew``; as the first worker says that is ready. Raises RunError when no node can have one."""
+        while self._team.facts is None:
+            self._team.tend()
+            answer = self._team.wait(PAUSE)
+            if answer:
+                self._taken(Ledger(()), *answer)
+        return self._team.facts
+
+    def close(self) -> None:
+        """Let the workers go."""
+        self._team.close()
+        if self._asked:
+            self._asked([])
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from transformers import AutoTokenizer
+
+        model = self._job.recipe.model
+        return AutoTokenizer.from_pretrained(model.path or model.repo_id or "", revision=model.revision)
+
+    def _give(self, ledger: Ledger) -> None:
+        """Give tasks to all workers: one to each, then one to wait behind it; to idle ones what others hold."""
+        ready = self._team.ready()
+        names = {member.node.name for member in ready}
+        for depth in range(IN_FLIGHT):
+            for member in [member for member in ready if len(member.flights) == depth]:
+                task = ledger.next(member.node.name, names)
+                if task is None and depth == 0 and (task := second_copy(self._held(), ledger)):
+                    self._team.take_back(task)
+                if task is not None:
+                    self._team.send(member, task)
+
+    def _held(self) -> list[Held]:
+        now = time.monotonic()
+        flights = [flight for member in self._team.members for flight in member.flights]
+        keys = [flight.task.key for flight in flights]
+        return [Held(one.task, one.since and now - one.since, keys.count(one.task.key)) for one in flights]
+
+    def _taken(self, ledger: Ledger, member: Member, flight: Flight | None) -> Made | None:
+        """What a worker's answer gives, if somebody waits for it. Raises what stops the run."""
+        from ray.exceptions import RayError, RayTaskError
+
+        try:
+            if flight is None:
+                self._team.welcome(member)
+                return None
+            made, said = self._ray.get(flight.ref)
+        except RayTaskError as error:
+            self._failed(ledger, member, flight, error.cause)
+            return None
+        except RayError as error:
+            self._lost(ledger, member, what(error))
+            return None
+        self._team.say(said)
+        self._team.worked(member)
+        member.drop(flight)
+        return self._received(ledger, member, flight.task, made)
+
+    def _received(self, ledger: Ledger, member: Member, task: Task, made: Made) -> Made | None:
+        if not ledger.is_open(task):
+            return None  # another was faster
+        try:
+            if self._store:
+                self._store.fetch(made, self._job.directory)
+        except Lost as error:
+            ledger.failed(task, member.node.name, str(error))
+            return None
+        ledger.done(task, made.seconds)
+        return made
+
+    def _failed(self, ledger: Ledger, member: Member, flight: Flight | None, error: BaseException) -> None:
+        """A call raised. Whose fault is it: the task's, the node's, or neither's?"""
+        if flight is not None and isinstance(error, InputError):
+            if ledger.is_open(flight.task):
+                raise error
+            member.drop(flight)
+        elif out_of_memory(error):
+            member.node.room -= 1
+            self._lost(ledger, member, what(error))
+        elif problem := node_problem(error):
+            member.node.problem = problem
+            self._abandon(ledger, member)
+        else:
+            self._lost(ledger, member, what(error))
+
+    def _abandon(self, ledger: Ledger, member: Member) -> None:
+        """Let all workers of a node go that is left out."""
+        for other in [one for one in self._team.members if one.node is member.node]:
+            self._team.dismiss(other)
+            for flight in other.flights:
+                ledger.give_back(flight.task)
+        self._team.tend(now=True)
+
+    def _lost(self, ledger: Ledger, member: Member, why: str) -> None:
+        """A worker ended: the task it was at is to blame, perhaps, unless the whole node is gone."""
+        self._team.lost(member, why)
+        self._team.tend(now=True)
+        for flight in member.flights:
+            if flight.since is None or not member.node.alive:
+                ledger.give_back(flight.task)
+            else:
+                ledger.failed(flight.task, member.node.name, why)
+
+
+def node_problem(error: BaseException) -> str | None:
+    """Why a worker's error speaks against its node, or None when it does not."""
+    if isinstance(error, InputError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return f"no space is left on its disk ({error.filename or error.strerror})"
+    if isinstance(error, ImportError):
+        return f"this package is not there, or another one: {what(error)}"
+    return None
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether a worker had too little memory, on a CPU or a GPU."""
+    return isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error)
+
+
+def what(error: BaseException) -> str:
+    """An error in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1] if lines else 'no reason given'}"
+
+
+def share_of(recipe: DatasetRecipe, options: Options) -> Share:
+    """What a worker takes: its threads' CPUs, the memory of a model on a CPU, the GPU of one on a GPU."""
+    model = recipe.model
+    on_gpu = model.device.startswith("cuda") or model.device_map is not None or model.backend == "vllm"
+    here = max(1, (os.cpu_count() or 1) // (options.workers or 1)) if options.address is None else 1
+    folder = Path(model.path) if model.path and not on_gpu else None
+    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder else 0
+    gpus = options.gpus or int(on_gpu)
+    return Share(options.cpus or model.threads or here, gpus, weights + PROCESS if weights else 0)
+
+
+def withheld(recipe: DatasetRecipe, store: str | None) -> tuple[str, ...]:
+    """Tokens that the workers of this machine do not need: a model of the Hub, and a store there, take one."""
+    of_the_hub = recipe.model.repo_id is not None or (store or "").startswith("hf://")
+    return _SECRETS[:1] if of_the_hub else _SECRETS
+
+
+@contextmanager
+def _connected(options: Options, share: Share, recipe: DatasetRecipe) -> Iterator[Any]:
+    if options.address is not None:
+        with cluster(options.address) as ray:
+            yield ray
+    else:
+        cpus = (options.workers or 1) * share.cpus
+        with local_instance(cpus, None if share.gpus else 0, withheld(recipe, options.store)) as ray:
+            yield ray
+
+
+@contextmanager
+def _probe(directory: Path) -> Iterator[tuple[Path, str]]:
+    """A file beside the run directory that tells a node that sees it from one with another of the same name."""
+    token = secrets.token_hex(16)
+    path = directory.resolve().with_name(f"{directory.name}.scratch") / f".{token}.tmp"  # removed after a kill
+    write_text(path, token)
+    try:
+        yield path, token
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _job(
+    contract: Contract, options: Options, share: Share, probe: tuple[Path, str], store: tuple[str, str] | None
+) -> Job:
+    model = contract.recipe.model
+    inputs: Mapping[str, str] = {}
+    if options.address is not None and model.path:
+        files = job.input_hashes(contract.recipe)
+        inputs = {path: digest for path, digest in files.items() if Path(path).parent == Path(model.path)}
+    return Job(
+        recipe=contract.recipe,
+        sets=contract.prompts.sets,
+        run=contract.run,
+        directory=contract.directory.resolve(),
+        probe=probe,
+        folder=Path.cwd(),
+        inputs=inputs,
+        versions=code_versions(),
+        threads=None if model.threads or share.gpus else max(1, int(share.cpus)),
+        store=store,
+    )
+
+
+def _ask_for_nodes(share: Share, workers: int) -> Any:
+    """Have an autoscaler, if the cluster has one, start nodes for so many workers; what takes the wish back."""
+    from ray.autoscaler.sdk import request_resources
+
+    asked = {"CPU": share.cpus} | ({"GPU": share.gpus} if share.gpus else {})
+    request_resources(bundles=[asked] * workers)
+    return lambda bundles: request_resources(bundles=bundles)

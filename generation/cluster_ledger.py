@@ -1,0 +1,98 @@
+"""Which task is given to whom: new ones, those whose worker was lost, and a second copy of the slowest, pure."""
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from generation.tasks import Task
+from hub.errors import RunError
+
+TRIES = 3  # workers that a task may take with it
+SLOW = 2.0  # times the median: a task that runs for so long is given to an idle worker, too
+LEAST = 2.0  # seconds that are never slow
+REMEMBERED = 255  # of the last tasks' times, for their median
+
+
+class Ledger:
+    """The tasks of one call of ``Crew.work``. Each is finished once, by whoever is first."""
+
+    def __init__(self, tasks: Iterable[Task]):
+        self._source: Iterator[Task] = iter(tasks)
+        self._again = deque[Task]()
+        self._open = dict[str, Task]()
+        self._tried = dict[str, list[str]]()  # task → nodes where it ended a worker
+        self._seconds = deque[float](maxlen=REMEMBERED)
+        self._exhausted = False
+
+    @property
+    def finished(self) -> bool:
+        """Whether every task is done."""
+        return self._exhausted and not self._open
+
+    def next(self, node: str, others: Collection[str] = ()) -> Task | None:
+        """The next task for a worker of ``node``, or None.
+
+        A task that ended a worker there waits for one of the ``others`` where it did not, if there is any.
+        """
+        for task in self._again:
+            tried = self._tried.get(task.key, ())
+            if node not in tried or all(other in tried for other in others):
+                self._again.remove(task)
+                return task
+        new = None if self._exhausted else next(self._source, None)
+        self._exhausted = new is None
+        if new is not None:
+            self._open[new.key] = new
+        return new
+
+    def is_open(self, task: Task) -> bool:
+        """Whether somebody waits for what the task gives."""
+        return task.key in self._open
+
+    def done(self, task: Task, seconds: float) -> None:
+        """Note that an open task is done, and how long it took."""
+        del self._open[task.key]
+        self._seconds.append(seconds)
+        self._again = deque(other for other in self._again if other.key != task.key)
+
+    def give_back(self, task: Task) -> None:
+        """Have a task that its worker will not do done by another."""
+        if self.is_open(task) and all(other.key != task.key for other in self._again):
+            self._again.append(task)
+
+    def failed(self, task: Task, node: str, why: str) -> None:
+        """The same, when the worker failed at this very task. Raises RunError when that happens time and again."""
+        if not self.is_open(task):
+            return
+        nodes = self._tried.setdefault(task.key, [])
+        nodes.append(node)
+        if len(nodes) == TRIES:
+            raise RunError(
+                f"task {task.key}",
+                f"failed {TRIES} times, on {', '.join(dict.fromkeys(nodes))}; the last time: {why}",
+                hint="what is finished is kept; mend the cause and run the same command again",
+            )
+        self.give_back(task)
+
+    def is_slow(self, seconds: float) -> bool:
+        """Whether a task that has run for so long is well beyond the others."""
+        return bool(self._seconds) and seconds > max(LEAST, SLOW * median(self._seconds))
+
+
+@dataclass(frozen=True)
+class Held:
+    """A task in a worker's hands. ``seconds``: how long it has run, None while it waits; ``copies``: who have it."""
+
+    task: Task
+    seconds: float | None
+    copies: int = 1
+
+
+def second_copy(held: Sequence[Held], ledger: Ledger) -> Task | None:
+    """What to give to an idle worker when no task is left: one that waits elsewhere, else the slowest if it is slow."""
+    once = [one for one in held if one.copies == 1 and ledger.is_open(one.task)]
+    waiting = [one.task for one in once if one.seconds is None]
+    running = [(one.seconds, one.task) for one in once if one.seconds is not None]
+    seconds, slowest = max(running, key=lambda pair: pair[0], default=(0.0, None))
+    return next(iter(waiting), slowest if ledger.is_slow(seconds) else None)

@@ -1,0 +1,135 @@
+"""A release as a job of Hugging Face: python -m release.job RECIPE --org ORG --flavor l4x1
+
+The job installs this checkout's commit and runs ``release.run`` there. After an attempt that fails the next one goes on
+from what the Hub has by then. Without --yes the same ``hf jobs run`` is printed and nothing is sent.
+"""
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from huggingface_hub import HfApi, JobInfo, get_token
+
+from hub import cli
+from hub.errors import InputError
+from hub.recipe import DatasetRecipe, ModelRecipe
+from hub.recipe_file import load_recipe
+from hub.remote import hub_errors
+from model_cards import licences
+from release.checkout import Checkout
+from release.claim import check_pins
+from release.run import is_model, refuse_baselines
+from release.workers import Workers
+
+IMAGE = "python:3.11"  # the tested version, with git; torch's wheels bring CUDA
+SECRET = "HF_TOKEN"  # noqa: S105 - its name
+_DURATION = re.compile(r"\d+(\.\d+)?[smhd]?")
+_ON_THE_MACHINE = (  # $1: where the code is, $2: its commit, $3: what to install, then the command
+    "set -eu; export GIT_TERMINAL_PROMPT=0; "
+    'cd "$(mktemp -d)"; git clone --quiet --no-checkout "$1" code; cd code; git checkout --quiet --detach "$2"; '
+    'pip install --quiet --no-cache-dir -c constraints.txt -e "$3"; shift 3; exec "$@"'
+)
+app = cli.new_app(__doc__)
+
+
+def command(url: str, commit: str, extras: list[str], words: list[str]) -> list[str]:
+    """The job's command: install the commit with its extras, then become ``words``, which so get its signals."""
+    install = f".[{','.join(extras)}]" if extras else "."
+    return ["bash", "-c", _ON_THE_MACHINE, "job", url, commit, install, *words]
+
+
+@dataclass(frozen=True)
+class HubJob:
+    """A job by the names of ``HfApi.run_job``, but for its one secret, which only ``submit`` ever reads."""
+
+    name: str
+    image: str
+    command: list[str]
+    flavor: str
+    timeout: str
+    attempts: int
+    namespace: str | None
+
+    def command_line(self) -> str:
+        """The same job for the client's own command line, whose ``--secrets NAME`` reads the value for itself."""
+        words = ["hf", "jobs", "run", "--detach", "--name", self.name, "--flavor", self.flavor]
+        words += ["--timeout", self.timeout, "--attempts", str(self.attempts), "--secrets", SECRET]
+        words += ["--namespace", self.namespace] if self.namespace else []
+        return shlex.join([*words, "--", self.image, *self.command])
+
+    def submit(self, api: HfApi) -> JobInfo:
+        """Start it. Raises InputError without a token, RunError when the Hub refuses."""
+        token = get_token()
+        if token is None:
+            raise InputError(SECRET, "no token: the job publishes with it", hint="run `hf auth login` or set HF_TOKEN")
+        with hub_errors(f"start the job {self.name}"):
+            return api.run_job(**vars(self), secrets={SECRET: token})
+
+
+@app.command()
+def main(
+    recipe: cli.RecipeArgument,
+    org: Annotated[str, typer.Option("--org", help="User or organisation to publish to")],
+    flavor: Annotated[str, typer.Option("--flavor", help="The machine: `hf jobs hardware` lists them, with prices")],
+    timeout: Annotated[str, typer.Option("--timeout", help="The longest that it may run, with s, m, h or d")] = "12h",
+    attempts: Annotated[int, typer.Option("--attempts", min=1, help="How often it is tried, the first included")] = 3,
+    workers: cli.WorkersOption = None,
+    cpus_per_worker: cli.CpusOption = None,
+    gpus_per_worker: cli.GpusOption = None,
+    limit: cli.LimitOption = None,
+    settings: cli.SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
+    private: Annotated[bool, typer.Option("--private", help="Create the repository as a private one")] = False,
+    code: Annotated[
+        str | None, typer.Option("--code", metavar="URL", help="Where the commit is [default: the remote origin]")
+    ] = None,
+    image: Annotated[str, typer.Option("--image", help="Docker image with git and Python 3.11 or newer")] = IMAGE,
+    namespace: Annotated[str | None, typer.Option("--namespace", help="Who pays [default: the token's user]")] = None,
+    yes: Annotated[bool, typer.Option("--yes/--dry-run", help="Start the job, or print its command")] = False,
+) -> None:
+    """Run a release on Hugging Face's machines: a dataset that grows on the Hub, or a model.
+
+    Examples:
+
+      python -m release.job recipes/datasets/sts-dino-x2.yaml --org my-org --flavor l4x1
+
+      python -m release.job recipes/datasets/auto-nli.yaml --org my-org --flavor l4x4 --workers 4 --timeout 2d --yes
+    """
+    if not _DURATION.fullmatch(timeout):
+        raise InputError(f"--timeout {timeout}", "is no duration", allowed="a number with s, m, h or d, such as 12h")
+    hands = Workers(workers=workers, cpus_per_worker=cpus_per_worker, gpus_per_worker=gpus_per_worker)
+    name, extras = looked_at(recipe, limit, settings, hands)
+    checkout = Checkout.here()
+    words = ["python", "-m", "release.run", checkout.tracked(recipe), "--org", org, "--yes"]
+    words += ["--limit", str(limit)] if limit is not None else []
+    words += [word for setting in settings for word in ("--set", setting)]
+    words += [*hands.options, *(["--private"] if private else [])]
+    whole = command(checkout.url(code), checkout.commit, extras, words)
+    job = HubJob(name, image, whole, flavor, timeout, attempts, namespace)
+    if yes:
+        started = job.submit(HfApi())
+        print(started.url)
+        cli.say(f"hf jobs logs --follow {started.owner.name}/{started.id}")
+    else:
+        print(job.command_line())
+        cli.say("not started: --yes starts it, and so does this command")
+
+
+def looked_at(path: Path, limit: int | None, settings: list[str], hands: Workers) -> tuple[str, list[str]]:
+    """Name and extras of a recipe that ``release.run`` would take. Raises InputError for what it would refuse."""
+    if is_model(path):
+        model = load_recipe(path, ModelRecipe, [*settings, *([f"limit={limit}"] if limit else [])])
+        refuse_baselines([path])
+        check_pins(path, model)
+        hands.require_datasets(0)
+        return model.name, ["train", "eval"]
+    dataset = load_recipe(path, DatasetRecipe, [*settings, *([f"source.limit={limit}"] if limit else [])])
+    licences.check(dataset)
+    backend = dataset.model.backend
+    return dataset.name, [*(["ray"] if hands.options else []), *([backend] if backend != "engine" else [])]
+
+
+if __name__ == "__main__":
+    cli.run(app)

@@ -1,0 +1,131 @@
+"""The generation and release commands as processes that cost milliseconds, on a cluster of ``ray_cluster`` or without.
+
+``Drivers`` forks them from a process that has imported everything (``faults.Launcher``). A release's generator is a
+fork, too, where ``release.stages`` starts an interpreter; all else is what a user's command does.
+"""
+
+import contextlib
+import importlib
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import faults
+import forked_workers
+from ray_cluster import RayCluster
+
+HOUR = 8  # seconds, of a release's commit budget
+PRELOADED = ("ray", "release.run", "generation.run", "generation.engine", "datasets.packaged_modules.parquet.parquet")
+
+
+class Drivers(faults.Launcher):
+    """Starts ``generate`` and ``release``; their workers on ``cluster`` and on local Ray instances are forked, too."""
+
+    script = Path(__file__).resolve()
+
+    def __init__(self, cluster: RayCluster, environment: dict[str, str], folder: Path):
+        super().__init__(environment | cluster.environment, folder, *PRELOADED)
+
+
+# What follows runs in the forked processes.
+
+
+def generate(arguments: list[str]) -> None:
+    """``python -m generation.run``."""
+    from generation import run
+    from hub import cli
+
+    _fork_local_workers()
+    cli.run(lambda: run.app(arguments), ends_on_sigterm=True)
+
+
+def release(arguments: list[str]) -> None:
+    """``python -m release.run`` with short waits and short hours; the generator's waits are what they are."""
+    import httpx2
+
+    from hub import budget, cli, patience
+    from release import run, stages
+
+    sleep = time.sleep
+
+    class ForkedStage(stages.Stage):
+        """The stage's command in a fork of this process."""
+
+        def __init__(self, module: str, *words: str):
+            self.name = f"python -m {module} {' '.join(words)}"
+            self._process = Forked(lambda: self._be(module, list(words)))  # type: ignore[assignment]
+
+        def _be(self, module: str, words: list[str]) -> None:
+            stages.die_with_parent()
+            time.sleep = sleep
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            assert module == "generation.run"
+            generate(words)
+
+    time.sleep = lambda seconds: sleep(min(seconds * faults.WAITS, faults.LONGEST_WAIT))
+    budget.HOUR = timedelta(seconds=HOUR)
+    patience.TIMEOUT = httpx2.Timeout(faults.TIMEOUT)
+    run.Stage = ForkedStage
+    cli.run(lambda: run.app(arguments))
+
+
+loaded = faults.loaded
+
+
+class Forked:
+    """What ``subprocess.Popen`` is to a stage."""
+
+    def __init__(self, be: Callable[[], None]):
+        self._code: int | None = None
+        self.pid = os.fork()
+        if not self.pid:
+            code: object = 1
+            try:
+                be()
+                code = 0
+            except SystemExit as end:
+                code = end.code or 0
+            except BaseException:  # as the interpreter would: the caller's frames are not this process's
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code if isinstance(code, int) else 1)
+
+    def poll(self) -> int | None:
+        """The exit code once it has ended."""
+        return self._ended(os.WNOHANG)
+
+    def wait(self) -> int | None:
+        """The exit code."""
+        return self._ended(0)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, 15)
+
+    def _ended(self, options: int) -> int | None:
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, options)
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code
+
+
+def _fork_local_workers() -> None:
+    """Have a Ray instance that this process starts take ``forked_workers``, as the nodes of the cluster do."""
+    parameter = importlib.import_module("ray._private.parameter").RayParams
+    start = parameter.__init__
+
+    def with_stand_in(self: object, **options: object) -> None:
+        start(self, **{"setup_worker_path": str(Path(forked_workers.__file__).resolve())} | options)
+
+    parameter.__init__ = with_stand_in
+
+
+if __name__ == "__main__":
+    faults.main(sys.argv[1:], globals())

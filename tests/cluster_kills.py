@@ -1,0 +1,309 @@
+"""Releases on a three-node Ray cluster while parts of it are killed and the Hub fails, and what is left of them.
+
+    PYTHONPATH=. python tests/cluster_kills.py --runs 50 --out benchmarks/results/cluster_kills.json
+
+A run is ``python -m release.run RECIPE --org acme --yes --ray ADDRESS`` against the embedded Hub. Its seed says which
+processes get ``kill -9`` and when: a worker, all processes of a node (another node joins later), the release, or its
+generator. A killed command is given again. At the end the run directory and the repository are compared with those of a
+release that nothing disturbed, and every commit is loaded. ``tests/test_release_cluster_faults.py`` is the short form.
+"""
+
+import argparse
+import contextlib
+import json
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from cluster_drivers import Drivers
+from commit_history import History, contents
+from faults import FaultyHub, Running
+from growth import RECIPE_FILE
+from huggingface_hub import HfApi
+from ray_cluster import RayCluster
+from tiny_lm import make_lm
+
+NAME = RECIPE_FILE.stem
+REPO = f"acme/{NAME}"
+SETTINGS = ["source.limit=64", "shard_size=4", "decoding.max_new_tokens=16", "decoding.max_attempts=3"]  # 16 shards
+KINDS = ("worker", "node", "release", "generator")
+WEIGHTS = (4, 3, 1, 1)  # a killed driver begins again, and what was planned for later may come too late
+HUB_FAULTS = 0.06  # of the requests
+STORE, DISK_LOST = 1 / 3, 0.15  # of the runs; of the killed releases, whose next start finds an empty disk
+LONGEST = 120  # seconds of one start; longer is a hang
+LOCKED = "another process is working on this run"
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One planned fault: seconds of the run until then, what is killed, and after how long a lost node is replaced."""
+
+    at: float
+    kind: str
+    until_added: float
+
+
+def planned(moments: random.Random, seconds: float, kinds: tuple[str, ...] | None = None) -> list[Kill]:
+    """What happens to a run that would take ``seconds``: two to five kills, or one of each of ``kinds``."""
+    kinds = kinds or tuple(moments.choices(KINDS, WEIGHTS, k=moments.randint(2, 5)))
+    kills = [Kill(moments.uniform(0, 0.9 * seconds), kind, moments.uniform(0, 3)) for kind in kinds]
+    return sorted(kills, key=lambda kill: kill.at)
+
+
+@dataclass
+class Outcome:
+    """What happened in a run."""
+
+    seed: int
+    seconds: float = 0.0
+    starts: int = 0
+    planned: int = 0
+    hits: Counter[str] = field(default_factory=Counter)  # kills that met a living process
+    hub_faults: int = 0
+    waits: int = 0  # starts that came before the generator of a killed release had let go of the run
+    disks_lost: int = 0
+    store: bool = False
+    commits: int = 0
+
+    def line(self) -> str:
+        """For people."""
+        hits = ", ".join(f"{self.hits[kind]} {kind}" for kind in KINDS)
+        more = "".join(f", {word}" for word, there in (("store", self.store), ("disk lost", self.disks_lost)) if there)
+        return (
+            f"seed {self.seed}: {self.seconds:.1f} s, {self.starts} starts, killed {hits} (of {self.planned} planned), "
+            f"{self.hub_faults} Hub faults, {self.commits} commits{more}"
+        )
+
+
+class World:
+    """The cluster, the Hub and what a release leaves that nothing disturbs. Use it as a context manager."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.lm = make_lm(folder / "lm")
+
+    def __enter__(self) -> "World":
+        with ExitStack() as stack:
+            self.cluster = stack.enter_context(RayCluster())
+            self.faulty = FaultyHub(self.folder / "faulty", orgs=["acme"], part_bytes=1 << 16)
+            hub = self.faulty.hub
+            stack.callback(hub.stop)
+            environment = hub.client_environment(self.folder / "home") | {"HF_HUB_DISABLE_XET": "1"}
+            self.drivers = stack.enter_context(Drivers(self.cluster, environment, self.folder / "said"))
+            self.api = HfApi(endpoint=hub.endpoint, token=hub.token)
+            self.history = History(self.api, REPO, self.folder / "downloads")
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def words(self, artifacts: Path, *options: str) -> list[str]:
+        """A release's arguments."""
+        fixed = ["--org", "acme", "--yes", "--artifacts", str(artifacts), "--commits-per-hour", "12"]
+        settings = [word for setting in (f"model.path={self.lm}", *SETTINGS) for word in ("--set", setting)]
+        return [str(RECIPE_FILE), *fixed, *settings, *options]
+
+    def undisturbed(self) -> None:
+        """Release once in one process, for its end, and once on the cluster, for its time."""
+        for name, options in (("one", ()), ("cluster", ("--ray", self.cluster.address))):
+            artifacts, started = self.folder / name, time.monotonic()
+            running = self.drivers.start("release", self.words(artifacts, *options))
+            assert running.code() == 0, running.said()
+            self.seconds = time.monotonic() - started
+            print(f"undisturbed ({name}): {self.seconds:.1f} s, {self.history.check()} commits", flush=True)
+            end = contents(artifacts / "datasets" / NAME), self.history.end()
+            if name == "one":
+                self.end = end
+            assert end == self.end, "the cluster made other bytes"
+            self.api.delete_repo(REPO, repo_type="dataset")
+
+    def require_as_undisturbed(self, artifacts: Path) -> None:
+        """Raise AssertionError unless everything is as if nothing had been."""
+        directory = artifacts / "datasets" / NAME
+        assert contents(directory) == self.end[0], "another run directory"
+        beside = {path.name for path in directory.parent.iterdir()}
+        assert beside <= {NAME, f"{NAME}.lock", f"{NAME}.timing.json"}, beside
+        assert self.history.end() == self.end[1], "another repository"
+        main = self.history.end()["refs/heads/main"]
+        assert main == self.end[0], f"the repository is not the run directory: {main.items() ^ self.end[0].items()}"
+
+
+class Disturbed:
+    """One run: a release that is given again until it ends."""
+
+    def __init__(self, world: World, seed: int, kinds: tuple[str, ...] | None = None):
+        self.world, self.outcome = world, Outcome(seed)
+        self.random = random.Random(seed)
+        self.artifacts = world.folder / f"run-{seed}"
+        self.store = self.artifacts / "store"
+        self.outcome.store = self.random.random() < STORE
+        self.kills = planned(self.random, world.seconds, kinds)
+        self.outcome.planned = len(self.kills)
+        self._added = list[float]()  # when nodes join
+        self._before = 0.0  # seconds of earlier starts
+
+    def run(self) -> Outcome:
+        """Start, kill, start again; then compare. Raises AssertionError when anything is lost, doubled or broken."""
+        started, before = time.monotonic(), self.world.faulty.injected()
+        code = self._once()
+        while code:
+            assert self.outcome.starts < 20, "it does not end"
+            code = self._once()
+        self._nodes_join(at_once=True)
+        outcome = self.outcome
+        outcome.hub_faults = (self.world.faulty.injected() - before).total()
+        self.world.require_as_undisturbed(self.artifacts)
+        outcome.commits = self.world.history.check()
+        assert not self.store.exists() or not [path for path in self.store.rglob("*") if path.is_file()]
+        found = self.world.drivers.result("loaded", REPO, "main")
+        assert found["rows"] == found["stated"]
+        outcome.seconds = time.monotonic() - started
+        self.world.api.delete_repo(REPO, repo_type="dataset")
+        shutil.rmtree(self.artifacts)
+        return outcome
+
+    def _once(self) -> int:
+        """One start, to its end; the exit code, or minus the signal."""
+        world = self.world
+        options = ["--ray", world.cluster.address, *(["--store", str(self.store)] if self.outcome.store else [])]
+        world.faulty.plan(seed=self.random.randrange(1 << 30), share=HUB_FAULTS, slow_seconds=0.05)
+        self.outcome.starts += 1
+        running = world.drivers.start("release", world.words(self.artifacts, *options))
+        killed = self._watch(running)
+        code = running.code()
+        world.faulty.plan(share=0.0)
+        said = running.said()
+        if code == 1 and LOCKED in said:
+            self.outcome.waits += 1
+            time.sleep(0.5)
+        else:
+            assert code == {None: 0, "release": -9, "generator": 1}[killed], f"{killed} killed, code {code}:\n{said}"
+        assert "Traceback" not in said and "warning: not published" not in said, said
+        return code
+
+    def _watch(self, running: Running) -> str | None:
+        """Do what is planned until the process ends; which part of the driver was killed."""
+        started, killed = time.monotonic(), None
+        while running.alive():
+            now = time.monotonic() - started
+            if now > LONGEST:
+                running.kill()
+                raise AssertionError(f"it hangs:\n{running.said()}")
+            self._nodes_join()
+            if self.kills and self.kills[0].at <= self._before + now and self._strike(self.kills[0], running):
+                kill = self.kills.pop(0)
+                if kill.kind in ("release", "generator"):
+                    killed = kill.kind
+                    break
+            time.sleep(0.005)
+        running.code()
+        self._before += time.monotonic() - started
+        return killed
+
+    def _strike(self, kill: Kill, running: Running) -> bool:
+        """Kill what is to be killed; whether it was there."""
+        cluster, generator = self.world.cluster, child(running.pid)
+        if kill.kind == "release":
+            running.kill()
+            if self.random.random() < DISK_LOST and generator:
+                gone(generator)
+                shutil.rmtree(self.artifacts)
+                self.outcome.disks_lost += 1
+        elif generator is None:
+            return False  # nothing is written yet, or any more
+        elif kill.kind == "generator":
+            generator.kill()
+        elif kill.kind == "worker":
+            actors = [worker for worker in cluster.workers() if worker.name not in ("", "IDLE")]
+            if not actors or not cluster.kill_worker(self.random.choice(actors)):
+                return False
+        else:
+            cluster.kill_node(self.random.choice(cluster.nodes()[1:]))
+            self._added.append(time.monotonic() + kill.until_added)
+        self.outcome.hits[kill.kind] += 1
+        return True
+
+    def _nodes_join(self, at_once: bool = False) -> None:
+        for moment in [moment for moment in self._added if at_once or moment <= time.monotonic()]:
+            self._added.remove(moment)
+            self.world.cluster.add_node()
+
+
+def child(pid: int) -> psutil.Process | None:
+    """The generator of a release."""
+    with contextlib.suppress(psutil.Error):
+        return next(iter(psutil.Process(pid).children()), None)
+    return None
+
+
+def gone(process: psutil.Process) -> None:
+    """Wait until a process has ended that its parent's end tells to."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.wait(30)
+
+
+@contextlib.contextmanager
+def world(folder: Path) -> Iterator[World]:
+    """Everything started, and released once undisturbed."""
+    with World(folder) as made:
+        made.undisturbed()
+        yield made
+
+
+def totals(outcomes: list[Outcome]) -> dict[str, Any]:
+    """Sums over runs."""
+    hits = sum((outcome.hits for outcome in outcomes), Counter[str]())
+    summed = ("starts", "planned", "hub_faults", "waits", "disks_lost", "commits")
+    return {
+        "runs": len(outcomes),
+        "killed": {kind: hits[kind] for kind in KINDS},
+        **{name: sum(getattr(outcome, name) for outcome in outcomes) for name in summed},
+        "with_store": sum(outcome.store for outcome in outcomes),
+    }
+
+
+def main() -> int:
+    """Do the runs; the exit code. A failed run is told and the next one begins on a fresh cluster."""
+    from benchmarks.throughput.worker import hardware
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0, help="of the first run")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    outcomes, failed, seed, started = list[Outcome](), dict[int, str](), given.seed, time.monotonic()
+    while seed < given.seed + given.runs:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, world(Path(folder)) as at:
+            while seed < given.seed + given.runs and seed not in failed:
+                run = Disturbed(at, seed)
+                try:
+                    outcomes.append(run.run())
+                    print(outcomes[-1].line(), flush=True)
+                except AssertionError as error:
+                    failed[seed] = str(error)
+                    print(f"FAILED {run.outcome.line()}\n{error}", flush=True)
+                    break
+                seed += 1
+        seed += seed in failed
+    record = {"hardware": hardware("cpu"), "seconds": round(time.monotonic() - started, 1), "totals": totals(outcomes)}
+    record |= {"failed": sorted(failed), "runs": [asdict(outcome) for outcome in outcomes]}
+    print(json.dumps({"seconds": record["seconds"], "failed": record["failed"], **record["totals"]}))
+    if given.out:
+        given.out.write_text(json.dumps(record, indent=1) + "\n")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,284 @@
+"""The store between workers and driver: what was kept is found and fetched whole, or not at all; errors say where."""
+
+import errno
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from generation import store_places
+from generation.layout import Group, Shard
+from generation.sources import FirstText
+from generation.store import Lost, Store
+from generation.tasks import FinishGroup, Made, Piece, WriteFirstTexts, WriteShard
+from hub.errors import InputError, RunError
+from hub.recipe import Variant
+from hub.run_dir import described
+
+RAW, REJECTED = "data/raw/train-00000-of-00002.parquet", "data/rejected/train-00000-of-00002.parquet"
+SHARD = Shard(Variant(None, 0), 0, 2)
+TASK = WriteShard(SHARD, (FirstText("000000", "One text."), FirstText("000001", "Zwei – 二.")))
+FILES = {RAW: b"raw rows" * 1000, REJECTED: b"rejected rows"}
+
+
+def made(task=TASK, files=FILES, **changes) -> Made:
+    pieces = tuple(Piece(described(path, content, config="raw", rows=3), content) for path, content in files.items())
+    return replace(Made(task, pieces, ("data/raw/none.parquet",), {"a": 1}, 3, 0.25, "node-1"), **changes)
+
+
+@pytest.fixture(params=["path", "file", "memory"])
+def url(request, tmp_path):
+    if request.param == "memory":
+        yield "memory://bucket/folder"
+        MemoryFileSystem.store.clear()
+    else:
+        place = tmp_path / "sto re"
+        yield str(place) if request.param == "path" else f"file://{place}"
+
+
+def kept_files(store: Store) -> list[str]:
+    files, root = fsspec.url_to_fs(store.url)
+    return sorted(files.find(root)) if files.exists(root) else []
+
+
+def damage(store: Store, part: str, content: bytes) -> None:
+    """Replace the stored files whose path holds ``part``."""
+    found = [path for path in kept_files(store) if part in path]
+    assert found
+    for path in found:
+        fsspec.url_to_fs(store.url)[0].pipe_file(path, content)
+
+
+def test_what_is_kept_is_found_by_another_store_and_fetched_whole(url, tmp_path):
+    store, run = Store(url, "run"), tmp_path / "artifacts" / "run"
+    assert store.found(TASK) is None
+    kept = store.keep(made())
+    assert kept == Store(store.url + "/", "run").found(TASK)
+    assert kept == replace(made(), pieces=tuple(replace(piece, content=None) for piece in made().pieces))
+    for _ in range(2):  # the second time nothing is left to do
+        store.fetch(kept, run)
+        assert {path: (run / path).read_bytes() for path in FILES} == FILES
+    assert sorted(path for path in run.rglob("*") if path.is_file()) == sorted(run / path for path in FILES)
+
+
+def test_facts_of_first_texts_come_back_equal(url):
+    rows = [
+        {"text": "“half \ud800 – ", "log_prob": -1.2345678901234567e-5, "reason": None},
+        {"log_prob": -float("inf")},
+    ]
+    task = WriteFirstTexts(range(64, 128))
+    Store(url, "run").keep(made(task, {}, facts=rows))
+    assert Store(url, "run").found(task).facts == rows
+    assert Store(url, "run").found(WriteFirstTexts(range(64, 129))) is None
+
+
+def test_only_the_same_work_of_the_same_run_is_found(url):
+    store = Store(url, "run")
+    store.keep(made())
+    assert store.found(replace(TASK, firsts=(TASK.firsts[0], FirstText("000001", "Changed.")))) is None
+    assert store.found(replace(TASK, shard=Shard(Variant(None, 0), 0, 3))) is None
+    assert Store(url, "another").found(TASK) is None
+
+
+def test_a_group_travels_but_is_never_found(url, tmp_path):
+    store, task = Store(url, "run"), FinishGroup(Group(None, 0, 1, (SHARD,)), frozenset())
+    kept = store.keep(made(task))
+    assert store.found(task) is None
+    store.fetch(kept, tmp_path / "run")
+    assert (tmp_path / "run" / RAW).read_bytes() == FILES[RAW]
+
+
+def test_clear_removes_this_run_alone(url):
+    Store(url, "run").keep(made())
+    Store(url, "run-2").keep(made())
+    Store(url, "run").clear()
+    Store(url, "run").clear()
+    assert Store(url, "run").found(TASK) is None
+    assert kept_files(Store(url, "run-2")) and all("/run-2/" in path for path in kept_files(Store(url, "run-2")))
+    assert Store(url, "run-2").found(TASK)
+
+
+@pytest.mark.parametrize("writes", range(3))
+def test_a_worker_killed_between_two_writes_leaves_nothing_to_find(url, writes, tmp_path, monkeypatch):
+    store, put, done = Store(url, "run"), store_places._Objects.put, []
+
+    def dying(place, name, content):
+        if len(done) == writes:
+            raise KeyboardInterrupt
+        done.append(name)
+        original[type(place)](place, name, content)
+
+    original = {store_places._Objects: put, store_places._Folder: store_places._Folder.put}
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        for kind in original:
+            patch.setattr(kind, "put", dying)
+        store.keep(made())
+    assert len(kept_files(store)) == writes
+    assert store.found(TASK) is None
+    store.fetch(store.keep(made()), tmp_path / "run")
+    assert store.found(TASK)
+
+
+@pytest.mark.parametrize("content", [b"", b"raw rowz" * 1000])
+def test_damaged_contents_are_not_found_not_fetched_and_made_anew(url, content, tmp_path):
+    store, run = Store(url, "run"), tmp_path / "run"
+    kept = store.keep(made())
+    damage(store, made().pieces[0].file.sha256, content)
+    assert store.found(TASK) is None
+    with pytest.raises(Lost, match=re.escape(RAW)):
+        store.fetch(kept, run)
+    assert not [path for path in run.rglob("*") if path.is_file()]
+    store.keep(made())
+    store.fetch(store.found(TASK), run)
+    assert (run / RAW).read_bytes() == FILES[RAW]
+
+
+def test_missing_contents_are_lost(url, tmp_path):
+    store = Store(url, "run")
+    kept = store.keep(made())
+    store.clear()
+    with pytest.raises(Lost, match="found nothing"):
+        store.fetch(kept, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"",
+        b"\xff",
+        b"[1]",
+        b'{"task": "shard-0-0-000000-of-000002"}',
+        b'{"task": "other", "files": [], "empty": [], "facts": null, "rows": 0, "seconds": 0, "node": ""}',
+        b'{"task": "shard-0-0-000000-of-000002", "files": [{"path": "../x", "bytes": 1, "sha256": "0"}], "empty": [],'
+        b' "facts": null, "rows": 0, "seconds": 0, "node": ""}',
+    ],
+)
+def test_a_record_that_is_none_is_not_found(record, tmp_path):
+    store = Store(str(tmp_path), "run")
+    store.keep(made())
+    damage(store, "/records/", record)
+    assert store.found(TASK) is None
+
+
+def test_on_one_file_system_a_file_is_a_hard_link_that_the_run_may_replace(tmp_path, monkeypatch):
+    store, run = Store(str(tmp_path / "store"), "run"), tmp_path / "run"
+    kept = store.keep(made())
+    store.fetch(kept, run)
+    assert (run / RAW).stat().st_nlink == 2
+    (run / RAW).unlink()
+    (run / RAW).write_bytes(b"damaged in the run directory")
+    store.fetch(kept, run)
+    assert (run / RAW).read_bytes() == FILES[RAW] and (run / RAW).stat().st_nlink == 2
+    (run / REJECTED).unlink()
+
+    def other_file_system(source, target):
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", other_file_system)
+    store.fetch(kept, run)
+    assert (run / REJECTED).read_bytes() == FILES[REJECTED] and (run / REJECTED).stat().st_nlink == 1
+
+
+def test_many_workers_may_keep_one_task_at_once(url):
+    with ThreadPoolExecutor(8) as pool:
+        kept = list(pool.map(lambda _: Store(url, "run").keep(made()), range(24)))
+    assert all(one == Store(url, "run").found(TASK) for one in kept)
+    assert len(kept_files(Store(url, "run"))) == 3
+
+
+def test_a_node_that_sees_another_place_is_told_apart(url, tmp_path):
+    mark = Store(url, "run").mark()
+    Store(url, "run").require(mark)
+    for other in (str(tmp_path / "other"), "memory://other"):
+        with pytest.raises(RunError, match=re.escape(other) + ".*not there on this node.*every node mounts"):
+            Store(other, "run").require(mark)
+
+
+def test_a_full_disk_keeps_its_number_and_names_the_place(tmp_path, monkeypatch):
+    def full(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", lambda self, path, content: full(path, content))
+    for url in (str(tmp_path / "store"), "memory://full"):
+        with pytest.raises(OSError) as caught:
+            Store(url, "run").keep(made())
+        assert caught.value.errno == errno.ENOSPC and url in str(caught.value.filename)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied"), "no permission .*Permission denied.*let this user"),
+        (NotImplementedError(), "this protocol cannot write.*allowed: a path, or a URL"),
+        (TimeoutError("no answer"), "no answer; is it mounted, or reachable"),
+        (RuntimeError("no key\nbody"), "RuntimeError: no key; check the address, and the protocol's own login"),
+        (FileNotFoundError("no such bucket"), "is not there; make the bucket or folder first"),
+    ],
+)
+def test_failures_name_the_store_and_what_to_do(error, words, monkeypatch):
+    def fails(self, path, content):
+        raise error
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", fails)
+    with pytest.raises((RunError, InputError), match=f"^store memory://gone: {words}"):
+        Store("memory://gone", "run").mark()
+
+
+def test_a_path_that_is_no_folder_is_named(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(RunError, match=f"^store {tmp_path}/file: .*is it mounted"):
+        Store(str(tmp_path / "file"), "run").mark()
+
+
+def test_a_protocol_that_forgets_what_was_written_is_refused():
+    class Forgets(fsspec.AbstractFileSystem):
+        protocol = "forgets"
+
+        def pipe_file(self, path, value, **more):
+            """As good as lost."""
+
+        def cat_file(self, path, **more):
+            raise FileNotFoundError(path)
+
+    fsspec.register_implementation("forgets", Forgets, clobber=True)
+    with pytest.raises(RunError, match=r"^store forgets://place: a file that was written is not there"):
+        Store("forgets://place", "run").mark()
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("", "is empty"),
+        ("memry://b", "Protocol not known: memry; allowed: a path, or a URL .*did you mean memory://"),
+        ("lacking://bucket", "needs a package: Install lacking-fs.*install it on every node"),
+        ("hf://datasets/org/name", "is no bucket of the Hub; in a repository every file would be a commit"),
+        ("hf://buckets/org", "is no bucket of the Hub"),
+        ("simplecache::memory://x", "chained protocols are not supported"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_refused_in_one_line(url, words):
+    fsspec.register_implementation("lacking", "no_such_package.FileSystem", errtxt="Install lacking-fs", clobber=True)
+    with pytest.raises(InputError, match=words) as caught:
+        Store(url, "run")
+    assert str(caught.value).startswith(f"store {url}".strip() + ":") and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["ftp://me:geheim@host/x", "sftp://me:ge/he@im@host/geheim", "abfs://c/x?sig=geheim"])
+def test_a_url_with_a_secret_is_refused_and_not_repeated(url):
+    with pytest.raises(InputError, match="must not hold passwords or keys") as caught:
+        Store(url, "run")
+    assert "heim" not in str(caught.value) and "ge/he" not in str(caught.value)
+
+
+def test_a_path_is_absolute_for_workers_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert Store("a/../b", "run").url == str(tmp_path / "b")
+    assert Store("~/b", "run").url == str(tmp_path / "home" / "b")
+    assert Store("memory://b/", "run").url == "memory://b"

@@ -1,0 +1,205 @@
+"""A release as a job of Hugging Face: what is sent, what is printed instead, and what the machine then does."""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from huggingface_hub import HfApi
+
+from hub import cli
+from hub.errors import InputError, RunError
+from release.checkout import public
+from release.job import HubJob, app, command
+
+ROOT = Path.cwd()
+RECIPE = "recipes/demo/sts-dino-x2.yaml"
+TOKEN = "hf_" + "s3cret" * 4
+URL = "https://code.example/acme/sts-dino.git"
+IDENTITY = {f"GIT_{who}_{what}": "x@example.com" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+
+
+class Jobs(ThreadingHTTPServer):
+    """The part of a Hub that starts jobs: it answers with ``status`` and keeps what it is asked."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.asked: list[tuple[str, str, dict]] = []
+        self.status = 200
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        threading.Thread(target=self.serve_forever, args=[0.01], daemon=True).start()
+
+
+class Answer(BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append((self.path, self.headers["Authorization"], body))
+        owner = {"id": "1", "name": self.path.split("/")[-1], "type": "org"}
+        job = {"id": "j1", "status": {"stage": "RUNNING", "message": None}, "owner": owner, "flavor": body["flavor"]}
+        answer = json.dumps(job if self.server.status == 200 else {"error": "pay first"}).encode()
+        self.send_response(self.server.status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def jobs():
+    with Jobs() as server:
+        yield server
+        server.shutdown()
+
+
+def git(at: Path, *words: str) -> str:
+    done = subprocess.run(
+        ["git", *words], cwd=at, env=os.environ | IDENTITY, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A clean clone of a project, pushed, in which the test stands."""
+    root = tmp_path / "project"
+    for name in (RECIPE, "recipes/demo/demo-sts-dino.yaml", "recipes/models/bert-base-cls.yaml"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, root / name)
+    git(tmp_path, "init", "--quiet", str(root))
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "--message", "one")
+    git(root, "remote", "add", "origin", URL.replace("://", f"://ci:{TOKEN}@"))
+    git(root, "update-ref", "refs/remotes/origin/main", "HEAD")
+    monkeypatch.chdir(root)
+    return root
+
+
+def asked(capsys, monkeypatch, *words: str) -> tuple[int, str, str]:
+    monkeypatch.setattr("sys.argv", ["job", *words, "--org", "acme", "--flavor", "l4x4"])
+    with pytest.raises(SystemExit) as end:
+        cli.run(app)
+    return end.value.code, *capsys.readouterr()
+
+
+def test_what_is_printed_and_what_is_sent_are_one_job_and_the_token_is_a_secret_of_it(
+    checkout, jobs, capsys, monkeypatch
+):
+    words = [RECIPE, "--workers", "4", "--timeout", "36h", "--attempts", "5", "--namespace", "payer", "--private"]
+    words += ["--set", "source.limit=7"]
+    home = {"HF_HOME": str(checkout.parent / "home"), "PYTHONPATH": str(ROOT)}
+    environment = os.environ | home | {"HF_ENDPOINT": jobs.url, "HF_TOKEN": TOKEN}
+
+    def run(*line: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0 and TOKEN not in done.stdout + done.stderr, done.stderr
+        return done
+
+    code, printed, _ = asked(capsys, monkeypatch, *words)
+    client, *rest = shlex.split(printed)
+    assert code == 0
+    started = run(sys.executable, "-m", "release.job", *words, "--org", "acme", "--flavor", "l4x4", "--yes")
+    assert started.stdout == f"{jobs.url}/jobs/payer/j1\n"
+    assert started.stderr.splitlines()[-1] == "hf jobs logs --follow payer/j1"
+    run(str(Path(sys.executable).with_name(client)), *rest)
+
+    ours, theirs = jobs.asked
+    assert ours == theirs
+    path, authorization, body = ours
+    assert (path, authorization) == ("/api/jobs/payer", f"Bearer {TOKEN}")
+    assert body.pop("secrets") == {"HF_TOKEN": TOKEN} and TOKEN not in json.dumps(body)
+    assert (body["flavor"], body["timeoutSeconds"], body["attempts"]) == ("l4x4", 36 * 3600, 5)
+    line = f"python -m release.run {RECIPE} --org acme --yes --set source.limit=7 --workers 4 --private"
+    assert body["command"][4:] == [URL, git(checkout, "rev-parse", "HEAD"), ".[ray]", *line.split()]
+
+
+def test_the_machine_installs_that_commit_and_becomes_the_release(checkout, tmp_path):
+    first = git(checkout, "rev-parse", "HEAD")
+    (checkout / "later").touch()
+    git(checkout, "add", "--all")
+    git(checkout, "commit", "--quiet", "--message", "two")
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, code in (("pip", "[ -e recipes ] && [ ! -e later ]"), ("python", "echo $$")):
+        (tools / name).write_text(f'#!/bin/sh\necho {name} "$@"\n{code}\n')
+        (tools / name).chmod(0o755)
+    environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
+
+    def run(commit: str) -> tuple[int, list[str], int]:
+        words = command(str(checkout), commit, ["ray"], ["python", "-m", "release.run", "a recipe.yaml"])
+        process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        return process.wait(), process.communicate()[0].splitlines(), process.pid
+
+    code, lines, pid = run(first)
+    install = "pip install --quiet --no-cache-dir -c constraints.txt -e .[ray]"
+    assert (code, lines) == (0, [install, "python -m release.run a recipe.yaml", str(pid)])  # the same process
+    assert run(git(checkout, "rev-parse", "HEAD"))[:2] == (1, [install])  # nothing runs after a failed installation
+    assert run("0" * 40)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "extras"),
+    [
+        ([RECIPE], "."),
+        ([RECIPE, "--cpus-per-worker", "2"], ".[ray]"),
+        (["recipes/demo/demo-sts-dino.yaml", "--limit", "9"], ".[train,eval]"),
+    ],
+)
+def test_a_job_installs_what_its_recipe_needs(words, extras, checkout, capsys, monkeypatch):
+    code, out, err = asked(capsys, monkeypatch, *words)
+    assert code == 0 and extras in shlex.split(out) and TOKEN not in out + err
+    assert "user, password and query of the code's URL are left out" in err and "not started" in err
+
+
+def test_a_job_is_refused_before_it_is_paid_for(checkout, capsys, monkeypatch):
+    def refused(said: str, *words: str) -> None:
+        code, out, err = asked(capsys, monkeypatch, *words)
+        assert code == 2 and not out and said in err.splitlines()[-1] and TOKEN not in err
+
+    refused("--timeout 3x: is no duration", RECIPE, "--timeout", "3x")
+    refused("--workers 4: are for datasets", "recipes/demo/demo-sts-dino.yaml", "--workers", "4")
+    refused("is a baseline, which is not published", "recipes/models/bert-base-cls.yaml")
+    refused(f"{ROOT / RECIPE}: is no file of the commit", str(ROOT / RECIPE))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr("release.job.get_token", lambda: None)
+    refused("HF_TOKEN: no token: the job publishes with it; run `hf auth login`", RECIPE, "--yes")
+    (checkout / "note").touch()
+    refused("has changes that no commit has: note; commit and push it", RECIPE)
+    git(checkout, "add", "--all")
+    git(checkout, "commit", "--quiet", "--message", "not pushed")
+    refused("is on no branch of a remote; `git push`", RECIPE)
+    git(checkout, "remote", "remove", "origin")
+    refused("has no remote named origin; name where the commit can be cloned: --code", RECIPE)
+    monkeypatch.chdir(checkout.parent)
+    refused("is no git checkout with a commit", str(ROOT / RECIPE))
+
+
+@pytest.mark.parametrize(
+    "url", ["git@code.example:a/b.git", f"ssh://x:{TOKEN}@h/p", f"file:///{TOKEN}", "https:///a", "https://h/", TOKEN]
+)
+def test_code_that_the_job_could_not_clone_is_refused_without_showing_it(url):
+    with pytest.raises(InputError, match="allowed: https://HOST/PATH") as refusal:
+        public(url)
+    assert TOKEN not in str(refusal.value) and "@" not in str(refusal.value)
+
+
+def test_a_query_may_hold_a_secret_too():
+    assert public(f"https://u:p@h:8443/a/b.git?token={TOKEN}#{TOKEN}") == "https://h:8443/a/b.git"
+
+
+@pytest.mark.parametrize(("status", "said"), [(402, "402: pay first"), (403, "403: pay first; the token may not do")])
+def test_a_hub_that_refuses_a_job_says_why(status, said, jobs, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    jobs.status = status
+    job = HubJob("x", "python:3.11", ["true"], "cpu-basic", "1h", 1, "acme")
+    with pytest.raises(RunError) as refusal:
+        job.submit(HfApi(endpoint=jobs.url))
+    assert said in str(refusal.value) and TOKEN not in str(refusal.value) and len(jobs.asked) == 1
