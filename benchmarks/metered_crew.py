@@ -21,10 +21,10 @@ MIB = 2**20
 class Shards:
     """Sums over the tasks of one kind that a crew has done. Seconds are of the wall clock unless they say CPU.
 
-    ``cpu``: CPU time of this process and those below it, from the first task to the last. ``driver``: what passes
-    between handing over what a task gave and being asked for the next, and in making tasks; ``driver_cpu``: of it the
-    CPU time of that thread. ``worker``: what the workers say they took. ``sent`` and ``got``: bytes of the tasks and of
-    what they gave, as Ray moves them.
+    ``cpu``: CPU time of this process and those below it, from the first task to the last; ``thread_cpu``: of it that of
+    the thread that drives. ``driver``: what passes between handing over what a task gave and being asked for the next,
+    and in making tasks; ``driver_cpu``: of it the CPU time of that thread. ``worker``: what the workers say they took.
+    ``sent`` and ``got``: bytes of the tasks and of what they gave, as Ray moves them.
     """
 
     done: int = 0
@@ -32,6 +32,7 @@ class Shards:
     began: float = 0.0
     ended: float = 0.0
     cpu: float = 0.0
+    thread_cpu: float = 0.0
     driver: float = 0.0
     driver_cpu: float = 0.0
     worker: float = 0.0
@@ -63,13 +64,14 @@ class Metered:
             pass
         self._warm, tasks = 0, itertools.chain(first, given)
         sums = self.shards if first and isinstance(first[0], WriteShard) else self.groups
-        sums.began, before = time.perf_counter(), cpu_seconds()
+        sums.began, before, thread = time.perf_counter(), cpu_seconds(), time.thread_time()
         for made in self.crew.work(self._asked(tasks, sums), tick):
             wall, cpu = time.perf_counter(), time.thread_time()
             yield made
             sums.ended = time.perf_counter()
             sums.driver += sums.ended - wall
             sums.driver_cpu += time.thread_time() - cpu
+            sums.thread_cpu = time.thread_time() - thread
             self._count(sums, made)
         sums.cpu = cpu_seconds() - before
 

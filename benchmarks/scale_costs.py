@@ -24,9 +24,9 @@ import typer
 from generation import layout
 from hub import budget, cli, run_dir
 from hub.errors import InputError
-from hub.recipe import DatasetRecipe, config_name
+from hub.recipe import DatasetRecipe
 from hub.recipe_file import load_recipe
-from hub.shards import ROWS_PER_FILE, write_text
+from hub.shards import write_text
 
 app = cli.new_app(__doc__)
 RESULTS = Path("benchmarks/results")
@@ -37,7 +37,6 @@ FILES_PER_REPOSITORY = 100_000
 FILES_PER_COMMIT = 100
 ROWS_PER_SHARD = 100_000  # a worker holds them as Python objects: 1 to 2 kB each
 LEAST_TEXTS = 64  # first texts of a shard: with fewer, the batch is not full for long
-FINISHED = {"sts": ("postprocessed",), "nli": ("triplet", "pair-class"), "text": ("postprocessed",)}  # by form
 SEEN_BYTES = 16  # of SQLite for each first text beside its characters (86.2 bytes for 70.0, two million texts)
 
 
@@ -76,15 +75,9 @@ class Layout:
 def spread(recipe: DatasetRecipe, texts: int, size: int, repositories: int) -> Layout:
     """``texts`` first texts in so many repositories, ``size`` of them a shard; no file is left out for want of rows."""
     own = math.ceil(texts / repositories)
-    blocks, per_group = math.ceil(own / size), layout.shards_per_group(recipe.model_copy(update={"shard_size": size}))
-    splits = 2 if recipe.postprocess.validation_fraction else 1
-    files = {"sources": math.ceil(own / ROWS_PER_FILE)} if recipe.source.kind == "model" else {}
-    for shots in dict.fromkeys(variant.shots for variant in recipe.variants):
-        shards = blocks * sum(variant.shots == shots for variant in recipe.variants)
-        for config in FINISHED[recipe.form]:
-            files[config_name(config, shots)] = splits * math.ceil(shards / per_group)
-        files |= {config_name(config, shots): shards for config in ("raw", "rejected")}
-    return Layout(size, repositories, blocks * len(recipe.variants), files)
+    source = recipe.source.model_copy(update={"limit": own})
+    part = recipe.model_copy(update={"shard_size": size, "source": source})
+    return Layout(size, repositories, math.ceil(own / size) * len(recipe.variants), layout.folders(part, own))
 
 
 def suggest(recipe: DatasetRecipe, texts: int, most: int) -> Layout:

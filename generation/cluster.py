@@ -181,7 +181,7 @@ class RayCrew:
             self._failed(ledger, member, flight, error.cause)
             return None
         except RayError as error:
-            self._lost(ledger, member, what(error))
+            self._failed(ledger, member, flight, error)
             return None
         self._team.say(said)
         self._team.worked(member)
@@ -207,7 +207,7 @@ class RayCrew:
                 raise error
             member.drop(flight)
         elif out_of_memory(error):
-            member.node.room -= 1
+            self._team.crowded(member, what(error))
             self._lost(ledger, member, what(error))
         elif problem := node_problem(error):
             member.node.problem = problem
@@ -236,18 +236,23 @@ class RayCrew:
 
 def node_problem(error: BaseException) -> str | None:
     """Why a worker's error speaks against its node, or None when it does not."""
+    from ray.exceptions import OutOfDiskError, RayActorError
+
     if isinstance(error, InputError):
         return str(error)
+    if isinstance(error, OutOfDiskError):
+        return "its disk is full (Ray cannot keep objects there)"
     if isinstance(error, OSError) and error.errno in _FULL:
         return f"no space is left on its disk ({error.filename or error.strerror})"
-    if isinstance(error, ImportError):
-        return f"this package is not there, or another one: {what(error)}"
+    if isinstance(error, ImportError) or (isinstance(error, RayActorError) and error.actor_init_failed):
+        return f"this package is not installed there as it is here: {what(error)}"
     return None
 
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether a worker had too little memory, on a CPU or a GPU."""
-    return isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error)
+    signs = ("out of memory", "can't allocate memory", "low on memory")
+    return isinstance(error, MemoryError) or any(sign in str(error) for sign in signs)
 
 
 def what(error: BaseException) -> str:

@@ -139,7 +139,7 @@ def require_versions(driver: Mapping[str, str], here: Mapping[str, str]) -> None
     differ = [name for name in sorted(driver.keys() | here.keys()) if driver.get(name) != here.get(name)]
     if differ:
         changes = ", ".join(f"{name} {here.get(name)}, on the driver {driver.get(name)}" for name in differ)
-        raise InputError("its versions", f"differ: {changes}", hint="install the same on every node")
+        raise InputError("versions", f"are not the driver's: {changes}", hint="install the same on every node")
 
 
 def require_files(inputs: Mapping[str, str]) -> None:

@@ -61,8 +61,9 @@ class Nodes:
         alive = {entry["NodeID"]: entry for entry in found if entry["Alive"]}
         for name, node in self.seen.items():
             node.alive = name in alive
-        for name in alive.keys() - self.seen.keys():
-            entry = alive[name]
+        for name, entry in alive.items():
+            if name in self.seen:
+                continue
             node = Node(name, self._name(entry), self.share.room(entry["Resources"]))
             if not node.room and entry["Resources"].get("CPU"):  # a node without CPUs is none for work
                 node.problem = self.share.lacking(entry["Resources"])

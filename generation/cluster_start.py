@@ -28,7 +28,7 @@ _LOOPBACK = ("localhost", "127.0.0.1")
 
 
 def require_ray() -> None:
-    """Raise InputError when Ray is not installed. It is not imported here: the environment decides what it does then."""
+    """Raise InputError when Ray is not installed. It is not imported: the environment has to be set before."""
     if find_spec("ray") is None:
         raise InputError("--ray, --workers", "Ray is not installed", hint="pip install .[ray]")
 
@@ -41,7 +41,9 @@ def local_instance(cpus: float, gpus: float | None, withheld: Sequence[str] = ()
     keeps its files in a folder that only this user can enter. ``gpus``: None is all that are there; ``withheld``:
     environment variables that the workers do not get. Raises RunError when it cannot be started.
     """
-    _set_environment({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)})
+    token = os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32)  # Ray reads it once in a process
+    _set_environment({"RAY_AUTH_TOKEN": token})
+    os.environ.pop("RAY_AUTH_MODE", None)  # a new instance then asks for the token
     _stay_on_loopback()
     import ray
 

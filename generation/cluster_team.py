@@ -12,7 +12,7 @@ from generation.tasks import Task
 from hub import cli
 
 LOOK = 2.0  # seconds between two looks at the cluster's nodes
-SILENCE = 30.0  # seconds without any worker after which a word is due
+SILENCE = 60.0  # seconds without any worker after which a word is due
 RELEASE = 10.0  # seconds for workers to end
 
 
@@ -127,6 +127,14 @@ class Team:
         member.node.losses += 1
         if member.node.losses >= LOSSES:
             member.node.problem = f"{LOSSES} workers failed there one after the other, the last: {why}"
+
+    def crowded(self, member: Member, why: str) -> None:
+        """A worker found too little memory: its node gets one less from now on."""
+        member.node.room -= 1
+        if member.node.room > 0:
+            self.say([f"warning: node {member.node.name} has memory for {member.node.room} workers at most"])
+        else:
+            member.node.problem = f"it has too little memory for a worker: {why}"
 
     def dismiss(self, member: Member) -> None:
         """Let a worker go, whatever it does."""

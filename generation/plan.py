@@ -106,7 +106,8 @@ def _file_lines(recipe: DatasetRecipe, directory: Path, total: int) -> Iterator[
             when = "written before the shards" if config == "sources" else "train and validation, written at the end"
             yield f"  data/{config}/: {when}; {count} files at most"
     fullest = max(folders, key=lambda config: folders[config])
-    yield f"  at most {sum(folders.values()) + BESIDE} in all, {folders[fullest]} in the fullest folder, data/{fullest}/"
+    whole = sum(folders.values()) + BESIDE
+    yield f"  at most {whole} files in all, {folders[fullest]} in the fullest folder, data/{fullest}/"
     if not _few_enough(folders):
         yield (
             f"warning: the Hub recommends fewer than {FILES} files in a repository and {FILES_OF_FOLDER} in a folder; "

@@ -17,7 +17,8 @@ leave a part of it, which its checksum gives away.
 ``hf://buckets/ORG/NAME[/FOLDER]`` (huggingface_hub 2.4): every file is one upload through Xet and one request, and each
 node's own login is used. Reading a file lists its folder, which is why there are many folders, and the listing is
 forgotten before every read, for huggingface_hub would keep it. A repository (``hf://datasets/…``) is refused: every
-file would be a commit. Written after that source and never run: the embedded Hub has no buckets.
+file would be a commit; on one, the tests run the same calls, for the embedded Hub has no buckets. On a real bucket this
+was never run.
 """
 
 import hashlib

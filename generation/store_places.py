@@ -11,6 +11,7 @@ from typing import Protocol
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
+from huggingface_hub.utils import disable_progress_bars
 
 from hub.errors import InputError, RunError, StsDinoError, nearest
 from hub.shards import write_bytes
@@ -161,6 +162,8 @@ def place(url: str, run: str) -> Place:
     if protocol == "hf" and not re.match(r"buckets/[^/]+/[^/]", rest):
         hint = "in a repository every file would be a commit; use hf://buckets/ORG/NAME"
         raise InputError(f"store {url}", "is no bucket of the Hub", hint=hint)
+    if protocol == "hf":
+        disable_progress_bars()  # a bar for every file would hide that of the run
     try:
         files, root = fsspec.url_to_fs(url)
     except ImportError as error:

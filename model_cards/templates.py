@@ -1,5 +1,6 @@
 """The template environment: undefined variables raise, and what a template prints is escaped unless it is Markdown."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,14 @@ def section(name: str) -> Markdown | None:
 
 def fill(template: str, context: dict[str, Any]) -> str:
     """A template of this folder filled with ``context``; the result ends with one newline."""
+    return _environment(HERE).get_template(template).render(context).strip() + "\n"
+
+
+@cache
+def _environment(folder: Path) -> Environment:
+    """Kept with its compiled templates: a growing dataset gets a card with every commit."""
     environment = Environment(
-        loader=FileSystemLoader(HERE),
+        loader=FileSystemLoader(folder),
         undefined=StrictUndefined,
         finalize=_printed,
         autoescape=False,  # noqa: S701 - the output is Markdown: ``finalize`` escapes, HTML escaping would not do
@@ -28,7 +35,7 @@ def fill(template: str, context: dict[str, Any]) -> str:
     )
     environment.globals.update(table=table)
     environment.filters.update(code=code, fenced=fenced, markdown=Markdown)
-    return environment.get_template(template).render(context).strip() + "\n"
+    return environment
 
 
 def _printed(value: Any) -> str:

@@ -41,6 +41,7 @@ class Growth:
         self._budget: CommitBudget | None = None  # read from the repository when it is first needed
         self._published: tuple[str, ...] = ()  # paths in the newest commit
         self._own = ""  # our newest commit
+        self._looked_at: tuple[int, int] | None = None  # the manifest that has nothing to publish
 
     def follow(self, running: Callable[[], bool]) -> None:
         """Publish as the run grows, as long as ``running``."""
@@ -49,16 +50,20 @@ class Growth:
             time.sleep(POLL_SECONDS * self.options.patience.scale)
 
     def tick(self) -> bool:
-        """Commit what is new when the budget allows; whether it did."""
+        """Commit what is new when the budget allows; whether it did.
+
+        Asked every second: a manifest may name very many files, so it is read when there is another one and not before
+        the next commit is allowed.
+        """
         if self._budget and self._budget.next_time(self.clock()) > self.clock():
-            return False  # asked first: a manifest of many shards takes time to read
+            return False
+        stamp = _stamp(self.directory / MANIFEST)
+        if stamp == self._looked_at:
+            return False
         manifest = read_manifest(self.directory)
-        if manifest is None or manifest.complete or not any(file.rows for file in manifest.files):
-            return False  # nothing can be loaded yet, or the release is next
-        if "shards_done" not in manifest.counts:
-            return False  # between first texts and shards, and between the last counts and the word "complete"
-        paths = tuple(file.path for file in manifest.files)
-        if paths == self._published:
+        paths = tuple(file.path for file in manifest.files) if manifest else ()
+        if manifest is None or not _loads(manifest) or paths == self._published:
+            self._looked_at = stamp
             return False
         name = f"publish {self.repository.repo_id}"
         return self.options.patience.until_done(name, lambda: self._commit(manifest, paths))
@@ -118,3 +123,17 @@ class Growth:
                     f"holds {len(ahead)} files of this run that are not here: another process publishes it",
                     hint="stop one of the two; an empty run directory goes on from what is published",
                 )
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Tells a file from the one that replaces it."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _loads(manifest: Manifest) -> bool:
+    """Whether an unfinished run can be loaded: not before its first shard, nor between the last counts and the end."""
+    return not manifest.complete and "shards_done" in manifest.counts and any(file.rows for file in manifest.files)

@@ -1,7 +1,7 @@
 """The generation and release commands as processes that cost milliseconds, on a cluster of ``ray_cluster`` or without.
 
-``Drivers`` forks them from a process that has imported everything (``faults.Launcher``). A release's generator is a
-fork, too, where ``release.stages`` starts an interpreter; all else is what a user's command does.
+``Drivers`` forks them from a process that has imported everything but Ray (``faults.Launcher``). A release's generator
+is a fork, too, where ``release.stages`` starts an interpreter; all else is what a user's command does.
 """
 
 import contextlib
@@ -13,13 +13,14 @@ import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import faults
 import forked_workers
 from ray_cluster import RayCluster
 
-HOUR = 8  # seconds, of a release's commit budget
-PRELOADED = ("ray", "release.run", "generation.run", "generation.engine", "datasets.packaged_modules.parquet.parquet")
+HOUR = 24  # seconds, of a release's commit budget
+PRELOADED = ("release.run", "generation.run", "generation.engine", "datasets.packaged_modules.parquet.parquet")
 
 
 class Drivers(faults.Launcher):
@@ -34,11 +35,13 @@ class Drivers(faults.Launcher):
 # What follows runs in the forked processes.
 
 
-def generate(arguments: list[str]) -> None:
-    """``python -m generation.run``."""
-    from generation import run
+def generate(arguments: list[str], round_size: int | None = None) -> None:
+    """``python -m generation.run``; ``round_size`` is that of first texts."""
+    from generation import first_texts, run
     from hub import cli
 
+    if round_size:
+        first_texts.round_size = lambda limit: round_size
     _fork_local_workers()
     cli.run(lambda: run.app(arguments), ends_on_sigterm=True)
 
@@ -89,9 +92,9 @@ class Forked:
                 code = 0
             except SystemExit as end:
                 code = end.code or 0
-            except BaseException:  # as the interpreter would: the caller's frames are not this process's
-                traceback.print_exc()
-            finally:
+            finally:  # as the interpreter does it; the frames of the caller are not this process's
+                if sys.exc_info()[0]:
+                    traceback.print_exc()
                 sys.stdout.flush()
                 sys.stderr.flush()
                 os._exit(code if isinstance(code, int) else 1)
@@ -118,13 +121,17 @@ class Forked:
 
 def _fork_local_workers() -> None:
     """Have a Ray instance that this process starts take ``forked_workers``, as the nodes of the cluster do."""
-    parameter = importlib.import_module("ray._private.parameter").RayParams
-    start = parameter.__init__
+    from generation import cluster_start
 
-    def with_stand_in(self: object, **options: object) -> None:
-        start(self, **{"setup_worker_path": str(Path(forked_workers.__file__).resolve())} | options)
+    join = cluster_start._join
 
-    parameter.__init__ = with_stand_in
+    def with_stand_in(*arguments: Any, **options: Any) -> None:
+        parameters = importlib.import_module("ray._private.parameter").RayParams  # no import of Ray before it is due
+        start, stand_in = parameters.__init__, str(Path(forked_workers.__file__).resolve())
+        parameters.__init__ = lambda self, **given: start(self, **{"setup_worker_path": stand_in} | given)
+        join(*arguments, **options)
+
+    cluster_start._join = with_stand_in
 
 
 if __name__ == "__main__":

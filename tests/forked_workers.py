@@ -4,6 +4,7 @@ A raylet starts its workers with ``python SETUP_WORKER worker.py arguments``, an
 Run so, it hands the command to the forking process (``serve``) and ends; the forked child runs Ray's own worker script.
 Whoever starts the raylets sets ``SOCKET``. The forking process answers, too, which workers there are.
 """
+# ruff: noqa: PTH110, PTH120, PTH109 (every worker would wait for the import of pathlib)
 
 import json
 import os
@@ -65,6 +66,7 @@ def _work(arguments: list[str], environment: dict[str, str], folder: str) -> Non
 
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # the end of the forking process is the end of its workers
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setpgrp()  # a raylet that ends kills its workers' process groups
     context = json.loads(_argument(arguments, "--serialized-runtime-env-context") or "{}")
     os.environ.clear()
     os.environ.update(environment | context.get("env_vars", {}))

@@ -5,6 +5,7 @@ Real Ray throughout: ``ray.cluster_utils``, raylets, GCS. Only the import of tor
 (``forked_workers``). Ray listens on all interfaces, so everything asks for a token that this cluster alone knows.
 """
 
+import contextlib
 import json
 import os
 import secrets
@@ -13,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,7 +53,8 @@ class RayCluster:
         }
         here = Path(__file__).resolve()
         environment = os.environ | self.environment | {"PYTHONPATH": str(here.parents[1]), "OMP_NUM_THREADS": "1"}
-        self._log = (self.folder / "cluster.log").open("w")
+        self._log_file = self.folder.with_suffix(".log")  # the cluster's process removes the folder
+        self._log = self._log_file.open("w")
         self._process = subprocess.Popen(
             [sys.executable, str(here), str(nodes)],
             env=environment,
@@ -70,12 +71,16 @@ class RayCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
+        died = self._process.poll()
         try:
             self._process.communicate(timeout=60)
         finally:
             self._process.kill()
             self._log.close()
+            said = self._log_file.read_text()
+            self._log_file.unlink()
             shutil.rmtree(self.folder, ignore_errors=True)
+        assert died is None and self._process.returncode == 0, f"{died}, {self._process.returncode}: {said}"
 
     def nodes(self) -> list[str]:
         """The nodes that were started and not killed, the head first."""
@@ -87,11 +92,10 @@ class RayCluster:
 
     def kill_worker(self, process: Process) -> bool:
         """``kill -9``; whether it was still there."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return False
-        return True
+            return True
+        return False
 
     def kill_node(self, name: str) -> None:
         """``kill -9`` for a node's raylet, agents and workers, all at once."""
@@ -107,7 +111,7 @@ class RayCluster:
 
     def _answer(self) -> Any:
         line = self._process.stdout.readline()
-        assert line, (self.folder / "cluster.log").read_text()
+        assert line, self._log_file.read_text()
         return json.loads(line)
 
 
@@ -154,10 +158,8 @@ class Services:
         workers = [worker for worker in self.workers() if worker.node == name]
         node = self._nodes.pop(name)
         for pid in [*(worker.pid for worker in workers), *raylets(node)]:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         self._cluster.remove_node(node, allow_graceful=False)
 
     def close(self) -> None:

@@ -67,6 +67,20 @@ def test_five_prompts_of_each_label_and_all_counts(model):
     assert "commits: one, atomic" in text
 
 
+def test_files_are_counted_and_many_are_a_warning_that_says_what_to_do(model):
+    """x1x2 without its source read: files depend on the recipe and the number of first texts alone."""
+    small = plan.plan(recipe_of(model, "source.limit=1600", path=X1X2), Path("out"))
+    assert "files in all, 4 in the fullest folder, data/raw/" in small and "warning" not in small
+    recipe = recipe_of(model, "source.limit=4000000", "shard_size=400", path=X1X2)
+    text = plan.plan(recipe, Path("out"))
+    assert "10000 in the fullest folder" in text
+    assert "warning: the Hub recommends fewer than 100000 files in a repository and 10000 in a folder" in text
+    advised = int(text.partition("take shard_size: ")[2].split()[0])
+    assert "warning" not in plan.plan(recipe.model_copy(update={"shard_size": advised}), Path("out"))
+    huge = recipe_of(model, "source.limit=10000000000", "shard_size=400", path=X1X2)
+    assert "divide the source among several recipes" in plan.plan(huge, Path("out"))
+
+
 def test_token_counts_are_of_prompts_and_counter_prompts(model):
     recipe = recipe_of(model, "source.limit=3")
     text = plan.plan(recipe, Path("out"))

@@ -10,6 +10,7 @@ from pathlib import Path
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from huggingface_hub import HfFileSystem
 
 from generation import store_places
 from generation.layout import Group, Shard
@@ -20,6 +21,7 @@ from hub.errors import InputError, RunError
 from hub.recipe import Variant
 from hub.run_dir import described
 
+pytest_plugins = ["local_hub"]
 RAW, REJECTED = "data/raw/train-00000-of-00002.parquet", "data/rejected/train-00000-of-00002.parquet"
 SHARD = Shard(Variant(None, 0), 0, 2)
 TASK = WriteShard(SHARD, (FirstText("000000", "One text."), FirstText("000001", "Zwei – 二.")))
@@ -282,3 +284,26 @@ def test_a_path_is_absolute_for_workers_elsewhere(tmp_path, monkeypatch):
     assert Store("a/../b", "run").url == str(tmp_path / "b")
     assert Store("~/b", "run").url == str(tmp_path / "home" / "b")
     assert Store("memory://b/", "run").url == "memory://b"
+
+
+def test_two_nodes_through_huggingface_hubs_file_system(local_hub, repo, tmp_path):
+    """The calls that ``hf://`` gets, on a repository, for the embedded Hub has no buckets: what one node has just
+    written, the other one sees, although it listed the folder before."""
+
+    def node() -> Store:
+        files = HfFileSystem(endpoint=local_hub.endpoint, token=local_hub.token, skip_instance_cache=True)
+        store = Store(str(tmp_path), "run")
+        store._place = store_places._Objects(files, f"datasets/{repo}", f"hf://datasets/{repo}", "run")
+        return store
+
+    driver, worker = node(), node()
+    assert driver.found(TASK) is None
+    worker.require(driver.mark())
+    kept = worker.keep(made())
+    assert driver.found(TASK) == kept
+    driver.fetch(kept, tmp_path / "run")
+    assert (tmp_path / "run" / RAW).read_bytes() == FILES[RAW]
+    driver.clear()
+    assert worker.found(TASK) is None
+    with pytest.raises(Lost):
+        worker.fetch(kept, tmp_path / "elsewhere")

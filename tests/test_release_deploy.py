@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import time
@@ -87,11 +86,6 @@ def test_slurm_stops_when_ray_does_not_start(node):
     process = started(node, NO_HEAD="1")
     assert process.wait(timeout=60) == 1
     assert "error: Ray's head ended on n1" in process.stderr.read() and not (node / "working").exists()
-
-
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
-def test_the_slurm_script_is_clean():
-    subprocess.run(["shellcheck", str(SCRIPT)], check=True)
 
 
 def containers(tree: dict) -> list[dict]:

@@ -125,6 +125,20 @@ def test_every_commit_loads_with_the_rows_it_states_and_the_release_is_last(grow
     assert found[-1] == {split: [rows, ["sentence1", "sentence2"]] for split, rows in counts.items()}
 
 
+def test_a_manifest_is_read_once_and_not_before_the_next_commit_is_allowed(growing, monkeypatch):
+    """Asked every second, a manifest of very many files would otherwise be read every second."""
+    growth, steps, found = growing.growth(), shards_done(growing.recorded), []
+    monkeypatch.setattr("release.growth.read_manifest", lambda path: found.append(path) or run_dir.read_manifest(path))
+    assert growing.step(growth, steps[0])
+    assert not growing.step(growth, steps[1], hours=0)
+    assert len(found) == 1
+    growing.now += timedelta(hours=1)
+    assert growth.tick() and not growth.tick()
+    growing.now += timedelta(hours=1)
+    assert [growth.tick() for _ in range(3)] == [False] * 3
+    assert len(found) == 3  # before the second commit and, once, to see that nothing is new
+
+
 def test_the_end_is_the_same_with_and_without_growth(growing, hub_api, runs, tmp_path):
     growth = growing.growth()
     for step in shards_done(growing.recorded)[:3]:
