@@ -8,12 +8,10 @@ the task's (a prompt that is too long) stops the run, as it does in one process;
 """
 
 import errno
-import os
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,8 @@ from generation import job
 from generation.cluster_actor import Job, code_versions
 from generation.cluster_ledger import Held, Ledger, second_copy
 from generation.cluster_nodes import Nodes, Share
-from generation.cluster_start import cluster, local_instance, require_ray
+from generation.cluster_options import Options, check, share_of, withheld
+from generation.cluster_start import cluster, local_instance
 from generation.cluster_team import Flight, Member, Team
 from generation.crew import Contract, Crew, Hire
 from generation.store import Lost, Store
@@ -35,28 +34,7 @@ IN_FLIGHT = 2  # tasks that a worker has: one at work, and one that waits, so th
 PAUSE = 1.0  # seconds without an answer, after which the cluster is looked at
 PATIENCE = 60.0  # seconds that a cluster may have no node to work on
 AUTOSCALED = 900.0  # the same where --workers asked for nodes: a machine takes minutes to start
-PROCESS = 5 * 10**8  # bytes of a worker without its model
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_SECRETS = ("OPENAI_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a run is spread. ``address``: None is this machine, ``auto`` its cluster, or ``HOST:PORT``.
-
-    ``workers``: how many; on a cluster at most. ``cpus``, ``gpus``: of one worker.
-    """
-
-    address: str | None = None
-    workers: int | None = None
-    store: str | None = None
-    cpus: float | None = None
-    gpus: float | None = None
-
-    @property
-    def spread(self) -> bool:
-        """Whether several workers are asked for at all."""
-        return self.address is not None or self.workers is not None
 
 
 def hire(options: Options) -> Hire:
@@ -78,20 +56,6 @@ def hire(options: Options) -> Hire:
             store.clear()
 
     return hired
-
-
-def check(options: Options, recipe: DatasetRecipe) -> None:
-    """Raise InputError for options that do not go together, or not with the recipe."""
-    given = {"--store": options.store, "--cpus-per-worker": options.cpus, "--gpus-per-worker": options.gpus}
-    if not options.spread:
-        alone = [name for name, value in given.items() if value is not None]
-        if alone:
-            raise InputError(", ".join(alone), "is for several workers", hint="add --workers N or --ray")
-        return
-    if recipe.model.backend == "openai":
-        hint = "raise model.server.concurrency: one process keeps a server busy"
-        raise InputError("--ray, --workers", "are not for backend openai", hint=hint)
-    require_ray()
 
 
 class RayCrew:
@@ -259,23 +223,6 @@ def what(error: BaseException) -> str:
     """An error in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1] if lines else 'no reason given'}"
-
-
-def share_of(recipe: DatasetRecipe, options: Options) -> Share:
-    """What a worker takes: its threads' CPUs, the memory of a model on a CPU, the GPU of one on a GPU."""
-    model = recipe.model
-    on_gpu = model.device.startswith("cuda") or model.device_map is not None or model.backend == "vllm"
-    here = max(1, (os.cpu_count() or 1) // (options.workers or 1)) if options.address is None else 1
-    folder = Path(model.path) if model.path and not on_gpu else None
-    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder else 0
-    gpus = options.gpus or int(on_gpu)
-    return Share(options.cpus or model.threads or here, gpus, weights + PROCESS if weights else 0)
-
-
-def withheld(recipe: DatasetRecipe, store: str | None) -> tuple[str, ...]:
-    """Tokens that the workers of this machine do not need: a model of the Hub, and a store there, take one."""
-    of_the_hub = recipe.model.repo_id is not None or (store or "").startswith("hf://")
-    return _SECRETS[:1] if of_the_hub else _SECRETS
 
 
 @contextmanager

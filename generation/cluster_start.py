@@ -93,6 +93,9 @@ def _set_environment(more: dict[str, str]) -> None:
 def _stay_on_loopback() -> None:
     """Have Ray use 127.0.0.1 as this machine's address, as it does on macOS; on Linux it is otherwise another one."""
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    from ray._private import ray_constants
+
+    ray_constants.ENABLE_RAY_CLUSTER = False  # where Ray was imported before
 
 
 def _require_answer(place: str, address: str) -> None:

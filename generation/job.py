@@ -44,10 +44,11 @@ def generate(recipe: DatasetRecipe, directory: Path, command: str, hire: Hire = 
         versions=versions(),
     )
     manifest = run_dir.begin(directory, manifest, resolved(recipe))
+    scratch = Scratch(directory, _scratch_key(manifest))
     if manifest.complete:
+        scratch.clear()  # a start that was killed right after its last word did not come to it
         cli.say(f"{directory}: already complete, nothing to do")
         return manifest
-    scratch = Scratch(directory, _scratch_key(manifest))
     if not manifest.provenance:  # a fresh start trusts nothing that an earlier run left
         scratch.clear()
     command = manifest.provenance.get("command", command)

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 from transformers.utils import logging as transformers_logging
 
-from generation.cluster import Options, check, hire
+from generation.cluster import hire
+from generation.cluster_options import Options, check
 from generation.crew import one_process
 from generation.estimate import estimate
 from generation.job import generate

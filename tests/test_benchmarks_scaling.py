@@ -87,7 +87,7 @@ def test_the_manifest_costs_are_those_of_the_run(tiny):
     _, folder, manifest, _, _ = tiny
     found = many_shards.manifest_costs(folder / "run")
     assert found["files"] == len(manifest.files)
-    assert 200 < found["bytes_in_memory_per_file"] < 5000
+    assert 40 < found["bytes_in_memory_per_file"] < 5000
     assert read_manifest(folder / "run") == manifest
 
 

@@ -17,10 +17,11 @@ from tiny_lm import make_lm
 from typer.testing import CliRunner
 
 from generation import cluster, run
-from generation.cluster import Options, check, hire, node_problem, out_of_memory, share_of, withheld
+from generation.cluster import hire, node_problem, out_of_memory
 from generation.cluster_actor import Library, is_here, on_this_gpu, require_files, require_versions
 from generation.cluster_ledger import LEAST, TRIES, Held, Ledger, second_copy
 from generation.cluster_nodes import Nodes, Share
+from generation.cluster_options import PROCESS, Options, check, share_of, withheld
 from generation.cluster_start import _home, local_instance
 from generation.cluster_start import cluster as connected
 from generation.crew import one_process
@@ -243,7 +244,7 @@ def test_a_worker_takes_its_threads_its_gpu_or_the_memory_of_its_model(tmp_path)
     assert share_of(of(threads=4), dataclasses.replace(at, cpus=2)) == Share(2)
     assert share_of(of(device="cuda:1"), at) == Share(1, 1)
     assert share_of(of(device_map="auto"), dataclasses.replace(at, gpus=4)) == Share(1, 4)
-    assert share_of(of(repo_id=None, path=str(tmp_path)), at) == Share(1, 0, cluster.PROCESS + 1000)
+    assert share_of(of(repo_id=None, path=str(tmp_path)), at) == Share(1, 0, PROCESS + 1000)
     assert share_of(of(), Options(workers=1)).cpus == os.cpu_count()
     assert share_of(of(), Options(workers=10_000)).cpus == 1
 
@@ -283,7 +284,7 @@ def test_options_that_cannot_be(tmp_path, options, words):
 
 def test_a_server_is_kept_busy_by_one_process():
     server = {"base_url": "http://127.0.0.1:1/v1", "model": "m"}
-    recipe = of(backend="openai", server=server, revision=None, repo_id=None)
+    recipe = small_recipe("nli", model={"backend": "openai", "server": server, "license": "mit"})
     with pytest.raises(InputError, match=r"are not for backend openai; raise model\.server\.concurrency"):
         check(Options(workers=2), recipe)
 

@@ -22,8 +22,8 @@ from hub import run_dir
 
 WAYS = ("one", "workers", "cluster", "store")
 CHAINS = {
-    "x2": ["one-workers-cluster-store-one", "store-cluster-workers"],
-    "x1x2": ["cluster-one-store", "workers"],
+    "x2": ["one-workers-cluster-store-one"],
+    "x1x2": ["cluster-workers"],
     "few-shot": ["store-one-cluster"],
 }
 PAIRS = ["-".join(pair) for pair in itertools.product(WAYS, repeat=2)]
@@ -32,7 +32,7 @@ CASES = [
 ]
 ROUND = 4  # first texts asked for at once
 SETTINGS = ["shard_size=2", "decoding.max_new_tokens=8", "decoding.top_k=0", "decoding.max_attempts=9"]
-LONGEST = 120  # seconds of a start; longer is a hang
+LONGEST = 240  # seconds of a start; longer is a hang
 
 
 class Case(NamedTuple):
@@ -54,7 +54,7 @@ class World:
     def case(self, name: str) -> Case:
         """A case, made when it is first asked for."""
         if name not in self._cases:
-            recipe, settings = self._recipes()[name]
+            recipe, *settings = self._recipes()[name]
             words = [word for one in (f"model.path={self._lm}", *SETTINGS, *settings) for word in ("--set", one)]
             arguments, out = [f"recipes/demo/{recipe}.yaml", *words], self.folder / name
             assert self.start(arguments, "one", out, None) == 0
@@ -83,16 +83,16 @@ class World:
         assert code in (0, -9), running.said()
         return code
 
-    def _recipes(self) -> dict[str, tuple[str, list[str]]]:
+    def _recipes(self) -> dict[str, list[str]]:
         pairs = [f"A man eats {i}.\t{label} {i}.\t{label}" for i in range(30) for label in "ec"]
         (self.folder / "gold.tsv").write_text("premise\thypothesis\tlabel\n" + "\n".join(pairs) + "\n")
         labels = "{entailment: e, contradiction: c}"
         examples = f"{{kind: file, path: {self.folder}/gold.tsv, labels: {labels}, description: d, license: l}}"
         few_shot = f"few_shot={{shots: [0, 1], sets: 2, examples: {examples}}}"
         return {
-            "x2": ("sts-dino-x2", ["source.limit=24"]),
-            "x1x2": ("sts-dino-x1x2", ["source.limit=12"]),
-            "few-shot": ("auto-nli", ["source.limit=6", "premise_tokens=[4, 200]", few_shot]),
+            "x2": ["sts-dino-x2", "source.limit=24"],
+            "x1x2": ["sts-dino-x1x2", "source.limit=12"],
+            "few-shot": ["auto-nli", "source.limit=6", "premise_tokens=[4, 200]", few_shot],
         }
 
 

@@ -5,14 +5,15 @@ been. The short form of ``tests/cluster_kills.py``: every kind of fault, few run
 from collections.abc import Iterator
 
 import pytest
-from cluster_kills import KINDS, Disturbed, World, world
+from cluster_kills import KINDS, Disturbed, World
 
 RUNS = {0: ("worker", "node"), 1: ("release", "worker"), 2: ("generator", "worker", "node")}  # seed → what is killed
 
 
 @pytest.fixture(scope="module")
 def kills(tmp_path_factory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("kills")) as made:
+    with World(tmp_path_factory.mktemp("kills")) as made:
+        made.undisturbed()
         yield made
 
 

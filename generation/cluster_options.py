@@ -1,0 +1,63 @@
+"""How a run is spread over workers: the options of the command line, and what they mean for a recipe."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from generation.cluster_nodes import Share
+from generation.cluster_start import require_ray
+from hub.errors import InputError
+from hub.recipe import DatasetRecipe
+
+PROCESS = 5 * 10**8  # bytes of a worker without its model
+_SECRETS = ("OPENAI_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is spread. ``address``: None is this machine, ``auto`` its cluster, or ``HOST:PORT``.
+
+    ``workers``: how many; on a cluster at most. ``cpus``, ``gpus``: of one worker.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    store: str | None = None
+    cpus: float | None = None
+    gpus: float | None = None
+
+    @property
+    def spread(self) -> bool:
+        """Whether several workers are asked for at all."""
+        return self.address is not None or self.workers is not None
+
+
+def check(options: Options, recipe: DatasetRecipe) -> None:
+    """Raise InputError for options that do not go together, or not with the recipe."""
+    given = {"--store": options.store, "--cpus-per-worker": options.cpus, "--gpus-per-worker": options.gpus}
+    if not options.spread:
+        alone = [name for name, value in given.items() if value is not None]
+        if alone:
+            raise InputError(", ".join(alone), "is for several workers", hint="add --workers N or --ray")
+        return
+    if recipe.model.backend == "openai":
+        hint = "raise model.server.concurrency: one process keeps a server busy"
+        raise InputError("--ray, --workers", "are not for backend openai", hint=hint)
+    require_ray()
+
+
+def share_of(recipe: DatasetRecipe, options: Options) -> Share:
+    """What a worker takes: its threads' CPUs, the memory of a model on a CPU, the GPU of one on a GPU."""
+    model = recipe.model
+    on_gpu = model.device.startswith("cuda") or model.device_map is not None or model.backend == "vllm"
+    here = max(1, (os.cpu_count() or 1) // (options.workers or 1)) if options.address is None else 1
+    folder = Path(model.path) if model.path and not on_gpu else None
+    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder else 0
+    gpus = options.gpus or int(on_gpu)
+    return Share(options.cpus or model.threads or here, gpus, weights + PROCESS if weights else 0)
+
+
+def withheld(recipe: DatasetRecipe, store: str | None) -> tuple[str, ...]:
+    """Tokens that the workers of this machine do not need: a model of the Hub, and a store there, take one."""
+    of_the_hub = recipe.model.repo_id is not None or (store or "").startswith("hf://")
+    return _SECRETS[:1] if of_the_hub else _SECRETS
