@@ -106,7 +106,8 @@ def crew_of(workers: int) -> Hire:
     """This process (0), or so many local Ray workers."""
     if not workers:
         return one_process
-    from generation.cluster import Options, hire
+    from generation.cluster import hire
+    from generation.cluster_options import Options
 
     return hire(Options(workers=workers))
 

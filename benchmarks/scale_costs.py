@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import pyarrow.parquet as pq
 import typer
 
 from generation import layout
@@ -37,7 +36,7 @@ FILES_PER_REPOSITORY = 100_000
 FILES_PER_COMMIT = 100
 ROWS_PER_SHARD = 100_000  # a worker holds them as Python objects: 1 to 2 kB each
 LEAST_TEXTS = 64  # first texts of a shard: with fewer, the batch is not full for long
-SEEN_BYTES = 16  # of SQLite for each first text beside its characters (86.2 bytes for 70.0, two million texts)
+SEEN_BYTES = 23  # of SQLite for the digest of a first text (``generation.sources.SeenTexts``)
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,6 @@ class Facts:
     finished_per_second: float  # accepted texts that are turned into rows of the finished configs
     rows_per_text: float  # accepted texts of a first text
     bytes_per_row: float  # all configs, per accepted text
-    bytes_per_first_text: float
     driver_seconds_per_shard: float
     driver_bytes_per_second: float  # what the driver writes to disk, flushed
     driver_memory: float
@@ -122,7 +120,7 @@ def costs(recipe: DatasetRecipe, facts: Facts, pairs: int, shard_minutes: float,
         "driver_memory": facts.driver_memory + plan.shards * facts.driver_memory_per_shard,
         "manifest_bytes": files * facts.manifest_bytes_per_file,
         "manifest_seconds": files * facts.manifest_seconds_per_file,
-        "first_text_bytes": texts * (facts.bytes_per_first_text + SEEN_BYTES) / plan.repositories,
+        "first_text_bytes": texts * SEEN_BYTES / plan.repositories,
     }
 
 
@@ -138,16 +136,12 @@ def facts_of(directory: Path, throughput: dict[str, Any], scaling: dict[str, Any
             directory, "is not a dataset's run directory", hint="python -m generation.run RECIPE makes one"
         )
     rows = sum(file.rows or 0 for file in raw)
-    texts = set[str]()
-    for file in raw:
-        texts.update(pq.read_table(directory / file.path, columns=["text1"])["text1"].to_pylist())
     driver, costs = many["runs"][-1], many["runs"][-1]["resumed"]["manifest"]
     return Facts(
         rows_per_second=throughput["cases"]["sts-x2, demo-lm"]["variants"]["engine float32"]["rate"],
         finished_per_second=scaling["summary"]["one process"]["finished_per_second"]["median"],
         rows_per_text=rows / manifest.counts["sources"],
         bytes_per_row=sum(file.bytes for file in manifest.files) / rows,
-        bytes_per_first_text=sum(len(text.encode()) for text in texts) / len(texts),
         driver_seconds_per_shard=driver["driver_ms_per_shard"] / 1e3,
         driver_bytes_per_second=driver["resumed"]["write_mb_per_second"] * 1e6,
         driver_memory=driver["killed"]["tenths"][0]["rss_mib"] * 2**20,

@@ -26,7 +26,7 @@ from hub.shards import Parts, read_shard, sha256_file, write_bytes
 
 GROUPS = "groups.jsonl"  # the journal of finished groups, beside that of shards
 SHARE = 0.02  # of a run's time that may go into writing manifests
-NEW = 1 / 64  # of the shards: so many new ones are worth a manifest whatever it costs
+NEW = 1 / 64  # new shards for every file that is named: worth a manifest whatever it costs
 
 
 class DatasetRun:

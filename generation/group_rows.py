@@ -10,17 +10,15 @@ and no text is taken much more often than another: every shard is the first part
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
 
 from generation import layout, pairs
 from generation.layout import Shard
 from generation.sources import SeenTexts
 from generation.tally import Tally
-from generation.tasks import FinishGroup, Read
+from generation.tasks import FinishGroup, Read, Row
 from hub.recipe import DatasetRecipe
 from hub.shards import read_shard
 
-Row = dict[str, Any]
 POOL = 256  # pairs that sampled negatives are chosen from, if so many can be had
 PARTNERS = 16  # shards read for them, at most
 

@@ -136,6 +136,8 @@ class Timing:
     def __init__(self, directory: Path):
         self.path = directory.parent / f"{directory.name}.timing.json"
         self.seconds, self.rows, self._saved = 0.0, 0, 0.0
+        for leftover in self.path.parent.glob(f".{self.path.name}.*.tmp"):  # of a killed process
+            leftover.unlink()
         if self.path.is_file():
             found = json.loads(self.path.read_text(encoding="utf-8"))
             self.seconds, self.rows = found["seconds"], found["rows"]

@@ -77,7 +77,7 @@ class Worker:
             }
             for number, label, request, completion in zip(task.numbers, labels, requests, completions, strict=True)
         ]
-        return Made(task, facts=rows, rows=len(rows))
+        return Made(task, facts=rows, rows=sum(row["reason"] is None for row in rows))
 
     def _group(self, task: FinishGroup, read: Read) -> Made:
         rows, tally = finished_group(self.recipe, task, read, text_length(self.recipe, self.writer).of)

@@ -48,7 +48,9 @@ StoreOption = Annotated[
     typer.Option("--store", metavar="URL", help="Where workers leave shards: a shared path or fsspec URL"),
 ]
 CpusOption = Annotated[float | None, typer.Option("--cpus-per-worker", min=0.01, help="CPUs of a worker")]
-GpusOption = Annotated[float | None, typer.Option("--gpus-per-worker", min=0, help="GPUs of a worker; 0.5: two on one")]
+GpusOption = Annotated[
+    float | None, typer.Option("--gpus-per-worker", min=0.01, help="GPUs of a worker; 0.5: two on one")
+]
 
 
 class RayCommand(TyperCommand):

@@ -20,7 +20,8 @@ import forked_workers
 from ray_cluster import RayCluster
 
 HOUR = 24  # seconds, of a release's commit budget
-PRELOADED = ("release.run", "generation.run", "generation.engine", "datasets.packaged_modules.parquet.parquet")
+MODEL = "transformers.models.llama.modeling_llama"  # the tests' language models are Llamas
+PRELOADED = ("release.run", "generation.run", "generation.engine", MODEL, "datasets.packaged_modules.parquet.parquet")
 
 
 class Drivers(faults.Launcher):

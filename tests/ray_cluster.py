@@ -19,7 +19,14 @@ from typing import Any, NamedTuple
 
 import forked_workers
 
-MODULES = ("generation.run", "generation.engine", "transformers.models.llama.modeling_llama", "datasets")
+from release import stages
+
+MODULES = (
+    "generation.run",
+    "generation.cluster_actor",
+    "generation.engine",
+    "transformers.models.llama.modeling_llama",
+)
 STORE_BYTES = 80 << 20  # of each node's object store
 QUICK = {  # a dead node is noticed within two seconds; with Ray's defaults after up to 25
     "health_check_initial_delay_ms": 500,
@@ -185,10 +192,12 @@ def title(pid: int) -> str:
 
 
 def main(count: int) -> None:
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    answers, parent = os.fdopen(os.dup(1), "w", buffering=1), os.getppid()
     os.dup2(2, 1)  # Ray prints
     command = [sys.executable, str(Path(forked_workers.__file__).resolve()), "serve", *MODULES]
-    forking = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    forking = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, preexec_fn=stages.die_with_parent
+    )
     services = Services(count)
     try:
         assert forking.stdout.readline() == b"ready\n"
@@ -200,7 +209,10 @@ def main(count: int) -> None:
         services.close()
         forking.kill()
         forking.wait()
-        shutil.rmtree(os.environ["RAY_TMPDIR"], ignore_errors=True)
+        folder = Path(os.environ["RAY_TMPDIR"])
+        shutil.rmtree(folder, ignore_errors=True)
+        if os.getppid() != parent:  # it was killed: nobody reads this any more
+            folder.with_suffix(".log").unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ been. The short form of ``tests/cluster_kills.py``: every kind of fault, few run
 from collections.abc import Iterator
 
 import pytest
-from cluster_kills import KINDS, Disturbed, World
+from disturbed_release import KINDS, Disturbed, World
 
 RUNS = {0: ("worker", "node"), 1: ("release", "worker"), 2: ("generator", "worker", "node")}  # seed → what is killed
 
