@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 from collections import Counter, deque
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ class Report:
             self._outcomes.append(outcome)
             print(outcome.line(), flush=True)
         record = {**self.totals(), "hardware": self._hardware, "failed": self.failed}
-        record["outcomes"] = [asdict(outcome) for outcome in self._outcomes]
+        record["outcomes"] = [vars(outcome) for outcome in self._outcomes]
         if self._path:
             self._path.write_text(json.dumps(record, indent=1) + "\n")
 
