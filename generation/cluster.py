@@ -10,6 +10,7 @@ the task's (a prompt that is too long) stops the run, as it does in one process;
 import errno
 import secrets
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -20,7 +21,7 @@ from generation import job
 from generation.cluster_actor import Job, code_versions
 from generation.cluster_ledger import Held, Ledger, second_copy
 from generation.cluster_nodes import Nodes, Share
-from generation.cluster_options import Options, check, share_of, withheld
+from generation.cluster_options import Options, check, share_of, warn_of_threads, withheld
 from generation.cluster_start import cluster, local_instance
 from generation.cluster_team import Flight, Member, Team
 from generation.crew import Contract, Crew, Hire
@@ -43,6 +44,7 @@ def hire(options: Options) -> Hire:
     @contextmanager
     def hired(contract: Contract) -> Iterator[Crew]:
         check(options, contract.recipe)
+        warn_of_threads(contract.recipe)
         share = share_of(contract.recipe, options)
         store = Store(options.store, contract.run) if options.store else None
         mark = (store.url, store.mark()) if store else None
@@ -51,9 +53,8 @@ def hire(options: Options) -> Hire:
             probe = stack.enter_context(_probe(contract.directory))
             crew = RayCrew(ray, _job(contract, options, share, probe, mark), share, options, store)
             stack.callback(crew.close)
+            crew.start()
             yield crew
-        if store:
-            store.clear()
 
     return hired
 
@@ -63,14 +64,19 @@ class RayCrew:
 
     def __init__(self, ray: Any, job: Job, share: Share, options: Options, store: Store | None):
         self._ray, self._job, self._store = ray, job, store
-        autoscaled = options.address is not None and options.workers is not None
-        patience = 0.0 if options.address is None else AUTOSCALED if autoscaled else PATIENCE
+        self._share, self._wanted = share, options.workers
+        self._autoscaled = options.address is not None and options.workers is not None
+        patience = 0.0 if options.address is None else AUTOSCALED if self._autoscaled else PATIENCE
         self._team = Team(ray, job, Nodes(share), options.workers, patience)
-        self._asked = _ask_for_nodes(share, options.workers or 0) if autoscaled else None
+
+    def start(self) -> None:
+        """Have workers started wherever there is room. Raises RunError when no node can have one."""
+        if self._autoscaled:
+            _ask_for_nodes(self._share, self._wanted or 0)
         self._team.tend()
         room = sum(node.room for node in self._team.nodes.usable())
-        if options.workers and room < options.workers:
-            self._team.say([f"warning: there is room for {room} of {options.workers} workers now"])
+        if self._wanted and room < self._wanted:
+            self._team.say([f"warning: there is room for {room} of {self._wanted} workers now"])
 
     def work(self, tasks: Iterable[Task], tick: Tick = lambda _: None) -> Iterator[Made]:
         """See ``Crew``; ``tick`` is not told of anything: texts of other processes come with their shard.
@@ -104,15 +110,19 @@ class RayCrew:
     def close(self) -> None:
         """Let the workers go."""
         self._team.close()
-        if self._asked:
-            self._asked([])
+        if self._autoscaled:
+            _ask_for_nodes(self._share, 0)
 
     @cached_property
     def _tokenizer(self) -> Any:
         from transformers import AutoTokenizer
 
         model = self._job.recipe.model
-        return AutoTokenizer.from_pretrained(model.path or model.repo_id or "", revision=model.revision)
+        name = model.path or model.repo_id or ""
+        try:
+            return AutoTokenizer.from_pretrained(name, revision=model.revision)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(name, f"its tokenizer cannot be loaded on the driver: {what(error)}") from error
 
     def _give(self, ledger: Ledger) -> None:
         """Give tasks to all workers: one to each, then one to wait behind it; to idle ones what others hold."""
@@ -129,8 +139,8 @@ class RayCrew:
     def _held(self) -> list[Held]:
         now = time.monotonic()
         flights = [flight for member in self._team.members for flight in member.flights]
-        keys = [flight.task.key for flight in flights]
-        return [Held(one.task, one.since and now - one.since, keys.count(one.task.key)) for one in flights]
+        copies = Counter(flight.task.key for flight in flights)
+        return [Held(one.task, one.since and now - one.since, copies[one.task.key]) for one in flights]
 
     def _taken(self, ledger: Ledger, member: Member, flight: Flight | None) -> Made | None:
         """What a worker's answer gives, if somebody waits for it. Raises what stops the run."""
@@ -270,10 +280,9 @@ def _job(
     )
 
 
-def _ask_for_nodes(share: Share, workers: int) -> Any:
-    """Have an autoscaler, if the cluster has one, start nodes for so many workers; what takes the wish back."""
+def _ask_for_nodes(share: Share, workers: int) -> None:
+    """Have an autoscaler, if the cluster has one, start nodes for so many workers; 0 takes the wish back."""
     from ray.autoscaler.sdk import request_resources
 
     asked = {"CPU": share.cpus} | ({"GPU": share.gpus} if share.gpus else {})
     request_resources(bundles=[asked] * workers)
-    return lambda bundles: request_resources(bundles=bundles)

@@ -24,7 +24,8 @@ from hub.recipe import DatasetRecipe
 from hub.shards import sha256_file
 
 CLUSTER_CODE = "sts-dino cluster code"
-_MODULES = ("cluster_actor", "store", "store_places")  # what driver and nodes speak with each other
+_MODULES = ("generation/cluster_actor", "generation/store", "generation/store_places", "hub/recipe", "hub/run_dir")
+_ROOT = Path(__file__).parent.parent
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class Library:
 
 def code_versions() -> dict[str, str]:
     """What has to be the same on all nodes: what decides the bytes, and what driver and workers speak."""
-    files = [Path(__file__).with_name(f"{name}.py") for name in _MODULES]
+    files = [_ROOT / f"{name}.py" for name in _MODULES]  # what driver and nodes speak with each other
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     return versions.versions() | {CLUSTER_CODE: digest[:16]}
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from generation.cluster_nodes import Share
 from generation.cluster_start import require_ray
+from hub import cli
 from hub.errors import InputError
 from hub.recipe import DatasetRecipe
 
@@ -44,6 +45,16 @@ def check(options: Options, recipe: DatasetRecipe) -> None:
         hint = "raise model.server.concurrency: one process keeps a server busy"
         raise InputError("--ray, --workers", "are not for backend openai", hint=hint)
     require_ray()
+
+
+def warn_of_threads(recipe: DatasetRecipe) -> None:
+    """Say that a recipe leaves the threads of a worker open, where they decide bytes."""
+    model = recipe.model
+    if model.backend == "engine" and model.device == "cpu" and not model.threads:
+        cli.say(
+            "warning: the recipe does not fix model.threads, and sums depend on it: other workers or machines may "
+            "write other texts; --set model.threads=1 writes the same everywhere"
+        )
 
 
 def share_of(recipe: DatasetRecipe, options: Options) -> Share:

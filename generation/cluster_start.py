@@ -1,6 +1,7 @@
 """Connecting to Ray: an instance of this machine that nobody else can use, or a cluster by its address."""
 
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -140,6 +141,9 @@ def _refusal(place: str, error: BaseException) -> InputError:
     if "No node info found" in said or "node_to_connect" in said:
         hint = "run the command on one of them, or join it with `ray start --address`"
         return InputError(place, "this machine is none of the cluster's nodes", hint=hint)
+    if "multiple active Ray instances" in said:
+        found = ", ".join(sorted(set(re.findall(r"'([^']+:\d+)'", said))))
+        return InputError(place, f"several clusters run on this machine ({found})", hint="give one: --ray HOST:PORT")
     if "any running Ray instance" in said or "Could not find any" in said:
         return _no_answer(place, "no cluster was started on this machine")
     return _no_answer(

@@ -44,7 +44,7 @@ def generate(recipe: DatasetRecipe, directory: Path, command: str, hire: Hire = 
         versions=versions(),
     )
     manifest = run_dir.begin(directory, manifest, resolved(recipe))
-    scratch = Scratch(directory, _scratch_key(manifest))
+    scratch = Scratch(directory, run_key(manifest))
     if manifest.complete:
         scratch.clear()  # a start that was killed right after its last word did not come to it
         cli.say(f"{directory}: already complete, nothing to do")
@@ -82,7 +82,7 @@ def write_shards(run: DatasetRun, crew: Crew, firsts: FirstTexts) -> None:
         run.show_progress(firsts.blocks)
 
 
-def _scratch_key(manifest: Manifest) -> str:
+def run_key(manifest: Manifest) -> str:
     """Which run and which code a scratch folder belongs to."""
     return hashlib.sha256(json.dumps([manifest.fingerprint, manifest.versions], sort_keys=True).encode()).hexdigest()
 

@@ -31,8 +31,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from generation.store_places import place
-from generation.tasks import FinishGroup, Made, Piece, Task, WriteShard
-from hub.errors import RunError
+from generation.tasks import FinishGroup, Made, Piece, Task, WriteFirstTexts, WriteShard
+from hub.errors import InputError, RunError
 from hub.run_dir import File
 from hub.shards import atomic_path, sha256_file
 
@@ -84,12 +84,17 @@ class Store:
         return mark
 
     def require(self, mark: str) -> None:
-        """Check that this node sees the driver's mark and may write; for workers. Raises RunError when it does not."""
+        """Check that this node sees the driver's mark and may write; for workers.
+
+        Raises InputError when it does not see it, RunError or OSError when it cannot write.
+        """
         try:
             self._place.get(mark)
         except FileNotFoundError:
             hint = "a path has to be on a file system that every node mounts there; memory:// is a process's own"
-            raise RunError(f"store {self.url}", "what the driver wrote is not there on this node", hint=hint) from None
+            raise InputError(
+                f"store {self.url}", "what the driver wrote is not there on this node", hint=hint
+            ) from None
         self._place.put(mark, mark.encode())
 
     def found(self, task: Task) -> Made | None:
@@ -103,7 +108,7 @@ class Store:
             record = Record.model_validate(json.loads(self._place.get(_record_name(task))))
         except (FileNotFoundError, ValueError):  # ValueError: torn, not JSON, not a record
             return None
-        if record.task != task.key or not all(self._holds(file) for file in record.files):
+        if record.task != task.key or not _is_of(task, record) or not all(self._holds(file) for file in record.files):
             return None
         pieces = tuple(Piece(file, None) for file in record.files)
         return Made(task, pieces, record.empty, record.facts, record.rows, record.seconds, record.node)
@@ -162,6 +167,13 @@ def _record(made: Made) -> Record:
         seconds=made.seconds,
         node=made.node,
     )
+
+
+def _is_of(task: Task, record: Record) -> bool:
+    """Whether a record can be this task's: a store may hold what others put there."""
+    if isinstance(task, WriteFirstTexts):
+        return not record.files and isinstance(record.facts, list) and len(record.facts) == len(task.numbers)
+    return all(Path(path).parts[:1] == ("data",) for path in (*(file.path for file in record.files), *record.empty))
 
 
 def _record_name(task: Task) -> str:

@@ -62,10 +62,13 @@ class _Folder:
             write_bytes(self._folder / name, content)
 
     def bring(self, name: str, target: Path) -> None:
-        try:
-            os.link(self._folder / name, target)
-        except OSError:  # another file system, one without links, another owner's file; copying tells what is missing
-            shutil.copyfile(self._folder / name, target)
+        with _told(self.url):
+            try:
+                os.link(self._folder / name, target)
+            except (
+                OSError
+            ):  # another file system, one without links, another owner's file; copying tells what is missing
+                shutil.copyfile(self._folder / name, target)
 
     def remove(self, name: str) -> None:
         with _told(self.url):

@@ -149,6 +149,12 @@ class LaidRun:
         self.directory.parent.mkdir(parents=True, exist_ok=True)
         (self.directory.parent / STARTED).touch()
 
+    def __enter__(self) -> "LaidRun":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """There is no process to end."""
+
     def running(self) -> bool:
         manifest = read_manifest(self.directory)
         return manifest is None or not manifest.complete

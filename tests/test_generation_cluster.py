@@ -3,6 +3,7 @@
 import dataclasses
 import http.server
 import os
+import re
 import stat
 import threading
 from collections import Counter
@@ -21,8 +22,8 @@ from generation.cluster import hire, node_problem, out_of_memory
 from generation.cluster_actor import Library, is_here, on_this_gpu, require_files, require_versions
 from generation.cluster_ledger import LEAST, TRIES, Held, Ledger, second_copy
 from generation.cluster_nodes import Nodes, Share
-from generation.cluster_options import PROCESS, Options, check, share_of, withheld
-from generation.cluster_start import _home, local_instance
+from generation.cluster_options import PROCESS, Options, check, share_of, warn_of_threads, withheld
+from generation.cluster_start import _home, _refusal, local_instance
 from generation.cluster_start import cluster as connected
 from generation.crew import one_process
 from generation.job import generate
@@ -287,6 +288,22 @@ def test_a_server_is_kept_busy_by_one_process():
     recipe = small_recipe("nli", model={"backend": "openai", "server": server, "license": "mit"})
     with pytest.raises(InputError, match=r"are not for backend openai; raise model\.server\.concurrency"):
         check(Options(workers=2), recipe)
+
+
+def test_clusters_to_choose_from_are_named():
+    said = (
+        "ConnectionError: Found multiple active Ray instances: {'127.0.0.1:39037', '127.0.0.2:32891'}. Please specify"
+    )
+    words = r"--ray auto: several clusters run on this machine \(127\.0\.0\.1:39037, 127\.0\.0\.2:32891\); give one"
+    assert re.match(words, str(_refusal("--ray auto", RuntimeError(said))))
+
+
+def test_open_threads_are_told_where_they_decide_bytes(capsys):
+    recipe = load_recipe(X2, DatasetRecipe)
+    warn_of_threads(recipe)
+    assert not capsys.readouterr().err
+    warn_of_threads(recipe.model_copy(update={"model": recipe.model.model_copy(update={"threads": None})}))
+    assert "--set model.threads=1" in capsys.readouterr().err
 
 
 def test_an_address_where_something_else_answers_is_refused_in_time(monkeypatch):

@@ -73,10 +73,10 @@ def test_facts_of_first_texts_come_back_equal(url):
         {"text": "“half \ud800 – ", "log_prob": -1.2345678901234567e-5, "reason": None},
         {"log_prob": -float("inf")},
     ]
-    task = WriteFirstTexts(range(64, 128))
+    task = WriteFirstTexts(range(64, 66))
     Store(url, "run").keep(made(task, {}, facts=rows))
     assert Store(url, "run").found(task).facts == rows
-    assert Store(url, "run").found(WriteFirstTexts(range(64, 129))) is None
+    assert Store(url, "run").found(WriteFirstTexts(range(64, 67))) is None
 
 
 def test_only_the_same_work_of_the_same_run_is_found(url):
@@ -167,6 +167,19 @@ def test_a_record_that_is_none_is_not_found(record, tmp_path):
     assert store.found(TASK) is None
 
 
+@pytest.mark.parametrize("path", ["manifest.json", "README.md", "data-2/raw.parquet"])
+def test_a_record_cannot_name_other_files_of_the_run_directory(path, tmp_path):
+    store = Store(str(tmp_path), "run")
+    store.keep(made(files={RAW: b"rows", path: b"a stranger's"}))
+    assert store.found(TASK) is None
+
+
+def test_a_record_of_too_few_first_texts_is_not_found(tmp_path):
+    store, task = Store(str(tmp_path), "run"), WriteFirstTexts(range(3))
+    store.keep(made(task, {}, facts=[{}, {}]))
+    assert store.found(task) is None
+
+
 def test_on_one_file_system_a_file_is_a_hard_link_that_the_run_may_replace(tmp_path, monkeypatch):
     store, run = Store(str(tmp_path / "store"), "run"), tmp_path / "run"
     kept = store.keep(made())
@@ -197,7 +210,7 @@ def test_a_node_that_sees_another_place_is_told_apart(url, tmp_path):
     mark = Store(url, "run").mark()
     Store(url, "run").require(mark)
     for other in (str(tmp_path / "other"), "memory://other"):
-        with pytest.raises(RunError, match=re.escape(other) + ".*not there on this node.*every node mounts"):
+        with pytest.raises(InputError, match=re.escape(other) + ".*not there on this node.*every node mounts"):
             Store(other, "run").require(mark)
 
 
