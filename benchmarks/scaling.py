@@ -4,8 +4,9 @@ The demo recipe (recipes/demo/sts-dino-x2.yaml, the built-in language model, one
 with ``--workers 1`` and with ``--workers 2``, in turns, each time by a fresh process into an empty directory. The clock
 runs from the first task to the last one taken in; starting Ray, loading the models and two shards a worker written in
 vain come before it and are told apart. Rows per CPU-second count the CPU time of the driver, of Ray and of the workers:
-on a shared machine they say more than the wall clock. So many tiny shards of a tiny random model follow, in one process
-and on one Ray worker: what Ray adds to a shard.
+on a shared machine they say more than the wall clock. Two plain processes that know nothing of each other, at the same
+time, are what the machine itself allows: its cores share caches, memory and perhaps more. So many tiny shards of a tiny
+random model follow, in one process and on one Ray worker: what Ray adds to a shard.
 """
 
 import json
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -36,6 +38,7 @@ from hub.shards import write_text
 app = cli.new_app(__doc__)
 RECIPE = Path("recipes/demo/sts-dino-x2.yaml")
 WAYS = {"one process": 0, "1 worker": 1, "2 workers": 2}
+APART = "two processes apart"  # at the same time, each with the whole recipe
 TINY = {"one process": 0, "1 worker": 1}
 WARM = 2  # shards a worker, written before the clock starts
 
@@ -43,7 +46,7 @@ WARM = 2  # shards a worker, written before the clock starts
 @app.command(no_args_is_help=False)
 def main(
     limit: Annotated[int, typer.Option(min=2, help="First texts of the demo recipe")] = 192,
-    shard_size: Annotated[int, typer.Option(min=1, help="First texts of a shard")] = 6,
+    shard_size: Annotated[int, typer.Option(min=1, help="First texts of a shard")] = 3,
     tiny: Annotated[int, typer.Option(min=10, help="Tiny shards for Ray's overhead")] = 300,
     rounds: Annotated[int, typer.Option(min=1, help="How often each way takes its turn")] = 3,
     out: Annotated[Path, typer.Option(help="JSON file")] = Path("benchmarks/results/scaling.json"),
@@ -56,7 +59,7 @@ def main(
     load = os.getloadavg()[0]  # of others: this command has not begun
     demo, small = list[dict[str, Any]](), list[dict[str, Any]]()
     for number in range(rounds):
-        demo.append(_round(WAYS, number, {"limit": limit, "shard_size": shard_size}))
+        demo.append(_round(WAYS | {APART: 0}, number, {"limit": limit, "shard_size": shard_size}))
         small.append(_round(TINY, number, {"tiny": tiny}))
     result = {
         "first_texts": limit,
@@ -80,13 +83,21 @@ def _round(ways: dict[str, int], number: int, work: dict[str, int]) -> dict[str,
     turns, done = list(ways), dict[str, Any]()
     for way in turns[number % len(turns) :] + turns[: number % len(turns)]:
         stage = json.dumps({"workers": ways[way], **work})
-        command = [sys.executable, "-m", "benchmarks.scaling", "--stage", stage]
-        ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)  # noqa: S603 - our own module
-        if ended.returncode:
-            raise RunError(f"round {number + 1}, {way}", f"ended with exit code {ended.returncode}")
-        done[way] = json.loads(ended.stdout.splitlines()[-1])
-        cli.say(f"round {number + 1}, {way}: {ended.stdout.splitlines()[-1]}")
+        with ThreadPoolExecutor(2) as beside:
+            found = list(beside.map(_told, [stage] * (2 if way == APART else 1)))
+        done[way] = found if way == APART else found[0]
+        cli.say(f"round {number + 1}, {way}: {json.dumps(done[way])}")
     return done
+
+
+def _told(stage: str) -> dict[str, Any]:
+    """What a fresh process says of its run."""
+    command = [sys.executable, "-m", "benchmarks.scaling", "--stage", stage]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)  # noqa: S603 - our own module
+    if ended.returncode:
+        raise RunError(f"benchmarks.scaling --stage {stage}", f"ended with exit code {ended.returncode}")
+    told: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return told
 
 
 def one_run(workers: int, limit: int = 0, shard_size: int = 0, tiny: int = 0) -> dict[str, Any]:
@@ -129,15 +140,22 @@ def _rates(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def speedup(rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    """Ratios within a round, and their medians over the rounds: of the wall clock, and of rows per CPU-second."""
+    """Ratios within a round, and their medians over the rounds: of the wall clock, and of rows per CPU-second.
+
+    Of two processes apart, the speeds count together.
+    """
 
     def ratio(number: int, way: str, other: str) -> float:
-        return float(rounds[number][other]["seconds"] / rounds[number][way]["seconds"])
+        base, runs = rounds[number][other], rounds[number][way]
+        return float(sum(base["seconds"] / run["seconds"] for run in (runs if way == APART else [runs])))
 
     def cpu(number: int, way: str, other: str) -> float:
-        return float(rounds[number][other]["shards"]["cpu"] / rounds[number][way]["shards"]["cpu"])
+        base, runs = rounds[number][other], rounds[number][way]
+        each = [base["shards"]["cpu"] / run["shards"]["cpu"] for run in (runs if way == APART else [runs])]
+        return float(statistics.mean(each))
 
     pairs = [("2 workers", "1 worker"), ("2 workers", "one process"), ("1 worker", "one process")]
+    pairs.append((APART, "one process"))
     each = range(len(rounds))
     return {
         f"{way} / {other}": {

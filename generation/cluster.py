@@ -35,6 +35,7 @@ IN_FLIGHT = 2  # tasks that a worker has: one at work, and one that waits, so th
 PAUSE = 1.0  # seconds without an answer, after which the cluster is looked at
 PATIENCE = 60.0  # seconds that a cluster may have no node to work on
 AUTOSCALED = 900.0  # the same where --workers asked for nodes: a machine takes minutes to start
+_KILLED = "OOM kill reason"  # of what Ray says at length when it ended a worker before the kernel would
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -115,14 +116,9 @@ class RayCrew:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        from transformers import AutoTokenizer
+        from generation.loading import load_tokenizer
 
-        model = self._job.recipe.model
-        name = model.path or model.repo_id or ""
-        try:
-            return AutoTokenizer.from_pretrained(name, revision=model.revision)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(name, f"its tokenizer cannot be loaded on the driver: {what(error)}") from error
+        return load_tokenizer(self._job.recipe.model)
 
     def _give(self, ledger: Ledger) -> None:
         """Give tasks to all workers: one to each, then one to wait behind it; to idle ones what others hold."""
@@ -225,14 +221,17 @@ def node_problem(error: BaseException) -> str | None:
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether a worker had too little memory, on a CPU or a GPU."""
+    from ray.exceptions import OutOfMemoryError
+
     signs = ("out of memory", "can't allocate memory", "low on memory")
-    return isinstance(error, MemoryError) or any(sign in str(error) for sign in signs)
+    return isinstance(error, (MemoryError, OutOfMemoryError)) or any(sign in str(error) for sign in signs)
 
 
 def what(error: BaseException) -> str:
     """An error in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1] if lines else 'no reason given'}"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no reason given"]
+    line = next((line for line in lines if line.startswith(_KILLED)), lines[-1])
+    return f"{type(error).__name__}: {line}"
 
 
 @contextmanager

@@ -136,8 +136,9 @@ def _refusal(place: str, error: BaseException) -> InputError:
         hint = "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) as on its nodes"
         return InputError(place, "asks for another token than this process has", hint=hint)
     if "Version mismatch" in said:
-        told = " ".join(said[said.index("The cluster was started with") :].split()[:22])
-        return InputError(place, f"versions differ: {told}", hint="install the same Ray and Python everywhere")
+        cluster, here = re.findall(r"Ray: (\S+)\s+Python: (\S+)", said)[:2]
+        told = f"has Ray {cluster[0]}, Python {cluster[1]}; this process Ray {here[0]}, Python {here[1]}"
+        return InputError(place, told, hint="install the same on every node")
     if "No node info found" in said or "node_to_connect" in said:
         hint = "run the command on one of them, or join it with `ray start --address`"
         return InputError(place, "this machine is none of the cluster's nodes", hint=hint)

@@ -12,6 +12,8 @@ from generation.packed_linear import pack
 from hub.errors import InputError
 from hub.recipe import LanguageModel
 
+_ACCESS = "check repo_id and revision; a private or gated model needs a token here (hf auth login)"
+
 
 def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
     """The model, ready to read on the recipe's number of torch threads, and its tokenizer.
@@ -20,16 +22,11 @@ def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
     """
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
-    name = recipe.path or recipe.repo_id or ""
-    where = Path(name).resolve() if Path(name).exists() else name
+    where, tokenizer = _place(recipe), load_tokenizer(recipe)
     placed = {"device_map": recipe.device_map} if recipe.device_map else {}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=recipe.revision)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(where, f"its tokenizer cannot be loaded: {_first_line(error)}") from error
-    try:
         model = AutoModelForCausalLM.from_pretrained(
-            name,
+            _name(recipe),
             revision=recipe.revision,
             dtype=getattr(torch, recipe.dtype),
             use_safetensors=True,
@@ -45,6 +42,24 @@ def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
     model.parameters_as_published = model.num_parameters()  # packing takes weights out of what torch counts
     pack(model)
     return model, tokenizer
+
+
+def load_tokenizer(recipe: LanguageModel) -> Any:
+    """The model's tokenizer. Raises InputError when it cannot be loaded."""
+    try:
+        return AutoTokenizer.from_pretrained(_name(recipe), revision=recipe.revision)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        refused = recipe.repo_id and not getattr(error, "errno", None)  # a disk's errors have a number
+        hint = _ACCESS if refused else None
+        raise InputError(_place(recipe), f"its tokenizer cannot be loaded: {_first_line(error)}", hint=hint) from error
+
+
+def _name(recipe: LanguageModel) -> str:
+    return recipe.path or recipe.repo_id or ""
+
+
+def _place(recipe: LanguageModel) -> Path | str:
+    return Path(_name(recipe)).resolve() if Path(_name(recipe)).exists() else _name(recipe)
 
 
 def _quantization(recipe: LanguageModel) -> Any:

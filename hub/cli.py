@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from tqdm import tqdm
 from typer.core import TyperCommand
 
 from hub.errors import StsDinoError
@@ -99,7 +100,7 @@ def say(message: str) -> None:
     for hear in listeners:
         hear(message)
     if not listeners:
-        print(message, file=sys.stderr, flush=True)
+        tqdm.write(message, file=sys.stderr)  # above a progress bar, if there is one
 
 
 def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:

@@ -85,8 +85,8 @@ class Running:
         return self._launcher.ended()
 
     def said(self) -> str:
-        """All it wrote to stdout and stderr."""
-        return self._said.read_text()
+        """All it has written to stdout and stderr."""
+        return self._said.read_text() if self._said.is_file() else ""
 
 
 class Launcher:

@@ -6,6 +6,7 @@ Real Ray throughout: ``ray.cluster_utils``, raylets, GCS. Only the import of tor
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import secrets
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +37,14 @@ QUICK = {  # a dead node is noticed within two seconds; with Ray's defaults afte
 }
 
 
+CLONE_FS, CLONE_NEWNS = 0x00000200, 0x00020000  # of unshare(2): a working directory, mounts of its own
+
+
+def can_mount() -> bool:
+    """Whether this user may have mounts of its own."""
+    return shutil.which("unshare") is not None and not subprocess.run(["unshare", "--mount", "true"]).returncode
+
+
 class Process(NamedTuple):
     """A worker process of a node; ``name``: its actor's class, or IDLE."""
 
@@ -46,10 +56,10 @@ class Process(NamedTuple):
 class RayCluster:
     """A cluster of ``nodes`` nodes with one CPU each. Drivers on it need its ``environment``. A context manager.
 
-    The first node is the head, which drivers join; ``kill_node`` takes the others.
+    The first node is the head, which drivers join; ``kill_node`` takes the others. ``environment``: more for all nodes.
     """
 
-    def __init__(self, nodes: int = 3):
+    def __init__(self, nodes: int = 3, environment: dict[str, str] | None = None):
         self.folder = Path(tempfile.mkdtemp(prefix="ray-"))  # short: the paths of Unix sockets have 107 characters
         self.environment = {
             "RAY_TMPDIR": str(self.folder),
@@ -59,7 +69,8 @@ class RayCluster:
             forked_workers.SOCKET: str(self.folder / "workers"),
         }
         here = Path(__file__).resolve()
-        environment = os.environ | self.environment | {"PYTHONPATH": str(here.parents[1]), "OMP_NUM_THREADS": "1"}
+        own = {"PYTHONPATH": str(here.parents[1]), "OMP_NUM_THREADS": "1"}
+        environment = os.environ | (environment or {}) | self.environment | own
         self._log_file = self.folder.with_suffix(".log")  # the cluster's process removes the folder
         self._log = self._log_file.open("w")
         self._process = subprocess.Popen(
@@ -108,11 +119,16 @@ class RayCluster:
         """``kill -9`` for a node's raylet, agents and workers, all at once."""
         self._ask("kill_node", name)
 
-    def add_node(self) -> str:
-        """Start one more node; its name. It is no part of the cluster yet when this returns."""
-        return self._ask("add_node")
+    def add_node(
+        self, wait: bool = False, mounts: Sequence[list[str]] = (), environment: dict[str, str] | None = None
+    ) -> str:
+        """Start one more node; its name. ``wait``: until it is part of the cluster.
 
-    def _ask(self, command: str, *arguments: str) -> Any:
+        ``mounts``: of ``mount``, for what this node alone sees (see ``can_mount``); ``environment``: for it alone.
+        """
+        return self._ask("add_node", wait, mounts, environment)
+
+    def _ask(self, command: str, *arguments: Any) -> Any:
         print(json.dumps([command, *arguments]), file=self._process.stdin, flush=True)
         return self._answer()
 
@@ -137,20 +153,22 @@ class Services:
             self.add_node(wait=True)
         self.address = self._cluster.address
 
-    def add_node(self, wait: bool = False) -> str:
+    def add_node(self, wait: bool, mounts: Sequence[list[str]] = (), environment: dict[str, str] | None = None) -> str:
         self._count += 1
         name, head = f"node{self._count}", not self._nodes
         options = {"include_dashboard": False, "no_monitor": True, "_system_config": QUICK} if head else {}
-        self._nodes[name] = self._cluster.add_node(
-            wait=wait,
-            num_cpus=1,
-            node_name=name,
-            node_ip_address=f"127.0.0.{self._count + 1}",  # 127.0.0.1 is replaced by an address of the machine
-            object_store_memory=STORE_BYTES,
-            include_log_monitor=False,
-            setup_worker_path=str(Path(forked_workers.__file__).resolve()),
-            **options,
-        )
+        with mounted(mounts) if mounts else contextlib.nullcontext():
+            self._nodes[name] = self._cluster.add_node(
+                wait=wait,
+                num_cpus=1,
+                node_name=name,
+                node_ip_address=f"127.0.0.{self._count + 1}",  # 127.0.0.1 is replaced by an address of the machine
+                object_store_memory=STORE_BYTES,
+                include_log_monitor=False,
+                setup_worker_path=str(Path(forked_workers.__file__).resolve()),
+                env_vars=environment or {},
+                **options,
+            )
         return name
 
     def nodes(self) -> list[str]:
@@ -172,6 +190,20 @@ class Services:
     def close(self) -> None:
         for name in self.nodes()[::-1]:
             self.kill_node(name)
+
+
+@contextlib.contextmanager
+def mounted(mounts: Sequence[list[str]]) -> Iterator[None]:
+    """Have mounts of one's own; the processes that are started meanwhile keep them."""
+    system, folder = ctypes.CDLL(None, use_errno=True), Path.cwd()
+    with Path(forked_workers.MOUNTS).open() as before:
+        assert system.unshare(CLONE_NEWNS) == 0, os.strerror(ctypes.get_errno())  # of this thread alone
+        for words in (["--make-rprivate", "/"], *mounts):
+            subprocess.run(["mount", *words], check=True)
+        yield
+        done = system.unshare(CLONE_FS) + system.setns(before.fileno(), CLONE_NEWNS)  # Ray has started threads
+        assert done == 0, os.strerror(ctypes.get_errno())
+    os.chdir(folder)  # it led into the other mounts
 
 
 def raylets(node: Any) -> list[int]:

@@ -103,11 +103,15 @@ def run_of(seconds: float, cpu: float, worker: float) -> dict:
 
 
 def test_a_speedup_is_a_ratio_within_a_round():
+    apart = [run_of(15, 12.5, 9), run_of(15, 12.5, 9)]
     rounds = [
         {"one process": run_of(10, 10, 9), "1 worker": run_of(11, 10.5, 9), "2 workers": run_of(5.5, 11, 9)},
         {"one process": run_of(30, 10, 9), "1 worker": run_of(36, 12, 9), "2 workers": run_of(12, 12, 9)},
     ]
-    found = scaling.speedup(rounds)["2 workers / 1 worker"]
+    found = scaling.speedup([one | {scaling.APART: apart} for one in rounds])
+    assert found["two processes apart / one process"]["wall"] == {"median": 2.667, "low": 1.333, "high": 4.0}
+    assert found["two processes apart / one process"]["rows_per_cpu_second"]["median"] == 0.8
+    found = found["2 workers / 1 worker"]
     assert found["wall"] == {"median": 2.5, "low": 2.0, "high": 3.0}
     assert found["rows_per_cpu_second"] == {"median": 0.9773, "low": 0.9545, "high": 1.0}
 

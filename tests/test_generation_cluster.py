@@ -34,6 +34,7 @@ from hub.recipe_file import load_recipe
 from hub.shards import sha256_file
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")
+PLANTED = "sk-planted-9c1e"
 SMALL = ["source.limit=24", "decoding.max_new_tokens=6", "shard_size=4", "decoding.max_attempts=3"]
 
 
@@ -182,7 +183,7 @@ def test_a_node_without_memory_for_a_worker_is_left_out_by_name():
 
 
 def test_what_speaks_against_a_node():
-    from ray.exceptions import ActorDiedError, OutOfDiskError
+    from ray.exceptions import ActorDiedError, OutOfDiskError, OutOfMemoryError
 
     assert "no space is left on its disk (/data/x)" in node_problem(OSError(28, "No space left on device", "/data/x"))
     assert node_problem(InputError("versions", "are not the driver's")) == "versions: are not the driver's"
@@ -190,6 +191,7 @@ def test_what_speaks_against_a_node():
     assert "disk" in node_problem(OutOfDiskError("full"))
     assert node_problem(ActorDiedError()) is None is node_problem(ValueError("x")) is node_problem(OSError(5, "io"))
     assert out_of_memory(MemoryError()) and out_of_memory(RuntimeError("CUDA out of memory. Tried"))
+    assert out_of_memory(OutOfMemoryError("killed"))
     assert not out_of_memory(RuntimeError("shapes"))
 
 
@@ -298,6 +300,16 @@ def test_clusters_to_choose_from_are_named():
     assert re.match(words, str(_refusal("--ray auto", RuntimeError(said))))
 
 
+def test_versions_of_ray_and_python_that_differ_are_named_with_both_sides():
+    from ray._private.utils import check_version_info, compute_version_info
+
+    ray, python = compute_version_info()
+    with pytest.raises(RuntimeError) as other:
+        check_version_info({"ray_version": "2.1.0", "python_version": "3.10.4"}, "node 10.0.0.1:6379")
+    words = f"--ray auto: has Ray 2.1.0, Python 3.10.4; this process Ray {ray}, Python {python}; install the same"
+    assert str(_refusal("--ray auto", other.value)).startswith(words)
+
+
 def test_open_threads_are_told_where_they_decide_bytes(capsys):
     recipe = load_recipe(X2, DatasetRecipe)
     warn_of_threads(recipe)
@@ -340,7 +352,7 @@ def alone(recipe, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[object]:
-    os.environ["OPENAI_API_KEY"] = "sk-test"
+    os.environ["OPENAI_API_KEY"] = PLANTED
     with local_instance(2, 0, ("OPENAI_API_KEY",)) as instance:
         yield instance
     del os.environ["OPENAI_API_KEY"]
@@ -369,7 +381,9 @@ def test_a_local_instance_is_nobody_elses(ray):
     folder = Path(ray._private.worker._global_node.get_temp_dir_path()).parent
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert not [one for one in processes() if "OPENAI_API_KEY" in one.environ()]
-    assert os.environ["OPENAI_API_KEY"] and os.environ["RAY_AUTH_MODE"] == "token"
+    assert os.environ["OPENAI_API_KEY"] == PLANTED and os.environ["RAY_AUTH_MODE"] == "token"
+    kept = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    assert kept and PLANTED.encode() not in kept and os.environ["RAY_AUTH_TOKEN"].encode() not in kept
 
 
 def test_two_workers_one_of_them_killed_write_the_bytes_of_one_process(on_the_instance, recipe, alone, tmp_path):
@@ -401,9 +415,11 @@ def test_two_workers_one_of_them_killed_write_the_bytes_of_one_process(on_the_in
 
 def test_workers_that_see_nothing_of_the_driver_but_a_store(on_the_instance, monkeypatch, recipe, alone, tmp_path):
     monkeypatch.setattr(cluster, "_probe", contextmanager(lambda _: iter([(tmp_path / "nowhere", "token")])))
-    options = Options(workers=1, store=str(tmp_path / "store"))
-    generate(recipe, tmp_path / "run", "command", hire(options))
-    assert digests(tmp_path / "run") == digests(alone)
+    settings = [word for setting in (f"model.path={recipe.model.path}", *SMALL) for word in ("--set", setting)]
+    options = ["--out", str(tmp_path / "run"), "--workers", "1", "--store", str(tmp_path / "store")]
+    result = CliRunner().invoke(run.app, [str(X2), *settings, *options])
+    assert result.exit_code == 0, result.exception
+    assert digests(tmp_path / "run" / "data") == digests(alone / "data")
     assert not [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
 
 

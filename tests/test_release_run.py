@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from huggingface_hub import HfApi
 from local_hub import mint
@@ -52,7 +53,11 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 def test_a_killed_release_goes_on_from_the_hub_on_an_empty_disk_to_the_same_bytes(local_hub, hub_api, tmp_path):
     lm, name = make_lm(tmp_path / "lm"), "killed-and-resumed"
     first = command(local_hub, tmp_path / "home1", tmp_path / "one", lm, name, "--yes")
-    deadline = time.monotonic() + 200
+    deadline, directory = time.monotonic() + 200, tmp_path / "one" / "datasets" / name
+    while not getattr(run_dir.read_manifest(directory), "files", ()) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    for generator in psutil.Process(first.pid).children():
+        generator.suspend()  # or it might be done before the first commit
     while len(commits(hub_api, f"acme/{name}")) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     first.kill()
