@@ -63,10 +63,7 @@ class World:
         try:
             while running.alive() and len(left_out(running.said())) < len(bad):
                 assert time.monotonic() < deadline, running.said()
-                good = [one.pid for one in self.cluster.workers() if (one.node, one.name) == ("node1", "RemoteWorker")]
-                for pid in good if not stopped else ():
-                    os.kill(pid, signal.SIGSTOP)
-                    stopped.append(pid)
+                stopped = stopped or self.stop("node1")
                 time.sleep(0.05)
         finally:
             for pid in stopped:
@@ -77,6 +74,13 @@ class World:
         said = left_out(running.said())
         assert set(said) == set(names.values()), running.said()
         return {why: said[name] for why, name in names.items()}
+
+    def stop(self, node: str) -> list[int]:
+        """Have a node's worker hang; its process, if there is one."""
+        pids = [one.pid for one in self.cluster.workers() if (one.node, one.name) == (node, "RemoteWorker")]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        return pids
 
 
 @pytest.fixture(scope="module")
@@ -136,3 +140,17 @@ def test_nodes_that_cannot_fetch_the_model_are_named_and_the_rest_goes_on(world,
     for why, said in world.among(bad, "hub-many", settings).items():
         assert re.search(bad[why].words, said)
     assert contents(world.folder / "hub-many") == contents(alone)
+
+
+def test_a_worker_that_hangs_is_overtaken(world):
+    lm = make_lm(world.folder / "hanging-lm")
+    settings = [f"model.path={lm}", "source.limit=96"]
+    alone, other = world.alone("hanging-alone", settings), world.cluster.add_node(True)
+    running, deadline = world.start("hanging", settings, "--ray", world.cluster.address), time.monotonic() + LONGEST
+    while f"{other} " not in running.said():  # it has done a task, and is at another
+        assert running.alive() and time.monotonic() < deadline, running.said()
+        time.sleep(0.002)
+    world.stop(other)
+    assert running.code() == 0 and not left_out(running.said()), running.said()
+    assert contents(world.folder / "hanging") == contents(alone)
+    world.cluster.kill_node(other)
