@@ -9,8 +9,8 @@ DATA ?= $(STS_DINO_DATA)
 RECIPES ?= $(wildcard recipes/datasets recipes/models)
 ORG ?= sts-dino
 FLAVOR ?= cpu-basic
-ACT := $(if $(YES),--yes) $(if $(FORCE),--force)
-SPREAD := $(if $(RAY),--ray $(RAY)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(STORE),--store $(STORE))
+ACT := $(if $(filter 1,$(YES)),--yes) $(if $(filter 1,$(FORCE)),--force)
+SPREAD := $(if $(RAY),--ray $(RAY)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(STORE),--store '$(STORE)')
 SCORE := $(if $(TASKS),--tasks $(TASKS)) $(if $(SENTEVAL),--senteval-data $(SENTEVAL)) $(if $(STS),--sts-data $(STS))
 
 help: ## print the targets
@@ -63,8 +63,9 @@ republish: .venv/.ready ## new card and publication of a finished artefact, noth
 release-all: .venv/.ready ## regenerate and publish every dataset and model: make release-all [RECIPES=recipes/demo] YES=1
 	$(RUN) -m release.run $(RECIPES) --org $(ORG) $(SPREAD) $(SCORE) $(ACT)
 
-job: .venv/.ready ## the same as a job of Hugging Face: print its command, YES=1 starts it: make job RECIPE=... ORG=... FLAVOR=l4x1
-	$(RUN) -m release.job $(RECIPE) --org $(ORG) --flavor $(FLAVOR) $(if $(TIMEOUT),--timeout $(TIMEOUT)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(YES),--yes)
+job: .venv/.ready ## regenerate as a job of Hugging Face: print its command, YES=1 starts it (more options: python -m release.job --help): make job RECIPE=... ORG=... FLAVOR=l4x4 WORKERS=4 [TIMEOUT=2d]
+	$(if $(RAY)$(STORE),$(error a job is one machine: RAY and STORE are not for it))
+	$(RUN) -m release.job $(RECIPE) --org $(ORG) --flavor $(FLAVOR) $(if $(TIMEOUT),--timeout $(TIMEOUT)) $(if $(WORKERS),--workers $(WORKERS)) $(filter --yes,$(ACT))
 
 scripts: .venv/.ready ## write the loading scripts from the recipes
 	$(RUN) -m release.scripts

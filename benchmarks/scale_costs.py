@@ -9,7 +9,7 @@ results/many_shards.json. For another model or machine give the rows/s that ``ge
 
 A shard gets as many first texts as make the folders small enough for the Hub, but not more than a worker writes in
 ``--shard-minutes`` (what a lost worker costs) or holds in memory (``ROWS_PER_SHARD``); where that does not suffice, the
-source is cut in parts (``source.share`` or a file each), one recipe and one repository a part.
+source is cut in parts (a file each), one recipe and one repository a part.
 """
 
 import json
@@ -164,7 +164,7 @@ LINES = {  # of the table: label, and how the cell is written
     "files_per_repository": ("files of a repository", "count"),
     "files": ("files in all", "count"),
     "bytes": ("size in all", "bytes"),
-    "commits": ("commits of a repository, 100 files each", "count"),
+    "commits": ("commits of a repository, if each had 100 files", "count"),
     "commit_hours": ("hours in which the budget allows them", "hours"),
     "driver_hours": ("the driver's own time in all", "hours"),
     "workers_per_driver": ("workers that the driver's own time suffices for", "count"),

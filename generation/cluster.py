@@ -8,6 +8,7 @@ the task's (a prompt that is too long) stops the run, as it does in one process;
 """
 
 import errno
+import math
 import secrets
 import time
 from collections import Counter
@@ -20,14 +21,14 @@ from typing import Any
 from generation import job
 from generation.cluster_actor import Job, code_versions
 from generation.cluster_ledger import Held, Ledger, second_copy
-from generation.cluster_nodes import Nodes, Share
+from generation.cluster_nodes import Node, Nodes, Share
 from generation.cluster_options import Options, check, share_of, warn_of_threads, withheld
 from generation.cluster_start import cluster, local_instance
 from generation.cluster_team import Flight, Member, Team
 from generation.crew import Contract, Crew, Hire
-from generation.store import Lost, Store
+from generation.store import Lost, Store, store_folder
 from generation.tasks import Made, Task, Tick
-from hub.errors import InputError
+from hub.errors import InputError, RunError
 from hub.recipe import DatasetRecipe
 from hub.shards import write_text
 
@@ -47,10 +48,13 @@ def hire(options: Options) -> Hire:
         check(options, contract.recipe)
         warn_of_threads(contract.recipe)
         share = share_of(contract.recipe, options)
-        store = Store(options.store, contract.run) if options.store else None
+        store = (
+            Store(options.store, store_folder(contract.run, contract.directory)) if options.store is not None else None
+        )
         mark = (store.url, store.mark()) if store else None
         with ExitStack() as stack:
             ray = stack.enter_context(_connected(options, share, contract.recipe))
+            stack.enter_context(_told())
             probe = stack.enter_context(_probe(contract.directory))
             crew = RayCrew(ray, _job(contract, options, share, probe, mark), share, options, store)
             stack.callback(crew.close)
@@ -68,7 +72,7 @@ class RayCrew:
         self._share, self._wanted = share, options.workers
         self._autoscaled = options.address is not None and options.workers is not None
         patience = 0.0 if options.address is None else AUTOSCALED if self._autoscaled else PATIENCE
-        self._team = Team(ray, job, Nodes(share), options.workers, patience)
+        self._team = Team(ray, job, Nodes(share), options.workers, patience, self._autoscaled)
 
     def start(self) -> None:
         """Have workers started wherever there is room. Raises RunError when no node can have one."""
@@ -85,6 +89,7 @@ class RayCrew:
         Raises RunError when no node is left, or when a task fails time and again.
         """
         ledger = Ledger(tasks)
+        self._team.forget()
         while True:
             self._team.tend()
             self._give(ledger)
@@ -109,10 +114,12 @@ class RayCrew:
         return self._team.facts
 
     def close(self) -> None:
-        """Let the workers go."""
-        self._team.close()
-        if self._autoscaled:
-            _ask_for_nodes(self._share, 0)
+        """Let the workers go, and the nodes that were asked for, which cost money."""
+        try:
+            if self._autoscaled:
+                _ask_for_nodes(self._share, 0)
+        finally:
+            self._team.close()
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -177,9 +184,8 @@ class RayCrew:
                 raise error
             member.drop(flight)
         elif out_of_memory(error):
-            self._team.crowded(member, what(error))
-            self._lost(ledger, member, what(error))
-        elif problem := node_problem(error):
+            self._lost(ledger, member, what(error), crowded=True)
+        elif (problem := node_problem(error)) and not (flight is None and self._proven(member.node)):
             member.node.problem = problem
             self._abandon(ledger, member)
         else:
@@ -193,12 +199,20 @@ class RayCrew:
                 ledger.give_back(flight.task)
         self._team.tend(now=True)
 
-    def _lost(self, ledger: Ledger, member: Member, why: str) -> None:
-        """A worker ended: the task it was at is to blame, perhaps, unless the whole node is gone."""
-        self._team.lost(member, why)
+    def _proven(self, node: Node) -> bool:
+        """Whether a worker of the node is ready: what kept another one from starting there, the Hub perhaps, passes."""
+        return any(member.node is node for member in self._team.ready())
+
+    def _lost(self, ledger: Ledger, member: Member, why: str, crowded: bool = False) -> None:
+        """A worker ended: the task it was at is to blame, perhaps, unless its node is gone or had too many workers."""
+        if crowded:
+            self._team.crowded(member, why)
+        else:
+            self._team.lost(member, why)
         self._team.tend(now=True)
+        spared = not member.node.alive or (crowded and member.node.room > 0)
         for flight in member.flights:
-            if flight.since is None or not member.node.alive:
+            if flight.since is None or spared:
                 ledger.give_back(flight.task)
             else:
                 ledger.failed(flight.task, member.node.name, why)
@@ -240,9 +254,20 @@ def _connected(options: Options, share: Share, recipe: DatasetRecipe) -> Iterato
         with cluster(options.address) as ray:
             yield ray
     else:
-        cpus = (options.workers or 1) * share.cpus
+        cpus = math.ceil((options.workers or 1) * share.cpus)  # Ray has whole ones
         with local_instance(cpus, None if share.gpus else 0, withheld(recipe, options.store)) as ray:
             yield ray
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Ray's own failures, which are nobody's task's, in one line."""
+    from ray.exceptions import RayError
+
+    try:
+        yield
+    except RayError as error:
+        raise RunError("Ray", what(error), hint="what is finished is kept; run the same command again") from error
 
 
 @contextmanager
@@ -268,7 +293,7 @@ def _job(
     return Job(
         recipe=contract.recipe,
         sets=contract.prompts.sets,
-        run=contract.run,
+        run=store_folder(contract.run, contract.directory),
         directory=contract.directory.resolve(),
         probe=probe,
         folder=Path.cwd(),
@@ -283,5 +308,5 @@ def _ask_for_nodes(share: Share, workers: int) -> None:
     """Have an autoscaler, if the cluster has one, start nodes for so many workers; 0 takes the wish back."""
     from ray.autoscaler.sdk import request_resources
 
-    asked = {"CPU": share.cpus} | ({"GPU": share.gpus} if share.gpus else {})
-    request_resources(bundles=[asked] * workers)
+    asked = {"CPU": share.cpus, "GPU": share.gpus, "memory": share.memory}
+    request_resources(bundles=[{name: amount for name, amount in asked.items() if amount}] * workers)

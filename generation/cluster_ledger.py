@@ -11,6 +11,7 @@ from hub.errors import RunError
 TRIES = 3  # workers that a task may take with it
 SLOW = 2.0  # times the median: a task that runs for so long is given to an idle worker, too
 LEAST = 2.0  # seconds that are never slow
+UNKNOWN = 600.0  # the same as long as no task is done that could tell
 REMEMBERED = 255  # of the last tasks' times, for their median
 
 
@@ -77,7 +78,7 @@ class Ledger:
 
     def is_slow(self, seconds: float) -> bool:
         """Whether a task that has run for so long is well beyond the others."""
-        return bool(self._seconds) and seconds > max(LEAST, SLOW * median(self._seconds))
+        return seconds > (max(LEAST, SLOW * median(self._seconds)) if self._seconds else UNKNOWN)
 
 
 @dataclass(frozen=True)

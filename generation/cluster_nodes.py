@@ -41,6 +41,7 @@ class Node:
     room: int
     alive: bool = True
     problem: str | None = None
+    small: bool = False  # it never had room
     losses: int = 0  # workers lost since something was done here
 
     @property
@@ -66,7 +67,7 @@ class Nodes:
                 continue
             node = Node(name, self._name(entry), self.share.room(entry["Resources"]))
             if not node.room and entry["Resources"].get("CPU"):  # a node without CPUs is none for work
-                node.problem = self.share.lacking(entry["Resources"])
+                node.problem, node.small = self.share.lacking(entry["Resources"]), True
             self.seen[name] = node
 
     def usable(self) -> list[Node]:
@@ -90,6 +91,11 @@ class Nodes:
     def problems(self) -> dict[str, str]:
         """The nodes without workers for good, and why."""
         return {node.name: node.problem for node in self.seen.values() if node.problem}
+
+    def hopeless(self, growing: bool = False) -> bool:
+        """Whether every node was left out. Where larger nodes may come (``growing``), too small ones mean nothing."""
+        able = [node for node in self.seen.values() if (node.room or node.problem) and not (growing and node.small)]
+        return bool(able) and all(node.problem for node in able)
 
     def none_left(self) -> RunError:
         """What to say when no node can be worked on."""

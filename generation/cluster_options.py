@@ -41,6 +41,8 @@ def check(options: Options, recipe: DatasetRecipe) -> None:
         if alone:
             raise InputError(", ".join(alone), "is for several workers", hint="add --workers N or --ray")
         return
+    if options.gpus and options.gpus > 1 and not options.gpus.is_integer():
+        raise InputError("--gpus-per-worker", f"is {options.gpus:g}", allowed="a whole number, or a part of one GPU")
     if recipe.model.backend == "openai":
         hint = "raise model.server.concurrency: one process keeps a server busy"
         raise InputError("--ray, --workers", "are not for backend openai", hint=hint)

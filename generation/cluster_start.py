@@ -53,7 +53,7 @@ def local_instance(cpus: float, gpus: float | None, withheld: Sequence[str] = ()
         try:
             with _without(withheld):
                 _join(ray, "local", **options, _temp_dir=str(home))
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except Exception as error:  # Ray raises that itself, errors of its own and Python's
             raise RunError("Ray", f"cannot be started on this machine: {_first_line(error)}") from error
         try:
             yield ray
@@ -78,7 +78,7 @@ def cluster(address: str) -> Iterator[Any]:
 
     try:
         _join(ray, address)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except Exception as error:  # Ray raises that itself, errors of its own and Python's
         raise _refusal(place, error) from error
     try:
         yield ray
@@ -135,8 +135,9 @@ def _refusal(place: str, error: BaseException) -> InputError:
     if "AuthToken" in said or "Unauthenticated" in said or "token authentication" in said.lower():
         hint = "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) as on its nodes"
         return InputError(place, "asks for another token than this process has", hint=hint)
-    if "Version mismatch" in said:
-        cluster, here = re.findall(r"Ray: (\S+)\s+Python: (\S+)", said)[:2]
+    sides = re.findall(r"Ray: (\S+)\s+Python: (\S+)", said)
+    if "Version mismatch" in said and len(sides) > 1:
+        cluster, here = sides[:2]
         told = f"has Ray {cluster[0]}, Python {cluster[1]}; this process Ray {here[0]}, Python {here[1]}"
         return InputError(place, told, hint="install the same on every node")
     if "No node info found" in said or "node_to_connect" in said:

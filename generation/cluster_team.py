@@ -51,31 +51,36 @@ class Member:
 
 
 class Team:
-    """All workers of a run: ``most`` of them, or as many as there is room for. ``patience``: seconds without nodes."""
+    """All workers of a run: ``most`` of them, or as many as there is room for.
 
-    def __init__(self, ray: Any, job: Job, nodes: Nodes, most: int | None, patience: float):
+    ``patience``: seconds without a node to work on; ``growing``: a cluster that was asked for nodes.
+    """
+
+    def __init__(self, ray: Any, job: Job, nodes: Nodes, most: int | None, patience: float, growing: bool = False):
         self._ray, self._job, self._directory = ray, ray.put(job), job.directory
         self._versions, self._here = job.versions, ray.get_runtime_context().get_node_id()
-        self.nodes, self._most, self._patience = nodes, most, patience
+        self.nodes, self._most, self._patience, self._growing = nodes, most, patience, growing
         self.members = list[Member]()
         self.facts: dict[str, Any] | None = None
         self._library: Any = None
         self._said = set[str]()
-        self._looked, self._worked = float("-inf"), time.monotonic()
+        self._looked = float("-inf")
+        self._empty = self._unmanned = 0.0  # seconds that were seen without a node, without a ready worker
 
     def tend(self, now: bool = False) -> None:
         """Look at the cluster every other second, or ``now``: workers for new room, no trust in nodes that are gone.
 
         Raises RunError when there was no usable node for too long, at once when all were left out.
         """
-        if not now and time.monotonic() - self._looked < LOOK:
+        since, self._looked = self._looked, time.monotonic()
+        if not now and self._looked - since < LOOK:
+            self._looked = since
             return
-        self._looked = time.monotonic()
         self.nodes.update(self._ray.nodes())
         self.say(f"warning: node {name} is left out: {why}" for name, why in self.nodes.problems().items())
         for node in self.nodes.wanted(Counter(member.node.id for member in self.members), self._most):
             self._start(node)
-        self._check()
+        self._check(min(self._looked - since, 2 * LOOK))  # while nobody looked, nobody knows
 
     def ready(self) -> list[Member]:
         """The workers that have loaded their model."""
@@ -96,12 +101,16 @@ class Team:
         report: Ready = self._ray.get(member.preparing)
         member.preparing, member.sees = None, report.sees
         self.facts = self.facts or report.facts
-        self._worked = time.monotonic()
         self.say(report.said)
 
     def send(self, member: Member, task: Task) -> None:
         """Give a worker a task."""
         member.send(task, None if member.sees else self.library())
+
+    def forget(self) -> None:
+        """Take back what waits behind other tasks: nobody listens to it any more."""
+        for task in {flight.task.key: flight.task for member in self.members for flight in member.flights}.values():
+            self.take_back(task)
 
     def take_back(self, task: Task) -> None:
         """Take a task from the worker where it waits behind another, if it does."""
@@ -119,7 +128,7 @@ class Team:
 
     def worked(self, member: Member) -> None:
         """A worker did a task: its node is fine."""
-        member.node.losses, self._worked = 0, time.monotonic()
+        member.node.losses = 0
 
     def lost(self, member: Member, why: str) -> None:
         """Let a worker that failed go. Its node is left out when nothing but that happens there."""
@@ -129,8 +138,9 @@ class Team:
             member.node.problem = f"{LOSSES} workers failed there one after the other, the last: {why}"
 
     def crowded(self, member: Member, why: str) -> None:
-        """A worker found too little memory: its node gets one less from now on."""
-        member.node.room -= 1
+        """Let a worker go that found too little memory: its node gets one less from now on."""
+        member.node.room = min(member.node.room, sum(one.node is member.node for one in self.members)) - 1
+        self.dismiss(member)
         if member.node.room > 0:
             self.say([f"warning: node {member.node.name} has memory for {member.node.room} workers at most"])
         else:
@@ -158,13 +168,14 @@ class Team:
         if self._library is not None:
             self._ray.kill(self._library)
 
-    def _check(self) -> None:
-        waited = time.monotonic() - self._worked
+    def _check(self, seconds: float) -> None:
+        self._empty = 0.0 if self.nodes.usable() else self._empty + seconds
+        self._unmanned = 0.0 if self.ready() else self._unmanned + seconds
         if self.nodes.usable():
-            if not self.ready() and waited > SILENCE:
-                self.say([f"no worker is ready after {SILENCE:.0f} s: the cluster is busy, or the model loads slowly"])
+            if self._unmanned > SILENCE:
+                self.say([f"no worker is ready for {SILENCE:.0f} s: the cluster is busy, or the model loads slowly"])
             return
-        if not self.members and (waited > self._patience or self.nodes.problems()):
+        if not self.members and (self._empty > self._patience or self.nodes.hopeless(self._growing)):
             raise self.nodes.none_left()
         self.say(["no node can have a worker now: waiting for one"])
 

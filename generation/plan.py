@@ -113,7 +113,10 @@ def _file_lines(recipe: DatasetRecipe, directory: Path, total: int) -> Iterator[
             f"warning: the Hub recommends fewer than {FILES} files in a repository and {FILES_OF_FOLDER} in a folder; "
             + _advice(recipe, total)
         )
-    yield f"commits: one, atomic, of all files; tag v{recipe.version}: python -m hub.publish {directory} --yes"
+    yield (
+        f"commits: python -m release.publish {directory} --org ORG --yes makes one, atomic, of all files, "
+        f"and the tag v{recipe.version}; release.run commits while the dataset grows"
+    )
 
 
 def _few_enough(folders: dict[str, int]) -> bool:

@@ -16,7 +16,7 @@ from generation.crew import one_process
 from generation.estimate import estimate
 from generation.job import generate, run_key
 from generation.plan import plan
-from generation.store import Store
+from generation.store import Store, store_folder
 from hub import cli, run_dir
 from hub.errors import InputError
 from hub.recipe import DatasetRecipe
@@ -72,8 +72,8 @@ def main(
     with run_dir.locked(directory):
         command = cli.command_line("generation.run", recipe_path, limit, settings)
         manifest = generate(recipe, directory, command, hire(options) if options.spread else one_process)
-        if store:
-            Store(store, run_key(manifest)).clear()
+        if store is not None:
+            Store(store, store_folder(run_key(manifest), directory)).clear()
     print(json.dumps({"directory": str(directory), **manifest.counts}, ensure_ascii=False))
 
 

@@ -156,6 +156,11 @@ class Store:
             return False
 
 
+def store_folder(run: str, directory: Path) -> str:
+    """The folder of a run in a store. Two runs of one recipe, in two run directories, do not share one."""
+    return f"{run}-{hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:8]}"
+
+
 def _record(made: Made) -> Record:
     files = tuple(piece.file for piece in made.pieces)
     return Record(

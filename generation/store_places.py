@@ -15,8 +15,8 @@ from huggingface_hub.utils import disable_progress_bars
 
 from hub.errors import InputError, RunError, StsDinoError, nearest
 from hub.shards import write_bytes
+from hub.store_url import require_no_secret
 
-_SECRET = re.compile(r"^([^:]+://)[^/@]*:.*@")  # user:password@
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _KNOWN = "a path, or a URL that fsspec writes to, like s3://BUCKET/FOLDER or hf://buckets/ORG/NAME"
 
@@ -161,7 +161,9 @@ def place(url: str, run: str) -> Place:
     protocol, separator, rest = url.partition("://")
     if not separator:
         return _Folder(Path(os.path.abspath(Path(url).expanduser())), run)  # noqa: PTH100 - links stay links
-    _require_printable(url, protocol, rest)
+    require_no_secret(url)
+    if "::" in url:
+        raise InputError(f"store {url}", "chained protocols are not supported", allowed=_KNOWN)
     if protocol == "hf" and not re.match(r"buckets/[^/]+/[^/]", rest):
         hint = "in a repository every file would be a commit; use hf://buckets/ORG/NAME"
         raise InputError(f"store {url}", "is no bucket of the Hub", hint=hint)
@@ -179,12 +181,3 @@ def place(url: str, run: str) -> Place:
     if isinstance(files, LocalFileSystem):
         return _Folder(Path(root), run)
     return _Objects(files, root, url.rstrip("/"), run)
-
-
-def _require_printable(url: str, protocol: str, rest: str) -> None:
-    """Refuse a URL with a secret in it: it stands in messages, in the shell's history and in the list of processes."""
-    if _SECRET.match(url) or "?" in rest:
-        hint = "give them the way its package reads them: environment variables, a file in the home folder, a login"
-        raise InputError(f"store {protocol}://…", "the URL must not hold passwords or keys", hint=hint)
-    if "::" in url:
-        raise InputError(f"store {url}", "chained protocols are not supported", allowed=_KNOWN)

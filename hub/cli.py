@@ -38,7 +38,11 @@ SetOption = Annotated[
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, write nothing")]
 RayOption = Annotated[
     str | None,
-    typer.Option("--ray", metavar="[ADDRESS]", help="Work on a Ray cluster: HOST:PORT, or this machine's [auto]"),
+    typer.Option(
+        "--ray",
+        metavar="[ADDRESS]",
+        help="Work on a Ray cluster: HOST:PORT, or auto (also without a value): the one this machine belongs to",
+    ),
 ]
 WorkersOption = Annotated[
     int | None,

@@ -58,7 +58,7 @@ def public(url: str) -> str:
     parts = urlsplit(url)
     _, at, host = parts.netloc.rpartition("@")
     if parts.scheme != "https" or not host or not parts.path.strip("/"):  # not shown: it may hold a secret
-        hint = "the job has no key and no password of yours; a private repository cannot be cloned there"
+        hint = "the job has no key or password of yours: name a public copy with --code https://HOST/PATH"
         raise InputError("the code's URL", "cannot be cloned by the job", allowed="https://HOST/PATH", hint=hint)
     if at or parts.query or parts.fragment:
         cli.say(f"user, password and query of the code's URL are left out: the job clones https://{host}{parts.path}")

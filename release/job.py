@@ -15,12 +15,13 @@ from huggingface_hub import HfApi, JobInfo, get_token
 
 from hub import cli
 from hub.errors import InputError
+from hub.patience import Patience
 from hub.recipe import DatasetRecipe, ModelRecipe
 from hub.recipe_file import load_recipe
 from hub.remote import hub_errors
 from model_cards import licences
+from release import claim
 from release.checkout import Checkout
-from release.claim import check_pins
 from release.run import is_model, refuse_baselines
 from release.workers import Workers
 
@@ -60,11 +61,16 @@ class HubJob:
         words += ["--namespace", self.namespace] if self.namespace else []
         return shlex.join([*words, "--", self.image, *self.command])
 
-    def submit(self, api: HfApi) -> JobInfo:
-        """Start it. Raises InputError without a token, RunError when the Hub refuses."""
+    def submit(self, api: HfApi, org: str) -> JobInfo:
+        """Start it, to publish to ``org``.
+
+        Raises InputError without a token or when it may not write there, RunError when the Hub refuses.
+        """
         token = get_token()
         if token is None:
             raise InputError(SECRET, "no token: the job publishes with it", hint="run `hf auth login` or set HF_TOKEN")
+        with hub_errors("ask who the token belongs to"):
+            claim.namespace(api, org, yes=True, patience=Patience())  # the machine's time is paid for
         with hub_errors(f"start the job {self.name}"):
             return api.run_job(**vars(self), secrets={SECRET: token})
 
@@ -76,7 +82,10 @@ def main(
     flavor: Annotated[str, typer.Option("--flavor", help="The machine: `hf jobs hardware` lists them, with prices")],
     timeout: Annotated[str, typer.Option("--timeout", help="The longest that it may run, with s, m, h or d")] = "12h",
     attempts: Annotated[int, typer.Option("--attempts", min=1, help="How often it is tried, the first included")] = 3,
-    workers: cli.WorkersOption = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=1, help="Of a dataset, on the job's machine: one for each of its GPUs"),
+    ] = None,
     cpus_per_worker: cli.CpusOption = None,
     gpus_per_worker: cli.GpusOption = None,
     limit: cli.LimitOption = None,
@@ -109,7 +118,7 @@ def main(
     whole = command(checkout.url(code), checkout.commit, extras, words)
     job = HubJob(name, image, whole, flavor, timeout, attempts, namespace)
     if yes:
-        started = job.submit(HfApi())
+        started = job.submit(HfApi(), org)
         print(started.url)
         cli.say(f"hf jobs logs --follow {started.owner.name}/{started.id}")
     else:
@@ -122,7 +131,7 @@ def looked_at(path: Path, limit: int | None, settings: list[str], hands: Workers
     if is_model(path):
         model = load_recipe(path, ModelRecipe, [*settings, *([f"limit={limit}"] if limit else [])])
         refuse_baselines([path])
-        check_pins(path, model)
+        claim.check_pins(path, model)
         hands.require_datasets(0)
         return model.name, ["train", "eval"]
     dataset = load_recipe(path, DatasetRecipe, [*settings, *([f"source.limit={limit}"] if limit else [])])

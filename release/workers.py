@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from hub.errors import InputError
+from hub.store_url import require_no_secret
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,11 @@ class Workers:
             "--gpus-per-worker": self.gpus_per_worker,
         }
         return [word for name, value in given.items() if value is not None for word in (name, str(value))]
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a store with a secret in its URL, before anything is printed."""
+        if self.store is not None:
+            require_no_secret(self.store)
 
     def require_datasets(self, datasets: int) -> None:
         """Raise InputError when any option is given, and no recipe is a dataset's."""

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -20,11 +21,12 @@ from typer.testing import CliRunner
 from generation import cluster, run
 from generation.cluster import hire, node_problem, out_of_memory
 from generation.cluster_actor import Library, is_here, on_this_gpu, require_files, require_versions
-from generation.cluster_ledger import LEAST, TRIES, Held, Ledger, second_copy
-from generation.cluster_nodes import Nodes, Share
+from generation.cluster_ledger import LEAST, TRIES, UNKNOWN, Held, Ledger, second_copy
+from generation.cluster_nodes import Node, Nodes, Share
 from generation.cluster_options import PROCESS, Options, check, share_of, warn_of_threads, withheld
 from generation.cluster_start import _home, _refusal, local_instance
 from generation.cluster_start import cluster as connected
+from generation.cluster_team import Member, Team
 from generation.crew import one_process
 from generation.job import generate
 from generation.tasks import WriteFirstTexts
@@ -92,7 +94,8 @@ def test_a_task_counts_once_and_what_nobody_waits_for_is_no_failure():
 def test_an_idle_worker_takes_what_waits_then_the_slowest_if_it_is_slow():
     ledger = Ledger(tasks(20))
     slow, slower, waiting = (ledger.next("a") for _ in range(3))
-    assert second_copy([Held(slow, 9e9)], ledger) is None  # nothing to compare with yet
+    assert second_copy([Held(slow, UNKNOWN)], ledger) is None  # nothing to compare with yet
+    assert second_copy([Held(slow, UNKNOWN + 1)], ledger) == slow
     for _ in range(9):
         ledger.done(ledger.next("a"), 5.0)
     held = [Held(slow, 30.0), Held(slower, 40.0), Held(waiting, None)]
@@ -125,6 +128,14 @@ def seen(*entries: dict[str, object], share: Share = Share()) -> Nodes:  # noqa:
     return nodes
 
 
+class RuntimeContext:
+    def get_node_id(self) -> str:
+        return "here"
+
+
+JOB = SimpleNamespace(directory=Path("run"), versions={})
+
+
 def names(nodes: Nodes) -> list[str]:
     return [node.name for node in nodes.seen.values()]
 
@@ -154,6 +165,7 @@ def test_nodes_come_and_go_and_a_left_out_one_stays_out():
     nodes.update([entry(1), entry(3)])
     assert [node.id for node in nodes.usable()] == [entry(3)["NodeID"]]
     nodes.update([entry(1)])
+    assert not nodes.usable() and not nodes.hopeless()  # those that are gone may come back
     said = str(nodes.none_left())
     assert "box: its disk is full" in said and "box (10.0.0.2): it is gone" in said
 
@@ -177,6 +189,26 @@ def test_a_node_without_memory_for_a_worker_is_left_out_by_name():
     nodes = seen(entry(1), entry(2, host="small", memory=1e9), entry(3, host="head", CPU=0), share=Share(memory=4e9))
     assert list(nodes.problems()) == ["small"] and len(nodes.usable()) == 1
     assert "4.0 GB of memory, it has 2, 0, 1.0 GB" in nodes.problems()["small"]
+    assert not nodes.hopeless()
+    nodes.usable()[0].problem = "its disk is full"
+    assert nodes.hopeless() and nodes.hopeless(growing=True)
+
+
+def test_nodes_that_are_too_small_mean_nothing_where_larger_ones_were_asked_for():
+    nodes = seen(entry(1, memory=1e9), share=Share(memory=4e9))
+    assert nodes.hopeless() and not nodes.hopeless(growing=True)
+
+
+def test_a_node_that_found_too_little_memory_gets_one_worker_less_than_it_had():
+    node, gone = Node("1", "box", room=16), []
+    team = Team(
+        SimpleNamespace(put=id, kill=gone.append, get_runtime_context=RuntimeContext), JOB, Nodes(Share()), 2, 0
+    )
+    for left in (1, 0):
+        team.members = [Member(node, actor, None) for actor in range(left + 1)]
+        team.crowded(team.members[0], "killed")
+        assert (node.room, len(team.members), node.losses) == (left, left, 0)
+    assert gone == [0, 0] and node.problem == "it has too little memory for a worker: killed"
 
 
 # Whose fault it is.
@@ -273,6 +305,10 @@ def test_tokens_stay_with_the_driver_unless_workers_need_them():
         (["--ray", "nowhere"], "is no address; allowed: auto or HOST:PORT"),
         (["--ray", "127.0.0.1:1"], r"--ray 127.0.0.1:1: does not answer \(\[Errno 111\]"),
         (["--workers", "0"], "--workers"),
+        (
+            ["--workers", "1", "--gpus-per-worker", "1.5"],
+            "--gpus-per-worker: is 1.5; allowed: a whole number, or a part",
+        ),
     ],
 )
 def test_options_that_cannot_be(tmp_path, options, words):

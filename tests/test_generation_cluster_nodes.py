@@ -18,6 +18,7 @@ from ray_cluster import RayCluster, can_mount
 from tiny_lm import make_lm
 
 from generation.job import run_key
+from generation.store import store_folder
 from hub import run_dir
 
 pytest_plugins = ["local_hub"]
@@ -107,7 +108,8 @@ def left_out(said: str) -> dict[str, str]:
 def test_nodes_that_cannot_work_are_named_and_the_rest_goes_on(world):
     lm, store = make_lm(world.folder / "lm"), world.folder / "store"
     alone = world.alone("alone", [f"model.path={lm}"])
-    full = store / run_key(run_dir.require_complete(alone)) / "contents"
+    run = store_folder(run_key(run_dir.require_complete(alone)), world.folder / "many")
+    full = store / run / "contents"
     full.mkdir(parents=True)
     bad = {
         "other code": Bad(other_code(world.folder), {}, r"not the driver's: sts-dino code \w+, on the driver \w+"),

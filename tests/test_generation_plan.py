@@ -64,7 +64,7 @@ def test_five_prompts_of_each_label_and_all_counts(model):
     assert "texts: 180 wanted, 60 of each label; at most 450 attempts" in text
     assert "shards: 4 (3 of 8 and one of 6 first texts; 48 wanted texts in a whole one)" in text
     assert "data/raw/: 4 shards" in text
-    assert "commits: one, atomic" in text
+    assert "makes one, atomic, of all files" in text
 
 
 def test_files_are_counted_and_many_are_a_warning_that_says_what_to_do(model):

@@ -284,9 +284,12 @@ def test_a_url_that_cannot_be_used_is_refused_in_one_line(url, words):
     assert str(caught.value).startswith(f"store {url}".strip() + ":") and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["ftp://me:geheim@host/x", "sftp://me:ge/he@im@host/geheim", "abfs://c/x?sig=geheim"])
+@pytest.mark.parametrize(
+    "url",
+    ["ftp://me:geheim@host/x", "sftp://me:ge/he@im@host/geheim", "abfs://c/x?sig=geheim", "https://geheim@host/x"],
+)
 def test_a_url_with_a_secret_is_refused_and_not_repeated(url):
-    with pytest.raises(InputError, match="must not hold passwords or keys") as caught:
+    with pytest.raises(InputError, match="must not hold users, passwords or keys") as caught:
         Store(url, "run")
     assert "heim" not in str(caught.value) and "ge/he" not in str(caught.value)
 

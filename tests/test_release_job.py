@@ -37,13 +37,19 @@ class Jobs(ThreadingHTTPServer):
 
 
 class Answer(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.answer(200, {"name": "someone", "orgs": [{"name": "acme"}], "auth": {"accessToken": {"role": "write"}}})
+
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.asked.append((self.path, self.headers["Authorization"], body))
         owner = {"id": "1", "name": self.path.split("/")[-1], "type": "org"}
         job = {"id": "j1", "status": {"stage": "RUNNING", "message": None}, "owner": owner, "flavor": body["flavor"]}
-        answer = json.dumps(job if self.server.status == 200 else {"error": "pay first"}).encode()
-        self.send_response(self.server.status)
+        self.answer(self.server.status, job if self.server.status == 200 else {"error": "pay first"})
+
+    def answer(self, status: int, said: dict):
+        answer = json.dumps(said).encode()
+        self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
@@ -111,7 +117,10 @@ def test_what_is_printed_and_what_is_sent_are_one_job_and_the_token_is_a_secret_
     assert started.stderr.splitlines()[-1] == "hf jobs logs --follow payer/j1"
     run(str(Path(sys.executable).with_name(client)), *rest)
 
-    ours, theirs = jobs.asked
+    wrong = [sys.executable, "-m", "release.job", *words, "--org", "nobody", "--flavor", "l4x4", "--yes"]
+    refused = subprocess.run(wrong, env=environment, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2 and "--org nobody: is not the token's user" in refused.stderr
+    ours, theirs = jobs.asked  # nothing was started for it
     assert ours == theirs
     path, authorization, body = ours
     assert (path, authorization) == ("/api/jobs/payer", f"Bearer {TOKEN}")
@@ -201,5 +210,5 @@ def test_a_hub_that_refuses_a_job_says_why(status, said, jobs, monkeypatch):
     jobs.status = status
     job = HubJob("x", "python:3.11", ["true"], "cpu-basic", "1h", 1, "acme")
     with pytest.raises(RunError) as refusal:
-        job.submit(HfApi(endpoint=jobs.url))
+        job.submit(HfApi(endpoint=jobs.url), "acme")
     assert said in str(refusal.value) and TOKEN not in str(refusal.value) and len(jobs.asked) == 1

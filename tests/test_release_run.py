@@ -171,6 +171,8 @@ def test_a_baseline_in_a_folder_is_scored_and_not_published_and_alone_it_is_refu
 def test_workers_are_the_generators_and_no_use_to_models():
     words = "--ray 10.0.0.1:6379 --workers 8 --store s3://bucket/runs --gpus-per-worker 2"
     assert Workers("10.0.0.1:6379", 8, "s3://bucket/runs", None, 2).options == words.split()
+    with pytest.raises(InputError, match=r"store s3://…: the URL must not hold"):
+        Workers(store="s3://user:password@bucket")
     Workers(workers=8).require_datasets(1)
     Workers().require_datasets(0)
     with pytest.raises(InputError, match=r"--workers 8: are for datasets.*torchrun or accelerate \(docs/training.md\)"):
