@@ -7,7 +7,6 @@ What goes wrong on a node and is the node's (versions, files, memory, disk) leav
 the task's (a prompt that is too long) stops the run, as it does in one process; anything else is tried again elsewhere.
 """
 
-import errno
 import math
 import secrets
 import time
@@ -20,6 +19,7 @@ from typing import Any
 
 from generation import job
 from generation.cluster_actor import Job, code_versions
+from generation.cluster_errors import node_problem, out_of_memory, what
 from generation.cluster_ledger import Held, Ledger, second_copy
 from generation.cluster_nodes import Node, Nodes, Share
 from generation.cluster_options import Options, check, share_of, warn_of_threads, withheld
@@ -36,8 +36,6 @@ IN_FLIGHT = 2  # tasks that a worker has: one at work, and one that waits, so th
 PAUSE = 1.0  # seconds without an answer, after which the cluster is looked at
 PATIENCE = 60.0  # seconds that a cluster may have no node to work on
 AUTOSCALED = 900.0  # the same where --workers asked for nodes: a machine takes minutes to start
-_KILLED = "OOM kill reason"  # of what Ray says at length when it ended a worker before the kernel would
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def hire(options: Options) -> Hire:
@@ -216,36 +214,6 @@ class RayCrew:
                 ledger.give_back(flight.task)
             else:
                 ledger.failed(flight.task, member.node.name, why)
-
-
-def node_problem(error: BaseException) -> str | None:
-    """Why a worker's error speaks against its node, or None when it does not."""
-    from ray.exceptions import OutOfDiskError, RayActorError
-
-    if isinstance(error, InputError):
-        return str(error)
-    if isinstance(error, OutOfDiskError):
-        return "its disk is full (Ray cannot keep objects there)"
-    if isinstance(error, OSError) and error.errno in _FULL:
-        return f"no space is left on its disk ({error.filename or error.strerror})"
-    if isinstance(error, ImportError) or (isinstance(error, RayActorError) and error.actor_init_failed):
-        return f"this package is not installed there as it is here: {what(error)}"
-    return None
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether a worker had too little memory, on a CPU or a GPU."""
-    from ray.exceptions import OutOfMemoryError
-
-    signs = ("out of memory", "can't allocate memory", "low on memory")
-    return isinstance(error, (MemoryError, OutOfMemoryError)) or any(sign in str(error) for sign in signs)
-
-
-def what(error: BaseException) -> str:
-    """An error in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no reason given"]
-    line = next((line for line in lines if line.startswith(_KILLED)), lines[-1])
-    return f"{type(error).__name__}: {line}"
 
 
 @contextmanager

@@ -42,7 +42,8 @@ CLONE_FS, CLONE_NEWNS = 0x00000200, 0x00020000  # of unshare(2): a working direc
 
 def can_mount() -> bool:
     """Whether this user may have mounts of its own."""
-    return shutil.which("unshare") is not None and not subprocess.run(["unshare", "--mount", "true"]).returncode
+    trial = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", tempfile.gettempdir()]
+    return shutil.which("unshare") is not None and not subprocess.run(trial, capture_output=True).returncode
 
 
 class Process(NamedTuple):

@@ -1,158 +1,106 @@
-"""A cluster in which most nodes cannot work: each is named once with its reason, and the rest writes what one process
-writes. What a node lacks is really not there: nodes have mounts and settings of their own.
-"""
+"""Where workers are started, and which nodes are left out: by what Ray says of its nodes."""
 
-import os
-import re
-import signal
-import time
-from collections.abc import Iterator
+from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import pytest
-from cluster_drivers import Drivers
-from commit_history import contents
-from faults import Running
-from ray_cluster import RayCluster, can_mount
-from tiny_lm import make_lm
 
-from generation.job import run_key
-from generation.store import store_folder
-from hub import run_dir
-
-pytest_plugins = ["local_hub"]
-pytestmark = pytest.mark.skipif(not can_mount(), reason="nodes with mounts of their own need a user who may mount")
-RECIPE = "recipes/demo/sts-dino-x2.yaml"
-SETTINGS = ["source.limit=24", "decoding.max_new_tokens=6", "shard_size=2", "decoding.max_attempts=3"]
-ENGINE = Path("generation/engine.py").resolve()
-LONGEST = 120  # seconds until all are named; longer is a hang
-FULL = "size=16k"
-ALWAYS_LOW = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "50"}  # of all memory
+from generation.cluster_nodes import Node, Nodes, Share
+from generation.cluster_team import Member, Team
 
 
-class Bad(NamedTuple):
-    """A node that cannot work: what it is told to lack, and what is said of it."""
-
-    mounts: list[list[str]]
-    environment: dict[str, str]
-    words: str
-
-
-class World:
-    """A head that can work, and the command."""
-
-    def __init__(self, folder: Path, cluster: RayCluster, drivers: Drivers):
-        self.folder, self.cluster, self.drivers = folder, cluster, drivers
-
-    def start(self, out: str, settings: list[str], *words: str) -> Running:
-        """Start the command."""
-        sets = [word for setting in (*SETTINGS, *settings) for word in ("--set", setting)]
-        return self.drivers.start("generate", [RECIPE, "--out", str(self.folder / out), *sets, *words])
-
-    def alone(self, out: str, settings: list[str]) -> Path:
-        """What one process writes."""
-        running = self.start(out, settings)
-        assert running.code() == 0, running.said()
-        return self.folder / out
-
-    def among(self, bad: dict[str, Bad], out: str, settings: list[str], *words: str) -> dict[str, str]:
-        """Write on the cluster with these nodes in it. The good worker waits until all of them are named; with why."""
-        names = {why: self.cluster.add_node(True, one.mounts, one.environment) for why, one in bad.items()}
-        running, stopped = self.start(out, settings, "--ray", self.cluster.address, *words), list[int]()
-        deadline = time.monotonic() + LONGEST
-        try:
-            while running.alive() and len(left_out(running.said())) < len(bad):
-                assert time.monotonic() < deadline, running.said()
-                stopped = stopped or self.stop("node1")
-                time.sleep(0.05)
-        finally:
-            for pid in stopped:
-                os.kill(pid, signal.SIGCONT)
-        assert running.code() == 0, running.said()
-        for name in names.values():
-            self.cluster.kill_node(name)
-        said = left_out(running.said())
-        assert set(said) == set(names.values()), running.said()
-        return {why: said[name] for why, name in names.items()}
-
-    def stop(self, node: str) -> list[int]:
-        """Have a node's worker hang; its process, if there is one."""
-        pids = [one.pid for one in self.cluster.workers() if (one.node, one.name) == (node, "RemoteWorker")]
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        return pids
+def entry(number: int, alive: bool = True, name: str = "", host: str = "box", **resources: float) -> dict[str, object]:
+    address = f"10.0.0.{number}"
+    resources = {"CPU": 2.0, "memory": 8e9, **resources}
+    names = {"NodeName": name or address, "NodeManagerHostname": host, "NodeManagerAddress": address}
+    return {"NodeID": f"{number:056x}", "Alive": alive, "Resources": resources, **names}
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory, local_hub) -> Iterator[World]:
-    folder = tmp_path_factory.mktemp("nodes")
-    environment = local_hub.client_environment(folder / "home") | {"HF_HUB_DISABLE_XET": "1"}
-    with RayCluster(1, environment) as cluster, Drivers(cluster, environment, folder / "said") as drivers:
-        yield World(folder, cluster, drivers)
+def seen(*entries: dict[str, object], share: Share = Share()) -> Nodes:  # noqa: B008 - frozen
+    nodes = Nodes(share)
+    nodes.update(entries)
+    return nodes
 
 
-def other_code(folder: Path) -> list[list[str]]:
-    changed = folder / "engine.py"
-    changed.write_text(ENGINE.read_text() + "\n_MORE = 1\n")
-    return [["--bind", str(changed), str(ENGINE)]]
+class RuntimeContext:
+    def get_node_id(self) -> str:
+        return "here"
 
 
-def left_out(said: str) -> dict[str, str]:
-    """Node → why, of all lines that leave one out."""
-    found = re.findall(r"^warning: node (\S+) is left out: (.*)$", said.replace("\r", "\n"), re.MULTILINE)
-    assert len(found) == len(dict(found)), "a node is named twice"
-    return dict(found)
+JOB = SimpleNamespace(directory=Path("run"), versions={})
 
 
-def test_nodes_that_cannot_work_are_named_and_the_rest_goes_on(world):
-    lm, store = make_lm(world.folder / "lm"), world.folder / "store"
-    alone = world.alone("alone", [f"model.path={lm}"])
-    run = store_folder(run_key(run_dir.require_complete(alone)), world.folder / "many")
-    full = store / run / "contents"
-    full.mkdir(parents=True)
-    bad = {
-        "other code": Bad(other_code(world.folder), {}, r"not the driver's: sts-dino code \w+, on the driver \w+"),
-        "no model": Bad([["-t", "tmpfs", "none", str(lm)]], {}, rf"model file {lm}/\S+: is not there"),
-        "full disk": Bad(
-            [["-t", "tmpfs", "-o", FULL, "none", str(full)]], {}, rf"no space is left on its disk \({full}"
-        ),
-        "low memory": Bad([], ALWAYS_LOW, r"too little memory for a worker: .*Memory usage \d+B exceeded threshold"),
-    }
-    for why, said in world.among(bad, "many", [f"model.path={lm}"], "--store", str(store)).items():
-        assert re.search(bad[why].words, said)
-    assert contents(world.folder / "many") == contents(alone)
-    assert not [path for path in store.rglob("*") if path.is_file()], "a finished run leaves nothing in its store"
+def names(nodes: Nodes) -> list[str]:
+    return [node.name for node in nodes.seen.values()]
 
 
-def test_nodes_that_cannot_fetch_the_model_are_named_and_the_rest_goes_on(world, local_hub, hub_api):
-    repo = hub_api.create_repo("demo/nodes-lm", private=True).repo_id
-    commit = hub_api.upload_folder(repo_id=repo, folder_path=make_lm(world.folder / "published")).oid
-    settings = ["model.path=null", f"model.repo_id={repo}", f"model.revision={commit}", "model.license=mit"]
-    alone, home, nobody = world.alone("hub-alone", settings), world.folder / "home", world.folder / "nobody"
-    nobody.touch()
-    bad = {
-        "no token": Bad(
-            [["-t", "tmpfs", "none", str(home)], ["--bind", str(nobody), str(local_hub.token_file)]],
-            {},
-            r"demo/nodes-lm: its tokenizer .*; .* a private or gated model needs a token here",
-        ),
-        "full disk": Bad([["-t", "tmpfs", "-o", FULL, "none", str(home)]], {}, "No space left on device"),
-    }
-    for why, said in world.among(bad, "hub-many", settings).items():
-        assert re.search(bad[why].words, said)
-    assert contents(world.folder / "hub-many") == contents(alone)
+def test_nodes_are_called_as_people_know_them():
+    assert sorted(names(seen(entry(1), entry(2, host="other"), entry(3, name="big")))) == ["big", "box", "other"]
+    nodes = seen(entry(1))
+    nodes.update([entry(1), entry(2)])
+    assert names(nodes) == ["box", "box (10.0.0.2)"]
 
 
-def test_a_worker_that_hangs_is_overtaken(world):
-    lm = make_lm(world.folder / "hanging-lm")
-    settings = [f"model.path={lm}", "source.limit=96"]
-    alone, other = world.alone("hanging-alone", settings), world.cluster.add_node(True)
-    running, deadline = world.start("hanging", settings, "--ray", world.cluster.address), time.monotonic() + LONGEST
-    while f"{other} " not in running.said():  # it has done a task, and is at another
-        assert running.alive() and time.monotonic() < deadline, running.said()
-        time.sleep(0.002)
-    world.stop(other)
-    assert running.code() == 0 and not left_out(running.said()), running.said()
-    assert contents(world.folder / "hanging") == contents(alone)
-    world.cluster.kill_node(other)
+def test_workers_go_to_the_emptiest_nodes_and_no_more_than_asked_for():
+    nodes = seen(entry(1), entry(2, CPU=4.0))
+    first, second = nodes.seen
+    assert Counter(node.id for node in nodes.wanted({}, None)) == {first: 2, second: 4}
+    assert Counter(node.id for node in nodes.wanted({}, 4)) == {first: 2, second: 2}
+    assert [node.id for node in nodes.wanted({first: 1}, 2)] == [second]
+    assert nodes.wanted({first: 2, second: 4}, None) == [] == nodes.wanted({first: 2, second: 3}, 5)
+
+
+def test_nodes_come_and_go_and_a_left_out_one_stays_out():
+    nodes = seen(entry(1), entry(2))
+    one, two = nodes.seen.values()
+    nodes.update([entry(1), entry(2, alive=False)])
+    assert nodes.usable() == [one] and not two.alive
+    one.problem = "its disk is full"
+    nodes.update([entry(1), entry(3)])
+    assert [node.id for node in nodes.usable()] == [entry(3)["NodeID"]]
+    nodes.update([entry(1)])
+    assert not nodes.usable() and not nodes.hopeless()  # those that are gone may come back
+    said = str(nodes.none_left())
+    assert "box: its disk is full" in said and "box (10.0.0.2): it is gone" in said
+
+
+@pytest.mark.parametrize(
+    ("share", "resources", "room"),
+    [
+        (Share(), {"CPU": 8.0}, 8),
+        (Share(cpus=3), {"CPU": 8.0}, 2),
+        (Share(cpus=1, gpus=2), {"CPU": 8.0, "GPU": 8.0}, 4),
+        (Share(gpus=1), {"CPU": 8.0}, 0),
+        (Share(cpus=0.1), {"CPU": 0.3}, 3),
+        (Share(memory=4e9), {"CPU": 8.0, "memory": 13e9}, 3),
+    ],
+)
+def test_room_for_workers(share, resources, room):
+    assert share.room(resources) == room
+
+
+def test_a_node_without_memory_for_a_worker_is_left_out_by_name():
+    nodes = seen(entry(1), entry(2, host="small", memory=1e9), entry(3, host="head", CPU=0), share=Share(memory=4e9))
+    assert list(nodes.problems()) == ["small"] and len(nodes.usable()) == 1
+    assert "4.0 GB of memory, it has 2, 0, 1.0 GB" in nodes.problems()["small"]
+    assert not nodes.hopeless()
+    nodes.usable()[0].problem = "its disk is full"
+    assert nodes.hopeless() and nodes.hopeless(growing=True)
+
+
+def test_nodes_that_are_too_small_mean_nothing_where_larger_ones_were_asked_for():
+    nodes = seen(entry(1, memory=1e9), share=Share(memory=4e9))
+    assert nodes.hopeless() and not nodes.hopeless(growing=True)
+
+
+def test_a_node_that_found_too_little_memory_gets_one_worker_less_than_it_had():
+    node, gone = Node("1", "box", room=16), []
+    team = Team(
+        SimpleNamespace(put=id, kill=gone.append, get_runtime_context=RuntimeContext), JOB, Nodes(Share()), 2, 0
+    )
+    for left in (1, 0):
+        team.members = [Member(node, actor, None) for actor in range(left + 1)]
+        team.crowded(team.members[0], "killed")
+        assert (node.room, len(team.members), node.losses) == (left, left, 0)
+    assert gone == [0, 0] and node.problem == "it has too little memory for a worker: killed"
