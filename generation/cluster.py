@@ -46,15 +46,14 @@ def hire(options: Options) -> Hire:
         check(options, contract.recipe)
         warn_of_threads(contract.recipe)
         share = share_of(contract.recipe, options)
-        store = (
-            Store(options.store, store_folder(contract.run, contract.directory)) if options.store is not None else None
-        )
+        folder = store_folder(contract.run, contract.directory)
+        store = None if options.store is None else Store(options.store, folder)
         mark = (store.url, store.mark()) if store else None
         with ExitStack() as stack:
             ray = stack.enter_context(_connected(options, share, contract.recipe))
             stack.enter_context(_told())
             probe = stack.enter_context(_probe(contract.directory))
-            crew = RayCrew(ray, _job(contract, options, share, probe, mark), share, options, store)
+            crew = RayCrew(ray, _job(contract, options, share, probe, folder, mark), share, options, store)
             stack.callback(crew.close)
             crew.start()
             yield crew
@@ -251,7 +250,12 @@ def _probe(directory: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _job(
-    contract: Contract, options: Options, share: Share, probe: tuple[Path, str], store: tuple[str, str] | None
+    contract: Contract,
+    options: Options,
+    share: Share,
+    probe: tuple[Path, str],
+    run: str,
+    store: tuple[str, str] | None,
 ) -> Job:
     model = contract.recipe.model
     inputs: Mapping[str, str] = {}
@@ -261,7 +265,7 @@ def _job(
     return Job(
         recipe=contract.recipe,
         sets=contract.prompts.sets,
-        run=store_folder(contract.run, contract.directory),
+        run=run,
         directory=contract.directory.resolve(),
         probe=probe,
         folder=Path.cwd(),

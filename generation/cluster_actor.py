@@ -34,7 +34,7 @@ class Job:
 
     recipe: DatasetRecipe
     sets: Mapping[int, Sequence[ExampleSet]]
-    run: str
+    run: str  # its folder in a store
     directory: Path
     probe: tuple[Path, str]  # a file beside the run directory: who finds this content there, sees the directory
     folder: Path  # where the recipe's relative paths start

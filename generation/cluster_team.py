@@ -72,15 +72,15 @@ class Team:
 
         Raises RunError when there was no usable node for too long, at once when all were left out.
         """
-        since, self._looked = self._looked, time.monotonic()
-        if not now and self._looked - since < LOOK:
-            self._looked = since
+        clock = time.monotonic()
+        if not now and clock - self._looked < LOOK:
             return
+        seconds, self._looked = min(clock - self._looked, 2 * LOOK), clock  # while nobody looked, nobody knows
         self.nodes.update(self._ray.nodes())
         self.say(f"warning: node {name} is left out: {why}" for name, why in self.nodes.problems().items())
         for node in self.nodes.wanted(Counter(member.node.id for member in self.members), self._most):
             self._start(node)
-        self._check(min(self._looked - since, 2 * LOOK))  # while nobody looked, nobody knows
+        self._check(seconds)
 
     def ready(self) -> list[Member]:
         """The workers that have loaded their model."""
