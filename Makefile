@@ -27,8 +27,8 @@ install: .venv/.ready ## make .venv with the tested versions
 demo: .venv/.ready ## the whole chain, offline, in a few minutes
 	$(RUN) -m demo.run
 
-test: .venv/.ready ## the test suite, offline, a file at a time on each of two cores
-	$(RUN) -m pytest -n 2 --dist loadfile
+test: .venv/.ready ## the test suite, offline, three files at a time (two cores: many tests wait for processes)
+	$(RUN) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-loaders: .venv/.ready ## load what is published with datasets 2.14, 2.21, 3.6, 4.8 and 5.2, each in its own environment
 	$(RUN) -m pytest -m loaders tests/test_loaders.py

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from disturbed_release import KINDS, Disturbed, World
 
-RUNS = {0: ("worker", "node"), 1: ("release", "worker"), 2: ("generator", "worker", "node")}  # seed → what is killed
+RUNS = {1: ("release", "worker"), 2: ("generator", "worker", "node")}  # seed → what is killed
 
 
 @pytest.fixture(scope="module")
