@@ -65,9 +65,7 @@ class _Folder:
         with _told(self.url):
             try:
                 os.link(self._folder / name, target)
-            except (
-                OSError
-            ):  # another file system, one without links, another owner's file; copying tells what is missing
+            except OSError:  # another file system, one without links, another's file; copying tells what is missing
                 shutil.copyfile(self._folder / name, target)
 
     def remove(self, name: str) -> None:

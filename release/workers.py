@@ -16,6 +16,11 @@ class Workers:
     cpus_per_worker: float | None = None
     gpus_per_worker: float | None = None
 
+    def __post_init__(self) -> None:
+        """Raise InputError for a store with a secret in its URL, before anything is printed."""
+        if self.store is not None:
+            require_no_secret(self.store)
+
     @property
     def options(self) -> list[str]:
         """The words of the command line."""
@@ -27,11 +32,6 @@ class Workers:
             "--gpus-per-worker": self.gpus_per_worker,
         }
         return [word for name, value in given.items() if value is not None for word in (name, str(value))]
-
-    def __post_init__(self) -> None:
-        """Raise InputError for a store with a secret in its URL, before anything is printed."""
-        if self.store is not None:
-            require_no_secret(self.store)
 
     def require_datasets(self, datasets: int) -> None:
         """Raise InputError when any option is given, and no recipe is a dataset's."""

@@ -27,7 +27,7 @@ SHARDS = 12
 KINDS = ("worker", "node", "release", "generator")
 WEIGHTS = (3, 2, 2, 2)
 LOADED = 5  # every so many seeds, the end is loaded with ``datasets``, too: that takes as long as the rest
-HUB_FAULTS = 0.06  # of the requests
+HUB_FAULTS, OFTEN = 0.06, 0.15  # of the requests; in runs whose kinds of kills are given, which are few
 STORE, DISK_LOST = 1 / 3, 0.15  # of the runs; of the killed releases, whose next start finds an empty disk
 LONGEST = 240  # seconds of one start; longer is a hang
 LOCKED = "another process is working on this run"
@@ -138,7 +138,7 @@ class Disturbed:
         self.artifacts = world.folder / f"run-{seed}"
         self.store = self.artifacts / "store"
         self.outcome.store = self.random.random() < STORE
-        self.kills = planned(self.random, kinds)
+        self.kills, self.faults = planned(self.random, kinds), OFTEN if kinds else HUB_FAULTS
         self.outcome.planned = len(self.kills)
         self._added = list[float]()  # when nodes join
         self._moments = dict[Kill, float]()  # of kills whose shards are there
@@ -170,7 +170,7 @@ class Disturbed:
         """One start, to its end; the exit code, or minus the signal."""
         world = self.world
         options = ["--ray", world.cluster.address, *(["--store", str(self.store)] if self.outcome.store else [])]
-        world.faulty.plan(seed=self.random.randrange(1 << 30), share=HUB_FAULTS, slow_seconds=0.05)
+        world.faulty.plan(seed=self.random.randrange(1 << 30), share=self.faults, slow_seconds=0.05)
         self.outcome.starts += 1
         running = world.drivers.start("release", world.words(self.artifacts, *options))
         killed = self._watch(running)
