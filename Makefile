@@ -1,7 +1,7 @@
 # sts-dino: `make` alone prints the targets. Every target that runs Python makes .venv first, once per change of the pins.
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-loaders hub install style quality dataset train evaluate card publish regenerate republish
-.PHONY: release-all job scripts bench clean evaluate-reference
+.PHONY: release-all job scripts bench clean clean-artifacts evaluate-reference
 PYTHON ?= python3
 RUN := .venv/bin/python
 RECIPE ?= recipes/demo/sts-dino-x2.yaml
@@ -80,5 +80,10 @@ style: .venv/.ready ## format and fix
 quality: .venv/.ready ## formatting, lint, types
 	.venv/bin/ruff format --check . && .venv/bin/ruff check . && .venv/bin/mypy
 
-clean: ## remove artifacts and caches (not .venv)
-	rm -rf artifacts .loaders .pytest_cache .mypy_cache .ruff_cache
+clean: ## remove caches; what was made stays (.venv, artifacts)
+	rm -rf .loaders .pytest_cache .mypy_cache .ruff_cache build
+	find . -name __pycache__ -not -path './.venv/*' -not -path './artifacts/*' -prune -exec rm -rf {} +
+
+clean-artifacts: ## print what artifacts/ holds: datasets, paid answers, annotations, models; YES=1 removes all of it
+	@[ ! -d artifacts ] || du -sh artifacts/* 2> /dev/null || true
+	$(if $(filter 1,$(YES)),rm -rf artifacts,@echo 'nothing removed; to remove all of it: make clean-artifacts YES=1')

@@ -67,16 +67,13 @@ class Chain:
 
     def verify(self) -> dict[str, object]:
         """Load datasets and model by repo id in a process with an empty cache."""
-        home = self.artifacts / "empty-home"
-        said = self._stage(
-            "load everything by name, with an empty cache", "demo.verify", ORG, MODEL, *DATASETS, home=home
-        )
+        said = self._stage("load everything by name, with an empty cache", "demo.verify", ORG, MODEL, *DATASETS)
         return dict(json.loads(said.splitlines()[-1]))
 
-    def _stage(self, title: str, module: str, *arguments: str, home: Path | None = None, quiet: bool = False) -> str:
+    def _stage(self, title: str, module: str, *arguments: str, quiet: bool = False) -> str:
         """Run ``python -m module`` and return its stdout. Raises RunError when it fails; it has said why on stderr."""
         cli.say(f"\n== {title}: python -m {module} {' '.join(arguments)}")
-        environment = self.hub.client_environment(home)
+        environment = self.hub.client_environment()
         done = subprocess.run(  # noqa: S603 - our own modules
             [sys.executable, "-m", module, *arguments],
             env=environment | {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"},

@@ -1,22 +1,38 @@
 """Load what was published, by repo id, as a user would: python -m demo.verify ORG MODEL DATASET...
 
-Nothing of ours is imported: datasets and sentence-transformers alone must do. Prints one JSON object.
+Nothing of ours is imported: datasets and sentence-transformers alone must do. They get an empty cache in a temporary
+folder, so that everything comes from the Hub; the caches of the person who runs this stay as they are. Prints one JSON
+object.
 """
 
 import json
 import os
-import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-shutil.rmtree(os.environ["HF_HOME"], ignore_errors=True)  # an empty cache: everything must come from the Hub
+# A cache that is named by one of these is used in place of the one below HF_HOME.
+_CACHES = ("HF_HUB_CACHE", "HF_DATASETS_CACHE", "HF_XET_CACHE", "HF_MODULES_CACHE", "SENTENCE_TRANSFORMERS_HOME")
 
-from datasets import get_dataset_config_names, load_dataset  # noqa: E402
-from sentence_transformers import SentenceTransformer  # noqa: E402
+
+@contextmanager
+def empty_cache() -> Iterator[Path]:
+    """A temporary HF_HOME with nothing in it, for libraries that are imported inside; the login stays in use."""
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface")
+    os.environ.setdefault("HF_TOKEN_PATH", str(home / "token"))
+    for name in _CACHES:
+        os.environ.pop(name, None)
+    with tempfile.TemporaryDirectory(prefix="sts-dino-verify-") as folder:
+        os.environ["HF_HOME"] = folder
+        yield Path(folder)
 
 
 def dataset_rows(repo_id: str) -> dict[str, dict[str, int]]:
     """Rows of every config and split, loaded whole; the first row of each is also read by streaming and compared."""
+    from datasets import get_dataset_config_names, load_dataset
+
     rows: dict[str, dict[str, int]] = {}
     for config in get_dataset_config_names(repo_id):
         whole, stream = load_dataset(repo_id, config), load_dataset(repo_id, config, streaming=True)
@@ -27,15 +43,24 @@ def dataset_rows(repo_id: str) -> dict[str, dict[str, int]]:
     return rows
 
 
-def main(org: str, model: str, *datasets: str) -> None:
-    """Load everything and print what was found."""
-    encoder = SentenceTransformer(f"{org}/{model}")
+def similarities(repo_id: str) -> dict[str, float]:
+    """Cosines of a model by repo id: of two sentences about a flute, and of one of them and stock prices."""
+    from sentence_transformers import SentenceTransformer
+
+    encoder = SentenceTransformer(repo_id, trust_remote_code=False)
     texts = ["A man is playing a flute.", "A man plays the flute.", "Stocks fell sharply on Monday."]
     similar, other = encoder.similarity(encoder.encode(texts[:1]), encoder.encode(texts[1:]))[0].tolist()
-    found = {name: dataset_rows(f"{org}/{name}") for name in datasets}
-    print(json.dumps({"datasets": found, "similar": round(similar, 3), "other": round(other, 3)}))
-    shutil.rmtree(Path(os.environ["HF_HOME"]), ignore_errors=True)
+    return {"similar": round(similar, 3), "other": round(other, 3)}
+
+
+def main(org: str, model: str, *datasets: str) -> None:
+    """Load everything and print what was found."""
+    with empty_cache():
+        found = {name: dataset_rows(f"{org}/{name}") for name in datasets}
+        print(json.dumps({"datasets": found, **similarities(f"{org}/{model}")}))
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        raise SystemExit("usage: python -m demo.verify ORG MODEL DATASET...")
     main(*sys.argv[1:])

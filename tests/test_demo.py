@@ -1,7 +1,9 @@
 """The demo's own logic: the closing table, and how it ends when a stage fails. `make demo` itself runs in CI."""
 
+import importlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -100,3 +102,36 @@ def _alive(pid: int) -> bool:
 def test_the_demo_names_committed_recipes():
     for name in (*demo_run.DATASETS, demo_run.MODEL):
         assert (demo_run.RECIPES / f"{name}.yaml").is_file()
+
+
+def test_looking_at_what_was_published_leaves_a_persons_caches_alone(tmp_path, monkeypatch):
+    from demo import verify
+
+    home, cache = tmp_path / "home", tmp_path / "datasets"
+    for folder in (home, cache):
+        folder.mkdir()
+        (folder / "token").write_text("mine")
+    monkeypatch.setenv("HF_HOME", str(home))
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(cache))
+    monkeypatch.delenv("HF_TOKEN_PATH", raising=False)
+    importlib.reload(verify)
+    with verify.empty_cache() as used:
+        assert os.environ["HF_HOME"] == str(used) and list(used.iterdir()) == []
+        assert "HF_DATASETS_CACHE" not in os.environ and os.environ["HF_TOKEN_PATH"] == str(home / "token")
+    assert not used.exists() and (home / "token").is_file() and (cache / "token").is_file()
+
+
+@pytest.mark.parametrize(
+    ("target", "kept"), [(("clean",), True), (("clean-artifacts",), True), (("clean-artifacts", "YES=1"), False)]
+)
+def test_cleaning_keeps_what_people_made_unless_they_say_so(tmp_path, target, kept):
+    shutil.copy("Makefile", tmp_path)
+    answers = tmp_path / "artifacts/datasets/x2.answers.sqlite"
+    answers.parent.mkdir(parents=True)
+    answers.write_text("paid")
+    (tmp_path / "hub/__pycache__").mkdir(parents=True)
+    done = subprocess.run(["make", *target], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert answers.is_file() is kept
+    assert (tmp_path / "hub/__pycache__").exists() is (target != ("clean",))
+    if target[0] == "clean-artifacts":
+        assert "artifacts/datasets" in done.stdout
