@@ -26,7 +26,8 @@ TRIED = (
     "split 23.11 (-12.64 at 5e-4; cosine 63.92, CoSENT 61.85), so it was not scored on STSb.",
 )
 
-SPANS = {"min_length": "4", "max_length": "16", "min_document": "64"}  # captions of one image are about 70 tokens
+# Captions of one image are about 70 tokens. The units and places are those of the first measurement.
+SPANS = {"unit": "tokens", "anchor_placement": "apart", "min_length": "4", "max_length": "16", "min_document": "64"}
 LORA = {"r": "64", "alpha": "16", "dropout": "0.05", "release": "merged"}
 
 

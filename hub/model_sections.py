@@ -73,14 +73,22 @@ class Lora(Strict):
 
 
 class Spans(Strict):
-    """How anchors and positives are cut from a document (DeCLUTR section 3.2); lengths in tokens."""
+    """How anchors and positives are cut from a document: DeCLUTR section 3.2, read as the authors' code does it.
 
+    Lengths are in ``unit``s. ``anchor_placement`` blocks: each anchor lies in a block of ``max_length`` units, and a
+    block that is taken takes its neighbours with it; apart: the paper's sentence, 2 * max_length units between two
+    anchors (``training.spans``).
+    """
+
+    unit: Literal["words", "tokens"] = "words"  # words: what whitespace separates
+    lowercase: bool = False  # the documents, before anything else
     min_length: Positive = 32
     max_length: Positive = 512
     anchors: Positive = 2  # per document
     positives: Positive = 2  # per anchor
     anchor_beta: tuple[PositiveFloat, PositiveFloat] = (4.0, 2.0)  # long spans are likely
     positive_beta: tuple[PositiveFloat, PositiveFloat] = (2.0, 4.0)  # short ones
+    anchor_placement: Literal["blocks", "apart"] = "blocks"
     strategy: Literal["any", "adjacent", "overlapping", "subsumed"] = "any"  # where positives lie; any: as they fall
     min_document: Positive = 2048  # shorter documents are passed over, and counted
 
@@ -88,18 +96,19 @@ class Spans(Strict):
     def _fits(self) -> "Spans":
         if self.min_length >= self.max_length:
             raise ValueError(f"min_length {self.min_length} is not below max_length {self.max_length}")
-        if self.min_document < self.needed_tokens:
+        if self.min_document < self.needed_units:
             raise ValueError(
-                f"min_document {self.min_document}: {self.anchors} anchors of up to {self.max_length} tokens, with "
-                f"2 * max_length between them, and their positives need {self.needed_tokens} tokens"
+                f"min_document {self.min_document}: {self.anchors} anchors of up to {self.max_length} {self.unit} "
+                f"(anchor_placement {self.anchor_placement}) and their positives need {self.needed_units} {self.unit}"
             )
         return self
 
     @property
-    def needed_tokens(self) -> int:
+    def needed_units(self) -> int:
         """The shortest document in which the anchors, and a positive of the strategy with each, always fit."""
+        blocks = 2 * self.anchors if self.anchor_placement == "blocks" else 3 * self.anchors - 2
         beside = {"adjacent": 2 * self.min_length, "overlapping": 1}.get(self.strategy, 0)
-        return max((3 * self.anchors - 2) * self.max_length, self.max_length + beside)
+        return max(blocks * self.max_length, self.max_length + beside)
 
 
 class TrainingData(Pinned):

@@ -9,6 +9,10 @@ from model_cards.facts import ModelProvenance, TrainedOn, Training, origin_name
 
 CURVE_POINTS = 10  # of the loss, shown in the card; the rest stay in manifest.json
 SCORE = "score"  # on validation, where the manifest does not name it
+ANCHORS = {
+    "blocks": "each in a block of its own, as long as the longest span; neighbouring blocks are not used",
+    "apart": "at least twice the longest span apart",
+}
 STRATEGIES = {
     "any": "positives lie as they fall: beside, across or inside their anchor",
     "adjacent": "positives lie beside their anchor",
@@ -77,11 +81,13 @@ def span_table(spans: Spans) -> Markdown:
     """How anchors and positives were cut from documents."""
     beta = "Beta({:g}, {:g})"
     rows: list[list[Any]] = [
-        ["tokens of a span", f"{spans.min_length} to {spans.max_length}"],
+        [f"{spans.unit} of a span", f"{spans.min_length} to {spans.max_length}"],
+        ["anchors lie", ANCHORS[spans.anchor_placement]],
         ["anchors of a document", f"{spans.anchors}, lengths by {beta.format(*spans.anchor_beta)}"],
         ["positives of an anchor", f"{spans.positives}, lengths by {beta.format(*spans.positive_beta)}"],
         ["place", STRATEGIES[spans.strategy]],
-        ["tokens of a document, at least", spans.min_document],
+        [f"{spans.unit} of a document, at least", spans.min_document],
+        ["letters", "in lower case" if spans.lowercase else "as they are"],
     ]
     return table(["spans", ""], rows)
 

@@ -150,8 +150,8 @@ def test_the_card_of_an_encoder_trained_on_documents(tmp_path: Path) -> None:
     card = card_of(family_run(tmp_path / "run", [trained_on(DOCUMENTS, None, "cc0-1.0")], training, **changes))
     assert table_with(card, "dataset", "revision")[0][-2:] == ["DeclutrLoss(temperature=0.05)", "train streamed"]
     spans = dict(table_with(card, "spans"))
-    assert spans["tokens of a span"] == "16 to 64" and spans["anchors of a document"] == "2, lengths by Beta(4, 2)"
-    assert spans["place"] == "positives lie inside their anchor" and spans["tokens of a document, at least"] == "512"
+    assert spans["words of a span"] == "16 to 64" and spans["anchors of a document"] == "2, lengths by Beta(4, 2)"
+    assert spans["place"] == "positives lie inside their anchor" and spans["words of a document, at least"] == "512"
     facts = dict(table_with(card, "training"))
     assert facts["learning rate"].startswith("slanted triangular: up for 10 % of the steps, then down to 1/32")
     assert not {"step kept", "checkpoint chosen by"} & set(facts)

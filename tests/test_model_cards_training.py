@@ -104,6 +104,6 @@ def test_spans_of_documents(tmp_path: Path) -> None:
     card = files["README.md"].decode()
     assert set(manifest.provenance["training"]["loss_parts"]) == {"contrastive", "mlm"}
     assert "and of its parts by step.]" in card and files["assets/training.png"].startswith(PNG)
-    assert dict(table_with(card, "spans"))["tokens of a span"] == "8 to 32"
+    assert dict(table_with(card, "spans"))["words of a span"] == "8 to 32"
     assert load_recipe(directory / RECIPE, ModelRecipe).slanted_triangular is not None
     assert "slanted triangular: up for 25 %" in card

@@ -216,6 +216,9 @@ def test_declutrs_values(name: str, base: str) -> None:
     recipe, data, arguments = RECIPES[name], only(name), given(name)
     assert (recipe.base.repo_id, recipe.base.pooling, recipe.base.max_seq_length) == (base, "mean", 512)
     assert data.spans == Spans(
+        unit="words",
+        lowercase=True,
+        anchor_placement="blocks",
         min_length=32,
         max_length=512,
         anchors=2,
@@ -226,7 +229,7 @@ def test_declutrs_values(name: str, base: str) -> None:
         min_document=2048,
     )
     assert (data.form, data.streaming, data.loss) == ("documents", True, "DeclutrLoss")
-    assert data.loss_arguments == {"temperature": "0.05"}
+    assert data.loss_arguments == {"temperature": "0.05", "contrastive_weight": "0.25"}
     assert (recipe.batch_size, recipe.slanted_triangular) == (16, SlantedTriangular(cut_fraction=0.1))
     assert (arguments["learning_rate"], arguments["weight_decay"], arguments["max_grad_norm"]) == (5e-5, 0.1, 1.0)
     assert arguments["max_steps"] == 497_868 // 16

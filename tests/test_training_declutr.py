@@ -88,6 +88,17 @@ def test_a_points_partner_is_the_mean_of_its_anchors_positives(tmp_path):
     assert parts["mlm"] == 0  # nothing is masked
 
 
+def test_the_contrastive_part_has_its_weight_and_the_other_part_has_none(tmp_path):
+    whole, quarter = (make_loss(tmp_path / "base", contrastive_weight=weight).eval() for weight in (1.0, 0.25))
+    features = batch_of(whole, 3)
+    parts = []
+    for loss in (whole, quarter):
+        torch.manual_seed(5)
+        parts.append(loss([dict(side) for side in features]))
+    torch.testing.assert_close(parts[1]["contrastive"], parts[0]["contrastive"] / 4)
+    torch.testing.assert_close(parts[1]["mlm"], parts[0]["mlm"])
+
+
 def test_the_masked_language_loss_is_transformers_own(tmp_path):
     """Loss and gradients of RobertaForMaskedLM on the same masked ids and targets, padding included."""
     loss = make_loss(tmp_path / "base").eval()

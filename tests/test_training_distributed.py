@@ -154,7 +154,7 @@ def two_datasets(folder):
 
 def streamed_documents(folder):
     """With dropout, masks and a head of the loss's own."""
-    spans = {"min_length": "3", "max_length": "8", "min_document": "32"}
+    spans = {"unit": "tokens", "min_length": "3", "max_length": "8", "min_document": "32"}
     (folder / "documents.txt").write_text("\n".join(row["sentence1"] * 3 for row in sts_rows(12)) + "\n")
     at = {"path": str(folder / "documents.txt"), "config": "default", "form": "documents", "streaming": "true"}
     return write_recipe(

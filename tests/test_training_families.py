@@ -48,7 +48,7 @@ def tiny_data(spec: TrainingData, folder: Path) -> dict:
     small = spec.model_dump(mode="json", exclude_none=True, exclude={"repo_id", "revision"})
     small |= {"path": str(path), "license": "cc0-1.0"}
     if spec.form == "documents":
-        spans = {"min_length": 4, "max_length": 16, "min_document": 64}
+        spans = {"unit": "tokens", "min_length": 4, "max_length": 16, "min_document": 64}
         return small | {"config": "default", "split": "train", "spans": spans}
     if spec.form == "triplet" and not path.exists():
         rows = [{**row, "example_set": number % 2} for number, row in enumerate(triplet_rows(96))]

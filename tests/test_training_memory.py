@@ -24,7 +24,7 @@ LORA = {"r": "4", "alpha": "8", "dropout": "0.05"}
 DOCUMENTS = {
     "form": "documents",
     "loss": "DeclutrLoss",
-    "spans": {"min_length": "8", "max_length": "46", "min_document": "400"},
+    "spans": {"unit": "tokens", "min_length": "8", "max_length": "46", "min_document": "400"},
 }
 CACHED = {"loss": "CachedMultipleNegativesRankingLoss", "loss_arguments": {"mini_batch_size": "2"}}
 

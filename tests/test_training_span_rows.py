@@ -15,7 +15,8 @@ from hub.errors import InputError
 from hub.model_sections import Spans
 from training.span_rows import SpanCollator, span_rows, special_tokens
 
-SPANS = Spans(min_length=4, max_length=16, min_document=64)
+SPANS = Spans(unit="tokens", min_length=4, max_length=16, min_document=64)
+WORDS = SPANS.model_copy(update={"unit": "words"})
 
 
 def documents(count, seed=0):
@@ -74,7 +75,9 @@ def test_documents_that_are_all_short_are_one_clear_error(tokenizer):
 
 
 def test_spans_longer_than_the_encoder_reads_are_refused(tokenizer):
-    with pytest.raises(InputError, match=r"d.0.spans.max_length: 16 is more than the 15 tokens that the encoder reads"):
+    with pytest.raises(
+        InputError, match=r"d.0.spans.max_length: 16 tokens are more than the 15 tokens that the encoder reads"
+    ):
         span_rows(Dataset.from_list(documents(1)), tokenizer, SPANS, 1, 15, "d.0")
 
 
@@ -154,3 +157,36 @@ def test_the_collator_pads_on_the_right(tokenizer):
     assert batch["anchors_input_ids"][0].tolist() == [[0, 9, 2, 1, 1], [0, 8, 8, 8, 2]]
     assert batch["anchors_attention_mask"][0].tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
     assert batch["positives_attention_mask"].sum(-1).tolist() == [[2] * 4, [3] * 4]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_spans_of_words_are_tokenised_by_themselves(tokenizer, streamed):
+    """Whitespace is one space, and a span begins like a text of its own."""
+    texts = [{"text": document["text"].replace(" ", " \t\n ")} for document in documents(4)]
+    given = Dataset.from_list(texts)
+    rows = span_rows(given.to_iterable_dataset() if streamed else given, tokenizer, WORDS, 1, 64).rows
+    for row, document in zip(taken(rows, 4), texts, strict=True):
+        words = document["text"].split()
+        spans = {
+            tuple(tokenizer(" ".join(words[start:end]))["input_ids"])
+            for start in range(len(words))
+            for end in range(start + 4, start + 17)
+        }
+        assert {tuple(ids) for ids in row["anchors"] + row["positives"]} <= spans
+
+
+def test_a_span_of_words_loses_the_tokens_that_the_encoder_cannot_read(tokenizer):
+    texts = Dataset.from_list([{"text": "flutes played incomprehensibly " * 40}])
+    always_long = WORDS.model_copy(update={"anchor_beta": (1000.0, 0.001)})
+    row = span_rows(texts, tokenizer, always_long, 1, 16).rows[0]
+    assert [len(ids) for ids in row["anchors"]] == [16, 16] and row["anchors"][0][-1] == 2
+
+
+@pytest.mark.parametrize("unit", ["words", "tokens"])
+def test_documents_are_lowered_where_the_recipe_says_so(tokenizer, unit):
+    plain = documents(2)
+    shouted = Dataset.from_list([{"text": document["text"].upper()} for document in plain])
+    lowered = Dataset.from_list([{"text": document["text"].lower()} for document in plain])
+    spans = SPANS.model_copy(update={"unit": unit, "lowercase": True})
+    rows = [list(span_rows(texts, tokenizer, spans, 1, 64).rows) for texts in (shouted, lowered)]
+    assert rows[0] == rows[1]

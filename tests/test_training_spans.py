@@ -14,13 +14,14 @@ from scipy import stats
 from hub.model_sections import Spans
 from training.spans import (
     Span,
+    anchors_apart,
+    anchors_in_blocks,
     document_generator,
-    sample_anchors,
     sample_positive,
     sample_spans,
 )
 
-PAPER = Spans()  # the paper's values are the defaults
+PAPER = Spans(anchor_placement="apart")  # the paper's other values are the defaults
 STRATEGIES = ("any", "adjacent", "overlapping", "subsumed")
 REJECTED = 1e-6  # a p-value below is a wrong distribution; above SOUND, the right one
 SOUND = 1e-3
@@ -77,9 +78,9 @@ def test_lengths_have_the_papers_beta_distributions(drawn):
 
 
 def test_a_lone_anchor_starts_anywhere_with_equal_chance():
-    spans = Spans(anchors=1, min_length=3, max_length=5, min_document=5)
+    spans = Spans(anchor_placement="apart", anchors=1, min_length=3, max_length=5, min_document=5)
     generator = np.random.default_rng(2)
-    anchors = [sample_anchors(generator, 24, spans)[0] for _ in range(20000)]
+    anchors = [anchors_apart(generator, 24, spans)[0] for _ in range(20000)]
     for length in (3, 4):  # {0 .. n - l}
         starts = Counter(anchor.start for anchor in anchors if anchor.end - anchor.start == length)
         assert uniform_p(starts, range(24 - length + 1)) > SOUND
@@ -99,9 +100,9 @@ def allowed_placements(lengths, tokens, gap):
 
 @pytest.mark.parametrize(("count", "tokens"), [(2, 24), (3, 38)])
 def test_anchors_take_every_allowed_placement_with_equal_chance(count, tokens):
-    spans = Spans(anchors=count, min_length=2, max_length=4, min_document=28)
+    spans = Spans(anchor_placement="apart", anchors=count, min_length=2, max_length=4, min_document=28)
     generator = np.random.default_rng(3)
-    drawn = [sample_anchors(generator, tokens, spans) for _ in range(40000)]
+    drawn = [anchors_apart(generator, tokens, spans) for _ in range(40000)]
     by_lengths = Counter(tuple(a.end - a.start for a in anchors) for anchors in drawn)
     assert len(by_lengths) == 2**count
     for lengths, total in by_lengths.items():
@@ -130,7 +131,7 @@ def first_then_the_others(generator, lengths, tokens):
 def test_anchors_equal_the_papers_rejection(drawn):
     """Uniform starts, drawn again until the anchors are apart, in a document that often rejects them."""
     generator = np.random.default_rng(4)
-    ours = [[a.start for a in sample_anchors(generator, 2200, PAPER)] for _ in range(2000)]
+    ours = [[a.start for a in anchors_apart(generator, 2200, PAPER)] for _ in range(2000)]
     theirs = []
     while len(theirs) < 2000:
         lengths = [int(generator.beta(4, 2) * 480 + 32) for _ in range(2)]
@@ -149,7 +150,7 @@ def test_anchors_are_two_maximum_lengths_apart_and_in_the_document():
     generator = np.random.default_rng(5)
     for tokens in (2048, 2049, 3000):
         for _ in range(2000):
-            first, second = sample_anchors(generator, tokens, PAPER)
+            first, second = anchors_apart(generator, tokens, PAPER)
             assert first.start >= 0 and second.end <= tokens
             assert second.start - first.end >= 1024
 
@@ -169,7 +170,7 @@ ANCHORS = {"inside": Span(40, 49), "at the start": Span(0, 9), "near the end": S
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_positive_starts_anywhere_its_strategy_allows_with_equal_chance(strategy, anchor):
     """Against all starts of a document of 100 tokens, listed by the paper's range and the kind of the pair."""
-    spans = Spans(anchors=1, min_length=4, max_length=16, min_document=30, strategy=strategy)
+    spans = Spans(anchor_placement="apart", anchors=1, min_length=4, max_length=16, min_document=30, strategy=strategy)
     generator = np.random.default_rng(6)
     drawn = [sample_positive(generator, anchor, 100, spans) for _ in range(6000)]
     for length, count in Counter(span.end - span.start for span in drawn).items():
@@ -184,7 +185,7 @@ def test_a_positive_starts_anywhere_its_strategy_allows_with_equal_chance(strate
 
 def test_the_ends_of_a_document_gather_no_positives():
     """Starts outside are left out; moved inside, as the second half shows, they would all be 0."""
-    spans = Spans(anchors=1, min_length=4, max_length=16, min_document=16)
+    spans = Spans(anchor_placement="apart", anchors=1, min_length=4, max_length=16, min_document=16)
     generator = np.random.default_rng(7)
     anchor = Span(1, 10)
     drawn = [sample_positive(generator, anchor, 100, spans) for _ in range(20000)]
@@ -216,7 +217,7 @@ def test_kinds_have_the_shares_that_the_lengths_imply(drawn):
 @pytest.mark.parametrize("strategy", STRATEGIES[1:])
 @pytest.mark.parametrize("tokens", [2048, 6000])
 def test_a_strategy_yields_its_kind_only(strategy, tokens):
-    spans = Spans(strategy=strategy)
+    spans = Spans(anchor_placement="apart", strategy=strategy)
     generator = np.random.default_rng(9)
     for _ in range(500):
         anchors, positives = sample_spans(generator, tokens, spans)
@@ -228,11 +229,20 @@ def test_a_strategy_yields_its_kind_only(strategy, tokens):
 def test_lengths_of_a_strategy_are_scaled_to_its_room():
     generator = np.random.default_rng(10)
     anchor = Span(1000, 1200)
-    subsumed = [sample_positive(generator, anchor, 5000, Spans(strategy="subsumed")) for _ in range(6000)]
+    subsumed = [
+        sample_positive(generator, anchor, 5000, Spans(anchor_placement="apart", strategy="subsumed"))
+        for _ in range(6000)
+    ]
     assert lengths_p([s.end - s.start for s in subsumed], 2, 4, longest=200) > SOUND
-    adjacent = [sample_positive(generator, anchor, 5000, Spans(strategy="adjacent")) for _ in range(6000)]
+    adjacent = [
+        sample_positive(generator, anchor, 5000, Spans(anchor_placement="apart", strategy="adjacent"))
+        for _ in range(6000)
+    ]
     assert lengths_p([s.end - s.start for s in adjacent], 2, 4) > SOUND
-    tight = [sample_positive(generator, Span(90, 700), 792, Spans(strategy="adjacent")) for _ in range(500)]
+    tight = [
+        sample_positive(generator, Span(90, 700), 792, Spans(anchor_placement="apart", strategy="adjacent"))
+        for _ in range(500)
+    ]
     assert max(s.end - s.start for s in tight) < 92
 
 
@@ -250,17 +260,25 @@ def test_the_kind_of_a_pair():
 @pytest.mark.parametrize("betas", [(0.01, 100.0), (100.0, 0.01)])
 def test_the_shortest_document_has_room_for_extreme_lengths(strategy, betas):
     for count in (1, 2, 3):
-        spans = Spans(anchors=count, min_document=9999, strategy=strategy, anchor_beta=betas, positive_beta=betas)
+        spans = Spans(
+            anchor_placement="apart",
+            anchors=count,
+            min_document=9999,
+            strategy=strategy,
+            anchor_beta=betas,
+            positive_beta=betas,
+        )
         generator = np.random.default_rng(11)
         for _ in range(200):
-            anchors, positives = sample_spans(generator, spans.needed_tokens, spans)
+            anchors, positives = sample_spans(generator, spans.needed_units, spans)
             assert len(anchors) == count and len(positives) == 2 * count
-            assert all(0 <= s.start < s.end <= spans.needed_tokens for s in anchors + positives)
+            assert all(0 <= s.start < s.end <= spans.needed_units for s in anchors + positives)
 
 
 def test_a_documents_spans_depend_on_seed_pass_and_tokens_alone():
     def spans_of(seed, number, tokens):
-        return sample_spans(document_generator(seed, number, tokens), len(tokens), PAPER)
+        document = np.asarray(tokens, dtype="<i8").tobytes()
+        return sample_spans(document_generator(seed, number, document), len(tokens), PAPER)
 
     document = [k % 97 for k in range(3000)]
     first = spans_of(1, 0, document)
@@ -271,7 +289,36 @@ def test_a_documents_spans_depend_on_seed_pass_and_tokens_alone():
 
 
 def test_documents_too_short_for_the_spans_are_refused():
-    with pytest.raises(ValidationError, match=r"min_document 1600: 2 anchors of up to 512 tokens.* need 2048 tokens"):
-        Spans(min_document=1600)
-    with pytest.raises(ValidationError, match=r"need 576 tokens"):
-        Spans(anchors=1, min_document=520, strategy="adjacent")
+    with pytest.raises(ValidationError, match=r"min_document 1600: 2 anchors of up to 512 words.* need 2048 words"):
+        Spans(anchor_placement="apart", min_document=1600)
+    with pytest.raises(ValidationError, match=r"need 576 words"):
+        Spans(anchor_placement="apart", anchors=1, min_document=520, strategy="adjacent")
+
+
+def test_anchors_in_blocks_are_drawn_as_the_authors_code_draws_them():
+    """Two anchors in four blocks: a block, then one of those that are neither it nor beside it."""
+    generator = np.random.default_rng(11)
+    spans = Spans()
+    drawn = [anchors_in_blocks(generator, 2048, spans) for _ in range(8000)]
+    pairs = Counter(tuple(anchor.start // 512 for anchor in anchors) for anchors in drawn)
+    expected = {(0, 2): 1, (0, 3): 1, (1, 3): 2, (2, 0): 2, (3, 0): 1, (3, 1): 1}  # eighths
+    assert set(pairs) == set(expected)
+    shares = [8000 * expected[pair] / 8 for pair in sorted(expected)]
+    assert stats.chisquare([pairs[pair] for pair in sorted(pairs)], shares).pvalue > SOUND
+    for anchors in drawn:
+        assert all(anchor.start // 512 == (anchor.end - 1) // 512 for anchor in anchors)
+    places = [(a.start % 512) / (512 - (a.end - a.start)) for anchors in drawn for a in anchors]
+    assert stats.kstest(places, "uniform").pvalue > SOUND / 100  # starts are whole numbers
+    gaps = [max(a.start, b.start) - min(a.end, b.end) for a, b in drawn]
+    assert min(gaps) >= 512 and sum(gap < 1024 for gap in gaps) / 8000 > 0.5
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_anchors_in_blocks_find_room_in_the_shortest_document(count):
+    spans = Spans(anchors=count, min_length=2, max_length=6, min_document=12 * count)
+    generator = np.random.default_rng(12)
+    for _ in range(300):
+        anchors, positives = sample_spans(generator, spans.needed_units, spans)
+        blocks = sorted(anchor.start // 6 for anchor in anchors)
+        assert len(anchors) == count and all(b - a >= 2 for a, b in itertools.pairwise(blocks))
+        assert all(0 <= s.start < s.end <= spans.needed_units for s in anchors + positives)

@@ -30,7 +30,7 @@ def documents(folder, count=12):
     generator = random.Random(3)
     lines = [" ".join(generator.choice(WORDS) for _ in range(generator.randint(20, 40))) for _ in range(count)]
     (folder / "documents.txt").write_text("\n".join(lines) + "\n")
-    spans = {"min_length": "3", "max_length": "8", "min_document": "32"}
+    spans = {"unit": "tokens", "min_length": "3", "max_length": "8", "min_document": "32"}
     data = {"path": str(folder / "documents.txt"), "config": "default", "form": "documents", "loss": "DeclutrLoss"}
     return data | {"spans": spans}
 

@@ -98,6 +98,10 @@ class DeclutrLoss(nn.Module):
 
     Masks come from torch's CPU generator, whose state a checkpoint holds, so a resumed run draws the same.
 
+    ``contrastive_weight`` stands before NT-Xent. The paper sums the two; the authors' code gathers the points of W GPUs
+    and, in the configuration of the paper (``scale_fix: false``), leaves the gradient of their loss at 1/W of the whole
+    batch's. A weight of 1/W gives that on any number of devices.
+
     With ``gather_across_devices`` the points of all processes are each other's negatives and masked tokens weigh the
     same wherever they lie: with the mean over processes that the trainer takes of gradients (the head's, too, which its
     wrapped student lacks), they are those of one process on the joined batch. Processes need equally many documents.
@@ -109,6 +113,7 @@ class DeclutrLoss(nn.Module):
         head: MaskedLanguageHead,
         temperature: float = 0.05,
         mlm_probability: float = 0.15,
+        contrastive_weight: float = 1.0,
         gather_across_devices: bool = False,
     ):
         super().__init__()
@@ -121,6 +126,7 @@ class DeclutrLoss(nn.Module):
         self.model = student  # the trainer puts its wrapped student here
         self.head = head
         self.temperature = temperature
+        self.contrastive_weight = contrastive_weight
         self.gather_across_devices = gather_across_devices
         self.masker = DataCollatorForLanguageModeling(student.tokenizer, mlm_probability=mlm_probability)
         head.tie(encoder.get_input_embeddings())
@@ -149,7 +155,7 @@ class DeclutrLoss(nn.Module):
         points = [read["sentence_embedding"], partners]
         if self.gather_across_devices:
             points = [all_gather_with_grad(part) for part in points]
-        contrastive = nt_xent(points[0], points[1], self.temperature)
+        contrastive = self.contrastive_weight * nt_xent(points[0], points[1], self.temperature)
         return {"contrastive": contrastive, "mlm": self._masked_language_loss(read["token_embeddings"], targets)}
 
     def _masked_language_loss(self, states: Tensor, targets: Tensor) -> Tensor:

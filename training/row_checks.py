@@ -120,13 +120,13 @@ def require_rows(spread: Spread, form: str, place: str, example_set: int | None,
 
 
 def require_long_enough(spread: Spread, spans: Spans, place: str) -> None:
-    """Raise InputError when every document is certainly too short, for a token is at least one byte.
+    """Raise InputError when every document is certainly too short, for a word or a token is at least one byte.
 
-    Whether they are long enough in tokens is known when the tokenizer has read them: ``training.span_rows`` counts
-    those it passes over, and raises InputError when none is left.
+    Whether they are long enough is known when they have been read: ``training.span_rows`` counts those it passes over,
+    and raises InputError when none is left.
     """
     if spread.high < spans.min_document:
-        found = f"the longest of {spread.rows:,} documents has {int(spread.high):,} bytes, so fewer tokens than "
+        found = f"the longest of {spread.rows:,} documents has {int(spread.high):,} bytes, so fewer {spans.unit} than "
         hint = "lower spans.min_document and spans.max_length, or take longer documents"
         raise InputError(place, f"{found}spans.min_document {spans.min_document:,}", hint=hint)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset, Features, IterableDataset, List, Value
 from torch.nn.utils.rnn import pad_sequence
@@ -19,6 +20,7 @@ from hub.model_sections import Spans
 from training.spans import Span, document_generator, sample_spans
 
 IDS = List(Value("int32"))
+DOCUMENT = "document"
 FEATURES = Features({"anchors": List(IDS), "positives": List(IDS)})
 READ_AT_ONCE = 64  # documents tokenised together, which a fast tokenizer does on all cores
 
@@ -48,14 +50,15 @@ def span_rows(
 ) -> SpanRows:
     """Rows of ids of ``documents``' column ``text``; ids of a row are at most ``max_seq_length``, with special tokens.
 
-    Raises InputError, naming ``place``, when no document has ``spans.min_document`` tokens, or spans are longer than
+    Raises InputError, naming ``place``, when no document has ``spans.min_document`` units, or spans are longer than
     the encoder reads.
     """
     if spans.max_length > max_seq_length:
-        problem = f"{spans.max_length} is more than the {max_seq_length} tokens that the encoder reads"
+        problem = f"{spans.max_length} {spans.unit} are more than the {max_seq_length} tokens that the encoder reads"
         hint = "raise base.max_seq_length, or cut shorter spans"
         raise InputError(f"{place}.spans.max_length", problem, hint=hint)
-    reader = _Reader(tokenizer, spans.min_document)
+    tokenizer = copy.deepcopy(tokenizer)  # calls change what a saved tokenizer says
+    reader = _Reader(tokenizer, spans)
     cutter = SpanCutter(tokenizer, spans, seed, max_seq_length)
     callback = NewSpans(cutter)
     if isinstance(documents, IterableDataset):
@@ -67,68 +70,88 @@ def span_rows(
         batched=True,
         batch_size=READ_AT_ONCE,
         remove_columns=documents.column_names,
-        features=Features({"tokens": IDS}),
+        features=reader.features,
         desc="reading documents",
     )
     if len(kept) == 0:
-        raise _none_long_enough(place, len(documents), spans.min_document)
+        raise _none_long_enough(place, len(documents), spans)
     return SpanRows(kept.with_transform(cutter), len(documents) - len(kept), callback)
 
 
-def _none_long_enough(place: str, count: int, shortest: int) -> InputError:
-    problem = f"none of the {count:,} documents has the {shortest:,} tokens of spans.min_document"
+def _none_long_enough(place: str, count: int, spans: Spans) -> InputError:
+    problem = f"none of the {count:,} documents has the {spans.min_document:,} {spans.unit} of spans.min_document"
     return InputError(place, problem, hint="give longer documents, or shorter spans with a smaller min_document")
 
 
 class _Reader:
-    """Texts → ids without special tokens, of the documents that are long enough.
+    """Texts → documents that are long enough: their words, one space apart, or ids without special tokens."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, spans: Spans):
+        self.tokenizer, self.spans = tokenizer, spans
+        self.features = Features({DOCUMENT: Value("large_string") if spans.unit == "words" else IDS})
+
+    def __call__(self, batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        texts = [text.lower() for text in batch["text"]] if self.spans.lowercase else batch["text"]
+        if self.spans.unit == "tokens":
+            return {DOCUMENT: [ids for ids in plain_ids(self.tokenizer, texts) if len(ids) >= self.spans.min_document]}
+        words = (text.split() for text in texts)
+        return {DOCUMENT: [" ".join(found) for found in words if len(found) >= self.spans.min_document]}
+
+
+def plain_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
+    """Ids of ``texts`` without special tokens, however long.
 
     Names of special tokens in a text are read as plain text: documents are strangers' words, and a ``<pad>`` in one
-    would move RoBERTa's positions. The tokenizer is a copy, since calls change what a saved tokenizer says.
+    would move RoBERTa's positions.
     """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, min_document: int):
-        self.tokenizer = copy.deepcopy(tokenizer)
-        self.min_document = min_document
-
-    def __call__(self, batch: dict[str, list[Any]]) -> dict[str, list[list[int]]]:
-        encoded = self.tokenizer(
-            batch["text"],
-            add_special_tokens=False,
-            split_special_tokens=True,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            verbose=False,  # that documents are longer than the model reads is the point
-        )
-        return {"tokens": [ids for ids in encoded["input_ids"] if len(ids) >= self.min_document]}
+    if not texts:
+        return []
+    encoded = tokenizer(
+        texts,
+        add_special_tokens=False,
+        split_special_tokens=True,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        verbose=False,  # that documents are longer than the model reads is the point
+    )
+    ids: list[list[int]] = encoded["input_ids"]
+    return ids
 
 
 class SpanCutter:
-    """Tokenised documents → rows; callable as a dataset's transform.
+    """Documents → rows of ids; callable as a dataset's transform.
 
-    A span gets the special tokens that the encoder's own input has. Lengths count the document's tokens alone, as in
-    the paper; a span within the special tokens' number of ``max_seq_length`` loses its last ones to them (of 512, with
-    RoBERTa's two, only anchors of 511: 4 in 100,000).
+    A span gets the special tokens that the encoder's own input has, and loses what the encoder cannot read at its end:
+    with RoBERTa's two, and spans of up to 512 tokens, anchors of 511 alone (4 in 100,000), but every span of words with
+    more than 510 tokens, as in the authors' code. A span of words is tokenised by itself.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, spans: Spans, seed: int, max_seq_length: int):
-        self.spans, self.seed = spans, seed
+        self.tokenizer, self.spans, self.seed = tokenizer, spans, seed
         self.before, self.after = special_tokens(tokenizer)
         self.room = max_seq_length - len(self.before) - len(self.after)
         self.number = torch.zeros((), dtype=torch.int64).share_memory_()  # of the pass; loaders' workers see it, too
 
-    def row(self, tokens: list[int], number: int) -> dict[str, list[list[int]]]:
+    def row(self, document: str | list[int], number: int) -> dict[str, list[list[int]]]:
         """The row of one document in pass ``number``."""
-        anchors, positives = sample_spans(document_generator(self.seed, number, tokens), len(tokens), self.spans)
-        return {"anchors": self._ids(tokens, anchors), "positives": self._ids(tokens, positives)}
+        if isinstance(document, str):
+            units: list[Any] = document.split(" ")
+            content = document.encode()
+        else:
+            units, content = document, np.asarray(document, dtype="<i8").tobytes()
+        anchors, positives = sample_spans(document_generator(self.seed, number, content), len(units), self.spans)
+        return {"anchors": self._ids(units, anchors), "positives": self._ids(units, positives)}
 
-    def __call__(self, batch: dict[str, list[list[int]]]) -> dict[str, list[list[list[int]]]]:
-        """The rows of tokenised documents in the pass that the trainer is in."""
-        rows = [self.row(tokens, int(self.number)) for tokens in batch["tokens"]]
+    def __call__(self, batch: dict[str, list[Any]]) -> dict[str, list[list[list[int]]]]:
+        """The rows of documents in the pass that the trainer is in."""
+        rows = [self.row(document, int(self.number)) for document in batch[DOCUMENT]]
         return {column: [row[column] for row in rows] for column in FEATURES}
 
-    def _ids(self, tokens: list[int], spans: list[Span]) -> list[list[int]]:
-        return [[*self.before, *tokens[span.start : span.end][: self.room], *self.after] for span in spans]
+    def _ids(self, units: list[Any], spans: list[Span]) -> list[list[int]]:
+        cut = [units[span.start : span.end] for span in spans]
+        if self.spans.unit == "words":
+            cut = plain_ids(self.tokenizer, [" ".join(words) for words in cut])
+        return [[*self.before, *ids[: self.room], *self.after] for ids in cut]
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
@@ -154,11 +177,11 @@ class _Passes:
             seen = rows = 0
             for batch in self.documents.iter(batch_size=READ_AT_ONCE):
                 seen += len(batch["text"])
-                for tokens in self.reader(batch)["tokens"]:
+                for document in self.reader(batch)[DOCUMENT]:
                     rows += 1
-                    yield self.cutter.row(tokens, number)
+                    yield self.cutter.row(document, number)
             if rows == 0:
-                raise _none_long_enough(self.place, seen, self.cutter.spans.min_document)
+                raise _none_long_enough(self.place, seen, self.cutter.spans)
 
 
 class NewSpans(TrainerCallback):
