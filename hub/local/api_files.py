@@ -68,6 +68,8 @@ def _describe(db: sqlite3.Connection, repo: int, commit: Commit, entries: list[E
         if file:
             item |= {"type": "file", "size": file.size}
             item |= {"lfs": {"oid": file.sha256, **file.lfs_facts}} if file.lfs else {}
+            xet_hash = file.xet_hash(db)
+            item |= {"xetHash": xet_hash} if xet_hash else {}
         if expand:
             change = changes[path]
             item["lastCommit"] = {"id": change.oid, "title": change.title, "date": timestamp(change.date)}
@@ -129,6 +131,7 @@ def download(call: Call) -> Response:
     with call.hub.database.reading() as db:
         commit = resolve(db, repo.id, call.args["revision"])
         file = find_file(db, commit.tree, path)
+        xet_hash = file.xet_hash(db) if file else None
     if file is None:
         raise entry_not_found(f'Entry not found: "{path}"', commit.oid)
     headers = {
@@ -139,6 +142,9 @@ def download(call: Call) -> Response:
     }
     if file.lfs:
         headers |= {"X-Linked-Etag": f'"{file.etag}"', "X-Linked-Size": str(file.size)}
+    if xet_hash:
+        token = f"{call.endpoint}/api/{repo.kind}s/{repo.full_name}/xet-read-token/{commit.oid}"
+        headers |= {"X-Xet-Hash": xet_hash, "Link": f'<{token}>; rel="xet-auth"'}
     plain = "application/octet-stream" if file.lfs else "text/plain; charset=utf-8"
     media = _PICTURES.get(path.rpartition(".")[2].lower(), plain)
     return _Content(call.hub.blobs.path(file.sha256), headers=headers, media_type=media)

@@ -49,6 +49,9 @@ CREATE TABLE IF NOT EXISTS files(
 CREATE TABLE IF NOT EXISTS lfs_objects(
     repo INTEGER NOT NULL REFERENCES repos(id) ON DELETE CASCADE, sha256 TEXT NOT NULL, size INTEGER NOT NULL,
     PRIMARY KEY(repo, sha256)) WITHOUT ROWID;
+-- What Xet clients call a content; it follows from the bytes, so all repos share it.
+CREATE TABLE IF NOT EXISTS xet_hashes(sha256 TEXT PRIMARY KEY, hash TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS xet_hashes_by_hash ON xet_hashes(hash);
 -- Each repo's own Xet address; a new one makes clients forget what they know of the xorbs of the old one.
 CREATE TABLE IF NOT EXISTS xet_spaces(
     repo INTEGER PRIMARY KEY REFERENCES repos(id) ON DELETE CASCADE, space TEXT NOT NULL UNIQUE);

@@ -59,6 +59,7 @@ def collect(root: Path, now: float | None = None) -> Freed:
         for upload in db.execute(_UNUSED_UPLOADS).fetchall():
             if blobs.path(upload["sha256"]).stat().st_mtime < before:
                 db.execute("DELETE FROM lfs_objects WHERE repo = ? AND sha256 = ?", tuple(upload))
+        db.execute("DELETE FROM xet_hashes WHERE sha256 NOT IN (SELECT sha256 FROM lfs_objects)")
         named = {row["sha256"] for row in db.execute(_NAMED)}
     return Freed(commits, *_drop_blobs(blobs, named, before))
 

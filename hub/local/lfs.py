@@ -3,17 +3,19 @@
 An upload address is a path that says everything (repo, sha256, size, part size, upload, part) plus a signature over it.
 """
 
+import os
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from collections.abc import Collection, Iterator
+from functools import cache
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from hub.local.blobs import Blob
-from hub.local.call import Call
+from hub.local.call import Call, Hub
 from hub.local.replies import HubError
 from hub.local.rules import Sha256
 
@@ -73,15 +75,39 @@ def is_owned(db: sqlite3.Connection, repo: int, oid: str, size: int) -> bool:
     return db.execute(query, (repo, oid, size)).fetchone() is not None
 
 
-def note_owner(db: sqlite3.Connection, repo: int, blob: Blob) -> None:
-    """Remember that a large file was uploaded to a repo, unless that was deleted since the upload was allowed."""
-    query = "INSERT OR IGNORE INTO lfs_objects SELECT id, ?, ? FROM repos WHERE id = ?"
-    db.execute(query, (blob.sha256, blob.size, repo))
+def keep(hub: Hub, repo: int, blobs: Collection[Blob]) -> None:
+    """Remember that these stored files were uploaded to a repo, unless that was deleted since; and their Xet hashes."""
+    hashes = _xet_hashes([str(hub.blobs.path(blob.sha256)) for blob in blobs])
+    with hub.database.writing() as db:
+        for blob in blobs:
+            query = "INSERT OR IGNORE INTO lfs_objects SELECT id, ?, ? FROM repos WHERE id = ?"
+            db.execute(query, (blob.sha256, blob.size, repo))
+        known = [(blob.sha256, found) for blob, found in zip(blobs, hashes, strict=False)]
+        db.executemany("INSERT OR IGNORE INTO xet_hashes VALUES (?, ?)", known)
+
+
+def _xet_hashes(paths: list[str]) -> list[str]:
+    """What Xet clients call these contents; nothing where ``hf_xet`` does not exist: they are then read without it.
+
+    It is computed here (about 1 s per GB, without the interpreter's lock), so no client can claim it.
+    """
+    module = _hf_xet() if paths else None
+    return [found.hash for found in module.hash_files(paths)] if module else []
+
+
+@cache
+def _hf_xet() -> Any:
+    os.environ.setdefault("HF_XET_LOG_DEST", os.devnull)  # else it writes log files into the user's cache
+    try:
+        import hf_xet
+    except ImportError:
+        return None
+    return hf_xet
 
 
 def put(call: Call) -> Response:
     """Receive a whole large file, or one part of it."""
-    _check_signature(call)
+    check_signature(call)
     size, part, number = (int(call.args[name]) for name in ("size", "part_bytes", "number"))
     chunks = _exactly(call, min(part, size - (number - 1) * part))
     if part == size:
@@ -93,7 +119,7 @@ def put(call: Call) -> Response:
 
 def complete(call: Call) -> dict:
     """Join the parts of a large file."""
-    _check_signature(call)
+    check_signature(call)
     size, part, upload = int(call.args["size"]), int(call.args["part_bytes"]), call.args["upload"]
     call.body()  # the list of parts, which the signed address tells already
     with call.hub.database.reading() as db:
@@ -107,7 +133,8 @@ def complete(call: Call) -> dict:
     return {"success": True}
 
 
-def _check_signature(call: Call) -> None:
+def check_signature(call: Call) -> None:
+    """403 unless the address was signed here for this method, and not too long ago."""
     if not call.hub.signer.accepts(call.query.get("signature", ""), call.method, call.path):
         raise HubError(403, "The signature does not fit this upload address, or has expired: ask for a new one")
 
@@ -133,5 +160,4 @@ def _store(call: Call, chunks: Iterator[bytes]) -> None:
         blob = staging.add(chunks)
         if blob != Blob(call.args["oid"], int(call.args["size"])):
             raise HubError(400, f"The uploaded content is not {call.args['oid']}")
-    with call.hub.database.writing() as db:
-        note_owner(db, int(call.args["repo"]), blob)
+    keep(call.hub, int(call.args["repo"]), [blob])

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from starlette.responses import Response
 
-from hub.local import api_files, api_history, api_repos, lfs, pages, xet
+from hub.local import api_files, api_history, api_repos, lfs, pages, xet, xet_reads
 from hub.local.call import Call
 from hub.local.replies import HubError, repo_not_found
 
@@ -56,8 +56,11 @@ _TABLE: list[tuple[str, str, Handler]] = [
     ("POST", r"{api}/tag/{ref}", api_history.create_tag),
     ("DELETE", r"{api}/tag/{ref}", api_history.delete_tag),
     ("GET", r"{api}/xet-write-token/{rev}", xet.write_token),
+    ("GET", r"{api}/xet-read-token/{rev}", xet_reads.read_token),
     ("POST", r"{xet}/v1/xorbs/default/(?P<hash>[0-9a-f]{64})", xet.put_xorb),
     ("POST", r"{xet}/v1/shards", xet.put_shard),
+    ("GET", r"{xet}/v(?P<version>[12])/reconstructions/(?P<hash>[0-9a-f]{64})", xet_reads.reconstruction),
+    ("GET", r"{xet}/v1/xorbs/(?P<sha256>[0-9a-f]{64})/(?P<number>\d{1,9})", xet_reads.xorb),
     ("POST", r"{web}\.git/info/lfs/objects/batch", lfs.batch),
     ("PUT", r"{upload}/(?P<number>\d+)", lfs.put),
     ("POST", r"{upload}", lfs.complete),

@@ -37,6 +37,12 @@ class File(NamedTuple):
         """What clients compare with their own copy: sha256 of a large file, git id of a regular one."""
         return self.sha256 if self.lfs else self.oid
 
+    def xet_hash(self, db: sqlite3.Connection) -> str | None:
+        """What Xet clients call a large file; None when that is not known, and for regular files."""
+        query = "SELECT hash FROM xet_hashes WHERE sha256 = ?"
+        row = db.execute(query, (self.sha256,)).fetchone() if self.lfs else None
+        return row["hash"] if row else None
+
     @property
     def lfs_facts(self) -> dict[str, int]:
         """What listings say of a large file: its size, and that of the text that stands for it in git."""

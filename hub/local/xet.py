@@ -1,4 +1,4 @@
-"""Xet uploads: what ``hf_xet`` sends is turned into plain files at once; downloads stay plain HTTP.
+"""Xet uploads: what ``hf_xet`` sends is turned into plain files at once. What it reads is in ``xet_reads.py``.
 
 A client cuts files into chunks, packs new chunks into *xorbs*, and sends a *shard* that says which chunks of which
 xorbs make up which file, with the file's sha256 (https://huggingface.co/docs/xet). Here each repo is a Xet server of
@@ -18,8 +18,9 @@ from starlette.responses import JSONResponse, Response
 
 from hub.local.blobs import Blob
 from hub.local.call import Call
-from hub.local.lfs import is_owned, note_owner
+from hub.local.lfs import is_owned, keep
 from hub.local.replies import HubError
+from hub.local.repos import Repo
 
 MAX_CHUNK, MAX_SHARD, TOKEN_SECONDS = 128 << 10, 64 << 20, 3600
 MAX_XORB = 65 << 20  # clients fill 64 MiB with chunks; their headers and the footer come on top
@@ -55,22 +56,32 @@ class Chunk(NamedTuple):
 
 
 def write_token(call: Call) -> Response:
-    """The address of the repo's Xet server and a token for it."""
-    repo = call.repo(write=True)
+    """The address of the repo's Xet server and a token for it, which allows reading, too."""
+    return issue(call, call.repo(write=True), "XET")
+
+
+def issue(call: Call, repo: Repo, purpose: str) -> Response:
+    """The address of a repo's Xet server and a token for a purpose; the server gets its address on first use."""
     with call.hub.database.writing() as db:
         db.execute("INSERT OR IGNORE INTO xet_spaces VALUES (?, ?)", (repo.id, secrets.token_hex(16)))
         space = db.execute("SELECT space FROM xet_spaces WHERE repo = ?", (repo.id,)).fetchone()["space"]
     expires = int(time.time()) + TOKEN_SECONDS
-    token, url = call.hub.signer.sign("XET", space, expires), f"{call.endpoint}/xet/{space}"
+    token, url = call.hub.signer.sign(purpose, space, expires), f"{call.endpoint}/xet/{space}"
     headers = {"X-Xet-Access-Token": token, "X-Xet-Cas-Url": url, "X-Xet-Token-Expiration": str(expires)}
     return JSONResponse({"accessToken": token, "casUrl": url, "exp": expires}, headers=headers)
 
 
-def _authorised(call: Call) -> int:
+def authorised(call: Call, *purposes: str) -> int:
     """The repo that the token and the address are for; 401 makes a client ask for a new token."""
     scheme, _, token = call.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not call.hub.signer.accepts(token, "XET", call.args["space"]):
+    accepts, space = call.hub.signer.accepts, call.args["space"]
+    if scheme.lower() != "bearer" or not any(accepts(token, purpose, space) for purpose in purposes):
         raise HubError(401, "This Xet token does not fit this address")
+    return repo_of(call)
+
+
+def repo_of(call: Call) -> int:
+    """The repo of a Xet address, else 404."""
     with call.hub.database.reading() as db:
         row = db.execute("SELECT repo FROM xet_spaces WHERE space = ?", (call.args["space"],)).fetchone()
     if row is None:
@@ -80,7 +91,7 @@ def _authorised(call: Call) -> int:
 
 def put_xorb(call: Call) -> dict:
     """Keep a xorb unread: a shard's files are checked by their sha256, so nothing depends on a xorb's own name."""
-    repo = _authorised(call)
+    repo = authorised(call, "XET")
     with call.hub.blobs.staging() as staging:
         blob = staging.add(call.limited(MAX_XORB))
     with call.hub.database.writing() as db:
@@ -91,7 +102,7 @@ def put_xorb(call: Call) -> dict:
 
 def put_shard(call: Call) -> dict:
     """Unpack the files of a shard and note that this repo has them."""
-    repo = _authorised(call)
+    repo = authorised(call, "XET")
     described = read_shard(call.body(MAX_SHARD))
     with call.hub.database.reading() as db:
         missing = [file for file in described if not is_owned(db, repo, *file.blob)]
@@ -109,9 +120,7 @@ def put_shard(call: Call) -> dict:
             content = (part for term in file.terms for part in unpack(chunks(term.xorb), term))
             if staging.add(content) != file.blob:
                 raise HubError(400, f"The uploaded content is not {file.blob.sha256}")
-    with call.hub.database.writing() as db:
-        for file in missing:
-            note_owner(db, repo, file.blob)
+    keep(call.hub, repo, {file.blob for file in missing})
     return {"result": 1}
 
 
