@@ -127,7 +127,7 @@ class _Content(FileResponse):
 
 def download(call: Call) -> Response:
     """Serve one file of one revision, or ranges of it."""
-    repo, path = call.repo(), call.args["path"]
+    repo, path = call.readable(), call.args["path"]
     with call.hub.database.reading() as db:
         commit = resolve(db, repo.id, call.args["revision"])
         file = find_file(db, commit.tree, path)

@@ -1,4 +1,4 @@
-"""Handlers about whole repos: who am I, create, delete, settings, information, listing, permission and card checks."""
+"""Handlers about whole repos: who am I, create, delete, information, listing and card checks."""
 
 import sqlite3
 from typing import Annotated, Literal
@@ -25,6 +25,7 @@ from hub.local.rules import RepoName, check_repo_name, default_gitattributes
 from hub.local.trees import TreeEdit, find_file, walk
 
 _LIST_PAGE, _LIST_MOST = 100, 1000
+_NO_FILTERS = {"apps", "inference", "inference_provider", "num_parameters"}
 Kind = Literal["model", "dataset"]
 
 
@@ -34,7 +35,7 @@ class NamedRepo(BaseModel):
     type: Kind | None = None
     organization: str | None = None
     name: RepoName
-    visibility: str | None = None
+    visibility: Literal["public", "private"] | None = None
     private: bool | None = None
 
 
@@ -44,14 +45,6 @@ class Move(BaseModel):
     type: Kind | None = None
     fromRepo: Annotated[str, Field(pattern="^[^/]+/.+$")]
     toRepo: Annotated[str, Field(pattern="^[^/]+/.+$")]
-
-
-class Settings(BaseModel):
-    """What can be changed of a repo; whatever is missing stays."""
-
-    visibility: str | None = None
-    private: bool | None = None
-    gated: Literal[False] | None = None
 
 
 def whoami(call: Call) -> dict:
@@ -115,22 +108,6 @@ def move(call: Call) -> dict:
     return {}
 
 
-def settings(call: Call) -> dict:
-    """Hide or show a repo."""
-    repo, asked = call.repo(write=True), call.read(Settings)
-    private = asked.private if asked.visibility is None else asked.visibility == "private"
-    if private is not None:
-        with call.hub.database.writing() as db:
-            db.execute("UPDATE repos SET private = ? WHERE id = ?", (private, repo.id))
-    return {}
-
-
-def auth_check(call: Call) -> dict:
-    """Whether the actor may read the repo (the lookup says so) or write to it."""
-    call.repo(write=bool(call.args.get("write")))
-    return {}
-
-
 def info(call: Call) -> dict:
     """What is known about a repo at a revision."""
     repo, expand = call.repo(), call.options("expand")
@@ -139,7 +116,7 @@ def info(call: Call) -> dict:
         known = _describe(call.hub, db, repo, commit)
         if not expand or "siblings" in expand:
             known["siblings"] = _siblings(db, commit, blobs=call.flag("blobs"))
-    return {key: value for key, value in known.items() if not expand or key in ("_id", "id", *expand)}
+    return _expanded(call, [known])[0]
 
 
 def _describe(hub: Hub, db: sqlite3.Connection, repo: Repo, commit: Commit) -> dict:
@@ -154,7 +131,7 @@ def _describe(hub: Hub, db: sqlite3.Connection, repo: Repo, commit: Commit) -> d
         "lastModified": timestamp(commit.date),
         "createdAt": timestamp(repo.created),
         "private": repo.private,
-        "gated": False,
+        "gated": repo.gated or False,
         "disabled": False,
         "downloads": 0,
         "likes": 0,
@@ -181,20 +158,33 @@ def _siblings(db: sqlite3.Connection, commit: Commit, *, blobs: bool) -> list[di
 
 
 def listing(call: Call) -> Response:
-    """The repos of a kind that the actor may see: by author, words in the name and tags; newest change first."""
-    author, wanted = call.query.get("author", "").lower(), set(call.query.getlist("filter"))
-    words = [word.lower() for word in call.query.getlist("search")]
+    """The repos of a kind that the actor may see, filtered; newest change first, or as ``sort`` says."""
+    unknown = _NO_FILTERS & set(call.query)
+    if unknown:
+        raise HubError(400, f"This local Hub cannot filter repos by {' or '.join(sorted(unknown))}")
+    author, words = call.query.get("author", "").lower(), [word.lower() for word in call.query.getlist("search")]
     with call.hub.database.reading() as db:
         found = [
             _describe(call.hub, db, repo, resolve(db, repo.id, "main"))
             for repo in list_repos(db, KINDS.get(call.args["kind"], ""), call.actor)
-            if author in ("", repo.namespace.lower()) and all(word in repo.full_name.lower() for word in words)
+            if author in ("", repo.namespace.lower())
+            and all(word in repo.full_name.lower() for word in words)
+            and ("gated" not in call.query or call.flag("gated") == bool(repo.gated))
         ]
+    wanted = {*call.query.getlist("filter"), *call.query.getlist("pipeline_tag")}
     found = [repo for repo in found if wanted <= set(repo["tags"])]
-    found.sort(key=lambda repo: repo["lastModified"], reverse=True)
+    # Of the other orders the Hub has, all repos here are equal: none is downloaded, liked or trending.
+    key = "createdAt" if call.query.get("sort") == "createdAt" else "lastModified"
+    found.sort(key=lambda repo: repo[key], reverse=True)
     size, start = call.number("limit", _LIST_PAGE, _LIST_MOST), call.number("cursor")
     headers = call.next_link(cursor=start + size) if start + size < len(found) else {}
-    return JSONResponse(found[start : start + size], headers=headers)
+    return JSONResponse(_expanded(call, found[start : start + size]), headers=headers)
+
+
+def _expanded(call: Call, repos: list[dict]) -> list[dict]:
+    """What a client wants to know of each repo: the properties that it names, else all."""
+    expand = call.options("expand")
+    return [{key: repo[key] for key in repo if not expand or key in ("_id", "id", *expand)} for repo in repos]
 
 
 def not_served(call: Call) -> Response:

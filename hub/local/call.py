@@ -12,8 +12,8 @@ from starlette.datastructures import Headers, QueryParams
 from hub.local.access import Actor, Signer
 from hub.local.blobs import BlobStore
 from hub.local.database import Database
-from hub.local.replies import HubError, repo_not_found
-from hub.local.repos import KINDS, Repo, find_moved, find_repo
+from hub.local.replies import HubError, gated_repo, repo_not_found
+from hub.local.repos import KINDS, Repo, find_moved, find_repo, is_let_in
 
 JSON_LIMIT = 2 << 20
 Body = TypeVar("Body", bound=BaseModel)
@@ -63,6 +63,16 @@ class Call:
             raise repo_not_found(anonymous=self.actor is None)
         if write:
             self.user.require_write(found.namespace)
+        return found
+
+    def readable(self) -> Repo:
+        """The repo in the path, if the actor may read its files: those of a gated one are for whom it lets in."""
+        found = self.repo()
+        if found.gated:
+            with self.hub.database.reading() as db:
+                let_in = is_let_in(db, found, self.actor)
+            if not let_in:
+                raise gated_repo(f"{found.kind} {found.full_name}", anonymous=self.actor is None)
         return found
 
     def _follow(self, moved: Repo) -> Repo:

@@ -24,6 +24,11 @@ CREATE TABLE IF NOT EXISTS repos(
     id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, namespace TEXT NOT NULL COLLATE NOCASE,
     name TEXT NOT NULL COLLATE NOCASE, private INTEGER NOT NULL, created INTEGER NOT NULL,
     UNIQUE(kind, namespace, name));
+-- Repos whose files are read by those only whom their owners let in, and who that is.
+CREATE TABLE IF NOT EXISTS gates(repo INTEGER PRIMARY KEY REFERENCES repos(id) ON DELETE CASCADE, mode TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS access_requests(
+    id TEXT PRIMARY KEY, repo INTEGER NOT NULL REFERENCES repos(id) ON DELETE CASCADE,
+    user TEXT NOT NULL COLLATE NOCASE, status TEXT NOT NULL, date INTEGER NOT NULL, UNIQUE(repo, user)) WITHOUT ROWID;
 -- The names that moved repos had; a new repo of such a name takes precedence.
 CREATE TABLE IF NOT EXISTS former_names(
     kind TEXT NOT NULL, namespace TEXT NOT NULL COLLATE NOCASE, name TEXT NOT NULL COLLATE NOCASE,

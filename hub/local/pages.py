@@ -58,7 +58,7 @@ def repo(call: Call) -> Response:
     content = {path: call.hub.blobs.path(file.sha256) for path, file in tree.items()}
     readme, base = content.get("README.md"), f"/{found.url_path}/resolve/{commit.oid}/"
     metadata = cards.stored_metadata(readme) if readme else {}
-    configs = cards.configs(metadata, list(tree)) if found.kind == "dataset" else []
+    configs = cards.configs(metadata, list(tree)) if found.kind == "dataset" and not found.gated else []
     shown = preview(readme, base, tuple(content[config.path] for config in configs))
     return _page(
         "repo.html",

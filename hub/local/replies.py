@@ -33,6 +33,13 @@ def repo_not_found(*, anonymous: bool) -> HubError:
     return HubError(401 if anonymous else 404, "Repository not found", "RepoNotFound")
 
 
+def gated_repo(name: str, *, anonymous: bool) -> HubError:
+    """The repo is known to all, its files to those whom its owners let in."""
+    wanted = "log in with an account" if anonymous else "you are not in the authorized list: ask for an account"
+    message = f"Access to {name} is restricted and {wanted} that its owners let in (HfApi.grant_access)"
+    return HubError(401 if anonymous else 403, message, "GatedRepo")
+
+
 def revision_not_found(revision: str) -> HubError:
     """The repo exists, the branch, tag or commit does not."""
     return HubError(404, f"Invalid rev id: {revision}", "RevisionNotFound")

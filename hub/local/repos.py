@@ -27,6 +27,7 @@ class Repo(NamedTuple):
     name: str
     private: bool
     created: int
+    gated: str  # "auto" or "manual"; empty for most
 
     @property
     def full_name(self) -> str:
@@ -44,7 +45,8 @@ class Repo(NamedTuple):
 
 
 def _repos(db: sqlite3.Connection, condition: str, *values: object) -> list[Repo]:
-    query = f"SELECT id, kind, namespace, name, private, created FROM repos WHERE {condition} ORDER BY id DESC"  # noqa: S608
+    columns = "id, kind, namespace, name, private, created, coalesce(mode, '')"
+    query = f"SELECT {columns} FROM repos LEFT JOIN gates ON repo = id WHERE {condition} ORDER BY id DESC"  # noqa: S608
     found = [Repo(*row) for row in db.execute(query, values)]
     return [repo._replace(private=bool(repo.private)) for repo in found]
 
@@ -58,6 +60,14 @@ def find_moved(db: sqlite3.Connection, kind: str, namespace: str, name: str) -> 
     """The repo that once had this name."""
     former = "SELECT repo FROM former_names WHERE kind = ? AND namespace = ? AND name = ?"
     return next(iter(_repos(db, f"id IN ({former})", kind, namespace, name)), None)
+
+
+def is_let_in(db: sqlite3.Connection, repo: Repo, actor: Actor | None) -> bool:
+    """Whether ``actor`` may read the files of a repo that it may see."""
+    if not repo.gated or (actor is not None and actor.owns(repo.namespace)):
+        return True
+    query = "SELECT 1 FROM access_requests WHERE repo = ? AND user = ? AND status = 'accepted'"
+    return actor is not None and db.execute(query, (repo.id, actor.name)).fetchone() is not None
 
 
 def list_repos(db: sqlite3.Connection, kind: str, actor: Actor | None) -> list[Repo]:

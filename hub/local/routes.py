@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from starlette.responses import Response
 
-from hub.local import api_files, api_history, api_repos, lfs, pages, xet, xet_reads
+from hub.local import api_access, api_files, api_history, api_repos, lfs, pages, xet, xet_reads
 from hub.local.call import Call
 from hub.local.replies import HubError, repo_not_found
 
@@ -42,8 +42,11 @@ _TABLE: list[tuple[str, str, Handler]] = [
     ("GET", r"/api/(?P<kind>models|datasets|spaces|kernels)", api_repos.listing),
     ("GET", r"{api}", api_repos.info),
     ("GET", r"{api}/revision/{rev}", api_repos.info),
-    ("PUT", r"{api}/settings", api_repos.settings),
-    ("GET", r"{api}/auth-check(?P<write>/write)?", api_repos.auth_check),
+    ("PUT", r"{api}/settings", api_access.settings),
+    ("GET", r"{api}/auth-check(?P<write>/write)?", api_access.auth_check),
+    ("GET", r"{api}/user-access-request/(?P<status>accepted|pending|rejected)", api_access.requests),
+    ("POST", r"{api}/user-access-request/grant", api_access.grant),
+    ("POST", r"{api}/user-access-request/handle", api_access.handle),
     ("GET", r"{api}/tree/{rev}(?:/(?P<path>.+))?", api_files.tree),
     ("POST", r"{api}/paths-info/{rev}", api_files.paths_info),
     ("POST", r"{api}/preupload/{rev}", api_files.preupload),

@@ -43,7 +43,7 @@ class Run(NamedTuple):
 
 def read_token(call: Call) -> Response:
     """The address of the repo's Xet server and a token that allows reading."""
-    return issue(call, call.repo(), "XET-READ")
+    return issue(call, call.readable(), "XET-READ")
 
 
 def reconstruction(call: Call) -> dict:
