@@ -31,10 +31,14 @@ class Actor(NamedTuple):
         """Whether ``namespace`` is the actor's own or one of its organisations (case does not matter)."""
         return namespace.lower() in {self.name.lower(), *(org.lower() for org in self.orgs)}
 
-    def require_write(self, namespace: str) -> None:
-        """403 unless the actor may write under ``namespace``."""
+    def require_role(self) -> None:
+        """403 unless the actor may write at all."""
         if self.role != "write":
             raise HubError(403, "This token has the role 'read'; writing needs a token with the role 'write'")
+
+    def require_write(self, namespace: str) -> None:
+        """403 unless the actor may write under ``namespace``."""
+        self.require_role()
         if not self.owns(namespace):
             raise HubError(403, f'You don\'t have the rights to write under the namespace "{namespace}"')
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from starlette.responses import FileResponse, JSONResponse, Response
 
 from hub.local.call import Call, Hub, is_on
+from hub.local.changes import repo_to_change
 from hub.local.replies import HubError, entry_not_found
 from hub.local.repos import Commit, get_commit, last_changes, resolve, timestamp
 from hub.local.rules import RepoPath, is_ignored, is_lfs
@@ -97,7 +98,7 @@ def paths_info(call: Call) -> list:
 
 def preupload(call: Call) -> dict:
     """For each new file: large or regular, ignored or not, and what is there now (clients skip what is equal)."""
-    repo, asked = call.repo(write=True), call.read(Preupload)
+    repo, asked = repo_to_change(call), call.read(Preupload)
     if len(asked.files) > _MAX_PREUPLOAD:
         raise HubError(413, f"At most {_MAX_PREUPLOAD} files per call")
     with call.hub.database.reading() as db:

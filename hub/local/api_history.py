@@ -4,7 +4,8 @@ from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
 from hub.local.call import Call
-from hub.local.commits import MAX_BODY, apply, branch_head, open_change, read_request, write_commit
+from hub.local.changes import open_change, repo_to_change
+from hub.local.commits import MAX_BODY, apply, branch_head, read_request, write_commit
 from hub.local.replies import HubError
 from hub.local.repos import create_ref, delete_ref, history, list_refs, resolve, timestamp
 from hub.local.rules import check_ref_name
@@ -31,12 +32,13 @@ class NewTag(BaseModel):
 
 
 def commit(call: Call) -> dict:
-    """Add a commit to a branch."""
-    repo, branch = call.repo(write=True), call.args["revision"]
+    """Add a commit to a branch, or propose one."""
+    repo, branch = repo_to_change(call), call.args["revision"]
     with call.hub.blobs.staging() as staging:
         request = read_request(call.limited(MAX_BODY), staging)
     with call.hub.database.writing() as db:
-        number = open_change(db, repo.id, branch) if call.flag("create_pr") else 0
+        words = (call.user.name, request.header.summary, request.header.description or request.header.summary)
+        number = open_change(db, repo.id, branch, *words, "open") if call.flag("create_pr") else 0
         oid = apply(db, repo, f"refs/pr/{number}" if number else branch, call.user.name, request)
     page = f"{call.endpoint}/{repo.url_path}"
     answer = {"success": True, "commitUrl": f"{page}/commit/{oid}", "commitOid": oid, "hookOutput": ""}

@@ -11,8 +11,8 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import AfterValidator, BaseModel, Field
 
 from hub.local.blobs import Staging
-from hub.local.replies import HubError, revision_not_found
-from hub.local.repos import Commit, Repo, create_ref, get_commit, list_refs, ref_target, resolve
+from hub.local.replies import HubError
+from hub.local.repos import Commit, Repo, get_commit, ref_target, resolve
 from hub.local.rules import RepoPath, Sha256, check_path
 from hub.local.trees import File, TreeEdit, commit_id, is_lfs_pointer, lfs_pointer, object_id
 
@@ -165,17 +165,6 @@ def branch_head(db: sqlite3.Connection, repo: Repo, branch: str) -> tuple[str, C
     return ref, get_commit(db, repo.id, head)
 
 
-def open_change(db: sqlite3.Connection, repo: int, branch: str) -> int:
-    """Start ``refs/pr/<number>`` at a branch: what ``create_pr`` asks for, without a discussion and a merge."""
-    head = ref_target(db, repo, f"refs/heads/{branch}")
-    if head is None:
-        raise revision_not_found(branch)
-    refs = [ref for ref, _ in list_refs(db, repo) if ref.startswith("refs/pr/")]
-    number = 1 + max((int(ref.rpartition("/")[2]) for ref in refs), default=0)
-    create_ref(db, repo, f"refs/pr/{number}", head)
-    return number
-
-
 def put_file(db: sqlite3.Connection, edit: TreeEdit, path: str, file: File) -> None:
     """Name a stored content in a tree."""
     db.execute("INSERT OR IGNORE INTO files VALUES (?, ?, ?, ?)", file)
@@ -195,11 +184,15 @@ def write_commit(
     db: sqlite3.Connection, repo: Repo, ref: str, tree: str, parent: str | None, author: str, title: str, message: str
 ) -> str:
     """Record a commit and point ``ref`` at it."""
-    now = int(time.time())
-    full_message = f"{title}\n\n{message}" if message else title
-    oid = commit_id(tree, parent, author, now, full_message)
-    values = (repo.id, oid, tree, parent, author, now, title, message)
-    db.execute("INSERT OR IGNORE INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+    oid = store_commit(db, repo.id, Commit("", tree, parent, author, int(time.time()), title, message))
     move = "INSERT INTO refs VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET oid = excluded.oid"
     db.execute(move, (repo.id, ref, oid))
+    return oid
+
+
+def store_commit(db: sqlite3.Connection, repo: int, commit: Commit) -> str:
+    """Record a commit, whose id follows from the rest of it."""
+    full_message = f"{commit.title}\n\n{commit.message}" if commit.message else commit.title
+    oid = commit_id(commit.tree, commit.parent, commit.author, commit.date, full_message)
+    db.execute("INSERT OR IGNORE INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (repo, *commit._replace(oid=oid)))
     return oid

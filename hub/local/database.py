@@ -48,8 +48,22 @@ CREATE TABLE IF NOT EXISTS receipts(
 CREATE TABLE IF NOT EXISTS entries(
     tree TEXT NOT NULL, name TEXT NOT NULL, oid TEXT NOT NULL, is_folder INTEGER NOT NULL,
     PRIMARY KEY(tree, name)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS entries_by_oid ON entries(oid);
+CREATE INDEX IF NOT EXISTS commits_by_tree ON commits(repo, tree);
 CREATE TABLE IF NOT EXISTS files(
     oid TEXT PRIMARY KEY, sha256 TEXT NOT NULL, size INTEGER NOT NULL, lfs INTEGER NOT NULL) WITHOUT ROWID;
+-- Discussions; those that propose a change have a ref (refs/pr/<num>), the commit it began at and where it is to go.
+CREATE TABLE IF NOT EXISTS discussions(
+    repo INTEGER NOT NULL REFERENCES repos(id) ON DELETE CASCADE, num INTEGER NOT NULL, title TEXT NOT NULL,
+    status TEXT NOT NULL, author TEXT NOT NULL, date INTEGER NOT NULL, PRIMARY KEY(repo, num)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS changes(
+    repo INTEGER NOT NULL, num INTEGER NOT NULL, target TEXT NOT NULL, base TEXT NOT NULL, merged TEXT,
+    PRIMARY KEY(repo, num), FOREIGN KEY(repo, num) REFERENCES discussions(repo, num) ON DELETE CASCADE) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS events(
+    id INTEGER PRIMARY KEY AUTOINCREMENT, repo INTEGER NOT NULL, num INTEGER NOT NULL, kind TEXT NOT NULL,
+    author TEXT NOT NULL, date INTEGER NOT NULL, data TEXT NOT NULL,
+    FOREIGN KEY(repo, num) REFERENCES discussions(repo, num) ON DELETE CASCADE);
+CREATE INDEX IF NOT EXISTS events_by_discussion ON events(repo, num);
 -- The large files that authorised users uploaded to a repo: knowing a sha256 is not owning the bytes.
 CREATE TABLE IF NOT EXISTS lfs_objects(
     repo INTEGER NOT NULL REFERENCES repos(id) ON DELETE CASCADE, sha256 TEXT NOT NULL, size INTEGER NOT NULL,

@@ -111,6 +111,12 @@ def _find_commit(db: sqlite3.Connection, repo: int, oid: str) -> Commit | None:
     return Commit(*row) if row else None
 
 
+def all_commits(db: sqlite3.Connection, repo: int) -> list[Commit]:
+    """Every commit of a repo, also those that no ref leads to any more."""
+    query = "SELECT oid, tree, parent, author, date, title, message FROM commits WHERE repo = ?"
+    return [Commit(*row) for row in db.execute(query, (repo,))]
+
+
 def get_commit(db: sqlite3.Connection, repo: int, oid: str) -> Commit:
     """The commit with this full id, else 404."""
     commit = _find_commit(db, repo, oid)

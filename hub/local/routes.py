@@ -10,7 +10,18 @@ from urllib.parse import unquote
 
 from starlette.responses import Response
 
-from hub.local import api_access, api_files, api_history, api_repos, lfs, pages, xet, xet_reads
+from hub.local import (
+    api_access,
+    api_discussions,
+    api_files,
+    api_history,
+    api_lfs_files,
+    api_repos,
+    lfs,
+    pages,
+    xet,
+    xet_reads,
+)
 from hub.local.call import Call
 from hub.local.replies import HubError, repo_not_found
 
@@ -23,6 +34,8 @@ def no_such_repo(call: Call) -> Response:
 
 
 _PATTERNS = {
+    "{discussion}": r"{api}/discussions/(?P<num>[1-9]\d{0,8})",
+    "{comment}": r"(?P<comment>0{9}[0-9a-f]{15})",
     "{api}": r"/api/(?P<kind>models|datasets|spaces|kernels)/(?P<namespace>[^/]+)/(?P<name>[^/]+)",
     "{web}": r"/(?:(?P<kind>datasets|spaces|kernels)/)?(?P<namespace>[^/]+)/(?P<name>[^/]+?)",
     "{page}": r"/(?:(?P<kind>datasets)/)?(?!api/|lfs-upload/|xet/)(?P<namespace>[^/]+)/(?P<name>[^/]+)",
@@ -59,6 +72,18 @@ _TABLE: list[tuple[str, str, Handler]] = [
     ("POST", r"{api}/tag/{ref}", api_history.create_tag),
     ("DELETE", r"{api}/tag/{ref}", api_history.delete_tag),
     ("GET", r"{api}/xet-write-token/{rev}", xet.write_token),
+    ("GET", r"{api}/discussions", api_discussions.listing),
+    ("POST", r"{api}/discussions", api_discussions.create),
+    ("GET", r"{discussion}", api_discussions.show),
+    ("POST", r"{discussion}/comment", api_discussions.comment),
+    ("POST", r"{discussion}/comment/{comment}/edit", api_discussions.edit),
+    ("POST", r"{discussion}/comment/{comment}/hide", api_discussions.hide),
+    ("POST", r"{discussion}/title", api_discussions.rename),
+    ("POST", r"{discussion}/status", api_discussions.change_status),
+    ("POST", r"{discussion}/merge", api_discussions.merge),
+    ("GET", r"{api}/lfs-files", api_lfs_files.listing),
+    ("POST", r"{api}/lfs-files/batch", api_lfs_files.delete),
+    ("POST", r"{api}/lfs-files/duplicate", api_lfs_files.duplicate),
     ("GET", r"{api}/xet-read-token/{rev}", xet_reads.read_token),
     ("POST", r"{xet}/v1/xorbs/default/(?P<hash>[0-9a-f]{64})", xet.put_xorb),
     ("POST", r"{xet}/v1/shards", xet.put_shard),

@@ -108,6 +108,15 @@ def find_file(db: sqlite3.Connection, tree: str, path: str) -> File | None:
     return entry.file if entry else None
 
 
+def is_committed(db: sqlite3.Connection, repo: int, sha256: str, size: int) -> bool:
+    """Whether a commit of the repo has this large file: what was only uploaded is not there for readers."""
+    query = """
+    WITH RECURSIVE above(oid) AS (SELECT ? UNION SELECT tree FROM entries JOIN above USING (oid))
+    SELECT 1 FROM above JOIN commits ON tree = above.oid WHERE repo = ? LIMIT 1
+    """
+    return db.execute(query, (object_id("blob", lfs_pointer(sha256, size)), repo)).fetchone() is not None
+
+
 def walk(db: sqlite3.Connection, tree: str, path: str = "", recursive: bool = True) -> list[Entry]:
     """What lies in the folder with id ``tree``, which is at ``path``, and in its folders; sorted by path."""
     rows = db.execute(_WALK, {"tree": tree, "prefix": f"{path}/" if path else "", "recursive": recursive})

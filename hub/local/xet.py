@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 
 from hub.local.blobs import Blob
 from hub.local.call import Call
+from hub.local.changes import repo_to_change
 from hub.local.lfs import is_owned, keep
 from hub.local.replies import HubError
 from hub.local.repos import Repo
@@ -57,7 +58,7 @@ class Chunk(NamedTuple):
 
 def write_token(call: Call) -> Response:
     """The address of the repo's Xet server and a token for it, which allows reading, too."""
-    return issue(call, call.repo(write=True), "XET")
+    return issue(call, repo_to_change(call), "XET")
 
 
 def issue(call: Call, repo: Repo, purpose: str) -> Response:

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from hub.local.call import Call
 from hub.local.lfs import check_signature
 from hub.local.replies import HubError
+from hub.local.trees import is_committed
 from hub.local.xet import MAX_CHUNK, TOKEN_SECONDS, authorised, issue, repo_of
 
 _HEADER, _CHUNKS = 8, 64  # bytes before each chunk; chunks of a xorb: 8 MiB, which one answer holds in memory
@@ -52,7 +53,8 @@ def reconstruction(call: Call) -> dict:
     with call.hub.database.reading() as db:
         query = "SELECT sha256, size FROM lfs_objects JOIN xet_hashes USING (sha256) WHERE repo = ? AND hash = ?"
         file = db.execute(query, (repo, call.args["hash"])).fetchone()
-    if file is None:
+        found = file is not None and is_committed(db, repo, file["sha256"], file["size"])
+    if not found:
         raise HubError(404, f"This repo has no file with the Xet hash {call.args['hash']}")
     first, last = asked_range(call, file["size"])
     terms, places, newer = [], {}, call.args["version"] == "2"
