@@ -243,7 +243,7 @@ def test_bad_requests_are_not_server_errors(local_hub, repo):
         ("GET", f"{api}/revision/%ff", None, 400),
         ("GET", f"{api}/tree/main?limit=x&cursor=y", None, 200),
         ("GET", f"{api}/commits/main?p={'9' * 5000}", None, 200),
-        ("GET", f"{api}/xet-read-token/main", None, 404),
+        ("GET", f"{api}/xet-read-token/nowhere", None, 404),
         ("HEAD", "/api/telemetry/x", None, 404),
         ("GET", "/api/agent-harnesses", None, 404),
         ("POST", "/v1/telemetry", b"{}", 404),

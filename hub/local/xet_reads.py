@@ -15,6 +15,7 @@ from starlette.responses import Response
 from hub.local.call import Call
 from hub.local.lfs import check_signature
 from hub.local.replies import HubError
+from hub.local.repos import resolve
 from hub.local.trees import is_committed
 from hub.local.xet import MAX_CHUNK, TOKEN_SECONDS, authorised, issue, repo_of
 
@@ -44,7 +45,10 @@ class Run(NamedTuple):
 
 def read_token(call: Call) -> Response:
     """The address of the repo's Xet server and a token that allows reading."""
-    return issue(call, call.readable(), "XET-READ")
+    repo = call.readable()
+    with call.hub.database.reading() as db:
+        resolve(db, repo.id, call.args["revision"])
+    return issue(call, repo, "XET-READ")
 
 
 def reconstruction(call: Call) -> dict:
