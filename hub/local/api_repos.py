@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from hub.local import cards
 from hub.local.call import Call, Hub
 from hub.local.commits import put_file, stage_regular, write_commit
-from hub.local.replies import HubError, repo_not_found
+from hub.local.replies import HubError, not_served, repo_not_found
 from hub.local.repos import (
     KINDS,
     Commit,
@@ -187,11 +187,10 @@ def _expanded(call: Call, repos: list[dict]) -> list[dict]:
     return [{key: repo[key] for key in repo if not expand or key in ("_id", "id", *expand)} for repo in repos]
 
 
-def not_served(call: Call) -> Response:
-    """What the real Hub has beyond models' and datasets' files: an answer that says which of the two is missing."""
+def not_found(call: Call) -> Response:
+    """An address below a repo that has nothing: which of the two is missing?"""
     call.repo()
-    place = "nothing at this address"
-    raise HubError(404, f"This local Hub serves files, commits and cards of models and datasets: {place}")
+    raise not_served()
 
 
 class Card(BaseModel):

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers, QueryParams
 from hub.local.access import Actor, Signer
 from hub.local.blobs import BlobStore
 from hub.local.database import Database
-from hub.local.replies import HubError, gated_repo, repo_not_found
+from hub.local.replies import HubError, gated_repo, not_served, repo_not_found
 from hub.local.repos import KINDS, Repo, find_moved, find_repo, is_let_in
 
 JSON_LIMIT = 2 << 20
@@ -51,14 +51,14 @@ class Call:
 
     def repo(self, *, write: bool = False) -> Repo:
         """The repo in the path, if the actor may see it (else as if missing) and, when asked for, write to it."""
-        found = None
-        if self.args["kind"] in KINDS:
-            wanted = KINDS[self.args["kind"]], self.args["namespace"], self.args["name"]
-            with self.hub.database.reading() as db:
-                found = find_repo(db, *wanted)
-                moved = None if found else find_moved(db, *wanted)
-            if moved and moved.visible_to(self.actor):
-                found = self._follow(moved)
+        if self.args["kind"] not in KINDS:
+            raise not_served("RepoNotFound")
+        wanted = KINDS[self.args["kind"]], self.args["namespace"], self.args["name"]
+        with self.hub.database.reading() as db:
+            found = find_repo(db, *wanted)
+            moved = None if found else find_moved(db, *wanted)
+        if moved and moved.visible_to(self.actor):
+            found = self._follow(moved)
         if found is None or not found.visible_to(self.actor):
             raise repo_not_found(anonymous=self.actor is None)
         if write:

@@ -28,6 +28,12 @@ class HubError(Exception):
         return JSONResponse({"error": self.message, **self.fields}, status_code=self.status, headers=headers)
 
 
+def not_served(code: str = "") -> HubError:
+    """What the Hub has and this one does not; 404 as the Hub itself says of addresses that it does not know."""
+    served = "models and datasets: their files, history, discussions and access"
+    return HubError(404, f"This local Hub serves {served}. It has nothing at this address (docs/hub_server.md)", code)
+
+
 def repo_not_found(*, anonymous: bool) -> HubError:
     """Missing, or private to someone else: the answer is the same, so that it tells nothing."""
     return HubError(401 if anonymous else 404, "Repository not found", "RepoNotFound")

@@ -23,14 +23,19 @@ from hub.local import (
     xet_reads,
 )
 from hub.local.call import Call
-from hub.local.replies import HubError, repo_not_found
+from hub.local.replies import HubError, not_served, repo_not_found
 
 Handler = Callable[[Call], Response | dict | list]
 
 
 def no_such_repo(call: Call) -> Response:
-    """Repo ids without a namespace, spaces and kernels: nothing of the kind exists here."""
+    """Repo ids without a namespace: none of them exists here."""
     raise repo_not_found(anonymous=call.actor is None)
+
+
+def no_such_service(call: Call) -> Response:
+    """What the Hub has besides repos, and spaces and kernels."""
+    raise not_served()
 
 
 _PATTERNS = {
@@ -38,7 +43,7 @@ _PATTERNS = {
     "{comment}": r"(?P<comment>0{9}[0-9a-f]{15})",
     "{api}": r"/api/(?P<kind>models|datasets|spaces|kernels)/(?P<namespace>[^/]+)/(?P<name>[^/]+)",
     "{web}": r"/(?:(?P<kind>datasets|spaces|kernels)/)?(?P<namespace>[^/]+)/(?P<name>[^/]+?)",
-    "{page}": r"/(?:(?P<kind>datasets)/)?(?!api/|lfs-upload/|xet/)(?P<namespace>[^/]+)/(?P<name>[^/]+)",
+    "{page}": r"/(?:(?P<kind>datasets)/)?(?!api/|lfs-upload/|xet/|papers/)(?P<namespace>[^/]+)/(?P<name>[^/]+)",
     "{rev}": r"(?P<revision>[^/]+)",
     "{ref}": r"(?P<ref>[^/]+)",
     "{xet}": r"/xet/(?P<space>[0-9a-f]{32})",
@@ -94,9 +99,10 @@ _TABLE: list[tuple[str, str, Handler]] = [
     ("POST", r"{upload}", lfs.complete),
     ("GET", r"{web}/resolve/{rev}/(?P<path>.+)", api_files.download),
     ("GET", r"{page}(?:/(?:tree|commit)/{rev})?", pages.repo),
-    ("*", r"{api}(?:/.*)?", api_repos.not_served),
-    ("*", r"/api/(?:models|datasets|spaces|kernels)/[^/]+(?:/(?:revision|tree|refs|commits)/.+)?", no_such_repo),
+    ("*", r"{api}(?:/.*)?", api_repos.not_found),
+    ("*", r"/api/(?:models|datasets)/[^/]+(?:/(?:revision|tree|refs|commits)/.+)?", no_such_repo),
     ("GET", r"/(?:(?:datasets|spaces|kernels)/)?[^/]+/resolve/.+", no_such_repo),
+    ("*", r"/(?:api|papers|uploads|buckets)(?:/.+)?", no_such_service),
 ]
 
 

@@ -16,7 +16,7 @@ from hub.local.replies import HubError
 LFS_ABOVE_BYTES = 10_000_000
 _MAX_PATH_BYTES, _MAX_SEGMENT_BYTES, _MAX_DEPTH = 1024, 255, 100
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?")
-_RESERVED = {"api", "models", "datasets", "spaces", "kernels", "buckets", "lfs-upload", "xet", "v1"}
+_RESERVED = {"api", "models", "datasets", "spaces", "kernels", "buckets", "papers", "lfs-upload", "xet", "v1"}
 _BAD_IN_PATH = re.compile(r"[\x00-\x1f\x7f\\]|^[A-Za-z]:")
 _BAD_IN_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//")
 _LFS_PATTERNS = """
