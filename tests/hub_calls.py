@@ -1,6 +1,6 @@
-"""One small use of each method of HfApi that the local Hub serves, and arguments for all it does not serve.
+"""One small use of each method of HfApi that the local Hub serves: repos, files and history.
 
-``SERVED[name](scene)`` calls the method and checks what comes back.
+``SERVED[name](scene)`` calls the method and checks what comes back. ``hub_calls_community`` has the rest.
 """
 
 import itertools
@@ -115,7 +115,7 @@ def dataset_info(scene):
 
 @served
 def repo_exists(scene):
-    assert scene.api.repo_exists(scene.repo) and not scene.api.repo_exists(scene.repo, **DATASET)
+    assert scene.api.repo_exists(scene.repo) and not scene.api.repo_exists("demo/nothing")
 
 
 @served
@@ -329,143 +329,3 @@ def permanently_delete_lfs_files(scene):
     repo = scene.new(a=b"x")
     scene.api.permanently_delete_lfs_files(repo, list(scene.api.list_lfs_files(repo, **DATASET)), **DATASET)
     assert scene.files(repo) == set() and not list(scene.api.list_lfs_files(repo, **DATASET))
-
-
-@served
-def create_discussion(scene):
-    assert scene.stranger.create_discussion(scene.new(), "A question", **DATASET).num == 1
-
-
-@served
-def create_pull_request(scene):
-    assert scene.stranger.create_pull_request(scene.new(), "A change", **DATASET).git_reference == "refs/pr/1"
-
-
-@served
-def get_repo_discussions(scene):
-    repo = scene.new()
-    scene.api.create_discussion(repo, "A question", **DATASET)
-    assert [found.title for found in scene.api.get_repo_discussions(repo, author="demo", **DATASET)] == ["A question"]
-
-
-@served
-def get_discussion_details(scene):
-    repo = scene.new()
-    opened = scene.api.create_pull_request(repo, "A change", **DATASET)
-    assert scene.api.get_discussion_details(repo, 1, **DATASET) == opened
-
-
-@served
-def comment_discussion(scene):
-    repo = scene.new()
-    scene.api.create_discussion(repo, "A question", **DATASET)
-    assert scene.stranger.comment_discussion(repo, 1, "An answer", **DATASET).author == "alice"
-
-
-@served
-def edit_discussion_comment(scene):
-    repo = scene.new()
-    first = scene.api.create_discussion(repo, "A question", **DATASET).events[0].id
-    assert scene.api.edit_discussion_comment(repo, 1, first, "Better", **DATASET).content == "Better"
-
-
-@served
-def hide_discussion_comment(scene):
-    repo = scene.new()
-    first = scene.stranger.create_discussion(repo, "A question", **DATASET).events[0].id
-    assert scene.api.hide_discussion_comment(repo, 1, first, **DATASET).hidden
-
-
-@served
-def rename_discussion(scene):
-    repo = scene.new()
-    scene.api.create_discussion(repo, "A question", **DATASET)
-    assert scene.api.rename_discussion(repo, 1, "The question", **DATASET).new_title == "The question"
-
-
-@served
-def change_discussion_status(scene):
-    repo = scene.new()
-    scene.api.create_discussion(repo, "A question", **DATASET)
-    assert scene.api.change_discussion_status(repo, 1, "closed", **DATASET).new_status == "closed"
-
-
-@served
-def merge_pull_request(scene):
-    repo = scene.new()
-    scene.commit(repo, "x.txt", create_pr=True, commit_message="Propose")
-    scene.api.merge_pull_request(repo, 1, **DATASET)
-    assert scene.files(repo) == {"x.txt"}
-
-
-@served
-def grant_access(scene):
-    scene.stranger.auth_check(scene.gated(), **DATASET)
-
-
-def _decide(scene, call, listing):
-    """A decision about alice's request, and the list that names her then."""
-    repo = scene.gated()
-    call(repo, "alice", **DATASET)
-    assert [request.username for request in listing(repo, **DATASET)] == ["alice"]
-    return repo
-
-
-@served
-def cancel_access_request(scene):
-    _decide(scene, scene.api.cancel_access_request, scene.api.list_pending_access_requests)
-
-
-@served
-def reject_access_request(scene):
-    def reject(repo, user, **options):
-        scene.api.reject_access_request(repo, user, rejection_reason="no", **options)
-
-    _decide(scene, reject, scene.api.list_rejected_access_requests)
-
-
-@served
-def accept_access_request(scene):
-    repo = _decide(scene, scene.api.cancel_access_request, scene.api.list_pending_access_requests)
-    scene.api.accept_access_request(repo, "alice", **DATASET)
-    scene.stranger.auth_check(repo, **DATASET)
-
-
-@served
-def list_accepted_access_requests(scene):
-    assert [request.status for request in scene.api.list_accepted_access_requests(scene.gated(), **DATASET)] == [
-        "accepted"
-    ]
-
-
-@served
-def list_pending_access_requests(scene):
-    assert list(scene.api.list_pending_access_requests(scene.gated(), **DATASET)) == []
-
-
-@served
-def list_rejected_access_requests(scene):
-    assert list(scene.api.list_rejected_access_requests(scene.gated(), **DATASET)) == []
-
-
-# What to give the methods that are not served, by the names of their parameters.
-_ID = "0" * 24
-ARGUMENTS: dict[str, object] = {
-    "accelerator": "cpu", "bucket_id": "demo/bucket", "collection_slug": f"demo/a-{_ID}", "command": ["ls"],
-    "expose": [80], "files": [("x", "x")], "filename": "model.safetensors", "from_id": "demo/conformance",
-    "hardware": "cpu-basic", "id": "2301.00001", "image": "python", "item_id": "demo/conformance",
-    "item_object_id": _ID, "item_type": "model", "job_id": _ID, "key": "K", "labels": {"a": "b"},
-    "namespace": "demo", "organization": "acme", "paths": ["x"], "private": True, "query": "x",
-    "remote_path": "x", "repo_id": "demo/conformance", "resource_group_id": _ID, "schedule": "@hourly",
-    "scheduled_job_id": _ID, "script": "print()", "sleep_time": 3600, "title": "A title", "to_id": "demo/other",
-    "user": "alice", "username": "alice", "value": "V", "volumes": [], "webhook_id": _ID,
-}  # fmt: skip
-# Options without which a method sends nothing.
-OPTIONS: dict[str, dict[str, object]] = {
-    "batch_bucket_files": {"delete": ["x"]},
-    "sync_job_volume": {"source": ".", "mount_path": "/data", "namespace": "demo"},
-    "upload_attachment": {"path": "picture.png"},
-    "create_webhook": {"url": "http://127.0.0.1:1/", "watched": []},
-    "sync_bucket": {"source": "hf://buckets/demo/bucket", "dest": "."},
-    **{name: {"namespace": "demo"} for name in ("list_jobs", "list_scheduled_jobs")},
-}

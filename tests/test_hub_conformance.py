@@ -6,15 +6,37 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+import hub_calls_community  # noqa: F401 (registers its checks)
 import huggingface_hub
 import pytest
-from hub_calls import ARGUMENTS, FILES, OPTIONS, SERVED, Scene
+from hub_calls import FILES, SERVED, Scene
 from huggingface_hub import CommitOperationAdd, HfApi
 from huggingface_hub.errors import HfHubHTTPError
 from local_hub import mint
 
 pytest_plugins = ["local_hub"]
 PAGE = Path(__file__).parents[1] / "docs" / "hub_server.md"
+# What to give the methods that are not served, by the names of their parameters.
+_ID = "0" * 24
+ARGUMENTS: dict[str, object] = {
+    "accelerator": "cpu", "bucket_id": "demo/bucket", "collection_slug": f"demo/a-{_ID}", "command": ["ls"],
+    "expose": [80], "files": [("x", "x")], "filename": "model.safetensors", "from_id": "demo/conformance",
+    "hardware": "cpu-basic", "id": "2301.00001", "image": "python", "item_id": "demo/conformance",
+    "item_object_id": _ID, "item_type": "model", "job_id": _ID, "key": "K", "labels": {"a": "b"},
+    "namespace": "demo", "organization": "acme", "paths": ["x"], "private": True, "query": "x",
+    "remote_path": "x", "repo_id": "demo/conformance", "resource_group_id": _ID, "schedule": "@hourly",
+    "scheduled_job_id": _ID, "script": "print()", "sleep_time": 3600, "title": "A title", "to_id": "demo/other",
+    "user": "alice", "username": "alice", "value": "V", "volumes": [], "webhook_id": _ID,
+}  # fmt: skip
+# Options without which a method sends nothing.
+OPTIONS: dict[str, dict[str, object]] = {
+    "batch_bucket_files": {"delete": ["x"]},
+    "sync_job_volume": {"source": ".", "mount_path": "/data", "namespace": "demo"},
+    "upload_attachment": {"path": "picture.png"},
+    "create_webhook": {"url": "http://127.0.0.1:1/", "watched": []},
+    "sync_bucket": {"source": "hf://buckets/demo/bucket", "dest": "."},
+    **{name: {"namespace": "demo"} for name in ("list_jobs", "list_scheduled_jobs")},
+}
 
 
 def promised(section: str) -> list[str]:
