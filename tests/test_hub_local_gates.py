@@ -112,7 +112,7 @@ def test_pages_show_no_rows_of_gated_repos(local_hub, hub_api, repo):
     assert b"a secret row" in ask(local_hub, "GET", f"/datasets/{repo}").body
     hub_api.update_repo_settings(repo, gated="auto", **DATASET)
     page = ask(local_hub, "GET", f"/datasets/{repo}")
-    assert page.status == 200 and b"a secret row" not in page.body
+    assert page.status == 200 and b"a secret row" not in page.body and b"This repo is gated" in page.body
 
 
 def test_listings_filter_by_what_they_are_asked_for(local_hub, hub_api):

@@ -131,8 +131,8 @@ def test_move(hub_api, stranger, local_hub, repo, tmp_path):
 
 
 def test_what_is_not_served_says_so(hub_api, repo):
-    with pytest.raises(HfHubHTTPError, match="serves files, commits and cards"):
-        list(hub_api.list_lfs_files(repo, **DATASET))
+    with pytest.raises(HfHubHTTPError, match="This local Hub serves models and datasets"):
+        hub_api.unlike(repo, **DATASET)
     with pytest.raises(RepositoryNotFoundError):
         hub_api.unlike("missing")
 

@@ -15,6 +15,8 @@ from hub.local.repos import KINDS, history, list_refs, list_repos, resolve
 from hub.local.trees import walk
 
 _FILES, _COMMITS, _TAGS = 500, 50, 30
+_GATED = "This repo is gated: its rows and files are for those whom its owners let in."
+_NO_CARD = "There is no README.md with metadata that can be read."
 _TEMPLATES = Path(__file__).with_name("templates")
 _STYLE = (_TEMPLATES / "style.css").read_text(encoding="utf-8")
 _STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
@@ -69,7 +71,7 @@ def repo(call: Call) -> Response:
         versions=versions,
         tags=cards.tags(found.kind, metadata)[:_TAGS],
         card=shown.card,
-        problem=shown.problem or ("" if metadata else "There is no README.md with metadata that can be read."),
+        problem=_GATED if found.gated else shown.problem or ("" if metadata else _NO_CARD),
         tables=list(zip(configs, shown.tables, strict=True)),
         files=[(path, file.size) for path, file in list(tree.items())[:_FILES]],
         more_files=max(0, len(tree) - _FILES),
