@@ -31,11 +31,17 @@ class NewTag(BaseModel):
     tag: str
 
 
+def room_for_commit(call: Call) -> int:
+    """How large a commit's body may be."""
+    repo_to_change(call)
+    return MAX_BODY
+
+
 def commit(call: Call) -> dict:
     """Add a commit to a branch, or propose one."""
     repo, branch = repo_to_change(call), call.args["revision"]
     with call.hub.blobs.staging() as staging:
-        request = read_request(call.limited(MAX_BODY), staging)
+        request = read_request(call.content.chunks(), staging)
     with call.hub.database.writing() as db:
         words = (call.user.name, request.header.summary, request.header.description or request.header.summary)
         number = open_change(db, repo.id, branch, *words, "open") if call.flag("create_pr") else 0
