@@ -9,8 +9,7 @@ import logging
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import anyio
 from pydantic import ValidationError
@@ -22,13 +21,12 @@ from hub.local.access import authenticate
 from hub.local.bodies import Arrival, Body, ClientGone
 from hub.local.call import Call, Hub
 from hub.local.replies import HubError
-from hub.local.routes import Handler, is_slow, match, room
+from hub.local.routes import SLOW, Handler, match, room
 
 log = logging.getLogger("hub.local")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CANNOT_STORE = (OSError, sqlite3.OperationalError)
 _REFUSABLE = (HubError, ValidationError, UnicodeError, *_CANNOT_STORE)
-Result = TypeVar("Result")
 
 
 class _Admitted(NamedTuple):
@@ -47,9 +45,9 @@ class HubApp:
 
     def __init__(self, hub: Hub, hosts: set[str], patience: float):
         self._hub, self._hosts, self._patience = hub, hosts, patience
-        # Apart from the threads that feed downloads, so that neither can starve the other; and what takes seconds apart
-        # from what takes none.
-        self._threads, self._slow = anyio.CapacityLimiter(64), anyio.CapacityLimiter(4)
+        # Apart from the threads that feed downloads, so that neither can starve the other.
+        self._threads = anyio.CapacityLimiter(64)
+        self._lanes = {handler: anyio.CapacityLimiter(4) for handler in SLOW}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -76,9 +74,9 @@ class HubApp:
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
         arrival, body = Arrival(receive, self._patience), Body(self._hub.blobs.tmp)
         try:
-            call, handler, limit = await self._run(lambda: self._admit(scope, body))
+            call, handler, limit = await anyio.to_thread.run_sync(self._admit, scope, body, limiter=self._threads)
             await arrival.into(body, limit, self._threads)
-            answer = await self._run(lambda: handler(call), slow=is_slow(handler))
+            answer = await anyio.to_thread.run_sync(handler, call, limiter=self._lanes.get(handler, self._threads))
             return answer if isinstance(answer, Response) else JSONResponse(answer)
         except _REFUSABLE as error:
             refusal = _refusal(error)
@@ -86,9 +84,6 @@ class HubApp:
             return refusal.response()
         finally:
             body.drop()
-
-    async def _run(self, work: Callable[[], Result], *, slow: bool = False) -> Result:
-        return await anyio.to_thread.run_sync(work, limiter=self._slow if slow else self._threads)
 
     def _admit(self, scope: Scope, body: Body) -> _Admitted:
         """Who asks for what, and how much the body may hold."""

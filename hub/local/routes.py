@@ -116,14 +116,13 @@ _ROOM: dict[Handler, Callable[[Call], int]] = {
 }
 
 
+# Answers to anybody that may take a second or more, since they read a stranger's words: few of a kind at a time.
+SLOW: tuple[Handler, ...] = (pages.repo, api_repos.validate_yaml)
+
+
 def room(handler: Handler, call: Call) -> int:
     """The largest body that ``handler`` takes for this call; raises HubError when it would refuse any."""
     return _ROOM.get(handler, lambda _: JSON_LIMIT)(call)
-
-
-def is_slow(handler: Handler) -> bool:
-    """Whether an answer may take seconds, for it waits for a process that reads a stranger's words."""
-    return handler is pages.repo
 
 
 def _expand(pattern: str) -> re.Pattern[str]:
