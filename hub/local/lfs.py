@@ -19,7 +19,7 @@ from hub.local.call import Call, Hub
 from hub.local.replies import HubError
 from hub.local.rules import Sha256
 
-_MAX_PARTS, VALID_SECONDS = 1000, 6 * 3600
+_MAX_PARTS, _MAX_PARTS_IN_ALL, VALID_SECONDS = 1000, 10_000, 6 * 3600  # a part's address has some 260 bytes
 
 
 class LargeObject(BaseModel):
@@ -42,11 +42,12 @@ def batch(call: Call) -> dict:
     """Say for each large file whether and where to upload it."""
     repo, asked = call.repo(write=True), call.read(Batch)
     in_parts, answers = False, []
+    least = max(call.hub.part_bytes, -(-sum(wanted.size for wanted in asked.objects) // _MAX_PARTS_IN_ALL))
     with call.hub.database.reading() as db:
         for wanted in asked.objects:
             answer: dict = wanted.model_dump()
             if not is_owned(db, repo.id, wanted.oid, wanted.size):
-                part = max(call.hub.part_bytes, -(-wanted.size // _MAX_PARTS))
+                part = max(least, -(-wanted.size // _MAX_PARTS))
                 whole = part >= wanted.size or "multipart" not in asked.transfers
                 in_parts = in_parts or not whole
                 answer["actions"] = {"upload": _upload(call, repo.id, wanted, wanted.size if whole else part)}
