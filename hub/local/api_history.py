@@ -8,7 +8,7 @@ from hub.local.changes import open_change, repo_to_change
 from hub.local.commits import MAX_BODY, apply, branch_head, read_request, write_commit
 from hub.local.replies import HubError
 from hub.local.repos import create_ref, delete_ref, history, list_refs, resolve, timestamp
-from hub.local.rules import check_ref_name
+from hub.local.rules import Message, check_ref_name
 
 _PAGE, _MOST = 50, 1000
 
@@ -16,7 +16,7 @@ _PAGE, _MOST = 50, 1000
 class Squash(BaseModel):
     """The message of the one commit that is left."""
 
-    message: str | None = None
+    message: Message | None = None
 
 
 class NewBranch(BaseModel):
