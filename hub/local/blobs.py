@@ -12,11 +12,12 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 UPLOAD_KEPT_SECONDS = 24 * 3600
+RESERVE_BYTES = 4 << 20
 
 
 class Blob(NamedTuple):
@@ -38,6 +39,7 @@ class BlobStore:
 
     def __init__(self, root: Path):
         self.folder, self.tmp, self._uploads = root / "blobs" / "sha256", root / "tmp", root / "uploads"
+        self._reserve = root / "reserve"
         for folder in (self.folder, self.tmp, self._uploads):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # private repos are private on the disk, too
 
@@ -48,6 +50,16 @@ class BlobStore:
         for upload in self._uploads.iterdir():
             if upload.stat().st_mtime < time.time() - UPLOAD_KEPT_SECONDS:
                 shutil.rmtree(upload)
+
+    def keep_reserve(self) -> None:
+        """Take some room, if there is any, that ``gc`` gives back: on a full disk it needs it to change the index."""
+        if not self._reserve.exists():
+            with suppress(OSError):
+                self._reserve.write_bytes(os.urandom(RESERVE_BYTES))  # what a file system can neither pack nor skip
+
+    def drop_reserve(self) -> None:
+        """Give the room back."""
+        self._reserve.unlink(missing_ok=True)
 
     def path(self, sha256: str) -> Path:
         """Where the content lies."""

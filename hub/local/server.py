@@ -81,6 +81,7 @@ def serve(
     with locked(root), _listener(port) as listener, closing(Database(root / "hub.sqlite")) as database:
         blobs = BlobStore(root)
         blobs.sweep()
+        blobs.keep_reserve()
         add_user(database, user, tuple(org or ()))
         keep_token(database, root / "token", user, "write")
         keep_token(database, root / "token_read", user, "read")
