@@ -8,6 +8,7 @@ import asyncio
 import resource
 from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _MOST_CONNECTIONS, _OPEN_FILES, _OTHER_FILES = 1000, 4096, 512
@@ -48,6 +49,13 @@ class PatientConnection(H11Protocol):
         """From here on the connection is idle, until the next head begins."""
         self._head_since = None
         super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Say so, or close where HTTP does not allow it: when an answer has begun, and to HEAD."""
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:
+            self.transport.close()
 
     def pause_writing(self) -> None:
         """The client does not read as fast as we write."""
