@@ -98,8 +98,9 @@ class Database:
                 raise RunError(
                     path, f"made by another version of the Hub (form {version})", allowed=_VERSION, hint=hint
                 )
-            if version == 0:
-                self._keeper.executescript(f"{_SCHEMA} PRAGMA user_version={_VERSION};")
+            self._keeper.executescript(_SCHEMA)
+            if version == 0:  # else nothing is written: the disk may be full
+                self._keeper.execute(f"PRAGMA user_version={_VERSION}")
         except sqlite3.DatabaseError as error:
             raise RunError(path, f"cannot be used ({error})", hint="restore it, or take a new --root") from error
 
