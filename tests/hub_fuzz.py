@@ -50,6 +50,7 @@ _RIGHT: dict[str, list[str]] = {
     "path": ["README.md", "data/x.bin", "data", "a.txt"],
     "paths": ["README.md", "data/x.bin", "data"],
     "tag": ["v1", "v2"],
+    "num": ["1", "1", "2"],
     "oid": [_OID],
     "content": ["# Title\n", "---\nlicense: mit\n---\n", "eA=="],
     "encoding": ["utf-8", "base64"],

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import socket
+import sqlite3
 import threading
 import time
 
@@ -13,7 +14,9 @@ from huggingface_hub import HfApi
 from local_hub import ask, commit_body, file_line
 from starlette.responses import PlainTextResponse
 
+from hub.local.app import _refusal
 from hub.local.connections import PatientConnection
+from hub.local.database import Database
 from hub.local.process import LocalHub
 
 DATASET = {"repo_type": "dataset"}
@@ -236,6 +239,13 @@ def test_a_message_that_git_cannot_hold_is_refused(hub, repo):
     ):
         assert ask(hub, "POST", f"{api}/commit/main", body, token=hub.token).status == 400
     assert ask(hub, "POST", f"{api}/super-squash/main", {"message": "\0"}, token=hub.token).status == 400
+
+
+def test_a_repo_that_vanishes_meanwhile_is_not_found(tmp_path):
+    database = Database(tmp_path / "hub.sqlite")
+    with contextlib.closing(database), pytest.raises(sqlite3.IntegrityError) as gone, database.writing() as db:
+        db.execute("INSERT INTO xet_spaces VALUES (7, 'x')")
+    assert _refusal(gone.value).status == 404
 
 
 def test_it_still_serves_after_a_restart(hub):

@@ -20,13 +20,12 @@ from starlette.types import Message, Receive, Scope, Send
 from hub.local.access import authenticate
 from hub.local.bodies import Arrival, Body, ClientGone
 from hub.local.call import Call, Hub
-from hub.local.replies import HubError
+from hub.local.replies import HubError, repo_not_found
 from hub.local.routes import SLOW, Handler, match, room
 
 log = logging.getLogger("hub.local")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_CANNOT_STORE = (OSError, sqlite3.OperationalError)
-_REFUSABLE = (HubError, ValidationError, UnicodeError, *_CANNOT_STORE)
+_REFUSABLE = (HubError, ValidationError, UnicodeError, OSError, sqlite3.IntegrityError, sqlite3.OperationalError)
 
 
 class _Admitted(NamedTuple):
@@ -105,7 +104,7 @@ class HubApp:
 
 
 def _refusal(error: Exception) -> HubError:
-    """What a client is told of an error that is its own or the disk's; raises every other one again."""
+    """What a client is told of an error that is a client's or the disk's; raises every other one again."""
     if isinstance(error, HubError):
         return error
     if isinstance(error, ValidationError):
@@ -114,6 +113,9 @@ def _refusal(error: Exception) -> HubError:
         return HubError(400, f"{place}: {problem['msg']}")
     if isinstance(error, UnicodeError):
         return HubError(400, "The request holds text that is not valid UTF-8")
-    if getattr(error, "errno", None) not in _NO_ROOM and "full" not in str(error):
+    code = getattr(error, "sqlite_errorcode", None)
+    if code == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:  # somebody has just deleted the repo
+        return repo_not_found(anonymous=False)
+    if getattr(error, "errno", None) not in _NO_ROOM and code != sqlite3.SQLITE_FULL:
         raise error
     return HubError(507, "The Hub's disk is full: free some space under its --root and send this again")
