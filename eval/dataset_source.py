@@ -26,6 +26,7 @@ from hub.errors import InputError, nearest
 from hub.remote import reading
 from hub.run_dir import ARTIFACTS, MANIFEST, File, Manifest, changed_files, read_manifest, require_complete
 from hub.schema import base_config
+from hub.stranger_card import check_dataset_card
 
 UNFINISHED = {"raw", "rejected", "sources"}  # configs that nobody trains on
 FIRST = ("pair-class", "postprocessed", "triplet")  # of several finished configs, the first kind is read
@@ -212,6 +213,8 @@ def _of_others(place: str) -> Dataset:
     repo_id, _, revision = place.partition("@")
     commit = HfApi().dataset_info(repo_id, revision=revision or None).sha
     assert commit is not None
+    with reading(repo_id, commit):
+        check_dataset_card(repo_id, commit)
 
     def asked(function: Callable[..., Any], *arguments: str) -> Any:
         with reading(repo_id, commit):

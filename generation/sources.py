@@ -21,6 +21,7 @@ from generation.randomness import fraction
 from hub.errors import InputError, RunError, nearest
 from hub.recipe import QUOTE, DatasetRecipe, Source
 from hub.remote import reading
+from hub.stranger_card import check_dataset_card
 
 CountTokens = Callable[[str], int]
 Columns = tuple[str, ...]
@@ -166,6 +167,7 @@ def _pin(source: Source) -> str:
 def _hub_rows(source: Source, split: str) -> Iterator[Cells]:
     with _reading(source):
         pin = _pin(source)
+        check_dataset_card(source.repo_id or "", pin)
         try:
             rows = load_dataset(source.repo_id, source.config, revision=pin, split=split, streaming=True)
         except ValueError as error:  # unknown config or split: the message lists those that are there

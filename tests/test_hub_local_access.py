@@ -151,7 +151,7 @@ def test_uploads_are_what_was_announced(local_hub, repo):
     assert ask(local_hub, "PUT", path, CONTENT[:-1]).status == 400
     assert ask(local_hub, "PUT", path, CONTENT + b"x").status == 400
     assert ask(local_hub, "PUT", path, bytes(len(CONTENT))).status == 400
-    assert ask(local_hub, "PUT", path, iter([CONTENT, b"too much"])).status == 400  # chunked, without a length
+    assert ask(local_hub, "PUT", path, iter([CONTENT, b"too much"])).status == 413  # chunked, without a length
     line = ("lfsFile", {"path": "x.bin", "algo": "sha256", "oid": OID, "size": len(CONTENT)})
     assert commit(local_hub, repo, line).status == 400
     assert ask(local_hub, "PUT", path, iter([CONTENT[:50], CONTENT[50:]])).status == 200

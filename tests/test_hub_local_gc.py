@@ -1,6 +1,8 @@
 """Freeing disk space: what is needed stays, what is young stays, and clients that remember what is gone still work."""
 
 import hashlib
+import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import CommitOperationAdd, HfApi
 from huggingface_hub.errors import RevisionNotFoundError
-from local_hub import ask
+from local_hub import ask, commit_body, file_line
 
 from hub.errors import RunError
 from hub.local.gc import KEPT_SECONDS, collect
@@ -119,3 +121,66 @@ def test_never_while_the_hub_runs(tmp_path):
             pass
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1], check=True)
     assert done.stdout == "removed 0 commits, 0 contents, 0 bytes\n"
+
+
+def fill(hub: LocalHub) -> tuple[str, str]:
+    """A repo that is deleted and one that is squashed; their contents, which nothing needs after a day."""
+    with hub.start():
+        api = HfApi(endpoint=hub.endpoint, token=hub.token)
+        gone, squashed = (api.create_repo(f"demo/{name}", **DATASET).repo_id for name in ("gone", "squashed"))
+        many = [file_line(f"{n % 40}/{n}.txt", f"{n}") for n in range(2000)]  # rows of the index
+        address = f"/api/datasets/{gone}/commit/main"
+        assert ask(hub, "POST", address, commit_body(*many), token=hub.token).status == 200
+        lost, replaced = b"lost" * 100_000, b"replaced" * 50_000
+        put(api, gone, "lost.bin", lost)
+        put(api, squashed, "x.bin", replaced)
+        put(api, squashed, "x.bin", b"present")
+        api.super_squash_history(squashed, **DATASET)
+        api.delete_repo(gone, **DATASET)
+    return sha(lost), sha(replaced)
+
+
+COLLECT = "import sys, time; from pathlib import Path; from hub.cli import run; from hub.local.gc import collect; "
+COLLECT += f"run(lambda: print(collect(Path(sys.argv[1]), time.time() + {LATER})))"
+
+
+def test_contents_go_before_the_index_needs_room(tmp_path):
+    hub = LocalHub(tmp_path / "hub")
+    lost, replaced = fill(hub)
+    command = [sys.executable, "-c", COLLECT, str(hub.root)]
+
+    def little_room() -> None:  # no file may grow beyond this: the index can forget a few rows, not thousands
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 17, 1 << 17))
+
+    stopped = subprocess.run(command, capture_output=True, text=True, preexec_fn=little_room)
+    assert stopped.returncode == 1 and stopped.stderr.count("\n") == 1, stopped.stderr
+    assert "contents of" in stopped.stderr and "the index could not be changed" in stopped.stderr
+    assert not {lost, replaced} & stored(hub)
+    with hub.start():
+        assert file(hub, "demo/squashed", "x.bin") == b"present"
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Freed(") and collect(hub.root, time.time() + LATER) == (0, 0, 0)
+
+
+ON_A_FULL_DISK = """
+set -e
+mount -t tmpfs -o size=24m none "$2"
+cp -r "$1/." "$2"
+cat /dev/zero > "$2/filler" 2>/dev/null || true
+"$3" -c "$4" "$2"
+ls "$2" && find "$2/blobs" -type f
+"""
+
+
+def test_a_full_disk_can_be_freed(tmp_path):
+    (tmp_path / "disk").mkdir()
+    mount = ["unshare", "-Urm", "sh", "-c", 'mount -t tmpfs none "$1"', "sh", str(tmp_path / "disk")]
+    if shutil.which("unshare") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no small file system can be mounted here")
+    hub = LocalHub(tmp_path / "hub")
+    lost, replaced = fill(hub)
+    words = [str(hub.root), str(tmp_path / "disk"), sys.executable, COLLECT]
+    command = ["unshare", "-Urm", "sh", "-c", ON_A_FULL_DISK, "sh", *words]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and "Freed(commits=" in done.stdout, done.stderr
+    assert lost not in done.stdout and replaced not in done.stdout and "reserve\n" in done.stdout

@@ -11,7 +11,7 @@ import yaml
 from hub.local import cards
 from hub.local.access import Signer
 from hub.local.replies import HubError
-from hub.local.rules import check_ref_name, default_gitattributes, is_ignored, is_lfs
+from hub.local.rules import check_path, check_ref_name, default_gitattributes, is_ignored, is_lfs
 from hub.local.trees import commit_id, object_id, tree_id
 
 
@@ -70,6 +70,28 @@ def test_ignore_rules():
     ignored = {"x.tmp": True, "d/x.tmp": True, "keep.tmp": False, "build/x": True, "in/build/x": True, "build": False}
     ignored |= {"top.txt": True, "a/b/c/z": True, "a/z": True, "b/z": False, "no": False}
     assert {path: is_ignored(rules, path) for path in ignored} == ignored
+
+
+@pytest.mark.parametrize(
+    "name",
+    [".git", ".GIT", ".git ", ".git.", ".git. .", "git~1", "GIT~1", "git~1 .", ".g\u200cit", "\ufeff.git", ".gi\u202et",
+     ".git:x", ".git::$INDEX_ALLOCATION", ".git\u200d "],
+)  # fmt: skip
+def test_what_a_file_system_takes_for_git_is_refused(name):
+    for path in (name, f"a/{name}", f"{name}/config"):
+        with pytest.raises(HubError) as refused:
+            check_path(path)
+        assert refused.value.status == 422
+
+
+def test_names_like_git_are_allowed():
+    for path in (".gitignore", ".gitattributes", "x.git", "git", "git~2", ".github/x", "agit~1", ".git-x", "a .git"):
+        assert check_path(path) == path
+
+
+def test_patterns_that_nobody_can_read_fit_nothing():
+    rules = "[z-a]\n\\\n!\n[[:alpha:]]\n*.tmp\n"
+    assert is_ignored(rules, "x.tmp") and not is_ignored(rules, "x")
 
 
 @pytest.mark.parametrize(

@@ -258,12 +258,14 @@ def test_full_disk_is_507_and_leaves_nothing(tmp_path):
 
 def test_client_that_goes_away_leaves_nothing(local_hub, repo):
     oid = hashlib.sha256(b"never sent").hexdigest()
-    asked = {"operation": "upload", "transfers": ["basic"], "objects": [{"oid": oid, "size": 10}]}
+    asked = {"operation": "upload", "transfers": ["basic"], "objects": [{"oid": oid, "size": 1_000_000}]}
     answer = ask(local_hub, "POST", f"/datasets/{repo}.git/info/lfs/objects/batch", asked, token=local_hub.token)
     path = answer.json()["objects"][0]["actions"]["upload"]["href"].removeprefix(local_hub.endpoint)
     host, port = local_hub.endpoint.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as half:
-        half.sendall(f"PUT {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 10\r\n\r\nnev".encode())
+        half.sendall(
+            f"PUT {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 1000000\r\n\r\n".encode() + bytes(900_000)
+        )
         deadline = time.monotonic() + 10
         while not list((local_hub.root / "tmp").iterdir()) and time.monotonic() < deadline:
             time.sleep(0.01)

@@ -156,6 +156,7 @@ def test_a_hub_dataset_is_read_at_the_commit_of_its_tag(monkeypatch, pairs):
     files = {split: str(next(pairs.rglob(f"{split}-*.parquet"))) for split in ("train", "validation")}
     local = datasets.load_dataset("parquet", data_files=files)
     monkeypatch.setattr("training.origins.HfApi", Api)
+    monkeypatch.setattr("training.origins.check_dataset_card", lambda *_: None)
     monkeypatch.setattr(
         "training.origins.datasets.get_dataset_config_names", lambda repo_id, revision: ["postprocessed", revision]
     )
@@ -198,6 +199,7 @@ def test_what_goes_wrong_while_a_dataset_is_fetched(monkeypatch, raised, error, 
         raise raised
 
     monkeypatch.setattr("training.origins.HfApi", FoundApi)
+    monkeypatch.setattr("training.origins.check_dataset_card", lambda *_: None)
     monkeypatch.setattr("training.origins.datasets.get_dataset_config_names", lambda *_, **__: ["postprocessed"])
     monkeypatch.setattr("training.origins.datasets.load_dataset", fetch)
     with pytest.raises(error, match=message) as caught:

@@ -22,6 +22,7 @@ from hub.recipe_file import load_recipe
 from hub.remote import reading
 from hub.run_dir import RECIPE, changed_files, require_complete
 from hub.shards import sha256_file
+from hub.stranger_card import check_dataset_card
 
 UNREADABLE = (DatasetsError, pa.ArrowException, UnicodeDecodeError)  # raised for bytes that are no rows
 FILES = {".txt": "text", ".jsonl": "json", ".parquet": "parquet"}  # ending → reader of ``datasets``; .txt: a line each
@@ -61,6 +62,7 @@ def from_hub(repo_id: str, revision: str | None, config: str | None, streaming: 
             licence = card.get("license_name")
         if isinstance(licence, list):  # the Hub's other form
             licence = ", ".join(licence)
+        check_dataset_card(repo_id, commit)
         try:
             config = _config(config, list(datasets.get_dataset_config_names(repo_id, revision=commit)), place)
             options = {"streaming": True} if streaming else {}

@@ -82,7 +82,7 @@ def keep_token(database: Database, path: Path, user: str, role: str) -> None:
         if not db.execute(query, (_hash(token), user, role)).fetchone():
             token = f"hf_{secrets.token_hex(17)}"
             db.execute("INSERT INTO tokens VALUES (?, ?, ?)", (_hash(token), user, role))
-    write_secret(path, token.encode())
+            write_secret(path, token.encode())
 
 
 def write_secret(path: Path, content: bytes) -> None:

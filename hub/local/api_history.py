@@ -8,7 +8,7 @@ from hub.local.changes import open_change, repo_to_change
 from hub.local.commits import MAX_BODY, apply, branch_head, read_request, write_commit
 from hub.local.replies import HubError
 from hub.local.repos import create_ref, delete_ref, history, list_refs, resolve, timestamp
-from hub.local.rules import check_ref_name
+from hub.local.rules import Message, check_ref_name
 
 _PAGE, _MOST = 50, 1000
 
@@ -16,7 +16,7 @@ _PAGE, _MOST = 50, 1000
 class Squash(BaseModel):
     """The message of the one commit that is left."""
 
-    message: str | None = None
+    message: Message | None = None
 
 
 class NewBranch(BaseModel):
@@ -31,11 +31,17 @@ class NewTag(BaseModel):
     tag: str
 
 
+def room_for_commit(call: Call) -> int:
+    """How large a commit's body may be."""
+    repo_to_change(call)
+    return MAX_BODY
+
+
 def commit(call: Call) -> dict:
     """Add a commit to a branch, or propose one."""
     repo, branch = repo_to_change(call), call.args["revision"]
     with call.hub.blobs.staging() as staging:
-        request = read_request(call.limited(MAX_BODY), staging)
+        request = read_request(call.content.chunks(), staging)
     with call.hub.database.writing() as db:
         words = (call.user.name, request.header.summary, request.header.description or request.header.summary)
         number = open_change(db, repo.id, branch, *words, "open") if call.flag("create_pr") else 0

@@ -1,7 +1,7 @@
 """The ASGI application: checks the host, finds the handler, runs it in a thread, words every failure.
 
-Handlers are plain functions. They read the body through an iterator that fetches each chunk from the event loop, so
-that a large upload flows to the disk without ever being in memory.
+Handlers are plain functions. A request meets two threads for a moment: one that says whether a body is wanted and how
+large it may be, and, when that has arrived (``bodies``), the one that runs the handler.
 """
 
 import errno
@@ -9,7 +9,7 @@ import logging
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterator
+from typing import NamedTuple
 
 import anyio
 from pydantic import ValidationError
@@ -18,26 +18,35 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from hub.local.access import authenticate
+from hub.local.bodies import Arrival, Body, ClientGone
 from hub.local.call import Call, Hub
-from hub.local.replies import HubError
-from hub.local.routes import match
+from hub.local.replies import HubError, repo_not_found
+from hub.local.routes import SLOW, Handler, match, room
 
 log = logging.getLogger("hub.local")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_DRAIN_BYTES = 16 << 20
+_REFUSABLE = (HubError, ValidationError, UnicodeError, OSError, sqlite3.IntegrityError, sqlite3.OperationalError)
 
 
-class ClientGone(Exception):
-    """The client closed the connection before its request was complete."""
+class _Admitted(NamedTuple):
+    """A request whose body may come."""
+
+    call: Call
+    handler: Handler
+    limit: int
 
 
 class HubApp:
-    """Serves ``hub`` under the given ``Host`` values and no others, so that no web page can reach it by a DNS trick."""
+    """Serves ``hub`` under the given ``Host`` values and no others, so that no web page can reach it by a DNS trick.
 
-    def __init__(self, hub: Hub, hosts: set[str]):
-        self._hub, self._hosts = hub, hosts
-        # A slow upload keeps its thread; apart from the threads that feed downloads, so that it cannot starve them.
+    ``patience``: seconds that a client may say nothing in the middle of its request.
+    """
+
+    def __init__(self, hub: Hub, hosts: set[str], patience: float):
+        self._hub, self._hosts, self._patience = hub, hosts, patience
+        # Apart from the threads that feed downloads, so that neither can starve the other.
         self._threads = anyio.CapacityLimiter(64)
+        self._lanes = {handler: anyio.CapacityLimiter(4) for handler in SLOW}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -45,7 +54,7 @@ class HubApp:
             return
         started, headers = time.monotonic(), Headers(scope=scope)
         try:
-            response = await anyio.to_thread.run_sync(self._answer, scope, receive, limiter=self._threads)
+            response = await self._answer(scope, receive)
         except ClientGone:
             return
         request_id = headers.get("x-request-id") or headers.get("x-amzn-trace-id") or str(uuid.uuid4())
@@ -61,30 +70,22 @@ class HubApp:
 
         await response(scope, receive, logged)
 
-    def _answer(self, scope: Scope, receive: Receive) -> Response:
-        chunks = _body_chunks(receive)
+    async def _answer(self, scope: Scope, receive: Receive) -> Response:
+        arrival, body = Arrival(receive, self._patience), Body(self._hub.blobs.tmp)
         try:
-            answer = self._handle(scope, chunks)
+            call, handler, limit = await anyio.to_thread.run_sync(self._admit, scope, body, limiter=self._threads)
+            await arrival.into(body, limit, self._threads)
+            answer = await anyio.to_thread.run_sync(handler, call, limiter=self._lanes.get(handler, self._threads))
             return answer if isinstance(answer, Response) else JSONResponse(answer)
-        except HubError as error:
-            refusal = error
-        except ValidationError as error:
-            problem = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(map(str, problem["loc"])) or "the request body"
-            refusal = HubError(400, f"{place}: {problem['msg']}")
-        except UnicodeError:
-            refusal = HubError(400, "The request holds text that is not valid UTF-8")
-        except (OSError, sqlite3.OperationalError) as error:
-            if getattr(error, "errno", None) not in _NO_ROOM and "full" not in str(error):
-                raise
-            refusal = HubError(507, "The Hub's disk is full: free some space under its --root and send this again")
-        # A client that is still sending does not read the answer: take the rest of a body of ordinary size.
-        left = _DRAIN_BYTES
-        while left > 0 and (chunk := next(chunks, b"")):
-            left -= len(chunk)
-        return refusal.response()
+        except _REFUSABLE as error:
+            refusal = _refusal(error)
+            await arrival.drain()
+            return refusal.response()
+        finally:
+            body.drop()
 
-    def _handle(self, scope: Scope, chunks: Iterator[bytes]) -> Response | dict | list:
+    def _admit(self, scope: Scope, body: Body) -> _Admitted:
+        """Who asks for what, and how much the body may hold."""
         headers, path = Headers(scope=scope), scope["raw_path"].decode("ascii")
         host = headers.get("host", "")
         if host not in self._hosts:
@@ -95,20 +96,26 @@ class HubApp:
         token = None if path.startswith("/xet/") else headers.get("authorization")
         actor = authenticate(self._hub.database, token)
         handler, args = match(scope["method"], path)
-        return handler(Call(self._hub, scope["method"], path, args, query, headers, f"http://{host}", actor, chunks))
+        call = Call(self._hub, scope["method"], path, args, query, headers, f"http://{host}", actor, body)
+        limit = room(handler, call)
+        if int(headers.get("content-length", "0")) > limit:  # the server has checked that it is a number
+            raise HubError(413, f"The request body is larger than {limit} bytes")
+        return _Admitted(call, handler, limit)
 
 
-def _body_chunks(receive: Receive) -> Iterator[bytes]:
-    """The request body as it arrives; runs in a worker thread."""
-
-    async def next_message() -> Message:
-        return await receive()
-
-    more = True
-    while more:
-        message = anyio.from_thread.run(next_message)
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        more = message.get("more_body", False)
-        if chunk := message.get("body", b""):
-            yield chunk
+def _refusal(error: Exception) -> HubError:
+    """What a client is told of an error that is a client's or the disk's; raises every other one again."""
+    if isinstance(error, HubError):
+        return error
+    if isinstance(error, ValidationError):
+        problem = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, problem["loc"])) or "the request body"
+        return HubError(400, f"{place}: {problem['msg']}")
+    if isinstance(error, UnicodeError):
+        return HubError(400, "The request holds text that is not valid UTF-8")
+    code = getattr(error, "sqlite_errorcode", None)
+    if code == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:  # somebody has just deleted the repo
+        return repo_not_found(anonymous=False)
+    if getattr(error, "errno", None) not in _NO_ROOM and code != sqlite3.SQLITE_FULL:
+        raise error
+    return HubError(507, "The Hub's disk is full: free some space under its --root and send this again")

@@ -12,11 +12,12 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 UPLOAD_KEPT_SECONDS = 24 * 3600
+RESERVE_BYTES = 4 << 20
 
 
 class Blob(NamedTuple):
@@ -26,21 +27,39 @@ class Blob(NamedTuple):
     size: int
 
 
+class Movable(Protocol):
+    """A content that can become the file ``path``."""
+
+    def move(self, path: Path) -> Blob:
+        """Leave it there, whole."""
+
+
 class BlobStore:
     """The folder of blobs, and the parts of uploads that are still on their way."""
 
     def __init__(self, root: Path):
-        self.folder, self._tmp, self._uploads = root / "blobs" / "sha256", root / "tmp", root / "uploads"
-        for folder in (self.folder, self._tmp, self._uploads):
+        self.folder, self.tmp, self._uploads = root / "blobs" / "sha256", root / "tmp", root / "uploads"
+        self._reserve = root / "reserve"
+        for folder in (self.folder, self.tmp, self._uploads):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # private repos are private on the disk, too
 
     def sweep(self) -> None:
         """Remove what an earlier process left unfinished; call only before serving."""
-        for stray in self._tmp.iterdir():
+        for stray in self.tmp.iterdir():
             stray.unlink()
         for upload in self._uploads.iterdir():
             if upload.stat().st_mtime < time.time() - UPLOAD_KEPT_SECONDS:
                 shutil.rmtree(upload)
+
+    def keep_reserve(self) -> None:
+        """Take some room, if there is any, that ``gc`` gives back: on a full disk it needs it to change the index."""
+        if not self._reserve.exists():
+            with suppress(OSError):
+                self._reserve.write_bytes(os.urandom(RESERVE_BYTES))  # what a file system can neither pack nor skip
+
+    def drop_reserve(self) -> None:
+        """Give the room back."""
+        self._reserve.unlink(missing_ok=True)
 
     def path(self, sha256: str) -> Path:
         """Where the content lies."""
@@ -49,7 +68,7 @@ class BlobStore:
     @contextmanager
     def staging(self) -> Iterator["Staging"]:
         """A place for new blobs, which are in the store when the block has ended, and nowhere when it has raised."""
-        staging = Staging(self._tmp)
+        staging = Staging(self.tmp)
         try:
             yield staging
             self._settle(staging.waiting)
@@ -70,13 +89,10 @@ class BlobStore:
         for folder in folders:
             _flush(folder)
 
-    def add_part(self, upload: str, number: int, chunks: Iterable[bytes]) -> Blob:
+    def add_part(self, upload: str, number: int, content: Movable) -> Blob:
         """Keep one part of a multipart upload."""
-        temporary = self._tmp / uuid.uuid4().hex
-        blob = _write(temporary, chunks)
         (self._uploads / upload).mkdir(exist_ok=True)
-        temporary.replace(self._uploads / upload / str(number))
-        return blob
+        return content.move(self._uploads / upload / str(number))
 
     def part_chunks(self, upload: str, count: int) -> Iterator[bytes]:
         """The bytes of all parts in order. They are copied, not renamed: a part's writer may still hold it open."""
@@ -101,6 +117,13 @@ class Staging:
         """Write a content to a temporary file; returns its address to be."""
         temporary = self._folder / uuid.uuid4().hex
         blob = _write(temporary, chunks)
+        self.waiting.append((temporary, blob))
+        return blob
+
+    def take(self, content: Movable) -> Blob:
+        """Make what is a file already one of the temporary files."""
+        temporary = self._folder / uuid.uuid4().hex
+        blob = content.move(temporary)
         self.waiting.append((temporary, blob))
         return blob
 

@@ -1,7 +1,6 @@
 """One request as the handlers see it: who asks, for which repo, with which body."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlencode
@@ -11,12 +10,12 @@ from starlette.datastructures import Headers, QueryParams
 
 from hub.local.access import Actor, Signer
 from hub.local.blobs import BlobStore
+from hub.local.bodies import Body
 from hub.local.database import Database
 from hub.local.replies import HubError, gated_repo, not_served, repo_not_found
 from hub.local.repos import KINDS, Repo, find_moved, find_repo, is_let_in
 
-JSON_LIMIT = 2 << 20
-Body = TypeVar("Body", bound=BaseModel)
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class Hub(NamedTuple):
@@ -30,7 +29,7 @@ class Hub(NamedTuple):
 
 @dataclass
 class Call:
-    """One request. ``args`` are the decoded parts of the path, ``chunks`` the body as it arrives."""
+    """One request. ``args`` are the decoded parts of the path; ``content`` is filled after the handler's ``Room``."""
 
     hub: Hub
     method: str
@@ -40,7 +39,7 @@ class Call:
     headers: Headers
     endpoint: str
     actor: Actor | None
-    chunks: Iterator[bytes]
+    content: Body
 
     @property
     def user(self) -> Actor:
@@ -83,22 +82,11 @@ class Call:
             raise HubError(307, f"This repo is now {moved.full_name}", headers={"Location": target})
         return moved
 
-    def limited(self, limit: int) -> Iterator[bytes]:
-        """The body's chunks; 413 as soon as they exceed ``limit`` bytes."""
-        too_large = HubError(413, f"The request body is larger than {limit} bytes")
-        if int(self.headers.get("content-length", "0")) > limit:  # the server has checked that it is a number
-            raise too_large
-        for chunk in self.chunks:
-            limit -= len(chunk)
-            if limit < 0:
-                raise too_large
-            yield chunk
+    def body(self) -> bytes:
+        """The whole body."""
+        return b"".join(self.content.chunks())
 
-    def body(self, limit: int = JSON_LIMIT) -> bytes:
-        """The whole body, or 413."""
-        return b"".join(self.limited(limit))
-
-    def read(self, model: type[Body]) -> Body:
+    def read(self, model: type[Model]) -> Model:
         """The JSON body as ``model``."""
         return model.model_validate_json(self.body() or b"{}")
 

@@ -1,17 +1,19 @@
 """README front matter: what a card says about its repo, and what is wrong with it."""
 
-import fnmatch
 import math
 import re
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import yaml
 
+from hub import safe_yaml
+
 _FRONT_MATTER = re.compile(r"\A\s*---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_MAX_VALUES = 200_000  # a few lines of YAML aliases can stand for billions of values
+# The largest front matter on the Hub, the results of leaderboards, has some 200 kB.
+_LIMITS = {"max_bytes": 1 << 20, "max_depth": 64, "max_nodes": 100_000}
 _MAX_BYTES = 4 << 20
 _TEXTS = ("language", "license", "datasets", "base_model", "metrics")
 _LISTS = ("tags", "task_categories", "task_ids", "size_categories", "configs", "model-index")
@@ -28,6 +30,8 @@ llama3.2 llama3.3 llama4 grok2-community gemma unknown other
 """.split()  # noqa: SIM905 (as a list it would take eighty lines)
 _DATASET_TAGS = ("task_categories", "task_ids", "language", "license", "size_categories")
 _MAX_CONFIGS, _MAX_PATTERNS, _MAX_TEXT = 20, 100, 200
+_MAX_ERROR, _MAX_ERRORS = 500, 20
+_MAX_TRIES = 500_000  # of a pattern with a path: half a second
 
 
 class Config(NamedTuple):
@@ -48,10 +52,9 @@ def read_metadata(text: str) -> dict | None:
     if found is None:
         return None
     try:
-        loaded = yaml.load(found.group(1), Loader=_LOADER)  # noqa: S506 (a safe loader, in C where there is one)
-        metadata = _plain(loaded, [_MAX_VALUES])
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise CardProblem(f"YAML Metadata Error: {error}") from error
+        metadata = _plain(safe_yaml.load(found.group(1), **_LIMITS))
+    except yaml.YAMLError as error:
+        raise CardProblem(f"YAML Metadata Error: {str(error)[:_MAX_ERROR]}") from error
     if metadata is None:
         return None
     if not isinstance(metadata, dict):
@@ -59,15 +62,12 @@ def read_metadata(text: str) -> dict | None:
     return metadata
 
 
-def _plain(value: object, budget: list[int]) -> object:
-    """``value`` as JSON can hold it (dates become text); ``ValueError`` when it unfolds to too many values."""
-    budget[0] -= 1
-    if budget[0] < 0:
-        raise ValueError(f"more than {_MAX_VALUES} values")
+def _plain(value: object) -> object:
+    """``value`` as JSON can hold it (dates become text)."""
     if isinstance(value, dict):
-        return {str(key): _plain(item, budget) for key, item in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set)):
-        return [_plain(item, budget) for item in value]
+        return [_plain(item) for item in value]
     if value is None or isinstance(value, (str, bool, int)):
         return value
     return value if isinstance(value, float) and math.isfinite(value) else str(value)
@@ -82,10 +82,11 @@ def body(text: str) -> str:
 def configs(metadata: dict, paths: list[str]) -> list[Config]:
     """The configs that a card names, as far as they have parquet files; without any, the first such file."""
     parquet = [path for path in paths if path.endswith(".parquet")]
-    listed, found = metadata.get("configs"), []
+    listed, found, tries = metadata.get("configs"), [], iter(range(_MAX_TRIES))
     for config in listed[:_MAX_CONFIGS] if isinstance(listed, list) else []:
         pairs = _data_files(config.get("data_files")) if isinstance(config, dict) else []
-        first = next((path for _, pattern in pairs for path in parquet if fnmatch.fnmatchcase(path, pattern)), None)
+        candidates = ((path, pattern) for _, pattern in pairs for path in parquet)
+        first = next((it[0] for it, _ in zip(candidates, tries, strict=False) if fnmatchcase(*it)), None)
         if first:
             splits = list(dict.fromkeys(split for split, _ in pairs))
             found.append(Config(str(config.get("config_name"))[:_MAX_TEXT], splits, first))
@@ -122,7 +123,7 @@ def problems(text: str) -> tuple[list[str], list[str]]:
     for config in configs if isinstance(configs, list) else []:
         if not isinstance(config, dict) or not isinstance(config.get("config_name"), str):
             errors.append('each of "configs" must have a "config_name" that is text')
-    return errors, []
+    return [error[:_MAX_ERROR] for error in errors[:_MAX_ERRORS]], []
 
 
 @lru_cache(maxsize=512)

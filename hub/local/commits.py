@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from hub.local.blobs import Staging
 from hub.local.replies import HubError
 from hub.local.repos import Commit, Repo, get_commit, ref_target, resolve
-from hub.local.rules import RepoPath, Sha256, check_path
+from hub.local.rules import Message, RepoPath, Sha256, check_path
 from hub.local.trees import File, TreeEdit, commit_id, is_lfs_pointer, lfs_pointer, object_id
 
 MAX_OPERATIONS, MAX_BODY, MAX_REGULAR = 25_000, 256 << 20, 10_000_000
@@ -25,8 +25,8 @@ _MOVED = "The branch was updated since you opened this page. Please refresh and 
 class Header(BaseModel):
     """What a commit says of itself, and the commit it was planned on."""
 
-    summary: Annotated[str, Field(min_length=1)]
-    description: str = ""
+    summary: Annotated[Message, Field(min_length=1)]
+    description: Message = ""
     parentCommit: str | None = None
 
 
@@ -137,9 +137,9 @@ def apply(db: sqlite3.Connection, repo: Repo, branch: str, author: str, request:
     parent = (request.header.parentCommit or "").lower()
     query = "SELECT oid FROM receipts WHERE repo = ? AND ref = ? AND digest = ?"
     answered = db.execute(query, (repo.id, ref, request.digest)).fetchone()
-    # The same bytes with a parent can only be the same request; without one, only while nothing came after it.
-    if answered and (parent or answered["oid"] == head.oid):
-        return answered["oid"]
+    # The same bytes are the same request only while nothing came after it.
+    if answered and answered["oid"] == head.oid:
+        return head.oid
     if parent and not (len(parent) >= 5 and head.oid.startswith(parent)):
         raise HubError(412, _MOVED)
     edit = TreeEdit(db, head.tree)

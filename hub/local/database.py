@@ -98,7 +98,9 @@ class Database:
                 raise RunError(
                     path, f"made by another version of the Hub (form {version})", allowed=_VERSION, hint=hint
                 )
-            self._keeper.executescript(f"{_SCHEMA} PRAGMA user_version={_VERSION};")
+            self._keeper.executescript(_SCHEMA)
+            if version == 0:  # else nothing is written: the disk may be full
+                self._keeper.execute(f"PRAGMA user_version={_VERSION}")
         except sqlite3.DatabaseError as error:
             raise RunError(path, f"cannot be used ({error})", hint="restore it, or take a new --root") from error
 
@@ -107,6 +109,7 @@ class Database:
         connection.row_factory = sqlite3.Row
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
+        connection.execute("PRAGMA temp_store=MEMORY")  # gc works on a full disk
         return connection
 
     @contextmanager

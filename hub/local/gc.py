@@ -2,7 +2,7 @@
 
 Three things go. Commits that no ref leads to (squashed, or of a deleted branch) and that are older than a day. Xorbs of
 repos that had no Xet upload for a day: the repo gets a new Xet address, so that no client refers to them again. And
-contents that nothing names any more, unless they are younger than a day: they may wait for their commit.
+contents that nothing reaches any more, unless they are younger than a day: they may wait for their commit.
 """
 
 import sqlite3
@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
+from hub.errors import RunError
 from hub.local.blobs import BlobStore
 from hub.local.database import Database
 
@@ -33,7 +34,10 @@ SELECT repo, oid FROM found
 _UNUSED_UPLOADS = """
 SELECT repo, sha256 FROM lfs_objects EXCEPT SELECT repo, sha256 FROM reached JOIN files USING (oid) WHERE lfs
 """
-_NAMED = "SELECT sha256 FROM files UNION SELECT sha256 FROM lfs_objects UNION SELECT sha256 FROM xorbs"
+_NEEDED = """
+SELECT sha256 FROM files WHERE oid IN (SELECT oid FROM reached)
+UNION SELECT sha256 FROM lfs_objects UNION SELECT sha256 FROM xorbs
+"""
 
 
 class Freed(NamedTuple):
@@ -45,23 +49,60 @@ class Freed(NamedTuple):
 
 
 def collect(root: Path, now: float | None = None) -> Freed:
-    """Free what is not needed; the caller holds the lock of ``root``. The index first: a crash leaves only strays."""
+    """Free what is not needed; the caller holds the lock of ``root``. RunError when the index cannot be changed.
+
+    A disk may be full, and to forget something in the index takes room. So contents that no commit reaches go before
+    the index is touched, then the few rows that hold others, and the many rows that hold nothing last. Whatever stops
+    this in between, no row that a client can reach names a content that is gone.
+    """
     before = int(time.time() if now is None else now) - KEPT_SECONDS
     blobs = BlobStore(root)
+    blobs.drop_reserve()
     blobs.sweep()
-    with closing(Database(root / "hub.sqlite")) as database, database.writing() as db:
+    count = size = 0
+    try:
+        with closing(Database(root / "hub.sqlite")) as database:
+            count, size = _drop_blobs(blobs, _needed(database), before)
+            commits = _forget(database, blobs, before)
+            more, bytes_more = _drop_blobs(blobs, _needed(database), before)
+            count, size = count + more, size + bytes_more
+            _tidy(database)
+    except sqlite3.OperationalError as error:
+        problem = f"{count} contents of {size:,} bytes were removed, but the index could not be changed ({error})"
+        raise RunError(
+            root, problem, hint="run gc again; if it stops here once more, free some space elsewhere"
+        ) from error
+    blobs.keep_reserve()
+    return Freed(commits, count, size)
+
+
+def _needed(database: Database) -> set[str]:
+    """The contents that a commit reaches, or that may still be named by one."""
+    with database.reading() as db:
+        db.execute(_REACH)
+        return {row["sha256"] for row in db.execute(_NEEDED)}
+
+
+def _forget(database: Database, blobs: BlobStore, before: int) -> int:
+    """Drop old commits, idle xorbs and unused uploads from the index; returns how many commits."""
+    with database.writing() as db:
         commits = db.execute(_DROP_COMMITS, (before,)).rowcount
         db.execute("DELETE FROM receipts WHERE (repo, oid) NOT IN (SELECT repo, oid FROM commits)")
         _drop_xorbs(db, before)
         db.execute(_REACH)
-        db.execute("DELETE FROM entries WHERE tree NOT IN (SELECT oid FROM reached)")
-        db.execute("DELETE FROM files WHERE oid NOT IN (SELECT oid FROM reached)")
         for upload in db.execute(_UNUSED_UPLOADS).fetchall():
             if blobs.path(upload["sha256"]).stat().st_mtime < before:
                 db.execute("DELETE FROM lfs_objects WHERE repo = ? AND sha256 = ?", tuple(upload))
+    return commits
+
+
+def _tidy(database: Database) -> None:
+    """Drop folders and files that no commit reaches from the index, and hashes of files that nobody has."""
+    with database.writing() as db:
+        db.execute(_REACH)
+        db.execute("DELETE FROM entries WHERE tree NOT IN (SELECT oid FROM reached)")
+        db.execute("DELETE FROM files WHERE oid NOT IN (SELECT oid FROM reached)")
         db.execute("DELETE FROM xet_hashes WHERE sha256 NOT IN (SELECT sha256 FROM lfs_objects)")
-        named = {row["sha256"] for row in db.execute(_NAMED)}
-    return Freed(commits, *_drop_blobs(blobs, named, before))
 
 
 def _drop_xorbs(db: sqlite3.Connection, before: int) -> None:
@@ -70,12 +111,12 @@ def _drop_xorbs(db: sqlite3.Connection, before: int) -> None:
     db.execute(f"DELETE FROM xorbs WHERE repo IN ({idle})", (before,))  # noqa: S608
 
 
-def _drop_blobs(blobs: BlobStore, named: set[str], before: int) -> tuple[int, int]:
-    """Remove old contents that the index does not name; returns how many, and their bytes."""
+def _drop_blobs(blobs: BlobStore, needed: set[str], before: int) -> tuple[int, int]:
+    """Remove old contents that are not needed; returns how many, and their bytes."""
     count, size = 0, 0
     for path in blobs.folder.glob("*/*"):
         found = path.stat()
-        if path.name not in named and found.st_mtime < before:
+        if path.name not in needed and found.st_mtime < before:
             path.unlink()
             count, size = count + 1, size + found.st_size
     return count, size

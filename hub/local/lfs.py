@@ -7,7 +7,7 @@ import os
 import sqlite3
 import time
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from functools import cache
 from typing import Annotated, Any, Literal
 
@@ -19,7 +19,7 @@ from hub.local.call import Call, Hub
 from hub.local.replies import HubError
 from hub.local.rules import Sha256
 
-_MAX_PARTS, VALID_SECONDS = 1000, 6 * 3600
+_MAX_PARTS, _MAX_PARTS_IN_ALL, VALID_SECONDS = 1000, 10_000, 6 * 3600  # a part's address has some 260 bytes
 
 
 class LargeObject(BaseModel):
@@ -42,11 +42,12 @@ def batch(call: Call) -> dict:
     """Say for each large file whether and where to upload it."""
     repo, asked = call.repo(write=True), call.read(Batch)
     in_parts, answers = False, []
+    least = max(call.hub.part_bytes, -(-sum(wanted.size for wanted in asked.objects) // _MAX_PARTS_IN_ALL))
     with call.hub.database.reading() as db:
         for wanted in asked.objects:
             answer: dict = wanted.model_dump()
             if not is_owned(db, repo.id, wanted.oid, wanted.size):
-                part = max(call.hub.part_bytes, -(-wanted.size // _MAX_PARTS))
+                part = max(least, -(-wanted.size // _MAX_PARTS))
                 whole = part >= wanted.size or "multipart" not in asked.transfers
                 in_parts = in_parts or not whole
                 answer["actions"] = {"upload": _upload(call, repo.id, wanted, wanted.size if whole else part)}
@@ -105,30 +106,43 @@ def _hf_xet() -> Any:
     return hf_xet
 
 
-def put(call: Call) -> Response:
-    """Receive a whole large file, or one part of it."""
+def room_for_upload(call: Call) -> int:
+    """The signed length of an upload or of a part; refused at once when the body is announced with another one."""
     check_signature(call)
     size, part, number = (int(call.args[name]) for name in ("size", "part_bytes", "number"))
-    chunks = _exactly(call, min(part, size - (number - 1) * part))
-    if part == size:
-        _store(call, chunks)
+    length = min(part, size - (number - 1) * part)
+    if call.headers.get("content-length", str(length)) != str(length):
+        raise _not_of(length)
+    return length
+
+
+def put(call: Call) -> Response:
+    """Keep a whole large file, or one part of it."""
+    length = room_for_upload(call)
+    if call.content.size != length:
+        raise _not_of(length)
+    if call.args["part_bytes"] == call.args["size"]:
+        with call.hub.blobs.staging() as staging:
+            _check_content(call, staging.take(call.content))
+        _note(call)
         return Response()
-    blob = call.hub.blobs.add_part(call.args["upload"], number, chunks)
+    blob = call.hub.blobs.add_part(call.args["upload"], int(call.args["number"]), call.content)
     return Response(headers={"ETag": f'"{blob.sha256}"'})
 
 
 def complete(call: Call) -> dict:
-    """Join the parts of a large file."""
+    """Join the parts of a large file; the body lists them, which the signed address tells already."""
     check_signature(call)
     size, part, upload = int(call.args["size"]), int(call.args["part_bytes"]), call.args["upload"]
-    call.body()  # the list of parts, which the signed address tells already
     with call.hub.database.reading() as db:
         done = is_owned(db, int(call.args["repo"]), call.args["oid"], size)
     if not done:  # else this completion is sent again after a lost answer
         try:
-            _store(call, call.hub.blobs.part_chunks(upload, -(-size // part)))
+            with call.hub.blobs.staging() as staging:
+                _check_content(call, staging.add(call.hub.blobs.part_chunks(upload, -(-size // part))))
         except FileNotFoundError as error:
             raise HubError(400, "Some parts of this upload are missing") from error
+        _note(call)
     call.hub.blobs.drop_parts(upload)
     return {"success": True}
 
@@ -139,25 +153,15 @@ def check_signature(call: Call) -> None:
         raise HubError(403, "The signature does not fit this upload address, or has expired: ask for a new one")
 
 
-def _exactly(call: Call, length: int) -> Iterator[bytes]:
-    """The body, refused as soon as it cannot have the signed length."""
-    problem = HubError(400, f"This upload must have exactly {length} bytes")
-    if call.headers.get("content-length", str(length)) != str(length):
-        raise problem
-    left = length
-    for chunk in call.chunks:
-        left -= len(chunk)
-        if left < 0:
-            raise problem
-        yield chunk
-    if left:
-        raise problem
+def _not_of(length: int) -> HubError:
+    return HubError(400, f"This upload must have exactly {length} bytes")
 
 
-def _store(call: Call, chunks: Iterator[bytes]) -> None:
-    """Keep a large file and note that this repo has it; 400 when the bytes are not those announced."""
-    with call.hub.blobs.staging() as staging:
-        blob = staging.add(chunks)
-        if blob != Blob(call.args["oid"], int(call.args["size"])):
-            raise HubError(400, f"The uploaded content is not {call.args['oid']}")
-    keep(call.hub, int(call.args["repo"]), [blob])
+def _check_content(call: Call, blob: Blob) -> None:
+    """400 when the bytes are not those announced."""
+    if blob != Blob(call.args["oid"], int(call.args["size"])):
+        raise HubError(400, f"The uploaded content is not {call.args['oid']}")
+
+
+def _note(call: Call) -> None:
+    keep(call.hub, int(call.args["repo"]), [Blob(call.args["oid"], int(call.args["size"]))])

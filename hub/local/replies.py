@@ -20,8 +20,9 @@ class HubError(Exception):
         self.headers, self.fields = dict(headers or {}), fields
 
     def response(self) -> Response:
-        """The HTTP answer; header values are one latin-1 line, or the client could not read them."""
+        """The HTTP answer; header values are one printable latin-1 line, or they could not be sent or read."""
         line = " ".join(self.message.split())[:500].encode("latin-1", "replace").decode("latin-1")
+        line = "".join(character if character.isprintable() else "?" for character in line).strip()
         headers = {**self.headers, "X-Error-Message": line}
         if self.code:
             headers["X-Error-Code"] = self.code

@@ -26,6 +26,7 @@ from hub.local.call import Call
 from hub.local.replies import HubError, not_served, repo_not_found
 
 Handler = Callable[[Call], Response | dict | list]
+JSON_LIMIT = 2 << 20
 
 
 def no_such_repo(call: Call) -> Response:
@@ -104,6 +105,24 @@ _TABLE: list[tuple[str, str, Handler]] = [
     ("GET", r"/(?:(?:datasets|spaces|kernels)/)?[^/]+/resolve/.+", no_such_repo),
     ("*", r"/(?:api|papers|uploads|buckets)(?:/.+)?", no_such_service),
 ]
+
+
+# What these say before the body is fetched: how many bytes it may have, or that it is not wanted.
+_ROOM: dict[Handler, Callable[[Call], int]] = {
+    api_history.commit: api_history.room_for_commit,
+    lfs.put: lfs.room_for_upload,
+    xet.put_shard: xet.room_for_shard,
+    xet.put_xorb: xet.room_for_xorb,
+}
+
+
+# Answers to anybody that may take a second or more, since they read a stranger's words: few of a kind at a time.
+SLOW: tuple[Handler, ...] = (pages.repo, api_repos.validate_yaml)
+
+
+def room(handler: Handler, call: Call) -> int:
+    """The largest body that ``handler`` takes for this call; raises HubError when it would refuse any."""
+    return _ROOM.get(handler, lambda _: JSON_LIMIT)(call)
 
 
 def _expand(pattern: str) -> re.Pattern[str]:

@@ -5,10 +5,14 @@ usable on every client's file system. They are the rules of the Hub, of git chec
 """
 
 import re
+from contextlib import suppress
 from functools import lru_cache
 from typing import Annotated
 
+import re2
 from pathspec import GitIgnoreSpec
+from pathspec.patterns.gitignore import GitIgnorePatternError
+from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 from pydantic import AfterValidator, Field
 
 from hub.local.replies import HubError
@@ -17,6 +21,13 @@ LFS_ABOVE_BYTES = 10_000_000
 _MAX_PATH_BYTES, _MAX_SEGMENT_BYTES, _MAX_DEPTH = 1024, 255, 100
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?")
 _RESERVED = {"api", "models", "datasets", "spaces", "kernels", "buckets", "papers", "lfs-upload", "xet", "v1"}
+_SILENT = re2.Options()
+_SILENT.log_errors = False
+_MAX_PATTERNS, _MAX_PATTERN_CHARACTERS = 1000, 16 << 10
+# What file systems take for ".git": Windows drops dots and blanks at the end and has short names and streams, HFS+
+# (and git for it) ignores these characters.
+_DOT_GIT = re.compile(r"(\.git|git~1)[ .]*(:.*)?", re.IGNORECASE | re.ASCII)
+_INVISIBLE = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 _BAD_IN_PATH = re.compile(r"[\x00-\x1f\x7f\\]|^[A-Za-z]:")
 _BAD_IN_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//")
 _LFS_PATTERNS = """
@@ -54,12 +65,15 @@ def check_path(path: str) -> str:
         and len(path.encode()) <= _MAX_PATH_BYTES
         and len(segments) <= _MAX_DEPTH
         and all(len(segment.encode()) <= _MAX_SEGMENT_BYTES for segment in segments)
-        and not {"", ".", "..", ".git"} & {segment.lower() for segment in segments}
+        and not {"", ".", ".."} & set(segments)
+        and not any(_DOT_GIT.fullmatch(_INVISIBLE.sub("", segment)) for segment in segments)
     )
     if not allowed:
-        rule = f"segments other than '.', '..', '.git', of 1 to {_MAX_SEGMENT_BYTES} bytes and parted by single '/'"
-        most = f"at most {_MAX_DEPTH} of them, {_MAX_PATH_BYTES} bytes, no control characters, backslashes or drives"
-        raise HubError(422, f"Invalid path in repo {path!r}: {rule}; {most}")
+        rule = "segments parted by single '/', other than '.', '..' and all that a system takes for '.git'"
+        most = f"of 1 to {_MAX_SEGMENT_BYTES} bytes, at most {_MAX_DEPTH} and {_MAX_PATH_BYTES} bytes in all"
+        raise HubError(
+            422, f"Invalid path in repo {path!r}: {rule}, {most}; no control characters, backslashes, drives"
+        )
     return path
 
 
@@ -82,6 +96,7 @@ def check_ref_name(name: str) -> str:
 # The same rules as types of request bodies.
 RepoName = Annotated[str, AfterValidator(check_repo_name)]
 RepoPath = Annotated[str, AfterValidator(check_path)]
+Message = Annotated[str, Field(pattern=r"^[^\x00]*$")]  # git's messages hold all but NUL
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -101,7 +116,7 @@ def is_ignored(rules: str, path: str) -> bool:
     return _patterns(rules).match_file(path)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=32)
 def _lfs_rules(attributes: str) -> str:
     """A ``.gitattributes`` as a ``.gitignore`` that leaves out what goes to LFS: the last line that fits decides."""
     rules = []
@@ -113,6 +128,23 @@ def _lfs_rules(attributes: str) -> str:
     return "\n".join(rules)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=32)
 def _patterns(rules: str) -> GitIgnoreSpec:
-    return GitIgnoreSpec.from_lines(rules.splitlines())
+    """The compiled rules, or 400. RE2 needs little memory and time linear in a path, whatever the patterns."""
+    lines = [line for line in rules.splitlines() if line.strip() and not line.startswith("#")]
+    if len(lines) <= _MAX_PATTERNS and sum(map(len, lines)) <= _MAX_PATTERN_CHARACTERS:
+        with suppress(re2.error):
+            return GitIgnoreSpec([pattern for line in lines if (pattern := _pattern(line))], backend="re2")
+    most = f"at most {_MAX_PATTERNS} patterns of {_MAX_PATTERN_CHARACTERS} characters in all"
+    raise HubError(400, f"The patterns of .gitattributes or .gitignore are too many or too complicated: {most}")
+
+
+def _pattern(line: str) -> GitIgnoreSpecPattern | None:
+    """A line that can be matched, else None: what git cannot read fits nothing."""
+    try:
+        pattern = GitIgnoreSpecPattern(line)
+        if pattern.regex is not None:
+            re2.compile(pattern.regex.pattern, _SILENT)
+        return pattern
+    except (GitIgnorePatternError, re.error, re2.error):
+        return None

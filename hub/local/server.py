@@ -25,6 +25,7 @@ from hub.local.access import Signer, add_user, keep_token
 from hub.local.app import HubApp
 from hub.local.blobs import BlobStore
 from hub.local.call import Hub
+from hub.local.connections import connection_class
 from hub.local.database import Database
 from hub.local.faults import Faults
 from hub.local.gc import collect
@@ -64,6 +65,9 @@ def serve(
     stop_with_stdin: Annotated[
         bool, typer.Option("--stop-with-stdin", help="Stop at the end of stdin, so as not to outlive the caller.")
     ] = False,
+    patience: Annotated[
+        float, typer.Option(min=0.1, help="Seconds that a client may stop in the middle of a request or an answer.")
+    ] = 60,
     faults: Annotated[Path | None, typer.Option(help="A plan of faults on purpose, to test clients with.")] = None,
 ) -> None:
     """Serve until Ctrl-C or SIGTERM.
@@ -77,16 +81,17 @@ def serve(
     with locked(root), _listener(port) as listener, closing(Database(root / "hub.sqlite")) as database:
         blobs = BlobStore(root)
         blobs.sweep()
+        blobs.keep_reserve()
         add_user(database, user, tuple(org or ()))
         keep_token(database, root / "token", user, "write")
         keep_token(database, root / "token_read", user, "read")
         port = listener.getsockname()[1]
         hub = Hub(database, blobs, Signer(root / "signing.key"), part_bytes)
-        asgi: ASGIApp = HubApp(hub, {f"{HOST}:{port}", f"localhost:{port}"})
+        asgi: ASGIApp = HubApp(hub, {f"{HOST}:{port}", f"localhost:{port}"}, patience)
         asgi = Faults(asgi, faults) if faults else asgi
         # The socket listens already: whoever reads these lines may connect, and is answered when all is ready.
         print(f"endpoint http://{HOST}:{port}\ntoken_file {(root / 'token').resolve()}", flush=True)
-        _run(asgi, listener, stop_with_stdin=stop_with_stdin)
+        _run(asgi, listener, patience, stop_with_stdin=stop_with_stdin)
 
 
 @app.command()
@@ -153,10 +158,11 @@ def _listener(port: int) -> socket.socket:
     return listener
 
 
-def _run(asgi: ASGIApp, listener: socket.socket, *, stop_with_stdin: bool) -> None:
+def _run(asgi: ASGIApp, listener: socket.socket, patience: float, *, stop_with_stdin: bool) -> None:
     config = uvicorn.Config(
         asgi,
-        http="h11",
+        http=connection_class(patience),
+        ws="none",
         loop="asyncio",
         lifespan="off",
         log_config=None,

@@ -90,11 +90,23 @@ def repo_of(call: Call) -> int:
     return row["repo"]
 
 
+def room_for_xorb(call: Call) -> int:
+    """How large a xorb may be."""
+    authorised(call, "XET")
+    return MAX_XORB
+
+
+def room_for_shard(call: Call) -> int:
+    """How large a shard may be."""
+    authorised(call, "XET")
+    return MAX_SHARD
+
+
 def put_xorb(call: Call) -> dict:
     """Keep a xorb unread: a shard's files are checked by their sha256, so nothing depends on a xorb's own name."""
     repo = authorised(call, "XET")
     with call.hub.blobs.staging() as staging:
-        blob = staging.add(call.limited(MAX_XORB))
+        blob = staging.take(call.content)
     with call.hub.database.writing() as db:
         query = "REPLACE INTO xorbs SELECT id, ?, ?, ? FROM repos WHERE id = ?"
         db.execute(query, (call.args["hash"], blob.sha256, int(time.time()), repo))
@@ -104,7 +116,7 @@ def put_xorb(call: Call) -> dict:
 def put_shard(call: Call) -> dict:
     """Unpack the files of a shard and note that this repo has them."""
     repo = authorised(call, "XET")
-    described = read_shard(call.body(MAX_SHARD))
+    described = read_shard(call.body())
     with call.hub.database.reading() as db:
         missing = [file for file in described if not is_owned(db, repo, *file.blob)]
         rows = db.execute("SELECT hash, sha256 FROM xorbs WHERE repo = ?", (repo,))
