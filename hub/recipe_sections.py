@@ -203,4 +203,5 @@ class Postprocess(Strict):
     smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.2  # 0 → ε/2, 1 → 1 - ε/2
     sampled_negatives: Annotated[int, Field(ge=0)] = 2  # per x1, score 0
     max_per_label: Positive = 2
+    reject: tuple[Literal["example_copy", "prompt_words"], ...] = ("example_copy", "prompt_words")  # generation.filters
     validation_fraction: Fraction = 0.1

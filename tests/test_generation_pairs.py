@@ -37,14 +37,6 @@ def test_smoothing_is_the_papers(score, smoothed):
     assert pairs.smooth(score, 0.0) == score
 
 
-def test_sift_names_every_drop_and_keeps_order():
-    rows = [raw("a", "a"), raw("a", "b"), raw("a", "b", attempt=1), raw("a", "b", "0"), raw("a", "c"), raw("a", "d")]
-    kept, dropped = pairs.sift(rows, max_per_label=2)
-    assert [(row["text2"], row["target"]) for row in kept] == [("b", "1"), ("b", "0"), ("c", "1")]
-    assert [row["reason"] for row in dropped] == ["identical", "duplicate", "over_cap"]
-    assert len(kept) + len(dropped) == len(rows)
-
-
 def finished(kept: list[dict], recipe: DatasetRecipe) -> dict[str, dict[str, list[dict]]]:
     """Split → finished config → rows, with the rows of the split themselves as the pool of sampled negatives."""
     splits = pairs.by_split(kept, recipe)
