@@ -45,7 +45,8 @@ class _Wanted:
 def settings_of(recipe: DatasetRecipe) -> Settings:
     """The writer's settings for second texts."""
     decoding = recipe.decoding
-    return Settings(decoding.decay_constant, decoding.floor, decoding.top_k, decoding.top_p, decoding.max_new_tokens)
+    constants = decoding.decay_constant, decoding.floor, decoding.top_k, decoding.top_p, decoding.max_new_tokens
+    return Settings(*constants, decoding.text_end)
 
 
 def write_pairs(

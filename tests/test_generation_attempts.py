@@ -153,7 +153,7 @@ def test_a_failed_text_is_asked_for_again_before_new_ones(recipe):
 def test_settings_and_prefixes_are_the_recipes(recipe):
     writer = SeededWriter(0, 1.0)
     written(recipe, writer)
-    assert writer.settings == Settings(100.0, 0.01, 5, 0.9, 40)
+    assert writer.settings == Settings(100.0, 0.01, 5, 0.9, 40, "quotation_mark")
     assert writer.prefixes == Prompts(recipe).prefixes(Variant(None, 0))
 
 

@@ -106,12 +106,12 @@ def test_chat_sends_the_prompt_as_a_turn_and_begins_the_answer_where_the_server_
 def test_log_probabilities_are_averaged_up_to_the_closing_mark():
     tokens = {"tokens": ["A", " man", '."', " And"], "token_logprobs": [-1.0, -2.0, -3.0, -40.0]}
     payload = {"choices": [{"text": 'A man." And', "logprobs": tokens}]}
-    assert read_answer(payload, opened=True).log_prob == -2.0
+    assert read_answer(payload, closes=True).log_prob == -2.0
     content = [{"token": token, "logprob": value} for token, value in zip(*tokens.values(), strict=True)]
     chat = {"choices": [{"message": {"content": "A man"}, "logprobs": {"content": content}}]}
-    assert read_answer(chat, opened=True).log_prob == -2.0 and read_answer(chat, opened=False).log_prob == -11.5
+    assert read_answer(chat, closes=True).log_prob == -2.0 and read_answer(chat, closes=False).log_prob == -11.5
     untold = {"choices": [{"text": "A", "logprobs": {"tokens": ["A", "b"], "token_logprobs": [None, -1.0]}}]}
-    assert read_answer(untold, opened=True).log_prob is None
+    assert read_answer(untold, closes=True).log_prob is None
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_log_probabilities_are_averaged_up_to_the_closing_mark():
 )
 def test_an_answer_of_another_form_is_refused(payload):
     with pytest.raises(ValidationError):
-        read_answer(payload, opened=True)
+        read_answer(payload, closes=True)
 
 
 def test_the_documentations_recipes_are_valid():
