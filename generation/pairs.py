@@ -54,7 +54,7 @@ def finished_rows(kept: Sequence[Row], pool: Sequence[Pair], recipe: DatasetReci
         return {"postprocessed": scored_pairs(kept, pool, recipe)}
     if recipe.form == "text":
         return {"postprocessed": labelled_texts(kept, recipe)}
-    return {"triplet": triplets(kept), "pair-class": classified_pairs(kept)}
+    return {"triplet": triplets(kept, recipe.postprocess.equal_triplets), "pair-class": classified_pairs(kept)}
 
 
 def scored_pairs(kept: Sequence[Row], pool: Sequence[Pair], recipe: DatasetRecipe) -> list[Row]:
@@ -124,8 +124,11 @@ def classified_pairs(kept: Sequence[Row]) -> list[Row]:
     ]
 
 
-def triplets(kept: Sequence[Row]) -> list[Row]:
-    """Rows of the config ``triplet``: the i-th entailed and the i-th contradicting text of each premise."""
+def triplets(kept: Sequence[Row], equal: bool) -> list[Row]:
+    """Rows of the config ``triplet``: the i-th entailed and the i-th contradicting text of each premise.
+
+    ``equal``: whether they may be one text, as in the Auto-NLI authors' data. Both rows stay in ``pair-class``.
+    """
     firsts: dict[str, Row] = {}
     texts: dict[str, dict[str, list[str]]] = {}
     for row in kept:
@@ -135,7 +138,7 @@ def triplets(kept: Sequence[Row]) -> list[Row]:
         {"anchor": anchor, "positive": positive, "negative": negative, **_origin(firsts[anchor])}
         for anchor, found in texts.items()
         for positive, negative in zip(found["entailment"], found["contradiction"], strict=False)
-        if positive != negative
+        if equal or positive != negative
     ]
 
 

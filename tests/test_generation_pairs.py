@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from generation import pairs
+from generation.pairs import triplets
 from hub.recipe import DatasetRecipe
 from hub.recipe_file import load_recipe
 
@@ -86,7 +87,10 @@ def test_triplets_and_classified_pairs():
     ]
     splits = finished(rows, recipe).values()
     flat = [row for split in splits for row in split["triplet"]]
-    assert flat == [{"anchor": "p", "positive": "e", "negative": "c", "source_id": "p", "example_set": 3}]
+    different = {"anchor": "p", "positive": "e", "negative": "c", "source_id": "p", "example_set": 3}
+    equal = {"anchor": "r", "positive": "same", "negative": "same", "source_id": "r"}  # the authors keep it
+    assert sorted(flat, key=lambda row: row["anchor"]) == [different, equal]
+    assert triplets(rows, equal=False) == [different]
     labels = {(row["hypothesis"], row["label"]) for split in splits for row in split["pair-class"]}
     assert labels == {("e", 0), ("c", 2), ("e2", 0), ("same", 0), ("same", 2)}
 
