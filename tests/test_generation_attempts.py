@@ -11,6 +11,8 @@ from generation.attempts import write_pairs
 from generation.filters import sift
 from generation.prompts import Prompts
 from generation.sources import FirstText
+from generation.tasks import WriteFirstTexts
+from generation.worker import Worker
 from generation.writer import Completion, Request, Settings
 from hub.recipe import DatasetRecipe, Variant
 from hub.recipe_file import load_recipe
@@ -127,6 +129,13 @@ def test_a_recipe_may_take_copies_as_they_are(recipe):
     open_recipe = recipe.model_copy(update={"postprocess": recipe.postprocess.model_copy(update={"reject": ()})})
     raw, rejected = written(open_recipe, SeededWriter(0, 1.0, REPEATS))
     assert not rejected and any(row["text2"] == "Sentence 2:" for row in raw)
+
+
+def test_a_first_text_made_of_the_prompts_words_is_rejected_by_name():
+    recipe = load_recipe(Path("recipes/demo/sts-dino-x1x2.yaml"), DatasetRecipe)
+    worker = Worker(recipe, Prompts(recipe), SeededWriter(0, 1.0, ["A dog runs.", "Sentence 1:"]))
+    made = worker.do(WriteFirstTexts(range(20)), {}.__getitem__)
+    assert {row["text"]: row["reason"] for row in made.facts} == {"A dog runs.": None, "Sentence 1:": "prompt_words"}
 
 
 def test_rows_come_in_the_order_of_the_source_and_requests_in_that_of_length(recipe):
