@@ -71,6 +71,7 @@ def test_sampling_arguments():
         "logprobs": 0,
     }
     assert sampling_arguments(Settings(0.0, 1.0, 0, 1.0, 1), 0)["top_k"] == -1
+    assert sampling_arguments(Settings(0.0, 1.0, 0, 1.0, 1, "line"), 0)["stop"] == ["\n"]
 
 
 def test_engine_arguments():
