@@ -281,9 +281,8 @@ def triplets(rows):
             [row["text2"] for row in own if row["target"] == target] for target in ("entailment", "contradiction")
         )
         for positive, negative in zip(positives, negatives):  # noqa: B905 - Python 3.9
-            if positive != negative:
-                texts = {"anchor": text1, "positive": positive, "negative": negative}
-                yield {**texts, **origin(own[0], ["source_id"])}
+            texts = {"anchor": text1, "positive": positive, "negative": negative}
+            yield {**texts, **origin(own[0], ["source_id"])}
 
 
 def classified_pairs(rows):

@@ -1,9 +1,11 @@
 """Ask the model for texts until each (first text, label) has what the recipe wants, or its attempts are used up.
 
 Source: DINO section 4, footnote 2: up to five tries for two texts, because a model may not close its quotation mark.
-A completion that fails asks for the next attempt at once, so a (first text, label) is asked for the shortest prefix
-0..m of attempts that holds ``samples`` accepted ones (or for all ``max_attempts``), in whatever order they end. Every
-completion becomes exactly one raw or rejected row, so kept + rejected = requested.
+The original code writes all tries, removes what is not closed, identical pairs and duplicates, and keeps two of what is
+left. Here a completion that is no usable text, whatever the reason (``generation.filters``), asks for the next attempt
+at once: a (first text, label) is asked for the shortest prefix 0..m of attempts that holds ``samples`` usable texts (or
+for all ``max_attempts``), in whatever order they end. Every completion becomes one raw or rejected row or, if sifting
+drops it, both, so kept + rejected = requested.
 """
 
 from collections import deque
@@ -11,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from generation.filters import CopyFilters
 from generation.prompts import Prompts
 from generation.randomness import row_seed
 from generation.sources import FirstText
@@ -23,19 +26,27 @@ Tick = Callable[[int], object]
 
 @dataclass
 class _Wanted:
-    """One (first text, label) and the completions that were asked for it, by attempt."""
+    """One (first text, label) and the completions that were asked for it, by attempt, with what is wrong with each."""
 
     place: int
     first: FirstText
     label: Label
     asked: int = 0
-    done: dict[int, tuple[Request, Completion]] = field(default_factory=dict)
+    done: dict[int, tuple[Request, Completion, str | None]] = field(default_factory=dict)
+    texts: set[str] = field(default_factory=set)
+
+    def take(self, text: str) -> bool:
+        """Whether a text is neither the first text nor one that was taken. In any order as many are."""
+        usable = text != self.first.text and text not in self.texts
+        self.texts |= {text} if usable else set()
+        return usable
 
 
 def settings_of(recipe: DatasetRecipe) -> Settings:
     """The writer's settings for second texts."""
     decoding = recipe.decoding
-    return Settings(decoding.decay_constant, decoding.floor, decoding.top_k, decoding.top_p, decoding.max_new_tokens)
+    constants = decoding.decay_constant, decoding.floor, decoding.top_k, decoding.top_p, decoding.max_new_tokens
+    return Settings(*constants, decoding.text_end)
 
 
 def write_pairs(
@@ -48,12 +59,12 @@ def write_pairs(
 ) -> tuple[list[Row], list[Row]]:
     """Raw rows and rejected rows (with ``reason``) of some first texts, ordered by first text, label, attempt.
 
-    ``tick(n)`` is told of every n accepted texts. The rows depend on the first texts given, the recipe and the variant
+    ``tick(n)`` is told of every n usable texts. The rows depend on the first texts given, the recipe and the variant
     only. Requests are handed over in the order of their first texts' length, so that neighbours have prompts of like
     length; ``samples`` of one prompt stand side by side.
     """
     needs = ((first, label) for first in firsts for label in recipe.labels)
-    wanted = [_Wanted(place, *need) for place, need in enumerate(needs)]
+    wanted, copies = [_Wanted(place, *need) for place, need in enumerate(needs)], CopyFilters(recipe, prompts.sets)
     queue: deque[Request] = deque()
     for need in sorted(wanted, key=lambda need: len(need.first.text)):
         queue += [_request(need, recipe, prompts, variant) for _ in range(recipe.decoding.samples)]
@@ -61,8 +72,9 @@ def write_pairs(
     for request, completion in stream:
         place, attempt = request.key
         need = wanted[place]
-        need.done[attempt] = request, completion
-        if completion.problem is None:
+        reason = completion.problem or copies.reason(completion.text, need.label.name, variant)
+        need.done[attempt] = request, completion, reason
+        if reason is None and need.take(completion.text):
             tick(1)
         elif need.asked < recipe.decoding.max_attempts:
             queue.appendleft(_request(need, recipe, prompts, variant))
@@ -86,24 +98,25 @@ def _request(need: _Wanted, recipe: DatasetRecipe, prompts: Prompts, variant: Va
 
 
 def _rows(need: _Wanted, recipe: DatasetRecipe, variant: Variant) -> list[Row]:
-    """A row for every attempt, in order; ``sample`` counts the accepted ones before it."""
-    rows, accepted = list[Row](), 0
+    """A row for every attempt, in order; ``sample`` counts the usable texts before it."""
+    rows, before = list[Row](), _Wanted(need.place, need.first, need.label)
     example_set = {"example_set": variant.example_set} if recipe.few_shot else {}
-    for attempt, (request, completion) in sorted(need.done.items()):
+    for attempt, (request, completion, reason) in sorted(need.done.items()):
         rows.append(
             {
                 "text1": need.first.text,
                 "text2": completion.text,
                 "source_id": need.first.source_id,
                 "target": need.label.name,
-                "sample": accepted,
+                "sample": len(before.texts),
                 "attempt": attempt,
                 "seed": request.seed,
                 "log_prob": completion.log_prob,
                 "margin": completion.margin,
                 **example_set,
-                "reason": completion.problem,
+                "reason": reason,
             }
         )
-        accepted += completion.problem is None
+        if reason is None:
+            before.take(completion.text)
     return rows

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from generation.endings import cut
 from generation.live_batch import LiveBatch, Stores, Text
 from generation.loading import load_model
 from generation.memory import is_out_of_memory, rows_that_fit
@@ -25,9 +26,8 @@ from generation.sharing import can_share, window
 from generation.writer import Completion, Request, Settings
 from hub.cli import say
 from hub.errors import InputError, RunError
-from hub.recipe import LanguageModel
+from hub.recipe import QUOTE, LanguageModel, TextEnd
 
-QUOTE = '"'
 PREFIX_CHUNK = 512  # tokens of a shared beginning that are read in one pass
 Ids = tuple[int, ...]
 
@@ -44,8 +44,9 @@ class Engine:
         self.model, self.tokenizer, self.chat = model.eval(), tokenizer, chat
         config = model.config.get_text_config()
         self.vocabulary = int(config.vocab_size)
-        self.closes, self.breaks = self._stop_tables()
-        self._plain = None if shared and can_share(model) else PlainDecoding(model, self.closes | self.breaks)
+        self.ends = self._end_tokens()
+        self.stops = self._stop_tables()
+        self._plain = None if shared and can_share(model) else PlainDecoding(model)
         limits = (getattr(config, "max_position_embeddings", 0), 0 if self._plain else window(config))
         self.context = min((int(limit) for limit in limits if limit), default=0)
         self._stores = Stores()
@@ -103,7 +104,8 @@ class Engine:
             batch = [queue.popleft() for _ in range(min(len(queue), max(1, rows // width)))]
             prompts = [[self._checked(prompt, settings) for prompt in _prompts(request)] for request in batch]
             try:
-                written = plain.complete(prompts, [request.seed for request in batch], settings)
+                seeds, stops = [request.seed for request in batch], self.stops[settings.text_end]
+                written = plain.complete(prompts, seeds, settings, stops, self.banned(settings))
             except RuntimeError as error:
                 _check_smaller(error, rows)
                 written = None
@@ -112,7 +114,11 @@ class Engine:
                 rows = _fewer(rows)
                 continue
             for request, (tokens, log_probs) in zip(batch, written, strict=True):
-                yield request, self._finish(tokens, log_probs)
+                yield request, self._finish(tokens, log_probs, settings)
+
+    def banned(self, settings: Settings) -> list[int]:
+        """The tokens that cannot be drawn: the end of the document, where a text ends at its quotation mark."""
+        return self.ends if settings.text_end == "quotation_mark" else []
 
     def _empty_batch(self, prefixes: Sequence[str]) -> LiveBatch:
         self._read_families(prefixes)
@@ -140,6 +146,7 @@ class Engine:
         if going or batch.fresh:
             now, ids, positions, wanted = batch.next_pass()
             logits = run_pass(self.model, now, ids, positions, wanted)
+            logits[:, self.banned(settings)] = -torch.inf
             rows = sum(len(text.rows) for text in going)
             for place, prompt in enumerate(batch.fresh):
                 prompt.logits = logits[rows + place].clone()
@@ -156,7 +163,7 @@ class Engine:
         for text in done:
             batch.end(text)
         batch.forget()
-        return [(text.request, self._finish(text.tokens, text.log_probs)) for text in done]
+        return [(text.request, self._finish(text.tokens, text.log_probs, settings)) for text in done]
 
     def _advance(
         self, batch: LiveBatch, texts: list[Text], logits: Tensor, index: np.ndarray, settings: Settings
@@ -172,10 +179,9 @@ class Engine:
 
     def _split(self, batch: LiveBatch, settings: Settings) -> tuple[list[Text], list[Text]]:
         """The texts that ended and those that go on."""
-        done, going = list[Text](), list[Text]()
+        done, going, stops = list[Text](), list[Text](), self.stops[settings.text_end]
         for text in batch.texts:
-            last = text.tokens[-1]
-            ended = self.closes[last] or self.breaks[last] or len(text.tokens) == settings.max_new_tokens
+            ended = stops[text.tokens[-1]] or len(text.tokens) == settings.max_new_tokens
             (done if ended else going).append(text)
         return done, going
 
@@ -245,23 +251,28 @@ class Engine:
             )
         return ids
 
-    def _stop_tables(self) -> tuple[np.ndarray, np.ndarray]:
-        """For every token id: does its text hold a quotation mark; does it end a line or the document."""
+    def _end_tokens(self) -> list[int]:
+        """The tokens that end a document, or a turn: the tokenizer's and those of the model's generation settings."""
+        listed: Any = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
+        found = {self.tokenizer.eos_token_id, self.tokenizer.pad_token_id, *np.atleast_1d(listed).tolist()}
+        return sorted(token for token in found if token is not None and token < self.vocabulary)
+
+    def _stop_tables(self) -> dict[TextEnd, np.ndarray]:
+        """For every token id whether it ends a text: with a quotation mark, a line break or the document's end."""
         known = min(self.vocabulary, len(self.tokenizer))
         texts = [self.tokenizer.decode([token]) for token in range(known)] + [""] * (self.vocabulary - known)
-        closes = np.array([QUOTE in text for text in texts])
-        ends = {self.tokenizer.eos_token_id, self.tokenizer.pad_token_id} - {None}
-        breaks = np.array(["\n" in text or token in ends for token, text in enumerate(texts)])
-        return closes, breaks & ~closes
+        lines = np.array(["\n" in text or token in self.ends for token, text in enumerate(texts)])
+        return {"line": lines, "quotation_mark": lines | np.array([QUOTE in text for text in texts])}
 
-    def _finish(self, tokens: list[int], log_probs: np.ndarray) -> Completion:
-        closed = bool(self.closes[tokens[-1]])
+    def text_of(self, tokens: list[int], settings: Settings) -> tuple[str, str | None]:
+        """The text that some tokens spell, and what is wrong with it (``generation.endings.cut``)."""
         decoded = self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        text = decoded.split(QUOTE)[0]
+        return cut(decoded, tokens[-1] in self.ends, settings.text_end)
+
+    def _finish(self, tokens: list[int], log_probs: np.ndarray, settings: Settings) -> Completion:
         means = (log_probs / len(tokens)).tolist()
-        problem = "line_break" if "\n" in text else "not_closed" if not closed else None if text.strip() else "empty"
         margin = means[0] - max(means[1:]) if len(means) > 1 else None
-        return Completion(text.split("\n")[0].strip(), problem, means[0], margin)
+        return Completion(*self.text_of(tokens, settings), means[0], margin)
 
 
 def _check_smaller(error: RuntimeError, rows: int) -> None:

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from generation import pairs
 from generation.attempts import write_pairs
 from generation.crew import OneProcess
 from generation.dataset_run import DatasetRun
+from generation.filters import sift
 from generation.first_texts import prepare
 from generation.plan import NOT_YET, survey
 from generation.prompts import Prompts, load_prompts
@@ -98,7 +98,7 @@ def pilot(
     """Write the texts of some first texts as a shard of a run would, and throw them away."""
     watched = Watched(writer, clock)
     raw, failed = write_pairs(watched, prompts, recipe, firsts, lambda _: None, variant)
-    kept, dropped = pairs.sift(raw, recipe.postprocess.max_per_label)
+    kept, dropped = sift(raw, recipe.postprocess.max_per_label)
     return Pilot(
         firsts=len(firsts),
         texts=watched.texts,

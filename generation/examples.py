@@ -16,7 +16,7 @@ from tqdm import tqdm
 from generation.randomness import row_seed
 from generation.sources import source_rows, text_problem
 from hub.errors import InputError
-from hub.recipe import DatasetRecipe, FewShot, Source
+from hub.recipe import QUOTE, DatasetRecipe, FewShot, Source
 
 POOL = 64  # premises held for every one needed, so that enough of them have an example of every label
 VALUES_SHOWN = 10  # label values that an error lists
@@ -32,7 +32,7 @@ class Example:
 
 
 ExampleSet = Mapping[str, Sequence[Example]]  # label → its examples, in prompt order
-LabelledPair = tuple[str, str, str]  # premise, hypothesis, value of the label column
+LabelledPair = tuple[str, str, str]  # premise, hypothesis, value of the label column or name of the text's
 
 
 class PremiseSample:
@@ -69,7 +69,7 @@ class PremiseSample:
 
 
 def draw(
-    pairs: Iterable[LabelledPair], few_shot: FewShot, labels: Sequence[str], seed: int
+    pairs: Iterable[LabelledPair], few_shot: FewShot, labels: Sequence[str], seed: int, quotes: bool = False
 ) -> dict[int, list[ExampleSet]]:
     """The example sets of every shot count above 0.
 
@@ -79,29 +79,30 @@ def draw(
 
     Args:
         pairs: the rows of the dataset. Rows of other labels are passed over, and so are texts that cannot be first
-            texts either: empty ones, and those with a quotation mark or a line break, which would break the prompt.
-        labels: the recipe's labels; ``few_shot.examples.labels`` has the value of each in the dataset.
+            texts either: empty ones and those with a line break.
+        labels: the recipe's labels; ``few_shot.examples.names`` has the value of each in the dataset.
+        quotes: whether a text may hold a quotation mark. Where one ends a text, an example would teach a wrong end.
 
     Raises:
         InputError: a label's value does not occur, or there are too few examples.
     """
     counts = [shots for shots in few_shot.shots if shots]
     samples = {shots: PremiseSample(POOL * shots * few_shot.sets, seed, "examples", shots) for shots in counts}
-    names = {few_shot.examples.labels[label]: label for label in labels}
-    values = dict[str, None]()
-    for row, (premise, hypothesis, value) in enumerate(pairs):
+    names = {few_shot.examples.names[label]: label for label in labels}
+    values, of_row = dict[str, None](), len(few_shot.examples.texts) or 1
+    for number, (premise, hypothesis, value) in enumerate(pairs):
         if len(values) <= VALUES_SHOWN or value in names:
             values[value] = None
-        example = Example(row, premise.strip(), hypothesis.strip())
-        if value in names and _fits(example.premise) and _fits(example.hypothesis):
+        example = Example(number // of_row, premise.strip(), hypothesis.strip())
+        if value in names and _fits(example.premise, quotes) and _fits(example.hypothesis, quotes):
             for sample in samples.values():
                 sample.add(names[value], example)
     _check_values(names, values, few_shot)
     return {shots: _sets(samples[shots].by_label(labels), shots, few_shot) for shots in counts}
 
 
-def _fits(text: str) -> bool:
-    return text_problem(text, None, len) is None
+def _fits(text: str, quotes: bool) -> bool:
+    return (quotes or QUOTE not in text) and text_problem(text, None, len) is None
 
 
 def _check_values(names: Mapping[str, str], values: Mapping[str, None], few_shot: FewShot) -> None:
@@ -141,21 +142,25 @@ def example_sets(recipe: DatasetRecipe) -> dict[int, list[ExampleSet]]:
         return {}
     labels = [label.name for label in recipe.labels]
     pairs = tqdm(labelled_pairs(recipe.few_shot), unit="row", desc=f"{recipe.name} examples", delay=1)
-    return draw(pairs, recipe.few_shot, labels, recipe.seed)
+    return draw(pairs, recipe.few_shot, labels, recipe.seed, quotes=recipe.decoding.text_end == "line")
 
 
 def labelled_pairs(few_shot: FewShot) -> Iterator[LabelledPair]:
-    """The rows of the examples' dataset, streamed from its file or from the Hub.
+    """The pairs of the examples' dataset, streamed from its file or from the Hub; of triplets, those of each column.
 
     Raises InputError when it is not there, cannot be read or lacks a named column.
     """
     examples = few_shot.examples
     if examples.kind == "file" and not Path(examples.path or "").is_file():
         raise InputError(f"few_shot.examples.path {examples.path}", "no such file", hint="check it in the recipe")
-    shared = examples.model_dump(exclude={"premise", "hypothesis", "label", "labels"})
-    source = Source(**shared, columns=(examples.premise, examples.hypothesis, examples.label))
-    for _, rows in source_rows(source):
-        yield from ((premise, hypothesis, label) for premise, hypothesis, label in rows)
+    shared = examples.model_dump(exclude={"premise", "hypothesis", "label", "labels", "texts"})
+    columns = tuple(examples.texts.values()) or (examples.hypothesis, examples.label)
+    for _, rows in source_rows(Source(**shared, columns=(examples.premise, *columns))):
+        for premise, *cells in rows:
+            if examples.texts:
+                yield from ((premise, text, column) for text, column in zip(cells, columns, strict=True))
+            else:
+                yield premise, cells[0], cells[1]
 
 
 def described(recipe: DatasetRecipe, sets: Mapping[int, Sequence[ExampleSet]]) -> dict[str, Any]:

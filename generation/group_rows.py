@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from generation import layout, pairs
+from generation.filters import sift
 from generation.layout import Shard
 from generation.sources import SeenTexts
 from generation.tally import Tally
@@ -33,7 +34,7 @@ class RawRows:
     def kept(self, shard: Shard, columns: Sequence[str] | None = None) -> list[Row]:
         """The rows that sifting keeps; ``columns`` must hold text1, text2 and target."""
         raw, _ = layout.paths(self.recipe, shard)
-        return pairs.sift(self._rows(raw, columns), self.recipe.postprocess.max_per_label)[0]
+        return sift(self._rows(raw, columns), self.recipe.postprocess.max_per_label)[0]
 
     def rejects(self, shard: Shard) -> list[Row]:
         """Target and reason of the rejected rows."""

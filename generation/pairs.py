@@ -1,21 +1,20 @@
-"""Completions to published rows, pure: filters with named reasons, smoothing, sampled negatives, caps, the split.
+"""Kept texts to published rows, pure: smoothing, sampled negatives, triplets, the split.
 
 Source: DINO, section 4, in its two versions (Schick & Schütze 2021, arXiv 2104.07540 v1, and EMNLP 2021):
 
-- Pairs with x1 = x2 are removed, "as those provide no training signal". Both versions.
 - Label smoothing with ε = 0.2. v1 writes ỹ = (1 - ε)·y + Σ_{y' ∈ Y} ε·y' / |Y| for Y = {0, 1, 2}, which is
   (1 - ε)·y + ε there; the published version says that 0 becomes 0.1 and 1 becomes 0.9. Scaled to [0, 1] the two are one
   formula, (1 - ε)·y + ε/2, which is ``smooth``.
 - "For each x1, we sample two x2's from other dataset entries and augment the dataset with (x1, x2, 0)". Both versions;
   their score is not smoothed (the published version lists 0 among its scores: {0, 0.1, 0.5, 0.9}).
-- Up to two texts per (x1, y), at most five tries (both, footnotes 2); a 90/10 split.
+- A 90/10 split (both).
 
 Rows are sifted and finished shard by shard: all rows of a first text and a variant stand in one shard. Every choice is
 made by a hash of (seed, first text), never by order or process, and the split is made per first text, so that no x1
 stands in two of them.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -38,34 +37,6 @@ def split_of(text: str, seed: int, validation_fraction: float) -> str:
     return "validation" if fraction(seed, "split", text) < validation_fraction else "train"
 
 
-def sift(raw: Iterable[Row], max_per_label: int) -> tuple[list[Row], list[Row]]:
-    """Split the raw rows of a shard, in order, into kept rows and dropped rows that carry their ``reason``.
-
-    identical: text2 equals text1. duplicate: the same (text1, text2, target) stood before. over_cap: (text1, target)
-    has ``max_per_label`` rows already.
-    """
-    kept, dropped = list[Row](), list[Row]()
-    seen, per_label = set[tuple[str, str, str]](), Counter[tuple[str, str]]()
-    for row in raw:
-        key = (row["text1"], row["text2"], row["target"])
-        reason = (
-            "identical"
-            if row["text1"] == row["text2"]
-            else "duplicate"
-            if key in seen
-            else "over_cap"
-            if per_label[key[0], key[2]] >= max_per_label
-            else None
-        )
-        if reason:
-            dropped.append({**row, "reason": reason})
-            continue
-        seen.add(key)
-        per_label[key[0], key[2]] += 1
-        kept.append(row)
-    return kept, dropped
-
-
 def by_split(rows: Iterable[Row], recipe: DatasetRecipe) -> dict[str, list[Row]]:
     """Rows by the split of their first text, in order."""
     splits: dict[str, list[Row]] = {"train": [], "validation": []}
@@ -83,7 +54,7 @@ def finished_rows(kept: Sequence[Row], pool: Sequence[Pair], recipe: DatasetReci
         return {"postprocessed": scored_pairs(kept, pool, recipe)}
     if recipe.form == "text":
         return {"postprocessed": labelled_texts(kept, recipe)}
-    return {"triplet": triplets(kept), "pair-class": classified_pairs(kept)}
+    return {"triplet": triplets(kept, recipe.postprocess.equal_triplets), "pair-class": classified_pairs(kept)}
 
 
 def scored_pairs(kept: Sequence[Row], pool: Sequence[Pair], recipe: DatasetRecipe) -> list[Row]:
@@ -153,8 +124,11 @@ def classified_pairs(kept: Sequence[Row]) -> list[Row]:
     ]
 
 
-def triplets(kept: Sequence[Row]) -> list[Row]:
-    """Rows of the config ``triplet``: the i-th entailed and the i-th contradicting text of each premise."""
+def triplets(kept: Sequence[Row], equal: bool) -> list[Row]:
+    """Rows of the config ``triplet``: the i-th entailed and the i-th contradicting text of each premise.
+
+    ``equal``: whether they may be one text, as in the Auto-NLI authors' data. Both rows stay in ``pair-class``.
+    """
     firsts: dict[str, Row] = {}
     texts: dict[str, dict[str, list[str]]] = {}
     for row in kept:
@@ -164,7 +138,7 @@ def triplets(kept: Sequence[Row]) -> list[Row]:
         {"anchor": anchor, "positive": positive, "negative": negative, **_origin(firsts[anchor])}
         for anchor, found in texts.items()
         for positive, negative in zip(found["entailment"], found["contradiction"], strict=False)
-        if positive != negative
+        if equal or positive != negative
     ]
 
 

@@ -21,16 +21,24 @@ Ids = tuple[int, ...]
 
 
 class PlainDecoding:
-    """A model and the table of the tokens that end a text."""
+    """A model that reads every row with its own forward pass."""
 
-    def __init__(self, model: Any, ends: np.ndarray):
-        self.model, self.ends = model, ends
+    def __init__(self, model: Any):
+        self.model = model
 
     @torch.inference_mode()
     def complete(
-        self, prompts: Sequence[Sequence[Ids]], seeds: Sequence[int], settings: Settings
+        self,
+        prompts: Sequence[Sequence[Ids]],
+        seeds: Sequence[int],
+        settings: Settings,
+        stops: np.ndarray,
+        banned: list[int],
     ) -> list[tuple[list[int], np.ndarray]]:
-        """Tokens and summed log-probabilities (1 + K,) of B texts; ``prompts``: the 1 + K token lists of each."""
+        """Tokens and summed log-probabilities (1 + K,) of B texts; ``prompts``: the 1 + K token lists of each.
+
+        ``stops`` (V,) says which tokens end a text, ``banned`` which ones are never drawn.
+        """
         distinct = list(dict.fromkeys(ids for text in prompts for ids in text))
         place = {ids: number for number, ids in enumerate(distinct)}
         width = max(len(text) for text in prompts)
@@ -42,11 +50,12 @@ class PlainDecoding:
         live = np.arange(len(prompts))
         for step in range(settings.max_new_tokens):
             numbers = torch.from_numpy(uniforms(np.array(seeds, dtype=np.uint64)[live], step)).to(logits.device)
+            logits[:, banned] = -torch.inf
             chosen, log_probs = choose(logits, index.to(logits.device), settings, numbers)
             sums[live] += log_probs.double().cpu().numpy()
             for text, token in zip(live.tolist(), chosen.tolist(), strict=True):
                 tokens[text].append(token)
-            keep = np.flatnonzero(~self.ends[chosen.cpu().numpy()])
+            keep = np.flatnonzero(~stops[chosen.cpu().numpy()])
             if step + 1 == settings.max_new_tokens or not len(keep):
                 break
             live, next_ids = live[keep], chosen.cpu()[keep]

@@ -41,15 +41,16 @@ class Prompts:
         return self._block(label.name, variant) + _fill(label, text1)
 
     def _examples(self, label: str, variant: Variant) -> str:
-        """The examples of one label, each with the separator after it."""
+        """The examples of one label and the separator after the last; without examples the separator alone.
+
+        The authors' code joins the examples, none or many, and puts a line break and the prompt after them.
+        """
         few_shot = self.recipe.few_shot
-        if few_shot is None or not variant.shots:
+        if few_shot is None:
             return ""
-        after = few_shot.end + few_shot.separator
-        return "".join(
-            _fill(self.labels[label], example.premise) + example.hypothesis + after
-            for example in self.sets[variant.shots][variant.example_set][label]
-        )
+        examples = self.sets[variant.shots][variant.example_set][label] if variant.shots else ()
+        shown = [_fill(self.labels[label], example.premise) + example.hypothesis for example in examples]
+        return few_shot.separator.join([*(text + few_shot.end for text in shown), ""]) or few_shot.separator
 
 
 def _fill(label: Label, text1: str) -> str:

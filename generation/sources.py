@@ -68,7 +68,7 @@ class SeenTexts:
 class GivenTexts:
     """The usable first texts of a recipe, streamed; ``skipped`` counts the rows passed over meanwhile, by reason.
 
-    Reasons: empty, duplicate, quotation_mark (it would close the prompt's own), line_break, not_unicode (half a
+    Reasons: empty, duplicate, quotation_mark (where the recipe skips them), line_break, not_unicode (half a
     surrogate pair), length (outside ``premise_tokens``). At most ``source.limit`` texts are given. Where
     ``source.share`` is below 1, the rest is not looked at: a hash of (seed, source id) chooses.
     """
@@ -88,7 +88,8 @@ class GivenTexts:
             if self.source.share < 1 and fraction(self.seed, "source", source_id) >= self.source.share:
                 continue
             text = value.strip()
-            reason = text_problem(text, self._length, self._count_tokens)
+            quoted = self.source.quotation_marks == "skip" and QUOTE in text
+            reason = "quotation_mark" if quoted else text_problem(text, self._length, self._count_tokens)
             reason = reason or (None if seen.add(text) else "duplicate")
             if reason:
                 self.skipped[reason] += 1
@@ -107,8 +108,6 @@ def text_problem(text: str, length: tuple[int, int] | None, count_tokens: CountT
     """Why a text cannot be a first text, or None."""
     if not text:
         return "empty"
-    if QUOTE in text:
-        return "quotation_mark"
     if len(text.splitlines()) > 1:
         return "line_break"
     if _SURROGATE.search(text):

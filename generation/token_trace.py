@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from generation.engine import QUOTE, Engine
+from generation.engine import Engine
 from generation.loading import load_model
 from generation.randomness import uniforms
 from generation.self_debiasing import debias, draw, log_alpha, nucleus
@@ -46,20 +46,18 @@ class Tracer:
 
     @torch.inference_mode()
     def trace(self, request: Request, settings: Settings) -> tuple[list[Step], str]:
-        """The steps of a text and the text up to its closing quotation mark or line break."""
+        """The steps of a text and the text up to its end."""
         readers = [self._read(prompt) for prompt in (request.prompt, *request.counter_prompts)]
         seed, steps = np.array([request.seed], dtype=np.uint64), list[Step]()
         for number in range(settings.max_new_tokens):
             logits = torch.stack([reader[0] for reader in readers])
+            logits[:, self._slow.banned(settings)] = -torch.inf
             step = self._step(logits.float().log_softmax(dim=-1)[None], settings, float(uniforms(seed, number)[0]))
             steps.append(step)
-            if self._slow.closes[step.token_id] or self._slow.breaks[step.token_id]:
+            if self._slow.stops[settings.text_end][step.token_id]:
                 break
             readers = [self._next(cache, step.token_id) for _, cache in readers]
-        decoded = self._slow.tokenizer.decode(
-            [step.token_id for step in steps], skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        return steps, decoded.split(QUOTE)[0].split("\n")[0].strip()
+        return steps, self._slow.text_of([step.token_id for step in steps], settings)[0]
 
     def regenerate(
         self, request: Request, settings: Settings, batch_size: int | None, prefixes: Sequence[str]

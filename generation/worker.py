@@ -4,8 +4,9 @@ import time
 from dataclasses import replace
 from typing import Protocol
 
-from generation import layout, pairs
+from generation import layout
 from generation.attempts import write_pairs
+from generation.filters import CopyFilters, sift
 from generation.group_rows import finished_group
 from generation.prompts import Prompts
 from generation.randomness import row_seed
@@ -32,6 +33,7 @@ class Worker:
 
     def __init__(self, recipe: DatasetRecipe, prompts: Prompts, writer: Writer):
         self.recipe, self.prompts, self.writer = recipe, prompts, writer
+        self._copies = CopyFilters(recipe, prompts.sets)
 
     def do(self, task: Task, read: Read, tick: Tick = lambda _: None) -> Made:
         """Do a task. ``read`` gives the run's finished files; ``tick`` is told of accepted texts.
@@ -73,7 +75,8 @@ class Worker:
                 "seed": request.seed,
                 "log_prob": completion.log_prob,
                 "reason": completion.problem
-                or text_problem(completion.text, recipe.premise_tokens, self.writer.count_tokens),
+                or text_problem(completion.text, recipe.premise_tokens, self.writer.count_tokens)
+                or self._copies.first_text_reason(completion.text),
             }
             for number, label, request, completion in zip(task.numbers, labels, requests, completions, strict=True)
         ]
@@ -89,7 +92,7 @@ def shard_files(recipe: DatasetRecipe, task: WriteShard, raw: list[Row], failed:
 
     ``failed`` rows were no usable text; those that sifting drops join them, in the order of work.
     """
-    _, dropped = pairs.sift(raw, recipe.postprocess.max_per_label)
+    _, dropped = sift(raw, recipe.postprocess.max_per_label)
     named = dict(zip(layout.paths(recipe, task.shard), (raw, [*failed, *dropped]), strict=True))
     empty = tuple(path for path, rows in named.items() if not rows)
     return Made(task, pieces_of(recipe, {path: rows for path, rows in named.items() if rows}), empty, rows=len(raw))

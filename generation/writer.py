@@ -6,18 +6,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from hub.recipe import LanguageModel
+from hub.recipe import LanguageModel, TextEnd
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Decoding constants: λ, ε, top-k (0 = off), top-p and the token budget of a completion."""
+    """Decoding constants: λ, ε, top-k (0 = off), top-p, a completion's token budget and where it ends."""
 
     decay_constant: float
     floor: float
     top_k: int
     top_p: float
     max_new_tokens: int
+    text_end: TextEnd = "quotation_mark"
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Completion:
-    """The text up to the closing quotation mark. ``problem`` is None or not_closed, line_break or empty."""
+    """The text up to its end (``generation.endings``). ``problem`` is None or not_closed, line_break or empty."""
 
     text: str
     problem: str | None
-    log_prob: float | None  # mean nats per token, closing mark included, under the own prompt; None: not told
+    log_prob: float | None  # mean nats per token, the ending one included, under the own prompt; None: not told
     margin: float | None  # log_prob minus the best counter-prompt's; None without counter-prompts
 
 

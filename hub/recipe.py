@@ -26,6 +26,7 @@ from hub.recipe_sections import (
     Server,
     Source,
     Strict,
+    TextEnd,
     Version,
 )
 
@@ -48,6 +49,7 @@ __all__ = [
     "SlantedTriangular",
     "Source",
     "Spans",
+    "TextEnd",
     "TrainingData",
     "ValidationData",
     "Variant",
@@ -121,8 +123,9 @@ class DatasetRecipe(Strict):
                     f"labels.{label.name}.instruction: {X1} must stand between quotation marks ({QUOTE}) where the "
                     "model writes the first texts: it writes them up to the closing one"
                 )
-            if self.few_shot and label.name not in self.few_shot.examples.labels:
-                raise ValueError(f"few_shot.examples.labels: no value of the label column is given for {label.name!r}")
+            if self.few_shot and label.name not in self.few_shot.examples.names:
+                known = "labels: no value of the label column" if self.few_shot.examples.labels else "texts: no column"
+                raise ValueError(f"few_shot.examples.{known} is given for {label.name!r}")
         return self
 
     @model_validator(mode="after")

@@ -12,6 +12,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9]+([.-][a-z0-9]+)*$", max_length=9
 Version = Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
 Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Positive = Annotated[int, Field(ge=1)]
+TextEnd = Literal["quotation_mark", "line"]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -33,6 +34,7 @@ class Source(Strict):
     splits: tuple[str, ...] = ("train",)  # hub: read one after the other
     share: Annotated[float, Field(gt=0, le=1)] = 1.0  # of the cells that are read, chosen by a hash of seed and place
     limit: Positive | None = None  # at most so many unique texts, in file order; the number to write for `model`
+    quotation_marks: Literal["keep", "skip"] = "keep"  # of texts with one inside; both papers' code keeps them
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.9  # model: nucleus of x1, no top-k (DINO section 4)
     description: str  # for the card: what the texts are
     license: str  # for the card
@@ -128,6 +130,7 @@ class Decoding(Strict):
     top_k: Annotated[int, Field(ge=0)] = 5  # 0 = off
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.9
     max_new_tokens: Positive = 40
+    text_end: TextEnd = "quotation_mark"  # where a text ends: generation.endings (Auto-NLI's code: line)
     samples: Positive = 2  # texts wanted per (x1, label)
     max_attempts: Positive = 5
     batch_size: Positive | None = None  # model rows decoded together; None: from the free memory
@@ -140,13 +143,15 @@ class Decoding(Strict):
 
 
 class Examples(Strict):
-    """A labelled NLI dataset that few-shot examples are drawn from: a .tsv, .csv, .jsonl or .parquet file, or the Hub.
+    """An NLI dataset that few-shot examples are drawn from: a .tsv, .csv, .jsonl or .parquet file, or the Hub.
 
-    ``labels`` says which value of the label column stands for which label of the recipe, e.g. {entailment: "0"}.
+    Of pairs with a label, ``labels`` says which value of the label column stands for which label of the recipe, e.g.
+    {entailment: "0"}. Where a row has a text for every label, as in triplets, ``texts`` names their columns, e.g.
+    {entailment: sent1, contradiction: hard_neg}; ``hypothesis`` and ``label`` are not read then.
     """
 
     kind: Literal["file", "hub"]
-    path: str | None = None
+    path: str | None = None  # with kind hub: a file of the repo
     repo_id: str | None = None
     revision: str | None = None
     config: str | None = None
@@ -154,9 +159,21 @@ class Examples(Strict):
     premise: str = "premise"
     hypothesis: str = "hypothesis"
     label: str = "label"
-    labels: dict[str, str]
+    labels: dict[str, str] = Field(default_factory=dict)
+    texts: dict[str, str] = Field(default_factory=dict)
     description: str
     license: str
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "Examples":
+        if bool(self.labels) == bool(self.texts):
+            raise ValueError("give either labels (the values of a label column) or texts (a column for every label)")
+        return self
+
+    @property
+    def names(self) -> dict[str, str]:
+        """For each label of the recipe the value, or the column, that it has in the dataset."""
+        return self.labels or self.texts
 
     @model_validator(mode="after")
     def _complete(self) -> "Examples":
@@ -185,15 +202,16 @@ class FewShot(Strict):
     sets: Positive = 10  # example sets of each shot count, drawn by seed; every set writes for every premise
     examples: Examples
     end: Annotated[str, Field(pattern=f"^{QUOTE}")] = QUOTE  # what closes an example's text (the authors' files: ".)
-    separator: str = "\n"  # between examples, and before the prompt
+    separator: str = "\n"  # between examples, and before the prompt: without examples too, as in the authors' code
 
     @model_validator(mode="after")
     def _distinct(self) -> "FewShot":
         if len(set(self.shots)) != len(self.shots):
             raise ValueError(f"shots: a count stands twice: {list(self.shots)}")
-        values = list(self.examples.labels.values())
+        values = list(self.examples.names.values())
         if len(set(values)) != len(values):
-            raise ValueError(f"examples.labels: two labels have one value: {values}")
+            key = "labels: two labels have one value" if self.examples.labels else "texts: two labels have one column"
+            raise ValueError(f"examples.{key}: {values}")
         return self
 
 
@@ -203,4 +221,8 @@ class Postprocess(Strict):
     smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.2  # 0 → ε/2, 1 → 1 - ε/2
     sampled_negatives: Annotated[int, Field(ge=0)] = 2  # per x1, score 0
     max_per_label: Positive = 2
+    equal_triplets: bool = (
+        True  # nli form: whether a triplet whose positive is its negative stays, as in Auto-NLI's code
+    )
+    reject: tuple[Literal["example_copy", "prompt_words"], ...] = ("example_copy", "prompt_words")  # generation.filters
     validation_fraction: Fraction = 0.1

@@ -37,7 +37,7 @@ CONFIG_NOTES = {
     "postprocessed": "pairs for training a sentence encoder: filtered, smoothed, with sampled negatives",
     "triplet": "first texts that have both an entailed and a contradicting text, for contrastive training",
     "pair-class": "single pairs with their class",
-    "raw": "every text the generator closed properly, before post-processing",
+    "raw": "every text that ended properly and copies nothing of its prompt, before post-processing",
     "rejected": "what was filtered out while and after generating, each row with its reason",
     "sources": "the first texts, written by the generator",
 }

@@ -11,6 +11,8 @@ REASONS = {
     "not_closed": "no closing quotation mark within the token limit",
     "line_break": "a line break inside the text",
     "empty": "no text before the closing quotation mark",
+    "example_copy": "a text of an example that stood in its prompt",
+    "prompt_words": "nothing but words of its prompt, such as the name of a line",
     "identical": "the second text repeats the first",
     "duplicate": "the same pair was kept before",
     "over_cap": "more texts than wanted for one first text and label",
@@ -21,7 +23,8 @@ SOURCE_REASONS = {
     "line_break": "a line break inside the text",
     "empty": "no text",
     "duplicate": "the same first text was there before",
-    "quotation_mark": "a quotation mark inside, which would close the prompt's own",
+    "quotation_mark": "a quotation mark inside, which the recipe passes over",
+    "prompt_words": "nothing but words of its prompt, such as the name of a line",
     "not_unicode": "half a surrogate pair, which is no text",
     "length": "not of the wanted number of tokens",
     "not_needed": "there were enough first texts already",
@@ -52,13 +55,15 @@ def counts_table(title: str, counts: Mapping[str, Counts]) -> Markdown:
 
 def rejected_table(recipe: DatasetRecipe, counts: DatasetCounts) -> Markdown | None:
     """Every reason with its count, label by label where the manifest tells them apart. None without any."""
-    names = label_names(recipe, counts)
+    names, meanings = label_names(recipe, counts), REASONS
+    if recipe.decoding.text_end == "line":
+        meanings = REASONS | {"not_closed": "no end within the token limit", "empty": "no text in the line"}
     if not any(counts.by_label[name].reasons for name in names):
-        return reason_table(counts.rejected, REASONS)
+        return reason_table(counts.rejected, meanings)
     rows: list[list[Any]] = []
-    for reason in ordered_reasons(counts.rejected, REASONS):
+    for reason in ordered_reasons(counts.rejected, meanings):
         per_label = [counts.by_label[name].reasons.get(reason, 0) for name in names]
-        rows.append([code(reason), REASONS.get(reason, ""), *per_label, counts.rejected[reason]])
+        rows.append([code(reason), meanings.get(reason, ""), *per_label, counts.rejected[reason]])
     return table(["reason", "meaning", *(code(name) for name in names), "all"], rows)
 
 

@@ -28,6 +28,7 @@ def decoding_table(recipe: DatasetRecipe) -> Markdown:
         ["top-k", decoding.top_k or "off"],
         ["top-p", decoding.top_p],
         ["new tokens, at most", decoding.max_new_tokens],
+        ["a text ends at", "the end of its line" if decoding.text_end == "line" else "its closing quotation mark"],
         [f"texts wanted per first text{', example set' if recipe.few_shot else ''} and label", decoding.samples],
         ["attempts, at most", decoding.max_attempts],
         ["number format", recipe.model.dtype if recipe.model.backend != "openai" else "the server's"],
@@ -54,7 +55,10 @@ def postprocess_table(recipe: DatasetRecipe) -> Markdown:
     rows: list[list[Any]] = []
     if recipe.form == "sts":
         rows += [["label smoothing", chosen.smoothing], ["sampled negatives per first text", chosen.sampled_negatives]]
+    if recipe.form == "nli":
+        rows.append(["triplets whose positive is their negative", "kept" if chosen.equal_triplets else "left out"])
     rows += [
+        ["copies that are rejected", ", ".join(chosen.reject) or "none"],
         ["texts per first text and label, at most", chosen.max_per_label],
         ["fraction of first texts in validation", chosen.validation_fraction],
     ]

@@ -93,6 +93,7 @@ def facts(recipe: DatasetRecipe) -> dict[str, Any]:
         "scores": {label.name: label.score or 0.0 for label in recipe.labels},
         "max_per_label": recipe.postprocess.max_per_label,
         "validation_fraction": recipe.postprocess.validation_fraction,
+        "equal_triplets": recipe.postprocess.equal_triplets,
         "smoothing": recipe.postprocess.smoothing,
         "sampled_negatives": recipe.postprocess.sampled_negatives,
     }

@@ -1,6 +1,7 @@
 """The slow reference for the engine: transformers' generate() with a self-debiasing and a row-tying processor."""
 
 import math
+import re
 
 import numpy as np
 import torch
@@ -41,6 +42,7 @@ class TieRows(LogitsProcessor):
 def reference(model, tokenizer, request: Request, settings: Settings) -> str:
     """Text up to the quotation mark or line end, one request at a time, without any of the engine's code."""
     prompts = [request.prompt, *request.counter_prompts]
+    ends = {tokenizer.eos_token_id, tokenizer.pad_token_id} - {None}
     batch = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
     warpers = [TopKLogitsWarper(settings.top_k)] if settings.top_k else []
     warpers += [TopPLogitsWarper(settings.top_p)] if settings.top_p < 1 else []
@@ -50,7 +52,10 @@ def reference(model, tokenizer, request: Request, settings: Settings) -> str:
         max_new_tokens=settings.max_new_tokens,
         do_sample=False,
         pad_token_id=tokenizer.eos_token_id,
+        suppress_tokens=sorted(ends) if settings.text_end == "quotation_mark" else None,
         logits_processor=LogitsProcessorList([SelfDebias(len(prompts), settings), *warpers, TieRows(request.seed)]),
     )
     written = tokenizer.decode(ids[0, batch.input_ids.shape[1] :], skip_special_tokens=True)
+    if settings.text_end == "line":
+        return re.sub(r'"\.?$', "", written.split("\n")[0].strip()).strip()
     return written.split('"')[0].split("\n")[0].strip()

@@ -1,30 +1,36 @@
 """What is asked of a writer, whatever order its completions come in."""
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from generation.attempts import write_pairs
+from generation.filters import sift
 from generation.prompts import Prompts
 from generation.sources import FirstText
+from generation.tasks import WriteFirstTexts
+from generation.worker import Worker
 from generation.writer import Completion, Request, Settings
 from hub.recipe import DatasetRecipe, Variant
 from hub.recipe_file import load_recipe
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")
-FIRSTS = [FirstText(f"{i:06d}", "word " * length) for i, length in enumerate((9, 1, 5, 1, 7))]
+FIRSTS = [FirstText(f"{i:06d}", "word " * length) for i, length in enumerate((9, 1, 5, 2, 7))]
 
 
 class SeededWriter:
-    """A writer whose texts are a function of the request, as an engine's are; it ends them in a shuffled order."""
+    """A writer whose texts are a function of the request, as an engine's are; it ends them in a shuffled order.
+
+    ``choice``: what it writes, each as often; None: never the same twice.
+    """
 
     context = 0
 
-    def __init__(self, order: int, share: float):
-        self.order, self.share = random.Random(order), share
+    def __init__(self, order: int, share: float, choice: Sequence[str] | None = None):
+        self.order, self.share, self.choice = random.Random(order), share, choice
         self.asked: list[Request] = []
         self.settings: Settings | None = None
         self.prefixes: tuple[str, ...] = ()
@@ -38,8 +44,10 @@ class SeededWriter:
                 live.append(queue.popleft())
                 self.asked.append(live[-1])
             request = live.pop(self.order.randrange(len(live)))
-            good = random.Random(request.seed).random() < self.share
-            yield request, Completion(f"text {request.seed}", None if good else "not_closed", -1.0, None)
+            numbers = random.Random(request.seed)
+            good = numbers.random() < self.share
+            text = numbers.choice(self.choice) if self.choice else f"text {request.seed}"
+            yield request, Completion(text, None if good else "not_closed", -1.0, None)
 
     def count_tokens(self, text: str) -> int:
         return len(text)
@@ -56,8 +64,13 @@ def recipe() -> DatasetRecipe:
 def written(recipe, writer):
     ticks: list[int] = []
     raw, rejected = write_pairs(writer, Prompts(recipe), recipe, FIRSTS, ticks.append, Variant(None, 0))
-    assert sum(ticks) == len(raw)
+    assert sum(ticks) == len(set(usable(raw)))
     return raw, rejected
+
+
+def usable(raw):
+    """(source, label, text) of the rows that are no copy of their first text."""
+    return [(row["source_id"], row["target"], row["text2"]) for row in raw if row["text1"] != row["text2"]]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 1.0])
@@ -81,6 +94,48 @@ def test_the_shortest_prefix_of_attempts_with_enough_accepted_texts_is_asked_for
             assert len(rows) == recipe.decoding.max_attempts or sum(flags) == recipe.decoding.samples
             assert sum(flags[:-1]) < recipe.decoding.samples
             assert [row["sample"] for row in rows] == [sum(flags[:i]) for i in range(len(rows))]
+
+
+REPEATS = [FIRSTS[0].text, FIRSTS[1].text, "a cat", "a cat", "a dog", "Sentence 2:"]
+
+
+def test_identical_repeated_and_copied_texts_are_asked_for_again_while_attempts_last(recipe):
+    """As in the original DINO code, which generates, removes and then caps."""
+    raw, rejected = written(recipe, SeededWriter(0, 0.9, REPEATS))
+    assert {row["reason"] for row in rejected} == {"not_closed", "prompt_words"}
+    kept, dropped = sift(raw, recipe.postprocess.max_per_label)
+    assert {row["reason"] for row in dropped} == {"identical", "duplicate"}
+    per_label = Counter((row["source_id"], row["target"]) for row in kept)
+    attempts = Counter((row["source_id"], row["target"]) for row in (*raw, *rejected))
+    assert len(attempts) == len(FIRSTS) * 3 and 5 in attempts.values() and 3 in attempts.values()
+    for wanted, count in attempts.items():
+        assert count == recipe.decoding.max_attempts or per_label[wanted] == recipe.decoding.samples
+    assert [row["sample"] for row in kept] == [
+        sum((row["source_id"], row["target"]) == (other["source_id"], other["target"]) for other in kept[:number])
+        for number, row in enumerate(kept)
+    ]
+
+
+def test_repeated_texts_do_not_make_rows_depend_on_the_order_of_completions(recipe):
+    first, asked = written(recipe, SeededWriter(0, 0.9, REPEATS)), set()
+    for order in range(1, 8):
+        writer = SeededWriter(order, 0.9, REPEATS)
+        assert written(recipe, writer) == first
+        asked.add(frozenset(request.seed for request in writer.asked))
+    assert len(asked) == 1
+
+
+def test_a_recipe_may_take_copies_as_they_are(recipe):
+    open_recipe = recipe.model_copy(update={"postprocess": recipe.postprocess.model_copy(update={"reject": ()})})
+    raw, rejected = written(open_recipe, SeededWriter(0, 1.0, REPEATS))
+    assert not rejected and any(row["text2"] == "Sentence 2:" for row in raw)
+
+
+def test_a_first_text_made_of_the_prompts_words_is_rejected_by_name():
+    recipe = load_recipe(Path("recipes/demo/sts-dino-x1x2.yaml"), DatasetRecipe)
+    worker = Worker(recipe, Prompts(recipe), SeededWriter(0, 1.0, ["A dog runs.", "Sentence 1:"]))
+    made = worker.do(WriteFirstTexts(range(20)), {}.__getitem__)
+    assert {row["text"]: row["reason"] for row in made.facts} == {"A dog runs.": None, "Sentence 1:": "prompt_words"}
 
 
 def test_rows_come_in_the_order_of_the_source_and_requests_in_that_of_length(recipe):
@@ -107,7 +162,7 @@ def test_a_failed_text_is_asked_for_again_before_new_ones(recipe):
 def test_settings_and_prefixes_are_the_recipes(recipe):
     writer = SeededWriter(0, 1.0)
     written(recipe, writer)
-    assert writer.settings == Settings(100.0, 0.01, 5, 0.9, 40)
+    assert writer.settings == Settings(100.0, 0.01, 5, 0.9, 40, "quotation_mark")
     assert writer.prefixes == Prompts(recipe).prefixes(Variant(None, 0))
 
 

@@ -12,22 +12,38 @@ from pydantic import ValidationError
 from generation.backends.answers import Answer, completed, read_answer, said
 from generation.backends.dialects import endpoint, opens_quotation, request_body
 from generation.writer import Completion, Request, Settings
-from hub.recipe import LanguageModel
+from hub.recipe import LanguageModel, TextEnd
 
 PROMPT = 'Write a sentence that entails "A man plays." in the form of a statement beginning with "Answer:". Answer: "'
 SEED = 2**64 - 1
 
 
-def body(chat: bool = False, top_k: int = 5, **server: object) -> dict:
+def body(chat: bool = False, top_k: int = 5, text_end: TextEnd = "quotation_mark", **server: object) -> dict:
     section = {"base_url": "http://localhost:1/v1", "model": "lm", **server}
     model = LanguageModel.model_validate(
         {"backend": "openai", "license": "x", "chat_template": chat, "server": section}
     )
     assert model.server is not None
-    sent = request_body(model, model.server, Request(PROMPT, (), SEED), Settings(0.0, 1.0, top_k, 0.9, 40))
+    settings = Settings(0.0, 1.0, top_k, 0.9, 40, text_end)
+    sent = request_body(model, model.server, Request(PROMPT, (), SEED), settings)
     assert (endpoint(model) == "/chat/completions") == chat == ("messages" in sent)
     assert opens_quotation(model, model.server) == ("stop" in sent)
     return sent
+
+
+@pytest.mark.parametrize("dialect", ["openai", "vllm", "transformers"])
+def test_where_a_line_ends_a_text_the_line_break_alone_is_a_stop_word(dialect):
+    assert body(dialect=dialect, text_end="line")["stop"] == ["\n"]
+    assert body(dialect=dialect)["stop"] == (["\n"] if dialect == "openai" else ['"', "\n"])
+
+
+def test_where_a_line_ends_a_text_a_server_that_stops_has_ended_it():
+    for text, ended, found in (
+        ('He said "no".', True, ('He said "no', None)),
+        ("A man", True, ("A man", None)),
+        ("A man", False, ("A man", "not_closed")),
+    ):
+        assert completed(text, None, "line", ended) == Completion(*found, None, None)
 
 
 @pytest.mark.parametrize(
@@ -106,12 +122,12 @@ def test_chat_sends_the_prompt_as_a_turn_and_begins_the_answer_where_the_server_
 def test_log_probabilities_are_averaged_up_to_the_closing_mark():
     tokens = {"tokens": ["A", " man", '."', " And"], "token_logprobs": [-1.0, -2.0, -3.0, -40.0]}
     payload = {"choices": [{"text": 'A man." And', "logprobs": tokens}]}
-    assert read_answer(payload, opened=True).log_prob == -2.0
+    assert read_answer(payload, closes=True).log_prob == -2.0
     content = [{"token": token, "logprob": value} for token, value in zip(*tokens.values(), strict=True)]
     chat = {"choices": [{"message": {"content": "A man"}, "logprobs": {"content": content}}]}
-    assert read_answer(chat, opened=True).log_prob == -2.0 and read_answer(chat, opened=False).log_prob == -11.5
+    assert read_answer(chat, closes=True).log_prob == -2.0 and read_answer(chat, closes=False).log_prob == -11.5
     untold = {"choices": [{"text": "A", "logprobs": {"tokens": ["A", "b"], "token_logprobs": [None, -1.0]}}]}
-    assert read_answer(untold, opened=True).log_prob is None
+    assert read_answer(untold, closes=True).log_prob is None
 
 
 @pytest.mark.parametrize(
@@ -129,7 +145,7 @@ def test_log_probabilities_are_averaged_up_to_the_closing_mark():
 )
 def test_an_answer_of_another_form_is_refused(payload):
     with pytest.raises(ValidationError):
-        read_answer(payload, opened=True)
+        read_answer(payload, closes=True)
 
 
 def test_the_documentations_recipes_are_valid():

@@ -36,7 +36,8 @@ class FakeLLM:
         assert len(prompts) == len(sampling_params) and not use_tqdm
         self.batches.append([self.tokenizer.decode(prompt["prompt_token_ids"]) for prompt in prompts])
         texts = [f'{params["seed"]}."' for params in sampling_params]
-        outputs = [SimpleNamespace(text=text, cumulative_logprob=-3.0, token_ids=(7, 8)) for text in texts]
+        ended = {"token_ids": (7, 8), "finish_reason": "stop"}
+        outputs = [SimpleNamespace(text=text, cumulative_logprob=-3.0, **ended) for text in texts]
         return [SimpleNamespace(outputs=[output]) for output in outputs]
 
 
@@ -70,6 +71,7 @@ def test_sampling_arguments():
         "logprobs": 0,
     }
     assert sampling_arguments(Settings(0.0, 1.0, 0, 1.0, 1), 0)["top_k"] == -1
+    assert sampling_arguments(Settings(0.0, 1.0, 0, 1.0, 1, "line"), 0)["stop"] == ["\n"]
 
 
 def test_engine_arguments():

@@ -82,6 +82,47 @@ def test_texts_that_would_break_the_prompt_are_passed_over(bad, place):
     assert not {bad, "P."} & {text for one in texts(drawn[2]) for pair in one for text in pair}
 
 
+def test_a_text_with_a_quotation_mark_is_an_example_where_none_ends_a_text():
+    """Of the 860 examples in the Auto-NLI authors' files 13 have one."""
+    rows = [(f'Premise "{i}".', f"Text {i}.", label) for i in range(8) for label in "02"]
+    drawn = draw(rows, few_shot(shots=(2,)), LABELS, seed=1, quotes=True)
+    assert all('"' in premise for one in texts(drawn[2]) for premise, _ in one)
+
+
+def test_a_row_of_triplets_is_an_example_of_every_label(tmp_path):
+    """The authors draw rows of SimCSE's triplets: sent0, sent1 (entailed), hard_neg (contradicting)."""
+    path = tmp_path / "nli_for_simcse.csv"
+    path.write_text("sent0,sent1,hard_neg\n" + "".join(f'"P {i}, 1.",E {i}.,C {i}.\n' for i in range(20)))
+    columns = {"entailment": "sent1", "contradiction": "hard_neg"}
+    found = recipe(path=str(path), premise="sent0", labels={}, texts=columns, shots=(0, 2), sets=3)
+    sets = example_sets(found)[2]
+    for one in sets:
+        for entailed, contradicting in zip(one["entailment"], one["contradiction"], strict=True):
+            number = entailed.row
+            assert (entailed.premise, entailed.hypothesis) == (f"P {number}, 1.", f"E {number}.")
+            assert (contradicting.row, contradicting.hypothesis) == (number, f"C {number}.")
+            assert contradicting.premise == entailed.premise
+    assert len({example.row for one in sets for example in one["entailment"]}) == 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"texts": {"entailment": "a", "contradiction": "b"}}, "give either labels .* or texts"),
+        ({"labels": {}}, "give either labels .* or texts"),
+        (
+            {"labels": {}, "texts": {"entailment": "a"}},
+            "few_shot.examples.texts: no column is given for 'contradiction'",
+        ),
+        ({"labels": {}, "texts": {"entailment": "a", "contradiction": "a"}}, "texts: two labels have one column"),
+        ({"labels": {"entailment": "0"}}, "labels: no value of the label column is given for 'contradiction'"),
+    ],
+)
+def test_examples_have_a_label_column_or_a_column_for_every_label(changes, message):
+    with pytest.raises(ValueError, match=message):
+        recipe(**changes)
+
+
 def test_rows_of_other_labels_are_passed_over():
     rows = [("No gold.", "Text.", "-1"), ("Neutral.", "Text.", "1"), *pairs(8)]
     assert draw(rows, few_shot(shots=(2,)), LABELS, seed=3) == draw(

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from generation import pairs
+from generation.pairs import triplets
 from hub.recipe import DatasetRecipe
 from hub.recipe_file import load_recipe
 
@@ -35,14 +36,6 @@ def raw(text1: str, text2: str, target: str = "1", attempt: int = 0) -> dict:
 def test_smoothing_is_the_papers(score, smoothed):
     assert pairs.smooth(score, 0.2) == pytest.approx(smoothed)
     assert pairs.smooth(score, 0.0) == score
-
-
-def test_sift_names_every_drop_and_keeps_order():
-    rows = [raw("a", "a"), raw("a", "b"), raw("a", "b", attempt=1), raw("a", "b", "0"), raw("a", "c"), raw("a", "d")]
-    kept, dropped = pairs.sift(rows, max_per_label=2)
-    assert [(row["text2"], row["target"]) for row in kept] == [("b", "1"), ("b", "0"), ("c", "1")]
-    assert [row["reason"] for row in dropped] == ["identical", "duplicate", "over_cap"]
-    assert len(kept) + len(dropped) == len(rows)
 
 
 def finished(kept: list[dict], recipe: DatasetRecipe) -> dict[str, dict[str, list[dict]]]:
@@ -94,7 +87,10 @@ def test_triplets_and_classified_pairs():
     ]
     splits = finished(rows, recipe).values()
     flat = [row for split in splits for row in split["triplet"]]
-    assert flat == [{"anchor": "p", "positive": "e", "negative": "c", "source_id": "p", "example_set": 3}]
+    different = {"anchor": "p", "positive": "e", "negative": "c", "source_id": "p", "example_set": 3}
+    equal = {"anchor": "r", "positive": "same", "negative": "same", "source_id": "r"}  # the authors keep it
+    assert sorted(flat, key=lambda row: row["anchor"]) == [different, equal]
+    assert triplets(rows, equal=False) == [different]
     labels = {(row["hypothesis"], row["label"]) for split in splits for row in split["pair-class"]}
     assert labels == {("e", 0), ("c", 2), ("e2", 0), ("same", 0), ("same", 2)}
 

@@ -41,12 +41,13 @@ def prompts(**changes) -> Prompts:
     return Prompts(recipe(**changes), sets())
 
 
-def test_without_examples_the_prompt_is_the_instruction():
+def test_without_examples_the_prompt_is_the_instruction_after_the_separator():
+    """The Auto-NLI authors put a line break between no examples and the prompt; without few_shot there is none."""
     entailment, contradiction = recipe().labels
     prompt, counters = prompts().of(contradiction, "It rains.", Variant(0, 0))
-    assert prompt == CONTRADICTION.replace("<X1>", "It rains.")
-    assert counters == (ENTAILMENT.replace("<X1>", "It rains."),)
-    assert prompts(few_shot=None).of(entailment, "It rains.", Variant(None, 0))[1] == ()
+    assert prompt == "\n" + CONTRADICTION.replace("<X1>", "It rains.")
+    assert counters == ("\n" + ENTAILMENT.replace("<X1>", "It rains."),)
+    assert prompts(few_shot=None).of(entailment, "It rains.", Variant(None, 0)) == (counters[0][1:], ())
 
 
 def test_examples_stand_before_the_prompt_one_a_line():

@@ -49,7 +49,10 @@ def test_every_kind_of_file_gives_the_same_texts(tmp_path):
 def test_what_cannot_be_used_is_counted_by_reason(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text('text\nfine\n\nfine\nhe said "no"\n  fine  \ntwo words\nthree words here\n')
-    found, skipped = given_texts(recipe(path, premise_tokens="[1, 2]"), count_words)
+    found, _ = given_texts(recipe(path), count_words)
+    assert 'he said "no"' in texts(found), "both papers' code keeps quotation marks in first texts"
+    skipping = recipe(path, premise_tokens="[1, 2]", **{"source.quotation_marks": "skip"})
+    found, skipped = given_texts(skipping, count_words)
     assert texts(found) == ["fine", "two words"]
     assert [first.source_id for first in found] == ["000000", "000005"]
     assert skipped == {"duplicate": 2, "empty": 1, "length": 1, "quotation_mark": 1}
@@ -172,7 +175,7 @@ def test_what_a_hub_dataset_does_not_have_is_one_clear_error(on_hub, local_hub, 
         ("column.jsonl", b'{"txt": "a"}\n', "did you mean 'txt'"),
         ("bad.parquet", b"PAR1 no", "is not a parquet file"),
         ("a.docx", b"x", "unknown kind of file '.docx'"),
-        ("only.tsv", b'text\n"\n', "has no usable first text; .*quotation_mark"),
+        ("only.tsv", b"text\n \n", "has no usable first text; .*empty"),
     ],
 )
 def test_bad_files_are_one_clear_input_error(tmp_path, name, content, message):

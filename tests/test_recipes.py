@@ -122,9 +122,56 @@ def test_x2_reads_no_sentence_of_the_validation_and_test_parts():
     assert all(recipe(name).source.splits == ("train",) for name in NAMES if name.startswith("sts-dino-x2"))
 
 
+@pytest.mark.parametrize("name", ["sts-dino-x2", "movie-reviews", "auto-nli"])
+def test_where_the_papers_are_silent_the_authors_code_decides(name):
+    """timoschick/dino (dino.py, modeling.py) and lamsoma/Auto_NLI: docs/differences.md."""
+    found = recipe(name)
+    dino = name != "auto-nli"
+    assert found.model.dtype == ("float32" if dino else "bfloat16")
+    assert found.decoding.text_end == ("quotation_mark" if dino else "line")
+    assert found.source.quotation_marks == "keep" and found.postprocess.equal_triplets
+
+
+def test_auto_nlis_examples_are_rows_of_simcses_triplets():
+    examples = recipe("auto-nli").few_shot.examples
+    source = recipe("auto-nli").source
+    assert (examples.repo_id, examples.revision) == (source.repo_id, source.revision)
+    assert (examples.path, examples.premise) == ("nli_for_simcse.csv", "sent0")
+    assert examples.texts == {"entailment": "sent1", "contradiction": "hard_neg"} and not examples.labels
+
+
+@pytest.mark.skipif("STS_DINO_DATA" not in os.environ, reason="needs STS_DINO_DATA")
+def test_the_counts_in_the_table_of_differences_are_those_of_the_data():
+    data, table = Path(os.environ["STS_DINO_DATA"]), Path("docs/differences.md").read_text(encoding="utf-8")
+    rows = {
+        part: [
+            line.split("\t")[5:7]
+            for line in (data / f"sts-original/STSBenchmark/sts-{part}.csv").read_text(encoding="utf-8").splitlines()
+        ]
+        for part in ("train", "dev", "test")
+    }
+    train, every = {text for row in rows["train"] for text in row}, {t for p in rows.values() for row in p for t in row}
+    quoted, spaced = sum('"' in text for text in every), sum(text != text.strip() for text in every)
+    examples = [line for file in data.glob("auto_nli_fewshot/*/*/*.txt") for line in file.read_text().splitlines()]
+    inside = [re.sub(r'^[^"]*"|" in the form.*Answer: "|"\.$', "", line) for line in examples]
+    marked = sum('"' in line for line in inside)
+    for said in (
+        f"have {len(every):,} unique sentences, which eight pairs each ({8 * len(every):,})",
+        f"the train part's {len(train):,} give {8 * len(train):,} at most",
+        f"({quoted} of the {len(every):,})",
+        f"({spaced} of the {len(every):,} x1)",
+        f"{marked} of the {len(examples)} published examples",
+    ):
+        assert said in table
+
+
 def test_auto_nlis_prompts_and_constants():
     """Auto-NLI sections 3.2, 4.1 and 4.2."""
     found = recipe("auto-nli")
+    zero, _ = Prompts(found).of(found.labels[0], "It is a colorless liquid.", Variant(0, 0))
+    assert zero.startswith("\nGenerate one sentence that logically entails"), (
+        "the authors' code begins with a line break"
+    )
     pairs = {"entailment": "Fun for both adults and children.", "contradiction": "No fun for children."}
     sets = {5: [{label: [Example(0, "Fun for adults and children.", text)] for label, text in pairs.items()}]}
     made = [Prompts(found, sets).of(label, "It is a colorless liquid.", Variant(5, 0)) for label in found.labels]

@@ -79,8 +79,8 @@ class Generator:
         size = model.config.get_text_config().vocab_size
         texts = [tokenizer.decode([token]) for token in range(min(size, len(tokenizer)))]
         self.closes = torch.tensor([QUOTE in text for text in texts] + [False] * (size - len(texts)))
-        ends = {tokenizer.eos_token_id, tokenizer.pad_token_id}
-        breaks = torch.tensor(["\n" in text or token in ends for token, text in enumerate(texts)])
+        self.banned = sorted({tokenizer.eos_token_id, tokenizer.pad_token_id} - {None})  # as in the original
+        breaks = torch.tensor(["\n" in text for text in texts])
         self.stops = self.closes.clone()
         self.stops[: len(texts)] |= breaks
 
@@ -127,6 +127,7 @@ class Generator:
             top_p=1.0,
             num_return_sequences=samples,
             pad_token_id=self.tokenizer.pad_token_id or 0,
+            suppress_tokens=self.banned or None,
             logits_processor=LogitsProcessorList([*processors, TiedDraw(width, seeds, settings.top_k)]),
             stopping_criteria=StoppingCriteriaList([Stopped(self.stops)] if stop else []),
         )

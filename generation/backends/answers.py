@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field
 
+from generation.endings import cut
 from generation.writer import Completion
-from hub.recipe import QUOTE
+from hub.recipe import QUOTE, TextEnd
 
 _STRAIGHT = str.maketrans({"\u201c": QUOTE, "\u201d": QUOTE})
 _LABEL = re.compile(r'(\w[\w ]*:)\s*"?$')  # what a prompt ends with before the opening mark, e.g. "Answer:"
@@ -58,36 +59,39 @@ class _Payload(BaseModel):
     usage: _Usage | None = None
 
 
-def read_answer(payload: object, opened: bool) -> Answer:
-    """The answer in the JSON of /completions or /chat/completions; ``opened``: it continues an open quotation.
+def read_answer(payload: object, closes: bool) -> Answer:
+    """The answer in the JSON of /completions or /chat/completions; ``closes``: a quotation mark ends its text.
 
     Raises pydantic.ValidationError when it has another form.
     """
     found = _Payload.model_validate(payload)
     choice, usage = found.choices[0], found.usage or _Usage()
     text = choice.text if choice.message is None else choice.message.content
-    log_prob = _mean_log_prob(choice.logprobs or {}, opened)
+    log_prob = _mean_log_prob(choice.logprobs or {}, closes)
     return Answer(text or "", choice.finish_reason, usage.prompt_tokens, usage.completion_tokens, log_prob)
 
 
-def _mean_log_prob(logprobs: dict[str, Any], opened: bool) -> float | None:
+def _mean_log_prob(logprobs: dict[str, Any], closes: bool) -> float | None:
     """Over the tokens up to the one that closes the quotation; both forms of the API are read."""
     if isinstance(content := logprobs.get("content"), list):
         pairs = [(token.get("token"), token.get("logprob")) for token in content]
     else:
         pairs = list(zip(logprobs.get("tokens") or [], logprobs.get("token_logprobs") or [], strict=False))
-    if opened:
+    if closes:
         closing = [place for place, (token, _) in enumerate(pairs) if QUOTE in str(token)]
         pairs = pairs[: closing[0] + 1] if closing else pairs
     values = [value for _, value in pairs if isinstance(value, (int, float))]
     return sum(values) / len(values) if values and len(values) == len(pairs) else None
 
 
-def completed(text: str, log_prob: float | None) -> Completion:
-    """What follows an opening quotation mark: the text up to the closing one, and the engine's problems."""
-    inner, closed, _ = text.partition(QUOTE)
-    problem = "line_break" if "\n" in inner else "not_closed" if not closed else None if inner.strip() else "empty"
-    return Completion(inner.split("\n")[0].strip(), problem, log_prob, None)
+def completed(
+    text: str, log_prob: float | None, text_end: TextEnd = "quotation_mark", ended: bool = False
+) -> Completion:
+    """What follows an opening quotation mark: the text up to its end, and the engine's problems.
+
+    ``ended``: the server says that the model stopped by itself, or at the end of the line.
+    """
+    return Completion(*cut(text, ended, text_end), log_prob, None)
 
 
 def user_turn(prompt: str) -> str:

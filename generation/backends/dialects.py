@@ -34,7 +34,8 @@ def opens_quotation(model: LanguageModel, server: Server) -> bool:
 def request_body(model: LanguageModel, server: Server, request: Request, settings: Settings) -> Body:
     """All JSON fields of one request. The row's seed keeps 31 bits: llama.cpp takes no more."""
     shared = {"model": server.model, "max_tokens": settings.max_new_tokens, "seed": request.seed >> 33}
-    stops = {"stop": [*((QUOTE,) if server.dialect != "openai" else ()), "\n"]}
+    quoted = server.dialect != "openai" and settings.text_end == "quotation_mark"
+    stops = {"stop": [*((QUOTE,) if quoted else ()), "\n"]}
     logprobs = {"logprobs": model.chat_template or 1} if server.logprobs else {}
     return {
         **shared,

@@ -61,7 +61,7 @@ class OpenAIServer:
                 done, _ = wait(under_way, return_when=FIRST_COMPLETED)
                 for future in done:
                     request = under_way.pop(future)
-                    yield request, self._completion(request, future.result())
+                    yield request, self._completion(request, future.result(), settings)
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -71,14 +71,15 @@ class OpenAIServer:
         key = key_of(self.server.base_url, path, body, request.seed)
         answer = self._journal.find(key)
         if answer is None:
-            answer = self._ask(path, body)
+            answer = self._ask(path, body, settings)
             self._journal.add(key, answer)
         return answer
 
-    def _ask(self, path: str, body: dict[str, Any]) -> Answer:
+    def _ask(self, path: str, body: dict[str, Any], settings: Settings) -> Answer:
         payload = self._client.post(path, body)
         try:
-            answer = read_answer(payload, opens_quotation(self.model, self.server))
+            opened = opens_quotation(self.model, self.server)
+            answer = read_answer(payload, opened and settings.text_end == "quotation_mark")
         except ValidationError as error:
             first = error.errors()[0]
             raise self._client.malformed(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
@@ -86,9 +87,9 @@ class OpenAIServer:
             raise RunError(f"server {self.server.base_url}", "its answer holds the API key", hint="change the key")
         return answer
 
-    def _completion(self, request: Request, answer: Answer) -> Completion:
+    def _completion(self, request: Request, answer: Answer, settings: Settings) -> Completion:
         if opens_quotation(self.model, self.server):
-            return completed(answer.text, answer.log_prob)
+            return completed(answer.text, answer.log_prob, settings.text_end, answer.finish_reason == "stop")
         return said(request.prompt, answer)
 
     def count_tokens(self, text: str) -> int:

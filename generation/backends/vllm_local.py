@@ -48,7 +48,8 @@ class VLLM:
             outputs = self._llm.generate(prompts, params, use_tqdm=False)
             for request, output in zip(chunk, outputs, strict=True):
                 best = output.outputs[0]
-                yield request, completed(best.text, best.cumulative_logprob / max(1, len(best.token_ids)))
+                log_prob, ended = best.cumulative_logprob / max(1, len(best.token_ids)), best.finish_reason == "stop"
+                yield request, completed(best.text, log_prob, settings.text_end, ended)
 
     def _checked_ids(self, prompt: str, settings: Settings) -> list[int]:
         """Token ids of a prompt, or of the chat whose answer is opened with the quotation mark."""
@@ -104,7 +105,7 @@ def sampling_arguments(settings: Settings, seed: int) -> dict[str, Any]:
         "top_k": settings.top_k or -1,
         "seed": seed >> 1,
         "max_tokens": settings.max_new_tokens,
-        "stop": [QUOTE, "\n"],
+        "stop": [*((QUOTE,) if settings.text_end == "quotation_mark" else ()), "\n"],
         "include_stop_str_in_output": True,  # else a closed text and one that the model ended look alike
         "logprobs": 0,  # of the chosen tokens only
     }

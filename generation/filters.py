@@ -1,0 +1,118 @@
+"""Filters: why a text is no data, every reason by its name. Pure.
+
+A completion may have a problem of its own (``generation.writer``): not_closed, line_break, empty. A text without one is
+held against what it was asked with, then against the texts of its shard:
+
+example_copy  it is the premise or the text of an example that stood in its prompt
+prompt_words  it is made of the prompt's own words: the name of a line ("Answer:"), or a piece of the instruction
+identical     it is its first text (DINO section 4)
+duplicate     its (first text, text, label) stood before (the original DINO code)
+over_cap      (first text, label) has ``postprocess.max_per_label`` texts already (the same)
+
+The first two are ours, and a recipe chooses among them (``postprocess.reject``). Rows of the last three stand in the
+config ``raw`` as well: whoever has ``raw`` can find them again.
+"""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from generation.examples import ExampleSet
+from hub.recipe import X1, DatasetRecipe, Variant
+
+Row = dict[str, Any]
+Words = tuple[str, ...]
+RUN = 4  # so many of an instruction's words in a row are a copy: "a bad movie" is none, "mean the same thing" is one
+_ENDS_A_PIECE = re.compile(r'[\n".:;!?]')
+
+
+class CopyFilters:
+    """Tells texts that repeat their prompt."""
+
+    def __init__(self, recipe: DatasetRecipe, sets: Mapping[int, Sequence[ExampleSet]]):
+        self._chosen, self._sets = frozenset(recipe.postprocess.reject), sets
+        self._scaffold = Scaffold(label.instruction for label in recipe.labels)
+        self._shown = cache(self._examples)
+
+    def reason(self, text: str, label: str, variant: Variant) -> str | None:
+        """Why a second text of ``label`` is a copy, or None."""
+        if "example_copy" in self._chosen and words(text) in self._shown(label, variant):
+            return "example_copy"
+        return self.first_text_reason(text)
+
+    def first_text_reason(self, text: str) -> str | None:
+        """Why a text that was written without examples is a copy, or None."""
+        return "prompt_words" if "prompt_words" in self._chosen and self._scaffold.holds(text) else None
+
+    def _examples(self, label: str, variant: Variant) -> frozenset[Words]:
+        """The words of every text in the examples of a label's prompt."""
+        if not variant.shots:
+            return frozenset()
+        examples = self._sets[variant.shots][variant.example_set][label]
+        shown = (words(text) for example in examples for text in (example.premise, example.hypothesis))
+        return frozenset(found for found in shown if found)
+
+
+class Scaffold:
+    """The words of the instructions, whatever first text stands in them."""
+
+    def __init__(self, instructions: Iterable[str]):
+        parts = [part for instruction in instructions for part in instruction.split(X1)]
+        pieces = {_unnumbered(piece) for part in parts for piece in _ENDS_A_PIECE.split(part)}
+        self._pieces = pieces - {()}
+        self._parts = [_joined(_unnumbered(part)) for part in parts]
+
+    def holds(self, text: str) -> bool:
+        """Whether a text is nothing but whole pieces of the instructions, or ``RUN`` and more of their words in a row.
+
+        A piece ends at a line break, a quotation mark, a colon or the end of a sentence. Case, punctuation and the
+        value of numbers do not matter: ``Sentence 3:`` is a copy of ``Sentence 2:``.
+        """
+        found = _unnumbered(text)
+        if len(found) >= RUN and any(_joined(found) in part for part in self._parts):
+            return True
+        ends = {0}
+        for start in range(len(found)):
+            if start in ends:
+                ends |= {start + len(piece) for piece in self._pieces if found[start : start + len(piece)] == piece}
+        return bool(found) and len(found) in ends
+
+
+def words(text: str) -> Words:
+    """The words of a text, without case, punctuation and width."""
+    return tuple(re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold()))
+
+
+def _unnumbered(text: str) -> Words:
+    return tuple(re.sub(r"\d+", "0", word) for word in words(text))
+
+
+def _joined(found: Words) -> str:
+    return f" {' '.join(found)} "
+
+
+def sift(raw: Iterable[Row], max_per_label: int) -> tuple[list[Row], list[Row]]:
+    """Split the raw rows of a shard, in order, into kept rows and rows dropped as identical, duplicate or over_cap."""
+    kept, dropped = list[Row](), list[Row]()
+    seen, per_label = set[tuple[str, str, str]](), Counter[tuple[str, str]]()
+    for row in raw:
+        key = (row["text1"], row["text2"], row["target"])
+        reason = (
+            "identical"
+            if row["text1"] == row["text2"]
+            else "duplicate"
+            if key in seen
+            else "over_cap"
+            if per_label[key[0], key[2]] >= max_per_label
+            else None
+        )
+        if reason:
+            dropped.append({**row, "reason": reason})
+            continue
+        seen.add(key)
+        per_label[key[0], key[2]] += 1
+        kept.append(row)
+    return kept, dropped
