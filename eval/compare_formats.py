@@ -96,7 +96,7 @@ def verdicts_csv(comparison: Comparison) -> str:
 
 
 def _verdict_row(one: Verdict) -> tuple[Cell, ...]:
-    what, around, test = one.measurement, one.around, one.test
+    what, around, test = one.measurement, one.difference.around, one.difference.test
     measured = (
         one.first,
         one.second,
@@ -104,7 +104,7 @@ def _verdict_row(one: Verdict) -> tuple[Cell, ...]:
         what.split,
         what.metric,
         what.n,
-        one.difference,
+        one.difference.points,
         around.low,
         around.high,
     )

@@ -4,15 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from eval.comparison import Beside, Comparison, Line, Untested
-from eval.verdicts import LEVEL, Measurement, Verdict
-from hub.results import TaskScore
+from eval.verdicts import Measurement, Verdict
+from hub.results import RULE, TaskScore
 
 ABSENT = "–"
 SCORES, AVERAGES, DIFFERENCES = "Scores", "Averages", "Differences: "  # titles
-RULE = (
-    "better or worse: the paired 95 % interval of the difference excludes 0 and the p-value, adjusted by Holm's method "
-    f"over all tasks of the pair, is below {LEVEL:g}; otherwise not separable"
-)
 
 
 @dataclass(frozen=True)
@@ -67,8 +63,8 @@ def _verdicts(comparison: Comparison, first: str, second: str) -> Sheet:
     header = ("task", "split", "first is", "difference", "test", "p", "p (Holm)")
     tested = [one for one in comparison.verdicts if (one.first, one.second) == (first, second)]
     untested = [one for one in comparison.untested if (one.first, one.second) == (first, second)]
-    settings = comparison.settings
-    how = f"differences in points, paired 95 % intervals ({settings.method}, {settings.samples} resamples)"
+    used = comparison.resampling[first, second]
+    how = f"differences in points, paired 95 % intervals ({used.method}, {used.samples} resamples, seed {used.seed})"
     why = sorted({f"not tested: {one.why}" for one in untested})
     if any(len(score.seeds) > 1 for line in comparison.lines for score in line.scores.values()):
         why.append("a mean over several seeds is tested on the rows of its first seed")
@@ -77,8 +73,9 @@ def _verdicts(comparison: Comparison, first: str, second: str) -> Sheet:
 
 
 def _verdict(one: Verdict) -> tuple[str, ...]:
-    shown = f"{one.difference:+.2f} [{one.around.low:+.2f}, {one.around.high:+.2f}]"
-    return (*_named(one.measurement), one.word, shown, one.test.name, _p(one.test.p), _p(one.adjusted))
+    around, test = one.difference.around, one.difference.test
+    shown = f"{one.difference.points:+.2f} [{around.low:+.2f}, {around.high:+.2f}]"
+    return (*_named(one.measurement), one.word, shown, test.name, _p(test.p), _p(one.adjusted))
 
 
 def _untested(one: Untested) -> tuple[str, ...]:

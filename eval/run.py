@@ -19,7 +19,7 @@ from eval.encoders import load_encoder
 from eval.evaluation import evaluate
 from eval.job import Job, prepare
 from eval.records import BASE, RESULTS, Records
-from eval.summary import asked, everything, summarise
+from eval.summary import asked, everything, only, summarise
 from eval.table import table
 from eval.task_data import TaskData
 from hub.cli import DryRunOption, LimitOption, SetOption, new_app, run, say
@@ -44,9 +44,9 @@ def score(job: Job, data: TaskData) -> list[RunError]:
             before = evaluate(job.entries, data, base, Records(folder / BASE), job.settings, job.cache)
             failures += before.failures
             sides.append(asked(base, Records(folder / BASE), before))
-        results = summarise(sides[0], sides[1] if base else None, job.settings)
         whole = [everything(side, job.settings) for side in sides]
         written = summarise(whole[0], whole[1] if base else None, job.settings)
+        results = only(written, [record.key for record in sides[0].records])
         write_results(folder / RESULTS, written)
         if base is not None:
             write_results(folder / BASE / RESULTS, summarise(whole[1], None, job.settings))

@@ -1,6 +1,6 @@
-"""From what was measured to what is written: a score with its interval, and the paired gain on another encoder."""
+"""From what was measured to what is written: a score with its interval."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from eval.jackknife import influence
 from eval.outcomes import Aggregation, Measured, Metric, Outcomes
 from eval.registry import Task
-from eval.significance import Interval, interval, resample, score
-from hub.results import Gain, Method, Part, TaskScore
+from eval.significance import Interval, Resampling, interval, resample, score
+from hub.results import Method, Part, TaskScore
 
 
 class Settings(BaseModel):
@@ -22,6 +22,11 @@ class Settings(BaseModel):
     seed: Annotated[int, Field(ge=0)] = 42  # of the bootstrap
     probe_seeds: tuple[int, ...] = (1111,)
     limit: int | None = None
+
+    @property
+    def resampling(self) -> Resampling:
+        """How intervals are made."""
+        return Resampling(self.bootstrap_samples, self.interval, self.seed)
 
     def protocol(self, task: Task) -> str:
         """The task's protocol in words, which says so when only part of the data is scored."""
@@ -38,7 +43,7 @@ def task_score(
     """
     assert task.metric is not None, task.name
     mean = measured.score if len(measured.seeds) > 1 else None
-    around = _around((measured.outcomes,), task.metric, task.aggregation, settings, mean)
+    around = _around(measured.outcomes, task.metric, task.aggregation, settings, mean)
     return TaskScore(
         task=task.name,
         protocol=settings.protocol(task),
@@ -57,36 +62,16 @@ def task_score(
     )
 
 
-def gain(
-    after: TaskScore,
-    before: TaskScore,
-    outcomes: tuple[Outcomes, Outcomes],
-    metric: Metric,
-    aggregation: Aggregation,
-    settings: Settings,
-) -> Gain:
-    """After minus before, both resampled alike; ``outcomes`` are theirs, on the same rows."""
-    difference = after.main_score - before.main_score
-    mean = difference if len(after.seeds) > 1 else None
-    around = _around(outcomes, metric, aggregation, settings, mean)
-    return Gain(task=after.task, split=after.split, difference=difference, low=around.low, high=around.high)
-
-
 def _around(
-    outcomes: Sequence[Outcomes], metric: Metric, aggregation: Aggregation, settings: Settings, mean: float | None
+    outcomes: Outcomes, metric: Metric, aggregation: Aggregation, settings: Settings, mean: float | None
 ) -> Interval:
-    """The interval of one system's score on these rows, or of the first system's minus the second's; moved to ``mean``.
+    """The interval of a system's score on these rows, moved to ``mean``.
 
     BCa's bias is that of the resamples against the same rows' score, not against a mean over seeds.
     """
-    samples = resample(outcomes, metric, aggregation, settings.bootstrap_samples, settings.seed)
-    drawn = samples[0] if len(samples) == 1 else samples[0] - samples[1]
-    points = [score(one, metric, aggregation) for one in outcomes]
-    point = points[0] if len(points) == 1 else points[0] - points[1]
+    drawn = resample([outcomes], metric, aggregation, settings.bootstrap_samples, settings.seed)[0]
+    point = score(outcomes, metric, aggregation)
     if mean is not None:
         drawn, point = drawn + (mean - point), mean
-    if settings.interval == "percentile":
-        return interval(drawn)
-    values = [influence(one, metric, aggregation) for one in outcomes]
-    moved = values[0] if len(values) == 1 else values[0] - values[1]
-    return interval(drawn, "bca", point=point, influence=moved)
+    by_row = influence(outcomes, metric, aggregation) if settings.interval == "bca" else None
+    return interval(drawn, settings.interval, point=point, influence=by_row)

@@ -1,6 +1,6 @@
 """Results as a plain table for people: score, cost and, where there is a base, score before and gain of every task."""
 
-from hub.results import Results, TaskScore
+from hub.results import RULE, Gain, Results, TaskScore
 
 FIXED = ("task", "split", "metric", "rows")
 BESIDE = ("pearson", "f1")  # metrics that papers report next to a task's main one
@@ -19,12 +19,14 @@ def table(results: Results) -> str:
     ]
     for before, after in pairs:
         gain = gains.get((after.task, after.split))
-        shown = f"{gain.difference:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]" if gain else "-"
+        shown = _gain(gain) if gain else "-"
         middle = (_score(before) if before else "-", _score(after), shown) if has_base else (_score(after),)
         costs = (_seconds(after, cost) for cost in COSTS)
         also = ", ".join(f"{name} {after.other[name]:.2f}" for name in BESIDE if name in after.other) or "-"
         rows.append((after.task, after.split, after.main_metric, f"{after.n} {after.unit}", *middle, also, *costs))
     lines = _aligned(rows)
+    if any(gain.verdict for gain in results.gains):
+        lines += ["", RULE]
     if results.averages:
         lines += ["", *_aligned([(item.name, f"{item.score:.2f}", item.definition) for item in results.averages])]
     return "\n".join(lines)
@@ -33,6 +35,11 @@ def table(results: Results) -> str:
 def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def _gain(gain: Gain) -> str:
+    shown = f"{gain.difference:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]"
+    return shown + (f" {gain.verdict}" if gain.verdict else "")
 
 
 def _score(score: TaskScore) -> str:

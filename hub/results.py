@@ -11,6 +11,12 @@ from hub.shards import write_text
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Method = Literal["percentile", "bca"]
+Word = Literal["better", "worse", "not separable"]
+LEVEL = 0.05  # of the adjusted p-value; the intervals are 95 % ones
+RULE = (
+    "better or worse: the paired 95 % interval of the difference excludes 0 and the p-value of a paired test, adjusted "
+    f"by Holm's method over all tasks on which the two are compared, is below {LEVEL:g}; otherwise not separable"
+)
 
 
 class _Frozen(BaseModel):
@@ -64,13 +70,21 @@ class TaskScore(_Frozen):
 
 
 class Gain(_Frozen):
-    """After minus before on one task, both scored on the same bootstrap resamples (a paired 95 % interval)."""
+    """After minus before on one task, both scored on the same bootstrap resamples (a paired 95 % interval).
+
+    ``p`` is the p-value of ``test``, ``p_holm`` the same adjusted over all gains of the file, ``verdict`` what ``RULE``
+    makes of it. None: written before there were verdicts.
+    """
 
     task: str
     split: str
     difference: float
     low: float
     high: float
+    test: str | None = None
+    p: float | None = None
+    p_holm: float | None = None
+    verdict: Word | None = None
 
 
 class Average(_Frozen):

@@ -6,7 +6,7 @@ from typing import Any
 from hub.errors import InputError
 from hub.recipe import ModelRecipe, Spans
 from hub.repeats import REPEATS, Repeats, read_repeats
-from hub.results import Method, Results, read_results
+from hub.results import RULE, Method, Results, read_results
 from hub.run_dir import MANIFEST, Manifest
 from model_cards.attribution import attribution
 from model_cards.changes import change_table
@@ -125,6 +125,7 @@ def about_scores(results: Results, row: PaperRow | None, trained: bool) -> dict[
         "parts": part_table(results),
         "no_interval": any(score.interval() is None for score in scores),
         "interval": INTERVALS[results.interval],
+        "rule": RULE if any(gain.verdict for gain in results.gains) else None,
         "protocols": list({(score.task, score.protocol): score for score in results.scores}.values()),
         "open_protocols": OPEN_PROTOCOLS,
     }

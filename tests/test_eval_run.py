@@ -1,5 +1,6 @@
 """eval.run: results of model and base, any encoder on any tasks, the table, and refusals without a traceback."""
 
+import csv
 import sys
 from pathlib import Path
 
@@ -327,6 +328,21 @@ def test_finished_evaluations_are_compared(scored, tmp_path, capsys):
     base = beside(scored / "model") / "base"
     assert command("--compare", scored / "model", base, "--out", tmp_path / "compared") == 0
     assert "stsb/cosine" in capsys.readouterr().out
+
+
+def test_a_gain_is_what_a_comparison_with_the_base_says(scored, tmp_path):
+    """Same difference, interval, test, correction and verdict: cards show the one, people read the other."""
+    base = beside(scored / "model") / "base"
+    assert command("--compare", scored / "model", base, "--out", tmp_path / "compared") == 0
+    with (tmp_path / "compared" / "differences.csv").open(encoding="utf-8", newline="") as lines:
+        told = {row["split"]: row for row in csv.DictReader(lines)}
+    gains = read_results(scored / "model" / "results.json").gains
+    assert [gain.split for gain in gains] == ["validation", "test"]
+    for gain in gains:
+        row = told[gain.split]
+        numbers = [float(row[name]) for name in ("difference", "low", "high", "p", "p_holm")]
+        assert numbers == [gain.difference, gain.low, gain.high, gain.p, gain.p_holm]
+        assert (row["test"], row["verdict"]) == (gain.test, gain.verdict)
 
 
 def test_a_function_without_a_revision_is_measured_anew(planted, tmp_path, capsys):

@@ -11,7 +11,7 @@ from test_model_cards_runs import card_of, model_run, score
 from eval.registry import PROBING as REGISTERED_PROBING
 from eval.registry import TASKS, Task
 from hub.repeats import REPEATS, RepeatScore, Run, repeats_of, write_repeats
-from hub.results import Average, Gain, Part, TaskScore, read_results, write_results
+from hub.results import RULE, Average, Gain, Part, TaskScore, read_results, write_results
 from model_cards.score_families import OTHER, PROBING, families, title
 
 
@@ -88,6 +88,16 @@ def test_a_score_without_an_interval_says_so_and_is_never_called_unmeasured(tmp_
     gain = Gain(task="mteb/STS17", split="test", difference=10.0, low=9.0, high=11.0)
     paired = card_of(scored_run(tmp_path / "paired", [after], base_scores=(before,), gains=(gain,)))
     assert table_with(paired, "task", "split")[0][-1] == "+10.00 (+9.00 to +11.00)"
+    assert "not separable" not in paired  # results from before there were verdicts
+
+
+def test_a_gain_has_the_verdict_of_a_comparison_with_its_rule(tmp_path: Path) -> None:
+    """One task of many may exclude 0 by chance: the interval alone would be read as a gain."""
+    facts = {"test": "jackknife z", "p": 0.04, "p_holm": 0.2, "verdict": "not separable"}
+    gain = Gain(task="stsb/cosine", split="test", difference=1.0, low=0.1, high=1.9, **facts)
+    card = card_of(scored_run(tmp_path / "run", [score()], base_scores=(score(),), gains=(gain,)))
+    assert table_with(card, "task", "split")[0][-1] == "+1.00 (+0.10 to +1.90), not separable"
+    assert f"A gain is {RULE}." in " ".join(card.split())
 
 
 @pytest.mark.parametrize(("method", "words"), [("percentile", "percentile bootstrap"), ("bca", "accelerated (BCa)")])
