@@ -127,7 +127,7 @@ def _names(measurements: Sequence[Measurement]) -> list[str]:
     """Task and, where it is not the test part, split; rows that would have one name get their number of rows."""
     names = [one.task if one.split in ("test", "all") else f"{one.task} {one.split}" for one in measurements]
     told = [
-        f"{name} ({one.n} rows)" if names.count(name) > 1 else name
+        f"{name} ({one.n} rows{' drawn' if one.limit else ''})" if names.count(name) > 1 or one.limit else name
         for name, one in zip(names, measurements, strict=True)
     ]
     return [plotted(name) for name in told]

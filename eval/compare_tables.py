@@ -33,8 +33,20 @@ def sheets(comparison: Comparison) -> list[Sheet]:
 
 def _scores(comparison: Comparison) -> Sheet:
     rows = tuple((*_fixed(line.measurement), *_cells(line, comparison.models)) for line in comparison.lines)
-    notes = ("95 % bootstrap intervals in brackets; scores x 100", *comparison.unlike())
+    notes = ("95 % bootstrap intervals in brackets; scores x 100", *_trials(comparison), *comparison.unlike())
+    if comparison.versions:
+        notes = (*notes, f"not made with the same libraries: {'; '.join(comparison.versions)}")
     return Sheet(SCORES, ("task", "split", "metric", "rows", *comparison.models), rows, 3, notes)
+
+
+def _trials(comparison: Comparison, pair: tuple[str, ...] = ()) -> list[str]:
+    """Which rows are of a part of the data: those of all models, or those that a pair shares."""
+    limited: dict[str, list[str]] = {}
+    for line in comparison.lines:
+        one = line.measurement
+        if one.limit and all(model in line.scores for model in pair):
+            limited.setdefault(str(one.limit), []).append(f"{one.task} {one.split}")
+    return [f"{limit}, a trial and no scores of the tasks: {', '.join(tasks)}" for limit, tasks in limited.items()]
 
 
 def _cells(line: Line, models: Iterable[str]) -> list[str]:
@@ -47,7 +59,8 @@ def _score(score: TaskScore) -> str:
 
 
 def _fixed(measurement: Measurement) -> tuple[str, str, str, str]:
-    return measurement.task, measurement.split, measurement.metric, str(measurement.n)
+    rows = f"{measurement.n} drawn" if measurement.limit else str(measurement.n)
+    return measurement.task, measurement.split, measurement.metric, rows
 
 
 def _averages(comparison: Comparison) -> Sheet:
@@ -69,7 +82,13 @@ def _verdicts(comparison: Comparison, first: str, second: str) -> Sheet:
     if any(len(score.seeds) > 1 for line in comparison.lines for score in line.scores.values()):
         why.append("a mean over several seeds is tested on the rows of its first seed")
     rows = (*map(_verdict, tested), *map(_untested, untested))
-    return Sheet(f"{DIFFERENCES}{first} minus {second}", header, rows, 3, (how, RULE, *why))
+    return Sheet(
+        f"{DIFFERENCES}{first} minus {second}",
+        header,
+        rows,
+        3,
+        (how, RULE, *_trials(comparison, (first, second)), *why),
+    )
 
 
 def _verdict(one: Verdict) -> tuple[str, ...]:

@@ -64,7 +64,8 @@ class Beside:
 class Comparison:
     """Everything the tables and plots of a comparison show. ``models`` are distinct labels, in the order given.
 
-    ``resampling`` says by pair of models how the intervals of their differences were made.
+    ``resampling`` says by pair of models how the intervals of their differences were made, ``versions`` which libraries
+    were not the same for all scores, each with its versions.
     """
 
     models: tuple[str, ...]
@@ -74,6 +75,7 @@ class Comparison:
     untested: tuple[Untested, ...]
     beside: tuple[Beside, ...]
     resampling: Mapping[Pair, Resampling]
+    versions: tuple[str, ...] = ()
 
     @property
     def pairs(self) -> list[Pair]:
@@ -105,7 +107,7 @@ def compared(evaluations: Sequence[Evaluation]) -> Comparison:
     untested = tuple(one for one in found if isinstance(one, Untested))
     averages = _averages(named, lines)
     beside = tuple(_beside(lines, averages, tuple(named)))
-    return Comparison(tuple(named), lines, averages, tuple(verdicts), untested, beside, how)
+    return Comparison(tuple(named), lines, averages, tuple(verdicts), untested, beside, how, _versions(named))
 
 
 def labels(evaluations: Sequence[Evaluation]) -> list[str]:
@@ -117,6 +119,20 @@ def labels(evaluations: Sequence[Evaluation]) -> list[str]:
         repeats = sum(other == label or other.startswith(f"{label} (") for other in told)
         told.append(f"{label} ({repeats + 1})" if repeats else label)
     return told
+
+
+def _versions(named: Mapping[str, Evaluation]) -> tuple[str, ...]:
+    """``library: version (models), version (models)`` for every library that not all scores were made with alike."""
+    made: dict[str, dict[str, dict[str, None]]] = {}
+    for label, one in named.items():
+        for score in one.results.scores:
+            for library, version in (one.results.versions | score.versions).items():
+                made.setdefault(library, {}).setdefault(version, {})[label] = None
+    return tuple(
+        f"{library}: " + ", ".join(f"{version} ({', '.join(models)})" for version, models in found.items())
+        for library, found in made.items()
+        if len(found) > 1
+    )
 
 
 def _lines(named: Mapping[str, Evaluation]) -> tuple[Line, ...]:

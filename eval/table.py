@@ -23,13 +23,26 @@ def table(results: Results) -> str:
         middle = (_score(before) if before else "-", _score(after), shown) if has_base else (_score(after),)
         costs = (_seconds(after, cost) for cost in COSTS)
         also = ", ".join(f"{name} {after.other[name]:.2f}" for name in BESIDE if name in after.other) or "-"
-        rows.append((after.task, after.split, after.main_metric, f"{after.n} {after.unit}", *middle, also, *costs))
-    lines = _aligned(rows)
-    if any(gain.verdict for gain in results.gains):
-        lines += ["", RULE]
+        number = f"{after.n} {after.unit}" + (" drawn" if after.limit else "")
+        rows.append((after.task, after.split, after.main_metric, number, *middle, also, *costs))
+    lines = [*_aligned(rows), *_notes(results)]
     if results.averages:
         lines += ["", *_aligned([(item.name, f"{item.score:.2f}", item.definition) for item in results.averages])]
     return "\n".join(lines)
+
+
+def _notes(results: Results) -> list[str]:
+    """What is to be known of the scores: the verdicts' rule, that only a part was scored, and with other libraries."""
+    notes = [RULE] if any(gain.verdict for gain in results.gains) else []
+    if results.limit:
+        notes.append(f"{results.limit}: a trial, no scores of the tasks")
+    others: dict[str, list[str]] = {}
+    for score in results.scores:
+        if score.versions:
+            made = ", ".join(f"{name} {version}" for name, version in score.versions.items())
+            others.setdefault(made, []).append(f"{score.task} {score.split}")
+    notes += [f"made with {made}: {', '.join(tasks)}" for made, tasks in others.items()]
+    return ["", *notes] if notes else []
 
 
 def _aligned(rows: list[tuple[str, ...]]) -> list[str]:

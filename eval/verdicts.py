@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from eval.differences import Difference
 from eval.paired_tests import holm
-from hub.results import TaskScore, Word
+from hub.results import Limit, TaskScore, Word
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,13 @@ class Measurement:
     protocol: str
     data: str  # the rows' hash, or the revision of the Hub dataset they are from
     n: int
+    limit: Limit | None = None  # told by the protocol as well
 
     @classmethod
     def of(cls, score: TaskScore) -> "Measurement":
         """The measurement that a score is of."""
         data = score.data_sha256 or score.data_revision or ""
-        return cls(score.task, score.split, score.main_metric, score.protocol, data, score.n)
+        return cls(score.task, score.split, score.main_metric, score.protocol, data, score.n, score.limit)
 
     def unlike(self, other: "Measurement") -> str:
         """What tells the two apart, in words with both values; empty when nothing does."""

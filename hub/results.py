@@ -30,6 +30,16 @@ class Part(_Frozen):
     n: Annotated[int, Field(ge=1)]
 
 
+class Limit(_Frozen):
+    """Part of the data: at most so many ``rows`` of each split, drawn with ``seed``. A trial, no score of the task."""
+
+    rows: Annotated[int, Field(ge=1)]
+    seed: Annotated[int, Field(ge=0)]
+
+    def __str__(self) -> str:
+        return f"ONLY {self.rows} rows of each split, drawn with seed {self.seed}"
+
+
 class TaskScore(_Frozen):
     """One score, x 100; ``low`` and ``high`` are its 95 % bootstrap interval over the ``n`` rows that were scored.
 
@@ -37,7 +47,8 @@ class TaskScore(_Frozen):
     ``task`` names data set and protocol (``sts12/mean``), ``protocol`` says it in words. ``data_sha256`` is the hash of
     the rows, ``data_revision`` the pinned revision of a Hub dataset, ``ORG/NAME@REVISION``; one of them is there.
     ``other`` are further metrics, x 100 where they are shares or correlations. ``seconds`` says where the time went
-    (``encoding``, ``probing``), ``seeds`` which random starts the score is the mean of.
+    (``encoding``, ``probing``), ``seeds`` which random starts the score is the mean of. ``versions`` are those of the
+    libraries it was made with, where they are not the file's; ``limit`` is there when part of the data was scored.
     """
 
     task: str
@@ -55,6 +66,8 @@ class TaskScore(_Frozen):
     parts: dict[str, Part] = {}
     seeds: tuple[int, ...] = ()
     seconds: dict[str, Finite] = {}
+    versions: dict[str, str] = {}
+    limit: Limit | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -114,6 +127,11 @@ class Results(_Frozen):
     base_scores: tuple[TaskScore, ...] = ()
     gains: tuple[Gain, ...] = ()
     fingerprint: str | None = None
+
+    @property
+    def limit(self) -> Limit | None:
+        """The part of the data that was scored; None: all of it."""
+        return next((score.limit for score in self.scores if score.limit is not None), None)
 
     def pairs_of_scores(self) -> list[tuple[TaskScore | None, TaskScore]]:
         """(before, after) for every task, in the order of ``scores``."""

@@ -109,6 +109,34 @@ def test_a_limit_another_split_or_other_data_is_another_row(places, tmp_path):
     assert all("org/limited" not in one.ours for one in found.beside)  # nor beside a paper
 
 
+def test_two_trials_on_the_same_rows_compare_and_say_so_everywhere(tmp_path):
+    """Models that were both limited share measurements: nothing may look like a score of the task."""
+    part = SETTINGS.model_copy(update={"limit": 100})
+    rows = {quality: {"stsb/cosine": planted("stsb/cosine", quality, rows=100)} for quality in (0.7, 0.9)}
+    places = [evaluation(tmp_path / str(quality), f"org/{quality}", one, part) for quality, one in rows.items()]
+    compare(places, tmp_path / "out")
+    told = "ONLY 100 rows of each split, drawn with seed 42"
+    for name in ("comparison.md", "comparison.tex"):
+        assert (tmp_path / "out" / name).read_text().count(f"{told}, a trial") == 2  # scores, differences
+    for name in ("scores.csv", "differences.csv"):
+        assert {row["limit"] for row in read(tmp_path / "out" / name)} == {told}
+    for name in ("scores.svg", "differences-1.svg"):
+        assert "stsb/cosine (100 rows drawn)" in (tmp_path / "out" / name).read_text()
+    (line,) = compared([read_evaluation(place) for place in places]).lines
+    assert "100 drawn" in text(sheets(compared([read_evaluation(place) for place in places]))[0])
+    again = evaluation(tmp_path / "seed", "org/seed", rows[0.7], part.model_copy(update={"seed": 7}))
+    with pytest.raises(InputError, match=r"seed 42. and .*seed 7"):
+        compare([places[0], again], tmp_path / "none")
+
+
+def test_other_versions_of_libraries_are_told(places, tmp_path):
+    other = read_evaluation(places[1])
+    results = other.results.model_copy(update={"versions": {"python": "3.12"}})
+    found = compared([read_evaluation(places[0]), Evaluation(results, other.records)])
+    assert found.versions == ("python: 3.11 (org/first), 3.12 (org/second)",)
+    assert "not made with the same libraries: python: 3.11" in text(sheets(found)[0])
+
+
 def test_an_average_over_part_of_the_data_stands_beside_no_paper(tmp_path):
     years = [f"sts{year}/mean" for year in range(12, 17)]
     rows = {task: planted(task, 0.8, rows=60) for task in years}
