@@ -122,7 +122,6 @@ def test_two_trials_on_the_same_rows_compare_and_say_so_everywhere(tmp_path):
         assert {row["limit"] for row in read(tmp_path / "out" / name)} == {told}
     for name in ("scores.svg", "differences-1.svg"):
         assert "stsb/cosine (100 rows drawn)" in (tmp_path / "out" / name).read_text()
-    (line,) = compared([read_evaluation(place) for place in places]).lines
     assert "100 drawn" in text(sheets(compared([read_evaluation(place) for place in places]))[0])
     again = evaluation(tmp_path / "seed", "org/seed", rows[0.7], part.model_copy(update={"seed": 7}))
     with pytest.raises(InputError, match=r"seed 42. and .*seed 7"):

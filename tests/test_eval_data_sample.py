@@ -1,4 +1,4 @@
-"""eval.data.sample: a limit draws rows by a seed, each as likely as any other, every subset and class with its share."""
+"""eval.data.sample: a limit draws rows by a seed, each as likely as another, every subset and class with its share."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""eval.validity: only what decides a score makes it be measured anew, and what no longer counts is told with its reason."""
+"""eval.validity: only what decides a score makes it be measured anew; what no longer counts is told with its reason."""
 
 import json
 from dataclasses import replace
