@@ -2,7 +2,8 @@
 
 How fast all STS, SICK and SentEval sentences are indexed and other sentences are checked against them, on one core;
 how many planted test sentences and light edits of test sentences are found; how much unrelated text is taken for one;
-and the band index beside datasketch's ``MinHashLSH`` on the same signatures.
+which share of all near pairs is found, and at what cost, with the banding of several thresholds (every pair is counted,
+by a sparse product); and the band index beside datasketch's ``MinHashLSH`` on the same signatures.
 """
 
 import json
@@ -14,14 +15,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import psutil
 import typer
 from datasketch import MinHash, MinHashLSH
+from scipy import sparse
 
 from benchmarks.throughput.worker import hardware
 from eval.decontamination import KINDS, Sentences
 from eval.decontamination_ledger import DROPPED
-from eval.decontamination_near import SCHEME, Banding, NearIndex, signatures
+from eval.decontamination_near import SCHEME, Banding, NearIndex, grams, signatures
 from eval.decontamination_sentences import Evaluation, read_evaluation_sets
 from eval.text_forms import normal_form
 from hub.cli import new_app, run, say
@@ -29,6 +32,10 @@ from hub.cli import new_app, run, say
 app = new_app(__doc__)
 EDITS = ("change", "add", "remove", "case", "punctuation")
 COMPARED = 20_000  # sentences in both band indexes: the library's takes 10 KB of each
+THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+ASKED = 1_000  # texts of a draw that are looked up at every threshold
+DRAWS = 3
+ABOVE = 0.05  # pairs with a similarity of so much more than the threshold at the most are just above it
 
 
 @app.command()
@@ -56,6 +63,7 @@ def main(
         "unrelated_taken_for_evaluation": {
             kind: sum(any(match.kind == kind for match in one) for one in matches) for kind in KINDS
         },
+        "near_pairs": [near_found(evaluation, threshold) for threshold in THRESHOLDS],
         "found_of_200": [planted(sentences, evaluation, seed) for seed in range(rounds)],
         "band_index": band_indexes(evaluation),
         "hardware": hardware("cpu"),
@@ -109,11 +117,71 @@ def edited(text: str, words: Sequence[str], draw: random.Random) -> str:
     return " ".join(tokens)
 
 
+def near_found(evaluation: Evaluation, threshold: float) -> dict[str, Any]:
+    """Which share of the near pairs of drawn sentences and edited ones is found at a threshold, and what that costs."""
+    banding, counts, cost = Banding.at(threshold), np.zeros(4, dtype=int), {"index": 0.0, "ask": 0.0}
+    shares = []
+    for seed in range(DRAWS):
+        forms, asked = drawn_forms(evaluation, seed)
+        index, building = clocked(lambda forms=forms: NearIndex(forms, banding))
+        near, asking = clocked(lambda index=index, asked=asked: index.near(asked, threshold))
+        pairs = {(query, place) for query, one in enumerate(near) for place, _ in one}
+        every = near_pairs(forms, asked, threshold)
+        edge = {pair for pair, similarity in every.items() if similarity < threshold + ABOVE}
+        counts += [len(every), len(pairs & every.keys()), len(edge), len(pairs & edge)]
+        shares.append(len(pairs & edge) / max(1, len(edge)))
+        cost = {"index": cost["index"] + building["cpu_seconds"], "ask": cost["ask"] + asking["cpu_seconds"]}
+    return {
+        "threshold": threshold,
+        "bands": banding.bands,
+        "rows": banding.rows,
+        "expected_at_threshold": round(banding.recall(threshold), 4),
+        "pairs": int(counts[0]),
+        "found": round(float(counts[1] / counts[0]), 4),
+        "pairs_just_above": int(counts[2]),
+        "found_just_above": round(float(counts[3] / counts[2]), 4),
+        "least_found_just_above_in_a_draw": round(min(shares), 4),
+        "cpu_seconds_to_index_20000": round(cost["index"] / DRAWS, 2),
+        "cpu_milliseconds_a_text": round(1000 * cost["ask"] / DRAWS / ASKED, 3),
+    }
+
+
+def drawn_forms(evaluation: Evaluation, seed: int) -> tuple[list[str], list[str]]:
+    """Normal forms of sentences to index, and of sentences with one to five light edits to look up."""
+    draw = random.Random(seed)
+    texts = list(dict.fromkeys(text for one in evaluation.sets for side in one.sides for text in side if text.split()))
+    forms = [form for form in dict.fromkeys(map(normal_form, draw.sample(texts, 2 * COMPARED))) if len(form) >= 16]
+    words = [word for text in draw.sample(texts, 2000) for word in text.split()]
+    asked = list[str]()
+    while len(asked) < ASKED:
+        text = draw.choice(texts)
+        for _ in range(draw.randint(1, 5)):
+            text = edited(text, words, draw) if text.split() else text
+        if len(normal_form(text)) >= 12:
+            asked.append(normal_form(text))
+    return forms[:COMPARED], asked
+
+
+def near_pairs(forms: Sequence[str], others: Sequence[str], threshold: float) -> dict[tuple[int, int], float]:
+    """(number of the other text, number of the form) → similarity, of every pair from ``threshold`` on."""
+    gathered = [grams(text, 3) for text in (*others, *forms)]
+    column = {gram: number for number, gram in enumerate(sorted(set().union(*gathered)))}
+    cells = np.array([column[gram] for one in gathered for gram in sorted(one)])
+    starts = np.cumsum([0, *map(len, gathered)])
+    counted = sparse.csr_matrix((np.ones(len(cells), dtype=np.int32), cells, starts), (len(gathered), len(column)))
+    first, second = counted[: len(others)], counted[len(others) :]
+    both = (first @ second.T).tocoo()
+    sizes = [np.diff(one.indptr) for one in (first, second)]
+    similarity = both.data / (sizes[0][both.row] + sizes[1][both.col] - both.data)
+    kept = similarity >= threshold
+    return dict(zip(zip(both.row[kept].tolist(), both.col[kept].tolist(), strict=True), similarity[kept], strict=True))
+
+
 def band_indexes(evaluation: Evaluation) -> dict[str, Any]:
     """Time and memory of our band index and of the library's, each with its signatures, on the same sentences."""
     texts = (text for one in evaluation.sets for side in one.sides for text in side)
     forms = [form for form in dict.fromkeys(map(normal_form, texts)) if len(form) >= 16][:COMPARED]
-    banding = Banding()
+    banding = Banding.at(0.5)
 
     def library() -> MinHashLSH:
         index = MinHashLSH(num_perm=banding.permutations, params=(banding.bands, banding.rows))

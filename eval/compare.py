@@ -14,7 +14,6 @@ from eval.compare_plots import plots
 from eval.compare_tables import AVERAGES, DIFFERENCES, SCORES, sheets
 from eval.comparison import Comparison, compared
 from eval.records import read_evaluation
-from eval.verdicts import Settings
 from hub.cli import say
 from hub.errors import InputError
 from hub.run_dir import ARTIFACTS
@@ -23,7 +22,7 @@ from hub.shards import atomic_path, write_text
 LONGEST = 80  # characters of the default folder's name
 
 
-def compare(places: Sequence[str | Path], out: Path | None = None, settings: Settings | None = None) -> Comparison:
+def compare(places: Sequence[str | Path], out: Path | None = None) -> Comparison:
     """Print and write the comparison of the evaluations in ``places``: their folders, run directories or results files.
 
     ``out`` is by default artifacts/comparisons/NAMES. Raises InputError when fewer than two are given, one is given
@@ -37,7 +36,7 @@ def compare(places: Sequence[str | Path], out: Path | None = None, settings: Set
     if len(set(known)) < len(known):
         twice = next(place for place, path in zip(places, known, strict=True) if known.count(path) > 1)
         raise InputError("--compare", f"{twice} is given twice")
-    comparison = compared([read_evaluation(place) for place in places], settings or Settings())
+    comparison = compared([read_evaluation(place) for place in places])
     folder = out or ARTIFACTS / "comparisons" / folder_name(comparison.models)
     write(comparison, folder)
     shown = [sheet for sheet in sheets(comparison) if sheet.title.startswith((SCORES, AVERAGES, DIFFERENCES))]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from eval.compare_escapes import csv_cell, latex, markdown, one_line
 from eval.compare_tables import Sheet
 from eval.comparison import Beside, Comparison, Line
-from eval.verdicts import Verdict
+from eval.verdicts import Measurement, Verdict
 
 Cell = str | float | int | None
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?( \[[+-]?[\d.]+, [+-]?[\d.]+\])?")
@@ -76,8 +76,8 @@ def _latex(sheet: Sheet) -> str:
 
 
 def scores_csv(comparison: Comparison) -> str:
-    """One row a score: task, split, metric, rows, model, numbers in full precision, protocol and data."""
-    header = ("task", "split", "metric", "rows", "model", "score", "low", "high", "protocol", "data")
+    """One row a score: task, split, metric, rows, model, numbers in full precision, protocol, data, limit."""
+    header = ("task", "split", "metric", "rows", "model", "score", "low", "high", "protocol", "data", "limit")
     return _csv(header, (row for line in comparison.lines for row in _score_rows(line)))
 
 
@@ -85,18 +85,22 @@ def _score_rows(line: Line) -> Iterable[tuple[Cell, ...]]:
     one = line.measurement
     for model, score in line.scores.items():
         numbers = (score.main_score, *(score.interval() or (None, None)))
-        yield (one.task, one.split, one.metric, one.n, model, *numbers, one.protocol, one.data)
+        yield (one.task, one.split, one.metric, one.n, model, *numbers, one.protocol, one.data, _limit(one))
+
+
+def _limit(one: Measurement) -> str | None:
+    return str(one.limit) if one.limit else None
 
 
 def verdicts_csv(comparison: Comparison) -> str:
     """One row a tested difference, numbers in full precision."""
     measured = ("model", "against", "task", "split", "metric", "rows", "difference", "low", "high")
-    tested = ("test", "statistic", "p", "p_holm", "verdict")
+    tested = ("test", "statistic", "p", "p_holm", "verdict", "limit")
     return _csv((*measured, *tested), (_verdict_row(one) for one in comparison.verdicts))
 
 
 def _verdict_row(one: Verdict) -> tuple[Cell, ...]:
-    what, around, test = one.measurement, one.around, one.test
+    what, around, test = one.measurement, one.difference.around, one.difference.test
     measured = (
         one.first,
         one.second,
@@ -104,11 +108,11 @@ def _verdict_row(one: Verdict) -> tuple[Cell, ...]:
         what.split,
         what.metric,
         what.n,
-        one.difference,
+        one.difference.points,
         around.low,
         around.high,
     )
-    return (*measured, test.name, test.statistic, test.p, one.adjusted, one.word)
+    return (*measured, test.name, test.statistic, test.p, one.adjusted, one.word, _limit(what))
 
 
 def papers_csv(comparison: Comparison) -> str:

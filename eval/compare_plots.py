@@ -17,9 +17,9 @@ from matplotlib.patches import Patch
 
 from eval.compare_escapes import plotted
 from eval.comparison import Comparison
-from eval.verdicts import Measurement, Verdict, Word
+from eval.verdicts import Measurement, Verdict
 from hub.plot_style import COLOURS
-from hub.results import TaskScore
+from hub.results import TaskScore, Word
 
 HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo")
 MARKS: dict[Word, tuple[str, str]] = {
@@ -103,8 +103,9 @@ def _differences(verdicts: Sequence[Verdict]) -> Drawing:
         axes.axvline(0, color="black", linewidth=0.8)
         for place, one in enumerate(verdicts):
             mark = _mark(one.word)
-            axes.plot([one.around.low, one.around.high], [place, place], color=mark.get_color(), linewidth=1.6)
-            mark.set_data([one.difference], [place])
+            around = one.difference.around
+            axes.plot([around.low, around.high], [place, place], color=mark.get_color(), linewidth=1.6)
+            mark.set_data([one.difference.points], [place])
             axes.add_line(mark)
         axes.set_yticks(range(len(verdicts)), _names([one.measurement for one in verdicts]))
         axes.set(xlabel=f"{first}\nminus {second}: points, paired 95 % interval", ylim=(len(verdicts) - 0.5, -0.5))
@@ -126,7 +127,7 @@ def _names(measurements: Sequence[Measurement]) -> list[str]:
     """Task and, where it is not the test part, split; rows that would have one name get their number of rows."""
     names = [one.task if one.split in ("test", "all") else f"{one.task} {one.split}" for one in measurements]
     told = [
-        f"{name} ({one.n} rows)" if names.count(name) > 1 else name
+        f"{name} ({one.n} rows{' drawn' if one.limit else ''})" if names.count(name) > 1 or one.limit else name
         for name, one in zip(names, measurements, strict=True)
     ]
     return [plotted(name) for name in told]

@@ -4,15 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from eval.comparison import Beside, Comparison, Line, Untested
-from eval.verdicts import LEVEL, Measurement, Verdict
-from hub.results import TaskScore
+from eval.verdicts import Measurement, Verdict
+from hub.results import RULE, TaskScore
 
 ABSENT = "–"
 SCORES, AVERAGES, DIFFERENCES = "Scores", "Averages", "Differences: "  # titles
-RULE = (
-    "better or worse: the paired 95 % interval of the difference excludes 0 and the p-value, adjusted by Holm's method "
-    f"over all tasks of the pair, is below {LEVEL:g}; otherwise not separable"
-)
 
 
 @dataclass(frozen=True)
@@ -37,8 +33,20 @@ def sheets(comparison: Comparison) -> list[Sheet]:
 
 def _scores(comparison: Comparison) -> Sheet:
     rows = tuple((*_fixed(line.measurement), *_cells(line, comparison.models)) for line in comparison.lines)
-    notes = ("95 % bootstrap intervals in brackets; scores x 100", *comparison.unlike())
+    notes = ("95 % bootstrap intervals in brackets; scores x 100", *_trials(comparison), *comparison.unlike())
+    if comparison.versions:
+        notes = (*notes, f"not made with the same libraries: {'; '.join(comparison.versions)}")
     return Sheet(SCORES, ("task", "split", "metric", "rows", *comparison.models), rows, 3, notes)
+
+
+def _trials(comparison: Comparison, pair: tuple[str, ...] = ()) -> list[str]:
+    """Which rows are of a part of the data: those of all models, or those that a pair shares."""
+    limited: dict[str, list[str]] = {}
+    for line in comparison.lines:
+        one = line.measurement
+        if one.limit and all(model in line.scores for model in pair):
+            limited.setdefault(str(one.limit), []).append(f"{one.task} {one.split}")
+    return [f"{limit}, a trial and no scores of the tasks: {', '.join(tasks)}" for limit, tasks in limited.items()]
 
 
 def _cells(line: Line, models: Iterable[str]) -> list[str]:
@@ -51,7 +59,8 @@ def _score(score: TaskScore) -> str:
 
 
 def _fixed(measurement: Measurement) -> tuple[str, str, str, str]:
-    return measurement.task, measurement.split, measurement.metric, str(measurement.n)
+    rows = f"{measurement.n} drawn" if measurement.limit else str(measurement.n)
+    return measurement.task, measurement.split, measurement.metric, rows
 
 
 def _averages(comparison: Comparison) -> Sheet:
@@ -67,18 +76,25 @@ def _verdicts(comparison: Comparison, first: str, second: str) -> Sheet:
     header = ("task", "split", "first is", "difference", "test", "p", "p (Holm)")
     tested = [one for one in comparison.verdicts if (one.first, one.second) == (first, second)]
     untested = [one for one in comparison.untested if (one.first, one.second) == (first, second)]
-    settings = comparison.settings
-    how = f"differences in points, paired 95 % intervals ({settings.method}, {settings.samples} resamples)"
+    used = comparison.resampling[first, second]
+    how = f"differences in points, paired 95 % intervals ({used.method}, {used.samples} resamples, seed {used.seed})"
     why = sorted({f"not tested: {one.why}" for one in untested})
     if any(len(score.seeds) > 1 for line in comparison.lines for score in line.scores.values()):
         why.append("a mean over several seeds is tested on the rows of its first seed")
     rows = (*map(_verdict, tested), *map(_untested, untested))
-    return Sheet(f"{DIFFERENCES}{first} minus {second}", header, rows, 3, (how, RULE, *why))
+    return Sheet(
+        f"{DIFFERENCES}{first} minus {second}",
+        header,
+        rows,
+        3,
+        (how, RULE, *_trials(comparison, (first, second)), *why),
+    )
 
 
 def _verdict(one: Verdict) -> tuple[str, ...]:
-    shown = f"{one.difference:+.2f} [{one.around.low:+.2f}, {one.around.high:+.2f}]"
-    return (*_named(one.measurement), one.word, shown, one.test.name, _p(one.test.p), _p(one.adjusted))
+    around, test = one.difference.around, one.difference.test
+    shown = f"{one.difference.points:+.2f} [{around.low:+.2f}, {around.high:+.2f}]"
+    return (*_named(one.measurement), one.word, shown, test.name, _p(test.p), _p(one.adjusted))
 
 
 def _untested(one: Untested) -> tuple[str, ...]:

@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from eval.compare_escapes import one_line
+from eval.differences import Resampled, resampled
 from eval.records import Evaluation
 from eval.registry import Task, find_task
-from eval.verdicts import Measurement, Settings, Verdict, adjusted, resampled
+from eval.significance import Resampling
+from eval.verdicts import Measurement, Verdict, adjusted
 from hub.errors import InputError
 from hub.reference import Column, Paper, Table, papers
 from hub.results import Average, TaskScore
+
+Pair = tuple[str, str]  # labels of two models
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,11 @@ class Beside:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything the tables and plots of a comparison show. ``models`` are distinct labels, in the order given."""
+    """Everything the tables and plots of a comparison show. ``models`` are distinct labels, in the order given.
+
+    ``resampling`` says by pair of models how the intervals of their differences were made, ``versions`` which libraries
+    were not the same for all scores, each with its versions.
+    """
 
     models: tuple[str, ...]
     lines: tuple[Line, ...]
@@ -66,10 +74,11 @@ class Comparison:
     verdicts: tuple[Verdict, ...]
     untested: tuple[Untested, ...]
     beside: tuple[Beside, ...]
-    settings: Settings
+    resampling: Mapping[Pair, Resampling]
+    versions: tuple[str, ...] = ()
 
     @property
-    def pairs(self) -> list[tuple[str, str]]:
+    def pairs(self) -> list[Pair]:
         """The pairs of models that share a measurement."""
         tested = [(one.first, one.second) for one in self.verdicts]
         found = {*tested, *((one.first, one.second) for one in self.untested)}
@@ -84,20 +93,21 @@ class Comparison:
         return told
 
 
-def compared(evaluations: Sequence[Evaluation], settings: Settings) -> Comparison:
+def compared(evaluations: Sequence[Evaluation]) -> Comparison:
     """Compare evaluations. Raises InputError naming both protocols when no two of them share a measurement."""
     named = dict(zip(labels(evaluations), evaluations, strict=True))
     lines = _lines(named)
     if not any(len(line.scores) > 1 for line in lines):
         raise _nothing_in_common(named)
-    found = [one for line in lines if len(line.scores) > 1 for one in _judged(line, named, settings)]
+    how = {pair: _resampling(named[pair[0]], named[pair[1]]) for pair in combinations(named, 2)}
+    found = [one for line in lines if len(line.scores) > 1 for one in _judged(line, named, how)]
     verdicts: list[Verdict] = []
-    for pair in combinations(named, 2):
+    for pair in how:
         verdicts += adjusted([one for one in found if isinstance(one, Verdict) and (one.first, one.second) == pair])
     untested = tuple(one for one in found if isinstance(one, Untested))
     averages = _averages(named, lines)
     beside = tuple(_beside(lines, averages, tuple(named)))
-    return Comparison(tuple(named), lines, averages, tuple(verdicts), untested, beside, settings)
+    return Comparison(tuple(named), lines, averages, tuple(verdicts), untested, beside, how, _versions(named))
 
 
 def labels(evaluations: Sequence[Evaluation]) -> list[str]:
@@ -109,6 +119,20 @@ def labels(evaluations: Sequence[Evaluation]) -> list[str]:
         repeats = sum(other == label or other.startswith(f"{label} (") for other in told)
         told.append(f"{label} ({repeats + 1})" if repeats else label)
     return told
+
+
+def _versions(named: Mapping[str, Evaluation]) -> tuple[str, ...]:
+    """``library: version (models), version (models)`` for every library that not all scores were made with alike."""
+    made: dict[str, dict[str, dict[str, None]]] = {}
+    for label, one in named.items():
+        for score in one.results.scores:
+            for library, version in (one.results.versions | score.versions).items():
+                made.setdefault(library, {}).setdefault(version, {})[label] = None
+    return tuple(
+        f"{library}: " + ", ".join(f"{version} ({', '.join(models)})" for version, models in found.items())
+        for library, found in made.items()
+        if len(found) > 1
+    )
 
 
 def _lines(named: Mapping[str, Evaluation]) -> tuple[Line, ...]:
@@ -144,24 +168,34 @@ def _told(one: Evaluation) -> str:
     return shown + (f" and {len(scores) - 2} more" if len(scores) > 2 else "") if scores else "no score"
 
 
-def _judged(line: Line, named: Mapping[str, Evaluation], settings: Settings) -> Iterator[Verdict | Untested]:
-    """Every pair of a line's models; all are resampled together."""
-    what = line.measurement
+def _resampling(one: Evaluation, other: Evaluation) -> Resampling:
+    """How two evaluations were resampled, so that a model's gain on its base is here what its card says; the default
+    where they were not resampled alike.
+    """
+    own = Resampling.of(one.results)
+    return own if own == Resampling.of(other.results) else Resampling()
+
+
+def _judged(
+    line: Line, named: Mapping[str, Evaluation], how: Mapping[Pair, Resampling]
+) -> Iterator[Verdict | Untested]:
+    """Every pair of a line's models; those that are resampled alike are so together."""
+    what, together = line.measurement, dict[Resampling, Resampled]()
     records = {label: named[label].records.find(what.task, what.split) for label in line.scores}
     kept = {label: record for label, record in records.items() if record is not None and record.metric is not None}
-    together = None
-    if len(kept) > 1:
-        first = next(iter(kept.values()))
-        assert first.metric is not None
-        rows = [named[label].outcomes(what.task, what.split) for label in kept]
-        together = resampled(rows, first.metric, first.aggregation, settings)
     place = {label: index for index, label in enumerate(kept)}
     for one, other in combinations(line.scores, 2):
-        if together is not None and one in place and other in place:
-            yield Verdict(one, other, what, *together.difference(place[one], place[other]))
-        else:
-            points = line.scores[one].main_score - line.scores[other].main_score
+        scores = line.scores[one], line.scores[other]
+        if one not in kept or other not in kept:
+            points = scores[0].main_score - scores[1].main_score
             yield Untested(one, other, what, points, "the scored rows of one were not kept")
+            continue
+        used, metric = how[one, other], kept[one].metric
+        if used not in together:
+            assert metric is not None
+            rows = [named[label].outcomes(what.task, what.split) for label in kept]
+            together[used] = resampled(rows, metric, kept[one].aggregation, used)
+        yield Verdict(one, other, what, together[used].difference(place[one], place[other], scores))
 
 
 def _averages(named: Mapping[str, Evaluation], lines: tuple[Line, ...]) -> tuple[AverageLine, ...]:

@@ -4,7 +4,6 @@ RUN is a finished dataset run directory or ``ORG/NAME@REVISION`` of a Hub. Write
 ledger.md; ``--drop DIR`` writes the dataset without the rows that were found.
 """
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -43,7 +42,9 @@ def main(
     sets: Annotated[str, typer.Option("--sets", help="Only these data sets, e.g. sts12,mrpc [default: all]")] = "",
     config: Annotated[str | None, typer.Option("--config", help="[default: all that one trains on]")] = None,
     split: Annotated[str | None, typer.Option("--split", help="[default: all]")] = None,
-    similarity: Annotated[float, typer.Option("--similarity", min=0.3, max=1.0, help="Of near matches")] = 0.5,
+    similarity: Annotated[
+        float, typer.Option("--similarity", min=0.3, max=1.0, help="Of near matches; lower is slower")
+    ] = 0.5,
     drop_to: Annotated[
         Path | None, typer.Option("--drop", metavar="DIR", help="Write the dataset without the matching rows")
     ] = None,
@@ -82,7 +83,10 @@ def main(
     )
     for name in evaluation.absent:
         say(f"not checked, no files: {name}")
-    sentences = Sentences(evaluation.sets, replace(Settings(), similarity=similarity))
+    settings = Settings(similarity=similarity)
+    expected = f"{settings.recall:.1%} of those with just that similarity are expected to be found"
+    say(f"near matches from {similarity:g} on: {expected}")
+    sentences = Sentences(evaluation.sets, settings)
     books = Bookkeeper(sentences, evaluation)
     with tqdm(total=sum(rows.total for rows in configs), desc="checking", unit=" rows") as bar:
         hits = {rows.config: books.check(rows, kinds, splits, bar.update) for rows in configs}

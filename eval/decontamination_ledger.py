@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eval.dataset_rows import Batch, Rows
-from eval.decontamination import KINDS, Kind, Match, Sentences
+from eval.decontamination import KINDS, Kind, Match, Sentences, Settings
 from eval.decontamination_sentences import Evaluation
 from hub.errors import InputError
 from hub.shards import write_text
@@ -69,7 +69,10 @@ class Example(_Frozen):
 
 
 class Ledger(_Frozen):
-    """ledger.json. ``not_checked``: splits without files in the directories that were given."""
+    """ledger.json. ``not_checked``: splits without files in the directories that were given.
+
+    ``settings.recall`` is the share of near pairs just at the threshold that is expected to be found.
+    """
 
     dataset: str
     revision: str
@@ -184,7 +187,7 @@ class Bookkeeper:
         return Ledger(
             dataset=first.name,
             revision=first.revision,
-            settings=asdict(self._sentences.settings),
+            settings=told(self._sentences.settings),
             sentences=len(self._sentences),
             checked={place: self._checked(place) for place in dict.fromkeys(s.place for s in self._evaluation.sets)},
             not_checked=self._evaluation.absent,
@@ -200,6 +203,11 @@ class Bookkeeper:
             rows=_all_kinds(self._rows[place]),
             found={kind: len(self._found.get((place, kind), ())) for kind in KINDS},
         )
+
+
+def told(settings: Settings) -> dict[str, float | int | dict[str, int]]:
+    """The thresholds, how near matches were looked up, and what share of them that finds."""
+    return {**asdict(settings), "banding": asdict(settings.banding), "recall": settings.recall}
 
 
 def _config_count(one: _OfConfig) -> ConfigCount:

@@ -5,6 +5,7 @@ every band. It gives the candidates of ``datasketch.MinHashLSH`` with the same b
 memory, and answers whole batches at once.
 """
 
+import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,24 +17,47 @@ from numpy.typing import NDArray
 Signatures = NDArray[np.uint32]  # (n, permutations)
 SEED = 1
 SCHEME = "affine32"
+RECALL = 0.99  # of the pairs at the threshold that are to be expected among the candidates
+LONGEST = 768  # values of a signature
+WIDEST = 4  # rows of a band: more make fewer candidates and, for one threshold, longer signatures
 
 
 @dataclass(frozen=True)
 class Banding:
-    """Two texts are candidates when all values of at least one band agree.
+    """Two texts are candidates when all values of at least one band agree."""
 
-    With similarity s that happens with probability 1 - (1 - s^rows)^bands: 0.87 at 0.5, 0.99 at 0.6 and
-    0.9998 at 0.7 with the defaults, 0.23 at 0.3.
-    """
-
+    bands: int
+    rows: int
     grams: int = 3  # characters of the normal form
-    bands: int = 32
-    rows: int = 4
+
+    @classmethod
+    def at(cls, similarity: float) -> "Banding":
+        """The banding that finds ``RECALL`` of the pairs with this similarity, and more of those with a higher one.
+
+        Of the numbers of rows up to ``WIDEST`` the largest whose signature is no longer than ``LONGEST``.
+        """
+        fitting = [banding for rows in range(1, WIDEST + 1) if (banding := _reaching(similarity, rows)).is_short]
+        return fitting[-1]
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the signature is no longer than ``LONGEST``."""
+        return self.permutations <= LONGEST
+
+    def recall(self, similarity: float) -> float:
+        """The expected share of the pairs with this similarity that are candidates: 1 - (1 - s^rows)^bands."""
+        return 1 - (1 - similarity**self.rows) ** self.bands
 
     @property
     def permutations(self) -> int:
         """Values of a signature."""
         return self.bands * self.rows
+
+
+def _reaching(similarity: float, rows: int) -> Banding:
+    """The fewest bands of so many rows that reach ``RECALL`` at this similarity."""
+    alike = similarity**rows  # the probability that one band agrees
+    return Banding(1 if alike >= RECALL else math.ceil(math.log(1 - RECALL) / math.log(1 - alike)), rows)
 
 
 def grams(form: str, size: int) -> set[str]:
@@ -65,8 +89,8 @@ def _hashed(gram: str) -> int:
 class NearIndex:
     """Texts in normal form, to be asked which of them are near to others."""
 
-    def __init__(self, forms: Sequence[str], banding: Banding | None = None):
-        self.banding = banding or Banding()
+    def __init__(self, forms: Sequence[str], banding: Banding):
+        self.banding = banding
         self._forms = forms
         hashes = self._banded(signatures(forms, self.banding))
         self._order = np.argsort(hashes, axis=1, kind="stable").astype(np.int32)  # (bands, n)

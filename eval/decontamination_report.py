@@ -19,10 +19,12 @@ def report(ledger: Ledger) -> str:
 def _head(ledger: Ledger) -> str:
     absent = f" Not checked (no files): {', '.join(map(code, ledger.not_checked))}." if ledger.not_checked else ""
     settings = ledger.settings
+    recall = f"{100 * float(str(settings['recall'])):.1f} %"
     return (
         f"{len(ledger.checked)} splits with {ledger.sentences:,} distinct sentences were checked.{absent} *exact*: the "
         "same characters; *normal*: the same letters and digits; *near*: character 3-grams with a Jaccard similarity "
-        f"of {settings['similarity']} or more, from {settings['near_letters']} letters on; *short*: exact or normal "
+        f"of {settings['similarity']} or more, from {settings['near_letters']} letters on (of pairs at "
+        f"{settings['similarity']}, {recall} are expected to be found, and more above); *short*: exact or normal "
         f"with fewer than {settings['short_letters']} letters, by chance. Rows are counted against the splits that "
         "scores come from (all, validation, test); *train only* are rows that match train splits alone."
     )

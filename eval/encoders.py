@@ -48,8 +48,9 @@ class Encoder:
 
     ``name`` is a run directory's, PARENT/NAME of another folder, ORG/NAME@COMMIT of a Hub model, or a function's.
     ``revision`` is the Hub commit, the hash of the model's files, or what a function declares; ``fingerprint`` is that
-    of a run directory's manifest. ``settings`` is what else decides the embeddings: prompt, precision, lengths, library
-    versions. ``pinned`` is False when the revision may stay the same while the embeddings change.
+    of a run directory's manifest. ``settings`` is what else decides the embeddings: prompt, precision, lengths;
+    ``versions`` are the libraries that embed, which decide their last bits. ``pinned`` is False when the revision may
+    stay the same while the embeddings change.
     """
 
     name: str
@@ -58,13 +59,15 @@ class Encoder:
     dimension: int
     fingerprint: str | None = None
     settings: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
     pinned: bool = True
     model: SentenceTransformer | None = field(default=None, repr=False)
 
     @property
     def key(self) -> str:
-        """Hash of all that decides the embedding of a text; of the names, only a function's is part of it."""
-        return hashlib.sha256(json.dumps([self.revision, self.settings], sort_keys=True).encode()).hexdigest()
+        """Hash of all that decides the bits of a text's embedding; of names, only a function's is part of it."""
+        facts = [self.revision, self.settings | self.versions]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH) -> Encoder:
@@ -100,6 +103,7 @@ def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH) 
         dimension=checked(student.encode(PROBE, show_progress_bar=False), PROBE, model).shape[1],
         fingerprint=manifest.fingerprint if manifest else None,
         settings=_settings(student),
+        versions={library: version(library) for library in LIBRARIES},
         model=student,
     )
 
@@ -215,7 +219,7 @@ def _settings(student: SentenceTransformer) -> dict[str, str]:
         "truncate_dim": student.truncate_dim,
         "dtype": student.dtype,
     }
-    return {key: str(value) for key, value in facts.items()} | {library: version(library) for library in LIBRARIES}
+    return {key: str(value) for key, value in facts.items()}
 
 
 def _download(model: str) -> tuple[Path, str]:

@@ -12,9 +12,10 @@ from eval.encoders import Encoder
 from eval.measures import measure
 from eval.outcomes import Outcomes
 from eval.records import Record, Records
-from eval.registry import MTEB, Task
+from eval.registry import Task
 from eval.scores import Settings, task_score
 from eval.task_data import Entry, TaskData
+from eval.validity import other_major, why_stale, with_interval
 from hub.cli import say
 from hub.errors import InputError, RunError, StsDinoError
 from hub.results import TaskScore
@@ -39,7 +40,7 @@ def versions(of_mteb: bool = False) -> dict[str, str]:
 def evaluate(
     entries: Sequence[Entry], data: TaskData, encoder: Encoder, records: Records, settings: Settings, cache: Path | None
 ) -> Scored:
-    """Score every entry, or take over its record where it still holds.
+    """Score every entry, or take over its record where it still holds (``eval.validity``).
 
     A task that cannot be scored (undefined, its data not to be had, too few rows under a limit) is told and has no
     record; the others go on. Call it with the records' folder locked. Raises InputError when the encoder gives no
@@ -71,13 +72,6 @@ def evaluate(
     return scored
 
 
-def holds(record: Record, encoder: Encoder, settings: Settings) -> bool:
-    """Whether a record is of this encoder, these settings and these libraries. None is of an encoder not pinned."""
-    found = record.revision, record.encoder, record.settings, record.versions
-    wanted = encoder.revision, encoder.key, settings, versions(record.score.task.startswith(MTEB))
-    return encoder.pinned and found == wanted
-
-
 @dataclass(frozen=True)
 class _Run:
     """What stays the same from task to task."""
@@ -88,12 +82,24 @@ class _Run:
     settings: Settings
 
     def held(self, entry: Entry) -> Record | None:
-        """The record of an entry if it would come out the same today. MTEB's tasks are kept by MTEB."""
-        record = None if entry.task.kind == "mteb" else self.records.find(entry.task.name, entry.split)
-        if record is None or not holds(record, self.encoder, self.settings):
+        """The record of an entry if it holds; None for a name of MTEB's, which stands for several."""
+        if entry.task.kind == "mteb":
             return None
-        wanted = self.settings.protocol(entry.task), self.data.sha256(entry)
-        return record if (record.score.protocol, record.score.data_sha256) == wanted else None
+        return self.kept(entry.task, entry.split, (self.data.sha256(entry), None))
+
+    def kept(self, task: Task, split: str, data: tuple[str | None, str | None]) -> Record | None:
+        """The record of a task if it holds for these data, with the interval asked for; else why not is told."""
+        record = self.records.find(task.name, split)
+        if record is None:
+            if self.records.has(task.name, split):
+                say(f"{task.name} {split}: measured anew, for its record is damaged or of another form")
+            return None
+        stale = why_stale(record, self.encoder, self.settings, self.settings.protocol(task), data)
+        stale = stale or other_major(record, versions(task.kind == "mteb"))
+        if stale is None:
+            return with_interval(record, self.records, self.settings)
+        say(f"{task.name} {split}: measured anew, for {stale}")
+        return None
 
     def measure(self, entry: Entry, embeddings: Embeddings, cost: float | None) -> Iterator[Record | StsDinoError]:
         """Measure an entry and write it down: one record, or those of everything that a name of MTEB stands for.
@@ -103,8 +109,10 @@ class _Run:
         began = time.perf_counter()
         try:
             for found in self._scores(entry, embeddings, cost):
-                if isinstance(found, RunError):
+                if not isinstance(found, tuple):
                     yield found
+                    if isinstance(found, Record):
+                        _tell(found.score, "kept")
                     continue
                 task, score, outcomes = found
                 yield self._write(task, score, outcomes)
@@ -117,12 +125,13 @@ class _Run:
 
     def _scores(
         self, entry: Entry, embeddings: Embeddings, cost: float | None
-    ) -> Iterator[tuple[Task, TaskScore, Outcomes | None] | RunError]:
+    ) -> Iterator[tuple[Task, TaskScore, Outcomes | None] | Record | RunError]:
         if entry.task.kind == "mteb":
-            from eval.mteb_suite import measure_mteb  # importing mteb costs seconds
+            from eval.mteb_suite import MtebScore, measure_mteb  # importing mteb costs seconds
 
-            for found in measure_mteb(entry.task.dataset, embeddings, self.data.source, self.settings):
-                yield found if isinstance(found, RunError) else (found.task, found.score, found.outcomes)
+            scores = measure_mteb(entry.task.dataset, embeddings, self.data.source, self.settings, self.kept)
+            for found in scores:
+                yield (found.task, found.score, found.outcomes) if isinstance(found, MtebScore) else found
             return
         measured = measure(entry.task, entry.split, self.data.rows(entry), embeddings, self.settings.probe_seeds)
         seconds = {} if cost is None else {"encoding": cost}
@@ -133,7 +142,7 @@ class _Run:
         record = Record(
             score=score,
             revision=self.encoder.revision,
-            encoder=self.encoder.key,
+            encoder=self.encoder.settings,
             settings=self.settings,
             versions=versions(task.kind == "mteb"),
             metric=task.metric if outcomes is not None else None,

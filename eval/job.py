@@ -72,7 +72,7 @@ def prepare(
         raise InputError("--tasks", "names no task", hint="e.g. --tasks sts,transfer or --tasks stsb/cosine")
     chosen = {"bootstrap_samples": loaded.bootstrap_samples, "seed": loaded.seed} if loaded else _overridden(overrides)
     settings = _settings({**chosen, "interval": interval, "probe_seeds": tuple(seeds), "limit": limit})
-    folder = _folder(model, out, limit, of_recipe=loaded is not None)
+    folder = _folder(model, out, settings, of_recipe=loaded is not None)
     is_whole = loaded is not None and out is None and limit is None and Path(model).is_dir()
     return Job(
         entries=entries,
@@ -84,6 +84,14 @@ def prepare(
         cache=None if no_cache else cache or (CACHE if folder.parent == EVALUATIONS else folder / "embeddings"),
         threads=loaded.threads if loaded else None,
     )
+
+
+def require_alike(job: Job) -> None:
+    """Raise InputError when the folder holds records of other rows: a trial would replace whole evaluations."""
+    for record in job.records.all():
+        if record.settings.part != job.settings.part:
+            problem = f"holds an evaluation of {record.settings.rows}, this one is of {job.settings.rows}"
+            raise InputError(job.records.folder, problem, hint="give another --out")
 
 
 def default_base(model: str) -> str | None:
@@ -138,7 +146,7 @@ def _settings(values: dict[str, Any]) -> Settings:
         raise InputError(f"--set {first['loc'][0]}", f"{first['msg']} (found {first['input']!r})") from error
 
 
-def _folder(model: str, out: Path | None, limit: int | None, of_recipe: bool) -> Path:
+def _folder(model: str, out: Path | None, settings: Settings, of_recipe: bool) -> Path:
     """Where the records go: ``out``; next to a run directory; else in artifacts/evaluations under the model's name.
 
     That is ORG--NAME@REVISION as asked for, or PARENT--NAME and a hash of the path: many a folder is called model.
@@ -155,7 +163,9 @@ def _folder(model: str, out: Path | None, limit: int | None, of_recipe: bool) ->
         folder = EVALUATIONS / f"{_slug('/'.join(path.resolve().parts[-2:]))}-{where}"
     else:
         folder = EVALUATIONS / _slug(model.removeprefix(FUNCTION))
-    return folder if limit is None else folder.with_name(f"{folder.name}.limit-{limit}")
+    if settings.part is None:
+        return folder
+    return folder.with_name(f"{folder.name}.limit-{settings.limit}-seed-{settings.seed}")
 
 
 def _slug(name: str) -> str:

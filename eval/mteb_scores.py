@@ -25,11 +25,11 @@ UNITS: dict[str, Unit] = {"STS": "pairs", "PairClassification": "pairs", "Bitext
 QUERIES = ("Retrieval", "Reranking", "InstructionRetrieval", "InstructionReranking")
 
 
-def described(task: AbsTask, split: str, has_outcomes: bool) -> Task:
+def described(task: AbsTask, split: str, with_outcomes: bool) -> Task:
     """The task as ours: without a metric where single rows have no outcomes, so that it cannot be resampled."""
     name, main = task.metadata.name, task.metadata.main_score
     subsets = "" if len(task.hf_subsets) == 1 else f", unweighted mean over {len(task.hf_subsets)} subsets"
-    known = "" if has_outcomes else "; no interval: MTEB tells no outcome of single rows"
+    known = "" if with_outcomes else "; no interval: MTEB tells no outcome of single rows"
     return Task(
         name=task_name(task),
         dataset=name,
@@ -37,7 +37,7 @@ def described(task: AbsTask, split: str, has_outcomes: bool) -> Task:
         kind="mteb",
         protocol=f"MTEB's {name} ({task.metadata.type}), with the model's prompts as MTEB chooses them: {main} x 100"
         f"{subsets}{known}",
-        metric=METRICS[main] if has_outcomes else None,
+        metric=METRICS[main] if with_outcomes else None,
         aggregation="all" if len(task.hf_subsets) == 1 else "mean",
         unit=UNITS.get(task.metadata.type, "queries" if task.metadata.type in QUERIES else "documents"),
         splits=(split,),
@@ -105,9 +105,14 @@ def further(main: str, found: Mapping[str, Mapping[str, Any]]) -> dict[str, floa
     return metrics
 
 
+def has_outcomes(task: AbsTask) -> bool:
+    """Whether MTEB tells the outcomes of a task's single rows."""
+    return isinstance(task, AbsTaskSTS) and task.metadata.main_score in METRICS
+
+
 def sts_outcomes(task: AbsTask, split: str, predictions: Path) -> Outcomes | None:
     """Gold and predicted similarities of an STS task's pairs, from the file that MTEB wrote; None for other tasks."""
-    if not isinstance(task, AbsTaskSTS) or task.metadata.main_score not in METRICS:
+    if not has_outcomes(task):
         return None
     told = json.loads((predictions / task.prediction_file_name).read_text(encoding="utf-8"))
     gold = {subset: np.asarray(rows_of(task, subset, split)["score"], dtype=np.float64) for subset in task.hf_subsets}

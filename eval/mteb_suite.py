@@ -7,7 +7,7 @@ hand, and to read back what a result says. An interval needs the outcome of ever
 import json
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +18,14 @@ from huggingface_hub import constants
 from mteb.abstasks import AbsTask, AbsTaskSTS
 from mteb.results import TaskResult
 
+from eval.data.forms import ScoredPairs
 from eval.data.sources import Source
 from eval.embeddings import Embeddings
 from eval.mteb_encoder import MtebEncoder, results_folder
-from eval.mteb_scores import described, read_score, sts_outcomes
+from eval.mteb_scores import data_revision, described, has_outcomes, read_score, sts_outcomes
 from eval.mteb_tasks import PREFIX, TWINS, find_mteb, give_rows, is_published, local_rows, parts_of, task_name
 from eval.outcomes import Outcomes
+from eval.records import Record
 from eval.registry import Task
 from eval.scores import Settings
 from hub.errors import InputError, RunError
@@ -31,6 +33,8 @@ from hub.remote import hub_errors
 from hub.results import TaskScore
 
 PREDICTIONS = "predictions"
+Kept = Callable[[Task, str, tuple[str | None, str | None]], Record | None]
+"""Task, split and data (rows' SHA-256, revision) → the record of an earlier run, where it holds."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +47,13 @@ class MtebScore:
 
 
 def measure_mteb(
-    name: str, embeddings: Embeddings, source: Source, settings: Settings
-) -> Iterator[MtebScore | RunError]:
+    name: str, embeddings: Embeddings, source: Source, settings: Settings, earlier: Kept | None = None
+) -> Iterator[MtebScore | Record | RunError]:
     """The scores of a task, benchmark or task type (a name without ``mteb/``), every split as soon as it is there.
 
-    A task whose data cannot be downloaded or whose score is undefined gives the RunError, and the next one goes on.
-    MTEB's results are kept where the embeddings are, by the encoder's key and the data, and not measured again.
+    A task whose data cannot be downloaded or whose score is undefined gives the RunError, and the next one goes on. A
+    task all of whose splits have an ``earlier`` record gives those. MTEB's own results are kept where the embeddings
+    are, by its version, the encoder's key and the data, and not measured again.
 
     Raises InputError for unknown names, tasks of more than text and ``settings.limit``.
     """
@@ -59,20 +64,31 @@ def measure_mteb(
         kept = results_folder(embeddings)
         for task in find_mteb(name):
             try:
-                yield from measure_task(task, model, source, settings, kept)
+                rows = local_rows(task, source)
+                if rows is not None:
+                    give_rows(task, rows)
+                found = _earlier(task, rows, earlier) if earlier else None
+                yield from measure_task(task, model, rows, settings, kept) if found is None else found
             except RunError as error:
                 if error.place == embeddings.encoder.name:
                     raise
                 yield error
 
 
+def _earlier(task: AbsTask, rows: ScoredPairs | None, earlier: Kept) -> list[Record] | None:
+    """The records of all splits of a task; None unless every one is there."""
+    data = rows.sha256 if rows else None, data_revision(task)
+    found = [earlier(described(task, split, has_outcomes(task)), split, data) for split in task.eval_splits]
+    return [record for record in found if record is not None] if all(found) else None
+
+
 def measure_task(
-    task: AbsTask, model: MtebEncoder, source: Source, settings: Settings, kept: Path
+    task: AbsTask, model: MtebEncoder, rows: ScoredPairs | None, settings: Settings, kept: Path
 ) -> Iterator[MtebScore]:
-    """The scores of one task, split by split, with MTEB's results in ``kept``. Raises RunError when it has none."""
-    rows = local_rows(task, source)
-    if rows is not None:
-        give_rows(task, rows)
+    """The scores of one task, split by split, with MTEB's results in ``kept``. Raises RunError when it has none.
+
+    ``rows`` are those that the task was given, None for its own.
+    """
     folder = kept / ("published" if is_published(task) else task.metadata.revision)
     before = model.seconds
     result = _result(task, model, folder)

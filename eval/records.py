@@ -29,16 +29,18 @@ BASE = "base"
 
 
 class Record(BaseModel):
-    """One task's score and what it holds for: the encoder's revision, the settings and the libraries' versions.
+    """One task's score and what it holds for: the encoder's revision and settings, the evaluation's, the libraries.
 
-    ``metric`` and ``aggregation`` score the kept outcomes again; metric is None where none were kept.
+    ``encoder`` is what decides an embedding beside the revision (prompt, lengths, precision); earlier versions wrote a
+    hash of that and of the libraries' versions. What makes a record stale is in ``eval.validity``. ``metric`` and
+    ``aggregation`` score the kept outcomes again; metric is None where none were kept.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     score: TaskScore
     revision: str
-    encoder: str  # key of all that decides an embedding
+    encoder: dict[str, str] | str
     settings: Settings
     versions: dict[str, str]
     metric: Metric | None
@@ -68,6 +70,10 @@ class Records:
         path = self._outcomes(task, split)
         return record if path.is_file() and sha256_file(path) == record.outcomes_sha256 else None
 
+    def has(self, task: str, split: str) -> bool:
+        """Whether there is a record of a task, whole or not."""
+        return self._task(task, split).is_file()
+
     def all(self) -> Iterator[Record]:
         """Every whole record, by file name."""
         for path in sorted((self.folder / "tasks").glob("*.json")):
@@ -79,14 +85,22 @@ class Records:
             if record is not None and path == self._task(named.task, named.split):
                 yield record
 
+    def unreadable(self) -> list[str]:
+        """The names of record files that are damaged, of another form, or without their outcomes."""
+        whole = {self._task(*record.key) for record in self.all()}
+        return [path.name for path in sorted((self.folder / "tasks").glob("*.json")) if path not in whole]
+
+    def rewrite(self, record: Record) -> None:
+        """Write a record whose outcomes stay as they are."""
+        write_text(self._task(*record.key), record.model_dump_json(indent=2) + "\n")
+
     def write(self, record: Record, outcomes: Outcomes | None) -> Record:
         """Write a task's outcomes, then its record, which is handed back with their SHA-256."""
         if outcomes is not None:
             path = self._outcomes(record.score.task, record.score.split)
             _write_outcomes(path, outcomes)
             record = record.model_copy(update={"outcomes_sha256": sha256_file(path)})
-        path = self._task(record.score.task, record.score.split)
-        write_text(path, record.model_dump_json(indent=2) + "\n")
+        self.rewrite(record)
         return record
 
     def remove(self, task: str, split: str) -> None:

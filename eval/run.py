@@ -17,12 +17,12 @@ from eval.data.hub import HubPin
 from eval.data.sources import Source
 from eval.encoders import load_encoder
 from eval.evaluation import evaluate
-from eval.job import Job, prepare
+from eval.job import Job, prepare, require_alike
 from eval.records import BASE, RESULTS, Records
-from eval.summary import asked, everything, summarise
+from eval.summary import asked, everything, only, summarise
 from eval.table import table
 from eval.task_data import TaskData
-from hub.cli import DryRunOption, LimitOption, SetOption, new_app, run, say
+from hub.cli import DryRunOption, SetOption, new_app, run, say
 from hub.errors import InputError, RunError
 from hub.results import Method, write_results
 from hub.run_dir import locked
@@ -44,9 +44,9 @@ def score(job: Job, data: TaskData) -> list[RunError]:
             before = evaluate(job.entries, data, base, Records(folder / BASE), job.settings, job.cache)
             failures += before.failures
             sides.append(asked(base, Records(folder / BASE), before))
-        results = summarise(sides[0], sides[1] if base else None, job.settings)
         whole = [everything(side, job.settings) for side in sides]
         written = summarise(whole[0], whole[1] if base else None, job.settings)
+        results = only(written, [record.key for record in sides[0].records])
         write_results(folder / RESULTS, written)
         if base is not None:
             write_results(folder / BASE / RESULTS, summarise(whole[1], None, job.settings))
@@ -59,7 +59,11 @@ def score(job: Job, data: TaskData) -> list[RunError]:
 
 
 def check(job: Job, data: TaskData) -> None:
-    """Before anything is encoded: all of the data are there, and MTEB knows its names. Raises InputError."""
+    """Before anything is encoded: all of the data are there, MTEB knows its names, and the folder is not another's.
+
+    Raises InputError.
+    """
+    require_alike(job)
     absent: dict[str, InputError] = {}
     for entry in job.entries:
         if entry.task.kind != "mteb":
@@ -86,6 +90,8 @@ def plan(job: Job, data: TaskData) -> None:
     for entry in job.entries:
         told = "" if entry.task.kind == "mteb" else f": {len(data.rows(entry)[entry.split])} {entry.task.unit}"
         print(f"{entry}{told}" + (f" of {entry.path}" if entry.path else ""))
+    if job.settings.part:
+        print(f"{job.settings.part}: a trial, no scores of the tasks")
     print(f"model {job.model}; base {job.base or 'none'}; results to {job.results or job.records.folder / RESULTS}")
 
 
@@ -132,7 +138,9 @@ def main(
     ] = None,
     cache: Annotated[Path | None, typer.Option(metavar="DIR", help="Where embeddings are kept")] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Keep no embeddings")] = False,
-    limit: LimitOption = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="A trial on N rows of each split, drawn by the seed")
+    ] = None,
     seeds: Annotated[list[str], typer.Option("--seeds", help="Seeds of the probes [default: 1111]")] = [],  # noqa: B006
     interval: Annotated[Method, typer.Option("--interval", help="Kind of bootstrap interval")] = "percentile",
     settings: SetOption = [],  # noqa: B006
@@ -161,7 +169,6 @@ def main(
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     source = Source(senteval_data, sts_data, HubPin.parse(hub_data) if hub_data else None)
-    data = TaskData(source, limit)
     job = prepare(
         source=source,
         recipe=Path(places[0]) if places else None,
@@ -177,6 +184,7 @@ def main(
         interval=interval,
         overrides=settings,
     )
+    data = TaskData(source, job.settings.limit, job.settings.seed)
     check(job, data)
     if dry_run:
         plan(job, data)

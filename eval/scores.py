@@ -1,6 +1,6 @@
-"""From what was measured to what is written: a score with its interval, and the paired gain on another encoder."""
+"""From what was measured to what is written: a score with its interval."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -8,24 +8,42 @@ from pydantic import BaseModel, ConfigDict, Field
 from eval.jackknife import influence
 from eval.outcomes import Aggregation, Measured, Metric, Outcomes
 from eval.registry import Task
-from eval.significance import Interval, interval, resample, score
-from hub.results import Gain, Method, Part, TaskScore
+from eval.significance import Interval, Resampling, interval, resample, score
+from hub.results import Limit, Method, Part, TaskScore
 
 
 class Settings(BaseModel):
-    """What decides a score and its interval beside encoder and data. ``limit`` is rows per split (None: all)."""
+    """What decides a score and its interval beside encoder and data. ``limit`` is rows per split (None: all).
+
+    ``seed`` is that of the bootstrap, and draws the rows of a limit.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     bootstrap_samples: Annotated[int, Field(ge=1)] = 1000
     interval: Method = "percentile"
-    seed: Annotated[int, Field(ge=0)] = 42  # of the bootstrap
+    seed: Annotated[int, Field(ge=0)] = 42
     probe_seeds: tuple[int, ...] = (1111,)
     limit: int | None = None
 
+    @property
+    def resampling(self) -> Resampling:
+        """How intervals are made."""
+        return Resampling(self.bootstrap_samples, self.interval, self.seed)
+
     def protocol(self, task: Task) -> str:
         """The task's protocol in words, which says so when only part of the data is scored."""
-        return task.protocol if self.limit is None else f"{task.protocol}; ONLY {self.limit} rows of each split"
+        return task.protocol if self.part is None else f"{task.protocol}; {self.part}"
+
+    @property
+    def part(self) -> Limit | None:
+        """The part of the data that is scored; None: all of it."""
+        return None if self.limit is None else Limit(rows=self.limit, seed=self.seed)
+
+    @property
+    def rows(self) -> str:
+        """The same in words."""
+        return "all rows" if self.limit is None else f"{self.limit} rows of each split, drawn with seed {self.seed}"
 
 
 def task_score(
@@ -37,16 +55,12 @@ def task_score(
     that mean. How far seeds move it is ``other["sd_over_seeds"]``.
     """
     assert task.metric is not None, task.name
-    mean = measured.score if len(measured.seeds) > 1 else None
-    around = _around((measured.outcomes,), task.metric, task.aggregation, settings, mean)
-    return TaskScore(
+    score = TaskScore(
         task=task.name,
         protocol=settings.protocol(task),
         split=split,
         main_metric=task.metric,
         main_score=measured.score,
-        low=around.low,
-        high=around.high,
         n=len(measured.outcomes),
         unit=task.unit,
         data_sha256=data_sha256,
@@ -54,39 +68,23 @@ def task_score(
         parts={name: Part(score=score, n=n) for name, (score, n) in measured.parts.items()},
         seeds=measured.seeds,
         seconds={name: round(value, 3) for name, value in {**measured.seconds, **seconds}.items()},
+        limit=settings.part,
     )
+    around = task_interval(score, measured.outcomes, task.metric, task.aggregation, settings)
+    return score.model_copy(update={"low": around.low, "high": around.high})
 
 
-def gain(
-    after: TaskScore,
-    before: TaskScore,
-    outcomes: tuple[Outcomes, Outcomes],
-    metric: Metric,
-    aggregation: Aggregation,
-    settings: Settings,
-) -> Gain:
-    """After minus before, both resampled alike; ``outcomes`` are theirs, on the same rows."""
-    difference = after.main_score - before.main_score
-    mean = difference if len(after.seeds) > 1 else None
-    around = _around(outcomes, metric, aggregation, settings, mean)
-    return Gain(task=after.task, split=after.split, difference=difference, low=around.low, high=around.high)
-
-
-def _around(
-    outcomes: Sequence[Outcomes], metric: Metric, aggregation: Aggregation, settings: Settings, mean: float | None
+def task_interval(
+    told: TaskScore, outcomes: Outcomes, metric: Metric, aggregation: Aggregation, settings: Settings
 ) -> Interval:
-    """The interval of one system's score on these rows, or of the first system's minus the second's; moved to ``mean``.
+    """The interval of a score whose rows are ``outcomes``; of a mean over seeds that of the first, moved to the mean.
 
-    BCa's bias is that of the resamples against the same rows' score, not against a mean over seeds.
+    BCa's bias is that of the resamples against the same rows' score, not against a mean over seeds. Raises RunError
+    when the rows cannot be resampled.
     """
-    samples = resample(outcomes, metric, aggregation, settings.bootstrap_samples, settings.seed)
-    drawn = samples[0] if len(samples) == 1 else samples[0] - samples[1]
-    points = [score(one, metric, aggregation) for one in outcomes]
-    point = points[0] if len(points) == 1 else points[0] - points[1]
-    if mean is not None:
-        drawn, point = drawn + (mean - point), mean
-    if settings.interval == "percentile":
-        return interval(drawn)
-    values = [influence(one, metric, aggregation) for one in outcomes]
-    moved = values[0] if len(values) == 1 else values[0] - values[1]
-    return interval(drawn, "bca", point=point, influence=moved)
+    drawn = resample([outcomes], metric, aggregation, settings.bootstrap_samples, settings.seed)[0]
+    point = score(outcomes, metric, aggregation)
+    if len(told.seeds) > 1:
+        drawn, point = drawn + (told.main_score - point), told.main_score
+    by_row = influence(outcomes, metric, aggregation) if settings.interval == "bca" else None
+    return interval(drawn, settings.interval, point=point, influence=by_row)

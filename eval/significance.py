@@ -13,7 +13,6 @@ Cost of 1,000 resamples of 10,000 rows for two systems on one core: 0.9 s for Sp
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +21,26 @@ from scipy.special import ndtr, ndtri
 from eval.data.forms import Vector
 from eval.outcomes import Aggregation, Metric, Outcomes
 from hub.errors import RunError
+from hub.results import Method, Results
 
 Matrix = NDArray[np.float64]
 Statistic = Callable[[Matrix], Matrix]  # how often each row was drawn (rows, resamples) → scores (systems, resamples)
-Method = Literal["percentile", "bca"]
 CELLS = 1_000_000  # rows x resamples at once: 8 MB an array, of which Spearman holds about six
 RECALL_AT = (1, 5, 10)
+
+
+@dataclass(frozen=True)
+class Resampling:
+    """How intervals are made. The defaults are those of every card and comparison."""
+
+    samples: int = 1000
+    method: Method = "percentile"
+    seed: int = 42
+
+    @classmethod
+    def of(cls, results: Results) -> "Resampling":
+        """How the intervals of a results file were made."""
+        return cls(results.bootstrap_samples, results.interval, results.seed)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Results as a plain table for people: score, cost and, where there is a base, score before and gain of every task."""
 
-from hub.results import Results, TaskScore
+from hub.results import RULE, Gain, Results, TaskScore
 
 FIXED = ("task", "split", "metric", "rows")
 BESIDE = ("pearson", "f1")  # metrics that papers report next to a task's main one
@@ -19,20 +19,40 @@ def table(results: Results) -> str:
     ]
     for before, after in pairs:
         gain = gains.get((after.task, after.split))
-        shown = f"{gain.difference:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]" if gain else "-"
+        shown = _gain(gain) if gain else "-"
         middle = (_score(before) if before else "-", _score(after), shown) if has_base else (_score(after),)
         costs = (_seconds(after, cost) for cost in COSTS)
         also = ", ".join(f"{name} {after.other[name]:.2f}" for name in BESIDE if name in after.other) or "-"
-        rows.append((after.task, after.split, after.main_metric, f"{after.n} {after.unit}", *middle, also, *costs))
-    lines = _aligned(rows)
+        number = f"{after.n} {after.unit}" + (" drawn" if after.limit else "")
+        rows.append((after.task, after.split, after.main_metric, number, *middle, also, *costs))
+    lines = [*_aligned(rows), *_notes(results)]
     if results.averages:
         lines += ["", *_aligned([(item.name, f"{item.score:.2f}", item.definition) for item in results.averages])]
     return "\n".join(lines)
 
 
+def _notes(results: Results) -> list[str]:
+    """What is to be known of the scores: the verdicts' rule, that only a part was scored, and with other libraries."""
+    notes = [RULE] if any(gain.verdict for gain in results.gains) else []
+    if results.limit:
+        notes.append(f"{results.limit}: a trial, no scores of the tasks")
+    others: dict[str, list[str]] = {}
+    for score in results.scores:
+        if score.versions:
+            made = ", ".join(f"{name} {version}" for name, version in score.versions.items())
+            others.setdefault(made, []).append(f"{score.task} {score.split}")
+    notes += [f"made with {made}: {', '.join(tasks)}" for made, tasks in others.items()]
+    return ["", *notes] if notes else []
+
+
 def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def _gain(gain: Gain) -> str:
+    shown = f"{gain.difference:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]"
+    return shown + (f" {gain.verdict}" if gain.verdict else "")
 
 
 def _score(score: TaskScore) -> str:

@@ -2,15 +2,14 @@
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from eval.data.catalogue import find_dataset
 from eval.data.files import DataFile
-from eval.data.forms import Captions, LabelledPairs, LabelledTexts, Rows, ScoredPairs
+from eval.data.forms import Rows, ScoredPairs
 from eval.data.pins import check_rows, published
+from eval.data.sample import drawn
 from eval.data.sources import Source
 from eval.registry import Task
 from eval.transfer import BLANK
@@ -30,10 +29,10 @@ class Entry:
 
 
 class TaskData:
-    """The rows of entries. Each split is read once; ``limit`` keeps so many rows of each."""
+    """The rows of entries. Each split is read once; ``limit`` draws so many rows of each with ``seed``."""
 
-    def __init__(self, source: Source, limit: int | None = None):
-        self.source, self._limit = source, limit
+    def __init__(self, source: Source, limit: int | None = None, seed: int = 42):
+        self.source, self._limit, self._seed = source, limit, seed
         self._read: dict[tuple[str, str, Path | None], Rows] = {}
 
     def rows(self, entry: Entry) -> dict[str, Rows]:
@@ -43,7 +42,7 @@ class TaskData:
         missing = [split for split, key in keys.items() if key not in self._read]
         if missing:
             found = self._load(entry, missing)
-            self._read |= {keys[split]: head(rows, self._limit) for split, rows in found.items()}
+            self._read |= {keys[split]: drawn(rows, self._limit, self._seed) for split, rows in found.items()}
         return {split: self._read[key] for split, key in keys.items()}
 
     def _load(self, entry: Entry, splits: list[str]) -> dict[str, Rows]:
@@ -86,22 +85,3 @@ def read_file(path: Path, task: Task, split: str) -> ScoredPairs:
 def joint_hash(hashes: list[str]) -> str:
     """One hash of several; of one, itself."""
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
-
-
-def head(rows: Rows, limit: int | None) -> Rows:
-    """``limit`` of the rows (all when None): the first pairs with scores; of labelled rows, which often lie sorted by
-    class, some at equal distances.
-    """
-    if limit is None or limit >= len(rows):
-        return rows
-    if isinstance(rows, ScoredPairs):
-        subsets = tuple((name, start, min(stop, limit)) for name, start, stop in rows.subsets if start < limit)
-        return ScoredPairs(rows.first[:limit], rows.second[:limit], rows.gold[:limit], rows.sha256, subsets)
-    chosen = np.linspace(0, len(rows) - 1, limit).round().astype(int)
-    if isinstance(rows, LabelledTexts):
-        return replace(rows, text=tuple(rows.text[i] for i in chosen), labels=rows.labels[chosen])
-    if isinstance(rows, LabelledPairs):
-        first, second = (tuple(side[i] for i in chosen) for side in (rows.first, rows.second))
-        return replace(rows, first=first, second=second, labels=rows.labels[chosen])
-    assert isinstance(rows, Captions)
-    return replace(rows, text=rows.text[:limit], image_of=rows.image_of[:limit])

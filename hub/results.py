@@ -11,6 +11,12 @@ from hub.shards import write_text
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Method = Literal["percentile", "bca"]
+Word = Literal["better", "worse", "not separable"]
+LEVEL = 0.05  # of the adjusted p-value; the intervals are 95 % ones
+RULE = (
+    "better or worse: the paired 95 % interval of the difference excludes 0 and the p-value of a paired test, adjusted "
+    f"by Holm's method over all tasks on which the two are compared, is below {LEVEL:g}; otherwise not separable"
+)
 
 
 class _Frozen(BaseModel):
@@ -24,6 +30,16 @@ class Part(_Frozen):
     n: Annotated[int, Field(ge=1)]
 
 
+class Limit(_Frozen):
+    """Part of the data: at most so many ``rows`` of each split, drawn with ``seed``. A trial, no score of the task."""
+
+    rows: Annotated[int, Field(ge=1)]
+    seed: Annotated[int, Field(ge=0)]
+
+    def __str__(self) -> str:
+        return f"ONLY {self.rows} rows of each split, drawn with seed {self.seed}"
+
+
 class TaskScore(_Frozen):
     """One score, x 100; ``low`` and ``high`` are its 95 % bootstrap interval over the ``n`` rows that were scored.
 
@@ -31,7 +47,8 @@ class TaskScore(_Frozen):
     ``task`` names data set and protocol (``sts12/mean``), ``protocol`` says it in words. ``data_sha256`` is the hash of
     the rows, ``data_revision`` the pinned revision of a Hub dataset, ``ORG/NAME@REVISION``; one of them is there.
     ``other`` are further metrics, x 100 where they are shares or correlations. ``seconds`` says where the time went
-    (``encoding``, ``probing``), ``seeds`` which random starts the score is the mean of.
+    (``encoding``, ``probing``), ``seeds`` which random starts the score is the mean of. ``versions`` are those of the
+    libraries it was made with, where they are not the file's; ``limit`` is there when part of the data was scored.
     """
 
     task: str
@@ -49,6 +66,8 @@ class TaskScore(_Frozen):
     parts: dict[str, Part] = {}
     seeds: tuple[int, ...] = ()
     seconds: dict[str, Finite] = {}
+    versions: dict[str, str] = {}
+    limit: Limit | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -64,13 +83,21 @@ class TaskScore(_Frozen):
 
 
 class Gain(_Frozen):
-    """After minus before on one task, both scored on the same bootstrap resamples (a paired 95 % interval)."""
+    """After minus before on one task, both scored on the same bootstrap resamples (a paired 95 % interval).
+
+    ``p`` is the p-value of ``test``, ``p_holm`` the same adjusted over all gains of the file, ``verdict`` what ``RULE``
+    makes of it. None: written before there were verdicts.
+    """
 
     task: str
     split: str
     difference: float
     low: float
     high: float
+    test: str | None = None
+    p: float | None = None
+    p_holm: float | None = None
+    verdict: Word | None = None
 
 
 class Average(_Frozen):
@@ -100,6 +127,11 @@ class Results(_Frozen):
     base_scores: tuple[TaskScore, ...] = ()
     gains: tuple[Gain, ...] = ()
     fingerprint: str | None = None
+
+    @property
+    def limit(self) -> Limit | None:
+        """The part of the data that was scored; None: all of it."""
+        return next((score.limit for score in self.scores if score.limit is not None), None)
 
     def pairs_of_scores(self) -> list[tuple[TaskScore | None, TaskScore]]:
         """(before, after) for every task, in the order of ``scores``."""

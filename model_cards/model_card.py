@@ -1,12 +1,13 @@
 """A model's card and its evaluation entries: the facts of its run directory, gathered for ``model_card.md.jinja``."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hub.errors import InputError
 from hub.recipe import ModelRecipe, Spans
 from hub.repeats import REPEATS, Repeats, read_repeats
-from hub.results import Method, Results, read_results
+from hub.results import RULE, Method, Results, read_results
 from hub.run_dir import MANIFEST, Manifest
 from model_cards.attribution import attribution
 from model_cards.changes import change_table
@@ -74,10 +75,12 @@ def _check_training(directory: Path, recipe: ModelRecipe, provenance: ModelProve
 
 
 def own_results(directory: Path, manifest: Manifest) -> Results | None:
-    """results.json, or None when there is none. Raises InputError when it was measured on other weights."""
+    """results.json, or None when there is none. Raises InputError when it is of other weights or part of the data."""
     if not (directory / RESULTS).exists():
         return None
     results = read_results(directory / RESULTS)
+    if results.limit is not None:
+        raise InputError(directory / RESULTS, f"is a trial: {results.limit}", hint=f"{EVALUATE}, without --limit")
     if results.fingerprint not in (None, manifest.fingerprint):
         raise InputError(directory / RESULTS, "was measured on another version of this model", hint=EVALUATE)
     return results
@@ -125,9 +128,23 @@ def about_scores(results: Results, row: PaperRow | None, trained: bool) -> dict[
         "parts": part_table(results),
         "no_interval": any(score.interval() is None for score in scores),
         "interval": INTERVALS[results.interval],
+        "rule": RULE if any(gain.verdict for gain in results.gains) else None,
         "protocols": list({(score.task, score.protocol): score for score in results.scores}.values()),
         "open_protocols": OPEN_PROTOCOLS,
+        "versions": listed(results.versions),
+        "otherwise": made_otherwise(results),
     }
+
+
+def listed(versions: Mapping[str, str]) -> str:
+    """Libraries with their versions in a line."""
+    return ", ".join(f"{library} {version}" for library, version in versions.items())
+
+
+def made_otherwise(results: Results) -> list[tuple[str, str]]:
+    """(task and split, libraries with their versions) of every score that was not made with the file's versions."""
+    told = [("", score) for score in results.scores] + [("before training, ", score) for score in results.base_scores]
+    return [(f"{when}{one.task} {one.split}", listed(one.versions)) for when, one in told if one.versions]
 
 
 def about_training(

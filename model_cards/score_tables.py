@@ -119,7 +119,8 @@ def _score(score: TaskScore | None) -> Markdown:
 
 def _gain(before: TaskScore | None, after: TaskScore, gain: Gain | None) -> Markdown:
     if gain is not None:
-        return Markdown(f"{gain.difference:+.2f} ({gain.low:+.2f} to {gain.high:+.2f})")
+        verdict = f", {gain.verdict}" if gain.verdict else ""
+        return Markdown(f"{gain.difference:+.2f} ({gain.low:+.2f} to {gain.high:+.2f}){verdict}")
     if before is None:
         return Markdown(NOT_RUN)
     return Markdown(f"{after.main_score - before.main_score:+.2f} ({NO_INTERVAL})")

@@ -165,7 +165,7 @@ def _stage(series: Series, value: int, *words: str) -> None:
 
 
 def is_scored(directory: Path, manifest: run_dir.Manifest, recipe: ModelRecipe) -> bool:
-    """Whether results.json holds every task of the recipe, scored on these very weights.
+    """Whether results.json holds every task of the recipe, scored on these very weights and all of the data.
 
     A task that cuts its own folds is scored on the split ``all``, whatever the recipe says. What tasks a group stands
     for only the evaluation knows: a recipe that names one counts as unscored, and the evaluation takes over what holds.
@@ -176,7 +176,8 @@ def is_scored(directory: Path, manifest: run_dir.Manifest, recipe: ModelRecipe) 
     results = read_results(path)
     found = {(score.task, score.split) for score in results.scores}
     wanted = [{(entry.task, entry.split), (entry.task, "all")} for entry in recipe.evaluation]
-    return results.fingerprint == manifest.fingerprint and all(found & either for either in wanted)
+    is_whole = results.fingerprint == manifest.fingerprint and results.limit is None
+    return is_whole and all(found & either for either in wanted)
 
 
 def comparable(runs: list[Run]) -> list[Run]:

@@ -56,6 +56,7 @@ def measured(task: str, outcomes: Outcomes, split: str | None = None, settings: 
         high=around.high,
         n=len(outcomes),
         data_sha256=f"{len(outcomes):064x}",
+        limit=settings.part,
     )
 
 
@@ -75,7 +76,7 @@ def evaluation(
         record = Record(
             score=one,
             revision="r" * 40,
-            encoder="e",
+            encoder={},
             settings=settings,
             versions=VERSIONS,
             metric=found.metric,

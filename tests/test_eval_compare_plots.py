@@ -8,9 +8,10 @@ import pytest
 
 from eval.compare_plots import COLOURS, HATCHES, MARKS, plots
 from eval.comparison import Comparison, Line
-from eval.correlation_tests import Test
+from eval.differences import Difference
+from eval.paired_tests import Test
 from eval.significance import Interval
-from eval.verdicts import Measurement, Settings, Verdict, adjusted
+from eval.verdicts import Measurement, Verdict, adjusted
 from hub.results import TaskScore
 
 MODELS = ("org/one", "_two <b>$x$", "a-name-that-is-much-longer-than-any-legend-could-show-in-one-line")
@@ -42,10 +43,14 @@ def drawn() -> dict[str, tuple[str, bytes]]:
             del scores[MODELS[2]]
         lines.append(Line(Measurement.of(next(iter(scores.values()))), scores))
     found = [
-        Verdict(*MODELS[:2], line.measurement, difference, Interval(difference - 1, difference + 1), Test("t", 1.0, p))
+        Verdict(
+            *MODELS[:2],
+            line.measurement,
+            Difference(difference, Interval(difference - 1, difference + 1), Test("t", 1.0, p)),
+        )
         for line, difference, p in zip(lines, (3.0, -3.0, 0.2), (0.001, 0.001, 0.6), strict=True)
     ]
-    return plots(Comparison(MODELS, tuple(lines), (), tuple(adjusted(found)), (), (), Settings()))
+    return plots(Comparison(MODELS, tuple(lines), (), tuple(adjusted(found)), (), (), {}))
 
 
 def words(content: bytes) -> list[str]:
@@ -87,5 +92,5 @@ def test_models_and_verdicts_differ_by_more_than_colour():
 
 def test_the_same_numbers_give_the_same_bytes(drawn):
     lines = (Line(Measurement.of(score("stsb/cosine", 80)), {"a": score("stsb/cosine", 80)}),)
-    comparison = Comparison(("a",), lines, (), (), (), (), Settings())
+    comparison = Comparison(("a",), lines, (), (), (), (), {})
     assert plots(comparison) == plots(comparison)

@@ -2,13 +2,14 @@
 
 import os
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from datasketch import MinHash, MinHashLSH
 
-from benchmarks.decontamination import edited
+from benchmarks.decontamination import edited, near_pairs
 from eval.decontamination import Sentences, Settings
 from eval.decontamination_near import SCHEME, SEED, Banding, NearIndex, _hashed, grams, jaccard, signatures
 from eval.decontamination_sentences import EvaluationSet, read_evaluation_sets
@@ -115,14 +116,36 @@ def test_candidates_are_those_of_datasketch(shipped):
 
 def test_near_matches_have_the_similarity_they_say(shipped):
     forms = list(dict.fromkeys(normal_form(text) for text in texts_of_test(shipped[0])))[:300]
-    index = NearIndex(forms)
+    index = NearIndex(forms, Banding.at(0.5))
     for form, near in zip(forms[:100], index.near(forms[:100], 0.5), strict=True):
         assert (form, 1.0) == (forms[near[0][0]], near[0][1])
         for place, similarity in near:
             assert similarity == jaccard(grams(form, 3), grams(forms[place], 3))
             assert similarity >= 0.5
-    assert index.near([], 0.5) == NearIndex([]).near([], 0.5) == []
-    assert NearIndex([]).near(["abc"], 0.5) == [[]]
+    empty = NearIndex([], Banding.at(0.5))
+    assert index.near([], 0.5) == empty.near([], 0.5) == []
+    assert empty.near(["abc"], 0.5) == [[]]
+
+
+@pytest.mark.parametrize("threshold", [0.3, 0.4, 0.5, 0.7])
+def test_pairs_at_any_threshold_are_found(shipped, threshold):
+    """Every pair is known from a sparse product. 32 bands of 4 rows found 0.60, 0.86, 0.97 and all of them."""
+    forms = list(dict.fromkeys(normal_form(text) for text in texts_of_test(shipped[0])))[:1500]
+    edits = [form[place % 9 :] + other[: place % 40] for place, (form, other) in enumerate(pairwise(forms))]
+    wanted = near_pairs(forms, edits, threshold).keys()
+    near = NearIndex(forms, Banding.at(threshold)).near(edits, threshold)
+    pairs = {(query, place) for query, found in enumerate(near) for place, _ in found}
+    assert len(wanted) > 200 and pairs <= wanted
+    assert len(pairs) >= 0.985 * len(wanted)
+
+
+@pytest.mark.parametrize("threshold", [0.3, 0.35, 0.4, 0.5, 0.6, 0.8, 0.95, 1.0])
+def test_the_banding_follows_from_the_threshold(threshold):
+    banding = Banding.at(threshold)
+    assert banding.recall(threshold) >= 0.99
+    assert banding.permutations <= 768
+    assert banding.recall(0.05) < 0.05  # unrelated texts are no candidates
+    assert Settings(similarity=threshold).recall == pytest.approx(banding.recall(threshold), abs=1e-4)
 
 
 def test_what_is_checked_is_said(tmp_path, shipped):

@@ -85,6 +85,8 @@ def test_examples_say_where_and_hold_no_text(checked):
     assert (first.split, first.row, first.column, first.place_row, first.place_side) == ("train", 0, "sentence1", 0, 1)
     assert "onion" not in ledger.model_dump_json()
     assert "onion" not in report(ledger)
+    assert ledger.settings["recall"] == 0.9904 and ledger.settings["banding"] == {"bands": 72, "rows": 4, "grams": 3}
+    assert "of pairs at 0.5, 99.0 % are expected to be found, and more above" in report(ledger)
 
 
 def test_the_dropped_dataset_is_a_run_that_training_reads(checked, tmp_path):

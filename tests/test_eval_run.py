@@ -1,5 +1,6 @@
 """eval.run: results of model and base, any encoder on any tasks, the table, and refusals without a traceback."""
 
+import csv
 import sys
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from eval.summary import asked, summarise
 from eval.table import table
 from eval.task_data import TaskData
 from hub.cli import run
-from hub.results import read_results
+from hub.results import Limit, read_results
 from hub.run_dir import Manifest, locked, write_manifest
 
 STSB = Path(__file__).parent.parent / "assets" / "stsb"
@@ -142,11 +143,25 @@ def test_the_run_directory_has_every_score_of_this_very_model(scored, tmp_path):
 def test_part_of_the_data_never_lands_in_the_run_directory(scored):
     before = (scored / "model" / "results.json").read_text()
     assert command(scored / "recipe.yaml", "--model", scored / "model", "--limit", 50) == 0
-    part = read_results(scored / "model.evaluation.limit-50" / "results.json")
-    assert part.scores[0].protocol.endswith("ONLY 50 rows of each split")
+    part = read_results(scored / "model.evaluation.limit-50-seed-42" / "results.json")
+    assert part.scores[0].protocol.endswith("; ONLY 50 rows of each split, drawn with seed 42")
+    assert part.limit == part.scores[0].limit == Limit(rows=50, seed=42)
     assert part.scores[0].n == 50
     assert (scored / "model" / "results.json").read_text() == before
     assert len(read_evaluation(scored / "model").outcomes("stsb/cosine", "test")) == 1379
+
+
+def test_a_trial_replaces_no_whole_evaluation_nor_the_other_way_round(tmp_path, capsys):
+    options = ["--model", WORDS, "--tasks", "stsb/cosine", "--set", "bootstrap_samples=20", "--out", tmp_path / "out"]
+    assert command(*options, "--limit", 50) == 0
+    out = capsys.readouterr().out
+    assert "50 pairs drawn" in out and "ONLY 50 rows of each split, drawn with seed 42: a trial, no scores" in out
+    assert command(*options) == 2
+    said = capsys.readouterr().err
+    assert "holds an evaluation of 50 rows of each split, drawn with seed 42, this one is of all rows" in said
+    assert command(*options, "--limit", 50, "--set", "seed=7") == 2
+    assert command(*options, "--limit", 50, "--dry-run") == 0
+    assert "ONLY 50 rows" in capsys.readouterr().out
 
 
 def test_the_untrained_student_is_found_beside_the_model(scored):
@@ -233,7 +248,8 @@ def test_a_limit_takes_rows_of_every_class_and_is_said(planted):
     assert len(rows) == 12
     assert sorted(set(rows.labels.tolist())) == [0, 1]
     year = part.rows(one_task("sts12/all"))["test"]
-    assert (len(year), year.subsets) == (12, (("MSRpar", 0, 12),))
+    assert len(year) == 12
+    assert {stop - start for _, start, stop in year.subsets} == {2, 3}
 
 
 @pytest.mark.parametrize(
@@ -327,6 +343,21 @@ def test_finished_evaluations_are_compared(scored, tmp_path, capsys):
     base = beside(scored / "model") / "base"
     assert command("--compare", scored / "model", base, "--out", tmp_path / "compared") == 0
     assert "stsb/cosine" in capsys.readouterr().out
+
+
+def test_a_gain_is_what_a_comparison_with_the_base_says(scored, tmp_path):
+    """Same difference, interval, test, correction and verdict: cards show the one, people read the other."""
+    base = beside(scored / "model") / "base"
+    assert command("--compare", scored / "model", base, "--out", tmp_path / "compared") == 0
+    with (tmp_path / "compared" / "differences.csv").open(encoding="utf-8", newline="") as lines:
+        told = {row["split"]: row for row in csv.DictReader(lines)}
+    gains = read_results(scored / "model" / "results.json").gains
+    assert [gain.split for gain in gains] == ["validation", "test"]
+    for gain in gains:
+        row = told[gain.split]
+        numbers = [float(row[name]) for name in ("difference", "low", "high", "p", "p_holm")]
+        assert numbers == [gain.difference, gain.low, gain.high, gain.p, gain.p_holm]
+        assert (row["test"], row["verdict"]) == (gain.test, gain.verdict)
 
 
 def test_a_function_without_a_revision_is_measured_anew(planted, tmp_path, capsys):

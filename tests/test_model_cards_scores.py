@@ -10,8 +10,9 @@ from test_model_cards_runs import card_of, model_run, score
 
 from eval.registry import PROBING as REGISTERED_PROBING
 from eval.registry import TASKS, Task
+from hub.errors import InputError
 from hub.repeats import REPEATS, RepeatScore, Run, repeats_of, write_repeats
-from hub.results import Average, Gain, Part, TaskScore, read_results, write_results
+from hub.results import RULE, Average, Gain, Limit, Part, TaskScore, read_results, write_results
 from model_cards.score_families import OTHER, PROBING, families, title
 
 
@@ -88,11 +89,35 @@ def test_a_score_without_an_interval_says_so_and_is_never_called_unmeasured(tmp_
     gain = Gain(task="mteb/STS17", split="test", difference=10.0, low=9.0, high=11.0)
     paired = card_of(scored_run(tmp_path / "paired", [after], base_scores=(before,), gains=(gain,)))
     assert table_with(paired, "task", "split")[0][-1] == "+10.00 (+9.00 to +11.00)"
+    assert "not separable" not in paired  # results from before there were verdicts
+
+
+def test_a_gain_has_the_verdict_of_a_comparison_with_its_rule(tmp_path: Path) -> None:
+    """One task of many may exclude 0 by chance: the interval alone would be read as a gain."""
+    facts = {"test": "jackknife z", "p": 0.04, "p_holm": 0.2, "verdict": "not separable"}
+    gain = Gain(task="stsb/cosine", split="test", difference=1.0, low=0.1, high=1.9, **facts)
+    card = card_of(scored_run(tmp_path / "run", [score()], base_scores=(score(),), gains=(gain,)))
+    assert table_with(card, "task", "split")[0][-1] == "+1.00 (+0.10 to +1.90), not separable"
+    assert f"A gain is {RULE}." in " ".join(card.split())
 
 
 @pytest.mark.parametrize(("method", "words"), [("percentile", "percentile bootstrap"), ("bca", "accelerated (BCa)")])
 def test_the_kind_of_interval_is_told(tmp_path: Path, method: str, words: str) -> None:
     assert words in card_of(scored_run(tmp_path / "run", [score()], interval=method))
+
+
+def test_a_trial_is_no_card(tmp_path: Path) -> None:
+    part = Limit(rows=50, seed=42)
+    directory = scored_run(tmp_path / "run", [score().model_copy(update={"limit": part})])
+    with pytest.raises(InputError, match=r"results\.json: is a trial: ONLY 50 rows of each split, drawn with seed 42"):
+        card_of(directory)
+
+
+def test_scores_that_were_made_with_other_libraries_say_so(tmp_path: Path) -> None:
+    after = score().model_copy(update={"versions": {"numpy": "2.4.5"}})
+    card = card_of(scored_run(tmp_path / "run", [after], versions={"numpy": "2.4.6"}))
+    assert "than the last one (numpy 2.4.6):\n\n- `stsb/cosine test`: numpy 2.4.5" in card
+    assert "than the last one" not in card_of(scored_run(tmp_path / "same", [score()]))
 
 
 def test_averages_stand_under_their_names_beside_the_papers(tmp_path: Path) -> None:
