@@ -174,5 +174,5 @@ def described(recipe: DatasetRecipe, sets: Mapping[int, Sequence[ExampleSet]]) -
         ]
         for shots, of_count in sets.items()
     }
-    named = examples.model_dump(include={"description", "license", "repo_id", "revision", "config", "splits", "path"})
+    named = examples.model_dump(include={"repo_id", "revision", "config", "splits", "path"})
     return {**{key: value for key, value in named.items() if value is not None}, "rows": rows}

@@ -103,7 +103,7 @@ def input_hashes(recipe: DatasetRecipe) -> dict[str, str]:
 def provenance(
     recipe: DatasetRecipe, crew: Crew, prompts: Prompts, inputs: dict[str, str], command: str
 ) -> dict[str, Any]:
-    """What the card says about where the data came from."""
+    """Where the data came from, beyond the recipe. No key that the card takes from there: it may be corrected later."""
     model = recipe.model
     weights = [digest for path, digest in inputs.items() if path.endswith(".safetensors")]
     examples = prompts.provenance()
@@ -116,13 +116,8 @@ def provenance(
             "revision": model.revision,
             "sha256": weights[0] if weights else None,
             **crew.describe(),
-            "license": model.license,
         },
-        "source": {
-            "description": recipe.source.description,
-            "license": recipe.source.license,
-            "sha256": inputs.get(str(recipe.source.path)),
-        },
+        "source": {"sha256": inputs.get(str(recipe.source.path))},
         **examples,
     }
 

@@ -11,14 +11,14 @@ from hub.plan import Remote
 from hub.recipe import DatasetRecipe, ModelRecipe
 from hub.recipe_file import fingerprint, resolved
 from hub.repository import Repository, unwrapped
-from hub.run_dir import RECIPE, Manifest
-from hub.shards import sha256_file, write_text
+from hub.run_dir import Manifest
+from hub.shards import sha256_file
 
 _REPAIR = "repair the repository, or start again without it: --fresh"
 
 
 def is_run_of(manifest: Manifest, recipe: DatasetRecipe | ModelRecipe) -> bool:
-    """Whether a published manifest is of this very recipe; that its inputs are as before, the run itself checks."""
+    """Whether a manifest is of this recipe's rows or weights; that its inputs are as before, the run itself checks."""
     return manifest.fingerprint == fingerprint(recipe, manifest.inputs)
 
 
@@ -58,6 +58,6 @@ def fetch(repository: Repository, remote: Remote, manifest: Manifest, recipe: Da
     for path in staging.rglob("*"):  # an earlier start may have fetched another state
         if path.is_file() and path not in named:
             path.unlink()
-    write_text(staging / RECIPE, resolved(recipe))
     run_dir.write_manifest(staging, manifest)
+    run_dir.retell(staging, manifest, recipe.version, resolved(recipe))
     staging.replace(directory)

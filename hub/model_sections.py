@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from hub.recipe_sections import Fraction, Positive, Strict
+from hub.recipe_sections import SAID, Fraction, Positive, Strict
 
 PROMPT_TEXT = "[X]"  # where the sentence stands in ``Encoder.prompt``, as PromptEOL's paper writes it
 
@@ -42,7 +42,7 @@ class Encoder(Pinned):
     prompt: str | None = None  # around every sentence, e.g. PromptEOL's; [X] stands for the sentence
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # of the base's weights; half needs lora
     quantization: dict[str, str] | None = None  # as in a dataset recipe's model; needs lora
-    license: str
+    license: Annotated[str, SAID]
 
     @field_validator("prompt")
     @classmethod
@@ -125,7 +125,7 @@ class TrainingData(Pinned):
     loss: str
     loss_arguments: dict[str, str] = Field(default_factory=dict)  # under the loss class's own names
     spans: Spans | None = None  # documents; left out: DeCLUTR's values
-    license: str | None = None  # of files and datasets that do not say theirs
+    license: Annotated[str | None, SAID] = None  # of files and datasets that do not say theirs
 
     @model_validator(mode="after")
     def _spans_fit(self) -> Self:

@@ -22,7 +22,7 @@ from hub.repository import MAIN, Repository
 from hub.run_dir import MANIFEST, RECIPE, Manifest
 from hub.schema import config_features
 from hub.shards import parquet_schema, same_schema
-from hub.standing import Edits, check_place, edits_since, remote_manifest
+from hub.standing import Edits, check_place, edits_since, is_later, remote_manifest
 
 SCRIPT, NEXT = "script", "next"  # branches: for old versions of datasets; of a new version while it grows
 BASELINE = "is a baseline, which is not published: nothing was trained, and its weights are somebody else's"
@@ -64,9 +64,11 @@ def checked(directory: Path) -> Manifest:
         )
     path = directory / RECIPE
     recipe = load_recipe(path, DatasetRecipe) if manifest.kind == "dataset" else load_recipe(path, ModelRecipe)
-    if fingerprint(recipe, manifest.inputs) != manifest.fingerprint or recipe.version != manifest.version:
+    if fingerprint(recipe, manifest.inputs) != manifest.fingerprint or not run_dir.holds_recipe(directory, manifest):
         raise InputError(
-            directory / RECIPE, "is not the recipe that the manifest's run was made by", hint="run it again"
+            path,
+            "is not the recipe that the manifest's run was made by",
+            hint="change the recipe where it came from and run its stage again: only what is missing is made",
         )
     if isinstance(recipe, ModelRecipe) and recipe.is_baseline:
         raise InputError(directory, BASELINE, hint="its scores are in results.json, for tables and comparisons")
@@ -180,7 +182,9 @@ class Release:
         return edits_since(self.repository, remote, there, self.snapshot)
 
     def _is_ours(self, manifest: Manifest | None) -> bool:
-        return manifest is not None and manifest.fingerprint == self.manifest.fingerprint
+        """Whether a manifest is of these rows or weights, and of no later version of them."""
+        mine = manifest is not None and manifest.fingerprint == self.manifest.fingerprint
+        return mine and manifest is not None and not is_later(manifest.version, self.manifest.version)
 
     def _missing_tag(self, remote: Remote | None, changes: Changes) -> str | None:
         tagged = self.repository.tags().get(self.tag) if remote else None

@@ -14,6 +14,8 @@ from hub.model_sections import Encoder, EvaluationTask, Lora, SlantedTriangular,
 from hub.recipe_sections import (
     NLI_LABELS,
     QUOTE,
+    SAID,
+    SCORED,
     X1,
     Decoding,
     Examples,
@@ -81,11 +83,11 @@ class DatasetRecipe(Strict):
 
     kind: Literal["dataset"]
     name: Name
-    version: Version
+    version: Annotated[Version, SAID]  # the same rows may be published anew, with another card
     form: Literal["sts", "nli", "text"]  # text: single labelled texts (text, label), one class per label
-    pretty_name: str
-    language: str = "en"
-    license: str
+    pretty_name: Annotated[str, SAID]
+    language: Annotated[str, SAID] = "en"
+    license: Annotated[str, SAID]
     source: Source
     model: LanguageModel
     labels: Annotated[tuple[Label, ...], Field(min_length=1)]
@@ -172,10 +174,10 @@ class ModelRecipe(Strict):
 
     kind: Literal["model"]
     name: Name
-    version: Version
-    pretty_name: str
-    language: str = "en"
-    license: str
+    version: Annotated[Version, SAID]
+    pretty_name: Annotated[str, SAID]
+    language: Annotated[str, SAID] = "en"
+    license: Annotated[str, SAID]
     base: Encoder
     lora: Lora | None = None
     datasets: tuple[TrainingData, ...] = ()
@@ -185,8 +187,8 @@ class ModelRecipe(Strict):
     arguments: dict[str, str] = Field(default_factory=dict)
     limit: Positive | None = None  # at most so many training rows per dataset, in file order
     threads: Positive | None = None  # torch threads; fixed because sums depend on it
-    evaluation: tuple[EvaluationTask, ...] = ()
-    bootstrap_samples: Positive = 1000
+    evaluation: Annotated[tuple[EvaluationTask, ...], SCORED] = ()
+    bootstrap_samples: Annotated[Positive, SCORED] = 1000
     seed: Annotated[int, Field(ge=0)] = 42
 
     @model_validator(mode="after")

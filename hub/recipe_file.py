@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from hub.errors import InputError, nearest
 from hub.recipe import DatasetRecipe, ModelRecipe
+from hub.recipe_sections import Strict
 
 
 class _TextLoader(yaml.SafeLoader):
@@ -149,7 +150,22 @@ def resolved(recipe: DatasetRecipe | ModelRecipe) -> str:
     return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
 
 
+def deciding(recipe: DatasetRecipe | ModelRecipe) -> dict[str, Any]:
+    """The recipe as plain values without the keys that decide no row and no weight (``hub.recipe_sections.Beside``)."""
+    tree: dict[str, Any] = _deciding(recipe)
+    return tree
+
+
+def _deciding(value: Any) -> Any:
+    if isinstance(value, Strict):
+        return {key: _deciding(getattr(value, key)) for key in value.deciding_keys()}
+    return [_deciding(item) for item in value] if isinstance(value, tuple) else value
+
+
 def fingerprint(recipe: DatasetRecipe | ModelRecipe, inputs: dict[str, str]) -> str:
-    """SHA-256 over the resolved recipe and the hashes of its input files: what decides the artefact's bytes."""
-    text = json.dumps({"recipe": recipe.model_dump(mode="json"), "inputs": inputs}, sort_keys=True)
+    """SHA-256 over the keys that decide rows or weights and the hashes of the input files: what a run is known by.
+
+    The other digest, over the whole resolved recipe, is ``Manifest.recipe_sha256``: what its card is written from.
+    """
+    text = json.dumps({"recipe": deciding(recipe), "inputs": inputs}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

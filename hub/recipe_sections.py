@@ -1,5 +1,6 @@
 """The sections of a dataset recipe: where first texts come from, what writes, how it is asked, what becomes of it."""
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -16,10 +17,28 @@ TextEnd = Literal["quotation_mark", "line"]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+@dataclass(frozen=True)
+class Beside:
+    """Marks a key, as ``Annotated[str, SAID]``, that decides no row and no weight. Any other key does."""
+
+    use: str
+
+
+SAID = Beside("what a card says")
+SCORED = Beside("how a finished encoder is scored")
+SPED = Beside("how fast, or at what price, the same is done")
+
+
 class Strict(BaseModel):
     """Base of every recipe section: immutable, no unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    @classmethod
+    def deciding_keys(cls) -> list[str]:
+        """The keys that decide rows or weights: all but those that are marked otherwise."""
+        fields = cls.model_fields.items()
+        return [name for name, field in fields if not any(isinstance(mark, Beside) for mark in field.metadata)]
 
 
 class Source(Strict):
@@ -36,8 +55,8 @@ class Source(Strict):
     limit: Positive | None = None  # at most so many unique texts, in file order; the number to write for `model`
     quotation_marks: Literal["keep", "skip"] = "keep"  # of texts with one inside; both papers' code keeps them
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.9  # model: nucleus of x1, no top-k (DINO section 4)
-    description: str  # for the card: what the texts are
-    license: str  # for the card
+    description: Annotated[str, SAID]  # what the texts are
+    license: Annotated[str, SAID]
 
     @model_validator(mode="after")
     def _complete(self) -> "Source":
@@ -62,10 +81,10 @@ class Server(Strict):
         "openai"  # fields beyond OpenAI's: generation.backends.dialects
     )
     logprobs: bool = False  # ask for the tokens' log-probabilities; some servers refuse
-    concurrency: Positive = 8  # requests under way at a time
-    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0  # seconds that a server may be silent
-    max_retries: Annotated[int, Field(ge=0)] = 6
-    price_per_million: tuple[Price, Price] | None = None  # prompt and completion tokens, in the provider's currency
+    concurrency: Annotated[Positive, SPED] = 8  # requests under way at a time
+    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False), SPED] = 60.0  # seconds that a server may be silent
+    max_retries: Annotated[int, Field(ge=0), SPED] = 6
+    price_per_million: Annotated[tuple[Price, Price] | None, SPED] = None  # prompt, completion tokens; in its currency
 
     @model_validator(mode="after")
     def _tells(self) -> "Server":
@@ -91,7 +110,7 @@ class LanguageModel(Strict):
     chat_template: bool = False  # the prompt as a user's turn, the answer opened with the quotation mark
     server: Server | None = None
     threads: Positive | None = None  # torch threads; fixed in the recipe because floating-point sums depend on it
-    license: str
+    license: Annotated[str, SAID]
 
     @model_validator(mode="after")
     def _one_origin(self) -> "LanguageModel":
@@ -161,8 +180,8 @@ class Examples(Strict):
     label: str = "label"
     labels: dict[str, str] = Field(default_factory=dict)
     texts: dict[str, str] = Field(default_factory=dict)
-    description: str
-    license: str
+    description: Annotated[str, SAID]
+    license: Annotated[str, SAID]
 
     @model_validator(mode="after")
     def _one_way(self) -> "Examples":

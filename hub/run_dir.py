@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 
+from hub import cli
 from hub.errors import InputError, RunError
 from hub.shards import sha256_file, write_text
 
@@ -55,7 +56,8 @@ class Manifest(BaseModel):
     kind: Literal["dataset", "model"]
     name: str
     version: str
-    fingerprint: str
+    fingerprint: str  # what decides the rows or weights: resumed under this
+    recipe_sha256: str = ""  # of recipe.yaml, the card's keys included: with another one, the card is written again
     complete: bool = False
     inputs: dict[str, str] = {}  # input file or model → SHA-256; with the recipe, they make the fingerprint
     contents: dict[str, str] = {}  # what was read from the inputs → SHA-256
@@ -134,7 +136,8 @@ def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
     """Start or resume a run: the manifest on disk when it is of the same fingerprint, else ``manifest``.
 
     Call it with the directory ``locked``. Files damaged since are dropped from the manifest, to be made again. A whole
-    run is handed back whatever versions made it; one that has work left goes on under the versions it began with.
+    run is handed back whatever versions made it; one that has work left goes on under the versions it began with. Where
+    only keys changed that decide no row, recipe and manifest are written anew (``retell``).
 
     Raises InputError when the directory holds a run of another recipe, of other inputs, or one begun by other versions.
     """
@@ -154,14 +157,44 @@ def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
         if broken or not found.complete:
             _require_versions(directory, found, manifest)
         kept = tuple(file for file in found.files if file.path not in broken)
-        write_text(directory / RECIPE, recipe_yaml)
+        found = retell(directory, found, manifest.version, recipe_yaml)
         return found if not broken else found.model_copy(update={"files": kept, "complete": False})
     if directory.exists() and any(directory.iterdir()):
         raise InputError(directory, "is not empty and not a run directory", hint="choose another --out")
     directory.mkdir(parents=True, exist_ok=True)
+    manifest = _of_recipe(manifest, manifest.version, recipe_yaml)
     write_manifest(directory, manifest)
     write_text(directory / RECIPE, recipe_yaml)
     return manifest
+
+
+def retell(directory: Path, manifest: Manifest, version: str, recipe_yaml: str) -> Manifest:
+    """Give a run that is on disk another recipe of its fingerprint: another version, or other keys for its card.
+
+    The card that lies there is stale then: ``hub.publish`` refuses it. Call it with the directory ``locked``.
+    """
+    now = _of_recipe(manifest, version, recipe_yaml)
+    if now != manifest:
+        write_manifest(directory, now)
+        if now.complete:
+            cli.say(f"{directory}: {RECIPE} changed, its rows or weights stay; the card has to be written again")
+    write_text(directory / RECIPE, recipe_yaml)
+    return now
+
+
+def _of_recipe(manifest: Manifest, version: str, recipe_yaml: str) -> Manifest:
+    return manifest.model_copy(update={"version": version, "recipe_sha256": text_sha256(recipe_yaml)})
+
+
+def text_sha256(text: str) -> str:
+    """SHA-256 of a text file's content."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def holds_recipe(directory: Path, manifest: Manifest) -> bool:
+    """Whether recipe.yaml is the one that the manifest names; between the two writes of ``retell`` it is not."""
+    path = directory / RECIPE
+    return path.is_file() and sha256_file(path) == manifest.recipe_sha256
 
 
 def _changed_inputs(found: Manifest, now: Manifest) -> list[str]:

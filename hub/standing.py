@@ -32,9 +32,14 @@ def check_place(repository: Repository, branch: str, there: Manifest | None, ver
     if there is not None and not there.complete:
         found = f"holds an unfinished run of another recipe ({there.name} v{there.version})"
         raise RunError(place, found, hint="finish that one, or use --force to replace it")
-    if there is not None and _number(there.version) > _number(version):
+    if there is not None and is_later(there.version, version):
         found = f"holds v{there.version}, which is later than v{version}"
         raise RunError(place, found, hint="raise `version` in the recipe, or use --force to go back")
+
+
+def is_later(version: str, than: str) -> bool:
+    """Whether one version comes after another."""
+    return _number(version) > _number(than)
 
 
 def _number(version: str) -> tuple[int, ...]:

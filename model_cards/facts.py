@@ -75,22 +75,17 @@ class Generator(Facts):
     revision: str | None = None
     sha256: str | None = None  # None: a Hub model, pinned by its revision
     parameters: int | None = None  # None: a server does not say
-    license: str
 
 
 class SourceFacts(Facts):
-    """Where the first texts come from."""
+    """Where the first texts come from, beyond the recipe."""
 
-    description: str
-    license: str
     sha256: str | None = None
 
 
 class ExampleFacts(Facts):
     """Where few-shot examples come from. ``rows``: shot count → example set → row numbers in that dataset, from 0."""
 
-    description: str
-    license: str
     repo_id: str | None = None
     revision: str | None = None
     sha256: str | None = None
@@ -118,7 +113,7 @@ class TrainedOn(Facts):
     loss: str
     example_set: int | None = None  # None: all rows
     splits: dict[str, int | None]  # rows; None: streamed, and not counted
-    license: str | None = None  # None: its card or recipe named none
+    license: str | None = None  # what its own card or recipe says; None: the model's recipe does
 
 
 class Base(Facts):

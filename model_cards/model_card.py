@@ -52,8 +52,7 @@ def model_files(directory: Path, manifest: Manifest, recipe: ModelRecipe, repo_i
     results, repeats = own_results(directory, manifest), own_repeats(directory, manifest)
     index = model_index(manifest.name, results) if results else []
     head = front_matter(model_data(recipe, provenance, index))
-    named = [(origin_name(item.repo_id, item.path), item.license or "") for item in provenance.datasets]
-    told = about(recipe, provenance, results, repo_id, check_model(recipe, named))
+    told = about(recipe, provenance, results, repo_id, check_model(recipe, licensed(recipe, provenance)))
     files = {path: text.encode() for path, text in (eval_result_files(results) if results else {}).items()}
     training = provenance.training
     if training is None:
@@ -64,6 +63,12 @@ def model_files(directory: Path, manifest: Manifest, recipe: ModelRecipe, repo_i
         curves = training.loss_curve, training.validation_curve
         files[PICTURE] = training_plot(*curves, training.best_step, metric, training.loss_parts)
     return {"README.md": (head + "\n" + body).encode(), **files}
+
+
+def licensed(recipe: ModelRecipe, provenance: ModelProvenance) -> list[tuple[str, str]]:
+    """The datasets with their licences: what their own cards said, else what the recipe says now."""
+    pairs = zip(provenance.datasets, recipe.datasets, strict=True)
+    return [(origin_name(item.repo_id, item.path), item.license or spec.license or "") for item, spec in pairs]
 
 
 def _check_training(directory: Path, recipe: ModelRecipe, provenance: ModelProvenance) -> None:
@@ -92,7 +97,7 @@ def own_repeats(directory: Path, manifest: Manifest) -> Repeats | None:
         return None
     repeats = read_repeats(directory / REPEATS)
     others = {(repeats.model, run.version) for run in repeats.runs} - {(manifest.name, manifest.version)}
-    if others:
+    if others and manifest.fingerprint not in {run.fingerprint for run in repeats.runs}:  # these weights are among them
         model, version = min(others)
         found = f"tells of trainings of {model} v{version}, this is {manifest.name} v{manifest.version}"
         raise InputError(directory / REPEATS, found, hint="run: python -m release.repeats RECIPE")

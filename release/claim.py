@@ -17,9 +17,10 @@ from hub.patience import Patience
 from hub.plan import Remote, Snapshot
 from hub.publish import NEXT
 from hub.recipe import DatasetRecipe, ModelRecipe
+from hub.recipe_file import resolved
 from hub.repository import MAIN, Repository
 from hub.run_dir import Manifest
-from hub.standing import check_place, edits_since, remote_manifest
+from hub.standing import check_place, edits_since, is_later, remote_manifest
 
 PIN = re.compile(r"v\d+\.\d+\.\d+|[0-9a-f]{40}")  # a tag or a commit: a branch moves
 
@@ -67,7 +68,10 @@ def check_run(directory: Path, recipe: DatasetRecipe | ModelRecipe) -> None:
 
 @dataclass(frozen=True)
 class Claim:
-    """Where a run may grow: the branch, and what is published of this very run (None: nothing yet)."""
+    """Where a run may grow: the branch, and what is published of its rows (None: nothing yet).
+
+    That may be a finished other version on ``main``, which this one gives a new card: then nothing is left to grow.
+    """
 
     branch: str
     remote: Remote | None = None
@@ -77,42 +81,55 @@ class Claim:
 def claim(repository: Repository, recipe: DatasetRecipe | ModelRecipe, force: bool) -> Claim:
     """The branch for a run of ``recipe``.
 
-    Raises RunError when its release would be refused: the version's tag marks another run, another unfinished run, a
-    later version or something that is not ours stands in its place (but for ``force``).
+    Raises RunError when its release would be refused: the version's tag marks another run or another recipe.yaml of
+    this one, another unfinished run, a later version or something that is not ours stands in its place (but for
+    ``force``).
     """
     main = repository.branch(MAIN)
     found = _standing(repository, main, recipe, force, MAIN)
-    if main is not None and (found is None or found.manifest is None):
-        _check_tag(repository, recipe)
+    if main is None:
+        return Claim(MAIN)
+    _check_tag(repository, recipe)
     if found is not None:
         return found
-    ahead = repository.branch(NEXT)
-    return _standing(repository, ahead, recipe, force, NEXT) or Claim(NEXT)
+    ahead = _standing(repository, repository.branch(NEXT), recipe, force, NEXT) or Claim(NEXT)
+    manifest = remote_manifest(repository, main)
+    return Claim(NEXT, main, manifest) if ahead.manifest is None and manifest and is_run_of(manifest, recipe) else ahead
 
 
 def _standing(
     repository: Repository, remote: Remote | None, recipe: DatasetRecipe | ModelRecipe, force: bool, branch: str
 ) -> Claim | None:
-    """The claim to a branch; None when it holds a finished version of something else."""
+    """The claim to a branch; None when it holds a finished version of something else, or another one of this."""
     if remote is None:
         return Claim(branch)
     manifest = remote_manifest(repository, remote)
     if not force:
         check_edits(repository, remote, manifest, {}, branch)
-    if manifest is not None and is_run_of(manifest, recipe):
+    if manifest is not None and is_run_of(manifest, recipe) and _goes_on(manifest, recipe.version):
         return Claim(branch, remote, manifest)
     if not force:
         check_place(repository, branch, manifest, recipe.version)
     return None if manifest is not None and manifest.complete else Claim(branch)
 
 
+def _goes_on(manifest: Manifest, version: str) -> bool:
+    """Whether a run of these rows is this version, or may still become it."""
+    return manifest.version == version if manifest.complete else not is_later(manifest.version, version)
+
+
 def _check_tag(repository: Repository, recipe: DatasetRecipe | ModelRecipe) -> None:
     tag = f"v{recipe.version}"
     tagged = repository.tags().get(tag)
-    there = remote_manifest(repository, repository.at(tagged)) if tagged else None
-    if tagged and not (there and is_run_of(there, recipe)):
+    if tagged is None:
+        return
+    there = remote_manifest(repository, repository.at(tagged))
+    what = None if there and is_run_of(there, recipe) else "the run of another recipe"
+    if there and there.recipe_sha256 != run_dir.text_sha256(resolved(recipe)):
+        what = what or "this run under another recipe.yaml, such as another licence or description"
+    if what:
         hint = "raise `version` in the recipe"
-        raise RunError(f"{repository.repo_id}: tag {tag}", "exists and marks the run of another recipe", hint=hint)
+        raise RunError(f"{repository.repo_id}: tag {tag}", f"exists and marks {what}", hint=hint)
 
 
 def check_edits(

@@ -17,7 +17,7 @@ from hub.errors import RunError
 from hub.plan import CARD, Changes, Content, Remote, Snapshot, compare
 from hub.publish import Options
 from hub.repository import MAIN, Repository
-from hub.run_dir import MANIFEST, RECIPE, Manifest, manifest_text, read_manifest
+from hub.run_dir import MANIFEST, RECIPE, Manifest, holds_recipe, manifest_text, read_manifest
 from hub.standing import remote_manifest
 from release.claim import check_edits
 
@@ -64,6 +64,8 @@ class Growth:
         paths = tuple(file.path for file in manifest.files) if manifest else ()
         if manifest is None or not _loads(manifest) or paths == self._published:
             self._looked_at = stamp
+            return False
+        if not holds_recipe(self.directory, manifest):  # its start is just writing both anew
             return False
         name = f"publish {self.repository.repo_id}"
         return self.options.patience.until_done(name, lambda: self._commit(manifest, paths))
@@ -115,7 +117,7 @@ class Growth:
             return
         there = remote_manifest(self.repository, remote)
         check_edits(self.repository, remote, there, snapshot, self.branch)
-        if there is not None and there.fingerprint == manifest.fingerprint:
+        if there is not None and _is_this_run(there, manifest):
             ahead = {file.path for file in there.files} - {file.path for file in manifest.files}
             if ahead:
                 raise RunError(
@@ -123,6 +125,11 @@ class Growth:
                     f"holds {len(ahead)} files of this run that are not here: another process publishes it",
                     hint="stop one of the two; an empty run directory goes on from what is published",
                 )
+
+
+def _is_this_run(there: Manifest, manifest: Manifest) -> bool:
+    """Whether a published run is the one that grows here, and not a finished other version with the same rows."""
+    return there.fingerprint == manifest.fingerprint and (not there.complete or there.version == manifest.version)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

@@ -16,7 +16,7 @@ import typer
 from hub import cli, run_dir
 from hub.errors import InputError, RunError
 from hub.recipe import ModelRecipe
-from hub.recipe_file import load_recipe
+from hub.recipe_file import deciding, load_recipe
 from hub.repeats import REPEATS, Repeats, Run, repeats_of, run_of, write_repeats
 from hub.results import read_results
 from release.scoring import HubOption, Scoring, SentEvalOption, StsOption, TasksOption
@@ -207,8 +207,8 @@ def for_the_card(series: Series, repeats: Repeats) -> None:
 
 
 def without(recipe: ModelRecipe, keys: tuple[str, ...]) -> dict[str, Any]:
-    """The recipe as plain values, without what differs between the runs."""
-    tree = recipe.model_dump(mode="json")
+    """What decides a recipe's weights as plain values, without what differs between the runs."""
+    tree = deciding(recipe)
     for key in keys:
         *parents, last = key.split(".")
         node: Any = tree

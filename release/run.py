@@ -25,7 +25,7 @@ from hub.patience import Patience, use_patient_client
 from hub.plan import Plan
 from hub.publish import BASELINE, Options, publish
 from hub.recipe import DatasetRecipe, ModelRecipe
-from hub.recipe_file import load_recipe, read_yaml
+from hub.recipe_file import load_recipe, read_yaml, resolved
 from hub.remote import hub_errors
 from hub.repository import Repository
 from model_cards import licences
@@ -182,6 +182,12 @@ def release(path: Path, job: Job) -> Plan | None:
     return _publish(directory, dataset, job)
 
 
+def retell(directory: Path, recipe: DatasetRecipe | ModelRecipe) -> None:
+    """Bring a run that is made to its recipe's keys that make nothing: version, licence, what its card says."""
+    with run_dir.locked(directory):
+        run_dir.retell(directory, run_dir.require_complete(directory), recipe.version, resolved(recipe))
+
+
 def make_model(path: Path, recipe: ModelRecipe, directory: Path, job: Job) -> None:
     """Train and score; with ``yes``, only what may be published."""
     if job.yes and not recipe.is_baseline:
@@ -257,6 +263,8 @@ def _resume(repository: Repository, place: Claim, recipe: DatasetRecipe, directo
 
 def _publish(directory: Path, recipe: DatasetRecipe | ModelRecipe, job: Job) -> Plan | None:
     """The publication, or its plan; None when only a plan is wanted and there is no Hub to ask."""
+    if job.again:
+        retell(directory, recipe)
     write(directory, render(directory, f"{job.org}/{recipe.name}"))
     options = Options(job.options.private, job.options.force, loading_script(directory), job.options.patience)
     with hub_errors(f"publish {job.org}/{recipe.name}"):

@@ -15,9 +15,15 @@ from hub.shards import write_shard, write_text
 ROW = {"sentence1": "a", "sentence2": "b", "score": 0.9, "source_id": "1", "target": "1", "sample": 0, "attempt": 0}
 
 
-def finished_run(directory: Path, version: str = "0.1.0", shards: int = 2, org: str = "acme", text: str = "A") -> Path:
-    """(Over)write a finished run of ``shards`` shards in ``directory``, whose name is the artefact's."""
-    settings = [f"name={directory.name}", f"version={version}"]
+def finished_run(
+    directory: Path, version: str = "0.1.0", shards: int = 2, org: str = "acme", text: str = "A", seed: int = 0
+) -> Path:
+    """(Over)write a finished run of ``shards`` shards in ``directory``, whose name is the artefact's.
+
+    Each version is a run of its own, unless ``seed`` is given.
+    """
+    number = int(version.replace(".", ""))
+    settings = [f"name={directory.name}", f"version={version}", f"seed={seed or number}"]
     recipe = load_recipe(Path("recipes/demo/sts-dino-x2.yaml"), DatasetRecipe, settings)
     paths = [f"data/postprocessed/train-{i:05d}-of-{shards:05d}.parquet" for i in range(shards)]
     for path in directory.rglob("*.parquet"):
@@ -27,7 +33,12 @@ def finished_run(directory: Path, version: str = "0.1.0", shards: int = 2, org: 
         write_shard(directory / path, [row], published_features(STS))
     write_text(directory / "recipe.yaml", resolved(recipe))
     manifest = Manifest(
-        kind="dataset", name=directory.name, version=version, fingerprint=fingerprint(recipe, {}), complete=True
+        kind="dataset",
+        name=directory.name,
+        version=version,
+        fingerprint=fingerprint(recipe, {}),
+        recipe_sha256=run_dir.text_sha256(resolved(recipe)),
+        complete=True,
     )
     described = [run_dir.describe(directory, p, config="postprocessed", split="train", rows=1) for p in paths]
     run_dir.write_manifest(directory, manifest.with_files(described))

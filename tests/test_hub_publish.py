@@ -111,8 +111,12 @@ def test_a_card_from_before_the_training_was_repeated_is_refused(finished, hub_a
 
 def test_a_recipe_of_another_run_is_refused(finished, hub_api):
     recipe = finished / "recipe.yaml"
-    write_text(recipe, recipe.read_text().replace("seed: 42", "seed: 43"))
-    refusal(finished, hub_api, "is not the recipe that the manifest's run was made by")
+    for before, after in (("seed: 10", "seed: 43"), ("pretty_name: ", "pretty_name: My ")):
+        text = recipe.read_text()
+        assert before in text
+        write_text(recipe, text.replace(before, after))
+        refusal(finished, hub_api, "is not the recipe that the manifest's run was made by; change the recipe where")
+        write_text(recipe, text)
 
 
 def test_a_parquet_file_with_other_columns_is_refused(finished, hub_api):

@@ -7,6 +7,7 @@ from published_run import finished_run, write_card
 
 from hub import run_dir
 from hub.errors import InputError, RunError
+from hub.fetch import fetch
 from hub.patience import Patience
 from hub.publish import NEXT, publish
 from hub.recipe import DatasetRecipe, ModelRecipe, ValidationData
@@ -39,7 +40,25 @@ def test_a_first_run_and_a_later_version_have_their_place(released, hub_api, tmp
     assert claim(Repository(hub_api, "acme/not-there-yet", "dataset"), recipe, False) == Claim(MAIN)
     found = claim(repository_of(released, hub_api), recipe, False)
     assert found.branch == MAIN and found.manifest == run_dir.read_manifest(released)
-    assert claim(repository_of(released, hub_api), recipe_of(released, "version=0.10.0"), False) == Claim(NEXT)
+    later = recipe_of(released, "version=0.10.0", "seed=7")
+    assert claim(repository_of(released, hub_api), later, False) == Claim(NEXT)
+
+
+def test_a_later_version_of_the_same_rows_takes_them_from_main_and_grows_no_further(released, hub_api, tmp_path):
+    repository, recipe = repository_of(released, hub_api), recipe_of(released, "version=0.2.1", "license=cc0-1.0")
+    assert check_run(released, recipe) is None
+    place = claim(repository, recipe, False)
+    assert (place.branch, place.remote) == (NEXT, repository.branch()) and place.manifest.version == "0.2.0"
+    fetch(repository, place.remote, place.manifest, recipe, tmp_path / "elsewhere")
+    fetched = run_dir.require_complete(tmp_path / "elsewhere")
+    assert fetched.version == "0.2.1" and run_dir.holds_recipe(tmp_path / "elsewhere", fetched)
+    assert fetched.files == place.manifest.files and fetched.fingerprint == place.manifest.fingerprint
+
+
+def test_another_card_of_a_published_version_needs_another_version(released, hub_api):
+    for force in (False, True):
+        with pytest.raises(RunError, match=r"tag v0\.2\.0: exists and marks this run under another recipe.yaml.*raise"):
+            claim(repository_of(released, hub_api), recipe_of(released, "pretty_name=Corrected"), force)
 
 
 def test_a_version_that_is_taken_is_refused_at_once(released, hub_api):
@@ -52,19 +71,20 @@ def test_a_version_that_is_taken_is_refused_at_once(released, hub_api):
 
 
 def test_a_version_that_is_behind_is_refused_at_once(released, hub_api):
-    earlier = recipe_of(released, "version=0.1.9")
-    with pytest.raises(
-        RunError, match=r"branch main: holds v0\.2\.0, which is later than v0\.1\.9; .*--force to go back"
-    ):
-        claim(repository_of(released, hub_api), earlier, False)
-    assert claim(repository_of(released, hub_api), earlier, True) == Claim(NEXT)
+    for seed in (7, 20):  # of other rows, and of the same
+        earlier = recipe_of(released, "version=0.1.9", f"seed={seed}")
+        with pytest.raises(
+            RunError, match=r"branch main: holds v0\.2\.0, which is later than v0\.1\.9; .*--force to go back"
+        ):
+            claim(repository_of(released, hub_api), earlier, False)
+        assert claim(repository_of(released, hub_api), earlier, True).branch == NEXT
 
 
 def test_another_version_that_grows_is_left_alone(released, hub_api):
     repository = repository_of(released, hub_api)
     growing(repository, released, "0.3.0")
     with pytest.raises(RunError, match=r"branch next: holds an unfinished run of another recipe .*v0\.3\.0"):
-        claim(repository, recipe_of(released, "version=0.4.0"), False)
+        claim(repository, recipe_of(released, "version=0.4.0", "seed=7"), False)
 
 
 def growing(repository: Repository, directory: Path, version: str) -> None:

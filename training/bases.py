@@ -26,7 +26,8 @@ class Base:
 
     def describe(self, encoder: Encoder) -> dict[str, object]:
         """Its provenance entry for the manifest."""
-        return {**encoder.model_dump(mode="json", exclude_none=True), "commit": self.commit, "sha256": self.sha256}
+        told = encoder.model_dump(mode="json", include=set(encoder.deciding_keys()), exclude_none=True)
+        return {**told, "commit": self.commit, "sha256": self.sha256}
 
 
 def find_base(encoder: Encoder) -> Base:

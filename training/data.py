@@ -43,7 +43,7 @@ class TrainingSet:
     """One dataset, ready to train on: only its form's columns, only checked rows.
 
     ``commit`` is the Hub commit its revision stood for (None: local); ``sha256`` identifies the rows' origin;
-    ``license`` is what its card or recipe says, else the spec (None: nobody says).
+    ``own_license`` is what its card or recipe says of itself (None: nothing).
     """
 
     name: str
@@ -52,7 +52,7 @@ class TrainingSet:
     validation: Dataset | None
     commit: str | None
     sha256: str
-    license: str | None
+    own_license: str | None
 
     @property
     def rows(self) -> int | None:
@@ -65,7 +65,12 @@ class TrainingSet:
         if self.validation is not None:
             splits["validation"] = len(self.validation)
         spec = self.spec.model_dump(include=DESCRIBED, exclude_none=True)
-        return {**spec, "commit": self.commit, "splits": splits, "license": self.license}
+        return {**spec, "commit": self.commit, "splits": splits, "license": self.own_license}
+
+    @property
+    def license(self) -> str | None:
+        """What the data say, else the recipe; None: nobody says."""
+        return self.own_license or self.spec.license
 
 
 def load_all(
@@ -98,7 +103,7 @@ def _load(spec: TrainingData, limit: int | None, index: int, seed: int, own_vali
         validation = _validation(spec, origin, place) if own_validation else None
     stem = Path(spec.repo_id or spec.path or "").name.replace(".", "-")  # torch takes no dot in a module's name
     name = f"{stem}-{spec.config}-{index}"
-    return TrainingSet(name, spec, train, validation, origin.commit, origin.sha256, origin.license or spec.license)
+    return TrainingSet(name, spec, train, validation, origin.commit, origin.sha256, origin.license)
 
 
 def _find(spec: TrainingData, place: str) -> Origin:
