@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from eval.dataset_source import default_folder, find_dataset, made_folder
 from eval.decontamination import KINDS, Kind, Sentences, Settings
-from eval.decontamination_drop import drop, require_new
+from eval.decontamination_drop import SUFFIX, Target, command_of, drop, dropped_recipe, require_new
 from eval.decontamination_ledger import DROPPED, SCORED, Bookkeeper, write_ledger
 from eval.decontamination_report import report
 from eval.decontamination_sentences import read_evaluation_sets
@@ -34,6 +34,18 @@ def split_list(text: str, allowed: tuple[str, ...], option: str) -> list[str]:
     return names
 
 
+def require_possible(place: str, target: Target, split: str | None) -> None:
+    """Raise InputError, before anything is checked, when the rest could not be written or named so."""
+    require_new(target.out)
+    if not Path(place).is_dir():
+        hint = "get it first: hf download ORG/NAME --repo-type dataset --revision REVISION --local-dir DIR"
+        raise InputError(place, "rows are dropped from a run directory only", hint=hint)
+    if split is not None:
+        raise InputError("--drop", f"writes every split, but --split {split} is given", hint="leave --split out")
+    dropped_recipe(Path(place), target)
+    made_folder(target.out.parent, "--drop")
+
+
 @app.command()
 def main(
     place: Annotated[str, typer.Argument(metavar="RUN", help="Run directory, or ORG/NAME@REVISION of a Hub")],
@@ -52,6 +64,12 @@ def main(
     drop_splits: Annotated[
         str, typer.Option("--drop-splits", help="Evaluation splits whose matches are dropped")
     ] = ",".join(SCORED),
+    drop_name: Annotated[
+        str | None, typer.Option("--drop-name", metavar="NAME", help=f"Its name [default: the dataset's, and {SUFFIX}]")
+    ] = None,
+    drop_version: Annotated[
+        str | None, typer.Option("--drop-version", metavar="X.Y.Z", help="Its version [default: the dataset's]")
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="[default: a folder in artifacts/quality]")] = None,
 ) -> None:
     """Check every text of the dataset RUN against STS, SICK and SentEval sentences.
@@ -67,14 +85,13 @@ def main(
     """
     kinds: list[Kind] = [kind for kind in KINDS if kind in split_list(drop_kinds, KINDS, "--drop-kinds")]
     splits = split_list(drop_splits, ("train", *SCORED), "--drop-splits")
+    target = None
     if drop_to is not None:
-        require_new(drop_to)
-        if not Path(place).is_dir():
-            hint = "get it first: hf download ORG/NAME --repo-type dataset --revision REVISION --local-dir DIR"
-            raise InputError(place, "rows are dropped from a run directory only", hint=hint)
-        if split is not None:
-            raise InputError("--drop", f"writes every split, but --split {split} is given", hint="leave --split out")
-        made_folder(drop_to.parent, "--drop")
+        data = {"--senteval-data": senteval_data, "--sts-data": sts_data}
+        told = {"--sets": sets, "--config": config, "--similarity": similarity, "--drop-kinds": ",".join(kinds)}
+        told |= {"--drop-splits": ",".join(splits), "--drop-name": drop_name, "--drop-version": drop_version}
+        target = Target(drop_to, command_of(place, {**data, **told}), drop_name, drop_version)
+        require_possible(place, target, split)
     dataset = find_dataset(place)
     configs = [dataset.rows(name, split) for name in ([config] if config else dataset.finished or [None])]
     folder = made_folder(out or default_folder("quality", dataset.name, config or "all"))
@@ -96,10 +113,11 @@ def main(
     write_ledger(folder / "ledger.json", ledger)
     say(f"written: {folder}")
     print(text, end="", flush=True)
-    if drop_to is not None:
-        manifest = drop(Path(place), drop_to, hits, ledger, kinds, splits)
-        dropped = sum(int(one.sum()) for found in hits.values() for one in found.values())
-        say(f"written: {drop_to} ({manifest.name}), without {dropped:,} rows")
+    if target is not None:
+        manifest = drop(Path(place), target, hits, ledger, kinds, splits)
+        dropped = sum(int((one > 0).sum()) for found in hits.values() for one in found.values())
+        say(f"written: {target.out} ({manifest.name} v{manifest.version}), without {dropped:,} rows")
+        say(f"next: python -m model_cards.render {target.out}, and python -m release.publish {target.out}")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
-"""A dataset without the rows that stand in evaluation data, in the layout of a run directory, to be trained on.
+"""A dataset without the rows that stand in evaluation data: a run directory to be trained on, carded and published.
 
 Only finished configs are written: raw rows, rejects and first texts stay with the dataset that was checked. The new
-directory has a name and a fingerprint of its own, and its manifest says what was dropped and why.
+run has the recipe of the old one under a name or version of its own; what was dropped and why (``hub.dropped``) stands
+in its manifest and is one of its inputs.
 """
 
-import hashlib
-import json
+import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,27 @@ import pyarrow.parquet as pq
 from datasets import Features
 
 from eval.dataset_rows import BATCH
-from eval.decontamination import Kind
+from eval.decontamination import KINDS, Kind
 from eval.decontamination_ledger import Hits, Ledger
+from hub.dropped import INPUT, PROVENANCE, Dropped, Origin, SplitRows
 from hub.errors import InputError
 from hub.recipe import DatasetRecipe
-from hub.recipe_file import load_recipe, resolved
-from hub.run_dir import RECIPE, File, Manifest, describe, require_complete, write_manifest
+from hub.recipe_file import checked, fingerprint, load_recipe, resolved
+from hub.run_dir import ARTIFACTS, RECIPE, File, Manifest, describe, require_complete, text_sha256, write_manifest
 from hub.shards import Parts, write_text
+from hub.standing import is_later
 
 SUFFIX = "-without-evaluation-texts"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the rest is written, and what it is to be called; without a name, the dataset's with ``SUFFIX``."""
+
+    out: Path
+    command: str = ""
+    name: str | None = None
+    version: str | None = None
 
 
 def require_new(out: Path) -> None:
@@ -34,62 +47,100 @@ def require_new(out: Path) -> None:
         raise InputError(out, "is there already", hint="choose another --drop, or remove it")
 
 
-def drop(
-    directory: Path, out: Path, hits: dict[str, Hits], ledger: Ledger, kinds: Sequence[Kind], splits: Sequence[str]
-) -> Manifest:
-    """Write the run in ``directory`` to ``out`` without the rows in ``hits`` (config → split → whether to drop).
+def dropped_recipe(directory: Path, target: Target) -> DatasetRecipe:
+    """The recipe of the rest. Raises InputError for a name or version that it cannot have."""
+    recipe = load_recipe(directory / RECIPE, DatasetRecipe)
+    name, version = target.name or recipe.name + SUFFIX, target.version or recipe.version
+    if name == recipe.name and not is_later(version, recipe.version):
+        problem = f"is the version of what is checked, or an earlier one ({recipe.name} v{recipe.version})"
+        hint = "published rows are never changed: give a later one, or another --drop-name"
+        raise InputError(f"--drop-version {version}", problem, hint=hint)
+    told = {"name": name, "version": version, "pretty_name": f"{recipe.pretty_name} (without evaluation texts)"}
+    return checked(Path("--drop-name, --drop-version"), DatasetRecipe, {**recipe.model_dump(mode="json"), **told})
 
-    Raises InputError when ``out`` is not new, or a config's split has no row left.
+
+def command_of(place: str, options: Mapping[str, Path | str | float | None]) -> str:
+    """The command that drops the same rows, for the card: the options that were given, and no path of this machine."""
+    words = ["python", "-m", "eval.decontaminate", _portable(Path(place), f"{ARTIFACTS}/datasets/")]
+    for option, value in options.items():
+        if value not in (None, ""):
+            words += [option, _portable(value) if isinstance(value, Path) else str(value)]
+    return shlex.join([*words, "--drop", "OUT"])
+
+
+def _portable(path: Path, folder: str = "") -> str:
+    return f"{folder}{path.name}" if path.is_absolute() else path.as_posix()
+
+
+def drop(
+    directory: Path, target: Target, hits: dict[str, Hits], ledger: Ledger, kinds: Sequence[Kind], splits: Sequence[str]
+) -> Manifest:
+    """Write the run in ``directory`` without the rows in ``hits`` (config → split → why to drop each, ``KINDS``).
+
+    Raises InputError when ``target.out`` is not new, or a config's split has no row left.
     """
-    require_new(out)
+    require_new(target.out)
     before = require_complete(directory)
+    recipe = dropped_recipe(directory, target)
     _require_rows(directory, hits)
-    staging = out.with_name(f"{out.name}.partial")  # OUT is there when it is whole
+    staging = target.out.with_name(f"{target.out.name}.partial")  # OUT is there when it is whole
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
-    if (directory / RECIPE).is_file():
-        recipe = load_recipe(directory / RECIPE, DatasetRecipe)
-        write_text(staging / RECIPE, resolved(recipe.model_copy(update={"name": recipe.name + SUFFIX})))
     files = [file for config, found in hits.items() for file in _config(directory, staging, before, config, found)]
-    rows = {
-        config: {
-            split: {"kept": int((~dropped).sum()), "dropped": int(dropped.sum())} for split, dropped in found.items()
-        }
-        for config, found in hits.items()
-    }
-    reason = {
-        "dataset": {"name": before.name, "version": before.version, "fingerprint": before.fingerprint},
-        "kinds": list(kinds),
-        "evaluation_splits": list(splits),
-        "evaluation": {place: one.sha256 for place, one in ledger.checked.items()},
-        "not_checked": list(ledger.not_checked),
-        "settings": ledger.settings,
-        "rows": rows,
-    }
-    manifest = before.model_copy(
-        update={
-            "name": before.name + SUFFIX,
-            "fingerprint": hashlib.sha256(json.dumps(reason, sort_keys=True).encode()).hexdigest(),
-            "counts": {"splits": {config: _kept(found) for config, found in rows.items()}},
-            "provenance": {**before.provenance, "decontamination": reason},
-            "files": (),
-        }
-    ).with_files(files)
+    told = _told(before, hits, ledger, kinds, splits)
+    write_text(staging / RECIPE, resolved(recipe))
+    manifest = _manifest(before, recipe, told, target.command).with_files(files)
     write_manifest(staging, manifest)
-    staging.replace(out)
+    staging.replace(target.out)
     return manifest
+
+
+def _told(
+    before: Manifest, hits: dict[str, Hits], ledger: Ledger, kinds: Sequence[Kind], splits: Sequence[str]
+) -> Dropped:
+    return Dropped(
+        dataset=Origin(name=before.name, version=before.version, fingerprint=before.fingerprint),
+        kinds=tuple(kinds),
+        evaluation_splits=tuple(splits),
+        evaluation={place: one.sha256 for place, one in ledger.checked.items()},
+        not_checked=ledger.not_checked,
+        settings=ledger.settings,
+        rows={
+            config: {split: _counted(reasons, kinds) for split, reasons in found.items()}
+            for config, found in hits.items()
+        },
+    )
+
+
+def _counted(reasons: np.ndarray, kinds: Sequence[Kind]) -> SplitRows:
+    found: dict[str, int] = {kind: int((reasons == 1 + KINDS.index(kind)).sum()) for kind in kinds}
+    return SplitRows(kept=int((reasons == 0).sum()), dropped=found)
+
+
+def _manifest(before: Manifest, recipe: DatasetRecipe, told: Dropped, command: str) -> Manifest:
+    """The manifest without its files. What is counted is what the generation wrote; the splits are what is kept."""
+    inputs = {**before.inputs, INPUT: told.digest()}
+    kept = {config: {split: rows.kept for split, rows in found.items()} for config, found in told.rows.items()}
+    commands = [line for line in (before.provenance.get("command"), command) if line]
+    changes = {
+        "name": recipe.name,
+        "version": recipe.version,
+        "inputs": inputs,
+        "fingerprint": fingerprint(recipe, inputs),
+        "recipe_sha256": text_sha256(resolved(recipe)),
+        "counts": {**before.counts, "splits": kept},
+        "provenance": {**before.provenance, "command": "\n".join(commands), PROVENANCE: told.model_dump(mode="json")},
+        "files": (),
+    }
+    return before.model_copy(update=changes)
 
 
 def _require_rows(directory: Path, hits: dict[str, Hits]) -> None:
     for config, found in hits.items():
-        for split, dropped in found.items():
-            if dropped.all():
+        for split, reasons in found.items():
+            if reasons.all():
                 hint = "use other first texts, or check and drop less: --sets, --drop-kinds, --drop-splits"
                 raise InputError(f"{directory} ({config})", f"every row of {split} is in evaluation data", hint=hint)
-
-
-def _kept(rows: dict[str, dict[str, int]]) -> dict[str, int]:
-    return {split: counts["kept"] for split, counts in rows.items()}
 
 
 def _config(directory: Path, out: Path, manifest: Manifest, config: str, hits: Hits) -> list[File]:
@@ -97,12 +148,12 @@ def _config(directory: Path, out: Path, manifest: Manifest, config: str, hits: H
     shards = [file for file in manifest.shards(config) if file.rows]
     features = Features.from_arrow_schema(pq.read_schema(directory / shards[0].path))
     written = []
-    for split, dropped in hits.items():
+    for split, reasons in hits.items():
         parts, start = Parts(out, config, split, features), 0
         try:
             for shard in (one for one in shards if (one.split or "train") == split):
                 for batch in pq.ParquetFile(directory / shard.path).iter_batches(BATCH):
-                    kept = ~dropped[start : start + len(batch)]
+                    kept = reasons[start : start + len(batch)] == 0
                     parts.add(_rows(batch, kept))
                     start += len(batch)
             written += [describe(out, path, config=config, split=split, rows=rows) for path, rows in parts.finish()]

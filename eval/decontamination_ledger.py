@@ -100,7 +100,7 @@ def read_ledger(path: Path) -> Ledger:
 
 
 Count = Counter[Kind]
-Hits = dict[str, NDArray[np.bool_]]  # split → (rows,)
+Hits = dict[str, NDArray[np.int8]]  # split → (rows,): 0 keeps a row, k + 1 drops it for KINDS[k]
 
 
 @dataclass
@@ -125,9 +125,9 @@ class Bookkeeper:
     def check(
         self, rows: Rows, kinds: Sequence[Kind], splits: Sequence[str], progress: Callable[[int], object]
     ) -> Hits:
-        """Match all rows of a config; whether each one matches evaluation ``splits`` in one of ``kinds``."""
+        """Match all rows of a config; for each one its strongest match, of ``kinds`` with evaluation ``splits``."""
         counted = self._configs.setdefault(rows.config, _OfConfig(rows))
-        hits = {split: np.zeros(count, dtype=bool) for split, count in rows.splits.items()}
+        hits = {split: np.zeros(count, dtype=np.int8) for split, count in rows.splits.items()}
         for batch in rows.batches():
             distinct = list(dict.fromkeys(text for texts in batch.texts.values() for text in texts))
             found = dict(zip(distinct, self._sentences.matches(distinct), strict=True))
@@ -135,11 +135,13 @@ class Bookkeeper:
                 matches = {column: found[texts[place]] for column, texts in batch.texts.items()}
                 if any(matches.values()):
                     self._count(counted, batch, place, matches)
-                    hits[batch.split][row] = any(
-                        match.kind in kinds and match.place.place.partition("/")[2] in splits
+                    reason = _strongest(
+                        match.kind
                         for one in matches.values()
                         for match in one
+                        if match.kind in kinds and match.place.place.partition("/")[2] in splits
                     )
+                    hits[batch.split][row] = 0 if reason is None else 1 + KINDS.index(reason)
             progress(len(batch))
         return hits
 

@@ -4,16 +4,17 @@
 hands back bytes: it needs this package and the model's files, and no disk that is shared.
 """
 
-import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from generation import versions
 from generation.examples import ExampleSet
 from generation.prompts import Prompts
+from generation.source_digest import digest_of, module_digests
 from generation.store import Store
 from generation.tasks import Made, Task
 from generation.worker import Worker
@@ -24,8 +25,6 @@ from hub.recipe import DatasetRecipe
 from hub.shards import sha256_file
 
 CLUSTER_CODE = "sts-dino cluster code"
-_MODULES = ("generation/cluster_actor", "generation/store", "generation/store_places", "hub/recipe", "hub/run_dir")
-_ROOT = Path(__file__).parent.parent
 
 
 @dataclass(frozen=True)
@@ -129,10 +128,14 @@ class Library:
 
 
 def code_versions() -> dict[str, str]:
-    """What has to be the same on all nodes: what decides the bytes, and what driver and workers speak."""
-    files = [_ROOT / f"{name}.py" for name in _MODULES]  # what driver and nodes speak with each other
-    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
-    return versions.versions() | {CLUSTER_CODE: digest[:16]}
+    """What has to be the same on all nodes: what decides the bytes, and every module of ours that a worker imports."""
+    return versions.versions() | {CLUSTER_CODE: cluster_digest()}
+
+
+@cache
+def cluster_digest() -> str:
+    """SHA-256, shortened, over the code of ours that this module can reach."""
+    return digest_of(module_digests(__name__))
 
 
 def require_versions(driver: Mapping[str, str], here: Mapping[str, str]) -> None:

@@ -2,29 +2,27 @@
 
 import hashlib
 import json
-import time
 from pathlib import Path
-from typing import Any
 
 from generation.crew import Contract, Crew, Hire, one_process
 from generation.dataset_run import DatasetRun
 from generation.finish import finish
 from generation.first_texts import prepare
 from generation.progress import Progress
-from generation.prompts import Prompts, load_prompts
+from generation.prompts import load_prompts
+from generation.provenance import provenance
 from generation.scratch import FirstTexts, Scratch
 from generation.tasks import WriteShard
+from generation.timing import Timing
 from generation.versions import versions
 from generation.worker import text_length
 from hub import cli, run_dir
 from hub.errors import InputError
-from hub.memory import peak_rss_mb
 from hub.recipe import DatasetRecipe, Examples, Source
 from hub.recipe_file import fingerprint, resolved
 from hub.run_dir import Manifest
-from hub.shards import sha256_file, write_text
+from hub.shards import sha256_file
 
-SAVE_EVERY = 5.0  # seconds
 _MODEL_FILES = (".json", ".safetensors", ".txt", ".model", ".jinja")
 
 
@@ -98,54 +96,3 @@ def input_hashes(recipe: DatasetRecipe) -> dict[str, str]:
             raise InputError(f"model.path {folder}", "no such folder", hint="give the folder of a transformers model")
         paths += sorted(path for path in folder.iterdir() if path.suffix in _MODEL_FILES)
     return {str(path): sha256_file(path) for path in paths if path.is_file()}
-
-
-def provenance(
-    recipe: DatasetRecipe, crew: Crew, prompts: Prompts, inputs: dict[str, str], command: str
-) -> dict[str, Any]:
-    """Where the data came from, beyond the recipe. No key that the card takes from there: it may be corrected later."""
-    model = recipe.model
-    weights = [digest for path, digest in inputs.items() if path.endswith(".safetensors")]
-    examples = prompts.provenance()
-    if recipe.few_shot:
-        examples["examples"]["sha256"] = inputs.get(str(recipe.few_shot.examples.path))
-    return {
-        "command": command,
-        "model": {
-            "id": model.repo_id or model.path,
-            "revision": model.revision,
-            "sha256": weights[0] if weights else None,
-            **crew.describe(),
-        },
-        "source": {"sha256": inputs.get(str(recipe.source.path))},
-        **examples,
-    }
-
-
-class Timing:
-    """Seconds (summed over all workers) and rows of generation.
-
-    They are kept beside the run directory: two equal runs differ in nothing published.
-    """
-
-    def __init__(self, directory: Path):
-        self.path = directory.parent / f"{directory.name}.timing.json"
-        self.seconds, self.rows, self._saved = 0.0, 0, 0.0
-        for leftover in self.path.parent.glob(f".{self.path.name}.*.tmp"):  # of a killed process
-            leftover.unlink()
-        if self.path.is_file():
-            found = json.loads(self.path.read_text(encoding="utf-8"))
-            self.seconds, self.rows = found["seconds"], found["rows"]
-
-    def add(self, seconds: float, rows: int) -> None:
-        """Count one shard's work; the sums are saved every few seconds."""
-        self.seconds += seconds
-        self.rows += rows
-        if time.monotonic() - self._saved > SAVE_EVERY:
-            self.save()
-
-    def save(self) -> None:
-        """Save the sums."""
-        self._saved = time.monotonic()
-        record = {"seconds": round(self.seconds, 3), "rows": self.rows, "peak_rss_mb": peak_rss_mb()}
-        write_text(self.path, json.dumps(record) + "\n")

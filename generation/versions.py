@@ -2,22 +2,35 @@
 
 A run that one version begins must not be finished by another: its rows would be a mixture that neither can make again.
 So ``hub.run_dir.begin`` compares what stands here with the manifest and refuses to go on. Our code is told by a digest
-over the modules that a run can reach, not by a number that somebody must remember to raise; docstrings, comments and
-layout are left out, so that an edit of words interrupts nobody. Library versions are compared whole: a patch release of
-torch may change the last bit of a sum, and one bit may change a token.
+(``generation.source_digest``) over the modules that a run can reach, not by a number that somebody must remember to
+raise. A module counts unless ``ASIDE`` says why it decides no row, so one that is new cannot be forgotten. Library
+versions are compared whole: a patch release of torch may change the last bit of a sum, and one bit may change a token.
 """
 
-import ast
-import hashlib
 import importlib.metadata
 from functools import cache
 from pathlib import Path
 
+from generation.source_digest import ROOT, digest_of, module_digests
+
 LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "pyarrow", "numpy")
 CODE = "sts-dino code"
-_ROOT = Path(__file__).parent.parent
 _WORK = "generation.job"  # what a run calls
-_FORM = ("hub.schema", "hub.shards")  # how rows become bytes
+ASIDE = {
+    "generation.backends.usage": "counts what a server's answers cost",
+    "generation.progress": "the progress bar",
+    "generation.provenance": "what the manifest says of the inputs",
+    "generation.source_digest": "this digest",
+    "generation.timing": "seconds, beside the run directory",
+    "generation.versions": "this digest",
+    "hub.cli": "talk on stderr, exit codes",
+    "hub.errors": "how a problem is said",
+    "hub.memory": "the peak that is shown",
+    "hub.model_sections": "recipes of models",
+    "hub.recipe_file": "what it reads is in the fingerprint",
+    "hub.remote": "how a Hub's failure is said",
+    "hub.run_dir": "the manifest, which is written anew as a whole",
+}
 
 
 def versions() -> dict[str, str]:
@@ -27,43 +40,10 @@ def versions() -> dict[str, str]:
 
 @cache
 def code_digest() -> str:
-    """SHA-256, shortened, over the modules of ``generation`` that the work of a run imports, and over the file form."""
-    digest = hashlib.sha256()
-    for name in sorted({*reachable(_WORK), *_FORM}):
-        digest.update(f"{name}\n{_bare(_file(name))}\n".encode())
-    return digest.hexdigest()[:16]
+    """SHA-256, shortened, over the code of ours that decides rows."""
+    return digest_of(deciding_modules())
 
 
-def reachable(start: str) -> set[str]:
-    """``start`` and every module of ``generation`` that it imports, at the top or inside functions, directly or not."""
-    found, waiting = set[str](), [start]
-    while waiting:
-        name = waiting.pop()
-        if name not in found and _file(name).is_file():
-            found.add(name)
-            waiting += [other for other in _imported(_file(name)) if other.startswith("generation.")]
-    return found
-
-
-def _file(module: str) -> Path:
-    path = _ROOT.joinpath(*module.split("."))
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-
-
-def _imported(path: Path) -> set[str]:
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
-
-
-def _bare(path: Path) -> str:
-    """A module's code without docstrings, comments and layout."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
-    return ast.unparse(tree)
+def deciding_modules(root: Path = ROOT) -> dict[str, str]:
+    """Module → SHA-256 of its code: all that a run can reach but ``ASIDE``."""
+    return module_digests(_WORK, ASIDE, root)

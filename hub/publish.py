@@ -12,6 +12,7 @@ from huggingface_hub import HfApi
 
 from hub import run_dir
 from hub.card_stamp import facts_digest, read_stamp
+from hub.dropped import INPUT
 from hub.errors import InputError, RunError
 from hub.patience import Patience
 from hub.plan import BESIDE, CARD, RESULTS, Changes, Content, Plan, Remote, Snapshot, compare
@@ -25,6 +26,7 @@ from hub.shards import parquet_schema, same_schema
 from hub.standing import Edits, check_place, edits_since, is_later, remote_manifest
 
 SCRIPT, NEXT = "script", "next"  # branches: for old versions of datasets; of a new version while it grows
+VERSION = "raise `version` in the recipe"
 BASELINE = "is a baseline, which is not published: nothing was trained, and its weights are somebody else's"
 
 
@@ -196,7 +198,7 @@ class Release:
             raise RunError(
                 f"{self.repository.repo_id}: tag {self.tag}",
                 f"exists and marks other content ({what})",
-                hint="raise `version` in the recipe",
+                hint="drop again with a later --drop-version" if INPUT in self.manifest.inputs else VERSION,
             )
         return None
 

@@ -21,6 +21,7 @@ from hub.recipe_sections import (
     Examples,
     FewShot,
     Label,
+    Language,
     LanguageModel,
     Name,
     Positive,
@@ -86,7 +87,7 @@ class DatasetRecipe(Strict):
     version: Annotated[Version, SAID]  # the same rows may be published anew, with another card
     form: Literal["sts", "nli", "text"]  # text: single labelled texts (text, label), one class per label
     pretty_name: Annotated[str, SAID]
-    language: Annotated[str, SAID] = "en"
+    language: Annotated[Language, SAID] = "en"
     license: Annotated[str, SAID]
     source: Source
     model: LanguageModel
@@ -176,7 +177,7 @@ class ModelRecipe(Strict):
     name: Name
     version: Annotated[Version, SAID]
     pretty_name: Annotated[str, SAID]
-    language: Annotated[str, SAID] = "en"
+    language: Annotated[Language, SAID] = "en"
     license: Annotated[str, SAID]
     base: Encoder
     lora: Lora | None = None

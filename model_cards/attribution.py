@@ -1,10 +1,10 @@
 """The section of a card that names the licence, whom to credit, and what the parts' licences ask."""
 
+from hub.licences import Licence, Part, Verdict
 from model_cards.escape import Markdown, inline
-from model_cards.licences import Licence, Part, Verdict
 
 DISCLAIMER = (
-    "Computed from the licences of the parts by `model_cards/licences.py` of the code that made this. Not legal advice."
+    "Computed from the licences of the parts by `hub/licences.py` of the code that made this. Not legal advice."
 )
 
 

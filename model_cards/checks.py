@@ -6,12 +6,14 @@ reasons   = the rejected of a label     and their sums over the labels, where th
 lengths   = the kept of a label         where they are recorded
 splits    = the rows of the shards that the manifest names
 shards    = the bytes the manifest names
+dropped   = what the fingerprint was made with, and kept = the rows of the files
 """
 
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+from hub.dropped import INPUT, PROVENANCE, Dropped
 from hub.errors import InputError
 from hub.run_dir import MANIFEST, RECIPE, Manifest, changed_files
 from model_cards.facts import Counts, DatasetCounts
@@ -93,6 +95,20 @@ def check_splits(directory: Path, counts: DatasetCounts, manifest: Manifest) -> 
                 "the rows of its files",
                 found.get(split, 0),
             )
+
+
+def check_dropped(directory: Path, dropped: Dropped, manifest: Manifest) -> None:
+    """What was dropped is what the run's fingerprint was made with, and the rows kept are those of the files."""
+    place = directory / MANIFEST
+    if manifest.inputs.get(INPUT) != dropped.digest():
+        found = f"provenance.{PROVENANCE} is not what the inputs name"
+        raise InputError(place, found, hint="drop again: python -m eval.decontaminate RUN --drop DIR")
+    found_rows = split_rows(manifest)
+    for config in sorted({*dropped.rows, *found_rows}):
+        told, found_splits = dropped.rows.get(config, {}), found_rows.get(config, {})
+        for split in sorted({*told, *found_splits}):
+            kept = told[split].kept if split in told else 0
+            _equal(place, f"{PROVENANCE}.{config}.{split}", kept, "the rows of its files", found_splits.get(split, 0))
 
 
 def split_rows(manifest: Manifest) -> dict[str, dict[str, int]]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from hub.dropped import Dropped
 from hub.recipe import DatasetRecipe
 from model_cards.escape import Markdown, code, table
 from model_cards.facts import Counts, DatasetCounts
@@ -28,6 +29,13 @@ SOURCE_REASONS = {
     "not_unicode": "half a surrogate pair, which is no text",
     "length": "not of the wanted number of tokens",
     "not_needed": "there were enough first texts already",
+}
+
+KINDS = {  # of matches with evaluation data
+    "exact": "the same characters",
+    "normal": "the same letters and digits",
+    "near": "nearly the same letters and digits",
+    "short": "the same, and so short that it may be by chance",
 }
 
 
@@ -65,6 +73,16 @@ def rejected_table(recipe: DatasetRecipe, counts: DatasetCounts) -> Markdown | N
         per_label = [counts.by_label[name].reasons.get(reason, 0) for name in names]
         rows.append([code(reason), meanings.get(reason, ""), *per_label, counts.rejected[reason]])
     return table(["reason", "meaning", *(code(name) for name in names), "all"], rows)
+
+
+def dropped_table(dropped: Dropped) -> Markdown:
+    """Rows of every config and split: before, dropped by the kind of their strongest match, and kept."""
+    rows = [
+        [code(config), split, found.before, *(found.dropped[kind] for kind in dropped.kinds), found.kept]
+        for config, splits in dropped.rows.items()
+        for split, found in splits.items()
+    ]
+    return table(["config", "split", "rows before", *(f"dropped: {kind}" for kind in dropped.kinds), "kept"], rows)
 
 
 def ordered_reasons(counts: dict[str, int], meanings: dict[str, str]) -> list[str]:

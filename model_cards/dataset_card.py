@@ -6,17 +6,21 @@ from typing import Any
 
 import yaml
 
+from hub.dropped import PROVENANCE, Dropped
+from hub.licences import check
 from hub.recipe import DatasetRecipe
 from hub.run_dir import Manifest
 from model_cards.attribution import attribution
 from model_cards.changes import change_table
-from model_cards.checks import check_counts, check_files, check_sizes, check_splits
+from model_cards.checks import check_counts, check_dropped, check_files, check_sizes, check_splits
 from model_cards.citations import cited
 from model_cards.columns import column_tables, config_list, provenance_table
 from model_cards.configs import Split, default_config, existing_configs, measure
 from model_cards.count_tables import (
+    KINDS,
     REASONS,
     SOURCE_REASONS,
+    dropped_table,
     label_table,
     ordered_reasons,
     reason_table,
@@ -26,7 +30,6 @@ from model_cards.count_tables import (
 from model_cards.escape import Markdown, code, fenced, inline, table
 from model_cards.facts import DatasetCounts, DatasetProvenance, Progress, read_facts
 from model_cards.front_matter import PAGE, dataset_data, front_matter
-from model_cards.licences import check
 from model_cards.pictures import LABELS, LENGTHS, dataset_pictures, length_note, length_table
 from model_cards.progress import done_so_far, time_left
 from model_cards.recipe_tables import decoding_table, example_table, is_debiased, is_exact, postprocess_table
@@ -52,14 +55,17 @@ def dataset_files(
 def dataset_card(directory: Path, manifest: Manifest, recipe: DatasetRecipe, repo_id: str, now: datetime) -> str:
     """README.md of a dataset, front matter included."""
     attributed = attribution(check(recipe))
+    dropped = dropped_rows(directory, manifest)
     (check_files if manifest.complete else check_sizes)(directory, manifest)
     configs = {config: measure(directory, manifest, config) for config in existing_configs(recipe, manifest)}
     context = {
         "repo_id": Markdown(repo_id),  # checked by the caller to be a Hub id
         "attribution": attributed,
         "changes": change_table(recipe.name, recipe.version, manifest.complete),
-        "script": manifest.complete and recipe.has_script,  # a release publishes it
+        "script": manifest.complete and recipe.has_script and not dropped,  # a release publishes it
         **of_recipe(recipe),
+        **of_dropped(dropped),
+        "prose": section(recipe.name) or (section(dropped.dataset.name) if dropped else None),
         **of_rows(directory, manifest, recipe, configs),
         **state(directory, manifest, recipe, now),
     }
@@ -67,12 +73,26 @@ def dataset_card(directory: Path, manifest: Manifest, recipe: DatasetRecipe, rep
     return head + "\n" + fill("dataset_card.md.jinja", context)
 
 
+def dropped_rows(directory: Path, manifest: Manifest) -> Dropped | None:
+    """What was dropped of another dataset to make this one. Raises InputError when that does not agree."""
+    if PROVENANCE not in manifest.provenance:
+        return None
+    dropped = read_facts(directory, "provenance", manifest.provenance, DatasetProvenance).decontamination
+    if dropped is not None:
+        check_dropped(directory, dropped, manifest)
+    return dropped
+
+
+def of_dropped(dropped: Dropped | None) -> dict[str, Any]:
+    """What only the card of a dataset without rows of another tells."""
+    return {"removed": dropped, "removed_table": dropped_table(dropped) if dropped else None, "kinds": KINDS}
+
+
 def of_recipe(recipe: DatasetRecipe) -> dict[str, Any]:
     """What the recipe alone decides."""
     return {
         "recipe": recipe,
         "tag": Markdown(f"v{recipe.version}"),
-        "prose": section(recipe.name),
         "provenance_columns": provenance_table(recipe),
         "debiased": is_debiased(recipe),
         "decoding": decoding_table(recipe),

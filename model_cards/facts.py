@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from hub.dropped import Dropped
 from hub.errors import InputError
 from hub.run_dir import MANIFEST
 
@@ -16,11 +17,6 @@ class Facts(BaseModel):
     """Base of the models here: immutable, extra keys ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
-
-
-def origin_name(repo_id: str | None, path: str | None) -> str:
-    """What a card calls data or a base: the Hub id, else the path; of a place on one machine, only its last name."""
-    return repo_id or (Path(path).name if path and Path(path).is_absolute() else path or "")
 
 
 class Counts(Facts):
@@ -98,6 +94,7 @@ class DatasetProvenance(Facts):
     model: Generator
     source: SourceFacts
     examples: ExampleFacts | None = None
+    decontamination: Dropped | None = None  # of a dataset without the rows of another that stand in evaluation data
     command: str
 
 

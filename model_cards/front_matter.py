@@ -7,11 +7,11 @@ from typing import Any
 
 import yaml
 
+from hub.licences import Licence, known
 from hub.recipe import DatasetRecipe, ModelRecipe
 from model_cards.configs import Split, data_files, dataset_info, default_config
 from model_cards.escape import one_line
 from model_cards.facts import ModelProvenance
-from model_cards.licences import Licence, known
 
 TASKS = {
     "sts": ["sentence-similarity"],

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from hub.errors import InputError
+from hub.licences import Verdict, check_model, known
+from hub.model_sections import origin_name
 from hub.recipe import ModelRecipe, Spans
 from hub.repeats import REPEATS, Repeats, read_repeats
 from hub.results import RULE, Method, Results, read_results
@@ -15,9 +17,8 @@ from model_cards.checks import check_files
 from model_cards.citations import cited
 from model_cards.escape import Markdown, fenced
 from model_cards.eval_results import eval_result_files, model_index
-from model_cards.facts import ModelProvenance, Training, origin_name, read_facts
+from model_cards.facts import ModelProvenance, Training, read_facts
 from model_cards.front_matter import front_matter, model_data
-from model_cards.licences import Verdict, check_model, known
 from model_cards.model_tables import (
     SCORE,
     adapter,

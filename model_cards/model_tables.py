@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from hub.model_sections import Lora
+from hub.model_sections import Lora, origin_name
 from hub.recipe import ModelRecipe, Spans
 from model_cards.escape import Markdown, code, table
-from model_cards.facts import ModelProvenance, TrainedOn, Training, origin_name
+from model_cards.facts import ModelProvenance, TrainedOn, Training
 
 CURVE_POINTS = 10  # of the loss, shown in the card; the rest stay in manifest.json
 SCORE = "score"  # on validation, where the manifest does not name it

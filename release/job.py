@@ -19,7 +19,7 @@ from hub.patience import Patience
 from hub.recipe import DatasetRecipe, ModelRecipe
 from hub.recipe_file import load_recipe
 from hub.remote import hub_errors
-from model_cards import licences
+from model_cards.preflight import require_card
 from release import claim
 from release.checkout import Checkout
 from release.run import is_model, refuse_baselines
@@ -109,7 +109,7 @@ def main(
     if not _DURATION.fullmatch(timeout):
         raise InputError(f"--timeout {timeout}", "is no duration", allowed="a number with s, m, h or d, such as 12h")
     hands = Workers(workers=workers, cpus_per_worker=cpus_per_worker, gpus_per_worker=gpus_per_worker)
-    name, extras = looked_at(recipe, limit, settings, hands)
+    name, extras = looked_at(recipe, org, limit, settings, hands)
     checkout = Checkout.here()
     words = ["python", "-m", "release.run", checkout.tracked(recipe), "--org", org, "--yes"]
     words += ["--limit", str(limit)] if limit is not None else []
@@ -126,16 +126,17 @@ def main(
         cli.say("not started: --yes starts it, and so does this command")
 
 
-def looked_at(path: Path, limit: int | None, settings: list[str], hands: Workers) -> tuple[str, list[str]]:
+def looked_at(path: Path, org: str, limit: int | None, settings: list[str], hands: Workers) -> tuple[str, list[str]]:
     """Name and extras of a recipe that ``release.run`` would take. Raises InputError for what it would refuse."""
     if is_model(path):
         model = load_recipe(path, ModelRecipe, [*settings, *([f"limit={limit}"] if limit else [])])
         refuse_baselines([path])
+        require_card(model, f"{org}/{model.name}")
         claim.check_pins(path, model)
         hands.require_datasets(0)
         return model.name, ["train", "eval"]
     dataset = load_recipe(path, DatasetRecipe, [*settings, *([f"source.limit={limit}"] if limit else [])])
-    licences.check(dataset)
+    require_card(dataset, f"{org}/{dataset.name}")
     backend = dataset.model.backend
     return dataset.name, [*(["ray"] if hands.options else []), *([backend] if backend != "engine" else [])]
 

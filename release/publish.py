@@ -11,6 +11,7 @@ import typer
 from huggingface_hub import HfApi
 
 from hub import cli
+from hub.dropped import PROVENANCE
 from hub.patience import Patience, use_patient_client
 from hub.publish import Options, publish
 from hub.recipe import DatasetRecipe
@@ -47,8 +48,11 @@ def main(
 
 
 def loading_script(directory: Path) -> str | None:
-    """The loading script of a finished run's own recipe; None for a model, and for a name no script can have."""
-    if require_complete(directory).kind == "model":
+    """The loading script of a finished run's own recipe; None for a model, for a dataset without rows of another,
+    and for a name no script can have.
+    """
+    manifest = require_complete(directory)
+    if manifest.kind == "model" or PROVENANCE in manifest.provenance:  # a script makes finished rows from raw ones
         return None
     recipe = load_recipe(directory / RECIPE, DatasetRecipe)
     if not recipe.has_script:

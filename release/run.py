@@ -28,7 +28,7 @@ from hub.recipe import DatasetRecipe, ModelRecipe
 from hub.recipe_file import load_recipe, read_yaml, resolved
 from hub.remote import hub_errors
 from hub.repository import Repository
-from model_cards import licences
+from model_cards.preflight import require_card
 from model_cards.render import render, write
 from release.claim import Claim, check_pins, check_run, claim, namespace
 from release.growth import Growth
@@ -166,6 +166,7 @@ def release(path: Path, job: Job) -> Plan | None:
     if is_model(path):
         recipe = load_recipe(path, ModelRecipe, job.changed("limit"))
         directory = job.artifacts / "models" / recipe.name
+        require_card(recipe, f"{job.org}/{recipe.name}")
         check_pins(path, recipe)
         check_run(directory, recipe)
         if recipe.is_baseline:
@@ -176,6 +177,7 @@ def release(path: Path, job: Job) -> Plan | None:
         return _publish(directory, recipe, job)
     dataset = load_recipe(path, DatasetRecipe, job.changed("source.limit"))
     directory = job.artifacts / "datasets" / dataset.name
+    require_card(dataset, f"{job.org}/{dataset.name}")
     check_run(directory, dataset)
     if not job.again:
         make_dataset(path, dataset, directory, job)
@@ -215,7 +217,6 @@ def look(repository: Repository, recipe: DatasetRecipe | ModelRecipe, job: Job) 
 
 def make_dataset(path: Path, recipe: DatasetRecipe, directory: Path, job: Job) -> None:
     """Write the dataset; with ``yes``, go on from what the Hub has of it and publish it while it grows."""
-    licences.check(recipe)
     words = ["generation.run", str(path), "--out", str(directory), *job.overrides, *job.workers.options]
     if not job.yes:
         run_stage(*words)

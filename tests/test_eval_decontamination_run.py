@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from senteval_layout import write_originals, write_senteval
@@ -12,13 +13,16 @@ from training_inputs import data_spec, write_dataset
 from eval.data.pins import Pins
 from eval.dataset_source import find_rows
 from eval.decontaminate import main, split_list
-from eval.decontamination import Sentences
-from eval.decontamination_drop import SUFFIX, drop
+from eval.decontamination import KINDS, Sentences
+from eval.decontamination_drop import SUFFIX, Target, drop, dropped_recipe
 from eval.decontamination_ledger import DROPPED, SCORED, Bookkeeper, read_ledger
 from eval.decontamination_report import report
 from eval.decontamination_sentences import Evaluation, EvaluationSet, read_evaluation_sets
+from hub.dropped import INPUT, Dropped
 from hub.errors import InputError
-from hub.run_dir import RECIPE, changed_files, require_complete
+from hub.recipe import DatasetRecipe
+from hub.recipe_file import fingerprint, load_recipe, resolved
+from hub.run_dir import RECIPE, changed_files, holds_recipe, require_complete
 from training.data import load_all
 
 PROVENANCE = {"source_id": "s", "sample": 0, "attempt": 0, "seed": 1, "log_prob": -1.0, "margin": None}
@@ -48,10 +52,18 @@ ROWS = [
 ]
 
 
+def planted(directory: Path, splits: dict) -> Path:
+    """A finished run of these rows, with a recipe."""
+    write_dataset(directory, splits)
+    recipe = small_recipe("sts", name="pairs", version="0.1.0")
+    (directory / RECIPE).write_text(resolved(recipe))
+    return directory
+
+
 @pytest.fixture
 def checked(tmp_path):
     """A planted dataset, its ledger and hits."""
-    directory = write_dataset(tmp_path / "run", {"train": ROWS, "validation": ROWS[:1] + ROWS[-3:]})
+    directory = planted(tmp_path / "run", {"train": ROWS, "validation": ROWS[:1] + ROWS[-3:]})
     evaluation = Evaluation(SETS, ("snli/train",))
     books = Bookkeeper(Sentences(SETS), evaluation)
     hits = books.check(find_rows(str(directory)), DROPPED, SCORED, lambda done: None)
@@ -75,7 +87,11 @@ def test_the_ledger_counts_what_was_planted(checked):
     assert ledger.checked["sts12/test"].texts == 2
     assert ledger.checked["stsb/train"].rows["exact"] == 1
     assert ledger.not_checked == ("snli/train",)
-    assert [int(row) for row in hits["train"].nonzero()[0]] == [0, 1, 2]
+    assert [(int(row), KINDS[hits["train"][row] - 1]) for row in hits["train"].nonzero()[0]] == [
+        (0, "exact"),
+        (1, "normal"),
+        (2, "near"),
+    ]
     assert [int(row) for row in hits["validation"].nonzero()[0]] == [0]
 
 
@@ -93,7 +109,7 @@ def test_the_dropped_dataset_is_a_run_that_training_reads(checked, tmp_path):
     directory, ledger, hits = checked
     (tmp_path / "clean.partial" / "data").mkdir(parents=True)  # of a killed run
     (tmp_path / "clean.partial" / "data" / "old").write_text("")
-    manifest = drop(directory, tmp_path / "clean", {"postprocessed": hits}, ledger, DROPPED, SCORED)
+    manifest = drop(directory, Target(tmp_path / "clean"), {"postprocessed": hits}, ledger, DROPPED, SCORED)
     assert not (tmp_path / "clean.partial").exists() and not (tmp_path / "clean" / "data" / "old").exists()
     assert manifest == require_complete(tmp_path / "clean")
     assert changed_files(tmp_path / "clean", manifest) == []
@@ -101,8 +117,14 @@ def test_the_dropped_dataset_is_a_run_that_training_reads(checked, tmp_path):
     assert manifest.name == before.name + SUFFIX
     assert manifest.fingerprint != before.fingerprint
     told = manifest.provenance["decontamination"]
+    assert manifest.inputs == {**before.inputs, INPUT: Dropped.model_validate(told).digest()}
+    recipe = load_recipe(tmp_path / "clean" / RECIPE, DatasetRecipe)
+    assert manifest.fingerprint == fingerprint(recipe, manifest.inputs) and holds_recipe(tmp_path / "clean", manifest)
     assert told["dataset"]["fingerprint"] == before.fingerprint
-    assert told["rows"]["postprocessed"]["train"] == {"kept": 18, "dropped": 3}
+    assert told["rows"]["postprocessed"]["train"] == {
+        "kept": 18,
+        "dropped": {"exact": 1, "normal": 1, "near": 1},
+    }
     assert told["evaluation"]["sts12/test"] == {"sts12": "a"}
     train, validation = (pq.read_table(tmp_path / "clean" / file.path) for file in manifest.shards("postprocessed"))
     originals = pq.read_table(directory / before.shards("postprocessed")[0].path)
@@ -117,11 +139,26 @@ def test_the_dropped_dataset_is_a_run_that_training_reads(checked, tmp_path):
 def test_only_what_is_new_is_written_and_something_is_left(checked, tmp_path):
     directory, ledger, hits = checked
     with pytest.raises(InputError, match="is there already"):
-        drop(directory, directory, {"postprocessed": hits}, ledger, DROPPED, SCORED)
-    every = {split: ~dropped | dropped for split, dropped in hits.items()}
+        drop(directory, Target(directory), {"postprocessed": hits}, ledger, DROPPED, SCORED)
+    every = {split: np.ones_like(reasons) for split, reasons in hits.items()}
     with pytest.raises(InputError, match=r"every row of train is in evaluation data.*--sets"):
-        drop(directory, tmp_path / "none", {"postprocessed": every}, ledger, DROPPED, SCORED)
+        drop(directory, Target(tmp_path / "none"), {"postprocessed": every}, ledger, DROPPED, SCORED)
     assert not (tmp_path / "none").exists()
+
+
+def test_a_name_and_a_version_of_its_own_and_never_those_of_what_is_checked(checked, tmp_path):
+    directory, _, _ = checked
+    named = dropped_recipe(directory, Target(tmp_path / "clean", name="pairs-clean", version="0.3.0"))
+    assert (named.name, named.version) == ("pairs-clean", "0.3.0")
+    assert dropped_recipe(directory, Target(tmp_path / "clean", name="pairs", version="0.2.0")).version == "0.2.0"
+    for version in (None, "0.1.0", "0.0.9"):
+        with pytest.raises(
+            InputError, match=r"published rows are never changed: give a later one"
+        ):
+            dropped_recipe(directory, Target(tmp_path / "clean", name="pairs", version=version))
+    for wrong in ({"name": "No Name"}, {"version": "1.0"}, {"name": "a" * 97}):
+        with pytest.raises(InputError, match=r"--drop-name, --drop-version:(name|version): "):
+            dropped_recipe(directory, Target(tmp_path / "clean", **wrong))
 
 
 def test_a_recipe_goes_with_the_dataset_under_the_new_name(tmp_path):
@@ -132,7 +169,7 @@ def test_a_recipe_goes_with_the_dataset_under_the_new_name(tmp_path):
     one = (EvaluationSet("sts12", "test", "sts12", ((first,),), "a"),)
     books = Bookkeeper(Sentences(one), Evaluation(one, ()))
     hits = {rows.config: books.check(rows, ("exact",), SCORED, lambda done: None)}
-    manifest = drop(tmp_path / "nli", tmp_path / "clean", hits, books.ledger(), ("exact",), SCORED)
+    manifest = drop(tmp_path / "nli", Target(tmp_path / "clean"), hits, books.ledger(), ("exact",), SCORED)
     assert manifest.name == f"small-nli{SUFFIX}"
     assert f"name: small-nli{SUFFIX}" in (tmp_path / "clean" / RECIPE).read_text()
     kept = [
@@ -168,9 +205,10 @@ def test_all_splits_that_are_there_are_read(tmp_path):
 def test_the_command_checks_against_what_ships_and_drops(tmp_path, capsys):
     line = Path("assets/stsb/sts-test.csv").read_text(encoding="utf-8").split("\n")[0].split("\t")
     rows = [scored(line[5], OWN[0]), *(scored(OWN[n], OWN[n + 1]) for n in range(1, 5))]
-    directory = write_dataset(tmp_path / "run", {"train": rows})
+    directory = planted(tmp_path / "run", {"train": rows})
     options = {"senteval_data": None, "sts_data": None, "sets": "", "config": None, "split": None, "similarity": 0.5}
     dropping = {"drop_to": tmp_path / "clean", "drop_kinds": "exact,near", "drop_splits": "test"}
+    dropping |= {"drop_name": None, "drop_version": None}
     main(place=str(directory), out=tmp_path / "out", **options, **dropping)
     told = capsys.readouterr()
     ledger = read_ledger(tmp_path / "out" / "ledger.json")
@@ -179,6 +217,8 @@ def test_the_command_checks_against_what_ships_and_drops(tmp_path, capsys):
     assert "without 1 rows" in told.err
     assert told.out == (tmp_path / "out" / "ledger.md").read_text()
     assert require_complete(tmp_path / "clean").provenance["decontamination"]["kinds"] == ["exact", "near"]
+    command = require_complete(tmp_path / "clean").provenance["command"]
+    assert "--drop-kinds exact,near --drop-splits test --drop OUT" in command and str(tmp_path) not in command
     with pytest.raises(InputError, match="is there already"):
         main(place=str(directory), out=tmp_path / "out", **options, **dropping)
 

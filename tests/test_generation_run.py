@@ -235,18 +235,6 @@ def test_a_run_begun_by_other_code_is_not_finished_by_ours(whole, lm, tmp_path, 
     assert generate(lm, whole).complete, "a finished run stays what it is"
 
 
-def test_the_code_digest_knows_code_from_words(tmp_path):
-    reached = versions.reachable("generation.job")
-    assert {"generation.engine", "generation.pairs", "generation.finish", "generation.randomness"} <= reached
-    assert not {"generation.run", "generation.demo_inputs"} & reached
-    texts = ['"""A."""\ndef f(x):\n    """B."""\n    return x + 1\n', "def f(x):\n    return (x + 1)  # C\n"]
-    paths = [tmp_path / f"{i}.py" for i in range(3)]
-    for path, text in zip(paths, [*texts, texts[0].replace("1", "2")], strict=True):
-        path.write_text(text)
-    bare = [versions._bare(path) for path in paths]
-    assert bare[0] == bare[1] != bare[2]
-
-
 def test_a_second_process_stops_with_a_clear_error(lm, tmp_path):
     with run_dir.locked(tmp_path / "run"):
         done = command(*arguments(lm, tmp_path / "run"))

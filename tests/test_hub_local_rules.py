@@ -131,5 +131,5 @@ def test_metadata_becomes_json():
 
 
 def test_the_licences_that_our_cards_name_are_known():
-    known = yaml.safe_load(Path("model_cards/licences.yaml").read_text(encoding="utf-8"))
+    known = yaml.safe_load(Path("hub/licences.yaml").read_text(encoding="utf-8"))
     assert {name for name, licence in known.items() if licence.get("hub")} <= set(cards.LICENCES)

@@ -10,14 +10,15 @@ from test_model_cards_numbers import table_with
 from test_model_cards_runs import card_of, model_provenance, model_run, score
 
 from hub.errors import InputError
+from hub.licences import table as licences
 from hub.publish import checked, publish
 from hub.recipe import ModelRecipe
 from hub.recipe_file import fingerprint, load_recipe
 from hub.repeats import REPEATS, RepeatScore, Run, repeats_of, write_repeats
 from hub.results import read_results, write_results
 from hub.run_dir import RECIPE, read_manifest, write_manifest
+from hub.shards import sha256_file
 from model_cards.changes import change_table
-from model_cards.licences import table as licences
 from model_cards.model_card import told_under
 from model_cards.render import render
 
@@ -72,7 +73,8 @@ def family_run(directory: Path, told: list[dict[str, Any]], training: dict[str, 
     provenance = model_provenance() | {"datasets": told}
     provenance["training"] = None if training is None else provenance["training"] | training
     recipe = load_recipe(directory / RECIPE, ModelRecipe)
-    known = {"provenance": provenance, "fingerprint": fingerprint(recipe, manifest.inputs)}
+    digests = {"fingerprint": fingerprint(recipe, manifest.inputs), "recipe_sha256": sha256_file(directory / RECIPE)}
+    known = {"provenance": provenance, **digests}
     write_manifest(directory, manifest.model_copy(update=known))
     return directory
 

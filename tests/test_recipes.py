@@ -11,10 +11,10 @@ import pytest
 
 from generation.examples import Example
 from generation.prompts import Prompts
+from hub.licences import check
 from hub.recipe import DatasetRecipe, Variant
 from hub.recipe_file import load_recipe
 from model_cards.changes import read_changes
-from model_cards.licences import check
 from model_cards.templates import section
 
 FOLDER = Path("recipes/datasets")

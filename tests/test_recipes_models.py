@@ -9,11 +9,11 @@ import pytest
 from test_recipes import difference as dataset_difference
 from test_recipes import leaves
 
+from hub.licences import check_model
 from hub.model_sections import Lora, SlantedTriangular, Spans
 from hub.recipe import DatasetRecipe, ModelRecipe, TrainingData
 from hub.recipe_file import load_recipe
 from model_cards.changes import read_changes
-from model_cards.licences import check_model
 from model_cards.papers import reproduced
 from model_cards.templates import section
 from release.claim import check_pins

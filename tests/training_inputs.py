@@ -86,6 +86,7 @@ def write_recipe(folder: Path, **changes) -> Path:
         "threads": "1",
         **changes,
     }
+    recipe["datasets"] = [{"license": "mit", **item} for item in recipe["datasets"]]
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe))
     return path

@@ -8,6 +8,8 @@ from pathlib import Path
 from sentence_transformers import SentenceTransformerTrainingArguments
 
 from hub.errors import InputError
+from hub.licences import check_model
+from hub.model_sections import origin_name
 from hub.recipe import ModelRecipe
 from hub.recipe_file import fingerprint, load_recipe
 from hub.run_dir import ARTIFACTS, Manifest
@@ -84,6 +86,7 @@ def prepare(recipe_path: Path, out: Path | None, limit: int | None, settings: li
     recipe = load_recipe(recipe_path, ModelRecipe, settings)
     if limit is not None:
         recipe = recipe.model_copy(update={"limit": limit})
+    check_model(recipe, ())
     place = f"{recipe_path}:arguments"
     given = typed_arguments(recipe.arguments, place)
     check_together(recipe, given, place)
@@ -93,10 +96,20 @@ def prepare(recipe_path: Path, out: Path | None, limit: int | None, settings: li
     if recipe.lora is not None and recipe.lora.release == "adapter":
         check_base_branch(recipe.base, "base")
     sets = load_all(recipe.datasets, recipe.limit, recipe.seed, own_validation=not recipe.validation)
+    check_licences(recipe, sets)
     evaluator = validation_evaluator(recipe, sets, given.get("per_device_eval_batch_size", 64))
     checkpoints = out.with_name(f"{out.name}.checkpoints")
     arguments, reporters = trainer_arguments(recipe, given, checkpoints, process_count(), evaluator is not None, place)
     return Job(recipe, out, sets, base, evaluator, arguments, reporters)
+
+
+def check_licences(recipe: ModelRecipe, sets: list[TrainingSet]) -> None:
+    """Raise InputError when the model could not have its licence, given those of its data: it would get no card."""
+    for index, item in enumerate(sets):
+        if item.license is None:
+            place = f"datasets.{index}: {item.spec.repo_id or item.spec.path}"
+            raise InputError(place, "does not say its licence", hint=f"write it to datasets.{index}.license")
+    check_model(recipe, [(origin_name(item.spec.repo_id, item.spec.path), item.license or "") for item in sets])
 
 
 def check_batch(recipe: ModelRecipe, accumulated: int, place: str) -> None:

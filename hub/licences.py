@@ -21,8 +21,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from hub.errors import InputError, nearest
+from hub.model_sections import origin_name
 from hub.recipe import DatasetRecipe, ModelRecipe
-from model_cards.facts import origin_name
 
 TABLE = Path(__file__).parent / "licences.yaml"
 MIXED, MIXED_NON_COMMERCIAL = "mixed", "mixed-non-commercial"
@@ -122,7 +122,7 @@ def known(place: str, licence: str) -> Licence:
             place,
             f"{licence!r} is no licence that can be judged" if licence.strip() else "names no licence",
             allowed=", ".join(table()),
-            hint=f"{hint}add what it asks to model_cards/licences.yaml if it is none of these",
+            hint=f"{hint}add what it asks to hub/licences.yaml if it is none of these",
         )
     return found
 
@@ -155,7 +155,7 @@ def dataset_licences(source: Licence, generator: Licence, examples: Iterable[Lic
         raise InputError(
             place,
             f"{generator.id!r} does not say what it means for the texts a model writes, so they cannot be published",
-            hint="take a generator under another licence, or add outputs to model_cards/licences.yaml",
+            hint="take a generator under another licence, or add outputs to hub/licences.yaml",
         )
     bound = [*source.leaves(), *([generator] if generator.outputs.reach != "none" else [])]
     non_commercial = any(leaf.non_commercial for licence in examples for leaf in licence.leaves())
@@ -165,7 +165,9 @@ def dataset_licences(source: Licence, generator: Licence, examples: Iterable[Lic
 
 
 def check_model(recipe: ModelRecipe, datasets: Iterable[tuple[str, str]]) -> Verdict:
-    """The verdict on a model; ``datasets`` are the names and licences of what it was trained on.
+    """The verdict on a model; ``datasets`` are the names and licences of what it is trained on.
+
+    Without them it can be asked before they are read: what is refused then is refused with any.
 
     Raises InputError for an unknown licence, a combination without a permitted result, or a licence it may not have.
     """

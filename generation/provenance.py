@@ -1,0 +1,29 @@
+"""What a run's manifest says of where its data came from."""
+
+from typing import Any
+
+from generation.crew import Crew
+from generation.prompts import Prompts
+from hub.recipe import DatasetRecipe
+
+
+def provenance(
+    recipe: DatasetRecipe, crew: Crew, prompts: Prompts, inputs: dict[str, str], command: str
+) -> dict[str, Any]:
+    """Where the data came from, beyond the recipe. No key that the card takes from there: it may be corrected later."""
+    model = recipe.model
+    weights = [digest for path, digest in inputs.items() if path.endswith(".safetensors")]
+    examples = prompts.provenance()
+    if recipe.few_shot:
+        examples["examples"]["sha256"] = inputs.get(str(recipe.few_shot.examples.path))
+    return {
+        "command": command,
+        "model": {
+            "id": model.repo_id or model.path,
+            "revision": model.revision,
+            "sha256": weights[0] if weights else None,
+            **crew.describe(),
+        },
+        "source": {"sha256": inputs.get(str(recipe.source.path))},
+        **examples,
+    }
