@@ -152,9 +152,7 @@ def test_a_name_and_a_version_of_its_own_and_never_those_of_what_is_checked(chec
     assert (named.name, named.version) == ("pairs-clean", "0.3.0")
     assert dropped_recipe(directory, Target(tmp_path / "clean", name="pairs", version="0.2.0")).version == "0.2.0"
     for version in (None, "0.1.0", "0.0.9"):
-        with pytest.raises(
-            InputError, match=r"published rows are never changed: give a later one"
-        ):
+        with pytest.raises(InputError, match=r"published rows are never changed: give a later one"):
             dropped_recipe(directory, Target(tmp_path / "clean", name="pairs", version=version))
     for wrong in ({"name": "No Name"}, {"version": "1.0"}, {"name": "a" * 97}):
         with pytest.raises(InputError, match=r"--drop-name, --drop-version:(name|version): "):

@@ -1,0 +1,129 @@
+"""A dataset without the rows that stand in evaluation data: checked, dropped, carded, published, loaded."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import small_runs
+from small_runs import small_recipe, small_run
+
+from eval.decontaminate import main as decontaminate
+from hub import run_dir
+from hub.errors import InputError, RunError
+from hub.publish import Options, publish
+from hub.run_dir import Manifest
+from model_cards.render import render, write
+from release.publish import loading_script
+
+pytest_plugins = ["local_hub"]
+LINES = [line.split("\t") for line in Path("assets/stsb/sts-test.csv").read_text("utf-8").splitlines()[:2]]
+PLANTED = {3: LINES[0][5], 40: LINES[1][5].upper() + "!!"}  # an exact match and one in normal form, as first texts
+DEFAULTS = {"senteval_data": None, "sts_data": None, "sets": "", "config": None, "split": None, "similarity": 0.5}
+LOAD = """
+import json, sys
+from datasets import get_dataset_config_names, load_dataset
+repo, revision = sys.argv[1:]
+configs = get_dataset_config_names(repo, revision=revision)
+print(json.dumps({c: {s: r.to_list() for s, r in load_dataset(repo, c, revision=revision).items()} for c in configs}))
+"""
+
+
+@pytest.fixture
+def whole(tmp_path, monkeypatch) -> Path:
+    """A finished dataset with two first texts of the STS Benchmark's test part in it."""
+    plain = small_runs.first_text
+    monkeypatch.setattr(small_runs, "first_text", lambda number: PLANTED.get(number) or plain(number))
+    small_run(tmp_path / "small-sts", small_recipe("sts"))
+    return tmp_path / "small-sts"
+
+
+def without(whole: Path, out: Path, kinds: str = "exact,normal,near", **named: str | None) -> Manifest:
+    """The command, then the card."""
+    dropping = {"drop_to": out, "drop_kinds": kinds, "drop_splits": "test,validation,all"}
+    named = {"drop_name": None, "drop_version": None} | named
+    decontaminate(place=str(whole), out=out.parent / "ledger", **DEFAULTS, **dropping, **named)
+    manifest = run_dir.require_complete(out)
+    write(out, render(out, f"acme/{manifest.name}"))
+    return manifest
+
+
+def published(directory: Path, api, force: bool = False) -> str:
+    return publish(api, directory, "acme", True, Options(force=force, script=loading_script(directory))).repo_id
+
+
+def table_after(card: str, heading: str) -> list[dict[str, str]]:
+    section = card.split(f"## {heading}\n")[1].split("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
+    return [dict(zip(rows[0], row, strict=True)) for row in rows[2:]]
+
+
+def texts(rows: list[dict]) -> set[str]:
+    return {text for row in rows for text in (row["sentence1"], row["sentence2"])}
+
+
+def test_it_goes_to_a_hub_and_its_card_says_what_was_left_out(whole, hub_api, local_hub, tmp_path):
+    before = run_dir.require_complete(whole)
+    manifest = without(whole, tmp_path / "clean")
+    repo = published(tmp_path / "clean", hub_api)
+    assert repo == "acme/small-sts-without-evaluation-texts"
+
+    environment = local_hub.client_environment(tmp_path / "home")
+    words = [sys.executable, "-c", LOAD, repo, "v1.2.0"]
+    loaded = json.loads(subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout)
+    assert loaded.keys() == {"postprocessed"}  # finished rows alone
+    splits = loaded["postprocessed"]
+    assert {split: len(rows) for split, rows in splits.items()} == manifest.counts["splits"]["postprocessed"]
+    assert not set(PLANTED.values()) & texts([row for rows in splits.values() for row in rows])
+
+    card = (tmp_path / "clean" / "README.md").read_text(encoding="utf-8")
+    total = 0
+    for row in table_after(card, "What was left out"):
+        kinds = [int(row[f"dropped: {kind}"]) for kind in ("exact", "normal", "near")]
+        assert int(row["rows before"]) == before.counts["splits"]["postprocessed"][row["split"]]
+        assert int(row["rows before"]) == sum(kinds) + int(row["kept"]) and int(row["kept"]) == len(
+            splits[row["split"]]
+        )
+        total += sum(kinds)
+    assert (
+        f"is `small-sts` v1.2.0 without {total} rows with a text that stands in evaluation data" in card and total > 2
+    )
+    assert "compared with `stsb/test`, `stsb/validation`; a" in card and "rows are in the config `rejected`" not in card
+    assert "**before** rows were left out" in card and 'revision="script"' not in card
+    assert "python -m eval.decontaminate" in card and str(tmp_path) not in card
+    branches = {ref.name for ref in hub_api.list_repo_refs(repo, repo_type="dataset").branches}
+    assert branches == {"main"}  # no script: it would make finished rows from raw ones, which are not there
+
+
+def test_other_rows_dropped_are_another_version(whole, hub_api, tmp_path):
+    directory = tmp_path / "small-clean"
+    repo = published_as(whole, directory, hub_api, "exact")
+    again = tmp_path / "again" / "small-clean"
+    again.parent.mkdir()
+    without(whole, again, "exact,normal", drop_name="small-clean")
+    with pytest.raises(RunError, match=r"tag v1\.2\.0: exists and marks other content.*later --drop-version"):
+        published(again, hub_api)
+    later = tmp_path / "later" / "small-clean"
+    later.parent.mkdir()
+    manifest = without(whole, later, "exact,normal", drop_name="small-clean", drop_version="1.2.1")
+    assert published(later, hub_api) == repo and manifest.version == "1.2.1"
+    tags = {ref.name for ref in hub_api.list_repo_refs(repo, repo_type="dataset").tags}
+    assert tags == {"v1.2.0", "v1.2.1"}
+
+
+def published_as(whole: Path, directory: Path, api, kinds: str) -> str:
+    without(whole, directory, kinds, drop_name=directory.name)
+    return published(directory, api)
+
+
+def test_numbers_that_were_changed_afterwards_stop_the_card(whole, tmp_path):
+    manifest = without(whole, tmp_path / "clean")
+    told = json.loads((tmp_path / "clean" / "manifest.json").read_text())
+    told["provenance"]["decontamination"]["rows"]["postprocessed"]["train"]["dropped"]["exact"] += 1
+    run_dir.write_manifest(tmp_path / "clean", Manifest.model_validate(told))
+    with pytest.raises(InputError, match=re.escape("provenance.decontamination is not what the inputs name")):
+        render(tmp_path / "clean")
+    run_dir.write_manifest(tmp_path / "clean", manifest)
+    assert render(tmp_path / "clean")
