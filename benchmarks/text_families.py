@@ -104,7 +104,7 @@ def recipe_of(name: str, family: Family, work: Path, task: Path, seed: int) -> d
         "pretty_name": f"{family.family}, {family.objective}",
         "license": LICENSE,
         "base": {"path": str(base), "max_seq_length": "64", "license": LICENSE, **family.base},
-        "datasets": [{**family.data, "path": str(work.resolve() / family.data["path"])}],
+        "datasets": [{"license": LICENSE, **family.data, "path": str(work.resolve() / family.data["path"])}],
         "batch_size": str(family.batch_size),
         "arguments": arguments,
         "limit": str(family.rows),

@@ -87,7 +87,7 @@ class World:
         pairs = [f"A man eats {i}.\t{label} {i}.\t{label}" for i in range(30) for label in "ec"]
         (self.folder / "gold.tsv").write_text("premise\thypothesis\tlabel\n" + "\n".join(pairs) + "\n")
         labels = "{entailment: e, contradiction: c}"
-        examples = f"{{kind: file, path: {self.folder}/gold.tsv, labels: {labels}, description: d, license: l}}"
+        examples = f"{{kind: file, path: {self.folder}/gold.tsv, labels: {labels}, description: d, license: cc0-1.0}}"
         few_shot = f"few_shot={{shots: [0, 1], sets: 2, examples: {examples}}}"
         return {
             "x2": ["sts-dino-x2", "source.limit=24"],

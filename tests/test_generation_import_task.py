@@ -210,7 +210,7 @@ def test_what_is_imported_runs(tmp_path, monkeypatch, capsys):
         "out": out,
         "license": "cc-by-nc-sa-4.0",
         "source": tmp_path / "titles.txt",
-        "source-license": "CC0",
+        "source-license": "cc0-1.0",
         "model": "assets/demo-lm",
         "model-license": "cc-by-nc-sa-4.0",
     }

@@ -47,7 +47,8 @@ few_shot:
   shots: [0, 2]
   sets: 3
   examples:
-    {{kind: file, path: {folder}/nli.tsv, labels: {{entailment: "0", contradiction: "2"}}, description: x, license: x}}
+    {{kind: file, path: {folder}/nli.tsv, labels: {{entailment: "0", contradiction: "2"}},
+      description: x, license: cc0-1.0}}
 decoding: {{max_new_tokens: 8, samples: 1}}
 shard_size: 4
 """,

@@ -352,7 +352,7 @@ def few_shot(folder: Path) -> list[str]:
     pairs = [f"A man eats {i}.\t{label} {i}.\t{label}" for i in range(30) for label in "ec"]
     (folder / "gold.tsv").write_text("premise\thypothesis\tlabel\n" + "\n".join(pairs) + "\n")
     labels = "{entailment: e, contradiction: c}"
-    examples = f"{{kind: file, path: {folder}/gold.tsv, labels: {labels}, description: d, license: l}}"
+    examples = f"{{kind: file, path: {folder}/gold.tsv, labels: {labels}, description: d, license: cc0-1.0}}"
     return [
         "premise_tokens=[4, 200]",
         *WRITING,

@@ -72,6 +72,18 @@ def test_a_finished_run_is_not_trained_again(trained, capsys):
     assert (trained / "out" / "manifest.json").stat().st_mtime_ns == before
 
 
+def test_a_corrected_name_and_other_tasks_train_nothing(trained, capsys):
+    weights, before = trained / "out" / "model.safetensors", require_complete(trained / "out")
+    written = weights.stat().st_mtime_ns
+    settings = ["pretty_name=Corrected", "evaluation=[{task: stsb/cosine}]", "bootstrap_samples=50", "version=0.1.1"]
+    main(trained / "recipe.yaml", out=trained / "out", settings=settings)
+    now, told = require_complete(trained / "out"), capsys.readouterr().err
+    assert "already made" in told and "the card has to be written again" in told
+    assert (now.fingerprint, now.version, weights.stat().st_mtime_ns) == (before.fingerprint, "0.1.1", written)
+    main(trained / "recipe.yaml", out=trained / "out")
+    assert require_complete(trained / "out") == before
+
+
 def test_what_a_kill_at_the_very_end_left_is_removed(trained):
     left = trained / "out.checkpoints" / "checkpoint-18"
     left.mkdir(parents=True)

@@ -1,0 +1,102 @@
+"""A recipe may be corrected beside its rows, and nothing is made again; what no card could say stops at once."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from published_run import hub_file
+from small_runs import small_recipe, small_run
+from training_inputs import write_recipe
+from typer.testing import CliRunner
+
+from generation import run as generation
+from hub import run_dir
+from hub.errors import InputError
+from hub.publish import publish
+from hub.recipe import DatasetRecipe
+from hub.recipe_file import load_recipe, resolved
+from model_cards import templates
+from model_cards.preflight import require_card
+from training.run import main as train
+
+pytest_plugins = ["local_hub"]
+X2 = Path("recipes/demo/sts-dino-x2.yaml")
+
+
+def test_a_corrected_recipe_is_published_again_and_nothing_is_made(hub_api, local_hub, tmp_path):
+    directory, recipe = tmp_path / "datasets" / "small-sts", small_recipe("sts")
+    small_run(directory, recipe)
+    repo = publish(hub_api, directory, "acme", yes=True).repo_id
+    before = run_dir.require_complete(directory)
+
+    changes = {"pretty_name": "Corrected", "license": "cc-by-4.0", "version": "1.2.1"}
+    source = recipe.source.model_copy(update={"description": "other words"})
+    path = tmp_path / "small-sts.yaml"
+    path.write_text(resolved(recipe.model_copy(update={**changes, "source": source})), encoding="utf-8")
+    words = [sys.executable, "-m", "release.run", str(path), "--org", "acme", "--artifacts", str(tmp_path)]
+    environment = local_hub.client_environment(tmp_path / "home")
+    done = subprocess.run([*words, "--again", "--yes"], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "+ " not in done.stdout.replace("+ small-sts.py", "") and "tag v1.2.1" in done.stdout
+
+    now = run_dir.require_complete(directory)
+    assert (now.fingerprint, now.files) == (before.fingerprint, before.files) and now.version == "1.2.1"
+    card = hub_file(hub_api, repo, "README.md").decode()
+    assert "# Corrected\n" in card and "license: cc-by-4.0" in card and "First texts: other words" in card
+    assert b"# Corrected" not in hub_file(hub_api, repo, "README.md", "v1.2.0")
+    assert hub_file(hub_api, repo, "recipe.yaml").decode() == path.read_text(encoding="utf-8")
+
+
+def refused(recipe: DatasetRecipe, repo_id: str = "acme/name") -> str:
+    with pytest.raises(InputError) as caught:
+        require_card(recipe, repo_id)
+    return str(caught.value)
+
+
+def test_what_no_card_could_say_is_refused_before_a_release_makes_anything(tmp_path, monkeypatch):
+    recipe = load_recipe(X2, DatasetRecipe)
+    require_card(recipe, "acme/name")
+    assert "'my-own' is no licence that can be judged; allowed: mit" in refused(
+        load_recipe(X2, DatasetRecipe, ["license=my-own"])
+    )
+    assert "acme/a.git" in refused(recipe, "acme/a.git")
+    monkeypatch.setattr(templates, "HERE", tmp_path)
+    (tmp_path / "sections").mkdir()
+    (tmp_path / "sections" / f"{recipe.name}.changes.yaml").write_text("0.0.1: the first\n")
+    assert "tells nothing of version 0.1.0; add one line on top" in refused(recipe)
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--estimate", None])
+def test_a_licence_that_no_dataset_of_these_parts_may_have_stops_every_start(option, tmp_path):
+    words = [str(X2), "--out", str(tmp_path / "run"), *([option] if option else []), "--set"]
+    for setting, said in (
+        ("license=my-own", "no licence that can be judged"),
+        ("license=mit", "does not cover its parts"),
+    ):
+        done = CliRunner().invoke(generation.app, [*words, setting])
+        assert isinstance(done.exception, InputError) and said in str(done.exception)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_licence_that_no_model_of_these_parts_may_have_stops_every_start(tmp_path):
+    data = {"path": str(tmp_path / "pairs"), "config": "postprocessed", "form": "sts", "loss": "CosineSimilarityLoss"}
+    cases = {
+        "'my-own' is no licence that can be judged": {"license": "my-own"},
+        "'apache-2.0' does not cover its parts": {"datasets": [{**data, "license": "cc-by-nc-4.0"}]},
+        "does not say its licence; write it to datasets.0.license": {"datasets": [{**data, "license": None}]},
+    }
+    for said, changes in cases.items():
+        recipe = write_recipe(tmp_path, **changes)
+        for dry_run in (True, False):
+            with pytest.raises(InputError, match=said):
+                train(recipe, out=tmp_path / "out", dry_run=dry_run)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_language_is_one_that_a_hub_takes():
+    for language in ("de", "no", "swe", "multilingual"):
+        assert load_recipe(X2, DatasetRecipe, [f"language={language}"]).language == language
+    for language in ("English", "en-US", ""):
+        with pytest.raises(InputError, match=":language: "):
+            load_recipe(X2, DatasetRecipe, [f"language={language}"])
