@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.quantizers.auto import AutoQuantizationConfig
 
 from generation.packed_linear import pack
 from hub.errors import InputError
+from hub.quantization import quantization_values
 from hub.recipe import LanguageModel
 
 _ACCESS = "check repo_id and revision; a private or gated model needs a token here (hf auth login)"
@@ -63,11 +63,10 @@ def _place(recipe: LanguageModel) -> Path | str:
 
 
 def _quantization(recipe: LanguageModel) -> Any:
-    """The recipe's quantization as transformers' config object; values are YAML scalars (true, 4, nf4)."""
+    """The recipe's quantization as transformers' config object."""
     if recipe.quantization is None:
         return None
-    settings = {key: yaml.safe_load(value) for key, value in recipe.quantization.items()}
-    return AutoQuantizationConfig.from_dict(settings)
+    return AutoQuantizationConfig.from_dict(quantization_values(recipe.quantization))
 
 
 def _device(name: str) -> torch.device:
