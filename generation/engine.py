@@ -24,7 +24,7 @@ from generation.shared_attention import Level, Pass, Store, Write, causal_mask, 
 from generation.sharing import can_share, window
 from generation.writer import Completion, Request, Settings
 from hub.cli import say
-from hub.errors import InputError, RunError
+from hub.errors import InputError, OutOfMemory
 from hub.recipe import LanguageModel
 
 QUOTE = '"'
@@ -50,6 +50,7 @@ class Engine:
         self.context = min((int(limit) for limit in limits if limit), default=0)
         self._stores = Stores()
         self._family_ids: list[Ids] = []
+        self._most_rows: int | None = None  # once memory ran out: what is left of the rows, for all later calls
         self.encode = lru_cache(maxsize=4096)(self._encoded)
 
     @classmethod
@@ -75,7 +76,7 @@ class Engine:
         self, queue: deque[Request], settings: Settings, batch_size: int | None = None, prefixes: Sequence[str] = ()
     ) -> Iterator[tuple[Request, Completion]]:
         """See ``generation.writer.Writer.stream``; ``batch_size`` counts model rows (a text has 1 + K)."""
-        rows = batch_size or rows_that_fit(self.model, settings.max_new_tokens)
+        rows = self._rows(settings, batch_size)
         if self._plain:
             yield from self._stream_plain(self._plain, queue, settings, rows)
             return
@@ -85,13 +86,13 @@ class Engine:
                 batch = batch or self._empty_batch(prefixes)
                 self._admit(batch, queue, settings, rows)
                 done = self._step(batch, settings)
-            except RuntimeError as error:
+            except (RuntimeError, MemoryError) as error:
                 _check_smaller(error, rows)
                 done = None
             if done is None:  # out of the except block: the error holds the tensors of the pass
                 queue.extendleft(text.request for text in reversed(batch.texts if batch else []))
                 batch, self._stores, self._family_ids = None, Stores(), []
-                rows = _fewer(rows)
+                rows = self._fewer(rows)
             else:
                 yield from done
 
@@ -104,15 +105,28 @@ class Engine:
             prompts = [[self._checked(prompt, settings) for prompt in _prompts(request)] for request in batch]
             try:
                 written = plain.complete(prompts, [request.seed for request in batch], settings)
-            except RuntimeError as error:
+            except (RuntimeError, MemoryError) as error:
                 _check_smaller(error, rows)
                 written = None
             if written is None:
                 queue.extendleft(reversed(batch))
-                rows = _fewer(rows)
+                rows = self._fewer(rows)
                 continue
             for request, (tokens, log_probs) in zip(batch, written, strict=True):
                 yield request, self._finish(tokens, log_probs)
+
+    def _rows(self, settings: Settings, batch_size: int | None) -> int:
+        """Model rows to decode together: as many as the recipe says or as fit, and no more than memory once held."""
+        rows = batch_size or rows_that_fit(self.model, settings.max_new_tokens)
+        return rows if self._most_rows is None else min(rows, self._most_rows)
+
+    def _fewer(self, rows: int) -> int:
+        """Half the rows, said and remembered; the GPU's freed memory is given back first."""
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        self._most_rows = rows // 2
+        say(f"out of memory with {rows} rows: going on with {self._most_rows}")
+        return self._most_rows
 
     def _empty_batch(self, prefixes: Sequence[str]) -> LiveBatch:
         self._read_families(prefixes)
@@ -264,21 +278,13 @@ class Engine:
         return Completion(text.split("\n")[0].strip(), problem, means[0], margin)
 
 
-def _check_smaller(error: RuntimeError, rows: int) -> None:
-    """Return when fewer rows may help. Raises what is no out-of-memory error, RunError for one text alone."""
+def _check_smaller(error: Exception, rows: int) -> None:
+    """Return when fewer rows may help. Raises what is no out-of-memory error, OutOfMemory for one text alone."""
     if not is_out_of_memory(error):
         raise error
     if rows <= 1:
         hint = "use a smaller model, a narrower dtype or a shorter prompt"
-        raise RunError("memory", "is too small for one text at a time", hint=hint) from error
-
-
-def _fewer(rows: int) -> int:
-    """Half the rows, said; the GPU's freed memory is given back first."""
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    say(f"out of memory with {rows} rows: going on with {rows // 2}")
-    return rows // 2
+        raise OutOfMemory("memory", "is too small for one text at a time", hint=hint) from error
 
 
 def _origin(name: str, revision: str | None) -> dict[str, str | None]:
