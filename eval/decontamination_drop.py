@@ -19,6 +19,7 @@ from datasets import Features
 from eval.dataset_rows import BATCH
 from eval.decontamination import Kind
 from eval.decontamination_ledger import Hits, Ledger
+from hub.durable import make_folder, rename_folder
 from hub.errors import InputError
 from hub.recipe import DatasetRecipe
 from hub.recipe_file import load_recipe, resolved
@@ -46,7 +47,7 @@ def drop(
     _require_rows(directory, hits)
     staging = out.with_name(f"{out.name}.partial")  # OUT is there when it is whole
     shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
+    make_folder(staging)
     if (directory / RECIPE).is_file():
         recipe = load_recipe(directory / RECIPE, DatasetRecipe)
         write_text(staging / RECIPE, resolved(recipe.model_copy(update={"name": recipe.name + SUFFIX})))
@@ -76,7 +77,7 @@ def drop(
         }
     ).with_files(files)
     write_manifest(staging, manifest)
-    staging.replace(out)
+    rename_folder(staging, out)
     return manifest
 
 
