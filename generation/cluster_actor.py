@@ -79,7 +79,7 @@ class RemoteWorker:
             import torch
 
             torch.set_num_threads(told.threads)
-        self._store = Store(told.store[0], told.run) if told.store else None
+        self._store = Store(told.store[0], told.run, proven=True) if told.store else None
         if self._store and told.store:
             self._store.require(told.store[1])
         recipe = on_this_gpu(told.recipe)
