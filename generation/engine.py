@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from generation.chat_template import ChatTemplate
 from generation.live_batch import LiveBatch, Stores, Text
 from generation.loading import load_model
 from generation.memory import is_out_of_memory, rows_that_fit
@@ -48,6 +49,7 @@ class Engine:
         self._plain = None if shared and can_share(model) else PlainDecoding(model, self.closes | self.breaks)
         limits = (getattr(config, "max_position_embeddings", 0), 0 if self._plain else window(config))
         self.context = min((int(limit) for limit in limits if limit), default=0)
+        self._template = ChatTemplate(tokenizer)
         self._stores = Stores()
         self._family_ids: list[Ids] = []
         self._most_rows: int | None = None  # once memory ran out: what is left of the rows, for all later calls
@@ -246,8 +248,7 @@ class Engine:
 
     def _as_turn(self, text: str) -> str:
         """A user's turn in the model's chat template, up to where the answer begins."""
-        turn = [{"role": "user", "content": text}]
-        return str(self.tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True))
+        return self._template.turn(text)
 
     def _checked(self, prompt: str, settings: Settings) -> Ids:
         ids = self.encode(prompt)

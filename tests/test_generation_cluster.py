@@ -27,7 +27,8 @@ from generation.crew import one_process
 from generation.job import generate
 from generation.prompts import Prompts
 from generation.sources import FirstText
-from generation.tasks import WriteFirstTexts, WriteShard
+from generation.store import Lost
+from generation.tasks import Made, WriteFirstTexts, WriteShard
 from generation.worker import Worker
 from generation.writer import load_writer
 from hub import cli
@@ -95,6 +96,23 @@ def test_a_worker_whose_memory_ran_out_costs_its_node_one_worker_and_its_task_no
             assert node.room == 1 and "warning: node small has memory for 1 workers" in capsys.readouterr().err
             assert not ledger._tried, "the node had too many workers; the task is not to blame"
     assert "it has too little memory for a worker: OutOfMemory: memory: is too small" in node.problem
+
+
+def test_a_file_that_is_lost_in_the_store_is_made_again_and_a_store_that_is_gone_ends_the_run(tmp_path):
+    crew, ledger = RayCrew.__new__(RayCrew), Ledger([WriteFirstTexts(range(4))])
+    task, member = ledger.next("node"), Member(Node("id", "node", room=1), None, None)
+    crew._job = SimpleNamespace(directory=tmp_path)
+    for error in (Lost("store", "is not what was kept"), RunError("store", "no answer for 65 minutes")):
+
+        def fetch(*_, error=error):
+            raise error
+
+        crew._store = SimpleNamespace(fetch=fetch)
+        if isinstance(error, Lost):
+            assert crew._received(ledger, member, task, Made(task)) is None and ledger.next("other") is task
+        else:
+            with pytest.raises(RunError, match="65 minutes"):
+                crew._received(ledger, member, task, Made(task))
 
 
 def test_versions_that_differ_are_named_with_both_sides():
