@@ -63,4 +63,6 @@ def main(org: str, model: str, *datasets: str) -> None:
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         raise SystemExit("usage: python -m demo.verify ORG MODEL DATASET...")
-    main(*sys.argv[1:])
+    from hub import cli
+
+    cli.run(lambda: main(*sys.argv[1:]), ends_on_sigterm=True)  # the temporary folder goes, too

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from eval.annotation_sample import Examples
+from hub.durable import make_folder
 from hub.errors import InputError, RunError
 
 FILE = "answers.sqlite"
@@ -53,7 +54,7 @@ class AnswerStore:
     def __init__(self, directory: Path, examples: Examples):
         self.path = directory / FILE
         identity = {"config": examples.config, "split": examples.split, "sha256": examples.sha256}
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory)  # SQLite syncs the file's own name
         with self._transaction() as database:
             if not database.execute("SELECT 1 FROM sqlite_master").fetchone():
                 for statement in _SCHEMA.split(";"):

@@ -21,6 +21,7 @@ from eval.dataset_rows import BATCH
 from eval.decontamination import KINDS, Kind
 from eval.decontamination_ledger import Hits, Ledger
 from hub.dropped import INPUT, PROVENANCE, Dropped, Origin, SplitRows
+from hub.durable import make_folder, rename_folder
 from hub.errors import InputError
 from hub.recipe import DatasetRecipe
 from hub.recipe_file import checked, fingerprint, load_recipe, resolved
@@ -85,13 +86,13 @@ def drop(
     _require_rows(directory, hits)
     staging = target.out.with_name(f"{target.out.name}.partial")  # OUT is there when it is whole
     shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
+    make_folder(staging)
     files = [file for config, found in hits.items() for file in _config(directory, staging, before, config, found)]
     told = _told(before, hits, ledger, kinds, splits)
     write_text(staging / RECIPE, resolved(recipe))
     manifest = _manifest(before, recipe, told, target.command).with_files(files)
     write_manifest(staging, manifest)
-    staging.replace(target.out)
+    rename_folder(staging, target.out)
     return manifest
 
 

@@ -26,7 +26,7 @@ from generation.cluster_options import Options, check, share_of, warn_of_threads
 from generation.cluster_start import cluster, local_instance
 from generation.cluster_team import Flight, Member, Team
 from generation.crew import Contract, Crew, Hire
-from generation.store import Store, store_folder
+from generation.store import Lost, Store, store_folder
 from generation.tasks import Made, Task, Tick
 from hub.errors import InputError, RunError
 from hub.recipe import DatasetRecipe
@@ -168,7 +168,7 @@ class RayCrew:
         try:
             if self._store:
                 self._store.fetch(made, self._job.directory)
-        except RunError as error:  # the file is not whole (``Lost``), or the store fails for the moment
+        except Lost as error:  # what fails for a moment was waited for, and a store that fails for long ends the run
             ledger.failed(task, member.node.name, str(error))
             return None
         ledger.done(task, made.seconds)

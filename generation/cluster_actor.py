@@ -13,6 +13,7 @@ from typing import Any
 
 from generation import versions
 from generation.examples import ExampleSet
+from generation.memory import typed_out_of_memory
 from generation.prompts import Prompts
 from generation.source_digest import digest_of, module_digests
 from generation.store import Store
@@ -62,7 +63,8 @@ class RemoteWorker:
     def prepare(self, driver: Mapping[str, str], job: list[Any], known: bool) -> Ready:
         """Load the model. ``driver``: its versions; ``job``: a reference, read when they agree; ``known``: its node.
 
-        Raises InputError when this node's versions, model files or store are not the driver's.
+        Raises InputError when this node's versions, model files or store are not the driver's, OutOfMemory when there
+        is no room for the model.
         """
         require_versions(driver, code_versions())
         import ray
@@ -76,20 +78,22 @@ class RemoteWorker:
             import torch
 
             torch.set_num_threads(told.threads)
-        self._store = Store(told.store[0], told.run) if told.store else None
+        self._store = Store(told.store[0], told.run, proven=True) if told.store else None
         if self._store and told.store:
             self._store.require(told.store[1])
         recipe = on_this_gpu(told.recipe)
-        writer = load_writer(recipe.model)
+        with typed_out_of_memory("for the model", "start fewer workers there (--cpus, --gpus)"):
+            writer = load_writer(recipe.model)
         self._worker, self._directory = Worker(recipe, Prompts(recipe, told.sets), writer), told.directory
         self._sees = is_here(*told.probe)
         return Ready(writer.describe(), self._sees, self._heard())
 
     def do(self, task: Task, node: str, library: Any) -> tuple[Made, tuple[str, ...]]:
-        """What a task gives, done here or found in the store, and what there is to tell people."""
+        """What a task gives, done here or found in the store, and what there is to tell people. Raises OutOfMemory."""
         made = self._store.found(task) if self._store else None
         if made is None:
-            made = replace(self._worker.do(task, self._reader(library)), node=node)
+            with typed_out_of_memory(f"for {task.key}", "start fewer workers there (--cpus, --gpus)"):
+                made = replace(self._worker.do(task, self._reader(library)), node=node)
             made = self._store.keep(made) if self._store else made
         return replace(made, node=node), self._heard()
 

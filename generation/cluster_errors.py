@@ -2,7 +2,7 @@
 
 import errno
 
-from hub.errors import InputError
+from hub.errors import InputError, OutOfMemory
 
 _KILLED = "OOM kill reason"  # of what Ray says at length when it ended a worker before the kernel would
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -24,11 +24,10 @@ def node_problem(error: BaseException) -> str | None:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether a worker had too little memory, on a CPU or a GPU."""
+    """Whether a worker had too little memory, on a CPU or a GPU: by its own word, or Ray ended it for that."""
     from ray.exceptions import OutOfMemoryError
 
-    signs = ("out of memory", "can't allocate memory", "low on memory")
-    return isinstance(error, (MemoryError, OutOfMemoryError)) or any(sign in str(error) for sign in signs)
+    return isinstance(error, (OutOfMemory, OutOfMemoryError))
 
 
 def what(error: BaseException) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from generation.chat_template import ChatTemplate
 from generation.endings import cut
 from generation.live_batch import LiveBatch, Stores, Text
 from generation.loading import load_model
@@ -25,7 +26,7 @@ from generation.shared_attention import Level, Pass, Store, Write, causal_mask, 
 from generation.sharing import can_share, window
 from generation.writer import Completion, Request, Settings
 from hub.cli import say
-from hub.errors import InputError, RunError
+from hub.errors import InputError, OutOfMemory
 from hub.recipe import QUOTE, LanguageModel, TextEnd
 
 PREFIX_CHUNK = 512  # tokens of a shared beginning that are read in one pass
@@ -49,8 +50,10 @@ class Engine:
         self._plain = None if shared and can_share(model) else PlainDecoding(model)
         limits = (getattr(config, "max_position_embeddings", 0), 0 if self._plain else window(config))
         self.context = min((int(limit) for limit in limits if limit), default=0)
+        self._template = ChatTemplate(tokenizer)
         self._stores = Stores()
         self._family_ids: list[Ids] = []
+        self._most_rows: int | None = None  # once memory ran out: what is left of the rows, for all later calls
         self.encode = lru_cache(maxsize=4096)(self._encoded)
 
     @classmethod
@@ -76,7 +79,7 @@ class Engine:
         self, queue: deque[Request], settings: Settings, batch_size: int | None = None, prefixes: Sequence[str] = ()
     ) -> Iterator[tuple[Request, Completion]]:
         """See ``generation.writer.Writer.stream``; ``batch_size`` counts model rows (a text has 1 + K)."""
-        rows = batch_size or rows_that_fit(self.model, settings.max_new_tokens)
+        rows = self._rows(settings, batch_size)
         if self._plain:
             yield from self._stream_plain(self._plain, queue, settings, rows)
             return
@@ -86,13 +89,13 @@ class Engine:
                 batch = batch or self._empty_batch(prefixes)
                 self._admit(batch, queue, settings, rows)
                 done = self._step(batch, settings)
-            except RuntimeError as error:
+            except (RuntimeError, MemoryError) as error:
                 _check_smaller(error, rows)
                 done = None
             if done is None:  # out of the except block: the error holds the tensors of the pass
                 queue.extendleft(text.request for text in reversed(batch.texts if batch else []))
                 batch, self._stores, self._family_ids = None, Stores(), []
-                rows = _fewer(rows)
+                rows = self._fewer(rows)
             else:
                 yield from done
 
@@ -106,12 +109,12 @@ class Engine:
             try:
                 seeds, stops = [request.seed for request in batch], self.stops[settings.text_end]
                 written = plain.complete(prompts, seeds, settings, stops, self.banned(settings))
-            except RuntimeError as error:
+            except (RuntimeError, MemoryError) as error:
                 _check_smaller(error, rows)
                 written = None
             if written is None:
                 queue.extendleft(reversed(batch))
-                rows = _fewer(rows)
+                rows = self._fewer(rows)
                 continue
             for request, (tokens, log_probs) in zip(batch, written, strict=True):
                 yield request, self._finish(tokens, log_probs, settings)
@@ -119,6 +122,19 @@ class Engine:
     def banned(self, settings: Settings) -> list[int]:
         """The tokens that cannot be drawn: the end of the document, where a text ends at its quotation mark."""
         return self.ends if settings.text_end == "quotation_mark" else []
+
+    def _rows(self, settings: Settings, batch_size: int | None) -> int:
+        """Model rows to decode together: as many as the recipe says or as fit, and no more than memory once held."""
+        rows = batch_size or rows_that_fit(self.model, settings.max_new_tokens)
+        return rows if self._most_rows is None else min(rows, self._most_rows)
+
+    def _fewer(self, rows: int) -> int:
+        """Half the rows, said and remembered; the GPU's freed memory is given back first."""
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        self._most_rows = rows // 2
+        say(f"out of memory with {rows} rows: going on with {self._most_rows}")
+        return self._most_rows
 
     def _empty_batch(self, prefixes: Sequence[str]) -> LiveBatch:
         self._read_families(prefixes)
@@ -238,8 +254,7 @@ class Engine:
 
     def _as_turn(self, text: str) -> str:
         """A user's turn in the model's chat template, up to where the answer begins."""
-        turn = [{"role": "user", "content": text}]
-        return str(self.tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True))
+        return self._template.turn(text)
 
     def _checked(self, prompt: str, settings: Settings) -> Ids:
         ids = self.encode(prompt)
@@ -275,21 +290,13 @@ class Engine:
         return Completion(*self.text_of(tokens, settings), means[0], margin)
 
 
-def _check_smaller(error: RuntimeError, rows: int) -> None:
-    """Return when fewer rows may help. Raises what is no out-of-memory error, RunError for one text alone."""
+def _check_smaller(error: Exception, rows: int) -> None:
+    """Return when fewer rows may help. Raises what is no out-of-memory error, OutOfMemory for one text alone."""
     if not is_out_of_memory(error):
         raise error
     if rows <= 1:
         hint = "use a smaller model, a narrower dtype or a shorter prompt"
-        raise RunError("memory", "is too small for one text at a time", hint=hint) from error
-
-
-def _fewer(rows: int) -> int:
-    """Half the rows, said; the GPU's freed memory is given back first."""
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    say(f"out of memory with {rows} rows: going on with {rows // 2}")
-    return rows // 2
+        raise OutOfMemory("memory", "is too small for one text at a time", hint=hint) from error
 
 
 def _origin(name: str, revision: str | None) -> dict[str, str | None]:

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from hub.durable import fsync, make_folder
 from hub.run_dir import File
 from hub.shards import named_in_errors
 
@@ -43,11 +44,14 @@ class Journal(Generic[Entry]):
     def append(self, entry: Entry) -> None:
         """Add an entry; it is on disk when this returns. Raises OSError with the file's name."""
         line = b"\n" + entry.model_dump_json().encode()  # the line break first: it ends what a kill or a full disk tore
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
+        begun = not self.path.exists()
         with named_in_errors(self.path), self.path.open("ab", buffering=0) as file:
             while line:
                 line = line[file.write(line) :]
             os.fsync(file.fileno())
+            if begun:
+                fsync(self.path.parent)  # its name, too
 
     def entries(self) -> Iterator[Entry]:
         """Every whole entry, the oldest first. A torn line is none."""

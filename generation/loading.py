@@ -4,43 +4,47 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.quantizers.auto import AutoQuantizationConfig
 
+from generation.memory import typed_out_of_memory
 from generation.packed_linear import pack
 from hub.errors import InputError
+from hub.quantization import quantization_values
 from hub.recipe import LanguageModel
 
+_SMALLER = "use a smaller model or a narrower dtype (model.dtype)"
 _ACCESS = "check repo_id and revision; a private or gated model needs a token here (hf auth login)"
 
 
 def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
     """The model, ready to read on the recipe's number of torch threads, and its tokenizer.
 
-    Raises InputError when one of them is unusable.
+    Raises InputError when one of them is unusable, OutOfMemory when there is no room for it.
     """
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
     where, tokenizer = _place(recipe), load_tokenizer(recipe)
     placed = {"device_map": recipe.device_map} if recipe.device_map else {}
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            _name(recipe),
-            revision=recipe.revision,
-            dtype=getattr(torch, recipe.dtype),
-            use_safetensors=True,
-            quantization_config=_quantization(recipe),
-            **placed,
-        )
-        model = model if placed else model.to(_device(recipe.device))  # type: ignore[arg-type]  # its stub is wrong
+        with typed_out_of_memory("for the model", _SMALLER):
+            model = AutoModelForCausalLM.from_pretrained(
+                _name(recipe),
+                revision=recipe.revision,
+                dtype=getattr(torch, recipe.dtype),
+                use_safetensors=True,
+                quantization_config=_quantization(recipe),
+                **placed,
+            )
+            model = model if placed else model.to(_device(recipe.device))  # type: ignore[arg-type]  # its stub is wrong
     except (OSError, ValueError, ImportError) as error:
         hint = "install what the quantization needs" if isinstance(error, ImportError) else None
         message = f"cannot be loaded as a causal language model: {_first_line(error)}"
         raise InputError(where, message, hint=hint) from error
     _check(tokenizer, model, where)
     model.parameters_as_published = model.num_parameters()  # packing takes weights out of what torch counts
-    pack(model)
+    with typed_out_of_memory("for the model", _SMALLER):
+        pack(model)
     return model, tokenizer
 
 
@@ -63,11 +67,10 @@ def _place(recipe: LanguageModel) -> Path | str:
 
 
 def _quantization(recipe: LanguageModel) -> Any:
-    """The recipe's quantization as transformers' config object; values are YAML scalars (true, 4, nf4)."""
+    """The recipe's quantization as transformers' config object."""
     if recipe.quantization is None:
         return None
-    settings = {key: yaml.safe_load(value) for key, value in recipe.quantization.items()}
-    return AutoQuantizationConfig.from_dict(settings)
+    return AutoQuantizationConfig.from_dict(quantization_values(recipe.quantization))
 
 
 def _device(name: str) -> torch.device:

@@ -30,9 +30,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from generation.store_patience import PatientPlace, StorePatience
 from generation.store_places import place
 from generation.tasks import FinishGroup, Made, Piece, Task, WriteFirstTexts, WriteShard
 from hub.errors import InputError, RunError
+from hub.patience import Patience
 from hub.run_dir import File
 from hub.shards import atomic_path, sha256_file
 
@@ -58,13 +60,16 @@ class Record(BaseModel):
 class Store:
     """What a run's workers leave for its driver at ``url``, below the folder ``run``.
 
-    ``url``: the same place as an absolute path or a URL without a trailing slash; give that to the workers.
+    ``url``: the same place as an absolute path or a URL without a trailing slash; give that to the workers. Failures
+    that pass are waited for (``patience``; without one, ``proven`` says that another process reached the store).
 
     Raises InputError for a URL that is not one, has a password in it, or whose protocol's package is missing.
     """
 
-    def __init__(self, url: str, run: str):
-        self._place = place(url, run)
+    def __init__(self, url: str, run: str, proven: bool = False, patience: Patience | None = None):
+        patience = patience or StorePatience()
+        patience.reached = patience.reached or proven
+        self._place = PatientPlace(place(url, run), patience)
         self.url = self._place.url
 
     def mark(self) -> str:

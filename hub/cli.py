@@ -17,12 +17,8 @@ from tqdm import tqdm
 from typer.core import TyperCommand
 
 from hub.errors import StsDinoError
+from hub.interruption import INTERRUPTED, LAST_WORDS, TERMINATED, hand_over
 
-INTERRUPTED, TERMINATED = 130, 143  # exit codes
-_LAST_WORDS = {
-    INTERRUPTED: "interrupted; run the same command again to go on",
-    TERMINATED: "ended by SIGTERM; run the same command again to go on",
-}
 ANY_CLUSTER = "auto"  # as Ray says it: the cluster that this machine belongs to
 _NO_SPACE = "no space left on the disk; free some and run the same command again"
 _NO_ENTRY = "cannot be written or read here; choose another folder, or change its permissions"
@@ -113,6 +109,7 @@ def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
     ``ends_on_sigterm``: as on Ctrl-C, everything that is held is let go. Without it the process ends at once.
     """
     try:
+        hand_over()
         if ends_on_sigterm:
             _heed_signals()
         app()
@@ -120,11 +117,11 @@ def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
         say(f"error: {error}")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        say(_LAST_WORDS[INTERRUPTED])
+        say(LAST_WORDS[INTERRUPTED])
         sys.exit(INTERRUPTED)
     except SystemExit as end:  # typer turns Ctrl-C into an exit without a word
-        if end.code in _LAST_WORDS:
-            say(_LAST_WORDS[end.code])
+        if end.code in LAST_WORDS:
+            say(LAST_WORDS[end.code])
         raise
     except OSError as error:
         if error.errno not in _DISK:

@@ -47,6 +47,10 @@ class RunError(StsDinoError):
     exit_code = 1
 
 
+class OutOfMemory(RunError):
+    """Memory ran out, a machine's or a GPU's. On a cluster this says that a node has one worker too many."""
+
+
 def nearest(word: str, choices: Iterable[str]) -> str | None:
     """The choice most like ``word``, or None when none is similar (difflib ratio below 0.6)."""
     by_case = {choice.lower(): choice for choice in choices}

@@ -6,6 +6,7 @@ from pathlib import Path
 from huggingface_hub import snapshot_download
 
 from hub import cli, run_dir
+from hub.durable import rename_folder
 from hub.errors import RunError
 from hub.plan import Remote
 from hub.recipe import DatasetRecipe, ModelRecipe
@@ -60,4 +61,4 @@ def fetch(repository: Repository, remote: Remote, manifest: Manifest, recipe: Da
             path.unlink()
     run_dir.write_manifest(staging, manifest)
     run_dir.retell(staging, manifest, recipe.version, resolved(recipe))
-    staging.replace(directory)
+    rename_folder(staging, directory)

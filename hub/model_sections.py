@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from hub.quantization import Quantization
 from hub.recipe_sections import SAID, Fraction, Positive, Strict
 
 PROMPT_TEXT = "[X]"  # where the sentence stands in ``Encoder.prompt``, as PromptEOL's paper writes it
@@ -47,7 +48,7 @@ class Encoder(Pinned):
     max_seq_length: Positive = 64  # tokens, the prompt's included
     prompt: str | None = None  # around every sentence, e.g. PromptEOL's; [X] stands for the sentence
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # of the base's weights; half needs lora
-    quantization: dict[str, str] | None = None  # as in a dataset recipe's model; needs lora
+    quantization: Quantization | None = None  # as in a dataset recipe's model; needs lora
     license: Annotated[str, SAID]
 
     @field_validator("prompt")

@@ -1,7 +1,8 @@
 """Recipe files: YAML to a checked recipe, with overrides, and back to YAML.
 
 Every YAML scalar is read as text and typed by the model, so none of YAML's surprises (``2e-5`` a string, ``no`` False,
-a key ``0.5`` a float, ``1.10`` = 1.1) reaches a recipe. Unknown keys are refused with the nearest valid one.
+a key ``0.5`` a float, ``1.10`` = 1.1) reaches a recipe. Unknown keys are refused with the nearest valid one. A recipe
+may be a stranger's (published ones are downloaded and run), so it is read within the limits of ``hub.safe_yaml``.
 """
 
 import hashlib
@@ -13,12 +14,17 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from hub import safe_yaml
 from hub.errors import InputError, nearest
 from hub.recipe import DatasetRecipe, ModelRecipe
 from hub.recipe_sections import Strict
 
+MAX_BYTES = 1 << 20
+_MAX_DEPTH, _MAX_NODES = 20, 20_000  # a recipe has about 100 values on 4 levels
+_MOST_SHOWN = 200  # characters of a value in a message
 
-class _TextLoader(yaml.SafeLoader):
+
+class _TextLoader(safe_yaml.Guard, yaml.SafeLoader):
     """SafeLoader that leaves every scalar but null as text, and refuses a key that stands twice."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - the attribute belongs to yaml
@@ -44,7 +50,8 @@ Recipe = TypeVar("Recipe", DatasetRecipe, ModelRecipe)
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file, all scalars as text. Raises InputError naming file and line."""
     try:
-        tree = yaml.load(path.read_text(encoding="utf-8"), _TextLoader)  # noqa: S506 - a SafeLoader with fewer types
+        with path.open(encoding="utf-8") as file:
+            tree = _read(file.read(MAX_BYTES + 1))
     except FileNotFoundError as error:
         raise InputError(path, "no such recipe", hint="look in recipes/") from error
     except IsADirectoryError as error:
@@ -52,11 +59,17 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise InputError(path, f"is not UTF-8 (byte {error.start})", hint="save it as UTF-8") from error
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else "?"
-        raise InputError(f"{path}:{line}", f"not valid YAML: {error.problem}") from error
+        place = f"{path}:{error.problem_mark.line + 1}" if error.problem_mark else path
+        raise InputError(place, f"not valid YAML: {error.problem}") from error
+    except yaml.reader.ReaderError as error:
+        raise InputError(path, f"not valid YAML: {error.reason} (character {error.position})") from error
     if not isinstance(tree, dict):
         raise InputError(path, "a recipe is a mapping of keys to values")
     return tree
+
+
+def _read(text: str) -> Any:
+    return safe_yaml.load(text, max_bytes=MAX_BYTES, max_depth=_MAX_DEPTH, max_nodes=_MAX_NODES, loader=_TextLoader)
 
 
 def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
@@ -67,7 +80,7 @@ def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any
         if not equals or not all(path.split(".")):
             raise InputError(f"--set {setting}", "cannot be read", allowed="KEY.KEY=VALUE")
         try:
-            value = yaml.load(text, _TextLoader)  # noqa: S506
+            value = _read(text)
         except yaml.YAMLError as error:
             raise InputError(f"--set {setting}", "the value is not valid YAML") from error
         *parents, last = path.split(".")
@@ -128,8 +141,13 @@ def _input_error(path: Path, model: type[BaseModel], tree: Any, error: Validatio
     if first["type"] == "missing":
         return InputError(place, "missing")
     message = re.sub(r"^Value error, ", "", first["msg"])
-    found = "" if isinstance(first["input"], (dict, list)) else f" (found {first['input']!r})"
+    found = "" if isinstance(first["input"], (dict, list)) else f" (found {_shown(first['input'])})"
     return InputError(place, message + found)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def _valid_keys(model: type[BaseModel], keys: list[str]) -> list[str]:

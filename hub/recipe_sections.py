@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from hub.quantization import Quantization
+
 X1 = "<X1>"
 QUOTE = '"'
 NLI_LABELS = ("entailment", "neutral", "contradiction")  # SNLI's and MultiNLI's order
@@ -107,7 +109,7 @@ class LanguageModel(Strict):
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     device: str = "cpu"
     device_map: str | None = None  # transformers' (auto, balanced ...), instead of device
-    quantization: dict[str, str] | None = None
+    quantization: Quantization | None = None
     chat_template: bool = False  # the prompt as a user's turn, the answer opened with the quotation mark
     server: Server | None = None
     threads: Positive | None = None  # torch threads; fixed in the recipe because floating-point sums depend on it

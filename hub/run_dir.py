@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, fie
 from pydantic.dataclasses import dataclass
 
 from hub import cli
+from hub.durable import make_folder
 from hub.errors import InputError, RunError
 from hub.shards import sha256_file, write_text
 
@@ -161,7 +162,7 @@ def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
         return found if not broken else found.model_copy(update={"files": kept, "complete": False})
     if directory.exists() and any(directory.iterdir()):
         raise InputError(directory, "is not empty and not a run directory", hint="choose another --out")
-    directory.mkdir(parents=True, exist_ok=True)
+    make_folder(directory)
     manifest = _of_recipe(manifest, manifest.version, recipe_yaml)
     write_manifest(directory, manifest)
     write_text(directory / RECIPE, recipe_yaml)
@@ -215,7 +216,7 @@ def _require_versions(directory: Path, found: Manifest, now: Manifest) -> None:
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Hold the run directory for this process. Raises RunError when another process holds it."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(directory.parent)
     lock = FileLock(directory.parent / f"{directory.name}.lock")
     try:
         lock.acquire(timeout=0)

@@ -13,6 +13,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hub.durable import fsync, make_folder
 from hub.schema import arrow_schema
 
 ROW_GROUP = 5_000
@@ -28,14 +29,14 @@ def shard_path(config: str, split: str, index: int, total: int) -> str:
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary sibling of ``path`` to write to; on success fsynced and renamed, on failure removed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # machines may share the folder
     try:
         with named_in_errors(path):
             yield temporary
-            _fsync(temporary)
+            fsync(temporary)
             temporary.replace(path)
-            _fsync(path.parent)
+            fsync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -139,7 +140,7 @@ class Parts:
             hidden.replace(self._folder / Path(path).name)
             done.append((path, rows))
         if done:
-            _fsync(self._folder)
+            fsync(self._folder)
         self._files = []
         return done
 
@@ -152,7 +153,7 @@ class Parts:
         group = pa.Table.from_pylist(self._waiting[:ROW_GROUP], schema=self._schema)
         self._waiting = self._waiting[ROW_GROUP:]
         if self._open is None:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder)
             hidden = self._folder / f".{self.split}-{self._first + len(self._files):05d}.{os.getpid()}.tmp"
             self._files.append((hidden, 0))
             self._open = pq.ParquetWriter(hidden, self._schema, compression="zstd")
@@ -168,7 +169,7 @@ class Parts:
         if self._open is not None:
             with named_in_errors(self._files[-1][0]):
                 self._open.close()
-                _fsync(self._files[-1][0])
+                fsync(self._files[-1][0])
         self._open = None
 
 
@@ -187,11 +188,3 @@ def named_in_errors(path: Path) -> Iterator[None]:
         if error.filename is None:
             error.filename = str(path)
         raise
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

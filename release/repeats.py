@@ -15,6 +15,7 @@ import typer
 
 from hub import cli, run_dir
 from hub.errors import InputError, RunError
+from hub.interruption import INTERRUPTED
 from hub.recipe import ModelRecipe
 from hub.recipe_file import deciding, load_recipe
 from hub.repeats import REPEATS, Repeats, Run, repeats_of, run_of, write_repeats
@@ -156,7 +157,7 @@ def _stage(series: Series, value: int, *words: str) -> None:
     try:
         run_stage(*words)
     except typer.Exit as end:
-        if end.exit_code == cli.INTERRUPTED:
+        if end.exit_code == INTERRUPTED:
             raise
         kind = InputError if end.exit_code == InputError.exit_code else RunError
         problem = f"{series.over.replace('_', ' ')} {value}: {words[0]} failed, it says why above"

@@ -1,25 +1,38 @@
 """Work on Ray: whose fault an error is, what a node has to have, and a local instance with two workers."""
 
 import os
+import pickle
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
+import torch
 from tiny_lm import make_lm
 from typer.testing import CliRunner
 
-from generation import cluster, run
-from generation.cluster import hire
-from generation.cluster_actor import Library, is_here, require_files, require_versions
-from generation.cluster_errors import node_problem, out_of_memory
+from generation import cluster, layout, live_batch, run
+from generation.cluster import RayCrew, hire
+from generation.cluster_actor import Library, RemoteWorker, is_here, require_files, require_versions
+from generation.cluster_errors import node_problem, out_of_memory, what
+from generation.cluster_ledger import Ledger
+from generation.cluster_nodes import Node
 from generation.cluster_options import Options
 from generation.cluster_start import _home, local_instance
+from generation.cluster_team import Flight, Member, Team
 from generation.crew import one_process
 from generation.job import generate
-from hub.errors import InputError, RunError
+from generation.prompts import Prompts
+from generation.sources import FirstText
+from generation.store import Lost
+from generation.tasks import Made, WriteFirstTexts, WriteShard
+from generation.worker import Worker
+from generation.writer import load_writer
+from hub import cli
+from hub.errors import InputError, OutOfMemory, RunError
 from hub.recipe import DatasetRecipe
 from hub.recipe_file import load_recipe
 from hub.shards import sha256_file
@@ -40,9 +53,66 @@ def test_what_speaks_against_a_node():
     assert "not installed" in node_problem(ModuleNotFoundError("No module named 'generation'"))
     assert "disk" in node_problem(OutOfDiskError("full"))
     assert node_problem(ActorDiedError()) is None is node_problem(ValueError("x")) is node_problem(OSError(5, "io"))
-    assert out_of_memory(MemoryError()) and out_of_memory(RuntimeError("CUDA out of memory. Tried"))
-    assert out_of_memory(OutOfMemoryError("killed"))
-    assert not out_of_memory(RuntimeError("shapes"))
+    assert out_of_memory(OutOfMemoryError("killed")) and out_of_memory(OutOfMemory("memory", "is too small"))
+    assert not out_of_memory(RuntimeError("out of memory, says a text"))
+
+
+def test_memory_that_ran_out_on_a_worker_is_known_by_its_type(monkeypatch, tmp_path):
+    """The engine's own error for one text alone, and numpy's, as Ray hands them to the driver: pickled and wrapped."""
+    from ray.exceptions import RayTaskError
+
+    recipe = load_recipe(X2, DatasetRecipe, [f"model.path={make_lm(tmp_path / 'lm')}", *SMALL])
+    monkeypatch.setattr(cli, "listeners", [])  # a worker takes them over
+    worker, errors = RemoteWorker(), [torch.OutOfMemoryError("CUDA out of memory"), MemoryError("640 KiB")]
+    worker._store, worker._directory, worker._sees = None, tmp_path, True
+    prompts = Prompts(recipe, {})
+    worker._worker = Worker(recipe, prompts, load_writer(recipe.model))
+    task = WriteShard(layout.shards(recipe, 1)[0], (FirstText(source_id="0", text="A dog."),))
+    for cause in (*errors, RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")):
+
+        def fails(_, cause=cause):
+            raise cause
+
+        monkeypatch.setattr(live_batch.LiveBatch, "next_pass", fails)
+        with pytest.raises(OutOfMemory) as raised:
+            worker.do(task, "node", None)
+        wrapped = pickle.loads(pickle.dumps(RayTaskError("do", "Traceback", raised.value))).as_instanceof_cause()
+        assert out_of_memory(wrapped.cause) and "too small for one text at a time" in what(wrapped.cause)
+    assert not out_of_memory(RayTaskError("do", "Traceback", RunError("disk", "out of memory")).cause)
+
+
+def test_a_worker_whose_memory_ran_out_costs_its_node_one_worker_and_its_task_no_try(capsys):
+    node = Node("id", "small", room=2)
+    members = [Member(node, None, None), Member(node, None, None)]
+    crew, ledger = RayCrew.__new__(RayCrew), Ledger([WriteFirstTexts(range(4))])
+    crew._team = team = Team.__new__(Team)
+    team.members, team._said, team._ray = members, set(), SimpleNamespace(kill=lambda actor: None)
+    team.tend = lambda now=False: None
+    for lost in list(members):
+        task = ledger.next("other")
+        lost.flights.append(Flight(None, task, since=0.0))
+        crew._failed(ledger, lost, lost.flights[0], OutOfMemory("memory", "is too small for one text at a time"))
+        if node.problem is None:
+            assert node.room == 1 and "warning: node small has memory for 1 workers" in capsys.readouterr().err
+            assert not ledger._tried, "the node had too many workers; the task is not to blame"
+    assert "it has too little memory for a worker: OutOfMemory: memory: is too small" in node.problem
+
+
+def test_a_file_that_is_lost_in_the_store_is_made_again_and_a_store_that_is_gone_ends_the_run(tmp_path):
+    crew, ledger = RayCrew.__new__(RayCrew), Ledger([WriteFirstTexts(range(4))])
+    task, member = ledger.next("node"), Member(Node("id", "node", room=1), None, None)
+    crew._job = SimpleNamespace(directory=tmp_path)
+    for error in (Lost("store", "is not what was kept"), RunError("store", "no answer for 65 minutes")):
+
+        def fetch(*_, error=error):
+            raise error
+
+        crew._store = SimpleNamespace(fetch=fetch)
+        if isinstance(error, Lost):
+            assert crew._received(ledger, member, task, Made(task)) is None and ledger.next("other") is task
+        else:
+            with pytest.raises(RunError, match="65 minutes"):
+                crew._received(ledger, member, task, Made(task))
 
 
 def test_versions_that_differ_are_named_with_both_sides():

@@ -111,8 +111,28 @@ def test_out_of_memory_halves_the_rows_and_loses_nothing(engine, monkeypatch, ca
         return plain(batch)
 
     monkeypatch.setattr(live_batch.LiveBatch, "next_pass", narrow)
+    monkeypatch.setattr(engine, "_most_rows", None)  # and afterwards again: other tests share this engine
     assert complete(engine, asked, settings, 64) == wanted
     assert "out of memory with 64 rows: going on with 32" in capsys.readouterr().err
+    for batch_size in (64, None):  # the next shards begin with what there was memory for
+        assert complete(engine, asked, settings, batch_size) == wanted
+    assert "out of memory" not in capsys.readouterr().err
+
+
+def test_the_plain_loop_remembers_the_rows_that_fit(engine, original, monkeypatch, capsys):
+    settings, asked = Settings(100.0, 0.01, 5, 0.9, 12), requests(9)
+    engine = Engine(original, engine.tokenizer, shared=False)
+    wanted, plain = complete(engine, asked, settings, 64), engine._plain.complete
+
+    def narrow(prompts, *more):
+        if sum(len(rows) for rows in prompts) > 9:
+            raise MemoryError("Unable to allocate 9 GiB")  # numpy's
+        return plain(prompts, *more)
+
+    monkeypatch.setattr(engine._plain, "complete", narrow)
+    for _ in range(2):
+        assert complete(engine, asked, settings, 64) == wanted
+    assert capsys.readouterr().err.count("out of memory with 64 rows") == 1
 
 
 def test_out_of_memory_while_making_room_loses_nothing(directory, monkeypatch):

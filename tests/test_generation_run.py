@@ -251,7 +251,7 @@ def test_a_full_disk_is_one_error_and_leaves_nothing_half_written(full_at, whole
         if len(calls) == full_at:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(shards, "_fsync", full)
+    monkeypatch.setattr(shards, "fsync", full)
     with pytest.raises(SystemExit) as caught:
         cli.run(lambda: generate(lm, tmp_path / "full"))
     said = capsys.readouterr().err.splitlines()[-1]

@@ -3,12 +3,17 @@
 import errno
 import os
 import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import aiohttp
 import fsspec
 import pytest
+import requests
+from fsspec.exceptions import FSTimeoutError
 from fsspec.implementations.memory import MemoryFileSystem
 from huggingface_hub import HfFileSystem
 
@@ -16,6 +21,7 @@ from generation import store_places
 from generation.layout import Group, Shard
 from generation.sources import FirstText
 from generation.store import Lost, Store
+from generation.store_patience import StorePatience
 from generation.tasks import FinishGroup, Made, Piece, WriteFirstTexts, WriteShard
 from hub.errors import InputError, RunError
 from hub.recipe import Variant
@@ -243,6 +249,84 @@ def test_failures_name_the_store_and_what_to_do(error, words, monkeypatch):
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", fails)
     with pytest.raises((RunError, InputError), match=f"^store memory://gone: {words}"):
         Store("memory://gone", "run").mark()
+
+
+class Answer(Exception):
+    """What gcsfs and others raise for an HTTP status."""
+
+    def __init__(self, code: int):
+        self.code = code
+
+
+BLIPS = [
+    OSError(errno.ESTALE, "Stale file handle"),
+    OSError(errno.EIO, "Input/output error"),
+    OSError(errno.EBUSY, "Please reduce your request rate"),
+    ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"),
+    ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"),
+    FSTimeoutError(),
+    aiohttp.ServerDisconnectedError(),
+    requests.exceptions.ConnectionError("aborted"),
+    Answer(503),
+]
+FOR_GOOD = [PermissionError(errno.EACCES, "no"), FileNotFoundError(2, "no"), OSError(errno.EROFS, "no"), Answer(403)]
+
+
+@contextmanager
+def failing(monkeypatch, where: object, name: str, error: Exception, times: int) -> Iterator[list[object]]:
+    """Have a function fail so many times; what it was called with."""
+    usual, calls = getattr(where, name), []
+
+    def fails(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) <= times:
+            raise error
+        return usual(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(where, name, fails)
+        yield calls
+
+
+@pytest.mark.parametrize("error", BLIPS, ids=lambda error: f"{type(error).__name__}-{getattr(error, 'errno', '')}")
+def test_a_store_that_fails_for_a_moment_is_asked_again(error, tmp_path, monkeypatch, capsys):
+    steps = [(MemoryFileSystem, "pipe_file", "memory://b/f"), (Path, "write_bytes", str(tmp_path / "store"))]
+    for where, name, url in steps:
+        worker = Store(url, "run", proven=True, patience=StorePatience(scale=0.01))
+        with failing(monkeypatch, where, name, error, 3) as calls:
+            worker.keep(made())
+        assert len(calls) == 3 + 3, "two contents and a record"
+    driver = Store("memory://b/f", "run", patience=StorePatience(scale=0.01))
+    driver.mark()
+    with failing(monkeypatch, MemoryFileSystem, "get_file", error, 3):
+        driver.fetch(driver.found(TASK), tmp_path / "run")
+    assert (tmp_path / "run" / RAW).read_bytes() == FILES[RAW]
+    with failing(monkeypatch, MemoryFileSystem, "rm", error, 2):
+        driver.clear()
+    assert not kept_files(driver)
+
+
+@pytest.mark.parametrize("error", FOR_GOOD, ids=repr)
+def test_what_does_not_pass_ends_the_step_at_once(error, monkeypatch):
+    store = Store("memory://b/f", "run", proven=True)
+    with failing(monkeypatch, MemoryFileSystem, "cat_file", error, 99) as calls, pytest.raises(Exception) as raised:
+        store._place.get("contents/x")
+    assert len(calls) == 1 and (isinstance(raised.value, RunError) or raised.value is error)
+
+
+def test_a_store_that_never_answered_is_a_wrong_address(monkeypatch):
+    """And one that is away for longer than the patience ends the run, with its own words."""
+    for error in BLIPS[:-1]:
+        with failing(monkeypatch, MemoryFileSystem, "pipe_file", error, 99) as calls, pytest.raises(RunError):
+            Store("memory://wrong", "run").mark()
+        assert len(calls) == 1
+    away = Store("memory://away", "run", proven=True, patience=StorePatience(longest=5, scale=0.01))
+    with (
+        failing(monkeypatch, MemoryFileSystem, "pipe_file", BLIPS[0], 99) as calls,
+        pytest.raises(RunError, match=r"^store memory://away: .*Stale file handle.*; is it mounted"),
+    ):
+        away.mark()
+    assert 2 <= len(calls) <= 5
 
 
 def test_a_path_that_is_no_folder_is_named(tmp_path):

@@ -1,9 +1,11 @@
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from hub.errors import InputError
+from hub.quantization import quantization_values
 from hub.recipe import DatasetRecipe, ModelRecipe
 from hub.recipe_file import fingerprint, load_recipe, resolved
 
@@ -46,6 +48,7 @@ def test_overrides_and_what_is_wrong_with_them():
     assert "does not lead anywhere" in refused(X2, DatasetRecipe, "seed.a=1")
     assert "did you mean 'top_k'" in refused(X2, DatasetRecipe, "decoding.topk=1")
     assert "not valid YAML" in refused(X2, DatasetRecipe, "seed=[1")
+    assert len(refused(X2, DatasetRecipe, f"name={'y' * 9_000}")) < 700
 
 
 def test_the_resolved_recipe_reads_back_equal(tmp_path):
@@ -71,6 +74,44 @@ def test_files_that_are_no_recipe(tmp_path):
     (tmp_path / "tag.yaml").write_text("name: !!python/object/apply:os.getcwd []\n")
     assert "tag.yaml:1: not valid YAML" in refused(tmp_path / "tag.yaml")
     assert "takes a model recipe, not 'dataset'" in refused(X2, ModelRecipe)
+
+
+BOMBS = {
+    "depth": ("name: " + "[" * 30_000, r":1: not valid YAML: more than 20 levels"),
+    "aliases": (
+        "a: &a [1,1,1,1,1,1,1,1,1]\n"
+        + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefghi", "bcdefghij", strict=True)),
+        ":5: .* more than 20000 keys",
+    ),
+    "merges": (
+        "a: &a {k: 1}\n"
+        + "".join(
+            f"{b}: &{b} {{<<: [{', '.join([f'*{a}'] * 9)}]}}\n" for a, b in zip("abcdefghi", "bcdefghij", strict=True)
+        ),
+        "more than 20000 keys",
+    ),
+    "size": ("name: " + "x" * (1 << 20), "at most 1048576"),
+    "itself": ("a: &a {<<: *a}", "stands for nothing before it"),
+    "a value of no type": ("name: !!int x", ":1: not valid YAML"),
+    "a control character": ('name: "\x01"', "not valid YAML: special characters are not allowed"),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_recipe_of_a_stranger_is_one_line_whatever_it_holds(tmp_path, name):
+    text, cause = BOMBS[name]
+    (tmp_path / "bomb.yaml").write_text(text)
+    message = refused(tmp_path / "bomb.yaml")
+    assert re.search(cause, message) and len(message) < 700
+
+
+def test_a_quantization_of_a_stranger_is_read_within_limits():
+    path = Path("recipes/demo/sts-dino-x2.yaml")
+    settings = ["model.quantization={bits: '4', modules: '[lm_head]', double: 'true'}"]
+    recipe = load_recipe(path, DatasetRecipe, settings)
+    assert quantization_values(recipe.model.quantization) == {"bits": 4, "modules": ["lm_head"], "double": True}
+    message = refused(path, DatasetRecipe, f"model.quantization={{bits: '{'[' * 3_000}'}}")
+    assert "model.quantization: bits: more than 2 levels" in message
 
 
 def test_a_model_recipe_must_pin_its_dataset():

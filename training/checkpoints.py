@@ -65,7 +65,10 @@ def load_weights(checkpoint: Path, parameters: Mapping[str, nn.Parameter], file:
 
 
 def mark_whole(checkpoint: Path, fingerprint: str, processes: int = 1) -> None:
-    """State that ``checkpoint``, of the run with this fingerprint, is written out."""
+    """State that ``checkpoint``, of the run with this fingerprint, is written out.
+
+    After a power cut it may not be (the libraries that write it do not fsync): ``is_whole`` compares its hashes.
+    """
     files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.name != MARK)
     hashes = {str(path.relative_to(checkpoint)): sha256_file(path) for path in files}
     mark = {"fingerprint": fingerprint, "processes": processes, "files": hashes}

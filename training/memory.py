@@ -20,11 +20,11 @@ from torch.nn import functional
 from transformers import Trainer
 
 from hub.model_sections import Spans, TrainingData
+from hub.quantization import quantization_values
 from hub.recipe import ModelRecipe
 from training.bases import Base
 from training.live_bytes import LiveBytes
 from training.losses import LOSSES, check_arguments
-from training.models import quantization_settings
 from training.weightless import Weightless, WeightlessStatic, build_weightless
 
 TEXTS = {"sts": 2, "pair-class": 2, "triplet": 3}  # per row
@@ -106,7 +106,7 @@ def _measured(recipe: ModelRecipe, base: Base, item: Pass, arguments: SentenceTr
         _fill_with_fakes(student)
         trained = [parameter for parameter in student.parameters() if parameter.requires_grad]
         gradients = sum(map(_bytes, trained))
-        weights, unpacking = _weights(student, quantization_settings(recipe.base))
+        weights, unpacking = _weights(student, quantization_values(recipe.base.quantization))
         activations, passing = _backward(student, item, arguments)
         states, stepping = _step(trained, arguments)
     buckets = gradients if arguments.world_size > 1 else 0

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding, Transformer
@@ -19,6 +18,7 @@ from transformers import MODEL_MAPPING, AutoConfig, PreTrainedTokenizerFast
 from transformers.quantizers.auto import AutoQuantizationConfig
 
 from hub.errors import InputError
+from hub.quantization import quantization_values
 from hub.recipe import Encoder, Lora
 from hub.shards import write_text
 from training import adapters
@@ -93,13 +93,8 @@ def _model_arguments(encoder: Encoder, config: Any) -> dict[str, Any]:
     arguments: dict[str, Any] = {"dtype": encoder.dtype, "use_safetensors": True}
     arguments |= without_pooler(config)
     if encoder.quantization is not None:
-        arguments["quantization_config"] = AutoQuantizationConfig.from_dict(quantization_settings(encoder))
+        arguments["quantization_config"] = AutoQuantizationConfig.from_dict(quantization_values(encoder.quantization))
     return arguments
-
-
-def quantization_settings(encoder: Encoder) -> dict[str, Any]:
-    """The recipe's quantization as transformers takes it: numbers and truth values for their texts."""
-    return {key: yaml.safe_load(value) for key, value in (encoder.quantization or {}).items()}
 
 
 def without_pooler(config: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 
+from hub.durable import fsync, make_folder
 from hub.errors import RunError
 from hub.memory import peak_rss_mb
 from hub.run_dir import Manifest, describe, write_manifest
@@ -49,8 +50,10 @@ def move_into_place(built: Path, out: Path) -> list[str]:
     """
     paths = sorted(path.relative_to(built).as_posix() for path in built.rglob("*") if path.is_file())
     for path in paths:
-        (out / path).parent.mkdir(parents=True, exist_ok=True)
+        make_folder((out / path).parent)
+        fsync(built / path)
         (built / path).replace(out / path)
+        fsync((out / path).parent)
     shutil.rmtree(built)
     return paths
 

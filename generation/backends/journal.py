@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from generation.backends.answers import Answer
+from hub.durable import make_folder
 from hub.errors import InputError, RunError
 
 _TABLE = """CREATE TABLE IF NOT EXISTS answers (
@@ -40,7 +41,7 @@ class Journal:
         self.path = path
         self._lock = threading.Lock()
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)  # SQLite syncs the file's own name
         with self._reported():
             self._connection = sqlite3.connect(path or "", timeout=60, check_same_thread=False, isolation_level=None)
             self._connection.execute("PRAGMA synchronous = FULL")

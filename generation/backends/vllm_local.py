@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from generation.backends.answers import completed, user_turn
+from generation.chat_template import ChatTemplate
 from generation.writer import Completion, Request, Settings
 from hub.errors import InputError
 from hub.recipe import QUOTE, LanguageModel
@@ -19,6 +20,7 @@ class VLLM:
     def __init__(self, llm: Any, sampling_params: Any, chat_template: bool):
         self._llm, self._sampling_params, self._chat_template = llm, sampling_params, chat_template
         self._tokenizer = llm.get_tokenizer()
+        self._template = ChatTemplate(self._tokenizer)
         self.context = int(llm.llm_engine.model_config.max_model_len)
 
     @classmethod
@@ -54,9 +56,7 @@ class VLLM:
     def _checked_ids(self, prompt: str, settings: Settings) -> list[int]:
         """Token ids of a prompt, or of the chat whose answer is opened with the quotation mark."""
         if self._chat_template:
-            turns = [{"role": "user", "content": user_turn(prompt)}]
-            rendered = self._tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-            ids = self._tokenizer.encode(rendered + QUOTE, add_special_tokens=False)
+            ids = self._tokenizer.encode(self._template.turn(user_turn(prompt)) + QUOTE, add_special_tokens=False)
         else:
             ids = self._tokenizer.encode(prompt)
         if len(ids) + settings.max_new_tokens > self.context:

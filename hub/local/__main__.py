@@ -3,4 +3,4 @@
 from hub.cli import run
 from hub.local.server import app
 
-run(app)
+run(app, ends_on_sigterm=True)

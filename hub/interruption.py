@@ -1,0 +1,37 @@
+"""Ctrl-C and SIGTERM while a command's libraries are imported: one line and an exit code instead of a traceback.
+
+``python -m PACKAGE.MODULE`` imports PACKAGE, then for seconds what the module needs, and only then calls
+``hub.cli.run``. Until then nothing is held, so that the process may end at once.
+"""
+
+import os
+import signal
+import sys
+
+INTERRUPTED, TERMINATED = 130, 143  # exit codes: 128 and the signal's number
+LAST_WORDS = {
+    INTERRUPTED: "interrupted; run the same command again to go on",
+    TERMINATED: "ended by SIGTERM; run the same command again to go on",
+}
+
+
+def heed_from_now_on() -> None:
+    """Set the handlers if this is the start of ``python -m``; signals that are ignored or heeded already stay so."""
+    if sys.argv[:1] != ["-m"]:  # what Python puts there while it looks for the module, and only then
+        return
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else ignored, as behind a shell's &
+        signal.signal(signal.SIGINT, _end_at_once)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _end_at_once)
+
+
+def hand_over() -> None:
+    """Give signals back their usual meaning: from now on the caller heeds them."""
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+        if signal.getsignal(number) is _end_at_once:
+            signal.signal(number, usual)
+
+
+def _end_at_once(number: int, _: object) -> None:
+    os.write(2, f"{LAST_WORDS[128 + number]}\n".encode())
+    os._exit(128 + number)  # an exception might be caught by whatever is being imported

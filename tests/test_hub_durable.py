@@ -1,0 +1,81 @@
+"""What a power cut would leave: every name that was made is in a folder that was synced after it."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from generation.backends.answers import Answer
+from generation.backends.journal import Journal as Answers
+from generation.journal import Journal, ShardEntry
+from generation.scratch import Scratch
+from generation.sources import FirstText
+from hub import run_dir
+from hub.durable import rename_folder
+from hub.run_dir import Manifest
+from hub.shards import write_text
+from training.publication import move_into_place
+
+MANIFEST = Manifest(kind="dataset", name="x", version="1.0.0", fingerprint="f")
+
+
+@pytest.fixture
+def lost(tmp_path, monkeypatch) -> Iterator[Callable[[], set[str]]]:
+    """The names below the folder that a power cut would take: those that were not there at their folder's last sync."""
+    kept, fsync = dict[int, set[str]](), os.fsync  # by inode: a file keeps it when it is renamed
+
+    def noted(handle: int) -> None:
+        path = Path(f"/proc/self/fd/{handle}")
+        kept[os.fstat(handle).st_ino] = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+
+    def named() -> set[str]:
+        found = [path for path in tmp_path.rglob("*") if path.suffix not in (".lock", ".sqlite")]
+        return {
+            str(path.relative_to(tmp_path))
+            for path in found
+            if path.name not in kept.get(path.parent.stat().st_ino, ())
+            or (path.is_file() and path.stat().st_ino not in kept)
+        }
+
+    yield named
+
+
+def built(folder: Path) -> Path:
+    (folder / "1_Pooling").mkdir(parents=True)
+    (folder / "1_Pooling" / "config.json").write_text("{}")
+    return folder
+
+
+def test_a_journal_is_there_with_its_first_entry(lost, tmp_path):
+    journal = Journal(tmp_path / "a" / "run.scratch" / "shards.jsonl", ShardEntry)
+    journal.append(ShardEntry(files=(), empty=()))
+    assert not lost()
+    journal.append(ShardEntry(files=(), empty=()))
+    journal.clear()
+    journal.append(ShardEntry(files=(), empty=()))
+    assert not lost() and len(list(journal.entries())) == 1
+
+
+def test_a_run_directory_is_there_with_its_folders(lost, tmp_path):
+    with run_dir.locked(tmp_path / "artifacts" / "datasets" / "x"):
+        run_dir.begin(tmp_path / "artifacts" / "datasets" / "x", MANIFEST, "recipe")
+    write_text(tmp_path / "artifacts" / "datasets" / "x" / "data" / "raw" / "file", "rows")
+    Scratch(tmp_path / "artifacts" / "datasets" / "x", "key").keep([FirstText(source_id="0", text="a")], 1, {})
+    assert not lost()
+
+
+def test_a_folder_that_others_filled_is_there_with_its_files(lost, tmp_path):
+    rename_folder(built(tmp_path / "x.fetching"), tmp_path / "x")
+    assert not lost()
+    run_dir.begin(tmp_path / "run", MANIFEST, "recipe")
+    move_into_place(built(tmp_path / "built"), tmp_path / "run")
+    assert not lost()
+
+
+def test_answers_that_were_paid_for_are_in_folders_that_stay(lost, tmp_path):
+    Answers(tmp_path / "runs" / "x.answers.sqlite").add(b"key", Answer("text", "stop", 1, 1, None))
+    assert not lost()

@@ -1,0 +1,72 @@
+"""A signal while a command imports its libraries: one line and the exit code, whichever command it is."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMANDS = (
+    "generation.run",
+    "generation.explain",
+    "training.run",
+    "training.merge",
+    "eval.run",
+    "eval.compare",
+    "model_cards.render",
+    "release.run",
+    "release.publish",
+    "hub.local",
+    "demo.run",
+    "benchmarks.demo_kills",
+)
+LIBRARIES = ("typer", "torch", "numpy", "pydantic", "fsspec", "datasets", "transformers", "sentence_transformers")
+WORDS = {"SIGINT": (130, b"interrupted"), "SIGTERM": (143, b"ended by SIGTERM")}
+
+
+def interrupted(command: str, number: str, folder: Path, **more: object) -> subprocess.CompletedProcess[bytes]:
+    """The command, with libraries that are still being imported when the signal comes."""
+    for name in LIBRARIES:
+        (folder / f"{name}.py").write_text(
+            f"import os, signal\nos.kill(os.getpid(), signal.{number})\nprint('went on')"
+        )
+    environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{Path.cwd()}"}
+    words = [sys.executable, "-m", command]
+    return subprocess.run(words, env=environment, capture_output=True, check=False, timeout=60, **more)
+
+
+@pytest.mark.parametrize("number", WORDS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_signal_during_the_imports_is_one_line_and_an_exit_code(command, number, tmp_path):
+    code, word = WORDS[number]
+    done = interrupted(command, number, tmp_path)
+    assert (done.returncode, done.stdout) == (code, b""), done.stderr
+    assert done.stderr.startswith(word) and done.stderr.count(b"\n") == 1
+
+
+def test_an_interrupt_that_is_ignored_stays_so(tmp_path):
+    """Behind a shell's ``&``: Ctrl-C is for the command in front."""
+    ignored = interrupted(
+        "hub.local", "SIGINT", tmp_path, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)
+    )
+    assert b"went on" in ignored.stdout
+
+
+def test_importing_a_package_changes_no_handler():
+    shown = (
+        "import signal, hub, generation; print(signal.getsignal(2) is signal.default_int_handler, signal.getsignal(15))"
+    )
+    done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", str(int(signal.SIG_DFL))]
+
+
+def test_a_command_that_has_begun_heeds_signals_itself():
+    begun = (
+        "import sys; sys.argv = ['-m']\nimport hub, signal\n"
+        "assert signal.getsignal(2) is not signal.default_int_handler\nfrom hub import cli\n"
+        "cli.run(lambda: print(signal.getsignal(2) is signal.default_int_handler, signal.getsignal(15)))"
+    )
+    done = subprocess.run([sys.executable, "-c", begun], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", str(int(signal.SIG_DFL))]
