@@ -17,20 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi, constants, snapshot_download
-from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 
 from eval.encoder_files import (
     OTHER_WEIGHTS,
     adapted_revision,
     content_hash,
-    read_object,
     require_all_weights,
-    require_safetensors,
 )
 from eval.encoder_output import checked
 from hub.cli import say
 from hub.errors import InputError, RunError, nearest
+from hub.model_folder import NO_CODE, NO_PICKLES, read_object, reading_model, require_safetensors
 from hub.remote import reading
 from hub.run_dir import read_manifest, require_complete
 
@@ -200,12 +198,9 @@ def _check(folder: Path, model: str) -> None:
 
 
 def _load(folder: Path, model: str, dtype: str | None) -> SentenceTransformer:
-    arguments = {"use_safetensors": True} | ({"dtype": dtype} if dtype else {})
-    try:
-        student = SentenceTransformer(str(folder), model_kwargs=arguments, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-        said = str(error).strip() or type(error).__name__
-        raise InputError(model, f"cannot be loaded: {said.splitlines()[0]}") from error
+    arguments = NO_PICKLES | ({"dtype": dtype} if dtype else {})
+    with reading_model(model):
+        student = SentenceTransformer(str(folder), model_kwargs=arguments, **NO_CODE)
     require_all_weights(student, folder, model)
     return student.eval()
 
