@@ -29,7 +29,9 @@ from hub import cli, run_dir
 from hub.errors import InputError, RunError
 from hub.recipe import DatasetRecipe, Variant, config_name
 from hub.recipe_file import load_recipe
+from hub.row_errors import reading_rows
 from hub.run_dir import Manifest
+from hub.shards import AGAIN
 
 if TYPE_CHECKING:
     from generation.token_trace import Step
@@ -111,7 +113,8 @@ def find_row(directory: Path, manifest: Manifest, row_id: RowId) -> tuple[str, R
         wanted.append(("example_set", "=", row_id.variant.example_set))
     for config in (config_name(base, row_id.variant.shots) for base in ("raw", "rejected")):
         for file in manifest.shards(config):
-            rows = pq.read_table(directory / file.path, filters=wanted, partitioning=None).to_pylist()
+            with reading_rows(directory / file.path, AGAIN):
+                rows = pq.read_table(directory / file.path, filters=wanted, partitioning=None).to_pylist()
             if rows:
                 return config, rows[0]
     hint = "it was not asked for, or its shard is not written yet" if not manifest.complete else "it was not asked for"

@@ -53,6 +53,8 @@ def read_spec(path: Path) -> TaskSpec:
         json.dumps(tree, ensure_ascii=False).encode()
     except OSError as error:
         raise InputError(path, f"cannot be read ({error.strerror})") from error
+    except RecursionError as error:
+        raise InputError(path, "is nested too deep for a task") from error
     except json.JSONDecodeError as error:
         raise InputError(f"{path}:{error.lineno}", f"is not JSON: {error.msg}") from error
     except (UnicodeDecodeError, UnicodeEncodeError) as error:

@@ -26,9 +26,12 @@ _LAST_WORDS = {
 ANY_CLUSTER = "auto"  # as Ray says it: the cluster that this machine belongs to
 _NO_SPACE = "no space left on the disk; free some and run the same command again"
 _NO_ENTRY = "cannot be written or read here; choose another folder, or change its permissions"
-_DISK = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _NO_SPACE) | dict.fromkeys(
-    (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST), _NO_ENTRY
-)
+_TOO_LARGE = "would be larger than files may be here (ulimit -f); raise that limit and run the same command again"
+_DISK = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _NO_SPACE),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST), _NO_ENTRY),
+    errno.EFBIG: _TOO_LARGE,
+}
 RecipeArgument = Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe file, e.g. recipes/demo/....yaml")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Run directory [default: artifacts/KIND/NAME]")]
 LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Use only the first N inputs")]
@@ -127,9 +130,10 @@ def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
             say(_LAST_WORDS[end.code])
         raise
     except OSError as error:
-        if error.errno not in _DISK:
+        if error.errno is None:  # not the system's
             raise
-        say(f"error: {error.filename or Path.cwd()}: {_DISK[error.errno]}")
+        said = _DISK.get(error.errno) or f"{error.strerror}; {_NO_ENTRY}"
+        say(f"error: {error.filename or Path.cwd()}: {said}")
         sys.exit(1)
 
 

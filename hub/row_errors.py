@@ -8,7 +8,7 @@ import httpx2
 import pyarrow as pa
 from datasets.exceptions import DatasetsError
 
-from hub.errors import InputError
+from hub.errors import InputError, StsDinoError
 from hub.model_folder import first_line
 
 RESTORE = "restore the file, or take another"
@@ -27,14 +27,25 @@ def reading_rows(place: object, hint: str | None = RESTORE) -> Iterator[None]:
     try:
         yield
     except (*UNREADABLE, OSError) as error:
-        if _is_of_the_world(error):
-            raise
-        raise InputError(place, f"cannot be read: {first_line(error.__cause__ or error)}", hint=hint) from error
+        if is_of_the_world(error):
+            raise _system_error(error) or error from None
+        raise unreadable(error, place, hint) from error
 
 
-def _is_of_the_world(error: Exception) -> bool:
+def unreadable(error: BaseException, place: object, hint: str | None = RESTORE) -> InputError:
+    """The one-line error for rows whose reader failed."""
+    if type(error) is FileNotFoundError:  # the libraries derive errors of their own from it
+        return InputError(place, "no such file", hint=hint)
+    return InputError(place, f"cannot be read: {first_line(error.__cause__ or error)}", hint=hint)
+
+
+def is_of_the_world(error: BaseException) -> bool:
     """Whether no byte of the file is to blame. pyarrow raises OSError without a number for pages it cannot unpack."""
+    passing = ConnectionError | httpx2.HTTPError | MemoryError | StsDinoError
+    return _system_error(error) is not None or isinstance(error, passing) or isinstance(error.__cause__, passing)
+
+
+def _system_error(error: BaseException) -> OSError | None:
+    """What the system refused, e.g. to write a cache on a full disk: ``datasets`` tells of it as bad rows."""
     causes = error, error.__cause__
-    if any(isinstance(cause, ConnectionError | httpx2.HTTPError | MemoryError) for cause in causes):
-        return True
-    return any(isinstance(cause, OSError) and cause.errno is not None for cause in causes)
+    return next((cause for cause in causes if isinstance(cause, OSError) and cause.errno is not None), None)

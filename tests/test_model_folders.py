@@ -1,7 +1,6 @@
 """Models of strangers: no code of theirs runs whatever is answered on the terminal, and no pickle is opened."""
 
 import ast
-import json
 from pathlib import Path
 
 import pytest
@@ -116,9 +115,7 @@ def test_a_tokenizer_with_code_of_its_own_is_a_stock_one_or_refused(command, mod
     assert outcome.code == 0 or (outcome.code == 2 and outcome.error)
 
 
-@pytest.mark.parametrize(
-    "command", [write, train, take_a_baseline, score, judge], ids=lambda command: command.__name__
-)
+@pytest.mark.parametrize("command", [write, train, take_a_baseline, score, judge], ids=lambda command: command.__name__)
 def test_pickled_weights_are_not_opened(command, models, tmp_path):
     model, marker = planted(models / COMMANDS[command], tmp_path / "planted", plant_pickle)
     outcome = command(model, tmp_path, models)
@@ -178,18 +175,18 @@ def test_damaged_files_are_told_in_a_line(name, file, content, models, tmp_path)
 
 
 def calls(path: Path):
-    """(call, its name) for every call of a loader in a file."""
+    """Every call of a loader in a file."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             if name in LOADERS:
-                yield node, name
+                yield node
 
 
 def test_every_loader_says_that_no_code_is_run():
     seen = 0
     for path in FILES:
-        for call, name in calls(path):
+        for call in calls(path):
             said = {keyword.arg or ast.unparse(keyword.value): ast.unparse(keyword.value) for keyword in call.keywords}
             if "modules" in said or ast.unparse(call.func) == OUR_ADAPTER:  # nothing is read, or what is ours
                 continue

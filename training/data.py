@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 from datasets import Dataset, IterableDataset
 
+from hub.cli import say
 from hub.errors import InputError
 from hub.recipe import Spans, TrainingData
 from hub.remote import reading
+from training.distributed import is_main
 from training.origins import Origin, from_directory, from_file, from_hub, is_file
 from training.row_checks import (
     COLUMNS,
@@ -97,8 +99,10 @@ def _load(spec: TrainingData, limit: int | None, index: int, seed: int, own_vali
             train = checked(rows, spec.form, part, spec.example_set, limit, spec.spans)
         validation = _validation(spec, origin, place) if own_validation else None
     stem = Path(spec.repo_id or spec.path or "").name.replace(".", "-")  # torch takes no dot in a module's name
-    name = f"{stem}-{spec.config}-{index}"
-    return TrainingSet(name, spec, train, validation, origin.commit, origin.sha256, origin.license or spec.license)
+    name, licence = f"{stem}-{spec.config}-{index}", origin.license or spec.license
+    if licence is None and is_main():
+        say(f"{place}: neither it nor the recipe names its licence, which a card needs: give datasets.{index}.license")
+    return TrainingSet(name, spec, train, validation, origin.commit, origin.sha256, licence)
 
 
 def _find(spec: TrainingData, place: str) -> Origin:
