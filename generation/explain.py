@@ -27,6 +27,7 @@ from generation.versions import versions
 from generation.writer import Completion, Request
 from hub import cli, run_dir
 from hub.errors import InputError, RunError
+from hub.places import remembered, require_inputs
 from hub.recipe import DatasetRecipe, Variant, config_name
 from hub.recipe_file import load_recipe
 from hub.row_errors import reading_rows
@@ -131,7 +132,8 @@ def explain(directory: Path, text: str) -> Explanation:
     manifest = run_dir.read_manifest(directory)
     if manifest is None or manifest.kind != "dataset":
         raise InputError(directory, "is no run directory of a dataset", hint="run: python -m generation.run RECIPE")
-    recipe = load_recipe(directory / run_dir.RECIPE, DatasetRecipe)
+    recipe = load_recipe(directory / run_dir.RECIPE, DatasetRecipe, remembered(directory))
+    require_inputs(directory / run_dir.RECIPE, recipe)
     if recipe.model.backend != "engine":
         raise InputError(directory, f"backend {recipe.model.backend!r} does not tell probabilities", allowed="engine")
     row_id = parse_row_id(text, recipe)

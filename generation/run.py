@@ -19,6 +19,7 @@ from generation.plan import plan
 from generation.store import Store, store_folder
 from hub import cli, run_dir
 from hub.errors import InputError
+from hub.places import require_inputs
 from hub.recipe import DatasetRecipe
 from hub.recipe_file import load_recipe
 
@@ -59,6 +60,7 @@ def main(
     """
     overrides = settings + ([f"source.limit={limit}"] if limit else [])
     recipe = load_recipe(recipe_path, DatasetRecipe, overrides)
+    require_inputs(recipe_path, recipe)
     directory = out or run_dir.ARTIFACTS / "datasets" / recipe.name
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()

@@ -17,6 +17,7 @@ from tqdm import tqdm
 from typer.core import TyperCommand
 
 from hub.errors import StsDinoError
+from hub.published_paths import published_path, published_setting
 
 INTERRUPTED, TERMINATED = 130, 143  # exit codes
 _LAST_WORDS = {
@@ -94,9 +95,8 @@ def command_line(module: str, recipe: Path, limit: int | None, settings: list[st
     """The command that makes an artefact, quoted for a shell: all that decides its bytes, no path of this machine."""
     options = ["--limit", str(limit)] if limit is not None else []
     for setting in settings:
-        options += ["--set", setting]
-    path = recipe.name if recipe.is_absolute() else recipe.as_posix()
-    return shlex.join(["python", "-m", module, path, *options])
+        options += ["--set", published_setting(setting)]
+    return shlex.join(["python", "-m", module, published_path(recipe.as_posix()), *options])
 
 
 listeners: list[Callable[[str], object]] = []  # who hears what is said instead: a worker elsewhere has no terminal

@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from hub.errors import InputError, nearest
+from hub.published_paths import published
 from hub.recipe import DatasetRecipe, ModelRecipe
 
 
@@ -145,11 +146,13 @@ def _valid_keys(model: type[BaseModel], keys: list[str]) -> list[str]:
 
 
 def resolved(recipe: DatasetRecipe | ModelRecipe) -> str:
-    """The recipe with every default written out, as YAML: what is saved inside the artefact."""
-    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
+    """The recipe with every default written out, as YAML: what is saved inside the artefact, so it tells no place of
+    this machine (``hub.places``).
+    """
+    return yaml.safe_dump(published(recipe).model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
 
 
 def fingerprint(recipe: DatasetRecipe | ModelRecipe, inputs: dict[str, str]) -> str:
     """SHA-256 over the resolved recipe and the hashes of its input files: what decides the artefact's bytes."""
-    text = json.dumps({"recipe": recipe.model_dump(mode="json"), "inputs": inputs}, sort_keys=True)
+    text = json.dumps({"recipe": published(recipe).model_dump(mode="json"), "inputs": inputs}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -15,6 +15,7 @@ import typer
 
 from hub import cli, run_dir
 from hub.errors import InputError, RunError
+from hub.published_paths import published
 from hub.recipe import ModelRecipe
 from hub.recipe_file import load_recipe
 from hub.repeats import REPEATS, Repeats, Run, repeats_of, run_of, write_repeats
@@ -208,7 +209,7 @@ def for_the_card(series: Series, repeats: Repeats) -> None:
 
 def without(recipe: ModelRecipe, keys: tuple[str, ...]) -> dict[str, Any]:
     """The recipe as plain values, without what differs between the runs."""
-    tree = recipe.model_dump(mode="json")
+    tree = published(recipe).model_dump(mode="json")
     for key in keys:
         *parents, last = key.split(".")
         node: Any = tree

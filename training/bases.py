@@ -8,6 +8,7 @@ from huggingface_hub import HfApi, hf_hub_download, snapshot_download
 
 from hub.errors import InputError
 from hub.model_folder import read_object
+from hub.published_paths import published
 from hub.recipe import Encoder
 from hub.remote import reading
 from hub.shards import sha256_file
@@ -26,7 +27,11 @@ class Base:
 
     def describe(self, encoder: Encoder) -> dict[str, object]:
         """Its provenance entry for the manifest."""
-        return {**encoder.model_dump(mode="json", exclude_none=True), "commit": self.commit, "sha256": self.sha256}
+        return {
+            **published(encoder).model_dump(mode="json", exclude_none=True),
+            "commit": self.commit,
+            "sha256": self.sha256,
+        }
 
 
 def find_base(encoder: Encoder) -> Base:

@@ -16,6 +16,7 @@ from datasets import Dataset, IterableDataset
 
 from hub.cli import say
 from hub.errors import InputError
+from hub.published_paths import published
 from hub.recipe import Spans, TrainingData
 from hub.remote import reading
 from training.distributed import is_main
@@ -66,7 +67,7 @@ class TrainingSet:
         splits: dict[str, int | None] = {self.spec.split: self.rows}
         if self.validation is not None:
             splits["validation"] = len(self.validation)
-        spec = self.spec.model_dump(include=DESCRIBED, exclude_none=True)
+        spec = published(self.spec).model_dump(include=DESCRIBED, exclude_none=True)
         return {**spec, "commit": self.commit, "splits": splits, "license": self.license}
 
 
