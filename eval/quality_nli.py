@@ -60,6 +60,7 @@ def load_nli_model(place: str, labels: str | None = None) -> NliModel:
     require_safetensors(folder, place)
     with reading_model(place, "cannot be loaded as a cross-encoder"):
         model = CrossEncoder(str(folder), model_kwargs=dict(NO_PICKLES), local_files_only=True, **NO_CODE)
+        model.predict([("A sentence.", "Another.")], show_progress_bar=False)  # a chat template may refuse it
     assert model.model is not None
     classes = class_names(model.model.config.id2label, labels, place)
     return NliModel(model, place.partition("@")[0] if revision else folder.name, revision or _digest(folder), classes)

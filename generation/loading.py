@@ -26,8 +26,7 @@ def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
         torch.set_num_threads(recipe.threads)
     where, tokenizer = _place(recipe), load_tokenizer(recipe)
     placed = {"device_map": recipe.device_map} if recipe.device_map else {}
-    needs = "the quantization may need a package that is not installed" if recipe.quantization else None
-    with reading_model(where, "cannot be loaded as a causal language model", hint=needs, passes=_is_memory):
+    with reading_model(where, "cannot be loaded as a causal language model", passes=_is_memory):
         model = AutoModelForCausalLM.from_pretrained(
             _name(recipe),
             revision=recipe.revision,

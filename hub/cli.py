@@ -8,6 +8,7 @@ import errno
 import shlex
 import signal
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -118,7 +119,9 @@ def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
     try:
         if ends_on_sigterm:
             _heed_signals()
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = _say_warning  # type: ignore[assignment]  # it takes all that is given
+            app()
     except StsDinoError as error:
         say(f"error: {error}")
         sys.exit(error.exit_code)
@@ -135,6 +138,11 @@ def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
         said = _DISK.get(error.errno) or f"{error.strerror}; {_NO_ENTRY}"
         say(f"error: {error.filename or Path.cwd()}: {said}")
         sys.exit(1)
+
+
+def _say_warning(message: Warning | str, *_: object) -> None:
+    """A warning in one line: where in the code it was raised is nothing to act upon."""
+    say(f"warning: {' '.join(str(message).split())}")
 
 
 def _heed_signals() -> None:

@@ -19,6 +19,7 @@ NO_PICKLES: dict[str, Any] = {**NO_CODE, "use_safetensors": True, "allow_all_ker
 """For everything that loads weights; a saved config could ask for pickles and for kernels from any repository."""
 _PICKLES = ("pytorch_model*.bin", "adapter_model*.bin")  # the ones that would be loaded
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+_INSTALL = "install what the quantization needs, or what the message names"
 _SAID = 300  # characters of a library's message
 
 
@@ -43,7 +44,8 @@ def reading_model(
     except Exception as error:
         if _is_of_the_machine(error) or passes(error):
             raise
-        raise InputError(place, f"{problem}: {first_line(error)}", allowed=allowed, hint=hint) from error
+        needs = _INSTALL if isinstance(error, ImportError) else hint
+        raise InputError(place, f"{problem}: {first_line(error)}", allowed=allowed, hint=needs) from error
 
 
 def _is_of_the_machine(error: Exception) -> bool:

@@ -1,13 +1,26 @@
 """Models of strangers: no code of theirs runs whatever is answered on the terminal, and no pickle is opened."""
 
 import ast
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from command_outcomes import outcome_of
 from marker_nli import make_marker_nli
-from planted_models import edit, plant_config, plant_module, plant_pickle, plant_tokenizer, planted
+from planted_models import (
+    MODULE,
+    edit,
+    plant_config,
+    plant_module,
+    plant_pickle,
+    plant_tokenizer,
+    planted,
+    write_code,
+)
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
 from test_layout import FILES
@@ -172,6 +185,59 @@ def test_damaged_files_are_told_in_a_line(name, file, content, models, tmp_path)
     outcome = command(model, tmp_path, models)
     assert outcome.code == 2
     assert str(model) in outcome.error
+
+
+@pytest.mark.parametrize("template", ["{{ raise_exception('no') }}", "{% if", "{{ ''.__class__.__mro__ }}"])
+def test_a_chat_template_that_fails_is_told_in_a_line(template, models, prompted, tmp_path):
+    model, _ = planted(prompted, tmp_path / "planted")
+    (model / "chat_template.jinja").write_text(template)
+    assert "its chat template fails: " in score(model, tmp_path, models).error
+    assert "cannot read a sentence: " in take_a_baseline(model, tmp_path, models).error
+
+
+@pytest.fixture(scope="module")
+def prompted(models, tmp_path_factory) -> Path:
+    """An encoder whose prompt is its tokenizer's chat template, as anybody's model."""
+    folder = tmp_path_factory.mktemp("prompted")
+    recipe = model_recipe(folder, models, models / "lm", prompt='This sentence : "[X]" means in one word:"')
+    recipe.write_text(yaml.safe_dump({**yaml.safe_load(recipe.read_text()), "datasets": [], "arguments": {}}))
+    assert outcome_of(training.run, recipe, "--out", folder / "out").code == 0
+    (folder / "out" / "manifest.json").unlink()
+    return folder / "out"
+
+
+PUBLISHED = """
+import json, sys
+import eval.quality, generation.run, training.run
+from command_outcomes import outcome_of
+
+repo, commit, recipe, out = sys.argv[1:]
+source = "source={kind: hub, repo_id: %s, revision: %s, columns: [text], description: d, license: mit}" % (repo, commit)
+data = "{repo_id: %s, revision: %s, config: default, form: sts, loss: CosineSimilarityLoss}" % (repo, commit)
+told = [
+    outcome_of(generation.run, "recipes/demo/sts-dino-x2.yaml", "--set", source, "--dry-run"),
+    outcome_of(training.run, recipe, "--set", f"datasets=[{data}]", "--dry-run"),
+    outcome_of(eval.quality, f"{repo}@{commit}", "--out", out),
+]
+print(json.dumps([(one.code, one.error) for one in told]))
+"""
+
+
+def test_the_script_of_a_published_dataset_is_not_run(models, tmp_path, local_hub, hub_api, repo):
+    folder, marker = tmp_path / "published", tmp_path / "ran"
+    folder.mkdir()
+    write_code(folder, marker)
+    (folder / f"{MODULE}.py").rename(folder / f"{repo.split('/')[1]}.py")
+    commit = hub_api.upload_folder(repo_id=repo, repo_type="dataset", folder_path=folder).oid
+    (tmp_path / "recipe").mkdir()
+    recipe = model_recipe(tmp_path / "recipe", models, models / "mlm")
+    places = {"HF_ENDPOINT": local_hub.endpoint, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": f".{os.pathsep}tests"}
+    command = [sys.executable, "-c", PUBLISHED, repo, commit, str(recipe), str(tmp_path / "out")]
+    done = subprocess.run(command, env={**os.environ, **places}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for code, error in json.loads(done.stdout.splitlines()[-1]):
+        assert code == 2 and repo in error, error
+    assert not marker.exists()
 
 
 def calls(path: Path):

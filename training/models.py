@@ -23,7 +23,7 @@ from hub.recipe import Encoder, Lora
 from hub.shards import write_text
 from training import adapters
 from training.bases import Base
-from training.prompts import PLAIN, PROMPTED, check_saved_ids, set_prompt
+from training.prompts import PLAIN, PROBES, PROMPTED, check_saved_ids, input_ids, set_prompt
 from training.word_vectors import load_word_vectors
 
 MODULE_CONFIG = "sentence_bert_config.json"
@@ -53,8 +53,7 @@ def build_student(encoder: Encoder, base: Base, lora: Lora | None = None) -> Sen
 
 def _load(encoder: Encoder, base: Base, place: str) -> Transformer:
     """The base with its tokenizer, in the recipe's precision. Raises InputError when transformers cannot load it."""
-    needs = "the quantization may need a package that is not installed" if encoder.quantization else None
-    with reading_model(place, hint=needs):
+    with reading_model(place):
         config = AutoConfig.from_pretrained(base.folder, **NO_CODE)
         transformer = Transformer(
             str(base.folder),
@@ -133,6 +132,8 @@ def _finished(encoder: Encoder, base: Base, place: str) -> SentenceTransformer:
     with reading_model(place):
         student = SentenceTransformer(str(base.folder), local_files_only=True, model_kwargs=dict(NO_PICKLES), **NO_CODE)
     if isinstance(student[0], Transformer):
+        with reading_model(place, "cannot read a sentence"):  # a chat template may refuse it
+            input_ids(student[0], [PROBES[0]])
         _check_length(encoder, student[0], place)
         student.max_seq_length = encoder.max_seq_length
     return student
