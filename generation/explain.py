@@ -11,6 +11,7 @@ shot count of the config and example_set, e.g. 000014/entailment/0/20shot-3.
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -122,8 +123,8 @@ def find_row(directory: Path, manifest: Manifest, row_id: RowId) -> tuple[str, R
     raise InputError(f"{directory}: row {row_id}", "stands neither in raw nor in rejected", hint=hint)
 
 
-def explain(directory: Path, text: str) -> Explanation:
-    """Trace a row of a run and write it again.
+def explain(directory: Path, text: str, places: Sequence[str] = ()) -> Explanation:
+    """Trace a row of a run and write it again. ``places``: settings that say where unpublished inputs lie.
 
     Raises:
         InputError: no run, no such row, or a backend whose probabilities cannot be seen.
@@ -132,8 +133,8 @@ def explain(directory: Path, text: str) -> Explanation:
     manifest = run_dir.read_manifest(directory)
     if manifest is None or manifest.kind != "dataset":
         raise InputError(directory, "is no run directory of a dataset", hint="run: python -m generation.run RECIPE")
-    recipe = load_recipe(directory / run_dir.RECIPE, DatasetRecipe, remembered(directory))
-    require_inputs(directory / run_dir.RECIPE, recipe)
+    recipe = load_recipe(directory / run_dir.RECIPE, DatasetRecipe, [*remembered(directory), *places])
+    require_inputs(directory / run_dir.RECIPE, recipe, unneeded=("source.path",))
     if recipe.model.backend != "engine":
         raise InputError(directory, f"backend {recipe.model.backend!r} does not tell probabilities", allowed="engine")
     row_id = parse_row_id(text, recipe)
@@ -223,6 +224,7 @@ def main(
     directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The run directory of a dataset")],
     row_id: Annotated[str, typer.Argument(metavar="ROW_ID", help="e.g. 000014/0.5/1")],
     machine: Annotated[bool, typer.Option("--json", help="JSON instead of a table")] = False,
+    settings: cli.SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
 ) -> None:
     """Explain a row of raw or rejected, and write it again. Exit code 1 when another text comes of it.
 
@@ -232,7 +234,7 @@ def main(
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    explanation = explain(directory, row_id)
+    explanation = explain(directory, row_id, settings)
     print(as_json(explanation) if machine else rendered(explanation))
     if explanation.differences:
         manifest = run_dir.read_manifest(directory)

@@ -1,6 +1,7 @@
 """Where a run's inputs lie on this machine: kept beside its directory, because what is in there is published."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from hub.errors import InputError
@@ -34,7 +35,7 @@ def remembered(directory: Path) -> list[str]:
     return [f"{key}={json.dumps(path)}" for key, path in places.items()]
 
 
-def require_inputs(recipe_path: Path, recipe: DatasetRecipe | ModelRecipe) -> None:
+def require_inputs(recipe_path: Path, recipe: DatasetRecipe | ModelRecipe, unneeded: Sequence[str] = ()) -> None:
     """Raise InputError for a published recipe whose local inputs are not here, with the checksums of what they are.
 
     The manifest beside the recipe has those. A recipe that lies anywhere else is left to the stage's own checks.
@@ -44,7 +45,7 @@ def require_inputs(recipe_path: Path, recipe: DatasetRecipe | ModelRecipe) -> No
     manifest = read_manifest(recipe_path.parent)
     for key, path in local_paths(recipe).items():
         found = [(name, digest) for name, digest in manifest.inputs.items() if _is_of(name, path)] if manifest else []
-        if found and not Path(path).exists():
+        if found and key not in unneeded and not Path(path).exists():
             files = ", ".join(f"{name} with SHA-256 {digest}" for name, digest in found[:_SHOWN])
             more = f" and {len(found) - _SHOWN} more in {MANIFEST}" if len(found) > _SHOWN else ""
             hint = f"put it there, or say where it is: --set {key}=PLACE"

@@ -171,6 +171,13 @@ def test_a_run_goes_on_and_is_explained_where_its_inputs_lie_or_have_moved(datas
     row = pq.read_table(min(dataset.glob("data/raw-1shot/*.parquet")), partitioning=None).to_pylist()[0]
     row_id = f"{row['source_id']}/{row['target']}/{row['attempt']}/1shot-0"
     assert outcome_of(generation.explain, dataset, row_id).code == 0
+    told = outcome_of(generation.explain, tmp_path / "auto-nli", row_id)  # its note says where things lie, too
+    assert told.code == 0
+    (tmp_path / "auto-nli.places.json").unlink()
+    assert "--set model.path=PLACE" in outcome_of(generation.explain, tmp_path / "auto-nli", row_id).error
+    places = {"model.path": "home/lm", "few_shot.examples.path": "examples.tsv"}
+    given = [word for key, path in places.items() for word in ("--set", f"{key}={folder / path}")]
+    assert outcome_of(generation.explain, tmp_path / "auto-nli", row_id, *given).code == 0
     assert json.loads((dataset.parent / "auto-nli.places.json").read_text())["model.path"] == str(
         folder / "home" / "lm"
     )
