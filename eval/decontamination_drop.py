@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from datasets import Features
 
 from eval.dataset_rows import BATCH
@@ -26,7 +25,7 @@ from hub.errors import InputError
 from hub.recipe import DatasetRecipe
 from hub.recipe_file import checked, fingerprint, load_recipe, resolved
 from hub.run_dir import ARTIFACTS, RECIPE, File, Manifest, describe, require_complete, text_sha256, write_manifest
-from hub.shards import Parts, write_text
+from hub.shards import Parts, parquet_schema, shard_tables, write_text
 from hub.standing import is_later
 
 SUFFIX = "-without-evaluation-texts"
@@ -147,13 +146,13 @@ def _require_rows(directory: Path, hits: dict[str, Hits]) -> None:
 def _config(directory: Path, out: Path, manifest: Manifest, config: str, hits: Hits) -> list[File]:
     """Write the kept rows of a config, split by split; their manifest entries."""
     shards = [file for file in manifest.shards(config) if file.rows]
-    features = Features.from_arrow_schema(pq.read_schema(directory / shards[0].path))
+    features = Features.from_arrow_schema(parquet_schema(directory / shards[0].path))
     written = []
     for split, reasons in hits.items():
         parts, start = Parts(out, config, split, features), 0
         try:
             for shard in (one for one in shards if (one.split or "train") == split):
-                for batch in pq.ParquetFile(directory / shard.path).iter_batches(BATCH):
+                for batch in shard_tables(directory / shard.path, BATCH):
                     kept = reasons[start : start + len(batch)] == 0
                     parts.add(_rows(batch, kept))
                     start += len(batch)
@@ -163,6 +162,6 @@ def _config(directory: Path, out: Path, manifest: Manifest, config: str, hits: H
     return written
 
 
-def _rows(batch: pa.RecordBatch, kept: np.ndarray) -> list[dict[str, Any]]:
+def _rows(batch: pa.Table, kept: np.ndarray) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = batch.filter(pa.array(kept)).to_pylist()
     return rows

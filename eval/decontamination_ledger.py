@@ -92,7 +92,7 @@ def write_ledger(path: Path, ledger: Ledger) -> None:
 def read_ledger(path: Path) -> Ledger:
     """Read a ledger. Raises InputError when it is missing or has another form."""
     try:
-        return Ledger.model_validate_json(path.read_text(encoding="utf-8"))
+        return Ledger.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
         raise InputError(path, "no such file", hint="run: python -m eval.decontaminate RUN") from error
     except ValidationError as error:

@@ -1,7 +1,4 @@
-"""What a model's folder is: the hash over the files that decide its embeddings, and the weights it must not have.
-
-Weights are read from safetensors alone: a pickle can run code when it is read.
-"""
+"""What a model's folder is: the hash over the files that decide its embeddings, and the weights it must have."""
 
 import hashlib
 import json
@@ -12,13 +9,13 @@ from huggingface_hub import snapshot_download
 from sentence_transformers import SentenceTransformer
 
 from hub.errors import InputError
+from hub.model_folder import NO_PICKLES, read_object
 from hub.remote import reading
 from hub.run_dir import MANIFEST, RECIPE
 from hub.shards import sha256_file
 
 OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.h5", "*.ot", "*.msgpack", "*.onnx", "onnx/*", "openvino/*")
 """What is not downloaded with a model: pickles, and weights for other libraries."""
-_PICKLES = ("pytorch_model*.bin", "adapter_model*.bin")  # the ones that would be loaded
 _TOLD = {"README.md", "results.json", MANIFEST, RECIPE, ".gitattributes"}  # what is written about a model
 _TOLD_FOLDERS = {"assets", "onnx", "openvino"}
 _TOLD_SUFFIXES = {".md", ".png", ".svg", ".pdf", ".csv"}
@@ -45,29 +42,6 @@ def _is_told(path: PurePosixPath) -> bool:
     return hidden or path.parts[0] in _TOLD_FOLDERS | _TOLD or path.suffix in _TOLD_SUFFIXES
 
 
-def read_object(path: Path, model: str) -> dict[str, Any]:
-    """A JSON file of a model. Raises InputError when it is not an object."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(model, f"its {path.name} is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise InputError(model, f"its {path.name} is a {type(found).__name__}", allowed="a JSON object")
-    return found
-
-
-def require_safetensors(folder: Path, model: str) -> None:
-    """Raise InputError when there are no safetensors, or naming a pickle that would be loaded for the lack of them."""
-    hint = "convert it: load it with sentence-transformers where you trust its author, and save_pretrained(FOLDER)"
-    for pattern in _PICKLES:
-        for path in sorted(folder.rglob(pattern)):
-            if not list(path.parent.glob("*.safetensors")):
-                problem = f"its weights are a pickle ({path.relative_to(folder).as_posix()}), which can run code"
-                raise InputError(model, problem, allowed="*.safetensors", hint=hint)
-    if not list(folder.rglob("*.safetensors")):
-        raise InputError(model, "has no weights in safetensors", allowed="*.safetensors", hint=hint)
-
-
 def require_all_weights(student: SentenceTransformer, folder: Path, model: str) -> None:
     """Raise InputError for weights that the files lack: transformers makes them at random, and only warns.
 
@@ -77,8 +51,8 @@ def require_all_weights(student: SentenceTransformer, folder: Path, model: str) 
     if network is None or getattr(network, "_hf_peft_config_loaded", False) or getattr(network, "is_quantized", False):
         return
     modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-    settings = {"device_map": "meta", "use_safetensors": True, "trust_remote_code": False}
-    _, found = type(network).from_pretrained(folder / modules[0]["path"], output_loading_info=True, **settings)
+    settings = {"device_map": "meta", "output_loading_info": True}
+    _, found = type(network).from_pretrained(folder / modules[0]["path"], **settings, **NO_PICKLES)
     missing = sorted(name for name in found["missing_keys"] if "pooler" not in name)
     if missing:
         raise InputError(model, f"its weights lack {missing[0]} ({len(missing)} in all), which its config asks for")

@@ -17,20 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi, constants, snapshot_download
-from safetensors import SafetensorError
+from jinja2 import TemplateError
 from sentence_transformers import SentenceTransformer
 
 from eval.encoder_files import (
     OTHER_WEIGHTS,
     adapted_revision,
     content_hash,
-    read_object,
     require_all_weights,
-    require_safetensors,
 )
 from eval.encoder_output import checked
 from hub.cli import say
 from hub.errors import InputError, RunError, nearest
+from hub.model_folder import NO_CODE, NO_PICKLES, first_line, read_object, reading_model, require_safetensors
 from hub.remote import reading
 from hub.run_dir import read_manifest, require_complete
 
@@ -96,11 +95,20 @@ def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH) 
         name = name if revision else path.resolve().name
     revision = (revision or content_hash(folder)) + adapted_revision(folder, model)
     student = _load(folder, model, dtype)
+
+    def embed(texts: list[str]) -> Any:
+        try:
+            return student.encode(texts, batch_size=batch_size, show_progress_bar=False)
+        except TemplateError as error:  # a chat template is a program of the model's, and may refuse a text
+            raise InputError(model, f"its chat template fails: {first_line(error)}") from error
+
+    with reading_model(model, "cannot encode a sentence"):
+        probed = embed(PROBE)
     return Encoder(
         name=name,
         revision=revision,
-        embed=lambda texts: student.encode(texts, batch_size=batch_size, show_progress_bar=False),
-        dimension=checked(student.encode(PROBE, show_progress_bar=False), PROBE, model).shape[1],
+        embed=embed,
+        dimension=checked(probed, PROBE, model).shape[1],
         fingerprint=manifest.fingerprint if manifest else None,
         settings=_settings(student),
         versions={library: version(library) for library in LIBRARIES},
@@ -200,12 +208,9 @@ def _check(folder: Path, model: str) -> None:
 
 
 def _load(folder: Path, model: str, dtype: str | None) -> SentenceTransformer:
-    arguments = {"use_safetensors": True} | ({"dtype": dtype} if dtype else {})
-    try:
-        student = SentenceTransformer(str(folder), model_kwargs=arguments, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-        said = str(error).strip() or type(error).__name__
-        raise InputError(model, f"cannot be loaded: {said.splitlines()[0]}") from error
+    arguments = NO_PICKLES | ({"dtype": dtype} if dtype else {})
+    with reading_model(model):
+        student = SentenceTransformer(str(folder), model_kwargs=arguments, **NO_CODE)
     require_all_weights(student, folder, model)
     return student.eval()
 

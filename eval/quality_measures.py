@@ -148,7 +148,7 @@ def write_quality(path: Path, quality: Quality) -> None:
 def read_quality(path: Path) -> Quality:
     """Read quality.json. Raises InputError when it is missing or has another form."""
     try:
-        return Quality.model_validate_json(path.read_text(encoding="utf-8"))
+        return Quality.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
         raise InputError(path, "no such file", hint="run: python -m eval.quality RUN") from error
     except ValidationError as error:

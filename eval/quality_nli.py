@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from huggingface_hub import HfApi, constants, snapshot_download
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from sentence_transformers import CrossEncoder
 
 from eval.dataset_rows import Batch
 from eval.quality_measures import LabelAgreement, NliAgreement, share
 from hub.errors import InputError, RunError
+from hub.model_folder import NO_CODE, NO_PICKLES, reading_model, require_safetensors
 from hub.recipe import NLI_LABELS
 from hub.remote import reading
 from hub.shards import sha256_file
@@ -57,13 +57,10 @@ def load_nli_model(place: str, labels: str | None = None) -> NliModel:
     Raises InputError when it cannot be loaded or its outputs are not the three classes, RunError when the Hub fails.
     """
     folder, revision = (Path(place), None) if Path(place).is_dir() else _download(place)
-    try:
-        model = CrossEncoder(
-            str(folder), model_kwargs={"use_safetensors": True}, local_files_only=True, trust_remote_code=False
-        )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-        said = str(error).strip() or type(error).__name__
-        raise InputError(place, f"cannot be loaded as a cross-encoder: {said.splitlines()[0]}") from error
+    require_safetensors(folder, place)
+    with reading_model(place, "cannot be loaded as a cross-encoder"):
+        model = CrossEncoder(str(folder), model_kwargs=dict(NO_PICKLES), local_files_only=True, **NO_CODE)
+        model.predict([("A sentence.", "Another.")], show_progress_bar=False)  # a chat template may refuse it
     assert model.model is not None
     classes = class_names(model.model.config.id2label, labels, place)
     return NliModel(model, place.partition("@")[0] if revision else folder.name, revision or _digest(folder), classes)

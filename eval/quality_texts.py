@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 from eval.dataset_rows import Batch
 from eval.quality_measures import Column, Distinct, Repeats, share
 from eval.text_forms import normal_form
-from hub.errors import InputError
+from hub.model_folder import NO_CODE, reading_model
 
 SHORT = 3  # tokens
 NEEDED = (4, 32)  # tokens: the premises Auto-NLI used (section 4.1, appendix A), both ends included
@@ -30,10 +30,8 @@ def whitespace_lengths(texts: Sequence[str]) -> list[int]:
 
 def tokenizer_lengths(place: str) -> Lengths:
     """What the tokenizer of a model counts, without its special tokens. Raises InputError when it cannot be loaded."""
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise InputError(place, f"has no tokenizer: {str(error).splitlines()[0]}") from error
+    with reading_model(place, "has no tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(place, **NO_CODE)
 
     def lengths(texts: Sequence[str]) -> list[int]:
         return [len(ids) for ids in tokenizer(list(texts), add_special_tokens=False)["input_ids"]]

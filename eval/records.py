@@ -22,7 +22,7 @@ from eval.scores import Settings
 from hub.errors import InputError
 from hub.results import Results, TaskScore, read_results
 from hub.run_dir import MANIFEST
-from hub.shards import atomic_path, sha256_file, write_text
+from hub.shards import atomic_path, read_table, sha256_file, write_text
 
 RESULTS = "results.json"
 BASE = "base"
@@ -185,7 +185,7 @@ def _write_outcomes(path: Path, outcomes: Outcomes) -> None:
 
 
 def _read_outcomes(path: Path) -> Outcomes:
-    table = pq.ParquetFile(path).read()
+    table = read_table(path)
     part = table["part"].to_pylist()
     return Outcomes(
         table["gold"].to_numpy(), table["predicted"].to_numpy(), () if None in part or not part else tuple(part)

@@ -260,8 +260,8 @@ def _job(
     model = contract.recipe.model
     inputs: Mapping[str, str] = {}
     if options.address is not None and model.path:
-        files = job.input_hashes(contract.recipe)
-        inputs = {path: digest for path, digest in files.items() if Path(path).parent == Path(model.path)}
+        files = job.input_files(contract.recipe)
+        inputs = {str(path): digest for path, digest in files.items() if path.parent == Path(model.path)}
     return Job(
         recipe=contract.recipe,
         sets=contract.prompts.sets,

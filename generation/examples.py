@@ -16,6 +16,7 @@ from tqdm import tqdm
 from generation.randomness import row_seed
 from generation.sources import source_rows, text_problem
 from hub.errors import InputError
+from hub.published_paths import published
 from hub.recipe import QUOTE, DatasetRecipe, FewShot, Source
 
 POOL = 64  # premises held for every one needed, so that enough of them have an example of every label
@@ -174,5 +175,5 @@ def described(recipe: DatasetRecipe, sets: Mapping[int, Sequence[ExampleSet]]) -
         ]
         for shots, of_count in sets.items()
     }
-    named = examples.model_dump(include={"repo_id", "revision", "config", "splits", "path"})
+    named = published(examples).model_dump(include={"repo_id", "revision", "config", "splits", "path"})
     return {**{key: value for key, value in named.items() if value is not None}, "rows": rows}

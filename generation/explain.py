@@ -11,6 +11,7 @@ shot count of the config and example_set, e.g. 000014/entailment/0/20shot-3.
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,9 +28,12 @@ from generation.versions import versions
 from generation.writer import Completion, Request
 from hub import cli, run_dir
 from hub.errors import InputError, RunError
+from hub.places import remembered, require_inputs
 from hub.recipe import DatasetRecipe, Variant, config_name
 from hub.recipe_file import load_recipe
+from hub.row_errors import reading_rows
 from hub.run_dir import Manifest
+from hub.shards import AGAIN
 
 if TYPE_CHECKING:
     from generation.token_trace import Step
@@ -111,15 +115,16 @@ def find_row(directory: Path, manifest: Manifest, row_id: RowId) -> tuple[str, R
         wanted.append(("example_set", "=", row_id.variant.example_set))
     for config in (config_name(base, row_id.variant.shots) for base in ("raw", "rejected")):
         for file in manifest.shards(config):
-            rows = pq.read_table(directory / file.path, filters=wanted, partitioning=None).to_pylist()
+            with reading_rows(directory / file.path, AGAIN):
+                rows = pq.read_table(directory / file.path, filters=wanted, partitioning=None).to_pylist()
             if rows:
                 return config, rows[0]
     hint = "it was not asked for, or its shard is not written yet" if not manifest.complete else "it was not asked for"
     raise InputError(f"{directory}: row {row_id}", "stands neither in raw nor in rejected", hint=hint)
 
 
-def explain(directory: Path, text: str) -> Explanation:
-    """Trace a row of a run and write it again.
+def explain(directory: Path, text: str, places: Sequence[str] = ()) -> Explanation:
+    """Trace a row of a run and write it again. ``places``: settings that say where unpublished inputs lie.
 
     Raises:
         InputError: no run, no such row, or a backend whose probabilities cannot be seen.
@@ -128,7 +133,8 @@ def explain(directory: Path, text: str) -> Explanation:
     manifest = run_dir.read_manifest(directory)
     if manifest is None or manifest.kind != "dataset":
         raise InputError(directory, "is no run directory of a dataset", hint="run: python -m generation.run RECIPE")
-    recipe = load_recipe(directory / run_dir.RECIPE, DatasetRecipe)
+    recipe = load_recipe(directory / run_dir.RECIPE, DatasetRecipe, [*remembered(directory), *places])
+    require_inputs(directory / run_dir.RECIPE, recipe, unneeded=("source.path",))
     if recipe.model.backend != "engine":
         raise InputError(directory, f"backend {recipe.model.backend!r} does not tell probabilities", allowed="engine")
     row_id = parse_row_id(text, recipe)
@@ -218,6 +224,7 @@ def main(
     directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The run directory of a dataset")],
     row_id: Annotated[str, typer.Argument(metavar="ROW_ID", help="e.g. 000014/0.5/1")],
     machine: Annotated[bool, typer.Option("--json", help="JSON instead of a table")] = False,
+    settings: cli.SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
 ) -> None:
     """Explain a row of raw or rejected, and write it again. Exit code 1 when another text comes of it.
 
@@ -227,7 +234,7 @@ def main(
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    explanation = explain(directory, row_id)
+    explanation = explain(directory, row_id, settings)
     print(as_json(explanation) if machine else rendered(explanation))
     if explanation.differences:
         manifest = run_dir.read_manifest(directory)

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hub import cli
 from hub.errors import InputError
+from hub.published_paths import published_path
 from hub.recipe import X1, DatasetRecipe
 from hub.recipe_file import apply_overrides, checked
 from hub.shards import sha256_file, write_text
@@ -53,6 +54,8 @@ def read_spec(path: Path) -> TaskSpec:
         json.dumps(tree, ensure_ascii=False).encode()
     except OSError as error:
         raise InputError(path, f"cannot be read ({error.strerror})") from error
+    except RecursionError as error:
+        raise InputError(path, "is nested too deep for a task") from error
     except json.JSONDecodeError as error:
         raise InputError(f"{path}:{error.lineno}", f"is not JSON: {error.msg}") from error
     except (UnicodeDecodeError, UnicodeEncodeError) as error:
@@ -197,7 +200,9 @@ def main(
         raise InputError(f"--out {out}", "exists already", hint="choose another name, or remove it first")
     spec = read_spec(spec_path)
     chosen: Form = form or form_of(spec)  # type: ignore[assignment] # checked above
-    words = description or ("written by the generator itself" if source == FIRST_TEXTS else f"texts of {source}")
+    words = description or (
+        "written by the generator itself" if source == FIRST_TEXTS else f"texts of {published_path(source)}"
+    )
     tree: dict[str, Any] = {
         "kind": "dataset",
         "name": out.stem,

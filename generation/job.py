@@ -18,6 +18,8 @@ from generation.versions import versions
 from generation.worker import text_length
 from hub import cli, run_dir
 from hub.errors import InputError
+from hub.places import remember
+from hub.published_paths import published_path
 from hub.recipe import DatasetRecipe, Examples, Source
 from hub.recipe_file import fingerprint, resolved
 from hub.run_dir import Manifest
@@ -42,6 +44,7 @@ def generate(recipe: DatasetRecipe, directory: Path, command: str, hire: Hire = 
         versions=versions(),
     )
     manifest = run_dir.begin(directory, manifest, resolved(recipe))
+    remember(directory, recipe)
     scratch = Scratch(directory, run_key(manifest))
     if manifest.complete:
         scratch.clear()  # a start that was killed right after its last word did not come to it
@@ -85,7 +88,7 @@ def run_key(manifest: Manifest) -> str:
     return hashlib.sha256(json.dumps([manifest.fingerprint, manifest.versions], sort_keys=True).encode()).hexdigest()
 
 
-def input_hashes(recipe: DatasetRecipe) -> dict[str, str]:
+def input_files(recipe: DatasetRecipe) -> dict[Path, str]:
     """SHA-256 of every local file the run depends on (Hub inputs are pinned by revision). Raises InputError."""
     examples = recipe.few_shot.examples if recipe.few_shot else None
     sections: list[Source | Examples] = [recipe.source, *([examples] if examples else [])]
@@ -95,4 +98,23 @@ def input_hashes(recipe: DatasetRecipe) -> dict[str, str]:
         if not folder.is_dir():
             raise InputError(f"model.path {folder}", "no such folder", hint="give the folder of a transformers model")
         paths += sorted(path for path in folder.iterdir() if path.suffix in _MODEL_FILES)
-    return {str(path): sha256_file(path) for path in paths if path.is_file()}
+    return {path: sha256_file(path) for path in paths if path.is_file()}
+
+
+def input_hashes(recipe: DatasetRecipe) -> dict[str, str]:
+    """SHA-256 of every local file the run depends on, by what is published of its path. Raises InputError."""
+    hashes: dict[str, str] = {}
+    for path, digest in input_files(recipe).items():
+        name = _published_input(path, recipe)
+        if hashes.setdefault(name, digest) != digest:
+            hint = "rename one: of paths that lead out of this folder, names alone are published"
+            raise InputError(path, f"has the name of another input, {name}", hint=hint)
+    return hashes
+
+
+def _published_input(path: Path, recipe: DatasetRecipe) -> str:
+    """A file of the model keeps its folder's name."""
+    folder = recipe.model.path
+    if folder and path.parent == Path(folder):
+        return f"{published_path(folder)}/{path.name}"
+    return published_path(str(path))

@@ -7,9 +7,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.quantizers.auto import AutoQuantizationConfig
 
-from generation.memory import typed_out_of_memory
+from generation.memory import is_out_of_memory, typed_out_of_memory
 from generation.packed_linear import pack
 from hub.errors import InputError
+from hub.model_folder import NO_CODE, NO_PICKLES, reading_model
 from hub.quantization import quantization_values
 from hub.recipe import LanguageModel
 
@@ -26,21 +27,19 @@ def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
         torch.set_num_threads(recipe.threads)
     where, tokenizer = _place(recipe), load_tokenizer(recipe)
     placed = {"device_map": recipe.device_map} if recipe.device_map else {}
-    try:
-        with typed_out_of_memory("for the model", _SMALLER):
-            model = AutoModelForCausalLM.from_pretrained(
-                _name(recipe),
-                revision=recipe.revision,
-                dtype=getattr(torch, recipe.dtype),
-                use_safetensors=True,
-                quantization_config=_quantization(recipe),
-                **placed,
-            )
-            model = model if placed else model.to(_device(recipe.device))  # type: ignore[arg-type]  # its stub is wrong
-    except (OSError, ValueError, ImportError) as error:
-        hint = "install what the quantization needs" if isinstance(error, ImportError) else None
-        message = f"cannot be loaded as a causal language model: {_first_line(error)}"
-        raise InputError(where, message, hint=hint) from error
+    with (
+        typed_out_of_memory("for the model", _SMALLER),
+        reading_model(where, "cannot be loaded as a causal language model", passes=_is_memory),
+    ):
+        model = AutoModelForCausalLM.from_pretrained(
+            _name(recipe),
+            revision=recipe.revision,
+            dtype=getattr(torch, recipe.dtype),
+            quantization_config=_quantization(recipe),
+            **NO_PICKLES,
+            **placed,
+        )
+        model = model if placed else model.to(_device(recipe.device))  # type: ignore[arg-type]  # its stub is wrong
     _check(tokenizer, model, where)
     model.parameters_as_published = model.num_parameters()  # packing takes weights out of what torch counts
     with typed_out_of_memory("for the model", _SMALLER):
@@ -50,12 +49,8 @@ def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
 
 def load_tokenizer(recipe: LanguageModel) -> Any:
     """The model's tokenizer. Raises InputError when it cannot be loaded."""
-    try:
-        return AutoTokenizer.from_pretrained(_name(recipe), revision=recipe.revision)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        refused = recipe.repo_id and not getattr(error, "errno", None)  # a disk's errors have a number
-        hint = _ACCESS if refused else None
-        raise InputError(_place(recipe), f"its tokenizer cannot be loaded: {_first_line(error)}", hint=hint) from error
+    with reading_model(_place(recipe), "its tokenizer cannot be loaded", hint=_ACCESS if recipe.repo_id else None):
+        return AutoTokenizer.from_pretrained(_name(recipe), revision=recipe.revision, **NO_CODE)
 
 
 def _name(recipe: LanguageModel) -> str:
@@ -93,5 +88,5 @@ def _check(tokenizer: Any, model: Any, where: object) -> None:
         raise InputError(where, f"its tokenizer gives ids beyond the model's vocabulary of {vocabulary}")
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+def _is_memory(error: Exception) -> bool:
+    return isinstance(error, RuntimeError) and is_out_of_memory(error)

@@ -4,6 +4,7 @@ from typing import Any
 
 from generation.crew import Crew
 from generation.prompts import Prompts
+from hub.published_paths import published_path
 from hub.recipe import DatasetRecipe
 
 
@@ -15,15 +16,15 @@ def provenance(
     weights = [digest for path, digest in inputs.items() if path.endswith(".safetensors")]
     examples = prompts.provenance()
     if recipe.few_shot:
-        examples["examples"]["sha256"] = inputs.get(str(recipe.few_shot.examples.path))
+        examples["examples"]["sha256"] = inputs.get(published_path(str(recipe.few_shot.examples.path)))
     return {
         "command": command,
         "model": {
-            "id": model.repo_id or model.path,
+            "id": model.repo_id or (model.path and published_path(model.path)),
             "revision": model.revision,
             "sha256": weights[0] if weights else None,
             **crew.describe(),
         },
-        "source": {"sha256": inputs.get(str(recipe.source.path))},
+        "source": {"sha256": inputs.get(published_path(str(recipe.source.path)))},
         **examples,
     }

@@ -19,6 +19,7 @@ from generation.plan import plan
 from generation.store import Store, store_folder
 from hub import cli, licences, run_dir
 from hub.errors import InputError
+from hub.places import require_inputs
 from hub.recipe import DatasetRecipe
 from hub.recipe_file import load_recipe
 
@@ -60,6 +61,7 @@ def main(
     overrides = settings + ([f"source.limit={limit}"] if limit else [])
     recipe = load_recipe(recipe_path, DatasetRecipe, overrides)
     licences.check(recipe)  # or all that is written here could not be published
+    require_inputs(recipe_path, recipe)
     directory = out or run_dir.ARTIFACTS / "datasets" / recipe.name
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()

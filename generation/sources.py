@@ -1,8 +1,6 @@
 """Given first texts: (source id, text) from a file or a pinned Hub dataset, streamed in order, each text once."""
 
-import csv
 import hashlib
-import json
 import re
 import sqlite3
 from collections import Counter
@@ -11,21 +9,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from datasets import load_dataset
 from huggingface_hub import HfApi, hf_hub_download
 from huggingface_hub.errors import RemoteEntryNotFoundError
 
+from generation.file_rows import READERS, Cells, as_texts, file_rows, require_columns
 from generation.randomness import fraction
-from hub.errors import InputError, RunError, nearest
+from hub.errors import InputError, RunError
+from hub.model_folder import first_line
 from hub.recipe import QUOTE, DatasetRecipe, Source
 from hub.remote import reading
+from hub.row_errors import reading_rows
 from hub.stranger_card import check_dataset_card
 
 CountTokens = Callable[[str], int]
-Columns = tuple[str, ...]
-Cells = tuple[str, ...]
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -140,7 +137,7 @@ def source_rows(source: Source) -> Iterator[tuple[str | None, Iterator[Cells]]]:
         yield None, file_rows(Path(found), source.columns, f"{source.repo_id}/{source.path}")
         return
     path = Path(source.path or "")
-    if not path.is_file() and path.suffix in _READERS:
+    if not path.is_file() and path.suffix in READERS:
         raise InputError(path, "no such file", hint="check source.path in the recipe")
     yield None, file_rows(path, source.columns, str(path))
 
@@ -164,107 +161,16 @@ def _pin(source: Source) -> str:
 
 
 def _hub_rows(source: Source, split: str) -> Iterator[Cells]:
-    with _reading(source):
+    place = f"source {source.repo_id}"
+    with _reading(source), reading_rows(place, hint=None):
         pin = _pin(source)
         check_dataset_card(source.repo_id or "", pin)
         try:
             rows = load_dataset(source.repo_id, source.config, revision=pin, split=split, streaming=True)
         except ValueError as error:  # unknown config or split: the message lists those that are there
-            raise InputError(f"source {source.repo_id}", str(error).splitlines()[0]) from error
+            raise InputError(place, first_line(error)) from error
+        except RuntimeError as error:  # it is made by a script, which nobody runs any more
+            raise InputError(place, f"cannot be read: {first_line(error)}") from error
         names = require_columns(source.repo_id, source.columns, list(rows.column_names or []))
         for row in rows:
-            yield tuple(_text(row[name]) for name in names)
-
-
-def file_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
-    """The cells of ``columns`` in every row of a .txt, .tsv, .csv, .jsonl or .parquet file, streamed.
-
-    Raises InputError naming ``place`` when the file is of another kind, empty, not UTF-8 or not what its name says.
-    """
-    if path.suffix not in _READERS:
-        raise InputError(place, f"unknown kind of file {path.suffix!r}", allowed=", ".join(_READERS))
-    if path.stat().st_size == 0:
-        raise InputError(place, "is empty", allowed="at least one text")
-    try:
-        yield from _READERS[path.suffix](path, columns, place)
-    except UnicodeDecodeError as error:
-        raise InputError(place, f"is not UTF-8 ({error.reason})", hint="save it as UTF-8") from error
-    except csv.Error as error:
-        raise InputError(place, f"is not CSV: {error}") from error
-
-
-def _text(cell: object) -> str:
-    """A cell as text; the number 0 is "0", a missing value is empty."""
-    return "" if cell is None else str(cell)
-
-
-def require_columns(place: object, wanted: Columns, columns: list[str]) -> Columns:
-    """``wanted``, if all are there. Raises InputError naming the columns that are."""
-    if not wanted:
-        raise InputError(place, "source.columns is needed for this kind of source", allowed=", ".join(columns))
-    for column in wanted:
-        if column not in columns:
-            guess = nearest(column, columns)
-            hint = f"did you mean {guess!r}?" if guess else None
-            problem = "not in the source"
-            raise InputError(f"{place}: column {column!r}", problem, allowed=", ".join(columns), hint=hint)
-    return wanted
-
-
-def _txt_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
-    if columns:
-        raise InputError(f"{place}: columns {columns}", "a .txt file has no columns", hint="remove source.columns")
-    with path.open(encoding="utf-8") as stream:
-        yield from ((line.rstrip("\n"),) for line in stream)
-
-
-def _tsv_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
-    """Tab-separated with a header line, no quoting: a quotation mark is text."""
-    with path.open(encoding="utf-8", newline="") as stream:
-        header = stream.readline().rstrip("\r\n").split("\t")
-        places = [header.index(name) for name in require_columns(place, columns, header)]
-        for number, line in enumerate(stream, start=2):
-            cells = line.rstrip("\r\n").split("\t")
-            if len(cells) != len(header):
-                raise InputError(f"{place}:{number}", f"has {len(cells)} columns", allowed=str(len(header)))
-            yield tuple(cells[i] for i in places)
-
-
-def _csv_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
-    with path.open(encoding="utf-8", newline="") as stream:
-        reader = csv.DictReader(stream)
-        names = require_columns(place, columns, list(reader.fieldnames or []))
-        for row in reader:
-            yield tuple(row[name] or "" for name in names)
-
-
-def _jsonl_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
-    with path.open(encoding="utf-8") as stream:
-        for number, line in enumerate(stream, start=1):
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise InputError(f"{place}:{number}", f"is not JSON: {error.msg}") from error
-            if not isinstance(row, dict):
-                raise InputError(f"{place}:{number}", "is not a JSON object")
-            yield tuple(_text(row[name]) for name in require_columns(f"{place}:{number}", columns, list(row)))
-
-
-def _parquet_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
-    try:
-        file = pq.ParquetFile(path)
-    except pa.ArrowInvalid as error:
-        raise InputError(place, f"is not a parquet file: {error}") from error
-    names = require_columns(place, columns, file.schema_arrow.names)
-    for batch in file.iter_batches(batch_size=1000, columns=list(names)):
-        cells = [batch.column(name).to_pylist() for name in names]
-        yield from (tuple(_text(cell) for cell in row) for row in zip(*cells, strict=True))
-
-
-_READERS: dict[str, Callable[[Path, Columns, str], Iterator[Cells]]] = {
-    ".txt": _txt_rows,
-    ".tsv": _tsv_rows,
-    ".csv": _csv_rows,
-    ".jsonl": _jsonl_rows,
-    ".parquet": _parquet_rows,
-}
+            yield as_texts([row[name] for name in names], names, place)

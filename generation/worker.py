@@ -14,6 +14,7 @@ from generation.sources import text_problem
 from generation.tally import WORDS, TextLength
 from generation.tasks import FinishGroup, Made, Piece, Read, Row, Task, Tick, WriteFirstTexts, WriteShard
 from generation.writer import Request, Settings, Writer, complete
+from hub.published_paths import published_path
 from hub.recipe import DatasetRecipe
 from hub.run_dir import described
 from hub.schema import config_features
@@ -117,4 +118,4 @@ def text_length(recipe: DatasetRecipe, counter: CountsTokens) -> TextLength:
     model = recipe.model
     if model.backend == "openai" and recipe.premise_tokens is None:
         return WORDS
-    return TextLength("tokens", model.repo_id or model.path, counter.count_tokens)
+    return TextLength("tokens", model.repo_id or published_path(model.path or ""), counter.count_tokens)

@@ -8,6 +8,7 @@ import errno
 import shlex
 import signal
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,13 +19,17 @@ from typer.core import TyperCommand
 
 from hub.errors import StsDinoError
 from hub.interruption import INTERRUPTED, LAST_WORDS, TERMINATED, hand_over
+from hub.published_paths import published_path, published_setting
 
 ANY_CLUSTER = "auto"  # as Ray says it: the cluster that this machine belongs to
 _NO_SPACE = "no space left on the disk; free some and run the same command again"
 _NO_ENTRY = "cannot be written or read here; choose another folder, or change its permissions"
-_DISK = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _NO_SPACE) | dict.fromkeys(
-    (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST), _NO_ENTRY
-)
+_TOO_LARGE = "would be larger than files may be here (ulimit -f); raise that limit and run the same command again"
+_DISK = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _NO_SPACE),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST), _NO_ENTRY),
+    errno.EFBIG: _TOO_LARGE,
+}
 RecipeArgument = Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe file, e.g. recipes/demo/....yaml")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Run directory [default: artifacts/KIND/NAME]")]
 LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Use only the first N inputs")]
@@ -87,9 +92,8 @@ def command_line(module: str, recipe: Path, limit: int | None, settings: list[st
     """The command that makes an artefact, quoted for a shell: all that decides its bytes, no path of this machine."""
     options = ["--limit", str(limit)] if limit is not None else []
     for setting in settings:
-        options += ["--set", setting]
-    path = recipe.name if recipe.is_absolute() else recipe.as_posix()
-    return shlex.join(["python", "-m", module, path, *options])
+        options += ["--set", published_setting(setting)]
+    return shlex.join(["python", "-m", module, published_path(recipe.as_posix()), *options])
 
 
 listeners: list[Callable[[str], object]] = []  # who hears what is said instead: a worker elsewhere has no terminal
@@ -112,7 +116,9 @@ def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
         hand_over()
         if ends_on_sigterm:
             _heed_signals()
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = _say_warning  # type: ignore[assignment]  # it takes all that is given
+            app()
     except StsDinoError as error:
         say(f"error: {error}")
         sys.exit(error.exit_code)
@@ -124,10 +130,16 @@ def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
             say(LAST_WORDS[end.code])
         raise
     except OSError as error:
-        if error.errno not in _DISK:
+        if error.errno is None:  # not the system's
             raise
-        say(f"error: {error.filename or Path.cwd()}: {_DISK[error.errno]}")
+        said = _DISK.get(error.errno) or f"{error.strerror}; {_NO_ENTRY}"
+        say(f"error: {error.filename or Path.cwd()}: {said}")
         sys.exit(1)
+
+
+def _say_warning(message: Warning | str, *_: object) -> None:
+    """A warning in one line: where in the code it was raised is nothing to act upon."""
+    say(f"warning: {' '.join(str(message).split())}")
 
 
 def _heed_signals() -> None:

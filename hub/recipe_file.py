@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from hub import safe_yaml
 from hub.errors import InputError, nearest
+from hub.published_paths import published
 from hub.recipe import DatasetRecipe, ModelRecipe
 from hub.recipe_sections import Strict
 
@@ -164,8 +165,10 @@ def _valid_keys(model: type[BaseModel], keys: list[str]) -> list[str]:
 
 
 def resolved(recipe: DatasetRecipe | ModelRecipe) -> str:
-    """The recipe with every default written out, as YAML: what is saved inside the artefact."""
-    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
+    """The recipe with every default written out, as YAML: what is saved inside the artefact, so it tells no place of
+    this machine (``hub.places``).
+    """
+    return yaml.safe_dump(published(recipe).model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
 
 
 def deciding(recipe: DatasetRecipe | ModelRecipe) -> dict[str, Any]:
@@ -185,5 +188,5 @@ def fingerprint(recipe: DatasetRecipe | ModelRecipe, inputs: dict[str, str]) -> 
 
     The other digest, over the whole resolved recipe, is ``Manifest.recipe_sha256``: what its card is written from.
     """
-    text = json.dumps({"recipe": deciding(recipe), "inputs": inputs}, sort_keys=True)
+    text = json.dumps({"recipe": deciding(published(recipe)), "inputs": inputs}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

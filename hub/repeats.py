@@ -118,7 +118,7 @@ def write_repeats(path: Path, repeats: Repeats) -> None:
 def read_repeats(path: Path) -> Repeats:
     """Read repeats.json. Raises InputError when it is missing or has another form."""
     try:
-        return Repeats.model_validate_json(path.read_text(encoding="utf-8"))
+        return Repeats.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
         hint = "run: python -m release.repeats RECIPE --seeds 42,43,44"
         raise InputError(path, "no repeated trainings yet", hint=hint) from error

@@ -147,7 +147,7 @@ def write_results(path: Path, results: Results) -> None:
 def read_results(path: Path) -> Results:
     """Read results.json. Raises InputError when it is missing or has another form."""
     try:
-        return Results.model_validate_json(path.read_text(encoding="utf-8"))
+        return Results.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
         raise InputError(path, "no results yet", hint="run: python -m eval.run RECIPE") from error
     except ValidationError as error:

@@ -24,6 +24,7 @@ from hub.shards import sha256_file, write_text
 ARTIFACTS = Path("artifacts")
 MANIFEST = "manifest.json"
 RECIPE = "recipe.yaml"
+PATIENCE = 0.1  # seconds; two tries, because a lock may go between its opening and its locking
 
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
@@ -103,7 +104,7 @@ def read_manifest(directory: Path) -> Manifest | None:
     """The manifest of a run directory, or None when there is none. Raises InputError when it is not one."""
     path = directory / MANIFEST
     try:
-        return Manifest.model_validate_json(path.read_text(encoding="utf-8"))
+        return Manifest.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except ValidationError as error:
@@ -215,14 +216,20 @@ def _require_versions(directory: Path, found: Manifest, now: Manifest) -> None:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold the run directory for this process. Raises RunError when another process holds it."""
+    """Hold the run directory for this process. Raises RunError when another process holds it.
+
+    The lock is a file beside the directory, which goes with the process that made it, unless that is killed.
+    """
+    path = directory.parent / f"{directory.name}.lock"
     make_folder(directory.parent)
-    lock = FileLock(directory.parent / f"{directory.name}.lock")
+    path.touch()  # an OSError says why it cannot be made; filelock would take it for one that another process holds
+    lock = FileLock(path)
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=PATIENCE)
     except Timeout as error:
         raise RunError(directory, "another process is working on this run", hint="wait for it, or stop it") from error
     try:
         yield
     finally:
+        path.unlink(missing_ok=True)  # while it is held: who opened it meanwhile finds it nameless, and makes its own
         lock.release()

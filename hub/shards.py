@@ -14,8 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hub.durable import fsync, make_folder
+from hub.row_errors import reading_rows
 from hub.schema import arrow_schema
 
+AGAIN = "run the stage that makes it again"
 ROW_GROUP = 5_000
 ROW_GROUP_BYTES = 64 << 20  # in memory; the Hub's viewer reads whole groups and wants them below 100 MB
 ROWS_PER_FILE = 20_000  # of a config whose files are not shards of the work; whole row groups
@@ -83,13 +85,27 @@ def row_groups(table: pa.Table) -> Iterator[pa.Table]:
 
 def read_shard(shard: Path | bytes, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """The rows of one shard (a path, or the file's content), in order; all columns or those named."""
-    source = pa.BufferReader(shard) if isinstance(shard, bytes) else shard
-    return pq.ParquetFile(source).read(columns=None if columns is None else list(columns)).to_pylist()
+    return read_table(shard, columns).to_pylist()
+
+
+def read_table(shard: Path | bytes, columns: Sequence[str] | None = None) -> pa.Table:
+    """One shard as a table. Raises InputError when it is damaged."""
+    place, source = ("a shard", pa.BufferReader(shard)) if isinstance(shard, bytes) else (str(shard), shard)
+    with reading_rows(place, AGAIN):
+        return pq.ParquetFile(source).read(columns=None if columns is None else list(columns))
+
+
+def shard_tables(shard: Path, rows: int, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """A shard as tables of at most ``rows`` rows, in order. Raises InputError when it is missing or damaged."""
+    with reading_rows(shard, AGAIN), pq.ParquetFile(shard) as file:
+        for batch in file.iter_batches(rows, columns=None if columns is None else list(columns)):
+            yield pa.Table.from_batches([batch])
 
 
 def parquet_schema(path: Path) -> pa.Schema:
     """The columns of a parquet file; its rows are not read."""
-    return pq.read_schema(path)
+    with reading_rows(path, AGAIN):
+        return pq.read_schema(path)
 
 
 def same_schema(found: pa.Schema, wanted: pa.Schema) -> bool:

@@ -13,8 +13,10 @@ from huggingface_hub import DatasetCardData
 
 from hub.errors import InputError
 from hub.recipe import DatasetRecipe
+from hub.row_errors import reading_rows
 from hub.run_dir import File, Manifest
 from hub.schema import SPLITS, base_config, config_features
+from hub.shards import AGAIN, read_table
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,13 @@ def measure(directory: Path, manifest: Manifest, config: str) -> list[Split]:
 
 
 def _read_size(path: Path) -> tuple[int, int]:
-    table = pq.ParquetFile(path).read()
+    table = read_table(path)
     return table.num_rows, table.nbytes
 
 
 def _footer_size(path: Path) -> tuple[int, int]:
-    footer = pq.read_metadata(path)
+    with reading_rows(path, AGAIN):
+        footer = pq.read_metadata(path)
     return footer.num_rows, sum(footer.row_group(group).total_byte_size for group in range(footer.num_row_groups))
 
 

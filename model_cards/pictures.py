@@ -3,11 +3,10 @@
 from collections import Counter
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from hub.recipe import DatasetRecipe
 from hub.run_dir import Manifest
 from hub.schema import base_config
+from hub.shards import read_table
 from model_cards.configs import ordered_shards
 from model_cards.count_tables import label_names
 from model_cards.escape import Markdown, code, inline, table
@@ -40,7 +39,7 @@ def rows_by_label(directory: Path, manifest: Manifest, recipe: DatasetRecipe) ->
     for config in recipe.configs:
         if base_config(config) == SHOWN[recipe.form]:
             for file in ordered_shards(manifest, config):
-                targets = pq.ParquetFile(directory / file.path).read(columns=["target"]).column("target")
+                targets = read_table(directory / file.path, ["target"]).column("target")
                 for entry in targets.value_counts().to_pylist():
                     found.setdefault(entry["values"], Counter())[str(file.split)] += entry["counts"]
     return {target: dict(splits) for target, splits in found.items() if splits}

@@ -16,11 +16,12 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from hub.card_stamp import facts_digest, stamped
-from hub.cli import DryRunOption, new_app, run
+from hub.cli import DryRunOption, new_app, run, say
 from hub.errors import InputError
 from hub.recipe import DatasetRecipe, ModelRecipe
 from hub.recipe_file import load_recipe
 from hub.repeats import REPEATS
+from hub.results import read_results
 from hub.run_dir import RECIPE, Manifest, manifest_text, read_manifest
 from hub.shards import atomic_path
 from model_cards.checks import check_identity
@@ -95,6 +96,16 @@ def checked_repo_id(repo_id: str) -> str:
     return repo_id
 
 
+def unscored(directory: Path) -> list[str]:
+    """The recipe's evaluation tasks without a score in results.json; a group of tasks (no / in its name) is not one."""
+    if _manifest(directory).kind != "model" or not (directory / RESULTS).is_file():
+        return []
+    scores = {(score.task, score.split) for score in read_results(directory / RESULTS).scores}
+    scores |= {(task, "test") for task, split in scores if split not in ("train", "validation")}  # folds of its own
+    asked = load_recipe(directory / RECIPE, ModelRecipe).evaluation
+    return [f"{one.task} {one.split}" for one in asked if "/" in one.task and (one.task, one.split) not in scores]
+
+
 def write(directory: Path, files: dict[str, bytes]) -> None:
     """Write the card's files, and remove plots and evaluation entries that only an earlier card had."""
     for path, content in sorted(files.items()):
@@ -119,6 +130,8 @@ def main(
     for path, content in sorted(files.items()):
         verb = "would write" if dry_run else "wrote"
         print(f"{verb} {run_dir / path} ({len(content)} bytes)")
+    for task in unscored(run_dir):
+        say(f"not on the card: {task} has no score in {run_dir / RESULTS}; run: python -m eval.run RECIPE")
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from hub.recipe import DatasetRecipe
 from hub.run_dir import File, Manifest
 from hub.schema import STS, base_config, finished_form
+from hub.shards import shard_tables
 from model_cards.configs import ordered_shards
 from model_cards.escape import Markdown, code, sample, table
 
@@ -71,7 +71,7 @@ def first_rows(
     """The first ``wanted`` rows of each of the values of a column; reads no further than it needs to."""
     found: dict[str, list[dict[str, Any]]] = {value: [] for value in values}
     for file in shards:
-        for batch in pq.ParquetFile(directory / file.path).iter_batches(batch_size=BATCH):
+        for batch in shard_tables(directory / file.path, BATCH):
             missing = [value for value, rows in found.items() if len(rows) < wanted]
             if not missing:
                 return found

@@ -16,6 +16,7 @@ import typer
 from hub import cli, run_dir
 from hub.errors import InputError, RunError
 from hub.interruption import INTERRUPTED
+from hub.published_paths import published
 from hub.recipe import ModelRecipe
 from hub.recipe_file import deciding, load_recipe
 from hub.repeats import REPEATS, Repeats, Run, repeats_of, run_of, write_repeats
@@ -209,7 +210,7 @@ def for_the_card(series: Series, repeats: Repeats) -> None:
 
 def without(recipe: ModelRecipe, keys: tuple[str, ...]) -> dict[str, Any]:
     """What decides a recipe's weights as plain values, without what differs between the runs."""
-    tree = deciding(recipe)
+    tree = deciding(published(recipe))
     for key in keys:
         *parents, last = key.split(".")
         node: Any = tree

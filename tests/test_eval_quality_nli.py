@@ -134,6 +134,9 @@ def test_what_cannot_classify_is_refused_by_name(tmp_path):
     with pytest.raises(InputError, match="no such model folder"):
         load_nli_model("nowhere")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    with pytest.raises(InputError, match="has no weights in safetensors"):
+        load_nli_model(str(tmp_path))
+    (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(InputError, match="cannot be loaded as a cross-encoder"):
         load_nli_model(str(tmp_path))
 

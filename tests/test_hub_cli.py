@@ -4,6 +4,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,12 @@ def test_a_shell_reads_every_setting_back():
     [
         (KeyboardInterrupt(), 130, "interrupted; run the same command again to go on\n"),
         (OSError(28, "full", "/d/f"), 1, "error: /d/f: no space left on the disk; free some"),
+        (OSError(27, "large", "/d/f"), 1, "error: /d/f: would be larger than files may be here (ulimit -f)"),
+        (
+            OSError(5, "Input/output error", "/d/f"),
+            1,
+            "error: /d/f: Input/output error; cannot be written or read here",
+        ),
         (NotADirectoryError(20, "no", "/d/f"), 1, "error: /d/f: cannot be written or read here; choose another folder"),
     ],
 )
@@ -102,3 +109,15 @@ def test_without_being_asked_a_command_leaves_sigterm_alone(monkeypatch):
     before = signal.getsignal(signal.SIGTERM)
     run(lambda: None)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_warning_is_one_line_without_a_place_in_the_code(capsys):
+    app = new_app("a command")
+
+    @app.command()
+    def main() -> None:
+        warnings.warn("12 of 1000 resamples had no defined score\nand were drawn again", RuntimeWarning, stacklevel=1)
+
+    with pytest.raises(SystemExit):
+        run(lambda: app([]))
+    assert capsys.readouterr().err == "warning: 12 of 1000 resamples had no defined score and were drawn again\n"

@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 
 import datasets
 import pytest
@@ -94,6 +97,32 @@ def test_lock(tmp_path):
         pass
     with run_dir.locked(tmp_path / "run"):
         pass
+    assert list(tmp_path.iterdir()) == []
+
+
+CONTENDER = """
+import sys
+from pathlib import Path
+from hub import run_dir
+from hub.errors import RunError
+
+folder, held = Path(sys.argv[1]), 0
+while held < 60:
+    try:
+        with run_dir.locked(folder / "run"):
+            (folder / "alone").touch(exist_ok=False)  # fails when another process is in here, too
+            (folder / "alone").unlink()
+            held += 1
+    except RunError:
+        pass
+"""
+
+
+def test_a_lock_whose_file_goes_is_never_held_twice(tmp_path):
+    command = [sys.executable, "-c", CONTENDER, str(tmp_path)]
+    contenders = [subprocess.Popen(command, env={**os.environ, "PYTHONPATH": "."}) for _ in range(3)]
+    assert [one.wait(300) for one in contenders] == [0, 0, 0]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_atomic_path_leaves_the_old_file_when_writing_fails(tmp_path):

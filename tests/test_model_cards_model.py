@@ -16,7 +16,7 @@ from hub.errors import InputError
 from hub.results import Gain, Results, read_results, write_results
 from hub.run_dir import read_manifest, write_manifest
 from model_cards import templates
-from model_cards.render import app, checked_repo_id, render, write
+from model_cards.render import app, checked_repo_id, render, unscored, write
 
 
 def front(card: str) -> dict[str, Any]:
@@ -199,3 +199,11 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     assert (planned.returncode, planned.stderr) == (0, "")
     assert planned.stdout.startswith("would write")
     assert not (directory / "README.md").exists()
+
+
+def test_tasks_of_the_recipe_without_a_score_are_told(tmp_path: Path) -> None:
+    names = [("stsb/cosine", "test"), ("stsb/cosine", "validation"), ("cr/senteval", "test"), ("sts", "test")]
+    asked = [{"task": task, "split": split} for task, split in names]
+    folds = score("all").model_copy(update={"task": "cr/senteval"})
+    assert unscored(model_run(tmp_path / "run", (score(), folds), evaluation=asked)) == ["stsb/cosine validation"]
+    assert unscored(model_run(tmp_path / "none", evaluation=asked)) == []  # the card says that nothing was scored

@@ -281,7 +281,7 @@ def test_a_baseline_is_written_as_it_is_with_nothing_beside_it(tmp_path, capsys)
     main(recipe, out=tmp_path / "runs" / "out")
     manifest = require_complete(tmp_path / "runs" / "out")
     assert manifest.provenance["training"] is None and manifest.provenance["datasets"] == []
-    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"out", "out.lock"}
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"out"}
     job = prepare(recipe, None, None, [])
     text = ["A man plays."]
     written = SentenceTransformer(str(tmp_path / "runs" / "out")).encode(text)

@@ -85,8 +85,7 @@ def test_the_mean_of_spearmans_correlations_on_the_sets_own_splits(student, fold
     assert found(student)["sequential_score"] == pytest.approx(wanted, abs=1e-6)
     assert found.metric == SPEARMAN == "Spearman's correlation"
     assert found.inputs == {}
-    path = str(folders["sts"])
-    assert found.sources[0] == {"path": path, "config": "postprocessed", "split": "validation", "rows": 12}
+    assert found.sources[0] == {"path": "sts", "config": "postprocessed", "split": "validation", "rows": 12}
 
 
 def test_triplets_score_the_share_whose_positive_is_nearer(student, folders):

@@ -1,13 +1,14 @@
 """Where a student begins: the base that a recipe names, on this disk or fetched from the Hub of HF_ENDPOINT."""
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from huggingface_hub import HfApi, hf_hub_download, snapshot_download
 
 from hub.errors import InputError
+from hub.model_folder import read_object
+from hub.published_paths import published
 from hub.recipe import Encoder
 from hub.remote import reading
 from hub.shards import sha256_file
@@ -26,7 +27,7 @@ class Base:
 
     def describe(self, encoder: Encoder) -> dict[str, object]:
         """Its provenance entry for the manifest."""
-        told = encoder.model_dump(mode="json", include=set(encoder.deciding_keys()), exclude_none=True)
+        told = published(encoder).model_dump(mode="json", include=set(encoder.deciding_keys()), exclude_none=True)
         return {**told, "commit": self.commit, "sha256": self.sha256}
 
 
@@ -72,8 +73,8 @@ def _adapted(folder: Path, place: str) -> str:
     config = folder / "adapter_config.json"
     if not config.is_file():
         return ""
-    repo_id = json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]
-    if not repo_id or Path(repo_id).is_absolute():
+    repo_id = read_object(config, place).get("base_model_name_or_path")
+    if not isinstance(repo_id, str) or not repo_id or Path(repo_id).is_absolute():
         raise InputError(place, f"is an adapter for {repo_id!r}, which is not on the Hub", allowed="its merged form")
     with reading(repo_id, "main"):
         return Path(snapshot_download(repo_id, allow_patterns=list(BASE_FILES))).name

@@ -15,6 +15,7 @@ import numpy as np
 from datasets import Dataset, IterableDataset
 
 from hub.errors import InputError
+from hub.published_paths import published
 from hub.recipe import Spans, TrainingData
 from hub.remote import reading
 from training.origins import Origin, from_directory, from_file, from_hub, is_file
@@ -64,7 +65,7 @@ class TrainingSet:
         splits: dict[str, int | None] = {self.spec.split: self.rows}
         if self.validation is not None:
             splits["validation"] = len(self.validation)
-        spec = self.spec.model_dump(include=DESCRIBED, exclude_none=True)
+        spec = published(self.spec).model_dump(include=DESCRIBED, exclude_none=True)
         return {**spec, "commit": self.commit, "splits": splits, "license": self.own_license}
 
     @property

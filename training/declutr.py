@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 import torch.distributed
-from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.util.distributed import all_gather_with_grad, get_world_size
 from torch import Tensor, nn
@@ -13,6 +12,7 @@ from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling, 
 from transformers.modeling_outputs import BaseModelOutput
 
 from hub.errors import InputError
+from hub.model_folder import NO_PICKLES, reading_model
 from training.bases import Base
 
 NOT_MASKED = -100  # transformers' target of a token that the model is not asked for
@@ -71,17 +71,10 @@ def load_head(base: Base) -> MaskedLanguageHead:
     """
     place = f"base: {base.folder}"
     allowed = "a base published with its masked language head, such as distilroberta-base"
-    try:
+    with reading_model(place, "no masked language model can be loaded", allowed=allowed):
         model, loading = AutoModelForMaskedLM.from_pretrained(
-            str(base.folder),
-            dtype=torch.float32,
-            use_safetensors=True,
-            trust_remote_code=False,
-            output_loading_info=True,
+            str(base.folder), dtype=torch.float32, output_loading_info=True, **NO_PICKLES
         )
-    except (OSError, ValueError, SafetensorError) as error:
-        problem = f"no masked language model can be loaded: {str(error).splitlines()[0]}"
-        raise InputError(place, problem, allowed=allowed) from error
     missing = [name for name in loading["missing_keys"] if not name.startswith(f"{model.base_model_prefix}.")]
     if missing:
         raise InputError(place, f"its weights lack the masked language head ({min(missing)})", allowed=allowed)

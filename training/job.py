@@ -1,8 +1,10 @@
 """A training job: the recipe with everything it needs read and checked, before anything is written."""
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 
 from sentence_transformers import SentenceTransformerTrainingArguments
@@ -10,6 +12,8 @@ from sentence_transformers import SentenceTransformerTrainingArguments
 from hub.errors import InputError
 from hub.licences import check_model
 from hub.model_sections import origin_name
+from hub.places import require_inputs
+from hub.published_paths import published_path
 from hub.recipe import ModelRecipe
 from hub.recipe_file import fingerprint, load_recipe
 from hub.run_dir import ARTIFACTS, Manifest
@@ -62,10 +66,11 @@ class Job:
 
     def manifest(self) -> Manifest:
         """The manifest of this run before anything is trained."""
-        inputs = {f"base:{self.recipe.base.repo_id or self.recipe.base.path}": self.base.sha256}
-        inputs |= {
-            f"dataset:{item.spec.repo_id or item.spec.path}:{item.spec.config}": item.sha256 for item in self.sets
-        }
+        base = self.recipe.base
+        inputs = {f"base:{base.repo_id or published_path(base.path or '')}": self.base.sha256}
+        for item in self.sets:
+            name = item.spec.repo_id or published_path(item.spec.path or "")
+            inputs[_new(f"dataset:{name}:{item.spec.config}", inputs)] = item.sha256
         inputs |= {} if self.evaluator is None else self.evaluator.inputs
         libraries = (*LIBRARIES, *(("peft",) if self.recipe.lora else ()))
         return Manifest(
@@ -78,12 +83,20 @@ class Job:
         )
 
 
+def _new(name: str, taken: Mapping[str, str]) -> str:
+    """``name``, numbered when it is taken: folders of one name may lie in different places."""
+    if name not in taken:
+        return name
+    return next(f"{name}#{number}" for number in count(2) if f"{name}#{number}" not in taken)
+
+
 def prepare(recipe_path: Path, out: Path | None, limit: int | None, settings: list[str]) -> Job:
     """Read and check everything a run needs, the cheap things first; nothing is written.
 
     Joins the group of processes, when there are several. Raises InputError or RunError.
     """
     recipe = load_recipe(recipe_path, ModelRecipe, settings)
+    require_inputs(recipe_path, recipe)
     if limit is not None:
         recipe = recipe.model_copy(update={"limit": limit})
     check_model(recipe, ())

@@ -16,6 +16,7 @@ import typer
 
 from hub.cli import new_app, run, say
 from hub.errors import InputError
+from hub.published_paths import is_outside
 from hub.recipe import Lora, ModelRecipe
 from hub.recipe_file import fingerprint, load_recipe, resolved
 from hub.run_dir import ARTIFACTS, RECIPE, Manifest, begin, changed_files, locked, require_complete
@@ -92,7 +93,7 @@ def merge_into(out: Path, directory: Path, recipe: ModelRecipe, manifest: Manife
 
 def _origin(directory: Path, adapter: Manifest) -> dict[str, Any]:
     """Which adapter was merged, and the two commands that make the model."""
-    path = directory.as_posix() if not directory.is_absolute() else f"{ARTIFACTS}/models/{adapter.name}"
+    path = directory.as_posix() if not is_outside(directory.as_posix()) else f"{ARTIFACTS}/models/{adapter.name}"
     command = shlex.join(["python", "-m", "training.merge", path])
     merged_from = {"name": adapter.name, "version": adapter.version, "fingerprint": adapter.fingerprint}
     return {"merged_from": merged_from, "command": f"{adapter.provenance['command']}\n{command}"}

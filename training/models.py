@@ -11,22 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding, Transformer
 from transformers import MODEL_MAPPING, AutoConfig, PreTrainedTokenizerFast
 from transformers.quantizers.auto import AutoQuantizationConfig
 
 from hub.errors import InputError
+from hub.model_folder import NO_CODE, NO_PICKLES, reading_model, require_safetensors
 from hub.quantization import quantization_values
 from hub.recipe import Encoder, Lora
 from hub.shards import write_text
 from training import adapters
 from training.bases import Base
-from training.prompts import PLAIN, PROMPTED, check_saved_ids, set_prompt
+from training.prompts import PLAIN, PROBES, PROMPTED, check_saved_ids, input_ids, set_prompt
 from training.word_vectors import load_word_vectors
 
-NO_CODE = {"trust_remote_code": False}
 MODULE_CONFIG = "sentence_bert_config.json"
 
 
@@ -54,20 +53,17 @@ def build_student(encoder: Encoder, base: Base, lora: Lora | None = None) -> Sen
 
 def _load(encoder: Encoder, base: Base, place: str) -> Transformer:
     """The base with its tokenizer, in the recipe's precision. Raises InputError when transformers cannot load it."""
-    try:
+    with reading_model(place):
         config = AutoConfig.from_pretrained(base.folder, **NO_CODE)
         transformer = Transformer(
             str(base.folder),
             max_seq_length=encoder.max_seq_length,
-            model_kwargs={**_model_arguments(encoder, config), **NO_CODE},
+            model_kwargs=_model_arguments(encoder, config),
             processor_kwargs={"padding_side": "right", **NO_CODE},
             config_kwargs=dict(NO_CODE),
             modality_config=PROMPTED if encoder.prompt else PLAIN,
             module_output_name="token_embeddings",
         )
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
-        hint = "install what the quantization needs, e.g. bitsandbytes" if isinstance(error, ImportError) else None
-        raise InputError(place, f"cannot be loaded: {str(error).strip().splitlines()[0]}", hint=hint) from error
     _require_weights(transformer.model, base.folder, place)
     _check_pooling(encoder, config, place)
     _check_length(encoder, transformer, place)
@@ -82,15 +78,15 @@ def _require_weights(model: Any, folder: Path, place: str) -> None:
     """
     if getattr(model, "is_quantized", False):
         return
-    settings = {"device_map": "meta", "use_safetensors": True, "output_loading_info": True, **NO_CODE}
-    _, found = type(model).from_pretrained(folder, **settings, **without_pooler(model.config))
+    settings = {"device_map": "meta", "output_loading_info": True, **without_pooler(model.config)}
+    _, found = type(model).from_pretrained(folder, **settings, **NO_PICKLES)
     if found["missing_keys"]:
         problem = f"its weights lack {min(found['missing_keys'])}, which config.json asks for"
         raise InputError(place, problem, allowed="a base with all of its weights")
 
 
 def _model_arguments(encoder: Encoder, config: Any) -> dict[str, Any]:
-    arguments: dict[str, Any] = {"dtype": encoder.dtype, "use_safetensors": True}
+    arguments: dict[str, Any] = {"dtype": encoder.dtype, **NO_PICKLES}
     arguments |= without_pooler(config)
     if encoder.quantization is not None:
         arguments["quantization_config"] = AutoQuantizationConfig.from_dict(quantization_values(encoder.quantization))
@@ -127,11 +123,12 @@ def _check_length(encoder: Encoder, transformer: Transformer, place: str) -> Non
 
 def _finished(encoder: Encoder, base: Base, place: str) -> SentenceTransformer:
     """A finished encoder with its own modules; nothing is fetched, and no code of its repository runs."""
-    try:
-        student = SentenceTransformer(str(base.folder), local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, ImportError, KeyError, SafetensorError) as error:
-        raise InputError(place, f"cannot be loaded: {str(error).strip().splitlines()[0]}") from error
+    require_safetensors(base.folder, place)
+    with reading_model(place):
+        student = SentenceTransformer(str(base.folder), local_files_only=True, model_kwargs=dict(NO_PICKLES), **NO_CODE)
     if isinstance(student[0], Transformer):
+        with reading_model(place, "cannot read a sentence"):  # a chat template may refuse it
+            input_ids(student[0], [PROBES[0]])
         _check_length(encoder, student[0], place)
         student.max_seq_length = encoder.max_seq_length
     return student

@@ -11,20 +11,19 @@ from typing import Any
 
 import datasets
 import httpx2
-import pyarrow as pa
 from datasets import Dataset, IterableDataset
-from datasets.exceptions import DatasetNotFoundError, DatasetsError
-from huggingface_hub import HfApi
+from datasets.exceptions import DatasetNotFoundError
+from huggingface_hub import DatasetCardData, HfApi
 
 from hub.errors import InputError, RunError, nearest
 from hub.recipe import DatasetRecipe
 from hub.recipe_file import load_recipe
 from hub.remote import reading
+from hub.row_errors import UNREADABLE, reading_rows, unreadable
 from hub.run_dir import RECIPE, changed_files, require_complete
-from hub.shards import sha256_file
+from hub.shards import AGAIN, sha256_file
 from hub.stranger_card import check_dataset_card
 
-UNREADABLE = (DatasetsError, pa.ArrowException, UnicodeDecodeError)  # raised for bytes that are no rows
 FILES = {".txt": "text", ".jsonl": "json", ".parquet": "parquet"}  # ending → reader of ``datasets``; .txt: a line each
 CONFIG, SPLIT = "default", "train"  # what a file has of them
 
@@ -57,11 +56,7 @@ def from_hub(repo_id: str, revision: str | None, config: str | None, streaming: 
         info = HfApi().dataset_info(repo_id, revision=revision)
         commit, card = info.sha, info.card_data
         assert commit is not None
-        licence = None if card is None else card.get("license")
-        if card is not None and licence == "other":
-            licence = card.get("license_name")
-        if isinstance(licence, list):  # the Hub's other form
-            licence = ", ".join(licence)
+        licence = None if card is None else _licence(card)
         check_dataset_card(repo_id, commit)
         try:
             config = _config(config, list(datasets.get_dataset_config_names(repo_id, revision=commit)), place)
@@ -72,7 +67,14 @@ def from_hub(repo_id: str, revision: str | None, config: str | None, streaming: 
         except (*UNREADABLE, RuntimeError) as error:  # RuntimeError: it is made by a script, which nobody runs any more
             if isinstance(error.__cause__, httpx2.HTTPError | ConnectionError):
                 raise error.__cause__ from None  # the Hub's failure, and its words hold signed addresses
-            raise unreadable(error, place) from error
+            raise unreadable(error, place, hint=None) from error
+
+
+def _licence(card: DatasetCardData) -> str | None:
+    """The licence that a card names, in either of the Hub's forms; None when it is no text."""
+    licence = card.get("license_name") if card.get("license") == "other" else card.get("license")
+    several = licence if isinstance(licence, list) else [licence]
+    return ", ".join(several) if several and all(isinstance(one, str) for one in several) else None
 
 
 def from_directory(directory: Path, config: str, streaming: bool, place: str) -> Origin:
@@ -87,8 +89,7 @@ def from_directory(directory: Path, config: str, streaming: bool, place: str) ->
     shards = manifest.shards(config)
     damaged = changed_files(directory, manifest.model_copy(update={"files": tuple(shards)}))
     if damaged:
-        hint = "run the stage that makes it again"
-        raise InputError(place, f"{damaged[0]} is missing or not what its manifest says", hint=hint)
+        raise InputError(place, f"{damaged[0]} is missing or not what its manifest says", hint=AGAIN)
     files: dict[str, list[str]] = {}
     for shard in shards:
         if shard.rows != 0:  # the parquet reader fails on a file without rows
@@ -122,16 +123,11 @@ def from_file(path: Path, config: str, split: str, streaming: bool, place: str) 
 
 def load_files(kind: str, files: dict[str, list[str]], streaming: bool, place: str) -> Any:
     """Files of a kind that ``datasets`` reads, by split. Raises InputError when their bytes are not of that kind."""
-    try:
-        return datasets.load_dataset(kind, data_files=files, streaming=streaming)
-    except UNREADABLE as error:
-        raise unreadable(error, place) from error
-
-
-def unreadable(error: Exception, place: str) -> InputError:
-    """The one-line error for data whose reader failed."""
-    reason = (str(error.__cause__ or error).splitlines() or [type(error).__name__])[0]
-    return InputError(place, f"cannot be read: {reason}")
+    with reading_rows(place):
+        try:
+            return datasets.load_dataset(kind, data_files=files, streaming=streaming)
+        except ValueError as error:  # of the JSON reader, for what is nested too deep
+            raise unreadable(error, place) from error
 
 
 def _config(given: str | None, configs: list[str], place: str) -> str:

@@ -5,6 +5,7 @@ import math
 from sentence_transformers.base.training_args import MultiDatasetBatchSamplers
 from transformers import AutoTokenizer
 
+from hub.model_folder import NO_CODE, reading_model
 from hub.model_sections import PROMPT_TEXT
 from training.distributed import process_count
 from training.job import Job
@@ -66,8 +67,10 @@ def _shape(job: Job) -> str:
 
 def prompt_tokens(job: Job) -> str:
     """The prompt with [X] in the sentence's place, as tokens: whether spaces and quotation marks are what one meant."""
-    tokenizer = AutoTokenizer.from_pretrained(job.base.folder, trust_remote_code=False)
-    prompt = job.recipe.base.prompt or ""
+    encoder = job.recipe.base
+    with reading_model(f"base: {encoder.repo_id or encoder.path}", "its tokenizer cannot be loaded"):
+        tokenizer = AutoTokenizer.from_pretrained(job.base.folder, **NO_CODE)
+    prompt = encoder.prompt or ""
     return " | ".join(tokenizer.convert_ids_to_tokens(whole_ids(tokenizer, prompt, PROMPT_TEXT)))
 
 

@@ -15,6 +15,7 @@ from sentence_transformers.sentence_transformer.modules import Transformer
 from transformers import AutoTokenizer
 
 from hub.errors import InputError, RunError
+from hub.model_folder import NO_CODE
 from hub.model_sections import PROMPT_TEXT
 
 _OUTPUT = {"method": "forward", "method_output_name": "last_hidden_state"}
@@ -74,7 +75,7 @@ def input_ids(transformer: Any, sentences: list[str], truncation: bool = True) -
 def check_saved_ids(transformer: Transformer, folder: Path) -> None:
     """Raise RunError unless the tokenizer in ``folder`` gives a sentence the ids that it has in ``transformer``."""
     reloaded = copy.copy(transformer)
-    reloaded.processor = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    reloaded.processor = AutoTokenizer.from_pretrained(folder, local_files_only=True, **NO_CODE)
     reloaded._chat_template_suffix_cache = {}
     sentences = [*PROBES, LONG_PROBE * (transformer.max_seq_length or 1)]
     ids = (input_ids(module, sentences) for module in (transformer, reloaded))

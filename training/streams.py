@@ -15,7 +15,7 @@ from datasets import Dataset, IterableDataset
 from hub.errors import InputError, RunError
 from hub.recipe import Spans, TrainingData
 from hub.remote import reading
-from training.origins import UNREADABLE, unreadable
+from hub.row_errors import reading_rows
 from training.row_checks import (
     COLUMNS,
     DOCUMENTS,
@@ -83,19 +83,15 @@ def stream_errors(spec: TrainingData) -> Iterator[None]:
     if not spec.streaming:
         yield
         return
-    with reading(spec.repo_id, spec.revision) if spec.repo_id is not None else nullcontext():
-        try:
-            yield
-        except UNREADABLE as error:
-            raise unreadable(error, f"datasets.0: {spec.repo_id or spec.path}") from error
+    hub = reading(spec.repo_id, spec.revision) if spec.repo_id is not None else nullcontext()
+    with hub, reading_rows(f"datasets.0: {spec.repo_id or spec.path}"):
+        yield
 
 
 def in_memory(rows: IterableDataset, place: str) -> Dataset:
     """All rows of a short stream. Raises InputError when it has none or cannot be read."""
-    try:
+    with reading_rows(place):
         parts = list(rows.with_format("arrow").iter(batch_size=ROWS))
-    except UNREADABLE as error:
-        raise unreadable(error, place) from error
     if not parts:
         raise InputError(place, "has no rows", hint=NO_ROWS)
     return Dataset(pa.concat_tables(parts))

@@ -17,6 +17,7 @@ from sentence_transformers.base.evaluation import BaseEvaluator, SequentialEvalu
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator, TripletEvaluator
 
 from hub.errors import InputError
+from hub.published_paths import published, published_path
 from hub.recipe import ModelRecipe, ValidationData
 from hub.remote import reading
 from hub.shards import sha256_file
@@ -114,7 +115,7 @@ def _of_triplets(item: TrainingSet, batch_size: int) -> TripletEvaluator:
 
 def _own(item: TrainingSet) -> dict[str, Any]:
     assert item.validation is not None
-    described = item.spec.model_dump(include=OWN, exclude_none=True)
+    described = published(item.spec).model_dump(include=OWN, exclude_none=True)
     return {**described, "split": "validation", "rows": len(item.validation)}
 
 
@@ -157,7 +158,7 @@ def _from_file(path: Path, where: str, place: str) -> Pairs:
     first, second, scores = (list(column) for column in zip(*cells, strict=True))
     _require_usable(first, second, scores, where, 1)
     sha256 = sha256_file(path)
-    origin = {"path": str(path), "sha256": sha256, "rows": len(scores)}
+    origin = {"path": published_path(str(path)), "sha256": sha256, "rows": len(scores)}
     return Pairs(place.replace(".", "-"), first, second, scores, origin, sha256)
 
 

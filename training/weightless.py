@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
-from hub.errors import InputError
+from hub.model_folder import NO_CODE, reading_model
 from hub.recipe import ModelRecipe
 from training.adapters import attach
 from training.bases import Base
@@ -76,15 +76,13 @@ def build_weightless(
 
 def _architecture(recipe: ModelRecipe, base: Base) -> tuple[Any, MaskedLanguageHead | None]:
     """The transformer without a pooler layer and, for documents, the head that is trained beside it."""
-    settings: dict[str, Any] = {"dtype": getattr(torch, recipe.base.dtype), "trust_remote_code": False}
-    try:
-        config = AutoConfig.from_pretrained(base.folder, trust_remote_code=False)
+    settings: dict[str, Any] = {"dtype": getattr(torch, recipe.base.dtype)}
+    place = f"base: {recipe.base.repo_id or recipe.base.path}"
+    with reading_model(place, "its architecture cannot be built"):
+        config = AutoConfig.from_pretrained(base.folder, **NO_CODE)
         if any(item.form == "documents" for item in recipe.datasets):
-            return _with_head(AutoModelForMaskedLM.from_config(config, **settings))
-        return AutoModel.from_config(config, **without_pooler(config), **settings), None
-    except (OSError, ValueError) as error:
-        problem = f"its architecture cannot be built: {str(error).strip().splitlines()[0]}"
-        raise InputError(f"base: {recipe.base.repo_id or recipe.base.path}", problem) from error
+            return _with_head(AutoModelForMaskedLM.from_config(config, **settings, **NO_CODE))
+        return AutoModel.from_config(config, **without_pooler(config), **settings, **NO_CODE), None
 
 
 def _with_head(whole: Any) -> tuple[Any, MaskedLanguageHead]:

@@ -21,6 +21,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from transformers.models.auto.configuration_auto import AutoConfig
 
+from hub.model_folder import NO_CODE
+
 SHAPES: dict[str, dict[str, Any]] = {
     "gpt2-124m": {"model_type": "gpt2"},  # GPT-2 small is the default of its config class
     "gpt2-xl": {"model_type": "gpt2", "n_embd": 1600, "n_layer": 48, "n_head": 25},
@@ -79,7 +81,7 @@ def write_model(shape: str, directory: Path, texts: Sequence[str], closing: Sequ
     shaped: dict[str, Any] = SHAPES[shape] | ends
     config = AutoConfig.for_model(**shaped, tie_word_embeddings=False)
     ages = [max(0, 1 + (token - BASE) % len(closing)) if token >= BASE else 0 for token in range(config.vocab_size)]
-    model = AutoModelForCausalLM.from_config(config)
+    model = AutoModelForCausalLM.from_config(config, **NO_CODE)
     _impose_ages(model, torch.tensor(ages), len(closing))
     model.save_pretrained(directory)
     _tokenizer(texts, ages, closing).save_pretrained(directory)

@@ -17,6 +17,7 @@ from benchmarks.throughput import models, roofline, workloads
 from benchmarks.throughput.baselines import Generator
 from generation.writer import Completion, complete, load_writer
 from hub.memory import peak_rss_mb
+from hub.model_folder import NO_CODE, NO_PICKLES
 from hub.recipe import LanguageModel
 
 WORK = {"sts-x2": workloads.sts_work, "auto-nli-20shot": workloads.few_shot_work}
@@ -142,7 +143,7 @@ def measure(trial: Trial) -> Result:
 def _shape(folder: Path) -> Any:
     """The model without weights, to count them."""
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+        return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder, **NO_CODE), **NO_CODE)
 
 
 def _engine(trial: Trial) -> tuple[Write, Count]:
@@ -154,8 +155,8 @@ def _engine(trial: Trial) -> tuple[Write, Count]:
 
 def _generate(trial: Trial) -> tuple[Write, Count]:
     """``generate()`` around the same weights."""
-    tokenizer = AutoTokenizer.from_pretrained(trial.model)
-    model: Any = AutoModelForCausalLM.from_pretrained(trial.model, dtype=getattr(torch, trial.dtype))
+    tokenizer = AutoTokenizer.from_pretrained(trial.model, **NO_CODE)
+    model: Any = AutoModelForCausalLM.from_pretrained(trial.model, dtype=getattr(torch, trial.dtype), **NO_PICKLES)
     generator = Generator(model.to(trial.device), tokenizer)
 
     def write(job: workloads.Work) -> list[Completion]:

@@ -24,6 +24,7 @@ from eval.data.pins import RESTORE, RowsPin, canonical_line
 from eval.data.rows import scored_pairs, tokens
 from hub.errors import InputError
 from hub.remote import reading
+from hub.row_errors import reading_rows
 
 DATASETS_FILE = Path(__file__).with_name("mteb_datasets.yaml")
 ORDER_FILE = Path(__file__).with_name("row_order.npz")
@@ -106,7 +107,7 @@ def bounds(sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:
 
 
 def _download(place: str, repository: HubPin, split: str) -> list[Row]:
-    with reading(f"dataset {repository.repo_id}", repository.revision):
+    with reading(f"dataset {repository.repo_id}", repository.revision), reading_rows(place):
         table = load_dataset(repository.repo_id, revision=repository.revision, split=split)
     missing = [column for column in COLUMNS if column not in table.column_names]
     if missing:

@@ -104,12 +104,9 @@ class OpenAIServer:
             raise InputError("model", problem, hint="give model.path or model.repo_id with the model's tokenizer")
         if self.model.path is None and self.model.revision is None:
             raise InputError("model.revision", "the tokenizer decides which texts are used", hint=f"pin that of {name}")
-        from transformers import AutoTokenizer
+        from generation.loading import load_tokenizer  # with torch: a run without premise_tokens needs neither
 
-        try:
-            return AutoTokenizer.from_pretrained(name, revision=self.model.revision)
-        except (OSError, ValueError) as error:
-            raise InputError(name, f"its tokenizer cannot be loaded: {str(error).strip().splitlines()[0]}") from error
+        return load_tokenizer(self.model)
 
     def describe(self) -> dict[str, Any]:
         """Facts for the manifest."""

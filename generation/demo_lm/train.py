@@ -28,6 +28,7 @@ from generation.demo_lm.pairs import PairMaker
 from generation.demo_lm.tokenizer import MAX_LENGTH, train_tokenizer
 from hub.cli import new_app, run, say
 from hub.errors import InputError
+from hub.model_folder import NO_CODE, NO_PICKLES
 
 app = new_app(__doc__)
 CHECKPOINT_SECONDS = 240
@@ -178,8 +179,8 @@ def load_checkpoint(folder: Path) -> tuple[PreTrainedTokenizerFast, LlamaForCaus
     if not (folder / "training.json").is_file():
         raise InputError(folder, "is no checkpoint of this script", hint="give the folder named by --checkpoints")
     report = json.loads((folder / "training.json").read_text())
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return PreTrainedTokenizerFast.from_pretrained(folder), model.train(), Progress(**report["progress"])
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, **NO_PICKLES)
+    return PreTrainedTokenizerFast.from_pretrained(folder, **NO_CODE), model.train(), Progress(**report["progress"])
 
 
 def train(corpus: Corpus, settings: Settings, out: Path, checkpoints: Path | None, resume: Path | None) -> None:

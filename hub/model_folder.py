@@ -1,0 +1,82 @@
+"""The folder of a model that somebody else made: none of its code runs, no pickle is opened, damage is told in a line.
+
+Whatever loads a model, a tokenizer or a config passes ``NO_CODE`` and stands within ``reading_model``; a layout test
+holds the first.
+"""
+
+import errno
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hub.errors import InputError, StsDinoError
+
+NO_CODE: dict[str, Any] = {"trust_remote_code": False}
+"""For every ``from_pretrained``: left out, transformers asks on the terminal, and a ``y`` runs the folder's files."""
+NO_PICKLES: dict[str, Any] = {**NO_CODE, "use_safetensors": True, "allow_all_kernels": False}
+"""For everything that loads weights; a saved config could ask for pickles and for kernels from any repository."""
+_PICKLES = ("pytorch_model*.bin", "adapter_model*.bin")  # the ones that would be loaded
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+_INSTALL = "install what the quantization needs, or what the message names"
+_SAID = 300  # characters of a library's message
+
+
+@contextmanager
+def reading_model(
+    place: object,
+    problem: str = "cannot be loaded",
+    *,
+    allowed: object = None,
+    hint: str | None = None,
+    passes: Callable[[Exception], bool] = lambda error: False,
+) -> Iterator[None]:
+    """Turn what the libraries raise over a model's files into InputError: ``place: problem: their first line``.
+
+    They raise anything: tokenizers ``Exception`` itself, architectures AttributeError. A disk or memory that fails, and
+    what ``passes`` says is not the model's fault, is not translated.
+    """
+    try:
+        yield
+    except (StsDinoError, MemoryError):
+        raise
+    except Exception as error:
+        if _is_of_the_machine(error) or passes(error):
+            raise
+        needs = _INSTALL if isinstance(error, ImportError) else hint
+        raise InputError(place, f"{problem}: {first_line(error)}", allowed=allowed, hint=needs) from error
+
+
+def _is_of_the_machine(error: Exception) -> bool:
+    """A full disk, no permission, no memory on the device (torch's error, which this package does not import)."""
+    number = error.errno if isinstance(error, OSError) else None
+    return type(error).__name__ == "OutOfMemoryError" or (number is not None and number not in _ABSENT)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its type's name."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:_SAID]
+
+
+def read_object(path: Path, model: object) -> dict[str, Any]:
+    """A JSON file of a model. Raises InputError when it is not an object."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(model, f"its {path.name} is not JSON: {first_line(error)}") from error
+    if not isinstance(found, dict):
+        raise InputError(model, f"its {path.name} is a {type(found).__name__}", allowed="a JSON object")
+    return found
+
+
+def require_safetensors(folder: Path, model: object) -> None:
+    """Raise InputError when there are no safetensors, or naming a pickle that would be loaded for the lack of them."""
+    hint = "convert it: load it with sentence-transformers where you trust its author, and save_pretrained(FOLDER)"
+    for pattern in _PICKLES:
+        for path in sorted(folder.rglob(pattern)):
+            if not list(path.parent.glob("*.safetensors")):
+                problem = f"its weights are a pickle ({path.relative_to(folder).as_posix()}), which can run code"
+                raise InputError(model, problem, allowed="*.safetensors", hint=hint)
+    if not list(folder.rglob("*.safetensors")):
+        raise InputError(model, "has no weights in safetensors", allowed="*.safetensors", hint=hint)

@@ -1,0 +1,270 @@
+"""Models of strangers: no code of theirs runs whatever is answered on the terminal, and no pickle is opened."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from command_outcomes import outcome_of
+from marker_nli import make_marker_nli
+from planted_models import (
+    MODULE,
+    edit,
+    plant_config,
+    plant_module,
+    plant_pickle,
+    plant_tokenizer,
+    planted,
+    write_code,
+)
+from sentence_transformers import CrossEncoder, SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
+from test_layout import FILES
+from tiny_bases import make_mlm
+from tiny_lm import make_lm
+from training_inputs import sts_rows, write_dataset, write_recipe
+
+import eval.quality
+import eval.run
+import generation.run
+import training.run
+
+pytest_plugins = ["local_hub"]
+NLI_RECIPE, STS_RECIPE = "recipes/demo/auto-nli.yaml", "recipes/demo/sts-dino-x2.yaml"
+LOADERS = {"from_pretrained", "from_config", "SentenceTransformer", "CrossEncoder", "SparseEncoder"}
+REFUSES = {"NO_CODE", "NO_PICKLES"}
+OUR_ADAPTER = "PeftModel.from_pretrained"  # what training has just saved, put on a base in memory; it takes no argument
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> Path:
+    """A language model, a masked one, an encoder of it with a Dense module, a cross-encoder, and scored pairs."""
+    folder = tmp_path_factory.mktemp("models")
+    make_lm(folder / "lm")
+    transformer = Transformer(str(make_mlm(folder / "mlm")))
+    modules = [transformer, Pooling(transformer.get_embedding_dimension(), "mean"), Dense(32, 8)]
+    SentenceTransformer(modules=modules).save_pretrained(str(folder / "encoder"), create_model_card=False)
+    CrossEncoder(str(make_marker_nli(folder / "marker"))).save_pretrained(str(folder / "nli"))
+    write_dataset(folder / "pairs", {"train": sts_rows(48), "validation": sts_rows(24, seed=1)})
+    return folder
+
+
+def model_recipe(folder: Path, models: Path, model: Path, **changes) -> Path:
+    for name in ("pairs", "lm"):
+        (folder / name).symlink_to(models / name)
+    return write_recipe(folder, base={"path": str(model), "license": "mit", **changes})
+
+
+def write(model: Path, folder: Path, models: Path):
+    return outcome_of(generation.run, STS_RECIPE, "--set", f"model.path={model}", "--dry-run")
+
+
+def ask_a_server(model: Path, folder: Path, models: Path):
+    server = yaml.safe_dump({"base_url": "http://127.0.0.1:9/v1", "model": "m"}, default_flow_style=True)
+    settings = [f"model.path={model}", "model.backend=openai", f"model.server={server.strip()}"]
+    options = [word for setting in settings for word in ("--set", setting)]
+    return outcome_of(generation.run, NLI_RECIPE, *options, "--dry-run")
+
+
+def train(model: Path, folder: Path, models: Path):
+    return outcome_of(training.run, model_recipe(folder, models, model), "--out", folder / "out")
+
+
+def plan_training(model: Path, folder: Path, models: Path):
+    prompted = model_recipe(folder, models, model, prompt='This sentence : "[X]" means in one word:"')
+    return outcome_of(training.run, prompted, "--dry-run")
+
+
+def take_a_baseline(model: Path, folder: Path, models: Path):
+    recipe = model_recipe(folder, models, model, modules="sentence-transformer")
+    recipe.write_text(yaml.safe_dump({**yaml.safe_load(recipe.read_text()), "datasets": [], "arguments": {}}))
+    return outcome_of(training.run, recipe, "--out", folder / "out")
+
+
+def score(model: Path, folder: Path, models: Path):
+    options = ["--tasks", "stsb/cosine", "--limit", 20, "--no-cache", "--out", folder / "out"]
+    return outcome_of(eval.run, "--model", model, *options)
+
+
+def judge(model: Path, folder: Path, models: Path):
+    return outcome_of(eval.quality, models / "pairs", "--nli", model, "--out", folder / "out")
+
+
+def count_lengths(model: Path, folder: Path, models: Path):
+    return outcome_of(eval.quality, models / "pairs", "--tokenizer", model, "--out", folder / "out")
+
+
+COMMANDS = {
+    write: "lm",
+    ask_a_server: "lm",
+    train: "mlm",
+    plan_training: "mlm",
+    take_a_baseline: "encoder",
+    score: "encoder",
+    judge: "nli",
+    count_lengths: "mlm",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.__name__)
+def test_code_beside_the_configs_is_not_run_and_refused_in_a_line(command, models, tmp_path):
+    plants = (plant_config, plant_tokenizer)
+    model, marker = planted(models / COMMANDS[command], tmp_path / "planted", *plants)
+    outcome = command(model, tmp_path, models)
+    assert not marker.exists()
+    assert outcome.code == 2
+    assert str(model) in outcome.error
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.__name__)
+def test_a_tokenizer_with_code_of_its_own_is_a_stock_one_or_refused(command, models, tmp_path):
+    model, marker = planted(models / COMMANDS[command], tmp_path / "planted", plant_tokenizer)
+    outcome = command(model, tmp_path, models)
+    assert not marker.exists()
+    assert outcome.code == 0 or (outcome.code == 2 and outcome.error)
+
+
+@pytest.mark.parametrize("command", [write, train, take_a_baseline, score, judge], ids=lambda command: command.__name__)
+def test_pickled_weights_are_not_opened(command, models, tmp_path):
+    model, marker = planted(models / COMMANDS[command], tmp_path / "planted", plant_pickle)
+    outcome = command(model, tmp_path, models)
+    assert not marker.exists()
+    assert outcome.code == 2
+    assert "safetensors" in outcome.error
+
+
+@pytest.mark.parametrize("command", [take_a_baseline, score, judge], ids=lambda command: command.__name__)
+def test_a_module_of_a_strangers_is_not_imported(command, models, tmp_path, monkeypatch):
+    model, marker = planted(models / COMMANDS[command], tmp_path / "planted", plant_module)
+    monkeypatch.syspath_prepend(str(model))  # as when the command is started in the folder
+    outcome = command(model, tmp_path, models)
+    assert not marker.exists()
+    assert outcome.code == 2
+    assert "planted_code.Module" in outcome.error
+
+
+def test_a_saved_config_cannot_ask_for_pickles_kernels_or_code(models, tmp_path, monkeypatch):
+    model, marker = planted(models / "encoder", tmp_path / "planted", plant_config)
+    for weights in model.glob("*.safetensors"):
+        weights.unlink()
+    edit(model / "config.json", model_type="roberta", architectures=["RobertaModel"])
+    wishes = {"trust_remote_code": True, "use_safetensors": False, "allow_all_kernels": True}
+    edit(model / "sentence_bert_config.json", model_kwargs=wishes, config_kwargs=wishes, processor_kwargs=wishes)
+    asked = {}
+
+    def refuse(name, **given):
+        asked.update(given)
+        raise ValueError("seen enough")
+
+    monkeypatch.setattr("transformers.AutoModel.from_pretrained", refuse)
+    assert score(model, tmp_path, models).code == 2
+    assert not marker.exists()
+    assert (asked["use_safetensors"], asked["allow_all_kernels"]) == (True, False)
+    assert asked.get("trust_remote_code") is not True
+
+
+@pytest.mark.parametrize("name", ["lm", "mlm", "encoder", "nli"])
+@pytest.mark.parametrize(
+    "file, content",
+    [
+        ("model.safetensors", b"\x10\x00\x00\x00\x00\x00\x00\x00{"),
+        ("tokenizer.json", b'{"version": "1.0"}'),
+        ("config.json", b"[" * 100_000),
+        ("config.json", b'{"model_type": "llama", "hidden_size": "many"}'),
+    ],
+    ids=["cut-weights", "no-tokenizer", "deep-config", "wrong-config"],
+)
+def test_damaged_files_are_told_in_a_line(name, file, content, models, tmp_path):
+    command = next(command for command, wanted in COMMANDS.items() if wanted == name)
+    model, _ = planted(models / name, tmp_path / "damaged")
+    (model / file).write_bytes(content)
+    outcome = command(model, tmp_path, models)
+    assert outcome.code == 2
+    assert str(model) in outcome.error
+
+
+@pytest.mark.parametrize("template", ["{{ raise_exception('no') }}", "{% if", "{{ ''.__class__.__mro__ }}"])
+def test_a_chat_template_that_fails_is_told_in_a_line(template, models, prompted, tmp_path):
+    model, _ = planted(prompted, tmp_path / "planted")
+    (model / "chat_template.jinja").write_text(template)
+    assert "its chat template fails: " in score(model, tmp_path, models).error
+    assert "cannot read a sentence: " in take_a_baseline(model, tmp_path, models).error
+
+
+@pytest.fixture(scope="module")
+def prompted(models, tmp_path_factory) -> Path:
+    """An encoder whose prompt is its tokenizer's chat template, as anybody's model."""
+    folder = tmp_path_factory.mktemp("prompted")
+    recipe = model_recipe(folder, models, models / "lm", prompt='This sentence : "[X]" means in one word:"')
+    recipe.write_text(yaml.safe_dump({**yaml.safe_load(recipe.read_text()), "datasets": [], "arguments": {}}))
+    assert outcome_of(training.run, recipe, "--out", folder / "out").code == 0
+    (folder / "out" / "manifest.json").unlink()
+    return folder / "out"
+
+
+PUBLISHED = """
+import json, sys
+import eval.quality, generation.run, training.run
+from command_outcomes import outcome_of
+
+repo, commit, recipe, out = sys.argv[1:]
+source = "source={kind: hub, repo_id: %s, revision: %s, columns: [text], description: d, license: mit}" % (repo, commit)
+data = "{repo_id: %s, revision: %s, config: default, form: sts, loss: CosineSimilarityLoss}" % (repo, commit)
+told = [
+    outcome_of(generation.run, "recipes/demo/sts-dino-x2.yaml", "--set", source, "--dry-run"),
+    outcome_of(training.run, recipe, "--set", f"datasets=[{data}]", "--dry-run"),
+    outcome_of(eval.quality, f"{repo}@{commit}", "--out", out),
+]
+print(json.dumps([(one.code, one.error) for one in told]))
+"""
+
+
+def test_the_script_of_a_published_dataset_is_not_run(models, tmp_path, local_hub, hub_api, repo):
+    folder, marker = tmp_path / "published", tmp_path / "ran"
+    folder.mkdir()
+    write_code(folder, marker)
+    (folder / f"{MODULE}.py").rename(folder / f"{repo.split('/')[1]}.py")
+    commit = hub_api.upload_folder(repo_id=repo, repo_type="dataset", folder_path=folder).oid
+    (tmp_path / "recipe").mkdir()
+    recipe = model_recipe(tmp_path / "recipe", models, models / "mlm")
+    places = {"HF_ENDPOINT": local_hub.endpoint, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": f".{os.pathsep}tests"}
+    command = [sys.executable, "-c", PUBLISHED, repo, commit, str(recipe), str(tmp_path / "out")]
+    done = subprocess.run(command, env={**os.environ, **places}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for code, error in json.loads(done.stdout.splitlines()[-1]):
+        assert code == 2 and repo in error, error
+    assert not marker.exists()
+
+
+def calls(path: Path):
+    """Every call of a loader in a file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in LOADERS:
+                yield node
+
+
+def test_every_loader_says_that_no_code_is_run():
+    seen = 0
+    for path in FILES:
+        for call in calls(path):
+            said = {keyword.arg or ast.unparse(keyword.value): ast.unparse(keyword.value) for keyword in call.keywords}
+            if "modules" in said or ast.unparse(call.func) == OUR_ADAPTER:  # nothing is read, or what is ours
+                continue
+            assert said.get("trust_remote_code") == "False" or said.keys() & REFUSES, f"{path}:{call.lineno}"
+            seen += 1
+    assert seen >= 15
+
+
+def test_nothing_is_unpickled_but_by_the_reader_of_arrays():
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            assert called not in ("torch.load", "pickle.load", "pickle.loads", "joblib.load"), f"{path}:{node.lineno}"
+            if called == "np.load":
+                assert any(k.arg == "allow_pickle" and k.value.value is False for k in node.keywords), path

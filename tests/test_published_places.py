@@ -1,0 +1,222 @@
+"""What is published tells no folder, user or home of the machine that made it, and still says what belongs where."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from command_outcomes import outcome_of
+from tiny_lm import make_lm
+
+import eval.run
+import generation.explain
+import generation.run
+import model_cards.render
+import training.run
+from generation.job import input_hashes
+from hub import run_dir
+from hub.errors import InputError
+from hub.publish import snapshot_of
+from hub.published_paths import local_paths, published, published_path, published_setting
+from hub.recipe import DatasetRecipe, ModelRecipe
+from hub.recipe_file import fingerprint, load_recipe
+
+NLI_RECIPE, MODEL_RECIPE = "recipes/demo/auto-nli.yaml", "recipes/demo/demo-sts-dino.yaml"
+SECRET = "sallys-secret"  # the folder that holds everything, the home and the user
+OVERRIDES = ("source.limit=6", "decoding.batch_size=8", "postprocess.validation_fraction=0.4")
+
+
+@pytest.mark.parametrize(
+    "path, shown",
+    [
+        ("assets/demo-lm", "assets/demo-lm"),
+        ("texts.txt", "texts.txt"),
+        ("/home/sally/texts.txt", "texts.txt"),
+        ("../../home/sally/texts.txt", "texts.txt"),
+        ("data/../../sally/texts.txt", "texts.txt"),
+        ("~/texts.txt", "texts.txt"),
+        ("C:\\Users\\sally\\texts.txt", "texts.txt"),
+        ("/home/sally/model/", "model"),
+    ],
+)
+def test_a_path_is_published_as_it_is_only_inside_the_folder_of_the_command(path, shown):
+    assert published_path(path) == shown
+    assert published_path(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "setting, shown",
+    [
+        ("source.path=/home/sally/a.txt", "source.path=a.txt"),
+        ("source.limit=3", "source.limit=3"),
+        ("datasets=[{path: /home/sally/d, form: sts}]", "datasets=[{form: sts, path: d}]"),
+        ("few_shot.end=/", "few_shot.end=/"),
+        ("source.path=a.txt", "source.path=a.txt"),
+    ],
+)
+def test_settings_in_the_command_that_a_manifest_keeps(setting, shown):
+    assert published_setting(setting) == shown
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A folder of somebody's own: a model, first texts, examples, scored pairs."""
+    folder = tmp_path_factory.mktemp("machine") / SECRET
+    shutil.copytree("assets/demo-lm", folder / "home" / "lm")
+    shutil.copy("assets/demo-data/premises.txt", folder / "premises.txt")
+    lines = [
+        f"{word} man runs.\t{word} man {verb}.\t{label}"
+        for word in ["A", "The", "One", "Some", "This", "That", "No", "Any"]
+        for verb, label in (("moves", "yes"), ("sits", "no"))
+    ]
+    (folder / "examples.tsv").write_text("\n".join(["premise\thypothesis\tlabel", *lines]) + "\n")
+    shutil.copy("assets/stsb/sts-dev.csv", folder / "sts-dev.csv")
+    scored = (folder / "sts-dev.csv").read_text().splitlines()[:40]
+    (folder / "scored.csv").write_text("\n".join(scored) + "\n")
+    make_lm(folder / "home" / "tiny")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def dataset(folder) -> Path:
+    """A dataset that was made from absolute paths, on the command line and in the recipe file."""
+    tree = yaml.safe_load(Path(NLI_RECIPE).read_text())
+    labels = {"entailment": "yes", "contradiction": "no"}
+    examples = {"kind": "file", "path": str(folder / "examples.tsv"), "labels": labels}
+    few_shot = {"shots": [1], "sets": 1, "examples": {**examples, "description": "a few pairs", "license": "cc0-1.0"}}
+    tree |= {"model": {**tree["model"], "path": str(folder / "home" / "lm")}, "few_shot": few_shot}
+    (folder / "my.yaml").write_text(yaml.safe_dump(tree))
+    settings = [f"source.path={folder / 'premises.txt'}", *OVERRIDES]
+    options = [word for setting in settings for word in ("--set", setting)]
+    done = outcome_of(generation.run, folder / "my.yaml", *options, "--out", folder / "runs" / "auto-nli")
+    assert done.code == 0, done.told
+    return folder / "runs" / "auto-nli"
+
+
+@pytest.fixture(scope="module")
+def model(folder, dataset) -> Path:
+    """An encoder that was trained and scored with absolute paths."""
+    data = {"path": str(dataset), "config": "triplet-1shot", "form": "triplet", "loss": "MultipleNegativesRankingLoss"}
+    tree = yaml.safe_load(Path(MODEL_RECIPE).read_text())
+    tree |= {
+        "base": {**tree["base"], "path": str(folder / "home" / "tiny"), "modules": "transformer"},
+        "datasets": [data],
+        "lora": {"r": 2, "alpha": 4, "release": "merged"},
+        "validation": [{"path": str(folder / "scored.csv")}],
+        "evaluation": [{"task": "stsb/cosine", "split": "validation", "path": str(folder / "sts-dev.csv")}],
+        "arguments": {"max_steps": "1"},
+        "batch_size": 2,
+        "bootstrap_samples": 10,
+    }
+    (folder / "my-model.yaml").write_text(yaml.safe_dump(tree))
+    out = folder / "runs" / "demo-sts-dino"
+    for module, *words in (
+        (training.run, "--out", out),
+        (eval.run, "--model", out, "--no-cache"),
+    ):
+        done = outcome_of(module, folder / "my-model.yaml", *words)
+        assert done.code == 0, done.told
+    return out
+
+
+def publishable(directory: Path) -> dict[str, bytes]:
+    """Everything that a publication sends, tables unpacked."""
+    manifest = run_dir.require_complete(directory)
+    contents = {path: content.data.read_bytes() for path, content in snapshot_of(directory, manifest).items()}
+    for path in [path for path in contents if path.endswith(".parquet")]:
+        table = pq.read_table(directory / path, partitioning=None)
+        contents[f"{path}, unpacked"] = repr((table.schema, table.to_pylist())).encode()
+    return contents
+
+
+@pytest.mark.parametrize("kind", ["dataset", "model"])
+def test_no_published_byte_tells_of_the_machine(kind, dataset, model, folder):
+    directory = {"dataset": dataset, "model": model}[kind]
+    assert outcome_of(model_cards.render, directory).code == 0
+    contents = publishable(directory)
+    assert {"README.md", "manifest.json", "recipe.yaml"} <= contents.keys()
+    assert (
+        kind == "dataset" or {"results.json", "config.json", "tokenizer_config.json", "modules.json"} <= contents.keys()
+    )
+    for path, content in contents.items():
+        for word in (SECRET, str(folder.parent), f"{Path.cwd()}/", f"{Path.home()}/"):
+            assert word.encode() not in content, f"{path} tells {word}"
+            assert word not in path
+
+
+def test_the_names_and_checksums_of_inputs_are_published(dataset, model, folder):
+    inputs = run_dir.read_manifest(dataset).inputs
+    assert inputs["premises.txt"] == run_dir.sha256_file(folder / "premises.txt")
+    assert inputs["lm/model.safetensors"] == run_dir.sha256_file(folder / "home" / "lm" / "model.safetensors")
+    assert "examples.tsv" in inputs and run_dir.read_manifest(dataset).provenance["model"]["id"] == "lm"
+    assert {"base:tiny", "dataset:auto-nli:triplet-1shot"} <= run_dir.read_manifest(model).inputs.keys()
+    assert local_paths(load_recipe(dataset / "recipe.yaml", DatasetRecipe)) == {
+        "source.path": "premises.txt",
+        "model.path": "lm",
+        "few_shot.examples.path": "examples.tsv",
+    }
+
+
+def test_a_run_goes_on_and_is_explained_where_its_inputs_lie_or_have_moved(dataset, folder, tmp_path):
+    shutil.copytree(dataset, tmp_path / "auto-nli")
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    shutil.copy(folder / "premises.txt", moved / "premises.txt")
+    settings = [f"source.path={moved / 'premises.txt'}", *OVERRIDES]
+    options = [word for setting in settings for word in ("--set", setting)]
+    again = outcome_of(generation.run, folder / "my.yaml", *options, "--out", tmp_path / "auto-nli")
+    assert again.code == 0 and "already complete" in again.told
+    row = pq.read_table(min(dataset.glob("data/raw-1shot/*.parquet")), partitioning=None).to_pylist()[0]
+    row_id = f"{row['source_id']}/{row['target']}/{row['attempt']}/1shot-0"
+    assert outcome_of(generation.explain, dataset, row_id).code == 0
+    told = outcome_of(generation.explain, tmp_path / "auto-nli", row_id)  # its note says where things lie, too
+    assert told.code == 0
+    (tmp_path / "auto-nli.places.json").unlink()
+    assert "--set model.path=PLACE" in outcome_of(generation.explain, tmp_path / "auto-nli", row_id).error
+    places = {"model.path": "home/lm", "few_shot.examples.path": "examples.tsv"}
+    given = [word for key, path in places.items() for word in ("--set", f"{key}={folder / path}")]
+    assert outcome_of(generation.explain, tmp_path / "auto-nli", row_id, *given).code == 0
+    assert json.loads((dataset.parent / "auto-nli.places.json").read_text())["model.path"] == str(
+        folder / "home" / "lm"
+    )
+
+
+@pytest.mark.parametrize("kind", ["dataset", "model"])
+def test_who_runs_the_published_recipe_learns_what_belongs_there(kind, dataset, model, tmp_path):
+    directory = {"dataset": dataset, "model": model}[kind]
+    shutil.copytree(directory, tmp_path / "downloaded")
+    recipe = tmp_path / "downloaded" / "recipe.yaml"
+    stage, key = (generation.run, "source.path") if kind == "dataset" else (training.run, "base.path")
+    told = outcome_of(stage, recipe, "--out", tmp_path / "out")
+    name = "premises.txt" if kind == "dataset" else "base:tiny"
+    digest = run_dir.read_manifest(directory).inputs[name]
+    assert told.code == 2
+    assert key in told.error and f"{name} with SHA-256 {digest}" in told.error and f"--set {key}=PLACE" in told.error
+
+
+def test_a_fingerprint_is_of_what_is_published(dataset, folder):
+    recipe = load_recipe(folder / "my.yaml", DatasetRecipe, [f"source.path={folder / 'premises.txt'}", *OVERRIDES])
+    inputs = input_hashes(recipe)
+    assert (
+        fingerprint(recipe, inputs)
+        == fingerprint(published(recipe), inputs)
+        == run_dir.read_manifest(dataset).fingerprint
+    )
+
+
+def test_two_inputs_of_one_name_are_refused(folder, tmp_path):
+    (tmp_path / "examples.tsv").write_text("A text.\n")
+    recipe = load_recipe(folder / "my.yaml", DatasetRecipe, [f"source.path={tmp_path / 'examples.tsv'}"])
+    with pytest.raises(InputError, match=r"has the name of another input, examples\.tsv; rename one"):
+        input_hashes(recipe)
+
+
+def test_only_the_arguments_of_libraries_that_are_paths_are_shortened():
+    tree = yaml.safe_load(Path(MODEL_RECIPE).read_text())
+    tree["arguments"] = {"accelerator_config": "/home/sally/a.json", "learning_rate": "2e-3"}
+    tree["datasets"], tree["evaluation"] = tree["datasets"][:1], []
+    tree = {key: str(value) if isinstance(value, (int, float)) else value for key, value in tree.items()}
+    shown = published(ModelRecipe.model_validate(tree))
+    assert shown.arguments == {"accelerator_config": "a.json", "learning_rate": "2e-3"}
