@@ -8,6 +8,7 @@ import errno
 import shlex
 import signal
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,12 +18,14 @@ from tqdm import tqdm
 from typer.core import TyperCommand
 
 from hub.errors import StsDinoError
+from hub.printable import printable
 
 INTERRUPTED, TERMINATED = 130, 143  # exit codes
 _LAST_WORDS = {
     INTERRUPTED: "interrupted; run the same command again to go on",
     TERMINATED: "ended by SIGTERM; run the same command again to go on",
 }
+LONGEST = 10_000  # characters of an error: it may list what a stranger named
 ANY_CLUSTER = "auto"  # as Ray says it: the cluster that this machine belongs to
 _NO_SPACE = "no space left on the disk; free some and run the same command again"
 _NO_ENTRY = "cannot be written or read here; choose another folder, or change its permissions"
@@ -100,7 +103,8 @@ listeners: list[Callable[[str], object]] = []  # who hears what is said instead:
 
 
 def say(message: str) -> None:
-    """Talk to the person at the terminal (stderr), never mixed into results (stdout)."""
+    """Talk to the person at the terminal (stderr), never mixed into results (stdout); nothing said drives it."""
+    message = printable(message)
     for hear in listeners:
         hear(message)
     if not listeners:
@@ -112,12 +116,32 @@ def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
 
     ``ends_on_sigterm``: as on Ctrl-C, everything that is held is let go. Without it the process ends at once.
     """
+    with warnings.catch_warnings():
+        warnings.showwarning = _warned
+        _called(app, ends_on_sigterm)
+
+
+def _warned(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: object = None,
+    line: object = None,
+) -> None:
+    """A library's warning, which may quote a server."""
+    say(warnings.formatwarning(message, category, filename, lineno).rstrip())
+
+
+def _called(app: Callable[[], object], ends_on_sigterm: bool) -> None:
     try:
         if ends_on_sigterm:
             _heed_signals()
         app()
     except StsDinoError as error:
-        say(f"error: {error}")
+        text = str(error)
+        cut = f" … and {len(text) - LONGEST:,} more characters" if len(text) > LONGEST else ""
+        say(f"error: {text[:LONGEST]}{cut}")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         say(_LAST_WORDS[INTERRUPTED])

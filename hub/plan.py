@@ -11,6 +11,7 @@ from pathlib import Path
 
 from huggingface_hub.hf_api import RepoFile
 
+from hub.printable import printable
 from hub.repeats import REPEATS
 from hub.run_dir import MANIFEST, RECIPE, Manifest
 from hub.shards import sha256_file
@@ -141,4 +142,4 @@ class Plan:
         if self.script:
             lines.append("  branch script")
         lines += [f"  ! {path}: {what}" for path, what in self.edits.items()]
-        return "\n".join([*lines, *(f"    {line}" for line in self.diff)])
+        return printable("\n".join([*lines, *(f"    {line}" for line in self.diff)]))  # paths and words of others
