@@ -11,6 +11,7 @@ from pathlib import Path
 from huggingface_hub import HfApi
 
 from hub import run_dir
+from hub.account import account
 from hub.card_stamp import facts_digest, read_stamp
 from hub.errors import InputError, RunError
 from hub.patience import Patience
@@ -48,7 +49,7 @@ def publish(api: HfApi, directory: Path, org: str | None, yes: bool, options: Op
     """
     options = options or Options()
     manifest = checked(directory)
-    namespace = org or options.patience.until_done("ask for the user", lambda: str(api.whoami()["name"]))
+    namespace = org or options.patience.until_done("ask for the user", lambda: account(api).name)
     release = Release(Repository(api, f"{namespace}/{manifest.name}", manifest.kind), directory, manifest, options)
     release.check_card()
     return options.patience.until_done(f"publish {release.repository.repo_id}", lambda: release.attempt(yes))

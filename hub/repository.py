@@ -22,10 +22,12 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.hf_api import RepoFile
 
+from hub.client import WrongAnswer
 from hub.errors import RunError
 from hub.plan import Changes, Remote, Snapshot
 
 MAIN = "main"
+COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class Repository:
@@ -40,6 +42,8 @@ class Repository:
             sha = self.api.repo_info(self.repo_id, repo_type=self.kind, revision=name).sha
         except (RepositoryNotFoundError, RevisionNotFoundError):
             return None
+        if not COMMIT.fullmatch(str(sha)):
+            raise WrongAnswer("a branch without a commit")
         return self.at(str(sha))
 
     def at(self, sha: str) -> Remote:
@@ -114,8 +118,12 @@ class Repository:
         self.api.create_tag(self.repo_id, tag=name, repo_type=self.kind, revision=sha)
 
     def make_branch(self, name: str, sha: str) -> None:
-        """Make a branch at a commit unless it is there."""
-        self.api.create_branch(self.repo_id, branch=name, repo_type=self.kind, revision=sha, exist_ok=True)
+        """Make a branch at a commit unless it is there. Another name in its way is refused by the Hub (409)."""
+        try:
+            self.api.create_branch(self.repo_id, branch=name, repo_type=self.kind, revision=sha)
+        except HfHubHTTPError as error:
+            if error.response.status_code != 409 or self.branch(name) is None:
+                raise
 
     def drop_branch(self, name: str) -> None:
         """Remove a branch if it is there."""
