@@ -39,6 +39,10 @@ SetOption = Annotated[
     list[str], typer.Option("--set", metavar="KEY.KEY=VALUE", help="Override a recipe key; repeatable")
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, write nothing")]
+PatienceOption = Annotated[
+    float,
+    typer.Option("--patience", metavar="SECONDS", min=0, help="For how long a Hub may fail before this gives up"),
+]
 RayOption = Annotated[
     str | None,
     typer.Option(

@@ -130,13 +130,15 @@ class Plan:
     edits: Mapping[str, str] = field(default_factory=dict)  # path → what a person did to it
     diff: tuple[str, ...] = ()  # of the card, when it was edited by hand
     upload: int = 0  # bytes of the files that are new
+    commits: int = 1  # on main
 
     def __str__(self) -> str:
         lines = [f"{self.repo_type} {self.repo_id}" + ("" if self.remote else " (new)")]
         changes = self.changes
         for mark, paths in (("+", changes.added), ("~", changes.replaced), ("-", changes.deleted)):
             lines += [f"  {mark} {path}" for path in paths]
-        lines.append(f"  {self.upload:,} bytes to send" if changes else "  no file changes")
+        several = f" in {self.commits} commits" if self.commits > 1 else ""
+        lines.append(f"  {self.upload:,} bytes to send{several}" if changes else "  no file changes")
         if self.tag:
             lines.append(f"  tag {self.tag}")
         if self.script:

@@ -11,7 +11,7 @@ import typer
 from huggingface_hub import HfApi
 
 from hub import cli
-from hub.patience import Patience, use_patient_client
+from hub.patience import LONGEST_SECONDS, Patience, use_patient_client
 from hub.publish import Options, publish
 from hub.recipe import DatasetRecipe
 from hub.recipe_file import load_recipe
@@ -29,6 +29,7 @@ def main(
     yes: Annotated[bool, typer.Option("--yes/--dry-run", help="Act, or only print the plan")] = False,
     private: Annotated[bool, typer.Option("--private", help="Create the repository as a private one")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace what was changed by hand on the Hub")] = False,
+    longest: cli.PatienceOption = LONGEST_SECONDS,
 ) -> None:
     """Publish a finished dataset or model to the Hub that HF_ENDPOINT names. Without --yes only the plan is printed.
 
@@ -40,7 +41,7 @@ def main(
 
       python -m release.publish artifacts/datasets/sts-dino-x2 --org my-org --yes
     """
-    patience = Patience()
+    patience = Patience(longest)
     use_patient_client(patience)
     with hub_errors(f"publish {directory}"):
         print(publish(HfApi(), directory, org, yes, Options(private, force, loading_script(directory), patience)))
