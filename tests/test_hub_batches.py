@@ -1,4 +1,4 @@
-"""A publication in several commits: each is whole, a killed one goes on, and nothing half-published loads or is tagged."""
+"""A publication in several commits: each is whole, a killed one goes on, and nothing unfinished loads or is tagged."""
 
 import json
 import random
