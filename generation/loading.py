@@ -11,10 +11,12 @@ from transformers.quantizers.auto import AutoQuantizationConfig
 from generation.packed_linear import pack
 from hub.errors import InputError
 from hub.recipe import LanguageModel
+from hub.remote import hub_errors
 
 _ACCESS = "check repo_id and revision; a private or gated model needs a token here (hf auth login)"
 
 
+@hub_errors("read the language model")
 def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
     """The model, ready to read on the recipe's number of torch threads, and its tokenizer.
 
@@ -44,6 +46,7 @@ def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
     return model, tokenizer
 
 
+@hub_errors("read the language model's tokenizer")
 def load_tokenizer(recipe: LanguageModel) -> Any:
     """The model's tokenizer. Raises InputError when it cannot be loaded."""
     try:

@@ -18,6 +18,7 @@ from huggingface_hub import HfApi, hf_hub_download
 from huggingface_hub.errors import RemoteEntryNotFoundError
 
 from generation.randomness import fraction
+from hub.client import is_wrong
 from hub.errors import InputError, RunError, nearest
 from hub.recipe import QUOTE, DatasetRecipe, Source
 from hub.remote import reading
@@ -170,6 +171,8 @@ def _hub_rows(source: Source, split: str) -> Iterator[Cells]:
         try:
             rows = load_dataset(source.repo_id, source.config, revision=pin, split=split, streaming=True)
         except ValueError as error:  # unknown config or split: the message lists those that are there
+            if is_wrong(error):
+                raise
             raise InputError(f"source {source.repo_id}", str(error).splitlines()[0]) from error
         names = require_columns(source.repo_id, source.columns, list(rows.column_names or []))
         for row in rows:

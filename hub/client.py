@@ -30,6 +30,7 @@ TIMEOUT = httpx2.Timeout(60, read=300)  # the client's own default waits for eve
 LEAST_RATE = 100  # bytes a second, from ``TIMEOUT.read`` seconds on: slower is no answer
 LONGEST_ASKED = 86_400  # seconds; a server that asks for more asks for nonsense
 _CLIENT = ("huggingface_hub", "httpx2", "httpcore2", "h11", "hf_xet")
+_CHECKS = "huggingface_hub.dataclasses"  # of a model's config, wherever that lies
 _TRIPS = (ArithmeticError, AttributeError, AssertionError, LookupError, RecursionError, TypeError, ValueError)
 Heard = Callable[[httpx2.Response], None]
 
@@ -70,11 +71,11 @@ def _checked(response: httpx2.Response) -> None:
     response.headers.pop("retry-after", None)
     if seconds is not None:
         response.headers["retry-after"] = str(seconds)
-    goes_on = response.headers.get("location") if response.is_redirect else None
-    if goes_on and "/api/" in response.request.url.path:
-        there = response.request.url.join(goes_on)
-        if there.host != response.request.url.host:
-            raise WrongAnswer(f"the request is sent on to {there.host}", request=response.request)
+    request, goes_on = response.request, response.headers.get("location") if response.is_redirect else None
+    if goes_on and ("/api/" in request.url.path or not isinstance(request.stream, httpx2.ByteStream)):
+        there = request.url.join(goes_on)
+        if there.host != request.url.host or request.method == "PUT":  # an upload's body is gone by now
+            raise WrongAnswer(f"the request is sent on to {there.host}", request=request)
     if isinstance(response.stream, httpx2.SyncByteStream):
         response.stream = _Flowing(response.stream)
 
@@ -137,7 +138,7 @@ def what_is_wrong(error: BaseException) -> str:
 
 def _raised_in_client(error: BaseException) -> bool:
     modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return any(module.partition(".")[0] in _CLIENT for module in modules)
+    return any(module.partition(".")[0] in _CLIENT and module != _CHECKS for module in modules)
 
 
 def fit_to_print(record: logging.LogRecord) -> bool:

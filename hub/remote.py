@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from datasets.exceptions import DataFilesNotFoundError, FileNotFoundDatasetsError
 from huggingface_hub import constants
 from huggingface_hub.errors import (
     GatedRepoError,
@@ -38,6 +39,8 @@ def hub_errors(what: str) -> Iterator[None]:
     client.ensure()
     try:
         yield
+    except StsDinoError:
+        raise
     except Exception as error:
         known = in_words(what, error)
         if known is None:
@@ -74,10 +77,17 @@ def reading(what: str, revision: str | None) -> Iterator[None]:
         except RevisionNotFoundError:
             hint = "give a tag, branch or commit that is there"
             raise InputError(place, f"has no revision {revision!r}", hint=hint) from None
-        except (LocalEntryNotFoundError, ConnectionError):
+        except DataFilesNotFoundError:
+            hint = "does its card name files that are there? Publish them, or give another revision"
+            raise InputError(place, "has no data files that can be read", hint=hint) from None
+        except (LocalEntryNotFoundError, FileNotFoundDatasetsError, ConnectionError):
             if constants.HF_HUB_OFFLINE:
                 hint = "run once without it, or give the revision that was downloaded"
                 raise RunError(place, "is not downloaded, and HF_HUB_OFFLINE is set", hint=hint) from None
+            raise RunError(place, "stopped answering", hint="run the same command again later") from None
+        except FileNotFoundError as error:  # datasets says so of a Hub that answers no question about files
+            if error.errno is not None:
+                raise
             raise RunError(place, "stopped answering", hint="run the same command again later") from None
 
 

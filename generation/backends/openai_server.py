@@ -15,6 +15,7 @@ from generation.backends.journal import Journal, key_of
 from generation.writer import Completion, Request, Settings
 from hub.errors import InputError, RunError
 from hub.recipe import LanguageModel, Server
+from hub.remote import hub_errors
 
 if TYPE_CHECKING:
     from generation.backends.openai_client import Client
@@ -107,7 +108,8 @@ class OpenAIServer:
         from transformers import AutoTokenizer
 
         try:
-            return AutoTokenizer.from_pretrained(name, revision=self.model.revision)
+            with hub_errors(f"read {name}"):
+                return AutoTokenizer.from_pretrained(name, revision=self.model.revision)
         except (OSError, ValueError) as error:
             raise InputError(name, f"its tokenizer cannot be loaded: {str(error).strip().splitlines()[0]}") from error
 
