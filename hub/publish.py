@@ -189,7 +189,7 @@ class Release:
             edits,
             diff,
             sum(self.snapshot[path].size for path in (*changes.added, *changes.replaced)),
-            -(-batches.count(changes) // batches.FILES),
+            len(self._steps(remote or Remote("", {}))),
         )
 
     def _look_at(self, remote: Remote) -> tuple[Edits, tuple[str, ...]]:

@@ -198,6 +198,10 @@ class Hostile:
         met = self.faulty.injected().total() - before
         return Ended(command, wrong, request, code, running.said(), met, time.monotonic() - started)
 
+    def unpublish(self) -> None:
+        """Take what the commands published from the Hub again."""
+        self.api.delete_repo("acme/publishing-load", missing_ok=True, **DATASET)
+
     def asked(self, command: str) -> Counter[str]:
         """The kinds of requests that a command makes when nothing is wrong."""
         before = self.faulty.answered()

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,72 +28,74 @@ from hostile import Hostile, shown
 
 from hub.local.faults import WRONG
 
-REPO = "acme/publishing-load"
+
+class Record:
+    """What was found so far, in a file after every step, so that an interrupted series is not lost."""
+
+    def __init__(self, path: Path | None):
+        from benchmarks.throughput.worker import hardware
+
+        self._path, self._started, self.failed = path, time.monotonic(), list[str]()
+        self._parts: dict[str, Any] = {"hardware": hardware("cpu")}
+
+    def fail(self, what: str) -> None:
+        """Take up something that is not as it should be."""
+        self.failed.append(what)
+        print(f"FAILED {what}", flush=True)
+
+    def write(self, part: str, found: dict[str, Any]) -> None:
+        """Take up how far a part is."""
+        self._parts[part] = found
+        whole = {**self._parts, "seconds": round(time.monotonic() - self._started, 1), "failed": self.failed}
+        if self._path:
+            self._path.write_text(json.dumps(whole, indent=1) + "\n")
 
 
-def outages(runs: int, folder: Path, failed: list[str]) -> dict[str, Any]:
-    """The runs, one after the other."""
+def outages(runs: int, folder: Path, record: Record) -> None:
+    """The runs, one after the other, until one fails."""
     outcomes = []
     with closing(World(folder, growth.record(folder / "once"))) as world:
         for seed in range(runs):
             try:
                 outcomes.append(world.run(seed))
-                print(outcomes[-1].line(), flush=True)
             except AssertionError as error:
-                failed.append(f"outages, seed {seed}: {error}")
-                print(f"FAILED {failed[-1]}", flush=True)
-                break
-    return {**totals(outcomes), "outcomes": [vars(outcome) for outcome in outcomes]}
+                record.fail(f"outages, seed {seed}: {error}")
+                return
+            print(outcomes[-1].line(), flush=True)
+            record.write("outages", {**totals(outcomes), "outcomes": [vars(outcome) for outcome in outcomes]})
 
 
-def wrong_answers(folder: Path, failed: list[str]) -> dict[str, Any]:
+def wrong_answers(folder: Path, record: Record) -> None:
     """Every command, every kind of request that it makes, every wrong answer."""
-    codes, met, asked, commands = Counter[int](), 0, dict[str, list[str]](), 0
+    codes, met, asked = Counter[str](), 0, dict[str, list[str]]()
     with Hostile(folder) as world:
-        for command in world.commands:
-            world.api.delete_repo(REPO, repo_type="dataset", missing_ok=True)
+        for command in reversed(world.commands):  # those that publish make the most kinds of requests
+            world.unpublish()
             asked[command] = sorted(world.asked(command))
-            for request in asked[command]:
-                for wrong in WRONG:
-                    if command.startswith("release"):
-                        world.api.delete_repo(REPO, repo_type="dataset", missing_ok=True)
-                    ended = world.run(command, wrong, request)
-                    commands, met, codes[ended.code] = commands + 1, met + ended.met, codes[ended.code] + 1
-                    if complaint := ended.complaint(world.hub.token):
-                        failed.append(f"{command}, {request}, {wrong}: {complaint}: {shown(ended.said)}")
-                        print(f"FAILED {failed[-1]}", flush=True)
+            for request, wrong in product(asked[command], WRONG):
+                world.unpublish()
+                ended = world.run(command, wrong, request)
+                met, codes[str(ended.code)] = met + ended.met, codes[str(ended.code)] + 1
+                if complaint := ended.complaint(world.hub.token):
+                    record.fail(f"{command}, {request}, {wrong}: {complaint}: {shown(ended.said)}")
+            if world.elsewhere.tokens:
+                record.fail(f"{command}: a token went to another host")
             print(f"{command}: {', '.join(asked[command])}", flush=True)
-        if world.elsewhere.tokens:
-            failed.append("a token went to another host")
-        redirected = world.elsewhere.asked
-    exit_codes = {str(code): number for code, number in sorted(codes.items())}
-    return {
-        "commands": commands,
-        "answers": met,
-        "exit_codes": exit_codes,
-        "sent_elsewhere": redirected,
-        "asked": asked,
-    }
+            sums = {"commands": codes.total(), "answers": met, "exit_codes": dict(sorted(codes.items()))}
+            record.write("wrong_answers", {**sums, "sent_elsewhere": world.elsewhere.asked, "asked": asked})
 
 
 def main() -> int:
     """Both parts; the exit code."""
-    from benchmarks.throughput.worker import hardware
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=25)
     parser.add_argument("--out", type=Path)
-    given, failed, started = parser.parse_args(), list[str](), time.monotonic()
+    given = parser.parse_args()
+    record = Record(given.out)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        record: dict[str, Any] = {
-            "hardware": hardware("cpu"),
-            "outages": outages(given.runs, Path(folder) / "o", failed),
-        }
-        record["wrong_answers"] = wrong_answers(Path(folder) / "w", failed)
-    record |= {"seconds": round(time.monotonic() - started, 1), "failed": failed}
-    if given.out:
-        given.out.write_text(json.dumps(record, indent=1) + "\n")
-    return int(bool(failed))
+        outages(given.runs, Path(folder) / "outages", record)
+        wrong_answers(Path(folder) / "wrong", record)
+    return int(bool(record.failed))
 
 
 if __name__ == "__main__":

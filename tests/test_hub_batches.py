@@ -124,7 +124,7 @@ def test_many_files_are_several_commits_and_the_last_is_tagged(tmp_path, hub_api
     assert [len(manifest["files"]) for manifest in found] == [3, 6, 9, 12, 15, 18, 20]
     assert [manifest["complete"] for manifest in found] == [False] * 6 + [True]
     assert files(hub_api, plan.repo_id) == {str(p.relative_to(directory)) for p in directory.rglob("*") if p.is_file()}
-    assert "bytes to send in 4 commits" in str(plan)
+    assert "bytes to send in 7 commits" in str(plan)
     assert "v0.1.0, 18 of 20 files published" in capsys.readouterr().err
     assert not publish(hub_api, directory, "acme", yes=True).changes
 
