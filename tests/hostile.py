@@ -159,7 +159,16 @@ class Hostile:
         return {
             "release.publish": [str(run), *publish],
             "release.run": [str(run / "recipe.yaml"), *publish, "--artifacts", str(folder / "artifacts")],
-            "release.job": ["recipes/demo/sts-dino-x2.yaml", "--org", "acme", "--flavor", "cpu-basic", "--yes"],
+            "release.job": [
+                "recipes/demo/sts-dino-x2.yaml",
+                "--org",
+                "acme",
+                "--flavor",
+                "cpu-basic",
+                "--yes",
+                "--patience",
+                "1",
+            ],
             "generation.run": [str(write), "--out", str(out / "written")],
             "generation.run examples": [str(_few_shot(folder / "few.yaml")), "--dry-run"],
             "training.run": [str(train), "--out", str(out / "trained")],
