@@ -13,11 +13,13 @@ from hub.errors import InputError
 from hub.model_folder import NO_CODE, NO_PICKLES, reading_model
 from hub.quantization import quantization_values
 from hub.recipe import LanguageModel
+from hub.remote import hub_errors
 
 _SMALLER = "use a smaller model or a narrower dtype (model.dtype)"
 _ACCESS = "check repo_id and revision; a private or gated model needs a token here (hf auth login)"
 
 
+@hub_errors("read the language model")
 def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
     """The model, ready to read on the recipe's number of torch threads, and its tokenizer.
 
@@ -47,6 +49,7 @@ def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
     return model, tokenizer
 
 
+@hub_errors("read the language model's tokenizer")
 def load_tokenizer(recipe: LanguageModel) -> Any:
     """The model's tokenizer. Raises InputError when it cannot be loaded."""
     with reading_model(_place(recipe), "its tokenizer cannot be loaded", hint=_ACCESS if recipe.repo_id else None):

@@ -15,6 +15,7 @@ from huggingface_hub.errors import RemoteEntryNotFoundError
 
 from generation.file_rows import READERS, Cells, as_texts, file_rows, require_columns
 from generation.randomness import fraction
+from hub.client import is_wrong
 from hub.errors import InputError, RunError
 from hub.model_folder import first_line
 from hub.recipe import QUOTE, DatasetRecipe, Source
@@ -168,6 +169,8 @@ def _hub_rows(source: Source, split: str) -> Iterator[Cells]:
         try:
             rows = load_dataset(source.repo_id, source.config, revision=pin, split=split, streaming=True)
         except ValueError as error:  # unknown config or split: the message lists those that are there
+            if is_wrong(error):
+                raise
             raise InputError(place, first_line(error)) from error
         except RuntimeError as error:  # it is made by a script, which nobody runs any more
             raise InputError(place, f"cannot be read: {first_line(error)}") from error

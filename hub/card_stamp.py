@@ -44,5 +44,11 @@ def read_stamp(card: str) -> Stamp | None:
     return Stamp(found["repo_id"], found["facts"])
 
 
+def restamped(card: str, facts: str) -> str | None:
+    """A stamped card, said to be of other facts; None when it has no stamp of its own."""
+    found, stamp = _LINE.search(card), read_stamp(card)
+    return stamped(card[: found.start()], stamp.repo_id, facts) if found and stamp else None
+
+
 def _digest(*parts: str) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

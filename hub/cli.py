@@ -19,8 +19,10 @@ from typer.core import TyperCommand
 
 from hub.errors import StsDinoError
 from hub.interruption import INTERRUPTED, LAST_WORDS, TERMINATED, hand_over
+from hub.printable import printable
 from hub.published_paths import published_path, published_setting
 
+LONGEST = 10_000  # characters of an error: it may list what a stranger named
 ANY_CLUSTER = "auto"  # as Ray says it: the cluster that this machine belongs to
 _NO_SPACE = "no space left on the disk; free some and run the same command again"
 _NO_ENTRY = "cannot be written or read here; choose another folder, or change its permissions"
@@ -37,6 +39,10 @@ SetOption = Annotated[
     list[str], typer.Option("--set", metavar="KEY.KEY=VALUE", help="Override a recipe key; repeatable")
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, write nothing")]
+PatienceOption = Annotated[
+    float,
+    typer.Option("--patience", metavar="SECONDS", min=0, help="For how long a Hub may fail before this gives up"),
+]
 RayOption = Annotated[
     str | None,
     typer.Option(
@@ -100,7 +106,8 @@ listeners: list[Callable[[str], object]] = []  # who hears what is said instead:
 
 
 def say(message: str) -> None:
-    """Talk to the person at the terminal (stderr), never mixed into results (stdout)."""
+    """Talk to the person at the terminal (stderr), never mixed into results (stdout); nothing said drives it."""
+    message = printable(message)
     for hear in listeners:
         hear(message)
     if not listeners:
@@ -120,7 +127,9 @@ def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
             warnings.showwarning = _say_warning  # type: ignore[assignment]  # it takes all that is given
             app()
     except StsDinoError as error:
-        say(f"error: {error}")
+        text = str(error)
+        cut = f" … and {len(text) - LONGEST:,} more characters" if len(text) > LONGEST else ""
+        say(f"error: {text[:LONGEST]}{cut}")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         say(LAST_WORDS[INTERRUPTED])

@@ -5,8 +5,7 @@ failing then comes here, where the whole step is planned anew: a commit whose an
 429 comes here at once, because the client would sleep through the hour that a quota may ask for without a word.
 """
 
-import logging
-import re
+import random
 import sys
 import time
 from collections.abc import Callable
@@ -14,18 +13,17 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import httpx2
-from huggingface_hub import set_client_factory
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import hf_raise_for_status, parse_ratelimit_headers
-from huggingface_hub.utils._http import default_client_factory
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_before_delay, wait_exponential_jitter
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_before_delay
 
-from hub import cli
+from hub import cli, client
+from hub.printable import one_line
 
 # Others are permanent: the same request would be refused again. 409 and 412: somebody else committed meanwhile.
 PASSING = frozenset({408, 409, 412, 425, 429, 500, 502, 503, 504})
 LONGEST_SECONDS = 3900.0  # an hourly quota, and some minutes for clocks that differ
-TIMEOUT = httpx2.Timeout(60, read=300)  # the client's own default waits for ever
+SAME_CONFLICTS = 5  # the very same request refused with 409 so often in a row (half a minute) is refused for good
 
 Result = TypeVar("Result")
 
@@ -36,8 +34,10 @@ class Patience:
 
     longest: float = LONGEST_SECONDS
     scale: float = 1.0
-    _why: str = field(default="", init=False)  # the last failure
     reached: bool = field(default=False, init=False)  # one that never answered is a wrong address
+    _why: str = field(default="", init=False)  # the last failure
+    _answered: bool = field(default=False, init=False)  # a whole step was done: what answers is a Hub
+    _conflicts: list[object] = field(default_factory=list, init=False)  # the same 409 in a row
 
     def until_done(self, what: str, attempt: Callable[[], Result]) -> Result:
         """The result of ``attempt``, which is called again after every passing failure until it succeeds.
@@ -52,41 +52,72 @@ class Patience:
             reraise=True,
         )
         result = retrying(attempt)
-        self.reached = True
+        self.done()
         return result
 
+    def done(self) -> None:
+        """Take note that a step went well."""
+        self.reached = self._answered = True
+        self._conflicts.clear()
+
     def passes(self, error: BaseException) -> bool:
-        """Whether the same step may succeed later."""
+        """Whether the same step may succeed later. Call it once for each failure, in their order."""
         if isinstance(error, HfHubHTTPError):
             self.reached = True
-            return error.response.status_code in PASSING
+            return error.response.status_code in PASSING and not self._for_good(error)
         if isinstance(error, httpx2.ConnectError):
             return self.reached
+        if client.is_wrong(error):
+            return self._answered
         dropped = (httpx2.TimeoutException, httpx2.NetworkError, httpx2.RemoteProtocolError, ConnectionError)
         return isinstance(error, dropped) and not isinstance(error, OfflineModeIsEnabled)
 
+    def _for_good(self, error: HfHubHTTPError) -> bool:
+        """Whether a conflict is none with somebody who commits, such as a name in the way: the head does not move.
+
+        A commit names its parent, so that the same request means the same head.
+        """
+        if error.response.status_code != 409:
+            self._conflicts.clear()
+            return False
+        request = error.response.request
+        sent = request.read() if isinstance(request.stream, httpx2.ByteStream) else None
+        conflict: object = (request.method, str(request.url), sent, client.message_of(error))
+        self._conflicts = [past for past in self._conflicts if past == conflict] + [conflict]
+        return len(self._conflicts) >= SAME_CONFLICTS
+
+    def pause(self, error: BaseException | None, number: int) -> float:
+        """Seconds to wait after the ``number``-th failure in a row: as long as the Hub asks, or longer and longer."""
+        asked = asked_wait(error) if isinstance(error, HfHubHTTPError) else None
+        growing = min(300.0, 2.0 ** min(number - 1, 20) + random.uniform(0, 1))
+        return self.scale * (growing if asked is None else asked)
+
     def _wait(self, state: RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None
-        self._why = _reason(error)
-        asked = asked_wait(error) if isinstance(error, HfHubHTTPError) else None
-        return self.scale * (
-            asked if asked is not None else wait_exponential_jitter(initial=1, max=300, jitter=1)(state)
-        )
+        self._why = reason(error)
+        return self.pause(error, state.attempt_number)
 
 
 def asked_wait(error: HfHubHTTPError) -> float | None:
     """Seconds that the Hub asks to wait, by its rate limit or ``Retry-After`` headers; None when it does not say."""
     headers = error.response.headers
-    limit = parse_ratelimit_headers(headers)
+    try:
+        limit = parse_ratelimit_headers(headers)
+    except ValueError:  # a number of thousands of digits
+        limit = None
     if error.response.status_code == 429 and limit is not None and limit.remaining == 0:
         return limit.reset_in_seconds + 1.0
-    asked = headers.get("retry-after", "")
-    return float(asked) + 1 if asked.isdigit() else None
+    seconds = client.asked_seconds(headers)
+    return None if seconds is None else seconds + 1.0
 
 
-def _reason(error: BaseException | None) -> str:
+def reason(error: BaseException | None) -> str:
+    """What went wrong, in a few words: with those of the Hub, if it gave any."""
     if isinstance(error, HfHubHTTPError):
-        return f"the Hub answered {error.response.status_code}"
+        said = client.message_of(error)
+        return f"the Hub answered {error.response.status_code}" + (f" ({one_line(said)})" if said else "")
+    if error is not None and client.is_wrong(error):
+        return f"what answered is no Hub ({client.what_is_wrong(error)})"
     return f"the connection failed ({type(error).__name__})"
 
 
@@ -110,25 +141,12 @@ def _clock(seconds: float) -> str:
 
 
 def use_patient_client(patience: Patience) -> None:
-    """Give the client library of this process a time limit, let a 429 through at once, and tell of every answer."""
+    """Our client for this process, which hands on what asks to wait, so that a countdown tells of it."""
 
     def heard(response: httpx2.Response) -> None:
         patience.reached = True
-        if response.status_code == 429:
+        if response.status_code == 429 or (response.status_code >= 500 and "retry-after" in response.headers):
             response.read()
             hf_raise_for_status(response)
 
-    def client() -> httpx2.Client:
-        made = default_client_factory()
-        made.timeout = TIMEOUT
-        made.event_hooks = {**made.event_hooks, "response": [*made.event_hooks["response"], heard]}
-        return made
-
-    set_client_factory(client)
-    logging.getLogger("huggingface_hub.utils._http").addFilter(without_queries)
-
-
-def without_queries(record: logging.LogRecord) -> bool:
-    """Cut the query from addresses in the client's warnings: those of uploads are signed, and good for hours."""
-    record.msg, record.args = re.sub(r"(https?://[^\s'\"?]+)\?[^\s'\"]+", r"\1", record.getMessage()), ()
-    return True
+    client.use(heard)

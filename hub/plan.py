@@ -11,6 +11,7 @@ from pathlib import Path
 
 from huggingface_hub.hf_api import RepoFile
 
+from hub.printable import printable
 from hub.repeats import REPEATS
 from hub.run_dir import MANIFEST, RECIPE, Manifest
 from hub.shards import sha256_file
@@ -129,16 +130,18 @@ class Plan:
     edits: Mapping[str, str] = field(default_factory=dict)  # path → what a person did to it
     diff: tuple[str, ...] = ()  # of the card, when it was edited by hand
     upload: int = 0  # bytes of the files that are new
+    commits: int = 1  # on main
 
     def __str__(self) -> str:
         lines = [f"{self.repo_type} {self.repo_id}" + ("" if self.remote else " (new)")]
         changes = self.changes
         for mark, paths in (("+", changes.added), ("~", changes.replaced), ("-", changes.deleted)):
             lines += [f"  {mark} {path}" for path in paths]
-        lines.append(f"  {self.upload:,} bytes to send" if changes else "  no file changes")
+        several = f" in {self.commits} commits" if self.commits > 1 else ""
+        lines.append(f"  {self.upload:,} bytes to send{several}" if changes else "  no file changes")
         if self.tag:
             lines.append(f"  tag {self.tag}")
         if self.script:
             lines.append("  branch script")
         lines += [f"  ! {path}: {what}" for path, what in self.edits.items()]
-        return "\n".join([*lines, *(f"    {line}" for line in self.diff)])
+        return printable("\n".join([*lines, *(f"    {line}" for line in self.diff)]))  # paths and words of others

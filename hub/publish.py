@@ -1,8 +1,9 @@
 """The publication of a finished run directory; ``release.publish`` is the command.
 
 The run directory is copied to the Hub in one atomic commit that is made on the parent it was planned on, and tagged
-with its version. Files the Hub has already are not sent; files that are not part of the artefact any more are deleted
-in the same commit. Old versions of ``datasets`` find a loading script on the branch ``script``, next to the same files.
+with its version; one of very many files in several (``hub.batches``), of which the last is tagged. Files the Hub has
+already are not sent; files that are not part of the artefact any more are deleted. Old versions of ``datasets`` find a
+loading script on the branch ``script``, next to the same files.
 """
 
 from dataclasses import dataclass, field
@@ -10,7 +11,8 @@ from pathlib import Path
 
 from huggingface_hub import HfApi
 
-from hub import run_dir
+from hub import batches, cli, run_dir
+from hub.account import account
 from hub.card_stamp import facts_digest, read_stamp
 from hub.dropped import INPUT
 from hub.errors import InputError, RunError
@@ -50,7 +52,7 @@ def publish(api: HfApi, directory: Path, org: str | None, yes: bool, options: Op
     """
     options = options or Options()
     manifest = checked(directory)
-    namespace = org or options.patience.until_done("ask for the user", lambda: str(api.whoami()["name"]))
+    namespace = org or options.patience.until_done("ask for the user", lambda: account(api).name)
     release = Release(Repository(api, f"{namespace}/{manifest.name}", manifest.kind), directory, manifest, options)
     release.check_card()
     return options.patience.until_done(f"publish {release.repository.repo_id}", lambda: release.attempt(yes))
@@ -143,16 +145,32 @@ class Release:
         if remote is None:
             self.repository.create(self.options.private)
             remote = _required(self.repository.branch())
-        sha, changes = remote.sha, compare(self.snapshot, remote)
-        if changes:
-            message = f"{self.manifest.name} {self.tag}"
-            sha = self.repository.commit(remote, MAIN, changes, self.snapshot, message)
+        sha = self._bring(remote)
         if plan.tag:
             self.repository.set_tag(plan.tag, sha)
         if self.options.script is not None:
             self._renew_script(sha)
         self._drop_next(sha)
         return self._first
+
+    def _bring(self, remote: Remote) -> str:
+        """Make main hold the snapshot, in as many commits as that takes; the last one's id."""
+        sha, message = remote.sha, f"{self.manifest.name} {self.tag}"
+        for step in self._steps(remote):
+            sha = self.repository.commit(Remote(sha, {}), MAIN, step.changes, step.snapshot, message + step.progress)
+            if step.progress:
+                cli.say(f"{self.repository.repo_id}: {self.tag}{step.progress} published")
+        return sha
+
+    def _steps(self, remote: Remote) -> list[batches.Step]:
+        standing = batches.Standing()
+        if batches.count(compare(self.snapshot, remote)) > batches.FILES:
+            card, *measured = (
+                self.repository.read(remote, path) if path in remote.files else None
+                for path in (CARD, RESULTS, REPEATS)
+            )
+            standing = batches.Standing(None if card is None else card.decode("utf-8", "replace"), tuple(measured))
+        return batches.steps(self.snapshot, remote, self.manifest, self.repository.repo_id, standing)
 
     def plan(self) -> Plan:
         """What ``attempt`` would do now.
@@ -175,6 +193,7 @@ class Release:
             edits,
             diff,
             sum(self.snapshot[path].size for path in (*changes.added, *changes.replaced)),
+            len(self._steps(remote or Remote("", {}))),
         )
 
     def _look_at(self, remote: Remote) -> tuple[Edits, tuple[str, ...]]:
@@ -215,6 +234,9 @@ class Release:
     def _renew_script(self, sha: str) -> None:
         """The branch ``script``: cut from main the first time, then always main's files and the script, atomically."""
         there = self.repository.branch(SCRIPT)
+        if there is not None and batches.count(compare(self._with_script(), there)) > batches.FILES:
+            self.repository.drop_branch(SCRIPT)  # too much for one commit: cut again
+            there = None
         if there is None:
             self.repository.make_branch(SCRIPT, sha)
             there = _required(self.repository.branch(SCRIPT))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import httpx2
+from datasets.exceptions import DataFilesNotFoundError, FileNotFoundDatasetsError
 from huggingface_hub import constants
 from huggingface_hub.errors import (
     GatedRepoError,
@@ -16,7 +16,9 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
+from hub import client
 from hub.errors import InputError, RunError, StsDinoError
+from hub.printable import one_line
 
 _ADVICE = {
     401: "the token is unknown, or the repository is private or absent: run `hf auth login` or set HF_TOKEN",
@@ -24,7 +26,7 @@ _ADVICE = {
     404: "check the repository id and the revision",
     409: "it exists already in another state: run the same command again, it will plan anew",
     412: "somebody else committed meanwhile: run the same command again, it will plan anew",
-    413: "the Hub's storage quota is used up",
+    413: "too large for this Hub: a file, a commit, or what the storage quota has left; its message says which",
     422: "the Hub refuses this content: see its message",
     429: "too many requests: wait and run the same command again, nothing is lost",
     507: "the Hub's disk is full: free some space there and run the same command again",
@@ -34,12 +36,27 @@ _ADVICE = {
 @contextmanager
 def hub_errors(what: str) -> Iterator[None]:
     """Turn client exceptions into RunError (InputError for a malformed name). ``what``: e.g. "publish org/name"."""
+    client.ensure()
     try:
         yield
-    except (HfHubHTTPError, httpx2.HTTPError, ConnectionError, OfflineModeIsEnabled, LocalTokenNotFoundError) as error:
-        raise translated(what, error) from None  # the cause holds request headers
-    except HFValidationError as error:
-        raise InputError(what, str(error).splitlines()[0]) from None
+    except StsDinoError:
+        raise
+    except Exception as error:
+        known = in_words(what, error)
+        if known is None:
+            raise
+        raise known from None  # the cause holds request headers
+
+
+def in_words(what: str, error: Exception) -> StsDinoError | None:
+    """The project's error for a failure of a Hub or of the way there; None when ``error`` is something else."""
+    if isinstance(error, StsDinoError):
+        return error
+    if isinstance(error, HFValidationError):
+        return InputError(what, one_line(str(error).splitlines()[0]))
+    if isinstance(error, LocalTokenNotFoundError) or client.is_failure(error):
+        return translated(what, error)
+    return None
 
 
 @contextmanager
@@ -60,10 +77,17 @@ def reading(what: str, revision: str | None) -> Iterator[None]:
         except RevisionNotFoundError:
             hint = "give a tag, branch or commit that is there"
             raise InputError(place, f"has no revision {revision!r}", hint=hint) from None
-        except (LocalEntryNotFoundError, ConnectionError):
+        except DataFilesNotFoundError:
+            hint = "does its card name files that are there? Publish them, or give another revision"
+            raise InputError(place, "has no data files that can be read", hint=hint) from None
+        except (LocalEntryNotFoundError, FileNotFoundDatasetsError, ConnectionError):
             if constants.HF_HUB_OFFLINE:
                 hint = "run once without it, or give the revision that was downloaded"
                 raise RunError(place, "is not downloaded, and HF_HUB_OFFLINE is set", hint=hint) from None
+            raise RunError(place, "stopped answering", hint="run the same command again later") from None
+        except FileNotFoundError as error:  # datasets says so of a Hub that answers no question about files
+            if error.errno is not None:
+                raise
             raise RunError(place, "stopped answering", hint="run the same command again later") from None
 
 
@@ -74,10 +98,12 @@ def translated(what: str, error: Exception) -> StsDinoError:
         return RunError(place, "HF_HUB_OFFLINE is set", hint="unset it to reach the Hub")
     if isinstance(error, LocalTokenNotFoundError):
         return RunError(place, "no token", hint="run `hf auth login` or set HF_TOKEN")
-    response = getattr(error, "response", None)
-    if response is None:
-        hint = "is it running, and is HF_ENDPOINT right? Run the same command again later: nothing is lost"
-        return RunError(place, f"the Hub cannot be reached ({type(error).__name__})", hint=hint)
-    said = getattr(error, "server_message", None) or response.headers.get("x-error-message") or response.reason_phrase
-    hint = _ADVICE.get(response.status_code, "run the same command again later: nothing is lost")
-    return RunError(place, f"the Hub answered {response.status_code}: {said}", hint=hint)
+    if isinstance(error, HfHubHTTPError):
+        said = one_line(client.message_of(error) or error.response.reason_phrase)
+        hint = _ADVICE.get(error.response.status_code, "run the same command again later: nothing is lost")
+        return RunError(place, f"the Hub answered {error.response.status_code}: {said}", hint=hint)
+    if client.is_wrong(error):
+        hint = "is HF_ENDPOINT right, or does a proxy or a login page answer in its place? Nothing is lost"
+        return RunError(place, f"what answered is no Hub ({client.what_is_wrong(error)})", hint=hint)
+    hint = "is it running, and is HF_ENDPOINT right? Run the same command again later: nothing is lost"
+    return RunError(place, f"the Hub cannot be reached ({type(error).__name__})", hint=hint)

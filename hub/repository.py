@@ -13,19 +13,22 @@ from pathlib import Path
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants
 from huggingface_hub.errors import (
+    BadRequestError,
     EntryNotFoundError,
     HfHubHTTPError,
-    HFValidationError,
     LocalEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
 from huggingface_hub.hf_api import RepoFile
 
+from hub.client import WrongAnswer
 from hub.errors import RunError
 from hub.plan import Changes, Remote, Snapshot
+from hub.printable import one_line
 
 MAIN = "main"
+COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class Repository:
@@ -40,12 +43,17 @@ class Repository:
             sha = self.api.repo_info(self.repo_id, repo_type=self.kind, revision=name).sha
         except (RepositoryNotFoundError, RevisionNotFoundError):
             return None
+        if not COMMIT.fullmatch(str(sha)):
+            raise WrongAnswer("a branch without a commit")
         return self.at(str(sha))
 
     def at(self, sha: str) -> Remote:
         """The files of a commit."""
         tree = self.api.list_repo_tree(self.repo_id, repo_type=self.kind, recursive=True, revision=sha)
-        return Remote(sha, {entry.path: entry for entry in tree if isinstance(entry, RepoFile)})
+        files = {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
+        if not files and getattr(self.api.repo_info(self.repo_id, repo_type=self.kind, revision=sha), "siblings", None):
+            raise WrongAnswer("a list of files without any")  # what is there would be taken for nobody's
+        return Remote(sha, files)
 
     def tags(self) -> dict[str, str]:
         """Tag → commit."""
@@ -110,12 +118,21 @@ class Repository:
         return str(done.oid)
 
     def set_tag(self, name: str, sha: str) -> None:
-        """Tag a commit; an existing tag is refused by the Hub (409) and found by the next plan."""
+        """Tag a commit; an existing tag is refused by the Hub (409) and found by the next plan.
+
+        Raises WrongAnswer when the tag is not there afterwards: any 200 reads as "done".
+        """
         self.api.create_tag(self.repo_id, tag=name, repo_type=self.kind, revision=sha)
+        if self.tags().get(name) != sha:
+            raise WrongAnswer(f"the tag {name} was set and is not there")
 
     def make_branch(self, name: str, sha: str) -> None:
-        """Make a branch at a commit unless it is there."""
-        self.api.create_branch(self.repo_id, branch=name, repo_type=self.kind, revision=sha, exist_ok=True)
+        """Make a branch at a commit unless it is there. Another name in its way is refused by the Hub (409)."""
+        try:
+            self.api.create_branch(self.repo_id, branch=name, repo_type=self.kind, revision=sha)
+        except HfHubHTTPError as error:
+            if error.response.status_code != 409 or self.branch(name) is None:
+                raise
 
     def drop_branch(self, name: str) -> None:
         """Remove a branch if it is there."""
@@ -154,8 +171,8 @@ def _worded(repo_id: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        if isinstance(error, (HfHubHTTPError, HFValidationError)):
+        if not isinstance(error.__cause__, BadRequestError) or isinstance(error, HfHubHTTPError):
             raise
         raise RunError(
-            repo_id, str(error).splitlines()[0], hint="the Hub's rules for cards changed: see its message"
+            repo_id, one_line(str(error)), hint="the Hub's rules for cards changed: see its message"
         ) from error

@@ -11,6 +11,7 @@ from pathlib import Path
 from huggingface_hub import HfApi
 
 from hub import run_dir
+from hub.account import account
 from hub.errors import InputError, RunError
 from hub.fetch import is_run_of
 from hub.patience import Patience
@@ -29,15 +30,13 @@ def namespace(api: HfApi, org: str | None, yes: bool, patience: Patience) -> str
     """Where to publish, as the Hub spells it. Before anything is made, raises when the token may not write there."""
     if org and not yes:
         return org
-    user = patience.until_done("ask who the token belongs to", api.whoami)
-    role = user.get("auth", {}).get("accessToken", {}).get("role")
-    if yes and role == "read":
+    user = patience.until_done("ask who the token belongs to", lambda: account(api))
+    if yes and user.role == "read":
         raise RunError(f"{api.endpoint}", "the token may only read", hint="use a token with the role write")
-    names = [str(user["name"]), *(str(item["name"]) for item in user.get("orgs", ()))]
-    found = [name for name in names if name.lower() == (org or names[0]).lower()]
+    found = [name for name in user.names if name.lower() == (org or user.name).lower()]
     if not found:
         raise InputError(
-            f"--org {org}", "is not the token's user nor one of its organisations", allowed=", ".join(names)
+            f"--org {org}", "is not the token's user nor one of its organisations", allowed=", ".join(user.names)
         )
     return found[0]
 

@@ -1,27 +1,33 @@
 """Publish a dataset while it is written: finished shards, manifest and card in one atomic commit, again and again.
 
 The generator knows nothing of it. It writes shards and then names them in manifest.json; this reads the manifest, and a
-manifest is a whole state of the dataset: the files it names are there and never change. The release at the end is
+manifest is a whole state of the dataset: the files it names are there and never change. Whatever the Hub says, the
+writing goes on, and what was written is published as soon as the Hub takes it again. The release at the end is
 ``hub.publish``, on the same repository.
 """
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from hub import cli
+from hub import batches, cli
 from hub.budget import CommitBudget, now
-from hub.errors import RunError
+from hub.errors import RunError, StsDinoError
+from hub.patience import reason
 from hub.plan import CARD, Changes, Content, Remote, Snapshot, compare
 from hub.publish import Options
+from hub.remote import in_words
 from hub.repository import MAIN, Repository
 from hub.run_dir import MANIFEST, RECIPE, Manifest, holds_recipe, manifest_text, read_manifest
+from hub.schema import base_config
 from hub.standing import remote_manifest
 from release.claim import check_edits
 
 POLL_SECONDS = 1.0
+REFUSED_SECONDS = 600.0  # until what does not pass by itself is tried again: a person may have mended it
 Render = Callable[[Manifest, datetime], dict[str, bytes]]
 
 
@@ -42,12 +48,50 @@ class Growth:
         self._published: tuple[str, ...] = ()  # paths in the newest commit
         self._own = ""  # our newest commit
         self._looked_at: tuple[int, int] | None = None  # the manifest that has nothing to publish
+        self._failures = 0  # in a row
+        self._told = set[str]()  # what of them was said
 
     def follow(self, running: Callable[[], bool]) -> None:
-        """Publish as the run grows, as long as ``running``."""
+        """Publish as the run grows, as long as ``running``, in pauses that grow with the failures in a row."""
         while running():
+            left = self.attempt()
+            while left > 0 and running():
+                step = min(left, POLL_SECONDS * self.options.patience.scale)
+                time.sleep(step)
+                left -= step
+
+    def attempt(self) -> float:
+        """``tick``, and the seconds until the next. A failure of the Hub, or what it refuses, is told once."""
+        try:
             self.tick()
-            time.sleep(POLL_SECONDS * self.options.patience.scale)
+        except Exception as error:
+            known = in_words(f"publish {self.repository.repo_id}", error) or self._of_disk(error)
+            if known is None:
+                raise
+            self._failures += 1
+            return self._told_of(error, known)
+        return POLL_SECONDS * self.options.patience.scale
+
+    def _told_of(self, error: Exception, known: StsDinoError) -> float:
+        """Say what is wrong, unless it was said since anything was published; the seconds to wait."""
+        patience = self.options.patience
+        passes = not isinstance(error, StsDinoError) and patience.passes(error)
+        if passes:
+            message = (
+                f"publish {self.repository.repo_id}: {reason(error)}; the writing goes on, published when it passes"
+            )
+        else:
+            message = f"warning: not published while it grows: {known}; the writing goes on, and this is tried again"
+        if message not in self._told:
+            self._told.add(message)
+            cli.say(message)
+        return patience.pause(error, self._failures) if passes else REFUSED_SECONDS * patience.scale
+
+    def _of_disk(self, error: Exception) -> StsDinoError | None:
+        """The project's error for what is wrong with a file of ours."""
+        if not isinstance(error, OSError) or error.errno is None:
+            return None
+        return RunError(error.filename or self.directory, os.strerror(error.errno))
 
     def tick(self) -> bool:
         """Commit what is new when the budget allows; whether it did.
@@ -67,8 +111,11 @@ class Growth:
             return False
         if not holds_recipe(self.directory, manifest):  # its start is just writing both anew
             return False
-        name = f"publish {self.repository.repo_id}"
-        return self.options.patience.until_done(name, lambda: self._commit(manifest, paths))
+        news = self._commit(manifest, paths)
+        self._failures = 0
+        self._told.clear()
+        self.options.patience.done()
+        return news
 
     def _commit(self, manifest: Manifest, paths: tuple[str, ...]) -> bool:
         remote = self._head()
@@ -77,18 +124,19 @@ class Growth:
             self._budget = CommitBudget(self.per_hour, self.repository.commit_times(remote.sha))
         if self._budget.next_time(at) > at:
             return False
-        snapshot = self._snapshot(manifest, at)
+        shown = part(manifest, remote)
+        snapshot = self._snapshot(shown, at)
         if remote.sha != self._own:
             self._check(remote, manifest, snapshot)
         changes = compare(snapshot, remote)
         news = bool(changes) and changes != Changes(replaced=(CARD,))  # of a card alone, only the time is new
         if news:
-            progress = "{shards_done} of {shards_total} shards".format(**manifest.counts)
+            progress = "{shards_done} of {shards_total} shards".format(**shown.counts)
             message = f"{manifest.name} v{manifest.version}: {progress}"
             self._own = self.repository.commit(remote, self.branch, changes, snapshot, message)
             self._budget.spend(at)
             cli.say(f"{self.repository.repo_id}: {progress} published")
-        self._published = paths
+        self._published = paths if shown is manifest else ()  # the rest with the next commit
         return news
 
     def _head(self) -> Remote:
@@ -130,6 +178,19 @@ class Growth:
 def _is_this_run(there: Manifest, manifest: Manifest) -> bool:
     """Whether a published run is the one that grows here, and not a finished other version with the same rows."""
     return there.fingerprint == manifest.fingerprint and (not there.complete or there.version == manifest.version)
+
+
+def part(manifest: Manifest, remote: Remote) -> Manifest:
+    """The manifest of a growing run, or of so much of it that one commit can bring it (``hub.batches``)."""
+    new = [file for file in manifest.files if file.path not in remote.files]
+    if len(new) <= batches.FILES:
+        return manifest
+    new.sort(key=lambda file: (PurePosixPath(file.path).name, file.path))  # raw and rejected rows of a shard together
+    left = {file.path for file in new[batches.FILES :]}
+    undone = sum(base_config(file.config or "") == "raw" for file in new[batches.FILES :])
+    files = tuple(file for file in manifest.files if file.path not in left)
+    counts = {**manifest.counts, "shards_done": manifest.counts["shards_done"] - undone}
+    return manifest.model_copy(update={"files": files, "counts": counts})
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

@@ -15,7 +15,7 @@ from huggingface_hub import HfApi, JobInfo, get_token
 
 from hub import cli
 from hub.errors import InputError
-from hub.patience import Patience
+from hub.patience import LONGEST_SECONDS, Patience
 from hub.recipe import DatasetRecipe, ModelRecipe
 from hub.recipe_file import load_recipe
 from hub.remote import hub_errors
@@ -61,7 +61,7 @@ class HubJob:
         words += ["--namespace", self.namespace] if self.namespace else []
         return shlex.join([*words, "--", self.image, *self.command])
 
-    def submit(self, api: HfApi, org: str) -> JobInfo:
+    def submit(self, api: HfApi, org: str, patience: Patience | None = None) -> JobInfo:
         """Start it, to publish to ``org``.
 
         Raises InputError without a token or when it may not write there, RunError when the Hub refuses.
@@ -70,7 +70,7 @@ class HubJob:
         if token is None:
             raise InputError(SECRET, "no token: the job publishes with it", hint="run `hf auth login` or set HF_TOKEN")
         with hub_errors("ask who the token belongs to"):
-            claim.namespace(api, org, yes=True, patience=Patience())  # the machine's time is paid for
+            claim.namespace(api, org, yes=True, patience=patience or Patience())  # the machine's time is paid for
         with hub_errors(f"start the job {self.name}"):
             return api.run_job(**vars(self), secrets={SECRET: token})
 
@@ -96,6 +96,7 @@ def main(
     ] = None,
     image: Annotated[str, typer.Option("--image", help="Docker image with git and Python 3.11 or newer")] = IMAGE,
     namespace: Annotated[str | None, typer.Option("--namespace", help="Who pays [default: the token's user]")] = None,
+    longest: cli.PatienceOption = LONGEST_SECONDS,
     yes: Annotated[bool, typer.Option("--yes/--dry-run", help="Start the job, or print its command")] = False,
 ) -> None:
     """Run a release on Hugging Face's machines: a dataset that grows on the Hub, or a model.
@@ -118,7 +119,7 @@ def main(
     whole = command(checkout.url(code), checkout.commit, extras, words)
     job = HubJob(name, image, whole, flavor, timeout, attempts, namespace)
     if yes:
-        started = job.submit(HfApi(), org)
+        started = job.submit(HfApi(), org, Patience(longest))
         print(started.url)
         cli.say(f"hf jobs logs --follow {started.owner.name}/{started.id}")
     else:

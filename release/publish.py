@@ -12,7 +12,7 @@ from huggingface_hub import HfApi
 
 from hub import cli
 from hub.dropped import PROVENANCE
-from hub.patience import Patience, use_patient_client
+from hub.patience import LONGEST_SECONDS, Patience, use_patient_client
 from hub.publish import Options, publish
 from hub.recipe import DatasetRecipe
 from hub.recipe_file import load_recipe
@@ -30,6 +30,7 @@ def main(
     yes: Annotated[bool, typer.Option("--yes/--dry-run", help="Act, or only print the plan")] = False,
     private: Annotated[bool, typer.Option("--private", help="Create the repository as a private one")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace what was changed by hand on the Hub")] = False,
+    longest: cli.PatienceOption = LONGEST_SECONDS,
 ) -> None:
     """Publish a finished dataset or model to the Hub that HF_ENDPOINT names. Without --yes only the plan is printed.
 
@@ -41,7 +42,7 @@ def main(
 
       python -m release.publish artifacts/datasets/sts-dino-x2 --org my-org --yes
     """
-    patience = Patience()
+    patience = Patience(longest)
     use_patient_client(patience)
     with hub_errors(f"publish {directory}"):
         print(publish(HfApi(), directory, org, yes, Options(private, force, loading_script(directory), patience)))

@@ -19,9 +19,9 @@ from huggingface_hub.utils import disable_progress_bars
 
 from hub import cli, run_dir
 from hub.budget import PER_HOUR
-from hub.errors import InputError, StsDinoError
+from hub.errors import InputError
 from hub.fetch import fetch
-from hub.patience import Patience, use_patient_client
+from hub.patience import LONGEST_SECONDS, Patience, use_patient_client
 from hub.plan import Plan
 from hub.publish import BASELINE, Options, publish
 from hub.recipe import DatasetRecipe, ModelRecipe
@@ -89,6 +89,7 @@ def main(
     commits_per_hour: Annotated[
         int, typer.Option(min=4, max=128, help="Commits an hour to a growing repository; the Hub allows 128")
     ] = PER_HOUR,
+    longest: cli.PatienceOption = LONGEST_SECONDS,
     limit: cli.LimitOption = None,
     settings: cli.SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
     tasks: TasksOption = [],  # noqa: B006
@@ -115,7 +116,7 @@ def main(
 
       python -m release.run recipes/models --org my-org --tasks papers --senteval-data DIR --yes
     """
-    patience = Patience()
+    patience = Patience(longest)
     use_patient_client(patience)
     disable_progress_bars()  # the stages have theirs
     paths = expanded(recipes)
@@ -227,16 +228,8 @@ def make_dataset(path: Path, recipe: DatasetRecipe, directory: Path, job: Job) -
         with hub_errors(f"fetch {repository.repo_id}"):
             _resume(repository, place, recipe, directory, job)
     with Stage(*words) as stage:
-        _follow(growth(repository, directory, place, job), stage)
+        growth(repository, directory, place, job).follow(stage.running)
         stage.wait()
-
-
-def _follow(grows: Growth, stage: Stage) -> None:
-    try:
-        with hub_errors(f"publish {grows.repository.repo_id}"):
-            grows.follow(stage.running)
-    except StsDinoError as error:  # the writing goes on: nothing of it is lost, and the release says the same again
-        cli.say(f"warning: not published while it grows: {error}")
 
 
 def growth(repository: Repository, directory: Path, place: Claim, job: Job) -> Growth:

@@ -51,7 +51,7 @@ def release(arguments: list[str]) -> None:
     """``python -m release.run`` with short waits and short hours; the generator's waits are what they are."""
     import httpx2
 
-    from hub import budget, cli, patience
+    from hub import budget, cli, client
     from release import run, stages
 
     sleep = time.sleep
@@ -72,7 +72,7 @@ def release(arguments: list[str]) -> None:
 
     time.sleep = lambda seconds: sleep(min(seconds * faults.WAITS, faults.LONGEST_WAIT))
     budget.HOUR = timedelta(seconds=HOUR)
-    patience.TIMEOUT = httpx2.Timeout(faults.TIMEOUT)
+    client.TIMEOUT = httpx2.Timeout(faults.TIMEOUT)
     run.Stage = ForkedStage
     cli.run(lambda: run.app(arguments))
 

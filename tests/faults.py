@@ -168,13 +168,13 @@ def command(module: str, arguments: list[str]) -> None:
     """A command of the project with short waits, an hour of one second, and a generator that the test plays."""
     import httpx2
 
-    from hub import budget, cli, patience
+    from hub import budget, cli, client
     from release import run
 
     sleep = time.sleep
     time.sleep = lambda seconds: sleep(min(seconds * WAITS, LONGEST_WAIT))
     budget.HOUR = timedelta(seconds=1)
-    patience.TIMEOUT = httpx2.Timeout(TIMEOUT)
+    client.TIMEOUT = httpx2.Timeout(TIMEOUT)
     run.Stage = LaidRun
     cli.run(lambda: importlib.import_module(module).app(arguments))
 

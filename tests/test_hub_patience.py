@@ -2,6 +2,7 @@
 
 import logging
 import time
+from email.utils import formatdate
 
 import httpx2
 import pytest
@@ -9,8 +10,8 @@ from huggingface_hub import HfApi, set_client_factory
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils._http import default_client_factory
 
-from hub import patience
-from hub.patience import Patience, asked_wait, use_patient_client
+from hub import client, patience
+from hub.patience import SAME_CONFLICTS, Patience, asked_wait, use_patient_client
 
 pytest_plugins = ["local_hub"]
 
@@ -120,16 +121,53 @@ def test_a_wait_is_announced_and_ctrl_c_ends_it(monkeypatch, capsys):
 
 
 def test_the_clients_warnings_do_not_tell_signed_addresses(caplog):
-    client = logging.getLogger("huggingface_hub.utils._http")
-    client.addFilter(patience.without_queries)
+    logger = logging.getLogger("huggingface_hub.utils._http")
+    logger.addFilter(client.fit_to_print)
     try:
-        client.warning(
+        logger.warning(
             "HTTP Error 503 thrown while requesting %s %s", "PUT", "http://hub/lfs/1?expires=9&signature=abc"
         )
-        client.warning("'%s' thrown while requesting PUT http://hub/a?signature=abc", "cut")
+        logger.warning("'%s' thrown while requesting PUT http://hub/a?signature=abc", "cut")
     finally:
-        client.removeFilter(patience.without_queries)
+        logger.removeFilter(client.fit_to_print)
     assert [record.getMessage() for record in caplog.records] == [
         "HTTP Error 503 thrown while requesting PUT http://hub/lfs/1",
         "'cut' thrown while requesting PUT http://hub/a",
     ]
+
+
+@pytest.mark.parametrize("asked", ["²", "-5", "NaN", "inf", "1e3", "9" * 5000, "9999999", "", "tomorrow", "٣٠"])
+def test_a_wait_that_is_none_is_not_waited_for(asked):
+    refused = answer(503)
+    refused.response.headers = httpx2.Headers([(b"Retry-After", asked.encode())])
+    assert asked_wait(refused) is None
+    assert Patience(scale=QUICK).until_done("publish", Attempts(refused)) == "done"
+
+
+def test_a_wait_may_be_a_date():
+    date = formatdate(time.time() + 100, usegmt=True)
+    assert 98 <= asked_wait(answer(503, retry_after=date)) <= 102
+    assert asked_wait(answer(429, ratelimit=f'"api";r=0;t={"9" * 5000}')) is None
+
+
+def conflict(words: str, body: bytes = b"", path: str = "/api/tag") -> HfHubHTTPError:
+    request = httpx2.Request("POST", f"http://127.0.0.1{path}", content=body)
+    return HfHubHTTPError("refused", response=httpx2.Response(409, request=request), server_message=words)
+
+
+def test_the_same_conflict_again_and_again_is_none_that_passes(monkeypatch):
+    said = list[str]()
+    monkeypatch.setattr(patience, "countdown", lambda what, seconds: said.append(what))
+    attempts = Attempts(*[conflict("refs/tags/v0.1.0/x is in the way\x1b]0;owned\x07")] * 1000)
+    with pytest.raises(HfHubHTTPError):
+        Patience().until_done("publish acme/pairs", attempts)
+    assert attempts.calls == SAME_CONFLICTS
+    assert said[0] == "publish acme/pairs: the Hub answered 409 (refs/tags/v0.1.0/x is in the way)"
+
+
+def test_conflicts_with_others_who_commit_pass():
+    """The head moves, so that the next request names another parent; or they are about something else each time."""
+    moving = [conflict("busy", b'{"parentCommit": "%d"}' % number) for number in range(3 * SAME_CONFLICTS)]
+    assert Patience(scale=QUICK).until_done("publish", Attempts(*moving)) == "done"
+    mixed = [conflict("busy"), conflict("busy"), answer(503), conflict("busy"), conflict("busy")] * 2
+    assert Patience(scale=QUICK).until_done("publish", Attempts(*mixed)) == "done"

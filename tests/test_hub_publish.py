@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from datasets import Features, Value
 from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError
 from local_hub import mint
 from published_run import files, finished_run, hub_file, write_card
 
 from hub import run_dir
 from hub.errors import InputError, RunError
+from hub.patience import SAME_CONFLICTS
 from hub.publish import Options, publish
 from hub.recipe import DatasetRecipe
 from hub.recipe_file import load_recipe
@@ -194,3 +196,18 @@ def test_a_published_demo_recipe_loads_by_its_name(tmp_path, hub_api):
     recipe = load_recipe(Path("recipes/demo/sts-dino-x2.yaml"), DatasetRecipe, ["name=a.b-c0"])
     assert hub_api.create_repo(f"acme/{recipe.name}", repo_type="dataset").repo_id == "acme/a.b-c0"
     assert os.environ["HF_HUB_DISABLE_XET"] == "1"
+
+
+@pytest.mark.parametrize(("ref", "kind"), [("v0.1.0/x", "tag"), ("script/x", "branch")])
+def test_a_name_in_the_way_of_ours_is_told_and_not_waited_for(ref, kind, finished, hub_api, capsys, monkeypatch):
+    """Git has no ref within a ref: the Hub answers 409 to our tag or branch for as long as the other is there."""
+    repo = hub_api.create_repo(f"acme/{finished.name}", repo_type="dataset", exist_ok=True).repo_id
+    make = hub_api.create_tag if kind == "tag" else hub_api.create_branch
+    make(repo, **{kind: ref}, repo_type="dataset")
+    waits = list[str]()
+    monkeypatch.setattr("hub.patience.countdown", lambda why, seconds: waits.append(why))
+    with pytest.raises(HfHubHTTPError) as refused:
+        publish(hub_api, finished, "acme", yes=True, options=Options(script="print('one')\n"))
+    assert refused.value.response.status_code == 409 and ref in str(refused.value)
+    assert 1 <= len(waits) < SAME_CONFLICTS and all(ref in why for why in waits)
+    hub_api.delete_repo(repo, repo_type="dataset")

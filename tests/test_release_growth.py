@@ -7,10 +7,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import growth as simulated
+import httpx2
 import pytest
 from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError
 
-from hub import run_dir
+from hub import batches, run_dir
+from hub.client import WrongAnswer
 from hub.errors import RunError
 from hub.fetch import fetch
 from hub.patience import Patience
@@ -268,3 +271,101 @@ def test_an_earlier_fetch_of_another_state_leaves_nothing(growing, tmp_path):
     fetch(growing.repository, place.remote, place.manifest, growing.recipe, directory)
     found = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
     assert found == {file.path for file in place.manifest.files} | {MANIFEST, "recipe.yaml"}
+
+
+def test_a_growing_run_of_very_many_shards_is_published_in_parts_that_load(growing, local_hub, tmp_path, monkeypatch):
+    monkeypatch.setattr(batches, "FILES", 3)
+    step = shards_done(growing.recorded)[-1]
+    growth, commits = growing.growth(), 0
+    while growing.step(growth, step):
+        commits += 1
+    whole = growing.recorded.manifest(step)
+    assert commits == -(-len(whole.files) // 3) >= 3
+    monkeypatch.setattr(batches, "FILES", 4)
+    growing.release()  # the last state of the growth stays loadable until the release is whole
+    found = loaded(growing, local_hub, growing.commits()[1:], tmp_path / "home")
+    done = []
+    for sha, rows in list(zip(growing.commits()[1:], found, strict=True))[:-1]:
+        manifest = Manifest.model_validate_json(growing.repository.read(growing.repository.at(sha), MANIFEST))
+        done.append(manifest.counts.get("shards_done", len(whole.shards("raw"))))
+        assert done[-1] == len(manifest.shards("raw"))
+        assert rows["train"] == [sum(file.rows or 0 for file in manifest.shards("raw")), ["text1", "text2"]]
+    assert done[:commits] == sorted(set(done)) and len(done) > commits
+    assert growing.repository.tags()["v0.1.0"] == growing.commits()[-1] and "text1" not in found[-1]["train"][1]
+
+
+class Outage:
+    """A generator at work until its publisher has committed, or for so many turns; and what fails before that."""
+
+    def __init__(self, growing: Publication, monkeypatch, *errors: Exception):
+        self.turns, self.errors, self.committed = 20_000, list(errors), 0
+        growing.recorded.lay(growing.directory, shards_done(growing.recorded)[0])
+        commit = Repository.commit
+
+        def failing(repository, *arguments):
+            if self.errors:
+                raise self.errors.pop(0)
+            self.committed += 1
+            return commit(repository, *arguments)
+
+        monkeypatch.setattr(Repository, "commit", failing)
+
+    def running(self) -> bool:
+        self.turns -= 1
+        return self.turns > 0 and not self.committed
+
+
+def refusal(status: int, words: str) -> HfHubHTTPError:
+    response = httpx2.Response(status, request=httpx2.Request("POST", "http://127.0.0.1/api"))
+    return HfHubHTTPError("refused", response=response, server_message=words)
+
+
+def not_json() -> Exception:
+    """What the client library raises when a proxy answers 200 with a page of its own."""
+    answer = httpx2.Response(200, text="<html>log in</html>", request=httpx2.Request("GET", "http://127.0.0.1/api"))
+    try:
+        answer.json()
+    except json.JSONDecodeError as error:
+        return error
+    raise AssertionError
+
+
+PASSING = [
+    refusal(503, "down"),
+    httpx2.ConnectError("gone"),
+    not_json(),
+    httpx2.TooManyRedirects("circle"),
+    WrongAnswer("?"),
+]
+LASTING = [refusal(401, "who?"), refusal(403, "not you"), RunError("acme/x", "changed by hand"), OSError(28, "full")]
+
+
+@pytest.mark.parametrize("error", [*PASSING, *LASTING], ids=repr)
+def test_whatever_the_hub_says_the_writing_goes_on_and_it_is_published_afterwards(error, growing, monkeypatch, capsys):
+    options = Options(patience=Patience(longest=0, scale=0.00001))  # the outage is longer than any patience
+    options.patience.done()  # the release has asked the Hub before
+    outage = Outage(growing, monkeypatch, *[error] * 12)
+    growing.growth(options=options).follow(outage.running)
+    assert outage.committed and len(growing.commits()) == 2
+    said = capsys.readouterr().err
+    assert said.count("the writing goes on") == 1 and said.count("published\n") == 1
+
+
+def test_another_cause_is_told_too_and_the_next_outage_again(growing, monkeypatch, capsys):
+    down, wrong = refusal(503, "down"), refusal(401, "no")
+    outage = Outage(growing, monkeypatch, down, down, wrong, down)
+    growth = growing.growth(options=Options(patience=Patience(scale=0.00001)))
+    growth.follow(outage.running)
+    outage.committed, outage.errors = 0, [down, wrong, wrong]
+    growing.recorded.lay(growing.directory, shards_done(growing.recorded)[1])
+    growing.now += timedelta(hours=1)
+    growth.follow(outage.running)
+    said = [line.partition(" answered ")[2][:3] for line in capsys.readouterr().err.splitlines() if "goes on" in line]
+    assert said == ["503", "401", "503", "401"] and len(growing.commits()) == 3
+
+
+def test_a_mistake_of_ours_is_not_taken_for_the_hubs(growing, monkeypatch):
+    with pytest.raises(ZeroDivisionError):
+        growing.growth().follow(Outage(growing, monkeypatch, ZeroDivisionError()).running)
+    with pytest.raises(KeyError):
+        growing.growth().follow(Outage(growing, monkeypatch, KeyError("ours")).running)

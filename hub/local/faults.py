@@ -2,8 +2,10 @@
 
 A request that is struck meets a refusal, a dropped or cut connection or a slow answer, before or AFTER it was handled:
 an answer that is lost after the work was done is what a client must survive. Each kind of request meets the faults in
-turn, those first that it met least, so that few requests try every combination. The file is read again when it changes,
-and each fault is a line of the log: ``fault api_history.commit 503 after``.
+turn, those first that it met least, so that few requests try every combination. Wrong answers, which no Hub gives (a
+login page, nonsense, a redirect in circles), come where the plan names them: a client may believe a 200, so that it can
+only be asked to fail in good order. The file is read again when it changes, and each fault is a line of the log:
+``fault api_history.commit 503 after``.
 """
 
 import asyncio
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hub.errors import InputError
@@ -24,14 +27,18 @@ from hub.local.routes import match
 log = logging.getLogger("hub.local.faults")
 Kind = Literal["429", "429 retry-after", "429 quota", "409", "412", "500", "503", "dropped", "cut", "slow"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+Wrong = Literal["html", "garbage", "{}", "[]", "null", "deep", "elsewhere", "circle", "drip"]
+WRONG: tuple[Wrong, ...] = get_args(Wrong)
+_JSON = {"{}": b"{}", "[]": b"[]", "null": b"null", "deep": b"[" * 100_000, "garbage": bytes(range(256)) * 4}
+_PAGE = b"<!doctype html><title>Log in</title><p>Please log in to use this network"
 # How the Hub says for how long: a number of seconds, or its rate limit (0 requests left, for 1 second).
 _WAIT = {"retry-after": {"Retry-After": "1"}, "quota": {"RateLimit": '"api";r=0;t=1'}}
 
 
 class Fault(NamedTuple):
-    """What a request meets: a status, a connection dropped without an answer or cut within it, or a slow answer."""
+    """What a request meets: a status, a connection dropped without an answer or cut within it, a slow or wrong one."""
 
-    kind: Kind
+    kind: Kind | Wrong
     after: bool  # whether the request was handled all the same
 
     @property
@@ -47,9 +54,10 @@ EVERY = tuple(
 
 
 class Plan(BaseModel):
-    """The file: which share of requests is struck, drawn by ``seed``; empty lists mean all.
+    """The file: which share of requests is struck, drawn by ``seed``; empty lists mean all, but no wrong answers.
 
-    With ``once`` each kind of request meets each fault one time and then none.
+    With ``once`` each kind of request meets each fault one time and then none. ``elsewhere`` is where that fault sends
+    clients to; a drip is one byte every ``slow_seconds``, without an end.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -57,8 +65,9 @@ class Plan(BaseModel):
     seed: int = 0
     share: Annotated[float, Field(ge=0, le=1)] = 0.0
     requests: list[str] = []  # e.g. "api_history.commit": module and name of the handler
-    kinds: list[Kind] = []
+    kinds: list[Kind | Wrong] = []
     slow_seconds: Annotated[float, Field(ge=0)] = 0.5
+    elsewhere: str = "http://127.0.0.1:9"
     once: bool = False
 
 
@@ -86,7 +95,7 @@ class Faults:
         except FileNotFoundError as error:
             raise InputError(f"--faults {self._path}", "no such file") from error
         except ValidationError as error:
-            raise InputError(f"--faults {self._path}", error.errors()[0]["msg"], allowed=KINDS) from error
+            raise InputError(f"--faults {self._path}", error.errors()[0]["msg"], allowed=(*KINDS, *WRONG)) from error
         self._random = random.Random(self._plan.seed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -96,6 +105,9 @@ class Faults:
             await self._app(scope, receive, send)
         elif fault.kind == "slow":
             await self._late(scope, receive, send)
+        elif fault.kind in WRONG:
+            await _drained(receive)
+            await (self._drip if fault.kind == "drip" else self._wrong(fault.kind, scope))(scope, receive, send)
         elif fault.kind == "cut":
             await self._app(scope, receive, _Cut(send))
         else:
@@ -118,6 +130,25 @@ class Faults:
         await asyncio.sleep(self._plan.slow_seconds)
         await self._app(scope, replayed, send)
 
+    def _wrong(self, kind: str, scope: Scope) -> ASGIApp:
+        """An answer that a Hub never gives."""
+        if kind in ("elsewhere", "circle"):
+            address = scope["raw_path"].decode("ascii") + (
+                f"?{query}" if (query := scope["query_string"].decode()) else ""
+            )
+            return RedirectResponse((self._plan.elsewhere if kind == "elsewhere" else "") + address, 307)
+        if kind == "html":
+            return Response(_PAGE, media_type="text/html")
+        return Response(_JSON[kind], media_type="application/json")
+
+    async def _drip(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Blanks, which JSON may begin with, as long as the client listens."""
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+        gone = asyncio.create_task(_disconnected(receive))
+        while not gone.done():
+            await send({"type": "http.response.body", "body": b" ", "more_body": True})
+            await asyncio.wait([gone], timeout=max(self._plan.slow_seconds, 0.01))
+
     def _draw(self, request: str) -> Fault | None:
         """The fault this request meets, or None."""
         if self._path.stat().st_mtime_ns != self._written:
@@ -126,6 +157,7 @@ class Faults:
         if (plan.requests and request not in plan.requests) or self._random.random() >= plan.share:
             return None
         open_to = [fault for fault in EVERY if not plan.kinds or fault.kind in plan.kinds]
+        open_to += [Fault(kind, False) for kind in WRONG if kind in plan.kinds]
         least = min(self._met[request, fault] for fault in open_to)
         if plan.once and least:
             return None
@@ -164,6 +196,12 @@ async def _lost(message: Message) -> None:
 async def _drained(receive: Receive) -> None:
     """Read the body: a client that is still sending does not read the answer."""
     while (await receive()).get("more_body", False):
+        pass
+
+
+async def _disconnected(receive: Receive) -> None:
+    """Wait until the client is gone."""
+    while (await receive())["type"] != "http.disconnect":
         pass
 
 

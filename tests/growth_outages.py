@@ -1,0 +1,144 @@
+"""A dataset is published while it grows, by a Hub that again and again fails for longer than anybody's patience.
+
+The release is the real command with ``--patience 1``; its generator is played (``faults.LaidRun``); waits are short.
+"""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from commit_history import DATASET, History, contents
+from faults import STARTED, FaultyHub, Launcher, Running
+from growth import RECIPE_FILE, SMALL, Growth
+from huggingface_hub import HfApi
+
+from hub.local.faults import KINDS, WRONG
+
+NAME = RECIPE_FILE.stem
+REPO = f"acme/{NAME}"
+PATIENCE, LONGER = 1.0, 1.2  # seconds; of every outage, at least
+CAUSES = tuple(kind for kind in (*KINDS, *WRONG) if kind not in ("cut", "slow", "409", "412"))  # a Hub that is away
+LATEST = 30.0  # seconds from the end of an outage until everything is published
+
+
+@dataclass
+class Outcome:
+    """What happened in a run."""
+
+    seed: int
+    outages: list[str] = field(default_factory=list)
+    until_published: list[float] = field(default_factory=list)  # seconds after each outage
+    faults: int = 0
+    requests: int = 0  # that were answered
+    commits: int = 0
+    seconds: float = 0.0
+
+    def line(self) -> str:
+        """For people."""
+        waits = ", ".join(f"{seconds:.1f}" for seconds in self.until_published)
+        return (
+            f"seed {self.seed}: {self.seconds:.1f} s, outages {', '.join(self.outages)}, published {waits} s after "
+            f"them, {self.faults} faults, {self.requests} requests, {self.commits} commits"
+        )
+
+
+class World:
+    """The faulty Hub, what publishes to it, and the end of a release that nothing disturbs."""
+
+    def __init__(self, folder: Path, growth: Growth):
+        self.folder, self.growth = folder, growth
+        self.faulty = FaultyHub(folder / "faulty", orgs=["acme"])
+        hub = self.faulty.hub
+        environment = hub.client_environment(folder / "home") | {"HF_HUB_DISABLE_XET": "1"}
+        self.launcher = Launcher(environment, folder / "said")
+        self.api = HfApi(endpoint=hub.endpoint, token=hub.token)
+        self.history = History(self.api, REPO, folder / "downloads")
+
+    def close(self) -> None:
+        """End both processes."""
+        self.launcher.__exit__()
+        self.faulty.hub.stop()
+
+    def words(self, artifacts: Path) -> list[str]:
+        """A release's arguments."""
+        settings = [f"model.path={self.growth.whole.parent / 'lm'}", *SMALL]
+        options = ["--org", "acme", "--yes", "--artifacts", str(artifacts), "--commits-per-hour", "128"]
+        options += ["--patience", str(PATIENCE)]
+        return [str(RECIPE_FILE), *options, *(word for setting in settings for word in ("--set", setting))]
+
+    def run(self, seed: int, causes: Sequence[str] = ()) -> Outcome:
+        """A release with an outage for each of ``causes`` (else drawn). Raises AssertionError when one is its end."""
+        started, before, answered = time.monotonic(), self.faulty.injected(), self.faulty.answered()
+        artifacts, random_, outcome = self.folder / f"run-{seed}", random.Random(seed), Outcome(seed)
+        directory = artifacts / "datasets" / NAME
+        running = self.launcher.start("command", "release.run", self.words(artifacts))
+        try:
+            until((directory.parent / STARTED).exists, "the generator was not started", running)
+            steps = iter(self._steps())
+            for cause in causes or random_.sample(CAUSES, k=len(self._steps()) // 2):
+                self.growth.lay(directory, step := next(steps))
+                until(partial(self._holds, step), "not published while all is well", running)
+                outcome.outages.append(cause)
+                outcome.until_published.append(self._outage(cause, directory, next(steps), random_, running))
+            self.growth.lay(directory, len(self.growth) - 1)
+            assert running.code() == 0 and "Traceback" not in running.said(), running.said()
+        finally:
+            self.faulty.plan(share=0.0)
+            running.kill()
+        assert self.history.end()["refs/tags/v0.1.0"] == contents(directory), "the repository is not the run directory"
+        outcome.commits = self.history.check()
+        self.api.delete_repo(REPO, **DATASET)
+        outcome.faults = (self.faulty.injected() - before).total()
+        outcome.requests = (self.faulty.answered() - answered).total()
+        outcome.seconds = round(time.monotonic() - started, 1)
+        return outcome
+
+    def _outage(self, cause: str, directory: Path, step: int, random_: random.Random, running: Running) -> float:
+        """The Hub is away while the generator goes on to a step; the seconds from its end to the publication."""
+        self.faulty.plan(share=1.0, kinds=[cause], seed=random_.randrange(1 << 30), slow_seconds=0.05)
+        seen, end = self.faulty.injected(), time.monotonic() + LONGER + random_.uniform(0, 1)
+        self.growth.lay(directory, step)
+        while time.monotonic() < end or self.faulty.injected() == seen:
+            assert running.alive(), f"an outage ({cause}) ended it:\n{running.said()}"
+            time.sleep(0.05)
+        self.faulty.plan(share=0.0)
+        back = time.monotonic()
+        until(partial(self._holds, step), f"not published after an outage ({cause})", running)
+        return round(time.monotonic() - back, 2)
+
+    def _steps(self) -> list[int]:
+        """The steps of the generator at which there is something more to publish."""
+        manifests = [self.growth.manifest(step) for step in range(len(self.growth))]
+        rows = [0 if m.complete else sum(file.rows or 0 for file in m.shards("raw")) for m in manifests]
+        return [step for step in range(1, len(rows)) if rows[step] > max(rows[:step])]
+
+    def _holds(self, step: int) -> bool:
+        """Whether main has all data of a step."""
+        if not self.api.repo_exists(REPO, **DATASET):
+            return False
+        return {file.path for file in self.growth.manifest(step).files} <= set(self.history.tree("main"))
+
+
+def totals(outcomes: Sequence[Outcome]) -> dict[str, object]:
+    """Sums over runs."""
+    waits = [seconds for outcome in outcomes for seconds in outcome.until_published]
+    return {
+        "runs": len(outcomes),
+        "outages": sum(len(outcome.outages) for outcome in outcomes),
+        "by_cause": dict(sorted(Counter(cause for outcome in outcomes for cause in outcome.outages).items())),
+        "patience_seconds": PATIENCE,
+        "longest_until_published": max(waits, default=0.0),
+        **{name: sum(getattr(outcome, name) for outcome in outcomes) for name in ("faults", "requests", "commits")},
+    }
+
+
+def until(done: Callable[[], bool], problem: str, running: Running) -> None:
+    """Wait. Raises AssertionError with what the process said, when it takes too long."""
+    end = time.monotonic() + LATEST
+    while not done():
+        assert time.monotonic() < end, f"{problem}:\n{running.said()}"
+        time.sleep(0.05)

@@ -1,0 +1,45 @@
+"""Outages that are longer than the patience, and wrong answers to every command that speaks to a Hub: the short form.
+
+The full one, with its numbers: ``PYTHONPATH=. python tests/hub_outages.py --out benchmarks/results/hub_outages.json``.
+"""
+
+from contextlib import closing
+
+import growth
+import pytest
+from growth_outages import CAUSES, World
+from hostile import MODULES, Hostile
+
+from hub.local.faults import WRONG
+
+
+def test_a_growing_dataset_is_published_at_the_end_of_each_outage(tmp_path):
+    with closing(World(tmp_path, growth.record(tmp_path / "once"))) as world:
+        for seed, causes in enumerate((["503", "html"], ["dropped", "{}"])):
+            assert set(causes) <= set(CAUSES)
+            outcome = world.run(seed, causes)
+            assert outcome.outages == causes and outcome.faults >= len(causes)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    with Hostile(tmp_path_factory.mktemp("hostile")) as world:
+        yield world
+        assert not world.elsewhere.tokens, "a token went to another host"
+
+
+REQUESTS = ("", "api_repos.info", "api_files.tree", "api_files.download")
+
+
+@pytest.mark.parametrize("number", range(len(MODULES) + 1))
+def test_a_wrong_answer_is_one_line_and_an_exit_code(number, hostile):
+    """Each command meets each wrong answer, at requests that take turns; the full run has all combinations."""
+    command = list(hostile.commands)[number]
+    for turn, wrong in enumerate(WRONG):
+        ended = hostile.run(command, wrong, REQUESTS[(turn + number) % len(REQUESTS)])
+        assert ended.complaint(hostile.hub.token) is None, ended
+
+
+def test_after_all_that_the_same_command_publishes(hostile):
+    assert hostile.run("release.publish").code == 0
+    assert "no file changes" in hostile.run("release.run").said
