@@ -1,6 +1,6 @@
 """Releases whose Hub fails for longer than the patience, and wrong answers to all commands: what came of them.
 
-    PYTHONPATH=. python tests/hub_outages.py --runs 25 --out benchmarks/results/hub_outages.json
+    PYTHONPATH=. python tests/hub_outages.py --runs 12 --out benchmarks/results/hub_outages.json
 
 A run is ``python -m release.run RECIPE --org acme --yes --patience 1`` against the embedded Hub, which refuses, drops
 or misanswers every request for more than that second, three times; what the generator wrote meanwhile must be published
@@ -88,7 +88,7 @@ def wrong_answers(folder: Path, record: Record) -> None:
 def main() -> int:
     """Both parts; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=25)
+    parser.add_argument("--runs", type=int, default=12)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     record = Record(given.out)

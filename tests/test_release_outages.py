@@ -1,6 +1,8 @@
 """Outages that are longer than the patience, and wrong answers to every command that speaks to a Hub: the short form.
 
-The full one, with its numbers: ``PYTHONPATH=. python tests/hub_outages.py --out benchmarks/results/hub_outages.json``.
+The full one, with its numbers:
+
+    PYTHONPATH=. python tests/hub_outages.py --runs 12 --out benchmarks/results/hub_outages.json
 """
 
 from contextlib import closing
