@@ -20,13 +20,18 @@ _CACHES = ("HF_HUB_CACHE", "HF_DATASETS_CACHE", "HF_XET_CACHE", "HF_MODULES_CACH
 @contextmanager
 def empty_cache() -> Iterator[Path]:
     """A temporary HF_HOME with nothing in it, for libraries that are imported inside; the login stays in use."""
+    before = dict(os.environ)
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface")
     os.environ.setdefault("HF_TOKEN_PATH", str(home / "token"))
     for name in _CACHES:
         os.environ.pop(name, None)
-    with tempfile.TemporaryDirectory(prefix="sts-dino-verify-") as folder:
-        os.environ["HF_HOME"] = folder
-        yield Path(folder)
+    try:
+        with tempfile.TemporaryDirectory(prefix="sts-dino-verify-") as folder:
+            os.environ["HF_HOME"] = folder
+            yield Path(folder)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def dataset_rows(repo_id: str) -> dict[str, dict[str, int]]:

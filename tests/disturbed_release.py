@@ -123,7 +123,7 @@ class World:
         directory = artifacts / "datasets" / NAME
         assert contents(directory) == self.end[0], "another run directory"
         beside = {path.name for path in directory.parent.iterdir()}
-        assert beside <= {NAME, f"{NAME}.lock", f"{NAME}.timing.json"}, beside
+        assert beside <= {NAME, f"{NAME}.lock", f"{NAME}.timing.json", f"{NAME}.places.json"}, beside
         assert self.history.end() == self.end[1], "another repository"
         main = self.history.end()["refs/heads/main"]
         assert main == self.end[0], f"the repository is not the run directory: {main.items() ^ self.end[0].items()}"

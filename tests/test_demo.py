@@ -118,6 +118,7 @@ def test_looking_at_what_was_published_leaves_a_persons_caches_alone(tmp_path, m
     with verify.empty_cache() as used:
         assert os.environ["HF_HOME"] == str(used) and list(used.iterdir()) == []
         assert "HF_DATASETS_CACHE" not in os.environ and os.environ["HF_TOKEN_PATH"] == str(home / "token")
+    assert os.environ["HF_HOME"] == str(home) and "HF_TOKEN_PATH" not in os.environ
     assert not used.exists() and (home / "token").is_file() and (cache / "token").is_file()
 
 

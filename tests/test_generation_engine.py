@@ -171,17 +171,15 @@ def test_debiasing_changes_texts_only_where_there_are_counter_prompts(engine):
 
 def test_the_end_of_text_is_never_drawn_where_a_quotation_mark_ends_a_text(engine, monkeypatch):
     """The original DINO code bans it before debiasing; where a line ends a text, it may be drawn, and ends the text."""
-    end, written = engine.tokenizer.eos_token_id, {}
+    end = engine.tokenizer.eos_token_id
     monkeypatch.setattr(engine, "_finish", lambda tokens, sums, settings: list(tokens))
-    for text_end in ("quotation_mark", "line"):
-        settings = Settings(100.0, 0.01, 0, 1.0, 40, text_end)
-        written[text_end] = [token for tokens in complete(engine, requests(60), settings, 96) for token in tokens[:-1]]
-        if text_end == "line":
-            ends = [tokens[-1] == end for tokens in complete(engine, requests(60), settings, 96)]
-        else:
-            assert not any(tokens[-1] == end for tokens in complete(engine, requests(60), settings, 96))
-    assert end not in written["quotation_mark"] and end not in written["line"] and any(ends)
-    assert any('"' in engine.tokenizer.decode([token]) for token in written["line"])
+    quoted, lines = (
+        list(complete(engine, requests(60), Settings(100.0, 0.01, 0, 1.0, 40, text_end), 96))
+        for text_end in ("quotation_mark", "line")
+    )
+    assert not any(end in tokens for tokens in quoted)
+    assert not any(end in tokens[:-1] for tokens in lines) and any(tokens[-1] == end for tokens in lines)
+    assert any('"' in engine.tokenizer.decode(tokens[:-1]) for tokens in lines)
 
 
 def test_the_ends_of_turns_count_as_ends(engine, monkeypatch):

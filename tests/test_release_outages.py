@@ -30,15 +30,16 @@ def hostile(tmp_path_factory):
         assert not world.elsewhere.tokens, "a token went to another host"
 
 
+TURNS = 3
 REQUESTS = ("", "api_repos.info", "api_files.tree", "api_files.download")
 
 
 @pytest.mark.parametrize("number", range(len(MODULES) + 1))
 def test_a_wrong_answer_is_one_line_and_an_exit_code(number, hostile):
-    """Each command meets each wrong answer, at requests that take turns; the full run has all combinations."""
+    """Three wrong answers a command, at requests that take turns, every one at some; the full run has all of them."""
     command = list(hostile.commands)[number]
-    for turn, wrong in enumerate(WRONG):
-        ended = hostile.run(command, wrong, REQUESTS[(turn + number) % len(REQUESTS)])
+    for turn in range(number * TURNS, (number + 1) * TURNS):
+        ended = hostile.run(command, WRONG[turn % len(WRONG)], REQUESTS[turn % len(REQUESTS)])
         assert ended.complaint(hostile.hub.token) is None, ended
 
 
