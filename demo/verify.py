@@ -1,6 +1,6 @@
 """Load what was published, by repo id, as a user would: python -m demo.verify ORG MODEL DATASET...
 
-Nothing of ours is imported: datasets and sentence-transformers alone must do. They get an empty cache in a temporary
+Nothing of ours reads anything: datasets and sentence-transformers alone must do. They get an empty cache in a temporary
 folder, so that everything comes from the Hub; the caches of the person who runs this stay as they are. Prints one JSON
 object.
 """
