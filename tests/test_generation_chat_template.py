@@ -16,7 +16,7 @@ BOMBS = {
     "power": ("{{ 9 ** (9 ** 9) }}", "too much time or memory"),
     "doubling": (
         DOUBLES,
-        "Memory",
+        "[Mm]emory",
     ),
     "multiplied": ("{{ 'x' * 10**10 }}", "MemoryError"),
     "long": ("{{ 'x' * 10**6 }}", r"adds \d+ characters"),
