@@ -104,6 +104,8 @@ class Hostile:
             environment = self.hub.client_environment(self.home) | {
                 "HF_HUB_DISABLE_XET": "1",
                 "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+                "HF_HUB_ETAG_TIMEOUT": "1",
+                "HF_HUB_DOWNLOAD_TIMEOUT": "1",
             }
             self.launcher = stack.enter_context(_Launcher(environment, self.folder / "said", *LIBRARIES, *MODULES))
             self.commands = self._fill()
@@ -121,7 +123,7 @@ class Hostile:
         """Put on the Hub what the commands read; each command with its words, module first."""
         from huggingface_hub import HfApi
         from tiny_lm import make_lm
-        from training_inputs import sts_rows, write_dataset, write_recipe
+        from training_inputs import PAIRS_CARD, sts_rows, write_dataset, write_recipe
 
         from benchmarks.publishing import NAME, make_run
         from model_cards import render
@@ -129,7 +131,7 @@ class Hostile:
         self.api = HfApi(endpoint=self.hub.endpoint, token=self.hub.token)
         api, folder = self.api, self.folder
         pairs = write_dataset(folder / "pairs", {"train": sts_rows(40), "validation": sts_rows(5, seed=1)})
-        (pairs / "README.md").write_text(CARD)
+        (pairs / "README.md").write_text(PAIRS_CARD)
         make_lm(folder / "lm")
         for name, kind in (("pairs", "dataset"), ("lm", "model")):
             api.create_repo(f"acme/{name}", repo_type=kind)
@@ -218,23 +220,13 @@ class Hostile:
         return self.faulty.answered() - before
 
 
-CARD = """---
-configs:
-- config_name: postprocessed
-  data_files:
-  - {split: train, path: data/postprocessed/train-*}
-  - {split: validation, path: data/postprocessed/validation-*}
----
-"""
-
-
 def _recipe(path: Path, source: dict, model: dict) -> Path:
     import yaml
 
     recipe = yaml.safe_load(Path("recipes/demo/sts-dino-x2.yaml").read_text())
     decoding = recipe["decoding"] | {"max_new_tokens": 6, "max_attempts": 3}
     words = {"description": "texts", "license": "stsb-captions-and-headlines"}
-    recipe |= {"source": source | words | {"limit": 24}, "model": model, "decoding": decoding}
+    recipe |= {"source": source | words | {"limit": 24}, "model": model, "decoding": decoding, "license": "mixed"}
     path.write_text(yaml.safe_dump(recipe))
     return path
 

@@ -15,13 +15,11 @@ from published_run import finished_run
 from small_runs import small_recipe, small_run
 from training_inputs import data_spec, write_recipe
 
-import eval.annotate
-import eval.decontaminate
-import eval.quality
 import generation.explain
 import generation.run
 import model_cards.render
 import training.run
+from eval import annotate, decontaminate, quality
 from generation.import_task import read_spec
 from hub import run_dir
 from hub.errors import InputError
@@ -133,9 +131,9 @@ def test_pages_that_nobody_can_unpack_in_a_run_whose_checksums_fit(run, tmp_path
     data = f"datasets=[{{path: {directory}, config: postprocessed, form: sts, loss: CosineSimilarityLoss}}]"
     told = [
         refused(model_cards.render, directory),
-        refused(eval.quality, directory, "--out", out),
-        refused(eval.decontaminate, directory, "--out", out),
-        refused(eval.annotate, directory, "--out", out),
+        refused(quality, directory, "--out", out),
+        refused(decontaminate, directory, "--out", out),
+        refused(annotate, directory, "--out", out),
         refused(training.run, write_recipe(tmp_path), "--set", data, "--dry-run"),
     ]
     assert all(str(directory) in one and "cannot be read: " in one for one in told), told
@@ -145,7 +143,7 @@ def test_pages_that_nobody_can_unpack_in_a_run_whose_checksums_fit(run, tmp_path
 def test_a_manifest_or_a_task_that_is_none(content, tmp_path):
     directory = finished_run(tmp_path / "run")
     (directory / "manifest.json").write_bytes(content)
-    for module, *words in ((model_cards.render, directory), (eval.quality, directory, "--out", tmp_path / "out")):
+    for module, *words in ((model_cards.render, directory), (quality, directory, "--out", tmp_path / "out")):
         assert "manifest.json: not a manifest" in refused(module, *words)
     (tmp_path / "task.json").write_bytes(content)
     with pytest.raises(InputError, match=r"task\.json"):

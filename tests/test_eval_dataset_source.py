@@ -7,7 +7,7 @@ import sys
 
 import datasets
 import pytest
-from training_inputs import sts_rows, write_dataset
+from training_inputs import PAIRS_CARD, sts_rows, write_dataset
 
 from eval.annotation_source import read_examples
 from eval.dataset_source import default_folder, find_dataset, find_rows, made_folder
@@ -16,14 +16,6 @@ from hub.run_dir import read_manifest, write_manifest
 from hub.schema import PAIR_CLASS, TRIPLET, published_features
 
 pytest_plugins = ["local_hub"]
-CARD = """---
-configs:
-- config_name: postprocessed
-  data_files:
-  - {split: train, path: data/postprocessed/train-*}
-  - {split: validation, path: data/postprocessed/validation-*}
----
-"""
 READ = """
 import json, sys
 from huggingface_hub import constants
@@ -47,7 +39,7 @@ print(json.dumps([found, told(*asked[0]), told("demo/absent")]))
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     write_dataset(folder / "sts", {"train": sts_rows(40), "validation": sts_rows(5, seed=1)})
-    (folder / "sts" / "README.md").write_text(CARD)
+    (folder / "sts" / "README.md").write_text(PAIRS_CARD)
     files = []
     for config in ("pair-class-0shot", "pair-class-5shot", "triplet-5shot", "raw-5shot"):
         form = TRIPLET if config == "triplet-5shot" else PAIR_CLASS

@@ -28,10 +28,10 @@ from tiny_bases import make_mlm
 from tiny_lm import make_lm
 from training_inputs import sts_rows, write_dataset, write_recipe
 
-import eval.quality
-import eval.run
 import generation.run
 import training.run
+from eval import quality
+from eval import run as evaluation
 
 pytest_plugins = ["local_hub"]
 NLI_RECIPE, STS_RECIPE = "recipes/demo/auto-nli.yaml", "recipes/demo/sts-dino-x2.yaml"
@@ -87,15 +87,15 @@ def take_a_baseline(model: Path, folder: Path, models: Path):
 
 def score(model: Path, folder: Path, models: Path):
     options = ["--tasks", "stsb/cosine", "--limit", 20, "--no-cache", "--out", folder / "out"]
-    return outcome_of(eval.run, "--model", model, *options)
+    return outcome_of(evaluation, "--model", model, *options)
 
 
 def judge(model: Path, folder: Path, models: Path):
-    return outcome_of(eval.quality, models / "pairs", "--nli", model, "--out", folder / "out")
+    return outcome_of(quality, models / "pairs", "--nli", model, "--out", folder / "out")
 
 
 def count_lengths(model: Path, folder: Path, models: Path):
-    return outcome_of(eval.quality, models / "pairs", "--tokenizer", model, "--out", folder / "out")
+    return outcome_of(quality, models / "pairs", "--tokenizer", model, "--out", folder / "out")
 
 
 COMMANDS = {
@@ -208,7 +208,8 @@ def prompted(models, tmp_path_factory) -> Path:
 
 PUBLISHED = """
 import json, sys
-import eval.quality, generation.run, training.run
+import generation.run, training.run
+from eval import quality
 from command_outcomes import outcome_of
 
 repo, commit, recipe, out = sys.argv[1:]
@@ -218,7 +219,7 @@ data = "{repo_id: %s, revision: %s, config: default, form: sts, loss: CosineSimi
 told = [
     outcome_of(generation.run, generated, "--set", source, "--set", "license=cc-by-nc-sa-4.0", "--dry-run"),
     outcome_of(training.run, recipe, "--set", f"datasets=[{data}]", "--dry-run"),
-    outcome_of(eval.quality, f"{repo}@{commit}", "--out", out),
+    outcome_of(quality, f"{repo}@{commit}", "--out", out),
 ]
 print(json.dumps([(one.code, one.error) for one in told]))
 """

@@ -30,17 +30,17 @@ def hostile(tmp_path_factory):
         assert not world.elsewhere.tokens, "a token went to another host"
 
 
-TURNS = 3
-REQUESTS = ("", "api_repos.info", "api_files.tree", "api_files.download")
-
-
 @pytest.mark.parametrize("number", range(len(MODULES) + 1))
 def test_a_wrong_answer_is_one_line_and_an_exit_code(number, hostile):
-    """Three wrong answers a command, at requests that take turns, every one at some; the full run has all of them."""
+    """Every request, then two of those that the command makes; every wrong answer at some. The full run has all."""
     command = list(hostile.commands)[number]
-    for turn in range(number * TURNS, (number + 1) * TURNS):
-        ended = hostile.run(command, WRONG[turn % len(WRONG)], REQUESTS[turn % len(REQUESTS)])
-        assert ended.complaint(hostile.hub.token) is None, ended
+    hostile.unpublish()
+    requests = sorted(hostile.asked(command))
+    chosen = ["", requests[number % len(requests)], requests[(number + 1) % len(requests)]]
+    for turn, request in enumerate(chosen, start=number * len(chosen)):
+        hostile.unpublish()
+        ended = hostile.run(command, WRONG[turn % len(WRONG)], request)
+        assert ended.met and ended.complaint(hostile.hub.token) is None, ended
 
 
 def test_after_all_that_the_same_command_publishes(hostile):

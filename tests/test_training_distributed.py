@@ -172,7 +172,7 @@ def test_a_killed_group_goes_on_to_the_same_bytes(folder, family):
     assert trained([str(recipe), "--out", str(folder / "whole")], 2, folder / "log") == [0, 0]
     command = [str(recipe), "--out", str(folder / "cut")]
     marks = folder / "cut.checkpoints"
-    killed(command, 2, folder / "killed", lambda: any(marks.glob("checkpoint-*/whole.json")))
+    killed(command, 2, folder / "killed", lambda: any(marks.glob("checkpoint-*/whole.json")), folder / "cut")
     assert trained(command, 2, folder / "again") == [0, 0]
     assert json.loads((folder / "cut.timing.json").read_text())["resumed_from_step"] > 0
     for name in ("model.safetensors", "manifest.json"):
@@ -184,7 +184,7 @@ def test_a_run_may_go_on_with_another_number_of_processes(folder):
     assert trained([str(recipe), "--out", str(folder / "whole")], 1, folder / "log") == [0]
     marks = folder / "cut.checkpoints"
     command = [str(recipe), "--out", str(folder / "cut")]
-    killed(command, 2, folder / "killed", lambda: any(marks.glob("checkpoint-*/whole.json")))
+    killed(command, 2, folder / "killed", lambda: any(marks.glob("checkpoint-*/whole.json")), folder / "cut")
     assert trained(command, 1, folder / "again") == [0]
     assert "2 processes wrote it, now there are 1" in (folder / "again.err").read_text()
     assert furthest(folder / "whole", folder / "cut") < 1e-5

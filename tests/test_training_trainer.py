@@ -102,7 +102,7 @@ def test_a_run_killed_at_any_moment_ends_in_the_same_bytes(tmp_path, family, ste
         return False
 
     for step in steps:
-        killed(command, 1, tmp_path / f"killed{step}", lambda step=step: reached(step))
+        killed(command, 1, tmp_path / f"killed{step}", lambda step=step: reached(step), tmp_path / "cut")
     assert trained(command, 1, tmp_path / "again") == [0]
     assert json.loads((tmp_path / "cut.timing.json").read_text())["resumed_from_step"] > 0
     files = {file.path: file.sha256 for file in require_complete(tmp_path / "whole").files}

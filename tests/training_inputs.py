@@ -33,6 +33,15 @@ WORDS = [
 torch.set_num_threads(1)  # on busy cores, threads that wait for one another cost more than they give
 PROVENANCE = {"source_id": "s", "target": "1", "attempt": 0, "seed": 1, "log_prob": -1.0, "margin": 0.1}
 
+PAIRS_CARD = """---
+configs:
+- config_name: postprocessed
+  data_files:
+  - {split: train, path: data/postprocessed/train-*}
+  - {split: validation, path: data/postprocessed/validation-*}
+---
+"""  # of a dataset that ``write_dataset`` wrote
+
 
 def sts_rows(count, seed=0):
     """Pairs that share 0, 2 or 5 of their words, scored accordingly."""
