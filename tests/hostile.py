@@ -104,8 +104,6 @@ class Hostile:
             environment = self.hub.client_environment(self.home) | {
                 "HF_HUB_DISABLE_XET": "1",
                 "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-                "HF_HUB_ETAG_TIMEOUT": "1",
-                "HF_HUB_DOWNLOAD_TIMEOUT": "1",
             }
             self.launcher = stack.enter_context(_Launcher(environment, self.folder / "said", *LIBRARIES, *MODULES))
             self.commands = self._fill()

@@ -142,8 +142,11 @@ class Faults:
         return Response(_JSON[kind], media_type="application/json")
 
     async def _drip(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Blanks, which JSON may begin with, as long as the client listens."""
+        """Blanks, which JSON may begin with, as long as the client listens; of a HEAD the headers alone."""
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+        if scope["method"] == "HEAD":
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return
         gone = asyncio.create_task(_disconnected(receive))
         while not gone.done():
             await send({"type": "http.response.body", "body": b" ", "more_body": True})
