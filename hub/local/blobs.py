@@ -16,6 +16,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from hub.durable import fsync
+
 UPLOAD_KEPT_SECONDS = 24 * 3600
 RESERVE_BYTES = 4 << 20
 
@@ -79,7 +81,7 @@ class BlobStore:
     def _settle(self, waiting: list[tuple[Path, Blob]]) -> None:
         """Flush and rename; from then on the index may name these blobs, and a power cut loses nothing."""
         with ThreadPoolExecutor(8) as pool:  # several times faster for many small files than one after the other
-            list(pool.map(_flush, [temporary for temporary, _ in waiting]))
+            list(pool.map(fsync, [temporary for temporary, _ in waiting]))
         folders = {self.folder}
         for temporary, blob in waiting:
             target = self.path(blob.sha256)
@@ -87,7 +89,7 @@ class BlobStore:
             temporary.replace(target)
             folders.add(target.parent)
         for folder in folders:
-            _flush(folder)
+            fsync(folder)
 
     def add_part(self, upload: str, number: int, content: Movable) -> Blob:
         """Keep one part of a multipart upload."""
@@ -139,12 +141,3 @@ def _write(path: Path, chunks: Iterable[bytes]) -> Blob:
         file.flush()
         undo.pop_all()
     return Blob(digest.hexdigest(), size)
-
-
-def _flush(path: Path) -> None:
-    """Make a file's content, or a folder's entries, survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
