@@ -29,7 +29,8 @@ from eval.encoder_files import (
 from eval.encoder_output import checked
 from hub.cli import say
 from hub.errors import InputError, RunError, nearest
-from hub.model_folder import NO_CODE, NO_PICKLES, first_line, read_object, reading_model, require_safetensors
+from hub.model_folder import NO_CODE, NO_PICKLES, read_object, reading_model, require_safetensors
+from hub.printable import first_line
 from hub.remote import reading
 from hub.run_dir import read_manifest, require_complete
 

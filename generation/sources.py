@@ -17,7 +17,7 @@ from generation.file_rows import READERS, Cells, as_texts, file_rows, require_co
 from generation.randomness import fraction
 from hub.client import is_wrong
 from hub.errors import InputError, RunError
-from hub.model_folder import first_line
+from hub.printable import first_line
 from hub.recipe import QUOTE, DatasetRecipe, Source
 from hub.remote import reading
 from hub.row_errors import reading_rows

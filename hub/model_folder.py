@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hub.errors import InputError, StsDinoError
+from hub.printable import first_line
 
 NO_CODE: dict[str, Any] = {"trust_remote_code": False}
 """For every ``from_pretrained``: left out, transformers asks on the terminal, and a ``y`` runs the folder's files."""
@@ -20,7 +21,6 @@ NO_PICKLES: dict[str, Any] = {**NO_CODE, "use_safetensors": True, "allow_all_ker
 _PICKLES = ("pytorch_model*.bin", "adapter_model*.bin")  # the ones that would be loaded
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 _INSTALL = "install what the quantization needs, or what the message names"
-_SAID = 300  # characters of a library's message
 
 
 @contextmanager
@@ -52,11 +52,6 @@ def _is_of_the_machine(error: Exception) -> bool:
     """A full disk, no permission, no memory on the device (torch's error, which this package does not import)."""
     number = error.errno if isinstance(error, OSError) else None
     return type(error).__name__ == "OutOfMemoryError" or (number is not None and number not in _ABSENT)
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its type's name."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:_SAID]
 
 
 def read_object(path: Path, model: object) -> dict[str, Any]:

@@ -26,3 +26,9 @@ def one_line(text: str, longest: int = LONGEST) -> str:
     """``text`` as ``printable``, in one line of at most ``longest`` characters."""
     line = " ".join(printable(re.sub(r"[\r\n\x85\u2028\u2029]", " ", text[: 20 * longest])).split())
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
+
+
+def first_line(error: BaseException, longest: int = LONGEST) -> str:
+    """The first line of an error's message, as ``one_line``; its type's name when it says nothing."""
+    said = str(error).strip().splitlines()
+    return one_line(said[0] if said else "", longest) or type(error).__name__

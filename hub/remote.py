@@ -18,7 +18,7 @@ from huggingface_hub.errors import (
 
 from hub import client
 from hub.errors import InputError, RunError, StsDinoError
-from hub.printable import one_line
+from hub.printable import first_line, one_line
 
 _ADVICE = {
     401: "the token is unknown, or the repository is private or absent: run `hf auth login` or set HF_TOKEN",
@@ -53,7 +53,7 @@ def in_words(what: str, error: Exception) -> StsDinoError | None:
     if isinstance(error, StsDinoError):
         return error
     if isinstance(error, HFValidationError):
-        return InputError(what, one_line(str(error).splitlines()[0]))
+        return InputError(what, first_line(error))
     if isinstance(error, LocalTokenNotFoundError) or client.is_failure(error):
         return translated(what, error)
     return None

@@ -9,7 +9,7 @@ import pyarrow as pa
 from datasets.exceptions import DatasetsError
 
 from hub.errors import InputError, StsDinoError
-from hub.model_folder import first_line
+from hub.printable import first_line
 
 RESTORE = "restore the file, or take another"
 UNREADABLE = (

@@ -18,6 +18,7 @@ from huggingface_hub.utils import validate_repo_id
 from hub.card_stamp import facts_digest, stamped
 from hub.cli import DryRunOption, new_app, run, say
 from hub.errors import InputError
+from hub.printable import first_line
 from hub.recipe import DatasetRecipe, ModelRecipe
 from hub.recipe_file import load_recipe
 from hub.repeats import REPEATS
@@ -90,7 +91,7 @@ def checked_repo_id(repo_id: str) -> str:
     try:
         validate_repo_id(repo_id)
     except HFValidationError as error:
-        raise InputError("--repo-id", str(error).splitlines()[0]) from error
+        raise InputError("--repo-id", first_line(error)) from error
     if repo_id.count("/") != 1:
         raise InputError("--repo-id", f"{repo_id!r} has no organisation", allowed="ORG/NAME")
     return repo_id

@@ -12,7 +12,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from hub import cli, client
 from hub.patience import reason
 from hub.plan import Changes, Plan
-from hub.printable import LONGEST, one_line, printable
+from hub.printable import LONGEST, first_line, one_line, printable
 from hub.remote import in_words
 
 NASTY = "no\x1b[2J\x1b]0;owned\x07\x1b]8;;http://evil\x1b\\ \x9b31m\u202etxt.exe\u2066\x00\x7f\u200b\rspace\nleft\ud800"
@@ -47,6 +47,21 @@ def test_nothing_that_drives_a_terminal_is_left():
         left = printable(text)
         assert all(c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs") for c in left), text
         assert len(one_line(text)) <= LONGEST and "\n" not in one_line(text)
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("\n no such file \nTraceback", "no such file"),
+        ("", "ValueError"),
+        (" \n", "ValueError"),
+        ("\x1b[0m", "ValueError"),
+        (f"{NASTY}\nmore", "no txt.exe"),
+        ("x" * 999, "x" * (LONGEST - 1) + "…"),
+    ],
+)
+def test_the_first_line_of_an_error_is_clean_and_never_empty(message, line):
+    assert first_line(ValueError(message)) == line
 
 
 def refused(words: str) -> HfHubHTTPError:
