@@ -106,7 +106,7 @@ def asked_wait(error: HfHubHTTPError) -> float | None:
     except ValueError:  # a number of thousands of digits
         limit = None
     if error.response.status_code == 429 and limit is not None and limit.remaining == 0:
-        return limit.reset_in_seconds + 1.0
+        return limit.reset_in_seconds + 1.0 if limit.reset_in_seconds <= client.LONGEST_ASKED else None
     seconds = client.asked_seconds(headers)
     return None if seconds is None else seconds + 1.0
 

@@ -147,7 +147,13 @@ def test_a_wait_that_is_none_is_not_waited_for(asked):
 def test_a_wait_may_be_a_date():
     date = formatdate(time.time() + 100, usegmt=True)
     assert 98 <= asked_wait(answer(503, retry_after=date)) <= 102
-    assert asked_wait(answer(429, ratelimit=f'"api";r=0;t={"9" * 5000}')) is None
+
+
+@pytest.mark.parametrize("digits", [9, 400, 5000])  # thirty years, no float, no int
+def test_a_quota_that_never_comes_back_is_not_waited_for(digits):
+    refused = answer(429, ratelimit=f'"api";r=0;t={"9" * digits}')
+    assert asked_wait(refused) is None
+    assert Patience(scale=QUICK).until_done("publish", Attempts(refused)) == "done"
 
 
 def conflict(words: str, body: bytes = b"", path: str = "/api/tag") -> HfHubHTTPError:
