@@ -26,6 +26,7 @@ LONGEST = 10_000  # characters of an error: it may list what a stranger named
 ANY_CLUSTER = "auto"  # as Ray says it: the cluster that this machine belongs to
 _NO_SPACE = "no space left on the disk; free some and run the same command again"
 _NO_ENTRY = "cannot be written or read here; choose another folder, or change its permissions"
+_AGAIN = "run the same command again when that has passed"
 _TOO_LARGE = "would be larger than files may be here (ulimit -f); raise that limit and run the same command again"
 _DISK = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _NO_SPACE),
@@ -141,9 +142,15 @@ def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
     except OSError as error:
         if error.errno is None:  # not the system's
             raise
-        said = _DISK.get(error.errno) or f"{error.strerror}; {_NO_ENTRY}"
-        say(f"error: {error.filename or Path.cwd()}: {said}")
+        say(f"error: {_of_system(error)}")
         sys.exit(1)
+
+
+def _of_system(error: OSError) -> str:
+    """What the system refused: of a file or a disk with its place, of anything else (a socket, too many open files)."""
+    if error.filename is None and error.errno not in _DISK:
+        return f"{error.strerror}; {_AGAIN}"
+    return f"{error.filename or Path.cwd()}: {_DISK.get(error.errno or 0) or f'{error.strerror}; {_NO_ENTRY}'}"
 
 
 def _say_warning(message: Warning | str, *_: object) -> None:

@@ -40,6 +40,7 @@ def test_a_shell_reads_every_setting_back():
             1,
             "error: /d/f: Input/output error; cannot be written or read here",
         ),
+        (ConnectionRefusedError(111, "Connection refused"), 1, "error: Connection refused; run the same command again"),
         (NotADirectoryError(20, "no", "/d/f"), 1, "error: /d/f: cannot be written or read here; choose another folder"),
     ],
 )
