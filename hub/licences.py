@@ -21,7 +21,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from hub.errors import InputError, nearest
-from hub.model_sections import origin_name
+from hub.published_paths import origin_name
 from hub.recipe import DatasetRecipe, ModelRecipe
 
 TABLE = Path(__file__).parent / "licences.yaml"

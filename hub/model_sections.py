@@ -1,6 +1,5 @@
 """The sections of a model recipe: encoder, adapters, data with their losses, what picks the checkpoint, what scores."""
 
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -11,11 +10,6 @@ from hub.recipe_sections import SAID, Fraction, Positive, Strict
 PROMPT_TEXT = "[X]"  # where the sentence stands in ``Encoder.prompt``, as PromptEOL's paper writes it
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-def origin_name(repo_id: str | None, path: str | None) -> str:
-    """What a card calls data or a base: the Hub id, else the path; of a place on one machine, only its last name."""
-    return repo_id or (Path(path).name if path and Path(path).is_absolute() else path or "")
 
 
 class Pinned(Strict):

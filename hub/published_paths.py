@@ -25,6 +25,11 @@ def published_path(path: str) -> str:
     return name if name not in ("", "..", "~") else Path(path).resolve().name
 
 
+def origin_name(repo_id: str | None, path: str | None) -> str:
+    """What a card calls data or a base: the Hub id, else the path as others may see it."""
+    return repo_id or published_path(path or "")
+
+
 def is_outside(path: str) -> bool:
     """Whether a path tells of folders beyond the one where the command is run."""
     windows = PureWindowsPath(path)

@@ -6,7 +6,7 @@ from typing import Any
 
 from hub.errors import InputError
 from hub.licences import Verdict, check_model, known
-from hub.model_sections import origin_name
+from hub.published_paths import origin_name
 from hub.recipe import ModelRecipe, Spans
 from hub.repeats import REPEATS, Repeats, read_repeats
 from hub.results import RULE, Method, Results, read_results

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from hub.model_sections import Lora, origin_name
+from hub.model_sections import Lora
+from hub.published_paths import origin_name
 from hub.recipe import ModelRecipe, Spans
 from model_cards.escape import Markdown, code, table
 from model_cards.facts import ModelProvenance, TrainedOn, Training

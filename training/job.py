@@ -11,9 +11,8 @@ from sentence_transformers import SentenceTransformerTrainingArguments
 
 from hub.errors import InputError
 from hub.licences import check_model
-from hub.model_sections import origin_name
 from hub.places import require_inputs
-from hub.published_paths import published_path
+from hub.published_paths import origin_name, published_path
 from hub.recipe import ModelRecipe
 from hub.recipe_file import fingerprint, load_recipe
 from hub.run_dir import ARTIFACTS, Manifest
