@@ -26,6 +26,12 @@ class Growth:
     def __len__(self) -> int:
         return len(self._steps)
 
+    def words(self, artifacts: Path, *options: str) -> list[str]:
+        """The arguments of a release of the same run, to the organisation acme."""
+        settings = [f"model.path={self.whole.parent / 'lm'}", *SMALL]
+        fixed = ["--org", "acme", "--yes", "--artifacts", str(artifacts), "--commits-per-hour", "128"]
+        return [str(RECIPE_FILE), *fixed, *options, *(word for setting in settings for word in ("--set", setting))]
+
     def manifest(self, step: int) -> Manifest:
         return Manifest.model_validate_json(self._steps[step][0])
 

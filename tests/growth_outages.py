@@ -13,7 +13,7 @@ from pathlib import Path
 
 from commit_history import DATASET, History, contents
 from faults import STARTED, FaultyHub, Launcher, Running
-from growth import RECIPE_FILE, SMALL, Growth
+from growth import RECIPE_FILE, Growth
 from huggingface_hub import HfApi
 
 from hub.local.faults import KINDS, WRONG
@@ -63,19 +63,12 @@ class World:
         self.launcher.__exit__()
         self.faulty.hub.stop()
 
-    def words(self, artifacts: Path) -> list[str]:
-        """A release's arguments."""
-        settings = [f"model.path={self.growth.whole.parent / 'lm'}", *SMALL]
-        options = ["--org", "acme", "--yes", "--artifacts", str(artifacts), "--commits-per-hour", "128"]
-        options += ["--patience", str(PATIENCE)]
-        return [str(RECIPE_FILE), *options, *(word for setting in settings for word in ("--set", setting))]
-
     def run(self, seed: int, causes: Sequence[str] = ()) -> Outcome:
         """A release with an outage for each of ``causes`` (else drawn). Raises AssertionError when one is its end."""
         started, before, answered = time.monotonic(), self.faulty.injected(), self.faulty.answered()
         artifacts, random_, outcome = self.folder / f"run-{seed}", random.Random(seed), Outcome(seed)
-        directory = artifacts / "datasets" / NAME
-        running = self.launcher.start("command", "release.run", self.words(artifacts))
+        directory, words = artifacts / "datasets" / NAME, self.growth.words(artifacts, "--patience", str(PATIENCE))
+        running = self.launcher.start("command", "release.run", words)
         try:
             until((directory.parent / STARTED).exists, "the generator was not started", running)
             steps = iter(self._steps())

@@ -1,7 +1,6 @@
 """Every command that speaks to a Hub, and a Hub that answers wrongly. As a script: what ``faults.Launcher`` forks."""
 
 import contextlib
-import importlib
 import os
 import re
 import shutil
@@ -248,19 +247,12 @@ class _Launcher(Launcher):
 
 
 def spoken(module: str, arguments: list[str]) -> None:
-    """A command as a user starts it, with short waits."""
-    import httpx2
+    """A command as ``faults.command`` starts it, in a clone that a job can be started from."""
+    from release import job
 
-    from hub import cli, client
-    from release import job, run
-
-    sleep = time.sleep
-    time.sleep = lambda seconds: sleep(min(seconds * faults.WAITS, faults.LONGEST_WAIT))
-    client.TIMEOUT = httpx2.Timeout(faults.TIMEOUT)
     job.Checkout = _Checkout
-    run.Stage = faults.LaidRun
     try:
-        cli.run(lambda: importlib.import_module(module).app(arguments))
+        faults.command(module, arguments)
     except SystemExit as end:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from faults import STARTED, TIMEOUT, FaultyHub, Launcher, Running
-from growth import RECIPE_FILE, SMALL, Growth, record
+from growth import RECIPE_FILE, Growth, record
 from huggingface_hub import HfApi
 from local_hub import ask
 
@@ -53,11 +53,6 @@ class World:
         self.launcher.__exit__()
         self.faulty.hub.stop()
 
-    def words(self, artifacts: Path) -> list[str]:
-        settings = [f"model.path={self.growth.whole.parent / 'lm'}", *SMALL]
-        options = ["--org", "acme", "--yes", "--artifacts", str(artifacts), "--commits-per-hour", "128"]
-        return [str(RECIPE_FILE), *options, *(word for setting in settings for word in ("--set", setting))]
-
     def tree(self, revision: str, repo: str = REPO) -> dict[str, str]:
         entries = self.api.list_repo_tree(repo, recursive=True, revision=revision, **DATASET)
         return {entry.path: entry.blob_id for entry in entries if hasattr(entry, "blob_id")}
@@ -89,7 +84,7 @@ class Disturbed:
         started.unlink(missing_ok=True)
         self.step = -1
         world.faulty.plan(seed=seed, share=share, once=once, slow_seconds=self.random.choice([0.05, 1.2 * TIMEOUT]))
-        running = world.launcher.start("command", "release.run", world.words(self.artifacts))
+        running = world.launcher.start("command", "release.run", world.growth.words(self.artifacts))
         code = self._watch(running, started, kill_after)
         world.faulty.plan(share=0.0)
         said = running.said()
