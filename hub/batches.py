@@ -67,9 +67,8 @@ def steps(snapshot: Snapshot, remote: Remote, manifest: Manifest, repo_id: str, 
     parts = [tuple(new[start : start + FILES - len(_BESIDE)]) for start in range(0, len(new), FILES - len(_BESIDE))]
     untouched = None if emptied or not standing.card or _loads(standing.card, new) else standing.card
     opening, there = list[Step](), set(kept)
-    for number, part in enumerate(
-        [(), *parts[:-1]] if emptied else parts[:-1]
-    ):  # deleted by itself: order is the Hub's
+    before_last = [(), *parts[:-1]] if emptied else parts[:-1]  # what is emptied goes first, by itself
+    for number, part in enumerate(before_last):
         there |= set(part)
         beside = _beside(snapshot, manifest, there, repo_id, standing, untouched)
         mixed = Changes(part, tuple(beside), emptied if number == 0 else ())
