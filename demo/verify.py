@@ -14,15 +14,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 # A cache that is named by one of these is used in place of the one below HF_HOME.
-_CACHES = ("HF_HUB_CACHE", "HF_DATASETS_CACHE", "HF_XET_CACHE", "HF_MODULES_CACHE", "SENTENCE_TRANSFORMERS_HOME")
+_CACHES = (
+    *("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_DATASETS_CACHE", "HF_XET_CACHE", "HF_MODULES_CACHE"),
+    "SENTENCE_TRANSFORMERS_HOME",
+)
 
 
 @contextmanager
 def empty_cache() -> Iterator[Path]:
     """A temporary HF_HOME with nothing in it, for libraries that are imported inside; the login stays in use."""
     before = dict(os.environ)
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface")
-    os.environ.setdefault("HF_TOKEN_PATH", str(home / "token"))
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    os.environ.setdefault("HF_TOKEN_PATH", str(Path(os.environ.get("HF_HOME") or caches / "huggingface") / "token"))
     for name in _CACHES:
         os.environ.pop(name, None)
     try:

@@ -122,6 +122,19 @@ def test_looking_at_what_was_published_leaves_a_persons_caches_alone(tmp_path, m
     assert not used.exists() and (home / "token").is_file() and (cache / "token").is_file()
 
 
+def test_a_login_in_the_cache_that_the_desktop_names_is_used_too(tmp_path, monkeypatch):
+    from demo import verify
+
+    for name in ("HF_HOME", "HF_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("HUGGINGFACE_HUB_CACHE", str(tmp_path / "older-name"))
+    with verify.empty_cache():
+        shown = "from huggingface_hub import constants as c; print(c.HF_TOKEN_PATH, c.HF_HUB_CACHE, sep='\\n')"
+        token, cache = subprocess.check_output([sys.executable, "-c", shown], text=True).splitlines()
+        assert token == str(tmp_path / "huggingface/token") and cache == f"{os.environ['HF_HOME']}/hub"
+
+
 @pytest.mark.parametrize(
     ("target", "kept"), [(("clean",), True), (("clean-artifacts",), True), (("clean-artifacts", "YES=1"), False)]
 )
