@@ -9,6 +9,7 @@ import hashlib
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -85,10 +86,14 @@ class Arrival:
                 await anyio.to_thread.run_sync(body.write, limiter=threads)
 
     async def drain(self) -> None:
-        """Take the rest of a body of ordinary size: a client that is still sending does not read the answer."""
+        """Take the rest of a body of ordinary size: a client that is still sending does not read the answer.
+
+        One that stops gets the answer that there is, after the same patience.
+        """
         most = self._size + _DRAIN_BYTES
-        while self._size < most and await self._next():
-            pass
+        with suppress(HubError):
+            while self._size < most and await self._next():
+                pass
 
     async def _next(self) -> bytes:
         """The next bytes, none after the last."""
