@@ -31,7 +31,7 @@ class Body:
     """The content of a request, whole or as far as it has come."""
 
     def __init__(self, folder: Path):
-        self._path, self._on_disk, self._pending = folder / uuid.uuid4().hex, False, bytearray()
+        self._path, self.on_disk, self._pending = folder / uuid.uuid4().hex, False, bytearray()
         self._digest, self.size = hashlib.sha256(), 0
 
     def add(self, chunk: bytes) -> bool:
@@ -44,13 +44,13 @@ class Body:
         """Move what is in memory to the file."""
         self._digest.update(self._pending)
         with self._path.open("ab") as file:
-            self._on_disk = True
+            self.on_disk = True
             file.write(self._pending)
         self._pending = bytearray()
 
     def chunks(self) -> Iterator[bytes]:
         """The content, in pieces."""
-        if self._on_disk:
+        if self.on_disk:
             with self._path.open("rb") as file:
                 while chunk := file.read(1 << 20):
                     yield chunk
@@ -61,13 +61,12 @@ class Body:
         """Leave the content as the file ``path``; the body is empty then."""
         self.write()
         self._path.replace(path)
-        self._on_disk = False
+        self.on_disk = False
         return Blob(self._digest.hexdigest(), self.size)
 
     def drop(self) -> None:
-        """Forget the content."""
-        if self._on_disk:
-            self._path.unlink(missing_ok=True)
+        """Remove the file of a content that is ``on_disk``."""
+        self._path.unlink(missing_ok=True)
 
 
 class Arrival:
