@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
-from huggingface_hub.errors import BadRequestError, GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+from huggingface_hub.errors import (
+    BadRequestError,
+    GatedRepoError,
+    HfHubHTTPError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 from local_hub import ask, commit_body, file_line, mint
 
 pytest_plugins = ["local_hub"]
@@ -197,3 +203,14 @@ def test_a_change_to_another_branch(hub_api, repo):
     hub_api.merge_pull_request(repo, found.num, **DATASET)
     assert "x" in hub_api.list_repo_files(repo, revision="next", **DATASET)
     assert "x" not in hub_api.list_repo_files(repo, **DATASET)
+
+
+def test_a_change_outlives_its_branch(hub_api, repo):
+    hub_api.create_branch(repo, branch="next", **DATASET)
+    propose(hub_api, repo, add("x", "1"), revision="next")
+    hub_api.delete_branch(repo, branch="next", **DATASET)
+    found = hub_api.get_discussion_details(repo, 1, **DATASET)
+    assert found.status == "open" and found.conflicting_files == [] and "b/x" in found.diff
+    with pytest.raises(RevisionNotFoundError, match="refs/heads/next"):
+        hub_api.merge_pull_request(repo, 1, **DATASET)
+    hub_api.change_discussion_status(repo, 1, "closed", **DATASET)
