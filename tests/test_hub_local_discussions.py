@@ -99,7 +99,7 @@ def test_nonsense_gets_an_answer(local_hub, hub_api, repo):
     for path in ("", "/1/comment", "/1/title", "/1/status", f"/1/comment/{'0' * 24}/edit", "/1/comment/x/edit"):
         for body in bodies:
             status = ask(local_hub, "POST", base + path, body, token=local_hub.token).status
-            assert status in (400, 404) or (status == 200 and body == {"title": "abc\0"}), (path, body)
+            assert status in (400, 404), (path, body)
     for path in ("/0", "/99999999999", "/1e3", f"/1/comment/{'f' * 24}/hide", "/1/nothing"):
         for method in ("GET", "POST"):
             assert ask(local_hub, method, base + path, b"{}", token=local_hub.token).status == 404, (method, path)
