@@ -191,6 +191,8 @@ def test_strangers_propose_and_members_decide(local_hub, hub_api, stranger, repo
     hub_api.update_repo_settings(repo, gated="auto", **DATASET)
     with pytest.raises(GatedRepoError):
         propose(stranger, repo, add("blind", "1"))
+    with pytest.raises(GatedRepoError):
+        stranger.create_pull_request(repo, "Blind", **DATASET)
     hub_api.update_repo_settings(repo, gated=False, private=True, **DATASET)
     with pytest.raises(RepositoryNotFoundError):
         propose(stranger, repo, add("blind", "1"))

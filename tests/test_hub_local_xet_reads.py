@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from huggingface_hub import HfApi
+from huggingface_hub import CommitOperationAdd, HfApi
 from local_hub import Log, ask
 
 from hub.local.access import Signer
@@ -89,6 +89,18 @@ def test_a_file_and_ranges_of_it_can_be_put_together(local_hub, repo, large, ver
             content += unpacked(got.body)
         skipped = answer["offset_into_first_range"]
         assert content[skipped:][: last - first + 1] == large[first : last + 1]
+
+
+def test_what_no_commit_has_is_not_there(local_hub, hub_api, repo, large):
+    name = xet_hash(local_hub, repo)
+    other = hub_api.create_repo("demo/xet-waiting", **DATASET).repo_id
+    hub_api.preupload_lfs_files(other, [waiting := CommitOperationAdd("x.bin", large)], free_memory=False, **DATASET)
+    path, token = reader(local_hub, other)
+    for version in (1, 2):
+        address = f"{path}/v{version}/reconstructions/{name}"
+        assert ask(local_hub, "GET", address, token=token).status == 404
+    hub_api.create_commit(other, [waiting], commit_message="now", **DATASET)
+    assert ask(local_hub, "GET", address, token=token).status == 200
 
 
 def test_any_range_of_a_xorb_is_that_of_the_whole(local_hub, repo, large):
