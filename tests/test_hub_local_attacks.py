@@ -106,6 +106,13 @@ def test_half_sent_requests_and_unread_answers_stop_nobody(hub, repo):
     assert not list((hub.root / "tmp").iterdir())
 
 
+def test_a_half_sent_request_that_is_refused_gets_its_refusal(hub, repo):
+    head = f"POST /api/datasets/{repo}/commit/main HTTP/1.1\nHost: HOST\nContent-Length: 1000\n\n"
+    with connect(hub, head, b"{") as connection:
+        assert connection.recv(1000).startswith(b"HTTP/1.1 401 ")
+    assert "Traceback" not in hub.log_file.read_text()
+
+
 def upload_path(hub: LocalHub, repo: str, oid: str, size: int) -> str:
     asked = {"operation": "upload", "transfers": ["basic"], "objects": [{"oid": oid, "size": size}]}
     answer = ask(hub, "POST", f"/datasets/{repo}.git/info/lfs/objects/batch", asked, token=hub.token).json()

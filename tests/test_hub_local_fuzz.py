@@ -5,7 +5,8 @@ import random
 from pathlib import Path
 
 import pytest
-from hub_fuzz import OPTIONS, Fuzzer, fuzz, prepare
+from hub_fuzz import OPTIONS, fuzz, prepare
+from hub_fuzz_requests import Fuzzer
 from huggingface_hub import HfApi, hf_hub_download
 from local_hub import ask
 

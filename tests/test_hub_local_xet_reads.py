@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from huggingface_hub import HfApi
+from huggingface_hub import CommitOperationAdd, HfApi
 from local_hub import Log, ask
 
 from hub.local.access import Signer
@@ -89,6 +89,32 @@ def test_a_file_and_ranges_of_it_can_be_put_together(local_hub, repo, large, ver
             content += unpacked(got.body)
         skipped = answer["offset_into_first_range"]
         assert content[skipped:][: last - first + 1] == large[first : last + 1]
+
+
+def test_what_no_commit_has_is_not_there(local_hub, hub_api, repo, large):
+    name = xet_hash(local_hub, repo)
+    other = hub_api.create_repo("demo/xet-waiting", **DATASET).repo_id
+    hub_api.preupload_lfs_files(other, [waiting := CommitOperationAdd("x.bin", large)], free_memory=False, **DATASET)
+    path, token = reader(local_hub, other)
+    for version in (1, 2):
+        address = f"{path}/v{version}/reconstructions/{name}"
+        assert ask(local_hub, "GET", address, token=token).status == 404
+    hub_api.create_commit(other, [waiting], commit_message="now", **DATASET)
+    assert ask(local_hub, "GET", address, token=token).status == 200
+
+
+def test_any_range_of_a_xorb_is_that_of_the_whole(local_hub, repo, large):
+    path, token = reader(local_hub, repo)
+    address = f"{path}/v1/reconstructions/{xet_hash(local_hub, repo)}"
+    (place,) = next(iter(ask(local_hub, "GET", address, token=token).json()["fetch_info"].values()))
+    url = place["url"].removeprefix(local_hub.endpoint)
+    whole, draw = ask(local_hub, "GET", url).body, random.Random(0)
+    assert unpacked(whole) == large
+    ends = [0, 7, 8, MAX_CHUNK + 7, MAX_CHUNK + 8, 2 * MAX_CHUNK + 16, len(whole) - 1]
+    for first, last in (sorted(draw.choices(ends, k=2)) for _ in range(30)):
+        got = ask(local_hub, "GET", url, Range=f"bytes={first}-{last}")
+        assert got.headers["Content-Range"] == f"bytes {first}-{last}/{len(whole)}"
+        assert got.body == whole[first : last + 1], (first, last)
 
 
 def test_tokens_and_addresses_open_one_repo_for_reading(local_hub, hub_api, stranger, repo, large):

@@ -20,9 +20,11 @@ from hub.local.discussions import (
 )
 from hub.local.replies import HubError
 from hub.local.repos import Repo
+from hub.local.rules import Message
 
 _PAGE = 50
-Title = Annotated[str, StringConstraints(strip_whitespace=True, min_length=3, max_length=200)]
+# A merged change's title becomes a commit's.
+Title = Annotated[Message, StringConstraints(strip_whitespace=True, min_length=3, max_length=200)]
 Text = Annotated[str, Field(min_length=1, max_length=65_536)]
 
 

@@ -45,7 +45,7 @@ def commit(call: Call) -> dict:
     with call.hub.database.writing() as db:
         words = (call.user.name, request.header.summary, request.header.description or request.header.summary)
         number = open_change(db, repo.id, branch, *words, "open") if call.flag("create_pr") else 0
-        oid = apply(db, repo, f"refs/pr/{number}" if number else branch, call.user.name, request)
+        oid = apply(db, repo, f"refs/pr/{number}" if number else branch, call.user, request)
     page = f"{call.endpoint}/{repo.url_path}"
     answer = {"success": True, "commitUrl": f"{page}/commit/{oid}", "commitOid": oid, "hookOutput": ""}
     return answer | ({"pullRequestUrl": f"{page}/discussions/{number}"} if number else {})

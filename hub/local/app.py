@@ -82,7 +82,9 @@ class HubApp:
             await arrival.drain()
             return refusal.response()
         finally:
-            body.drop()
+            if body.on_disk:  # gigabytes, maybe: to remove them takes a file system a while
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(body.drop, limiter=self._threads)
 
     def _admit(self, scope: Scope, body: Body) -> _Admitted:
         """Who asks for what, and how much the body may hold."""

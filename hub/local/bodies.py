@@ -9,6 +9,7 @@ import hashlib
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -30,7 +31,7 @@ class Body:
     """The content of a request, whole or as far as it has come."""
 
     def __init__(self, folder: Path):
-        self._path, self._on_disk, self._pending = folder / uuid.uuid4().hex, False, bytearray()
+        self._path, self.on_disk, self._pending = folder / uuid.uuid4().hex, False, bytearray()
         self._digest, self.size = hashlib.sha256(), 0
 
     def add(self, chunk: bytes) -> bool:
@@ -43,13 +44,13 @@ class Body:
         """Move what is in memory to the file."""
         self._digest.update(self._pending)
         with self._path.open("ab") as file:
-            self._on_disk = True
+            self.on_disk = True
             file.write(self._pending)
         self._pending = bytearray()
 
     def chunks(self) -> Iterator[bytes]:
         """The content, in pieces."""
-        if self._on_disk:
+        if self.on_disk:
             with self._path.open("rb") as file:
                 while chunk := file.read(1 << 20):
                     yield chunk
@@ -60,13 +61,12 @@ class Body:
         """Leave the content as the file ``path``; the body is empty then."""
         self.write()
         self._path.replace(path)
-        self._on_disk = False
+        self.on_disk = False
         return Blob(self._digest.hexdigest(), self.size)
 
     def drop(self) -> None:
-        """Forget the content."""
-        if self._on_disk:
-            self._path.unlink(missing_ok=True)
+        """Remove the file of a content that is ``on_disk``."""
+        self._path.unlink(missing_ok=True)
 
 
 class Arrival:
@@ -85,10 +85,14 @@ class Arrival:
                 await anyio.to_thread.run_sync(body.write, limiter=threads)
 
     async def drain(self) -> None:
-        """Take the rest of a body of ordinary size: a client that is still sending does not read the answer."""
+        """Take the rest of a body of ordinary size: a client that is still sending does not read the answer.
+
+        One that stops gets the answer that there is, after the same patience.
+        """
         most = self._size + _DRAIN_BYTES
-        while self._size < most and await self._next():
-            pass
+        with suppress(HubError):
+            while self._size < most and await self._next():
+                pass
 
     async def _next(self) -> bytes:
         """The next bytes, none after the last."""

@@ -29,7 +29,7 @@ class Hub(NamedTuple):
 
 @dataclass
 class Call:
-    """One request. ``args`` are the decoded parts of the path; ``content`` is filled after the handler's ``Room``."""
+    """One request. ``args`` are the decoded parts of the path; ``content`` is empty until the handler runs."""
 
     hub: Hub
     method: str

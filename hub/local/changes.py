@@ -58,9 +58,13 @@ def commit_events(db: sqlite3.Connection, repo: int, change: Discussion) -> list
 
 
 def details(db: sqlite3.Connection, repo: int, change: Discussion) -> dict:
-    """What clients want to know of a change: where it goes, what it differs in, and which files stand in its way."""
+    """What clients want to know of a change: where it goes, what it differs in, and which files stand in its way.
+
+    Its branch may have been deleted: then nothing stands there.
+    """
     ours = _differences(db, repo, change)
-    conflicts = sorted(_conflicts(db, repo, change, ours)) if change.is_open else []
+    mergeable = change.is_open and ref_target(db, repo, change.target or "") is not None
+    conflicts = sorted(_conflicts(db, repo, change, ours)) if mergeable else []
     end = {"mergeCommitId": change.merged} if change.merged else {}
     return {"changes": {"base": change.target, **end}, "filesWithConflicts": conflicts, "diff": _diff(ours)}
 

@@ -10,11 +10,12 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, Field
 
+from hub.local.access import Actor
 from hub.local.blobs import Staging
 from hub.local.replies import HubError
 from hub.local.repos import Commit, Repo, get_commit, ref_target, resolve
 from hub.local.rules import Message, RepoPath, Sha256, check_path
-from hub.local.trees import File, TreeEdit, commit_id, is_lfs_pointer, lfs_pointer, object_id
+from hub.local.trees import File, TreeEdit, commit_id, is_committed, is_lfs_pointer, lfs_pointer, object_id
 
 MAX_OPERATIONS, MAX_BODY, MAX_REGULAR = 25_000, 256 << 20, 10_000_000
 _MAX_LINE = MAX_REGULAR * 4 // 3 + (1 << 16)
@@ -131,7 +132,7 @@ def stage_regular(content: bytes, path: str, staging: Staging) -> File:
     return File(object_id("blob", content), *staging.add([content]), lfs=False)
 
 
-def apply(db: sqlite3.Connection, repo: Repo, branch: str, author: str, request: CommitRequest) -> str:
+def apply(db: sqlite3.Connection, repo: Repo, branch: str, author: Actor, request: CommitRequest) -> str:
     """Move ``branch`` to a new commit and return its id; 412 when it is no longer at the parent asked for."""
     ref, head = branch_head(db, repo, branch)
     parent = (request.header.parentCommit or "").lower()
@@ -147,9 +148,9 @@ def apply(db: sqlite3.Connection, repo: Repo, branch: str, author: str, request:
         if file is None:
             edit.remove(path)
         else:
-            put_file(db, edit, path, _owned(db, repo, file) if isinstance(file, LargeFile) else file)
+            put_file(db, edit, path, _owned(db, repo, author, file) if isinstance(file, LargeFile) else file)
     title, message = request.header.summary, request.header.description
-    oid = write_commit(db, repo, ref, edit.save(), head.oid, author, title, message)
+    oid = write_commit(db, repo, ref, edit.save(), head.oid, author.name, title, message)
     upsert = "INSERT INTO receipts VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET oid = excluded.oid"
     db.execute(upsert, (repo.id, ref, request.digest, oid))
     return oid
@@ -171,13 +172,23 @@ def put_file(db: sqlite3.Connection, edit: TreeEdit, path: str, file: File) -> N
     edit.put(path, file.oid)
 
 
-def _owned(db: sqlite3.Connection, repo: Repo, file: LargeFile) -> File:
-    """Refused unless it was uploaded to this very repo: knowing a sha256 must not give its content."""
+def _owned(db: sqlite3.Connection, repo: Repo, author: Actor, file: LargeFile) -> File:
+    """Refused unless it was uploaded to this very repo: knowing a sha256 must not give its content.
+
+    Nor may one who proposes a change name what members uploaded and have not committed.
+    """
     query = "SELECT size FROM lfs_objects WHERE repo = ? AND sha256 = ?"
     row = db.execute(query, (repo.id, file.oid)).fetchone()
-    if row is None or file.size not in (None, row["size"]):
+    known = row is not None and file.size in (None, row["size"])
+    if not known or not (author.owns(repo.namespace) or _may_propose(db, repo.id, author, file.oid, row["size"])):
         raise HubError(400, f"{file.path}: the LFS object {file.oid} was not uploaded to this repo")
     return File(object_id("blob", lfs_pointer(file.oid, row["size"])), file.oid, row["size"], lfs=True)
+
+
+def _may_propose(db: sqlite3.Connection, repo: int, author: Actor, sha256: str, size: int) -> bool:
+    query = "SELECT 1 FROM proposed_files WHERE repo = ? AND user = ? AND sha256 = ?"
+    sent = db.execute(query, (repo, author.name, sha256)).fetchone() is not None
+    return sent or is_committed(db, repo, sha256, size)
 
 
 def write_commit(

@@ -68,6 +68,10 @@ CREATE INDEX IF NOT EXISTS events_by_discussion ON events(repo, num);
 CREATE TABLE IF NOT EXISTS lfs_objects(
     repo INTEGER NOT NULL REFERENCES repos(id) ON DELETE CASCADE, sha256 TEXT NOT NULL, size INTEGER NOT NULL,
     PRIMARY KEY(repo, sha256)) WITHOUT ROWID;
+-- Who sent large files for a change that they propose: of those that no commit has, they may name these alone.
+CREATE TABLE IF NOT EXISTS proposed_files(
+    repo INTEGER NOT NULL REFERENCES repos(id) ON DELETE CASCADE, user TEXT NOT NULL, sha256 TEXT NOT NULL,
+    PRIMARY KEY(repo, user, sha256)) WITHOUT ROWID;
 -- What Xet clients call a content; it follows from the bytes, so all repos share it.
 CREATE TABLE IF NOT EXISTS xet_hashes(sha256 TEXT PRIMARY KEY, hash TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS xet_hashes_by_hash ON xet_hashes(hash);

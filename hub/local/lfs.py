@@ -76,13 +76,18 @@ def is_owned(db: sqlite3.Connection, repo: int, oid: str, size: int) -> bool:
     return db.execute(query, (repo, oid, size)).fetchone() is not None
 
 
-def keep(hub: Hub, repo: int, blobs: Collection[Blob]) -> None:
-    """Remember that these stored files were uploaded to a repo, unless that was deleted since; and their Xet hashes."""
+def keep(hub: Hub, repo: int, blobs: Collection[Blob], proposer: str = "") -> None:
+    """Remember that these stored files were uploaded to a repo, unless that was deleted since; and their Xet hashes.
+
+    ``proposer``: who sent them, if that is no member.
+    """
     hashes = _xet_hashes([str(hub.blobs.path(blob.sha256)) for blob in blobs])
     with hub.database.writing() as db:
         for blob in blobs:
             query = "INSERT OR IGNORE INTO lfs_objects SELECT id, ?, ? FROM repos WHERE id = ?"
             db.execute(query, (blob.sha256, blob.size, repo))
+            if proposer:
+                db.execute("INSERT OR IGNORE INTO proposed_files VALUES (?, ?, ?)", (repo, proposer, blob.sha256))
         known = [(blob.sha256, found) for blob, found in zip(blobs, hashes, strict=False)]
         db.executemany("INSERT OR IGNORE INTO xet_hashes VALUES (?, ?)", known)
 

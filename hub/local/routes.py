@@ -47,7 +47,7 @@ _PATTERNS = {
     "{page}": r"/(?:(?P<kind>datasets)/)?(?!api/|lfs-upload/|xet/|papers/)(?P<namespace>[^/]+)/(?P<name>[^/]+)",
     "{rev}": r"(?P<revision>[^/]+)",
     "{ref}": r"(?P<ref>[^/]+)",
-    "{xet}": r"/xet/(?P<space>[0-9a-f]{32})",
+    "{xet}": r"/xet/(?P<space>[0-9a-f]{32}(?:/by/[^/]+)?)",
     "{upload}": r"/lfs-upload/(?P<repo>\d+)/(?P<oid>[0-9a-f]{64})/(?P<size>\d+)/(?P<part_bytes>\d+)"
     r"/(?P<upload>[0-9a-f]{32})",
 }

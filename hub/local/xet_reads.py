@@ -20,7 +20,7 @@ from hub.local.trees import is_committed
 from hub.local.xet import MAX_CHUNK, TOKEN_SECONDS, authorised, issue, repo_of
 
 _HEADER, _CHUNKS = 8, 64  # bytes before each chunk; chunks of a xorb: 8 MiB, which one answer holds in memory
-_XORB = _CHUNKS * MAX_CHUNK
+_XORB, _PLACE = _CHUNKS * MAX_CHUNK, _HEADER + MAX_CHUNK
 
 
 class Run(NamedTuple):
@@ -39,7 +39,7 @@ class Run(NamedTuple):
     @property
     def place(self) -> dict[str, int]:
         """The first and the last byte of the run in its xorb."""
-        start = self.first * (_HEADER + MAX_CHUNK)
+        start = self.first * _PLACE
         return {"start": start, "end": start + self.size + _HEADER * (self.last - self.first) - 1}
 
 
@@ -110,13 +110,17 @@ def xorb(call: Call) -> Response:
         file = db.execute(query, (repo, call.args["sha256"])).fetchone()
     if file is None or start >= file["size"]:
         raise HubError(404, "The file of this address is gone")
+    held = min(file["size"] - start, _XORB)
+    length = held + _HEADER * -(-held // MAX_CHUNK)
+    first, last = asked_range(call, length)
+    begin, end = first // _PLACE, last // _PLACE + 1
     with call.hub.blobs.path(call.args["sha256"]).open("rb") as stored:
-        stored.seek(start)
-        chunks = iter(lambda: stored.read(MAX_CHUNK), b"")
-        content = b"".join(_header(chunk) + chunk for chunk, _ in zip(chunks, range(_CHUNKS), strict=False))
-    first, last = asked_range(call, len(content))
-    headers = {"Content-Range": f"bytes {first}-{last}/{len(content)}", "Cache-Control": "no-transform"}
-    return Response(content[first : last + 1], 206, headers, "application/octet-stream")
+        stored.seek(start + begin * MAX_CHUNK)
+        chunks = (stored.read(MAX_CHUNK) for _ in range(begin, end))
+        content = b"".join(_header(chunk) + chunk for chunk in chunks)
+    content = content[first - begin * _PLACE : last + 1 - begin * _PLACE]
+    headers = {"Content-Range": f"bytes {first}-{last}/{length}", "Cache-Control": "no-transform"}
+    return Response(content, 206, headers, "application/octet-stream")
 
 
 def _header(chunk: bytes) -> bytes:
