@@ -175,11 +175,13 @@ class Engine:
             index = _padded([[number_of[id(row.prompt)] for row in text.rows] for text in starting])
             logits = torch.stack([prompt.last_logits for prompt in distinct])
             self._advance(batch, starting, logits, index, settings)
-        done, batch.texts = self._split(batch, settings)
+        done, going = self._split(batch, settings)
+        written = [(text.request, self._finish(text.tokens, text.log_probs, settings)) for text in done]
         for text in done:
             batch.end(text)
         batch.forget()
-        return [(text.request, self._finish(text.tokens, text.log_probs, settings)) for text in done]
+        batch.texts = going  # last: until then, texts whose step fails are asked for again
+        return written
 
     def _advance(
         self, batch: LiveBatch, texts: list[Text], logits: Tensor, index: np.ndarray, settings: Settings

@@ -119,6 +119,20 @@ def test_out_of_memory_halves_the_rows_and_loses_nothing(engine, monkeypatch, ca
     assert "out of memory" not in capsys.readouterr().err
 
 
+def test_memory_that_runs_out_when_texts_end_loses_none(engine, monkeypatch):
+    settings, asked = Settings(100.0, 0.01, 5, 0.9, 12), requests(9)
+    wanted, finish, failures = complete(engine, asked, settings, 64), engine._finish, [MemoryError()]
+
+    def fails_once(*written):
+        if failures:
+            raise failures.pop()
+        return finish(*written)
+
+    monkeypatch.setattr(engine, "_finish", fails_once)
+    monkeypatch.setattr(engine, "_most_rows", None)
+    assert complete(engine, asked, settings, 64) == wanted and not failures
+
+
 def test_the_plain_loop_remembers_the_rows_that_fit(engine, original, monkeypatch, capsys):
     settings, asked = Settings(100.0, 0.01, 5, 0.9, 12), requests(9)
     engine = Engine(original, engine.tokenizer, shared=False)
