@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 
 from hub.cli import ANY_CLUSTER
 from hub.errors import InputError, RunError
+from hub.model_folder import first_line
 
 ANSWER_SECONDS = 25  # for a cluster's first answer
 _OBJECT_STORE = 256 * 2**20  # bytes of a local instance: it holds the few shards that are under way
@@ -54,7 +55,7 @@ def local_instance(cpus: float, gpus: float | None, withheld: Sequence[str] = ()
             with _without(withheld):
                 _join(ray, "local", **options, _temp_dir=str(home))
         except Exception as error:  # Ray raises that itself, errors of its own and Python's
-            raise RunError("Ray", f"cannot be started on this machine: {_first_line(error)}") from error
+            raise RunError("Ray", f"cannot be started on this machine: {first_line(error)}") from error
         try:
             yield ray
         finally:
@@ -122,7 +123,7 @@ def _require_port(place: str, host: str, port: int) -> None:
     try:
         socket.create_connection((host, port), timeout=ANSWER_SECONDS).close()
     except (OSError, OverflowError) as error:
-        raise _no_answer(place, f"does not answer ({_first_line(error)})") from error
+        raise _no_answer(place, f"does not answer ({first_line(error)})") from error
 
 
 def _no_answer(place: str, problem: str) -> InputError:
@@ -195,7 +196,3 @@ def _without(names: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         os.environ |= kept
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

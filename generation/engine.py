@@ -244,19 +244,15 @@ class Engine:
     def _encoded(self, prompt: str) -> Ids:
         if not self.chat:
             return tuple(self.tokenizer(prompt).input_ids)
-        opened = self._as_turn(prompt.removesuffix(QUOTE)) + (QUOTE if prompt.endswith(QUOTE) else "")
+        opened = self._template.turn(prompt.removesuffix(QUOTE)) + (QUOTE if prompt.endswith(QUOTE) else "")
         return tuple(self.tokenizer(opened, add_special_tokens=False).input_ids)
 
     def _encoded_prefix(self, prefix: str) -> Ids:
         if not self.chat:
             return tuple(self.tokenizer(prefix).input_ids)
-        turn = self._as_turn(prefix)
+        turn = self._template.turn(prefix)
         begun = turn[: turn.index(prefix) + len(prefix)] if prefix in turn else ""
         return tuple(self.tokenizer(begun, add_special_tokens=False).input_ids)
-
-    def _as_turn(self, text: str) -> str:
-        """A user's turn in the model's chat template, up to where the answer begins."""
-        return self._template.turn(text)
 
     def _checked(self, prompt: str, settings: Settings) -> Ids:
         ids = self.encode(prompt)

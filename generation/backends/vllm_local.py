@@ -9,6 +9,7 @@ from generation.backends.answers import completed, user_turn
 from generation.chat_template import ChatTemplate
 from generation.writer import Completion, Request, Settings
 from hub.errors import InputError
+from hub.model_folder import first_line
 from hub.recipe import QUOTE, LanguageModel
 
 _CHUNK = 1024  # requests handed over together; vLLM batches them itself
@@ -35,8 +36,7 @@ class VLLM:
         try:
             llm = LLM(**arguments)
         except (OSError, ValueError) as error:
-            first_line = str(error).strip().splitlines()[0]
-            raise InputError(arguments["model"], f"cannot be loaded by vLLM: {first_line}") from error
+            raise InputError(arguments["model"], f"cannot be loaded by vLLM: {first_line(error)}") from error
         return cls(llm, SamplingParams, model.chat_template)
 
     def stream(
