@@ -7,17 +7,19 @@ templates are rendered by ``generation.chat_process``, which sets its limits its
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import weakref
 from typing import Any
 
 from generation import chat_process
-from hub.errors import InputError
+from hub.errors import InputError, RunError
 
-_KEPT = ("PATH", "HOME", "SYSTEMROOT", "LD_LIBRARY_PATH", "LANG")  # of the environment: no token
+_KEPT = ("PATH", "PYTHONPATH", "HOME", "SYSTEMROOT", "LD_LIBRARY_PATH", "LANG")  # of the environment: no token
 _OWN = {"USE_TORCH": "0", "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONIOENCODING": "utf-8"}
 MOST_SECONDS = 5.0  # of CPU, for one turn
+_OF_LIMITS = (-signal.SIGPROF, -signal.SIGABRT, -signal.SIGSEGV)  # of time; of memory, where C code cannot tell
 _SHOWN = 200  # characters of what a template says
 
 
@@ -31,7 +33,8 @@ class ChatTemplate:
     def turn(self, text: str) -> str:
         """A user's turn with ``text``, up to where the answer begins.
 
-        Raises InputError for a template that is missing, refuses the turn, raises, or breaks a limit.
+        Raises InputError for a template that is missing, refuses the turn, raises, or breaks a limit, RunError when
+        the process that renders it ends for another reason.
         """
         try:
             template = self._tokenizer.get_chat_template()
@@ -56,13 +59,22 @@ class ChatTemplate:
             line = ""
         if not line.endswith("\n"):
             self._process = None
-            raise _unusable("the model's template takes too much time or memory for one turn")
+            process.communicate()  # until it has ended
+            raise _failure(process.returncode)
         answer: dict[str, Any] = json.loads(line)
         return answer
 
 
 def _unusable(problem: str) -> InputError:
     return InputError("model.chat_template", problem, hint="--set model.chat_template=false, or use another model")
+
+
+def _failure(code: int) -> InputError | RunError:
+    """Why the rendering process ended without an answer, by its exit code."""
+    if code in _OF_LIMITS:
+        return _unusable("the model's template takes too much time or memory for one turn")
+    problem = f"the process that renders it ended with exit code {code}"
+    return RunError("model.chat_template", problem, hint="is there memory left, and can transformers be imported?")
 
 
 def _started(owner: ChatTemplate) -> subprocess.Popen[str]:

@@ -90,11 +90,11 @@ class RemoteWorker:
 
     def do(self, task: Task, node: str, library: Any) -> tuple[Made, tuple[str, ...]]:
         """What a task gives, done here or found in the store, and what there is to tell people. Raises OutOfMemory."""
-        made = self._store.found(task) if self._store else None
-        if made is None:
-            with typed_out_of_memory(f"for {task.key}", "start fewer workers there (--cpus, --gpus)"):
+        with typed_out_of_memory(f"for {task.key}", "start fewer workers there (--cpus, --gpus)"):
+            made = self._store.found(task) if self._store else None
+            if made is None:
                 made = replace(self._worker.do(task, self._reader(library)), node=node)
-            made = self._store.keep(made) if self._store else made
+                made = self._store.keep(made) if self._store else made
         return replace(made, node=node), self._heard()
 
     def _reader(self, library: Any) -> Callable[[str], Path | bytes]:

@@ -175,11 +175,13 @@ class Engine:
             index = _padded([[number_of[id(row.prompt)] for row in text.rows] for text in starting])
             logits = torch.stack([prompt.last_logits for prompt in distinct])
             self._advance(batch, starting, logits, index, settings)
-        done, batch.texts = self._split(batch, settings)
+        done, going = self._split(batch, settings)
+        written = [(text.request, self._finish(text.tokens, text.log_probs, settings)) for text in done]
         for text in done:
             batch.end(text)
         batch.forget()
-        return [(text.request, self._finish(text.tokens, text.log_probs, settings)) for text in done]
+        batch.texts = going  # last: until then, texts whose step fails are asked for again
+        return written
 
     def _advance(
         self, batch: LiveBatch, texts: list[Text], logits: Tensor, index: np.ndarray, settings: Settings
@@ -242,19 +244,15 @@ class Engine:
     def _encoded(self, prompt: str) -> Ids:
         if not self.chat:
             return tuple(self.tokenizer(prompt).input_ids)
-        opened = self._as_turn(prompt.removesuffix(QUOTE)) + (QUOTE if prompt.endswith(QUOTE) else "")
+        opened = self._template.turn(prompt.removesuffix(QUOTE)) + (QUOTE if prompt.endswith(QUOTE) else "")
         return tuple(self.tokenizer(opened, add_special_tokens=False).input_ids)
 
     def _encoded_prefix(self, prefix: str) -> Ids:
         if not self.chat:
             return tuple(self.tokenizer(prefix).input_ids)
-        turn = self._as_turn(prefix)
+        turn = self._template.turn(prefix)
         begun = turn[: turn.index(prefix) + len(prefix)] if prefix in turn else ""
         return tuple(self.tokenizer(begun, add_special_tokens=False).input_ids)
-
-    def _as_turn(self, text: str) -> str:
-        """A user's turn in the model's chat template, up to where the answer begins."""
-        return self._template.turn(text)
 
     def _checked(self, prompt: str, settings: Settings) -> Ids:
         ids = self.encode(prompt)

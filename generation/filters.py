@@ -82,8 +82,9 @@ class Scaffold:
 
 
 def words(text: str) -> Words:
-    """The words of a text, without case, punctuation and width."""
-    return tuple(re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold()))
+    """The words of a text, without case, punctuation and width. Marks stay: vowels are marks in Indic scripts."""
+    plain = unicodedata.normalize("NFKC", text).casefold()
+    return tuple("".join(c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in plain).split())
 
 
 def _unnumbered(text: str) -> Words:

@@ -74,9 +74,11 @@ def main(
         return
     with run_dir.locked(directory):
         command = cli.command_line("generation.run", recipe_path, limit, settings)
+        found = run_dir.read_manifest(directory)
         manifest = generate(recipe, directory, command, hire(options) if options.spread else one_process)
         if store is not None:
-            Store(store, store_folder(run_key(manifest), directory)).clear()
+            used = found is None or not found.complete  # else nobody knows yet whether its address is right
+            Store(store, store_folder(run_key(manifest), directory), proven=used).clear()
     print(json.dumps({"directory": str(directory), **manifest.counts}, ensure_ascii=False))
 
 

@@ -111,7 +111,7 @@ class Store:
             return None
         try:
             record = Record.model_validate(json.loads(self._place.get(_record_name(task))))
-        except (FileNotFoundError, ValueError):  # ValueError: torn, not JSON, not a record
+        except (FileNotFoundError, ValueError, RecursionError):  # torn, not JSON, not a record
             return None
         if record.task != task.key or not _is_of(task, record) or not all(self._holds(file) for file in record.files):
             return None

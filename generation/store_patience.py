@@ -17,9 +17,11 @@ from tenacity import RetryCallState
 
 from generation.store_places import KNOWN, Place
 from hub.errors import InputError, RunError, StsDinoError
+from hub.printable import first_line
 from hub.patience import PASSING, Patience
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+_PASSING_STATUS = PASSING - {409, 412}  # nothing is asked of a store on a condition: a conflict is there for good
 # Of mounts that were away (ESTALE, EIO: soft NFS), of lines that dropped, of object stores that ask for patience (s3fs
 # makes EBUSY of SlowDown and EIO of InternalError).
 _PASSING_OS = frozenset(
@@ -45,7 +47,7 @@ class StorePatience(Patience):
 
     def passes(self, error: BaseException) -> bool:
         """Whether the same call may succeed later."""
-        if _status(error) in PASSING:
+        if _status(error) in _PASSING_STATUS:
             return True
         if isinstance(error, HfHubHTTPError) or not isinstance(error, (OSError, *_dropped())):
             return super().passes(error)
@@ -114,10 +116,10 @@ class PatientPlace:
 
 @contextmanager
 def _told(url: str) -> Iterator[None]:
-    """Failures of a store in the project's words, but for a missing file and a full disk."""
+    """Failures of a store in the project's words, but for a missing file, a full disk and memory that ran out."""
     try:
         yield
-    except (StsDinoError, FileNotFoundError):
+    except (StsDinoError, FileNotFoundError, MemoryError):
         raise
     except PermissionError as error:
         hint = "let this user read and write there, on every node"
@@ -125,11 +127,11 @@ def _told(url: str) -> Iterator[None]:
     except NotImplementedError as error:
         raise InputError(f"store {url}", "this protocol cannot write, read and remove files", allowed=KNOWN) from error
     except OSError as error:
-        if error.errno in FULL:
+        if error.errno in (*FULL, errno.ENOMEM):
             error.filename = error.filename or url
             raise
         raise RunError(f"store {url}", str(error), hint="is it mounted, or reachable, on this node?") from error
     except Exception as error:  # every protocol's package raises errors of its own kinds
-        words = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        words = f"{type(error).__name__}: {first_line(error)}"
         hint = "check the address, and the protocol's own login on every node"
         raise RunError(f"store {url}", words, hint=hint) from error

@@ -1,11 +1,15 @@
 """Chat templates of strangers: rendered as the library does it, within limits, and told in one line when they fail."""
 
+import os
+import signal
+
+import psutil
 import pytest
 from tiny_lm import make_tokenizer
 
 from generation import chat_template
 from generation.chat_template import ChatTemplate
-from hub.errors import InputError
+from hub.errors import InputError, RunError
 
 TURNS = "{{ bos_token }}{% for m in messages %}<user>{{ m.content | trim }}</user>\n{% endfor %}"
 TURNS += "{% if add_generation_prompt %}<bot>{% endif %}"
@@ -77,3 +81,19 @@ def test_the_process_is_told_no_secret_and_ends_with_its_template(monkeypatch):
     del template
     ((env, process),) = seen
     assert "hf_planted" not in env.values() and process.returncode is not None
+
+
+def test_a_process_that_ends_for_another_reason_is_no_fault_of_the_template(tmp_path, monkeypatch):
+    """Killed for want of memory, say, or without transformers; and nothing of it is left."""
+    template = ChatTemplate(make_tokenizer())
+    template._tokenizer.chat_template = TURNS
+    template.turn("A dog.")
+    process = template._process
+    os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(RunError, match=r"^model\.chat_template: .* exit code -9; is there memory left") as caught:
+        template.turn("A dog.")
+    assert not isinstance(caught.value, InputError) and not psutil.pid_exists(process.pid)
+    (tmp_path / "transformers.py").write_text("raise SystemExit(7)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # where its modules are looked for as well
+    with pytest.raises(RunError, match=r"exit code 7; .* can transformers be imported\?"):
+        template.turn("A dog.")

@@ -1,5 +1,6 @@
 """Work on Ray: whose fault an error is, what a node has to have, and a local instance with two workers."""
 
+import errno
 import os
 import pickle
 import stat
@@ -14,7 +15,7 @@ import torch
 from tiny_lm import make_lm
 from typer.testing import CliRunner
 
-from generation import cluster, layout, live_batch, run
+from generation import cluster, layout, live_batch, run, store_places
 from generation.cluster import RayCrew, hire
 from generation.cluster_actor import Library, RemoteWorker, is_here, require_files, require_versions
 from generation.cluster_errors import node_problem, out_of_memory, what
@@ -27,7 +28,7 @@ from generation.crew import one_process
 from generation.job import generate
 from generation.prompts import Prompts
 from generation.sources import FirstText
-from generation.store import Lost
+from generation.store import Lost, Store
 from generation.tasks import Made, WriteFirstTexts, WriteShard
 from generation.worker import Worker
 from generation.writer import load_writer
@@ -79,6 +80,20 @@ def test_memory_that_ran_out_on_a_worker_is_known_by_its_type(monkeypatch, tmp_p
         wrapped = pickle.loads(pickle.dumps(RayTaskError("do", "Traceback", raised.value))).as_instanceof_cause()
         assert out_of_memory(wrapped.cause) and "too small for one text at a time" in what(wrapped.cause)
     assert not out_of_memory(RayTaskError("do", "Traceback", RunError("disk", "out of memory")).cause)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")])
+def test_memory_that_runs_out_on_the_way_to_a_store_is_a_workers_too(error, tmp_path, monkeypatch):
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr(cli, "listeners", [])
+    monkeypatch.setattr(store_places._Folder, "put", fails)
+    worker, task = RemoteWorker(), WriteFirstTexts(range(4))
+    worker._store, worker._directory, worker._sees = Store(str(tmp_path), "run", proven=True), tmp_path, True
+    worker._worker = SimpleNamespace(do=lambda *_: Made(task))
+    with pytest.raises(OutOfMemory, match=r"memory: is too small for .*start fewer workers"):
+        worker.do(task, "node", None)
 
 
 def test_a_worker_whose_memory_ran_out_costs_its_node_one_worker_and_its_task_no_try(capsys):
@@ -240,10 +255,18 @@ def test_workers_that_see_nothing_of_the_driver_but_a_store(on_the_instance, mon
     monkeypatch.setattr(cluster, "_probe", contextmanager(lambda _: iter([(tmp_path / "nowhere", "token")])))
     settings = [word for setting in (f"model.path={recipe.model.path}", *SMALL) for word in ("--set", setting)]
     options = ["--out", str(tmp_path / "run"), "--workers", "1", "--store", str(tmp_path / "store")]
+    clear, failures = store_places._Folder.clear, [OSError(errno.ESTALE, "Stale file handle")]
+
+    def clears_later(place):
+        if failures:
+            raise failures.pop()
+        clear(place)
+
+    monkeypatch.setattr(store_places._Folder, "clear", clears_later)
     result = CliRunner().invoke(run.app, [str(X2), *settings, *options])
     assert result.exit_code == 0, result.exception
     assert digests(tmp_path / "run" / "data") == digests(alone / "data")
-    assert not [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
+    assert not failures and not [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
 
 
 def test_no_node_is_left_when_none_has_the_drivers_versions(on_the_instance, monkeypatch, recipe, tmp_path, capsys):

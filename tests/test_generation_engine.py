@@ -38,10 +38,17 @@ def directory(request, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def engine(directory) -> Engine:
+def loaded(directory) -> Engine:
     engine = Engine.load(str(directory), None, "float32", "cpu")
     assert engine._plain is None, "the fast path must take this architecture"
     return engine
+
+
+@pytest.fixture
+def engine(loaded, monkeypatch) -> Engine:
+    """With all its rows, whatever memory an earlier test left it."""
+    monkeypatch.setattr(loaded, "_most_rows", None)
+    return loaded
 
 
 @pytest.fixture(scope="module")
@@ -111,12 +118,24 @@ def test_out_of_memory_halves_the_rows_and_loses_nothing(engine, monkeypatch, ca
         return plain(batch)
 
     monkeypatch.setattr(live_batch.LiveBatch, "next_pass", narrow)
-    monkeypatch.setattr(engine, "_most_rows", None)  # and afterwards again: other tests share this engine
     assert complete(engine, asked, settings, 64) == wanted
     assert "out of memory with 64 rows: going on with 32" in capsys.readouterr().err
     for batch_size in (64, None):  # the next shards begin with what there was memory for
         assert complete(engine, asked, settings, batch_size) == wanted
     assert "out of memory" not in capsys.readouterr().err
+
+
+def test_memory_that_runs_out_when_texts_end_loses_none(engine, monkeypatch):
+    settings, asked = Settings(100.0, 0.01, 5, 0.9, 12), requests(9)
+    wanted, finish, failures = complete(engine, asked, settings, 64), engine._finish, [MemoryError()]
+
+    def fails_once(*written):
+        if failures:
+            raise failures.pop()
+        return finish(*written)
+
+    monkeypatch.setattr(engine, "_finish", fails_once)
+    assert complete(engine, asked, settings, 64) == wanted and not failures
 
 
 def test_the_plain_loop_remembers_the_rows_that_fit(engine, original, monkeypatch, capsys):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from generation.examples import Example
-from generation.filters import CopyFilters, Scaffold, sift
+from generation.filters import CopyFilters, Scaffold, sift, words
 from hub.recipe import DatasetRecipe, Variant
 from hub.recipe_file import load_recipe
 from model_cards.count_tables import REASONS, SOURCE_REASONS
@@ -90,6 +90,12 @@ def test_a_text_of_the_prompts_own_words_is_a_copy(recipe, text):
 )
 def test_a_text_with_some_words_of_the_prompt_is_none(recipe, text):
     assert CopyFilters(recipe, {}).reason(text, recipe.labels[0].name, recipe.variants[0]) is None
+
+
+def test_a_vowel_of_an_indic_script_makes_another_word():
+    """It is a combining mark, which Python's ``\\w`` leaves out: there, "kī" and "kā" were one word."""
+    assert words("यह लड़की है।") != words("यह लड़का है।") and len(words("विद्यार्थी")) == 1
+    assert not Scaffold(['विद्यार्थी के बारे में लिखो: "']).holds("विद्यार्थी")
 
 
 def test_a_first_text_separates_the_words_around_it():

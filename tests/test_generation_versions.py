@@ -55,8 +55,11 @@ def test_every_module_that_a_run_reaches_counts_unless_it_is_named_aside(here):
 
 def test_nothing_is_imported_by_a_name_that_cannot_be_read():
     for path in [*Path("generation").rglob("*.py"), *Path("hub").glob("*.py")]:
-        called = {node.attr for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Attribute)}
+        nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+        called = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        called |= {node.id for node in nodes if isinstance(node, ast.Name)}
         assert not called & {"import_module", "__import__"}, path
+        assert not [node for node in nodes if isinstance(node, ast.ImportFrom) and node.level], f"{path}: relative"
 
 
 def test_a_change_of_each_row_deciding_module_stops_a_run(here, tree):

@@ -15,7 +15,6 @@ from generation.backends.journal import Journal, key_of
 from generation.writer import Completion, Request, Settings
 from hub.errors import InputError, RunError
 from hub.recipe import LanguageModel, Server
-from hub.remote import hub_errors
 
 if TYPE_CHECKING:
     from generation.backends.openai_client import Client
@@ -107,8 +106,7 @@ class OpenAIServer:
             raise InputError("model.revision", "the tokenizer decides which texts are used", hint=f"pin that of {name}")
         from generation.loading import load_tokenizer  # with torch: a run without premise_tokens needs neither
 
-        with hub_errors(f"read {name}"):
-            return load_tokenizer(self.model)
+        return load_tokenizer(self.model)
 
     def describe(self) -> dict[str, Any]:
         """Facts for the manifest."""
