@@ -30,6 +30,7 @@ from eval.encoder_output import checked
 from hub.cli import say
 from hub.errors import InputError, RunError, nearest
 from hub.model_folder import NO_CODE, NO_PICKLES, first_line, read_object, reading_model, require_safetensors
+from hub.printable import one_line
 from hub.remote import reading
 from hub.run_dir import read_manifest, require_complete
 
@@ -150,11 +151,11 @@ def _own_code(name: str) -> Iterator[None]:
     """Turn what code of the user's raises into a RunError of one line that says where."""
     try:
         yield
-    except (ImportError, InputError, RunError):
+    except (InputError, RunError):
         raise
-    except Exception as error:  # a stranger's code may raise anything
+    except Exception as error:  # code of one's own may raise anything, and where it did is what helps
         at = traceback.extract_tb(error.__traceback__)[-1]
-        said = " ".join(str(error).split())[:SAID]
+        said = one_line(str(error), SAID)
         raise RunError(name, f"raises {type(error).__name__}: {said} ({Path(at.filename).name}:{at.lineno})") from error
 
 
@@ -177,11 +178,11 @@ def _imported(model: str) -> Embed:
         raise InputError(model, "names no function", allowed=f"{FUNCTION}package.module:function")
     if not all(part.isidentifier() for part in module_name.split(".")):
         raise InputError(model, f"{module_name!r} is no module's name", allowed=f"{FUNCTION}package.module:function")
-    try:
-        with _own_code(model):
+    with _own_code(model):
+        try:
             module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise InputError(model, f"cannot be imported: {error}", hint="run it where the module is found") from error
+        except ImportError as error:
+            raise InputError(model, f"cannot be imported: {error}", hint="run it where the module is found") from error
     function = getattr(module, attribute, None)
     if not callable(function):
         problem = f"{module_name} has no function {attribute!r}"
