@@ -15,6 +15,7 @@ from sentence_transformers import SentenceTransformerTrainingArguments
 from transformers import Trainer, get_scheduler
 
 from hub.errors import InputError, nearest
+from hub.model_folder import first_line
 from hub.recipe import ModelRecipe
 from training.batches import per_device_batch
 from training.reporters import TENSORBOARD, check_reporters
@@ -176,7 +177,7 @@ def _built(chosen: dict[str, Any], processes: int, place: str) -> SentenceTransf
     try:
         arguments = SentenceTransformerTrainingArguments(**chosen | {"dataloader_drop_last": drops or processes > 1})
     except (ValueError, ImportError, OSError) as error:
-        raise InputError(place, str(error).strip().splitlines()[0]) from error
+        raise InputError(place, first_line(error)) from error
     _check_optimizer(arguments, place)
     if arguments.world_size != processes:
         found = f"says {processes} processes, but {arguments.world_size} joined their group"
@@ -194,7 +195,7 @@ def _check_optimizer(arguments: SentenceTransformerTrainingArguments, place: str
         kind, settings = Trainer.get_optimizer_cls_and_kwargs(arguments, torch.nn.Linear(1, 1))  # type: ignore[arg-type]
         made = kind([torch.nn.Parameter(torch.zeros(1))], **settings)
     except (ImportError, TypeError, ValueError) as error:
-        raise InputError(f"{place}.optim", f"{optim}: {str(error).strip().splitlines()[0]}") from error
+        raise InputError(f"{place}.optim", f"{optim}: {first_line(error)}") from error
     try:
         get_scheduler(schedule, made, 0, 1, arguments.lr_scheduler_kwargs)  # type: ignore[arg-type] # a dict by now
     except (TypeError, ValueError) as error:
