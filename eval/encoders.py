@@ -98,10 +98,8 @@ def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH) 
     student = _load(folder, model, dtype)
 
     def embed(texts: list[str]) -> Any:
-        try:
+        with chat_template(name):
             return student.encode(texts, batch_size=batch_size, show_progress_bar=False)
-        except TemplateError as error:  # a chat template is a program of the model's, and may refuse a text
-            raise InputError(model, f"its chat template fails: {first_line(error)}") from error
 
     with reading_model(model, "cannot encode a sentence"):
         probed = embed(PROBE)
@@ -115,6 +113,15 @@ def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH) 
         versions={library: version(library) for library in LIBRARIES},
         model=student,
     )
+
+
+@contextmanager
+def chat_template(name: str) -> Iterator[None]:
+    """Around an encoder's forward pass: a chat template is a program of the model's, and may refuse any text."""
+    try:
+        yield
+    except TemplateError as error:
+        raise InputError(name, f"its chat template fails: {first_line(error)}") from error
 
 
 def wrap(function: Embed, name: str, revision: str | None = None) -> Encoder:
