@@ -9,10 +9,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from eval.compare_evaluations import compared
 from eval.compare_formats import as_latex, as_markdown, papers_csv, scores_csv, text, verdicts_csv
 from eval.compare_plots import plots
 from eval.compare_tables import AVERAGES, DIFFERENCES, SCORES, sheets
-from eval.comparison import Comparison, compared
+from eval.comparison import Comparison
 from eval.records import read_evaluation
 from hub.cli import say
 from hub.errors import InputError

@@ -22,6 +22,7 @@ from eval.decontamination_ledger import Hits, Ledger
 from hub.dropped import INPUT, PROVENANCE, Dropped, Origin, SplitRows
 from hub.durable import make_folder, rename_folder
 from hub.errors import InputError
+from hub.published_paths import is_outside, published_path
 from hub.recipe import DatasetRecipe
 from hub.recipe_file import checked, fingerprint, load_recipe, resolved
 from hub.run_dir import ARTIFACTS, RECIPE, File, Manifest, describe, require_complete, text_sha256, write_manifest
@@ -61,15 +62,12 @@ def dropped_recipe(directory: Path, target: Target) -> DatasetRecipe:
 
 def command_of(place: str, options: Mapping[str, Path | str | float | None]) -> str:
     """The command that drops the same rows, for the card: the options that were given, and no path of this machine."""
-    words = ["python", "-m", "eval.decontaminate", _portable(Path(place), f"{ARTIFACTS}/datasets/")]
+    run = f"{ARTIFACTS}/datasets/{published_path(place)}" if is_outside(place) else place
+    words = ["python", "-m", "eval.decontaminate", run]
     for option, value in options.items():
         if value not in (None, ""):
-            words += [option, _portable(value) if isinstance(value, Path) else str(value)]
+            words += [option, published_path(value.as_posix()) if isinstance(value, Path) else str(value)]
     return shlex.join([*words, "--drop", "OUT"])
-
-
-def _portable(path: Path, folder: str = "") -> str:
-    return f"{folder}{path.name}" if path.is_absolute() else path.as_posix()
 
 
 def drop(

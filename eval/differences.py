@@ -17,7 +17,8 @@ from eval.data.forms import Vector
 from eval.jackknife import influence
 from eval.outcomes import Aggregation, Metric, Outcomes
 from eval.paired_tests import Test, holm, jackknife_z, mcnemar
-from eval.significance import Interval, Matrix, Resampling, interval, resample, score
+from eval.resample_scores import Matrix
+from eval.significance import Interval, Resampling, interval, resample, score
 from hub.results import LEVEL, Gain, TaskScore, Word
 
 

@@ -30,7 +30,7 @@ from eval.encoder_output import checked
 from hub.cli import say
 from hub.errors import InputError, RunError, nearest
 from hub.model_folder import NO_CODE, NO_PICKLES, read_object, reading_model, require_safetensors
-from hub.printable import first_line
+from hub.printable import first_line, one_line
 from hub.remote import reading
 from hub.run_dir import read_manifest, require_complete
 
@@ -98,10 +98,8 @@ def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH) 
     student = _load(folder, model, dtype)
 
     def embed(texts: list[str]) -> Any:
-        try:
+        with chat_template(name):
             return student.encode(texts, batch_size=batch_size, show_progress_bar=False)
-        except TemplateError as error:  # a chat template is a program of the model's, and may refuse a text
-            raise InputError(model, f"its chat template fails: {first_line(error)}") from error
 
     with reading_model(model, "cannot encode a sentence"):
         probed = embed(PROBE)
@@ -115,6 +113,15 @@ def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH) 
         versions={library: version(library) for library in LIBRARIES},
         model=student,
     )
+
+
+@contextmanager
+def chat_template(name: str) -> Iterator[None]:
+    """Around an encoder's forward pass: a chat template is a program of the model's, and may refuse any text."""
+    try:
+        yield
+    except TemplateError as error:
+        raise InputError(name, f"its chat template fails: {first_line(error)}") from error
 
 
 def wrap(function: Embed, name: str, revision: str | None = None) -> Encoder:
@@ -151,11 +158,11 @@ def _own_code(name: str) -> Iterator[None]:
     """Turn what code of the user's raises into a RunError of one line that says where."""
     try:
         yield
-    except (ImportError, InputError, RunError):
+    except (InputError, RunError):
         raise
-    except Exception as error:  # a stranger's code may raise anything
+    except Exception as error:  # code of one's own may raise anything, and where it did is what helps
         at = traceback.extract_tb(error.__traceback__)[-1]
-        said = " ".join(str(error).split())[:SAID]
+        said = one_line(str(error), SAID)
         raise RunError(name, f"raises {type(error).__name__}: {said} ({Path(at.filename).name}:{at.lineno})") from error
 
 
@@ -178,11 +185,11 @@ def _imported(model: str) -> Embed:
         raise InputError(model, "names no function", allowed=f"{FUNCTION}package.module:function")
     if not all(part.isidentifier() for part in module_name.split(".")):
         raise InputError(model, f"{module_name!r} is no module's name", allowed=f"{FUNCTION}package.module:function")
-    try:
-        with _own_code(model):
+    with _own_code(model):
+        try:
             module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise InputError(model, f"cannot be imported: {error}", hint="run it where the module is found") from error
+        except ImportError as error:
+            raise InputError(model, f"cannot be imported: {error}", hint="run it where the module is found") from error
     function = getattr(module, attribute, None)
     if not callable(function):
         problem = f"{module_name} has no function {attribute!r}"

@@ -12,7 +12,8 @@ from scipy.stats import rankdata
 
 from eval.data.forms import Vector
 from eval.outcomes import Aggregation, Metric, Outcomes
-from eval.significance import recall_of, stratify
+from eval.resample_scores import recall_of
+from eval.significance import stratify
 
 BLOCK = 128  # distinct values in memory at once, times n
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from eval.embeddings import Embeddings
-from eval.encoders import BATCH, Encoder
+from eval.encoders import BATCH, Encoder, chat_template
 
 
 class MtebEncoder(AbsEncoder):
@@ -71,10 +71,15 @@ def prompted(encoder: Encoder, task: TaskMetadata, side: PromptType | None) -> E
     if prompt is None and side is None:
         return encoder
     sides = {PromptType.query: encoder.model.encode_query, PromptType.document: encoder.model.encode_document}
-    embed = encoder.model.encode if side is None else sides[side]
+    encode = encoder.model.encode if side is None else sides[side]
+
+    def embed(texts: list[str]) -> Any:
+        with chat_template(encoder.name):
+            return encode(texts, prompt=prompt, batch_size=BATCH, show_progress_bar=False)
+
     return replace(
         encoder,
-        embed=lambda texts: embed(texts, prompt=prompt, batch_size=BATCH, show_progress_bar=False),
+        embed=embed,
         settings=encoder.settings | {"prompt": repr(prompt), "side": str(side and side.value)},
     )
 

@@ -1,6 +1,6 @@
 """results.json: the records of an encoder and of its base, their paired gains, and the papers' averages."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from eval.averages import averages
@@ -10,7 +10,7 @@ from eval.evaluation import Scored, versions
 from eval.records import RESULTS, Record, Records
 from eval.registry import MTEB, TASKS
 from eval.scores import Settings
-from eval.validity import why_stale, with_interval
+from eval.validity import other_major, why_stale, with_interval
 from eval.verdicts import Measurement
 from hub.cli import say
 from hub.results import Results, TaskScore
@@ -51,7 +51,7 @@ def everything(side: Side, settings: Settings) -> Side:
 
 def summarise(model: Side, base: Side | None, settings: Settings) -> Results:
     """Results of a model and, if there is one, of its base on the same tasks. Part of the data makes no average."""
-    twins = [(after, before) for after in model.records if base and (before := base.twin(after))]
+    twins = list(_twins(model, base)) if base else []
     found = [_difference(model, base, after, before, settings) for after, before in twins if base]
     now = versions(any(record.score.task.startswith(MTEB) for record in model.records))
     scores = tuple(_told(record, now) for record in model.records)
@@ -68,6 +68,17 @@ def summarise(model: Side, base: Side | None, settings: Settings) -> Results:
         base_scores=tuple(_told(before, now) for _, before in twins),
         gains=gains([one for one in found if one is not None]),
     )
+
+
+def _twins(model: Side, base: Side) -> Iterator[tuple[Record, Record]]:
+    """The records of both on one measurement. A run killed between the two may leave unlike versions: no gain."""
+    for after in model.records:
+        before = base.twin(after)
+        told = other_major(before, after.versions) if before else None
+        if told:
+            say(f"no gain on {' '.join(after.key)}, for the base's score: {told}; name the task again to score both")
+        elif before:
+            yield after, before
 
 
 def only(results: Results, keys: Sequence[tuple[str, str]]) -> Results:

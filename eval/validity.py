@@ -2,8 +2,8 @@
 
 How intervals are made decides intervals alone, which are made again from the kept rows. Versions of libraries are
 recorded and shown and make no record stale; but a task that is asked for by a run with another major version of a
-library that encodes or scores is measured anew. Model and base are asked for the same tasks, so a gain never sets one
-major version against another.
+library that encodes or scores is measured anew. Model and base are asked for the same tasks, and a gain never sets one
+major version against another (``eval.summary``).
 """
 
 from collections.abc import Mapping

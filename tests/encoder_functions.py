@@ -76,3 +76,7 @@ for function in (one_short, changing, not_a_number, too_large, constant, zero):
 
 def failing(texts):
     raise ValueError("no such\nword")
+
+
+def lacking(texts):
+    import no_such_package  # noqa: F401

@@ -10,9 +10,9 @@ from planted_evaluations import SETTINGS, evaluation, measured, planted
 
 from eval.compare import compare, folder_name
 from eval.compare_escapes import csv_cell, latex, markdown, plotted
+from eval.compare_evaluations import compared, labels
 from eval.compare_formats import text
 from eval.compare_tables import sheets
-from eval.comparison import compared, labels
 from eval.records import Evaluation, read_evaluation
 from hub.errors import InputError
 

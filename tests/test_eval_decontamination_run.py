@@ -14,7 +14,7 @@ from eval.data.pins import Pins
 from eval.dataset_source import find_rows
 from eval.decontaminate import main, split_list
 from eval.decontamination import KINDS, Sentences
-from eval.decontamination_drop import SUFFIX, Target, drop, dropped_recipe
+from eval.decontamination_drop import SUFFIX, Target, command_of, drop, dropped_recipe
 from eval.decontamination_ledger import DROPPED, SCORED, Bookkeeper, read_ledger
 from eval.decontamination_report import report
 from eval.decontamination_sentences import Evaluation, EvaluationSet, read_evaluation_sets
@@ -219,6 +219,14 @@ def test_the_command_checks_against_what_ships_and_drops(tmp_path, capsys):
     assert "--drop-kinds exact,near --drop-splits test --drop OUT" in command and str(tmp_path) not in command
     with pytest.raises(InputError, match="is there already"):
         main(place=str(directory), out=tmp_path / "out", **options, **dropping)
+
+
+@pytest.mark.parametrize("own", ["/home/jane/secret", "../jane/secret", "~/secret", "data/../../secret"])
+def test_the_command_on_a_card_tells_of_no_folder_of_ones_own(own):
+    told = command_of(f"{own}/sts", {"--senteval-data": Path(own), "--sts-data": Path("data/sts"), "--config": None})
+    expected = "artifacts/datasets/sts --senteval-data secret --sts-data data/sts --drop OUT"
+    assert told == f"python -m eval.decontaminate {expected}"
+    assert command_of("artifacts/datasets/x", {}) == "python -m eval.decontaminate artifacts/datasets/x --drop OUT"
 
 
 def test_what_cannot_be_read_is_refused_by_name(tmp_path):

@@ -249,6 +249,7 @@ def test_a_bad_function_is_refused_in_one_line(name, problem):
     ("name", "said"),
     [
         ("python:encoder_functions:failing", r"raises ValueError: no such word \(encoder_functions.py:\d+\)"),
+        ("python:encoder_functions:lacking", r"raises ModuleNotFoundError: .*'no_such_package' \(encoder_functions.py"),
         ("python:broken_module:f", r"raises SyntaxError: .*broken_module"),
     ],
 )

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from datasets import Dataset, DatasetDict
 from huggingface_hub import constants
+from jinja2 import TemplateError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from senteval_layout import bag_of_words, write_originals, write_senteval
@@ -188,6 +189,17 @@ def test_a_model_gets_the_prompt_of_the_task_type_or_the_side(folders):
     np.testing.assert_allclose(query.embed(["A dog."]), expected, atol=1e-6)
     plain = load_encoder(str(folders[0]))
     assert prompted(plain, task, None) is plain
+
+
+def test_a_chat_template_that_refuses_a_text_under_mtebs_prompt_is_told_in_a_line(folders, monkeypatch):
+    def refuse(*texts, **options):
+        raise TemplateError("roles must alternate\nline 3")
+
+    encoder = load_encoder(str(folders[1]))  # which has a prompt for STS
+    monkeypatch.setattr(encoder.model, "encode", refuse)
+    for asked in (encoder, prompted(encoder, mteb.get_task("STS13").metadata, None)):
+        with pytest.raises(InputError, match=f"^{encoder.name}: its chat template fails: roles must alternate$"):
+            asked.embed(["A dog."])
 
 
 def test_several_subsets_are_parts_and_average_unweighted(tmp_path):

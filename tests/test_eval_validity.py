@@ -101,6 +101,29 @@ def test_a_major_release_measures_what_is_asked_for_and_keeps_the_rest(root, tmp
     assert said in capsys.readouterr().err
 
 
+def test_a_gain_never_sets_one_major_version_against_another(root, tmp_path, monkeypatch, capsys):
+    """A run with a new major version was killed when it had scored the model, and not yet its base."""
+    data, sides = TaskData(Source(senteval=root, pins=Pins())), []
+    run(tmp_path / "base", root, of=encoder("base"))
+    with_versions(monkeypatch, torch="99.0.0")
+    run(tmp_path / "model", root, entries=ENTRIES[:1])
+    for name in ("model", "base"):
+        of, store = encoder("r1" if name == "model" else name), Records(tmp_path / name)
+        scored = evaluate(ENTRIES[1:], data, of, store, SETTINGS, tmp_path / name / "embeddings")
+        sides.append(everything(asked(of, store, scored), SETTINGS))
+    capsys.readouterr()
+    told = summarise(*sides, SETTINGS)
+    assert [score.task for score in told.scores] == ["sts13/wmean", "sick-r-tokenised/cosine", "sts12/all"]
+    assert (
+        [gain.task for gain in told.gains]
+        == [score.task for score in told.base_scores]
+        == ["sts13/wmean", "sick-r-tokenised/cosine"]
+    )
+    assert f"no gain on sts12/all test, for the base's score: it was made with torch {NOW['torch']}, now 99.0.0" in (
+        capsys.readouterr().err
+    )
+
+
 def test_every_task_that_is_dropped_is_told_with_the_reason(root, tmp_path, capsys):
     run(tmp_path / "words", root)
     capsys.readouterr()
