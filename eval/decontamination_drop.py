@@ -25,7 +25,17 @@ from hub.errors import InputError
 from hub.published_paths import is_outside, published_path
 from hub.recipe import DatasetRecipe
 from hub.recipe_file import checked, fingerprint, load_recipe, resolved
-from hub.run_dir import ARTIFACTS, RECIPE, File, Manifest, describe, require_complete, text_sha256, write_manifest
+from hub.run_dir import (
+    ARTIFACTS,
+    RECIPE,
+    File,
+    Manifest,
+    describe,
+    locked,
+    require_complete,
+    text_sha256,
+    write_manifest,
+)
 from hub.shards import Parts, parquet_schema, shard_tables, write_text
 from hub.standing import is_later
 
@@ -75,22 +85,24 @@ def drop(
 ) -> Manifest:
     """Write the run in ``directory`` without the rows in ``hits`` (config → split → why to drop each, ``KINDS``).
 
-    Raises InputError when ``target.out`` is not new, or a config's split has no row left.
+    Raises InputError when ``target.out`` is not new, or a config's split has no row left; RunError while another
+    process writes it.
     """
-    require_new(target.out)
-    before = require_complete(directory)
-    recipe = dropped_recipe(directory, target)
-    _require_rows(directory, hits)
-    staging = target.out.with_name(f"{target.out.name}.partial")  # OUT is there when it is whole
-    shutil.rmtree(staging, ignore_errors=True)
-    make_folder(staging)
-    files = [file for config, found in hits.items() for file in _config(directory, staging, before, config, found)]
-    told = _told(before, hits, ledger, kinds, splits)
-    write_text(staging / RECIPE, resolved(recipe))
-    manifest = _manifest(before, recipe, told, target.command).with_files(files)
-    write_manifest(staging, manifest)
-    rename_folder(staging, target.out)
-    return manifest
+    with locked(target.out):
+        require_new(target.out)
+        before = require_complete(directory)
+        recipe = dropped_recipe(directory, target)
+        _require_rows(directory, hits)
+        staging = target.out.with_name(f"{target.out.name}.partial")  # OUT is there when it is whole
+        shutil.rmtree(staging, ignore_errors=True)
+        make_folder(staging)
+        files = [file for config, found in hits.items() for file in _config(directory, staging, before, config, found)]
+        told = _told(before, hits, ledger, kinds, splits)
+        write_text(staging / RECIPE, resolved(recipe))
+        manifest = _manifest(before, recipe, told, target.command).with_files(files)
+        write_manifest(staging, manifest)
+        rename_folder(staging, target.out)
+        return manifest
 
 
 def _told(

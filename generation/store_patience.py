@@ -17,8 +17,8 @@ from tenacity import RetryCallState
 
 from generation.store_places import KNOWN, Place
 from hub.errors import InputError, RunError, StsDinoError
-from hub.printable import first_line
 from hub.patience import PASSING, Patience
+from hub.printable import first_line
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 _PASSING_STATUS = PASSING - {409, 412}  # nothing is asked of a store on a condition: a conflict is there for good

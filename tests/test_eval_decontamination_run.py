@@ -19,10 +19,10 @@ from eval.decontamination_ledger import DROPPED, SCORED, Bookkeeper, read_ledger
 from eval.decontamination_report import report
 from eval.decontamination_sentences import Evaluation, EvaluationSet, read_evaluation_sets
 from hub.dropped import INPUT, Dropped
-from hub.errors import InputError
+from hub.errors import InputError, RunError
 from hub.recipe import DatasetRecipe
 from hub.recipe_file import fingerprint, load_recipe, resolved
-from hub.run_dir import RECIPE, changed_files, holds_recipe, require_complete
+from hub.run_dir import RECIPE, changed_files, holds_recipe, locked, require_complete
 from training.data import load_all
 
 PROVENANCE = {"source_id": "s", "sample": 0, "attempt": 0, "seed": 1, "log_prob": -1.0, "margin": None}
@@ -103,6 +103,14 @@ def test_examples_say_where_and_hold_no_text(checked):
     assert "onion" not in report(ledger)
     assert ledger.settings["recall"] == 0.9904 and ledger.settings["banding"] == {"bands": 72, "rows": 4, "grams": 3}
     assert "of pairs at 0.5, 99.0 % are expected to be found, and more above" in report(ledger)
+
+
+def test_two_processes_do_not_write_one_folder(checked, tmp_path):
+    directory, ledger, hits = checked
+    (tmp_path / "clean.partial").mkdir()  # the other's
+    with locked(tmp_path / "clean"), pytest.raises(RunError, match="another process is working on this run"):
+        drop(directory, Target(tmp_path / "clean"), {"postprocessed": hits}, ledger, DROPPED, SCORED)
+    assert (tmp_path / "clean.partial").exists()
 
 
 def test_the_dropped_dataset_is_a_run_that_training_reads(checked, tmp_path):
