@@ -23,6 +23,7 @@ from eval import annotate, decontaminate, quality
 from generation.import_task import read_spec
 from hub import run_dir
 from hub.errors import InputError
+from hub.row_errors import reading_rows
 from training.data import load_all
 
 STS_RECIPE, NLI_RECIPE = "recipes/demo/sts-dino-x2.yaml", "recipes/demo/auto-nli.yaml"
@@ -182,3 +183,8 @@ def test_a_limit_on_the_size_of_files_is_told_in_a_line(tmp_path):
     assert done.returncode == 0, done.stderr
     for code, error in json.loads(done.stdout.splitlines()[-1]):
         assert code == 1 and "ulimit -f" in error, error
+
+
+def test_rows_that_are_nested_too_deep_for_their_reader_are_told_in_a_line(tmp_path):
+    with pytest.raises(InputError, match=r"deep\.jsonl: cannot be read: "), reading_rows(tmp_path / "deep.jsonl"):
+        json.loads("[" * 100_000)

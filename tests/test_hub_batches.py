@@ -70,6 +70,18 @@ def state(random_: random.Random, card: bool = True) -> tuple[dict[str, bytes], 
     return {**data, **beside}, manifest
 
 
+def test_a_commit_has_at_most_a_thousand_files_unless_told_otherwise(monkeypatch):
+    monkeypatch.undo()  # the small commits of the other tests
+    contents = {f"data/raw/{number:04d}": b"1" for number in range(2_500)}
+    entries = tuple(File(path, 1, Content(content).sha256()) for path, content in contents.items())
+    manifest = Manifest(kind="dataset", name="pairs", version="0.1.0", fingerprint="f", complete=True, files=entries)
+    snapshot = {
+        path: Content(data) for path, data in {**contents, MANIFEST: b"m", RECIPE: b"a", CARD: b"# x\n"}.items()
+    }
+    found = batches.steps(snapshot, Branch({}).remote, manifest, "acme/pairs", batches.Standing())
+    assert len(found) == 3 and all(batches.count(step.changes) <= 1_000 for step in found)
+
+
 @pytest.mark.parametrize("seed", range(200))
 def test_any_state_becomes_any_other_by_commits_that_are_whole(seed):
     random_ = random.Random(seed)
