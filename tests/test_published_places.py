@@ -10,11 +10,11 @@ import yaml
 from command_outcomes import outcome_of
 from tiny_lm import make_lm
 
-import eval.run
 import generation.explain
 import generation.run
 import model_cards.render
 import training.run
+from eval import run as evaluation
 from generation.job import input_hashes
 from hub import run_dir
 from hub.errors import InputError
@@ -114,7 +114,7 @@ def model(folder, dataset) -> Path:
     out = folder / "runs" / "demo-sts-dino"
     for module, *words in (
         (training.run, "--out", out),
-        (eval.run, "--model", out, "--no-cache"),
+        (evaluation, "--model", out, "--no-cache"),
     ):
         done = outcome_of(module, folder / "my-model.yaml", *words)
         assert done.code == 0, done.told
