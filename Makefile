@@ -1,6 +1,6 @@
 # sts-dino: `make` alone prints the targets. Every target that runs Python makes .venv first, once per change of the pins.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-loaders hub install style quality dataset train evaluate card publish regenerate republish
+.PHONY: help demo test test-all test-loaders hub install style quality dataset train evaluate card publish regenerate republish
 .PHONY: release-all job scripts bench clean clean-artifacts evaluate-reference
 PYTHON ?= python3
 RUN := .venv/bin/python
@@ -27,14 +27,17 @@ install: .venv/.ready ## make .venv with the tested versions
 demo: .venv/.ready ## the whole chain, offline, in a few minutes
 	$(RUN) -m demo.run
 
-test: .venv/.ready ## the test suite, offline, three files at a time (two cores: many tests wait for processes)
+test: .venv/.ready ## what to run before a commit: the tests that are not marked slow, offline, minutes on two cores
+	$(RUN) -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not loaders and not slow"
+
+test-all: .venv/.ready ## every test, offline, three files at a time (two cores: many tests wait for processes)
 	$(RUN) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-loaders: .venv/.ready ## load what is published with datasets 2.14, 2.21, 3.6, 4.8 and 5.2, each in its own environment
 	$(RUN) -m pytest -m loaders tests/test_loaders.py
 
 hub: .venv/.ready ## serve the demo's Hub again until Ctrl-C
-	$(RUN) -m hub.local serve --root artifacts/hub --org $(ORG) --port 8899
+	$(RUN) -m hub_server serve --root artifacts/hub --org $(ORG) --port 8899
 
 dataset: .venv/.ready ## write a dataset: make dataset RECIPE=recipes/... [WORKERS=N] [RAY=auto|HOST:PORT] [STORE=URL]
 	$(RUN) -m generation.run $(RECIPE) $(SPREAD)
@@ -46,7 +49,7 @@ evaluate: .venv/.ready ## score an encoder: make evaluate RECIPE=recipes/... [TA
 	$(RUN) -m eval.run $(RECIPE) $(SCORE)
 
 evaluate-reference: .venv/.ready ## our STS scores beside the published ones, in full: make evaluate-reference DATA=DIR
-	$(RUN) -m eval.reference_scores --data $(DATA)
+	$(RUN) -m eval.runs.reference_scores --data $(DATA)
 
 card: .venv/.ready ## write a card: make card RUN_DIR=artifacts/datasets/...
 	$(RUN) -m model_cards.render $(RUN_DIR) --repo-id $(ORG)/$(notdir $(RUN_DIR:/=))
@@ -71,8 +74,8 @@ scripts: .venv/.ready ## write the loading scripts from the recipes
 	$(RUN) -m release.scripts
 
 bench: .venv/.ready ## measure the engine and the built-in language model (half an hour, see benchmarks/README.md)
-	$(RUN) -m benchmarks.engine_throughput
-	$(RUN) -m benchmarks.demo_lm --sentences benchmarks/data/unseen_x1.txt --other benchmarks/data/unseen_prose.txt --other assets/stsb/sts-dev.csv --threads 1 --out benchmarks/results/demo_lm.json
+	$(RUN) -m benchmarks.generation.engine_throughput
+	$(RUN) -m benchmarks.generation.demo_lm --sentences benchmarks/data/unseen_x1.txt --other benchmarks/data/unseen_prose.txt --other assets/stsb/sts-dev.csv --threads 1 --out benchmarks/results/demo_lm.json
 
 style: .venv/.ready ## format and fix
 	.venv/bin/ruff format . && .venv/bin/ruff check --fix .

@@ -4,9 +4,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from hub.contract.results import read_results
+from hub.contract.run_dir import Manifest, require_complete
 from hub.errors import RunError
-from hub.results import read_results
-from hub.run_dir import Manifest, require_complete
 
 
 def report(

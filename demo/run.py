@@ -18,11 +18,11 @@ import typer
 
 from demo.report import report
 from hub import cli
+from hub.contract.run_dir import ARTIFACTS
 from hub.errors import RunError
-from hub.local.process import LocalHub
 from hub.memory import peak_rss_mb
-from hub.run_dir import ARTIFACTS
-from release.stages import die_with_parent
+from hub_server.process import LocalHub
+from release.child_process import die_with_parent
 
 ORG = "sts-dino"
 DATASETS = ("sts-dino-x2", "sts-dino-x1x2", "auto-nli")

@@ -14,15 +14,14 @@ from typing import Annotated
 
 import typer
 
-from eval.annotation_report import document, markdown
-from eval.annotation_sample import Sample, draw
-from eval.annotation_source import read_examples
-from eval.annotation_store import FILE, AnswerStore
-from eval.annotation_survey import Survey
-from eval.dataset_source import default_folder, find_rows, made_folder
+from eval.audit.annotation.report import document, markdown
+from eval.audit.annotation.sample import draw, read_examples
+from eval.audit.annotation.store import FILE, AnswerStore
+from eval.audit.annotation.survey import Survey
+from eval.audit.source import default_folder, find_rows, made_folder
 from hub.cli import new_app, run, say
+from hub.contract.shards import write_text
 from hub.errors import InputError, RunError
-from hub.shards import write_text
 
 app = new_app("Label a dataset by people, blind, and compare their labels with the generator's.")
 HOST = "127.0.0.1"
@@ -54,7 +53,7 @@ def bound_socket(port: int) -> socket.socket:
 def _serve(survey: Survey, listener: socket.socket) -> None:
     import uvicorn  # with the page: the report needs neither
 
-    from eval.annotation_page import application
+    from eval.audit.annotation.page import application
 
     class Server(uvicorn.Server):
         """Ends in a second: streams to open tabs are cut off, which is no error to tell about."""
@@ -103,14 +102,10 @@ def main(
         say(f"written: {folder / 'agreement.md'} and agreement.json")
         return
     listener = bound_socket(port)
-    say(f"{_described(drawn)}; answers in {folder}")
-    _serve(survey, listener)
-
-
-def _described(sample: Sample) -> str:
-    examples = sample.examples
+    examples = drawn.examples
     source = f"{examples.name} ({examples.config}, {examples.split})"
-    return f"{len(sample)} of {len(examples)} rows of {source}, seed {sample.seed}"
+    say(f"{len(drawn)} of {len(examples)} rows of {source}, seed {drawn.seed}; answers in {folder}")
+    _serve(survey, listener)
 
 
 if __name__ == "__main__":

@@ -9,16 +9,15 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.compare_evaluations import compared
-from eval.compare_formats import as_latex, as_markdown, papers_csv, scores_csv, text, verdicts_csv
-from eval.compare_plots import plots
-from eval.compare_tables import AVERAGES, DIFFERENCES, SCORES, sheets
-from eval.comparison import Comparison
-from eval.records import read_evaluation
+from eval.comparison.assemble import compared
+from eval.comparison.comparison import Comparison
+from eval.comparison.formats import as_latex, as_markdown, papers_csv, scores_csv, text, verdicts_csv
+from eval.comparison.tables import AVERAGES, DIFFERENCES, SCORES, result_tables
+from eval.runs.records import read_evaluation
 from hub.cli import say
+from hub.contract.run_dir import ARTIFACTS
+from hub.contract.shards import atomic_path, write_text
 from hub.errors import InputError
-from hub.run_dir import ARTIFACTS
-from hub.shards import atomic_path, write_text
 
 LONGEST = 80  # characters of the default folder's name
 
@@ -40,7 +39,7 @@ def compare(places: Sequence[str | Path], out: Path | None = None) -> Comparison
     comparison = compared([read_evaluation(place) for place in places])
     folder = out or ARTIFACTS / "comparisons" / folder_name(comparison.models)
     write(comparison, folder)
-    shown = [sheet for sheet in sheets(comparison) if sheet.title.startswith((SCORES, AVERAGES, DIFFERENCES))]
+    shown = [sheet for sheet in result_tables(comparison) if sheet.title.startswith((SCORES, AVERAGES, DIFFERENCES))]
     print("\n\n".join(text(sheet) for sheet in shown))
     for one in comparison.beside:
         print(f"\nof the same protocol: {one.paper.source(one.table)} (in comparison.md)")
@@ -50,9 +49,11 @@ def compare(places: Sequence[str | Path], out: Path | None = None) -> Comparison
 
 def write(comparison: Comparison, folder: Path) -> None:
     """Write every table and plot of a comparison, each file atomically."""
+    from eval.comparison.plots import plots  # matplotlib costs seconds
+
     pictures = plots(comparison)
     shown = [(words, name) for name, (words, _) in pictures.items() if name.endswith(".png")]
-    found = sheets(comparison)
+    found = result_tables(comparison)
     write_text(folder / "comparison.md", as_markdown(found, shown))
     write_text(folder / "comparison.tex", as_latex(found))
     write_text(folder / "scores.csv", scores_csv(comparison))

@@ -4,32 +4,38 @@ RUN is a finished dataset run directory or ``ORG/NAME@REVISION`` of a Hub. Write
 ledger.md; ``--drop DIR`` writes the dataset without the rows that were found.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from tqdm import tqdm
 
-from eval.dataset_source import default_folder, find_dataset, made_folder
-from eval.decontamination import KINDS, Kind, Sentences, Settings
-from eval.decontamination_drop import SUFFIX, Target, command_of, drop, dropped_recipe, require_new
-from eval.decontamination_ledger import DROPPED, SCORED, Bookkeeper, write_ledger
-from eval.decontamination_report import report
-from eval.decontamination_sentences import read_evaluation_sets
+from eval.audit.decontamination.drop import SUFFIX, Target, command_of, drop, dropped_recipe, require_new
+from eval.audit.decontamination.ledger import DROPPED, SCORED, Bookkeeper
+from eval.audit.decontamination.match import KINDS, Kind, MatchSettings, Sentences
+from eval.audit.decontamination.report import report
+from eval.audit.decontamination.sentences import EvaluationTexts, read_evaluation_sets
+from eval.audit.rows import DatasetRows
+from eval.audit.source import default_folder, find_dataset, made_folder
 from hub.cli import new_app, run, say
-from hub.errors import InputError, nearest
-from hub.shards import write_text
+from hub.contract.shards import write_text
+from hub.errors import InputError, did_you_mean
 
 app = new_app("Find the sentences of evaluation data in a dataset, and drop them.")
 
 
+def names_in(text: str) -> list[str]:
+    """The names in a comma-separated option."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 def split_list(text: str, allowed: tuple[str, ...], option: str) -> list[str]:
-    """The names in a comma-separated option. Raises InputError for one that is not allowed."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
+    """``names_in``. Raises InputError for one that is not allowed."""
+    names = names_in(text)
     for name in names:
         if name not in allowed:
-            guess = nearest(name, allowed)
-            hint = f"did you mean {guess!r}?" if guess else None
+            hint = did_you_mean(name, allowed)
             raise InputError(option, f"unknown name {name!r}", allowed=", ".join(allowed), hint=hint)
     return names
 
@@ -85,39 +91,55 @@ def main(
     """
     kinds: list[Kind] = [kind for kind in KINDS if kind in split_list(drop_kinds, KINDS, "--drop-kinds")]
     splits = split_list(drop_splits, ("train", *SCORED), "--drop-splits")
-    target = None
-    if drop_to is not None:
-        data = {"--senteval-data": senteval_data, "--sts-data": sts_data}
-        told = {"--sets": sets, "--config": config, "--similarity": similarity, "--drop-kinds": ",".join(kinds)}
-        told |= {"--drop-splits": ",".join(splits), "--drop-name": drop_name, "--drop-version": drop_version}
-        target = Target(drop_to, command_of(place, {**data, **told}), drop_name, drop_version)
+    options = {
+        "--senteval-data": senteval_data,
+        "--sts-data": sts_data,
+        "--sets": sets,
+        "--config": config,
+        "--similarity": similarity,
+        "--drop-kinds": ",".join(kinds),
+        "--drop-splits": ",".join(splits),
+        "--drop-name": drop_name,
+        "--drop-version": drop_version,
+    }
+    target = Target(drop_to, command_of(place, options), drop_name, drop_version) if drop_to else None
+    if target is not None:
         require_possible(place, target, split)
     dataset = find_dataset(place)
     configs = [dataset.rows(name, split) for name in ([config] if config else dataset.finished or [None])]
     folder = made_folder(out or default_folder("quality", dataset.name, config or "all"))
-    evaluation = read_evaluation_sets(
-        senteval_data, sts_data, [name.strip() for name in sets.split(",") if name.strip()]
-    )
-    for name in evaluation.absent:
-        say(f"not checked, no files: {name}")
-    settings = Settings(similarity=similarity)
-    expected = f"{settings.recall:.1%} of those with just that similarity are expected to be found"
-    say(f"near matches from {similarity:g} on: {expected}")
-    sentences = Sentences(evaluation.sets, settings)
-    books = Bookkeeper(sentences, evaluation)
-    with tqdm(total=sum(rows.total for rows in configs), desc="checking", unit=" rows") as bar:
-        hits = {rows.config: books.check(rows, kinds, splits, bar.update) for rows in configs}
+    evaluation = read_evaluation_sets(senteval_data, sts_data, names_in(sets))
+    books = checked(configs, evaluation, MatchSettings(similarity=similarity), kinds, splits)
     ledger = books.ledger()
     text = report(ledger)
     write_text(folder / "ledger.md", text)
-    write_ledger(folder / "ledger.json", ledger)
+    write_text(folder / "ledger.json", ledger.model_dump_json(indent=2) + "\n")
     say(f"written: {folder}")
     print(text, end="", flush=True)
     if target is not None:
-        manifest = drop(Path(place), target, hits, ledger, kinds, splits)
-        dropped = sum(int((one > 0).sum()) for found in hits.values() for one in found.values())
+        manifest = drop(Path(place), target, books)
+        dropped = sum(int((one > 0).sum()) for hits in books.hits.values() for one in hits.values())
         say(f"written: {target.out} ({manifest.name} v{manifest.version}), without {dropped:,} rows")
         say(f"next: python -m model_cards.render {target.out}, and python -m release.publish {target.out}")
+
+
+def checked(
+    configs: Sequence[DatasetRows],
+    evaluation: EvaluationTexts,
+    settings: MatchSettings,
+    kinds: Sequence[Kind],
+    splits: Sequence[str],
+) -> Bookkeeper:
+    """The rows of all configs, matched with the evaluation's sentences."""
+    for name in evaluation.absent:
+        say(f"not checked, no files: {name}")
+    expected = f"{settings.recall:.1%} of those with just that similarity are expected to be found"
+    say(f"near matches from {settings.similarity:g} on: {expected}")
+    books = Bookkeeper(Sentences(evaluation.sets, settings), evaluation, kinds, splits)
+    with tqdm(total=sum(rows.total for rows in configs), desc="checking", unit=" rows") as bar:
+        for rows in configs:
+            books.check(rows, bar.update)
+    return books
 
 
 if __name__ == "__main__":

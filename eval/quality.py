@@ -6,29 +6,15 @@ RUN is a finished dataset run directory or ``ORG/NAME@REVISION`` of a Hub. Write
 from pathlib import Path
 from typing import Annotated
 
-import transformers
 import typer
 from tqdm import tqdm
 
-from eval.dataset_quality import measure
-from eval.dataset_source import default_folder, find_rows, made_folder
-from eval.encoders import load_encoder
-from eval.quality_measures import write_quality
-from eval.quality_nli import load_nli_model
-from eval.quality_plots import pictures
-from eval.quality_report import report
-from eval.quality_texts import Lengths, tokenizer_lengths, whitespace_lengths
+from eval.audit.source import default_folder, find_rows, made_folder
 from hub.cli import new_app, run, say
-from hub.shards import atomic_path, write_text
+from hub.contract.shards import write_bytes, write_text
 
 app = new_app("Measure the quality of a dataset of pairs, triplets or texts.")
 Model = "Folder or ORG/NAME[@REVISION]"
-
-
-def _lengths(tokenizer: str | None) -> tuple[Lengths, str]:
-    if tokenizer is None:
-        return whitespace_lengths, "tokens between blanks"
-    return tokenizer_lengths(tokenizer), f"tokens of {Path(tokenizer).name}"
 
 
 @app.command()
@@ -60,22 +46,33 @@ def main(
 
       python -m eval.quality ORG/sts-dino-x2@v1.0.0 --encoder sentence-transformers/all-MiniLM-L6-v2 --sample 10000
     """
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
     rows = find_rows(place, config, split)
     folder = made_folder(out or default_folder("quality", rows.name, rows.config))
-    lengths = _lengths(tokenizer)
+    import transformers  # it, torch and matplotlib cost seconds
+
+    from eval.audit.quality.measure import measure
+    from eval.audit.quality.nli import load_nli_model
+    from eval.audit.quality.plots import pictures
+    from eval.audit.quality.report import report
+    from eval.audit.quality.texts import tokenizer_lengths, whitespace_lengths
+    from eval.encoders.load import load_encoder
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    if tokenizer is not None:
+        lengths, unit = tokenizer_lengths(tokenizer), f"tokens of {Path(tokenizer).name}"
+    else:
+        lengths, unit = whitespace_lengths, "tokens between blanks"
     loaded = load_nli_model(nli, nli_labels) if nli else None
     embedder = load_encoder(encoder) if encoder else None
     with tqdm(total=min(sample or rows.total, rows.total), desc=f"measuring {rows.config}", unit=" rows") as bar:
-        quality = measure(rows, sample, seed, embedder, loaded, lengths, bar.update)
+        quality = measure(rows, sample, seed, embedder, loaded, (lengths, unit), bar.update)
     drawn = pictures(quality)
     for name, picture in drawn.items():
-        with atomic_path(folder / name) as temporary:
-            temporary.write_bytes(picture)
+        write_bytes(folder / name, picture)
     text = report(quality, drawn)
     write_text(folder / "quality.md", text)
-    write_quality(folder / "quality.json", quality)
+    write_text(folder / "quality.json", quality.model_dump_json(indent=2) + "\n")
     say(f"written: {folder}")
     print(text, end="")
 

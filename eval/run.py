@@ -9,90 +9,17 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-import torch
-import transformers
 import typer
 
-from eval.data.hub import HubPin
-from eval.data.sources import Source
-from eval.encoders import load_encoder
-from eval.evaluation import evaluate
-from eval.job import Job, prepare, require_alike
-from eval.records import BASE, RESULTS, Records
-from eval.summary import asked, everything, only, summarise
-from eval.table import table
-from eval.task_data import TaskData
-from hub.cli import DryRunOption, SetOption, new_app, run, say
+from eval.runs.job import Request, check, plan, prepare
+from eval.tasks.data.hub import HubPin
+from eval.tasks.sources import Source
+from eval.tasks.task_data import TaskData
+from hub.cli import DryRunOption, SetOption, new_app, run
+from hub.contract.results import Method
 from hub.errors import InputError, RunError
-from hub.results import Method, write_results
-from hub.run_dir import locked
 
 app = new_app("Score a sentence encoder, or compare scored ones.")
-Folder = Annotated[Path | None, typer.Option(metavar="DIR")]
-
-
-def score(job: Job, data: TaskData) -> list[RunError]:
-    """Score the job's encoders, write and print the results; what could not be scored."""
-    model, base = load_encoder(job.model), load_encoder(job.base) if job.base else None
-    folder = job.records.folder
-    with locked(folder):
-        job.records.clear_leftovers()
-        scored = evaluate(job.entries, data, model, job.records, job.settings, job.cache)
-        failures = list(scored.failures)
-        sides = [asked(model, job.records, scored)]
-        if base is not None:
-            before = evaluate(job.entries, data, base, Records(folder / BASE), job.settings, job.cache)
-            failures += before.failures
-            sides.append(asked(base, Records(folder / BASE), before))
-        whole = [everything(side, job.settings) for side in sides]
-        written = summarise(whole[0], whole[1] if base else None, job.settings)
-        results = only(written, [record.key for record in sides[0].records])
-        write_results(folder / RESULTS, written)
-        if base is not None:
-            write_results(folder / BASE / RESULTS, summarise(whole[1], None, job.settings))
-        say(f"written: {folder / RESULTS}")
-        if job.results is not None:
-            write_results(job.results, written)
-            say(f"written: {job.results}")
-    print(table(results))
-    return failures
-
-
-def check(job: Job, data: TaskData) -> None:
-    """Before anything is encoded: all of the data are there, MTEB knows its names, and the folder is not another's.
-
-    Raises InputError.
-    """
-    require_alike(job)
-    absent: dict[str, InputError] = {}
-    for entry in job.entries:
-        if entry.task.kind != "mteb":
-            try:
-                data.rows(entry)
-            except InputError as error:
-                absent[entry.task.name] = error
-            continue
-        if job.settings.limit is not None:
-            raise InputError(entry.task.name, "--limit does not reach MTEB's tasks", hint="leave it out, or the task")
-        from eval.mteb_tasks import find_mteb  # importing mteb costs seconds
-
-        find_mteb(entry.task.dataset)
-    if absent:
-        first = next(iter(absent.values()))
-        if len(absent) == 1:
-            raise first
-        hint = f"or leave out what lacks its data: --skip {','.join(absent)}"
-        raise InputError("--tasks", f"{len(absent)} tasks lack their data, the first: {first}", hint=hint)
-
-
-def plan(job: Job, data: TaskData) -> None:
-    """Print what would be scored; the data are read, no model is."""
-    for entry in job.entries:
-        told = "" if entry.task.kind == "mteb" else f": {len(data.rows(entry)[entry.split])} {entry.task.unit}"
-        print(f"{entry}{told}" + (f" of {entry.path}" if entry.path else ""))
-    if job.settings.part:
-        print(f"{job.settings.part}: a trial, no scores of the tasks")
-    print(f"model {job.model}; base {job.base or 'none'}; results to {job.results or job.records.folder / RESULTS}")
 
 
 def split_names(values: list[str]) -> list[str]:
@@ -123,7 +50,8 @@ def main(
         typer.Option("--model", help="Folder, ORG/NAME[@REVISION] or python:module:function [default: the recipe's]"),
     ] = None,
     base: Annotated[
-        str | None, typer.Option("--base", help="The untrained student [default: NAME.base beside a folder --model]")
+        str | None,
+        typer.Option("--base", help="The untrained encoder [default: NAME.base beside a folder --model]"),
     ] = None,
     tasks: Annotated[
         list[str], typer.Option("--tasks", metavar="TASK,GROUP", help="[default: the recipe's]; repeatable")
@@ -159,39 +87,53 @@ def main(
 
       python -m eval.run --compare artifacts/models/A artifacts/evaluations/B --out /tmp/comparison
     """
+
+    found = [Path(place) for place in places or []]
     if compare:
         from eval.compare import compare as side_by_side  # draws plots
 
-        side_by_side([Path(place) for place in places or []], out)
+        side_by_side(found, out)
         return
-    if len(places or []) > 1:
-        raise InputError(places[1] if places else "", "is a second recipe", hint="to compare evaluations add --compare")
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    source = Source(senteval_data, sts_data, HubPin.parse(hub_data) if hub_data else None)
-    job = prepare(
-        source=source,
-        recipe=Path(places[0]) if places else None,
+    if len(found) > 1:
+        raise InputError(found[1], "is a second recipe", hint="to compare evaluations add --compare")
+    request = Request(
+        source=Source(senteval_data, sts_data, HubPin.parse(hub_data) if hub_data else None),
+        recipe=found[0] if found else None,
         model=model,
         base=base,
-        tasks=split_names(tasks),
-        skip=split_names(skip),
+        tasks=tuple(split_names(tasks)),
+        skip=tuple(split_names(skip)),
         out=out,
         cache=cache,
-        no_cache=no_cache,
+        keeps_embeddings=not no_cache,
         limit=limit,
-        seeds=read_seeds(seeds),
+        seeds=tuple(read_seeds(seeds)),
         interval=interval,
-        overrides=settings,
+        overrides=tuple(settings),
     )
-    data = TaskData(source, job.settings.limit, job.settings.seed)
+    evaluate(request, dry_run)
+
+
+def evaluate(request: Request, dry_run: bool) -> None:
+    """Check what is asked for, then print the plan or the scores. Raises RunError when a task could not be scored."""
+    job = prepare(request)
+    data = TaskData(request.source, job.settings.limit, job.settings.seed)
     check(job, data)
     if dry_run:
-        plan(job, data)
+        print("\n".join(plan(job, data)))
         return
+    import torch  # it and transformers cost seconds
+    import transformers
+
+    from eval.runs.score import score
+    from eval.runs.table import table
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     if job.threads is not None:
         torch.set_num_threads(job.threads)
-    failures = score(job, data)
+    results, failures = score(job, data)
+    print(table(results))
     if failures:
         raise RunError("evaluation", f"{len(failures)} not scored, see above", hint="the others are written")
 

@@ -17,24 +17,24 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from generation.attempts import write_pairs
-from generation.crew import OneProcess
-from generation.dataset_run import DatasetRun
-from generation.filters import sift
-from generation.first_texts import prepare
-from generation.plan import NOT_YET, survey
-from generation.prompts import Prompts, load_prompts
-from generation.scratch import Scratch
-from generation.sources import FirstText
-from generation.worker import Worker
-from generation.writer import Completion, Request, Settings, Writer, load_writer
-from hub import run_dir
+from generation.decoding.protocol import Completion, Request, Writer
+from generation.dry_run import NOT_YET, survey
+from generation.inputs.prompts import Prompts, load_prompts
+from generation.inputs.sources import FirstText
+from generation.pipeline.executor import LocalExecutor
+from generation.pipeline.first_texts import prepare
+from generation.pipeline.worker import Worker
+from generation.pipeline.writers import load_writer
+from generation.rows.attempts import write_pairs
+from generation.rows.filters import deduplicated
+from generation.run_state.directory import DatasetRun
+from generation.run_state.scratch import Scratch
 from hub.cli import say
-from hub.recipe import DatasetRecipe, Variant
-from hub.recipe_file import resolved
-from hub.run_dir import Manifest
+from hub.contract import run_dir
+from hub.contract.recipe import DatasetRecipe, DecodingParameters, Variant
+from hub.contract.recipe_file import resolved
+from hub.contract.run_dir import Manifest
 
 ROWS = 64  # first texts of the pilot
 FIRSTS = 512  # first texts that the model writes to tell the time of all: fewer would not fill a batch
@@ -46,11 +46,12 @@ class Watched:
 
     def __init__(self, writer: Writer, clock: Clock):
         self.writer, self.clock, self.context = writer, clock, writer.context
+        self.count_tokens, self.describe = writer.count_tokens, writer.describe
         self.full = self.seconds = 0.0
         self.full_texts = self.texts = 0
 
     def stream(
-        self, queue: deque[Request], settings: Settings, batch_size: int | None, prefixes: Sequence[str] = ()
+        self, queue: deque[Request], settings: DecodingParameters, batch_size: int | None, prefixes: Sequence[str] = ()
     ) -> Iterator[tuple[Request, Completion]]:
         """See ``Writer.stream``."""
         started, self.full, self.texts, self.full_texts = self.clock(), 0.0, 0, 0
@@ -60,14 +61,6 @@ class Watched:
             self.texts += 1
             yield answer
         self.seconds = self.clock() - started
-
-    def count_tokens(self, text: str) -> int:
-        """See ``Writer.count_tokens``."""
-        return self.writer.count_tokens(text)
-
-    def describe(self) -> dict[str, Any]:
-        """See ``Writer.describe``."""
-        return self.writer.describe()
 
 
 @dataclass(frozen=True)
@@ -98,7 +91,7 @@ def pilot(
     """Write the texts of some first texts as a shard of a run would, and throw them away."""
     watched = Watched(writer, clock)
     raw, failed = write_pairs(watched, prompts, recipe, firsts, lambda _: None, variant)
-    kept, dropped = sift(raw, recipe.postprocess.max_per_label)
+    kept, dropped = deduplicated(raw, recipe.postprocess.max_per_label)
     return Pilot(
         firsts=len(firsts),
         texts=watched.texts,
@@ -182,7 +175,7 @@ def _first_texts(
         manifest = Manifest(kind="dataset", name=few.name, version=few.version, fingerprint="pilot")
         run = DatasetRun(directory, few, run_dir.begin(directory, manifest, resolved(few)))
         scratch, started = Scratch(directory, ""), clock()
-        found = prepare(run, scratch, OneProcess(Worker(few, prompts, writer), directory))
+        found = prepare(run, scratch, LocalExecutor(Worker(few, prompts, writer), directory))
         seconds = clock() - started
         firsts_written = [first for block in range(found.blocks) for first in found.block(block)]
     step = max(1, len(firsts_written) // ROWS)

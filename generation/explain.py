@@ -18,29 +18,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow.parquet as pq
 import typer
-from transformers.utils import logging as transformers_logging
 
-from generation.attempts import settings_of, text_seed
-from generation.plan import visible
-from generation.prompts import load_prompts
-from generation.sources import FirstText
-from generation.versions import versions
-from generation.writer import Completion, Request
-from hub import cli, run_dir
+from generation.decoding.protocol import Completion, Request
+from generation.dry_run import visible
+from generation.inputs.prompts import load_prompts
+from generation.inputs.sources import FirstText
+from generation.rows.attempts import text_seed
+from generation.run_state.code_digest import versions
+from hub import cli
+from hub.contract import run_dir
+from hub.contract.published_paths import remembered, require_inputs
+from hub.contract.reasons import COMPLETION
+from hub.contract.recipe import DatasetRecipe, Variant, config_name
+from hub.contract.recipe_file import load_recipe
+from hub.contract.run_dir import Manifest
+from hub.contract.shards import AGAIN
 from hub.errors import InputError, RunError
-from hub.places import remembered, require_inputs
-from hub.recipe import DatasetRecipe, Variant, config_name
-from hub.recipe_file import load_recipe
 from hub.row_errors import reading_rows
-from hub.run_dir import Manifest
-from hub.shards import AGAIN
 
 if TYPE_CHECKING:
-    from generation.token_trace import Step
+    from generation.decoding.trace import Step
 
 app = cli.new_app(__doc__)
 Row = dict[str, Any]
-PROBLEMS = ("not_closed", "line_break", "empty")  # of a completion by itself
+PROBLEMS = [reason.name for reason in COMPLETION]
 ROUNDING = 1e-4  # nats: rows keep float32, and another processor or bfloat16 moves sums in their last bits
 
 
@@ -74,7 +75,7 @@ class Explanation:
     def differences(self) -> list[str]:
         """Where the row cannot be written again; empty: it is identical (statistics up to ``ROUNDING``)."""
         row, now = self.row, self.regenerated
-        problem = row.get("reason") if row.get("reason") in PROBLEMS else None  # the others are found by sifting
+        problem = row.get("reason") if row.get("reason") in PROBLEMS else None  # the others were found later
         found = {
             "text2": (row["text2"], now.text),
             "text2, token by token": (row["text2"], self.traced),
@@ -107,9 +108,7 @@ def parse_row_id(text: str, recipe: DatasetRecipe) -> RowId:
 def find_row(directory: Path, manifest: Manifest, row_id: RowId) -> tuple[str, Row]:
     """The config and the row of an id, from raw, else from rejected. Raises InputError when there is none."""
     wanted: list[tuple[str, str, Any]] = [
-        ("source_id", "=", row_id.source_id),
-        ("target", "=", row_id.target),
-        ("attempt", "=", row_id.attempt),
+        (name, "=", getattr(row_id, name)) for name in ("source_id", "target", "attempt")
     ]
     if row_id.variant.shots is not None:
         wanted.append(("example_set", "=", row_id.variant.example_set))
@@ -149,9 +148,9 @@ def explain(directory: Path, text: str, places: Sequence[str] = ()) -> Explanati
         )
     request = Request(*prompts.of(label, first.text, row_id.variant), seed)
 
-    from generation.token_trace import Tracer
+    from generation.decoding.trace import Tracer
 
-    tracer, settings = Tracer(recipe.model), settings_of(recipe)
+    tracer, settings = Tracer(recipe.model), recipe.decoding
     steps, traced = tracer.trace(request, settings)
     prefixes = prompts.prefixes(row_id.variant)
     regenerated = tracer.regenerate(request, settings, recipe.decoding.batch_size, prefixes)
@@ -159,14 +158,12 @@ def explain(directory: Path, text: str, places: Sequence[str] = ()) -> Explanati
 
 
 def _same(was: object, is_now: object) -> bool:
-    """Equality; of numbers up to rounding."""
     if isinstance(was, float) and isinstance(is_now, float):
         return math.isclose(was, is_now, rel_tol=ROUNDING, abs_tol=ROUNDING)
     return was == is_now
 
 
 def _changes(manifest: Manifest) -> str:
-    """What is other than when the run was made, as a hint."""
     now = versions()
     changed = [f"{name} {was}, now {now.get(name)}" for name, was in manifest.versions.items() if now.get(name) != was]
     if changed:
@@ -190,8 +187,7 @@ def rendered(explanation: Explanation) -> str:
 
 def _table(steps: "list[Step]") -> str:
     """A line for each token. δ = p - p(counter), α = what debiasing multiplies p by."""
-    head = f"{'token':<20} {'p':>8} {'p(counter)':>10} {'δ':>8} {'α':>8} {'debiased':>8} {'sampled':>8}"
-    lines = [head]
+    lines = [f"{'token':<20} {'p':>8} {'p(counter)':>10} {'δ':>8} {'α':>8} {'debiased':>8} {'sampled':>8}"]
     for step in steps:
         counter = "-" if step.counter is None else f"{step.counter:.4f}"
         delta = "-" if step.delta is None else f"{step.delta:+.4f}"
@@ -232,8 +228,6 @@ def main(
 
       python -m generation.explain artifacts/datasets/sts-dino-x2 000014/0.5/1
     """
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
     explanation = explain(directory, row_id, settings)
     print(as_json(explanation) if machine else rendered(explanation))
     if explanation.differences:

@@ -9,21 +9,20 @@ what is asked for, not from which texts, with which model and under which licenc
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hub import cli
+from hub.contract.forms import FORMS, NLI, STS, TEXT, DatasetForm
+from hub.contract.published_paths import published_path
+from hub.contract.recipe import X1, DatasetRecipe
+from hub.contract.recipe_file import apply_overrides, checked
+from hub.contract.shards import sha256_file, write_text
 from hub.errors import InputError
-from hub.published_paths import published_path
-from hub.recipe import X1, DatasetRecipe
-from hub.recipe_file import apply_overrides, checked
-from hub.shards import sha256_file, write_text
 
-Form = Literal["sts", "nli", "text"]
-FORMS = ("sts", "nli", "text")
 FIRST_TEXTS = "model"  # as --source: the model writes them
 
 app = cli.new_app(__doc__)
@@ -77,7 +76,7 @@ def _object(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def form_of(spec: TaskSpec) -> Form:
+def form_of(spec: TaskSpec) -> DatasetForm:
     """The form the labels speak of.
 
     Numbers are similarity scores, unless a counter-label is the smaller number: DINO's are CL(y) = {y' > y}, while
@@ -88,8 +87,8 @@ def form_of(spec: TaskSpec) -> Form:
     if None not in numbers.values():
         counters = [(name, other) for name, label in spec.labels.items() for other in label.counter_labels]
         upward = all((numbers.get(other) or 0) > (numbers[name] or 0) for name, other in counters)
-        return "sts" if upward else "text"
-    return "nli" if {"entailment", "contradiction"} <= set(spec.labels) else "text"
+        return STS if upward else TEXT
+    return NLI if set(NLI.required) <= set(spec.labels) else TEXT
 
 
 def number(name: str) -> float | None:
@@ -97,7 +96,7 @@ def number(name: str) -> float | None:
     return float(name) if re.fullmatch(r"\d+(\.\d+)?", name) else None
 
 
-def labels_of(spec: TaskSpec, form: Form, path: Path) -> list[dict[str, Any]]:
+def labels_of(spec: TaskSpec, form: DatasetForm, path: Path) -> list[dict[str, Any]]:
     """The recipe's labels, with scores divided by the largest where that is above 1 (labels 0, 1, 2 → 0, 0.5, 1).
 
     Raises InputError for instructions without a first text, and for scores that are no numbers.
@@ -111,14 +110,14 @@ def labels_of(spec: TaskSpec, form: Form, path: Path) -> list[dict[str, Any]]:
             f'Title: "{X1}"\\nReview: "',
         )
     scores = {name: number(name) for name in spec.labels}
-    if form == "sts" and None in scores.values():
+    if form.scored and None in scores.values():
         wrong = next(name for name, score in scores.items() if score is None)
         raise InputError(f"{path}: labels.{wrong}", "is no number, so no score", hint="give --form nli or --form text")
-    scale = max(1.0, *(score or 0 for score in scores.values())) if form == "sts" else 1.0
+    scale = max(1.0, *(score or 0 for score in scores.values())) if form.scored else 1.0
     return [
         {
             "name": name,
-            **({"score": (scores[name] or 0) / scale} if form == "sts" else {}),
+            **({"score": (scores[name] or 0) / scale} if form.scored else {}),
             **({"counter_labels": label.counter_labels} if label.counter_labels else {}),
             "instruction": label.instruction,
         }
@@ -199,7 +198,7 @@ def main(
     if out.exists():
         raise InputError(f"--out {out}", "exists already", hint="choose another name, or remove it first")
     spec = read_spec(spec_path)
-    chosen: Form = form or form_of(spec)  # type: ignore[assignment] # checked above
+    chosen = FORMS[form] if form else form_of(spec)
     words = description or (
         "written by the generator itself" if source == FIRST_TEXTS else f"texts of {published_path(source)}"
     )
@@ -207,7 +206,7 @@ def main(
         "kind": "dataset",
         "name": out.stem,
         "version": "0.1.0",
-        "form": chosen,
+        "form": chosen.name,
         "pretty_name": spec.task_name,
         "license": license,
         "source": {

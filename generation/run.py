@@ -5,23 +5,23 @@ the first missing shard when the same command is given again, and ends in the sa
 """
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
-from transformers.utils import logging as transformers_logging
 
-from generation.cluster import hire
-from generation.cluster_options import Options, check
-from generation.crew import one_process
+from generation.cluster.options import ClusterOptions, check
+from generation.dry_run import plan
 from generation.estimate import estimate
-from generation.job import generate, run_key
-from generation.plan import plan
-from generation.store import Store, store_folder
-from hub import cli, licences, run_dir
+from generation.inputs.sources import require_file
+from generation.pipeline.job import generate, run_key
+from hub import cli
+from hub.contract import licences, run_dir
+from hub.contract.published_paths import command_line, require_inputs
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import load_recipe
+from hub.contract.run_dir import Manifest
 from hub.errors import InputError
-from hub.places import require_inputs
-from hub.recipe import DatasetRecipe
-from hub.recipe_file import load_recipe
 
 app = cli.new_app(__doc__)
 EstimateOption = Annotated[
@@ -63,23 +63,33 @@ def main(
     licences.check(recipe)  # or all that is written here could not be published
     require_inputs(recipe_path, recipe)
     directory = out or run_dir.ARTIFACTS / "datasets" / recipe.name
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    options = Options(ray, workers, store, cpus, gpus)
+    options = ClusterOptions(ray, workers, store, cpus, gpus)
     check(options, recipe)
     if dry_run and pilot:
         raise InputError("--dry-run --estimate", "are two questions", hint="ask them one after the other")
+    require_file(recipe.source)  # before the model is loaded
     if dry_run or pilot:
         print(estimate(recipe) if pilot else plan(recipe, directory))
         return
+    command = command_line("generation.run", recipe_path, limit, settings)
     with run_dir.locked(directory):
-        command = cli.command_line("generation.run", recipe_path, limit, settings)
-        found = run_dir.read_manifest(directory)
-        manifest = generate(recipe, directory, command, hire(options) if options.spread else one_process)
-        if store is not None:
-            used = found is None or not found.complete  # else nobody knows yet whether its address is right
-            Store(store, store_folder(run_key(manifest), directory), proven=used).clear()
+        manifest = (
+            _spread(recipe, directory, command, options) if options.spread else generate(recipe, directory, command)
+        )
     print(json.dumps({"directory": str(directory), **manifest.counts}, ensure_ascii=False))
+
+
+def _spread(recipe: DatasetRecipe, directory: Path, command: str, options: ClusterOptions) -> Manifest:
+    """Write the dataset with the workers that ``options`` ask for; what they left in a store is cleared."""
+    from generation.cluster.executor import ray_executor  # with torch and ray
+    from generation.cluster.result_store import ResultStore, store_folder
+
+    found = run_dir.read_manifest(directory)
+    manifest = generate(recipe, directory, command, ray_executor(options))
+    if options.store is not None:
+        used = found is None or not found.complete  # else nobody knows yet whether its address is right
+        ResultStore(options.store, store_folder(run_key(manifest), directory), proven=used).clear()
+    return manifest
 
 
 if __name__ == "__main__":

@@ -5,22 +5,20 @@ Results go to stdout, talk and progress to stderr. Exit codes: 0 done, 1 failed 
 """
 
 import errno
-import shlex
 import signal
 import sys
 import warnings
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from tqdm import tqdm
 from typer.core import TyperCommand
 
 from hub.errors import StsDinoError
 from hub.interruption import INTERRUPTED, LAST_WORDS, TERMINATED, hand_over
 from hub.printable import printable
-from hub.published_paths import published_path, published_setting
 
 LONGEST = 10_000  # characters of an error: it may list what a stranger named
 ANY_CLUSTER = "auto"  # as Ray says it: the cluster that this machine belongs to
@@ -66,6 +64,14 @@ GpusOption = Annotated[
 ]
 
 
+class App(typer.Typer):
+    """A typer app that says at the end of every ``--help`` that ``run`` knows ``--version``."""
+
+    def command(self, name: str | None = None, **more: Any) -> Any:
+        """Register a command, as typer does."""
+        return super().command(name, **{"epilog": "With --version alone: print the version and exit.", **more})
+
+
 class RayCommand(TyperCommand):
     """A command with ``RayOption``, whose address may be left out; typer has no option with an optional value."""
 
@@ -84,23 +90,15 @@ def with_address(words: list[str]) -> list[str]:
     return full
 
 
-def new_app(help_text: str) -> typer.Typer:
+def new_app(help_text: str) -> App:
     """A typer app with the project's settings: no shell completion noise, no pretty tracebacks (they show locals)."""
-    return typer.Typer(
+    return App(
         help=help_text,
         add_completion=False,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
-
-
-def command_line(module: str, recipe: Path, limit: int | None, settings: list[str]) -> str:
-    """The command that makes an artefact, quoted for a shell: all that decides its bytes, no path of this machine."""
-    options = ["--limit", str(limit)] if limit is not None else []
-    for setting in settings:
-        options += ["--set", published_setting(setting)]
-    return shlex.join(["python", "-m", module, published_path(recipe.as_posix()), *options])
 
 
 listeners: list[Callable[[str], object]] = []  # who hears what is said instead: a worker elsewhere has no terminal
@@ -112,11 +110,13 @@ def say(message: str) -> None:
     for hear in listeners:
         hear(message)
     if not listeners:
+        from tqdm import tqdm
+
         tqdm.write(message, file=sys.stderr)  # above a progress bar, if there is one
 
 
 def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
-    """Call a typer app; turn known failures into one line on stderr and an exit code.
+    """Call a typer app, or print the version; turn known failures into one line on stderr and an exit code.
 
     ``ends_on_sigterm``: as on Ctrl-C, everything that is held is let go. Without it the process ends at once.
     """
@@ -126,7 +126,10 @@ def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
             _heed_signals()
         with warnings.catch_warnings():
             warnings.showwarning = _say_warning  # type: ignore[assignment]  # it takes all that is given
-            app()
+            if sys.argv[1:] == ["--version"]:
+                print(f"sts-dino {version('sts-dino')}")
+            else:
+                app()
     except StsDinoError as error:
         text = str(error)
         cut = f" … and {len(text) - LONGEST:,} more characters" if len(text) > LONGEST else ""

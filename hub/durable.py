@@ -1,4 +1,4 @@
-"""What is still there after a power cut: folders and names, which a file's own fsync does not promise to keep."""
+"""Durable folders and names: fsync of directories, which the fsync of a file does not cover."""
 
 import os
 from pathlib import Path

@@ -51,8 +51,8 @@ class OutOfMemory(RunError):
     """Memory ran out, a machine's or a GPU's. On a cluster this says that a node has one worker too many."""
 
 
-def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """The choice most like ``word``, or None when none is similar (difflib ratio below 0.6)."""
+def did_you_mean(word: str, choices: Iterable[str]) -> str | None:
+    """The hint that names the choice most like ``word``; None when none is similar (difflib ratio below 0.6)."""
     by_case = {choice.lower(): choice for choice in choices}
     found = difflib.get_close_matches(word.lower(), list(by_case), n=1)
-    return by_case[found[0]] if found else None
+    return f"did you mean {by_case[found[0]]!r}?" if found else None

@@ -1,4 +1,4 @@
-"""The folder of a model that somebody else made: none of its code runs, no pickle is opened, damage is told in a line.
+"""Safe loading of untrusted model folders: no remote code, no pickles, and one line for a damaged file.
 
 Whatever loads a model, a tokenizer or a config passes ``NO_CODE`` and stands within ``reading_model``; a layout test
 holds the first.

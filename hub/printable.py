@@ -1,4 +1,4 @@
-"""Text of a stranger on its way to a terminal or a log: it cannot move the cursor, hide words or turn them."""
+"""Untrusted text for a terminal or a log, without escape sequences, control and direction characters."""
 
 import re
 import unicodedata

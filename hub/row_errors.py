@@ -1,21 +1,23 @@
-"""Rows that cannot be read: whatever a reader raises over a file's bytes is one line that says which file."""
+"""Translates what parquet, CSV and JSON readers raise over damaged files into one InputError that names the file."""
 
 import csv
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import httpx2
 import pyarrow as pa
-from datasets.exceptions import DatasetsError
 
 from hub.errors import InputError, StsDinoError
 from hub.printable import first_line
 
 RESTORE = "restore the file, or take another"
-UNREADABLE = (
-    *(pa.ArrowException, DatasetsError, UnicodeDecodeError, csv.Error),
-    *(EOFError, RecursionError),  # a cut file; JSON nested too deep
-)
+_OF_READERS = (pa.ArrowException, UnicodeDecodeError, csv.Error, EOFError, RecursionError)  # cut; nested too deep
+
+
+def unreadable_kinds(*more: type[Exception]) -> tuple[type[Exception], ...]:
+    """The errors that readers raise over damaged bytes, ``datasets``' where anything has imported it, and ``more``."""
+    library = sys.modules.get("datasets.exceptions")
+    return (*_OF_READERS, *((library.DatasetsError,) if library else ()), *more)
 
 
 @contextmanager
@@ -26,7 +28,7 @@ def reading_rows(place: object, hint: str | None = RESTORE) -> Iterator[None]:
     """
     try:
         yield
-    except (*UNREADABLE, OSError) as error:
+    except unreadable_kinds(OSError) as error:
         if is_of_the_world(error):
             raise _system_error(error) or error from None
         raise unreadable(error, place, hint) from error
@@ -41,6 +43,8 @@ def unreadable(error: BaseException, place: object, hint: str | None = RESTORE) 
 
 def is_of_the_world(error: BaseException) -> bool:
     """Whether no byte of the file is to blame. pyarrow raises OSError without a number for pages it cannot unpack."""
+    import httpx2
+
     passing = ConnectionError | httpx2.HTTPError | MemoryError | StsDinoError
     return _system_error(error) is not None or isinstance(error, passing) or isinstance(error.__cause__, passing)
 

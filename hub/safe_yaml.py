@@ -1,4 +1,4 @@
-"""YAML of strangers, read within limits: size, depth, and what its aliases and merges unfold to.
+"""Loader of untrusted YAML with limits on size, depth and the expansion of aliases and merges.
 
 The events of the text are counted before anything is built from them, because PyYAML builds by recursion: in C, 30,000
 nested ``[`` are a segmentation fault, and nine lines of aliases or merges stand for billions of values.

@@ -1,4 +1,4 @@
-"""The card of somebody else's dataset, looked at before a library reads it.
+"""Limits on the YAML front matter of a downloaded dataset card, checked before a library parses it.
 
 ``datasets`` parses the front matter of every dataset it loads, without limits: some hundred bytes of aliases or merges
 take it minutes and all memory, some hundred levels end it with a traceback.
@@ -7,9 +7,8 @@ take it minutes and all memory, some hundred levels end it with a traceback.
 from pathlib import Path
 
 import yaml
-from huggingface_hub import constants, hf_hub_download
+from huggingface_hub import constants
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
 from hub import safe_yaml
 from hub.errors import InputError
@@ -20,6 +19,9 @@ _STANDALONE = ".huggingface.yaml"
 
 def check_dataset_card(repo_id: str, revision: str) -> None:
     """InputError when the metadata of a Hub's dataset breaks a limit; what is wrong otherwise, ``datasets`` says."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.repocard import REGEX_YAML_BLOCK
+
     for name in ("README.md", _STANDALONE):
         try:
             path = hf_hub_download(repo_id, name, repo_type="dataset", revision=revision)

@@ -1,17 +1,17 @@
-"""What a card would be refused for and its recipe tells already: asked before anything is made, which can take days."""
+"""Preflight of a card: what would refuse it and the recipe tells already, before anything is made."""
 
-from hub.licences import check, check_model
-from hub.recipe import DatasetRecipe, ModelRecipe
-from model_cards.changes import change_table
-from model_cards.model_card import told_under
+from hub.contract.licences import check, check_model
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from model_cards.model.card import told_under
 from model_cards.render import checked_repo_id
+from model_cards.shared.changes import change_table
 
 
 def require_card(recipe: DatasetRecipe | ModelRecipe, repo_id: str) -> None:
     """Raise InputError when the finished artefact could have no card, and so no release.
 
     That is: a licence that does not follow from its parts, a version that ``model_cards/sections`` does not tell of, or
-    a name that no Hub takes. What a model's datasets allow is asked again when they are read (``training.job``).
+    a name that no Hub takes. What a model's datasets allow is asked again when they are read (``training.loop.job``).
     """
     checked_repo_id(repo_id)
     if isinstance(recipe, DatasetRecipe):

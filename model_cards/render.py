@@ -12,23 +12,21 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils import validate_repo_id
 
-from hub.card_stamp import facts_digest, stamped
 from hub.cli import DryRunOption, new_app, run, say
+from hub.client.card_stamp import facts_digest, stamped
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe_file import load_recipe
+from hub.contract.repeats import REPEATS
+from hub.contract.results import read_results
+from hub.contract.run_dir import RECIPE, Manifest, manifest_text, read_manifest
+from hub.contract.shards import atomic_path
 from hub.errors import InputError
 from hub.printable import first_line
-from hub.recipe import DatasetRecipe, ModelRecipe
-from hub.recipe_file import load_recipe
-from hub.repeats import REPEATS
-from hub.results import read_results
-from hub.run_dir import RECIPE, Manifest, manifest_text, read_manifest
-from hub.shards import atomic_path
-from model_cards.checks import check_identity
-from model_cards.dataset_card import dataset_files
-from model_cards.eval_results import FOLDER as EVAL_RESULTS
-from model_cards.model_card import RESULTS, model_files
+from model_cards.dataset.card import dataset_files
+from model_cards.model.card import RESULTS, model_files
+from model_cards.model.eval_results import FOLDER as EVAL_RESULTS
+from model_cards.shared.checks import check_identity
 
 CARD = "README.md"
 ORGANISATION = "sts-dino"
@@ -88,6 +86,9 @@ def _complete(directory: Path, manifest: Manifest) -> Manifest:
 
 def checked_repo_id(repo_id: str) -> str:
     """``repo_id`` when it is a full Hub id. Raises InputError otherwise."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
     try:
         validate_repo_id(repo_id)
     except HFValidationError as error:

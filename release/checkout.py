@@ -1,4 +1,4 @@
-"""The checkout that a job installs: its commit, where that can be cloned, and the recipes in it."""
+"""The git checkout that a job installs: its commit, its public clone URL, and the recipes in it."""
 
 import subprocess
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Checkout:
 
     @classmethod
     def here(cls) -> "Checkout":
-        """That of the working directory. Raises InputError when there is none, or one with changes."""
+        """The checkout of the working directory. Raises InputError when there is none, or one with changes."""
         root = git("rev-parse", "--show-toplevel")
         commit = root and git("rev-parse", "--verify", "--quiet", "HEAD", at=Path(root))
         if not root or not commit:

@@ -8,22 +8,22 @@ import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from huggingface_hub import HfApi, JobInfo, get_token
 
 from hub import cli
+from hub.client.failures import hub_errors
+from hub.client.retry import LONGEST_SECONDS, RetryPolicy
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
-from hub.patience import LONGEST_SECONDS, Patience
-from hub.recipe import DatasetRecipe, ModelRecipe
-from hub.recipe_file import load_recipe
-from hub.remote import hub_errors
-from model_cards.preflight import require_card
-from release import claim
 from release.checkout import Checkout
+from release.options import LocalWorkers, RecipeOverrides, option_groups, words_of
 from release.run import is_model, refuse_baselines
-from release.workers import Workers
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi, JobInfo
 
 IMAGE = "python:3.11"  # the tested version, with git; torch's wheels bring CUDA
 SECRET = "HF_TOKEN"  # noqa: S105 - its name
@@ -55,41 +55,42 @@ class HubJob:
     namespace: str | None
 
     def command_line(self) -> str:
-        """The same job for the client's own command line, whose ``--secrets NAME`` reads the value for itself."""
+        """The same job as an ``hf jobs run`` command, whose ``--secrets NAME`` reads the value for itself."""
         words = ["hf", "jobs", "run", "--detach", "--name", self.name, "--flavor", self.flavor]
         words += ["--timeout", self.timeout, "--attempts", str(self.attempts), "--secrets", SECRET]
         words += ["--namespace", self.namespace] if self.namespace else []
         return shlex.join([*words, "--", self.image, *self.command])
 
-    def submit(self, api: HfApi, org: str, patience: Patience | None = None) -> JobInfo:
-        """Start it, to publish to ``org``.
+    def submit(self, api: "HfApi", org: str, patience: RetryPolicy | None = None) -> "JobInfo":
+        """Start the job, which publishes to ``org``.
 
         Raises InputError without a token or when it may not write there, RunError when the Hub refuses.
         """
+        from huggingface_hub import get_token
+
+        from release import preflight
+
         token = get_token()
         if token is None:
             raise InputError(SECRET, "no token: the job publishes with it", hint="run `hf auth login` or set HF_TOKEN")
         with hub_errors("ask who the token belongs to"):
-            claim.namespace(api, org, yes=True, patience=patience or Patience())  # the machine's time is paid for
+            preflight.namespace(
+                api, org, yes=True, patience=patience or RetryPolicy()
+            )  # the machine's time is paid for
         with hub_errors(f"start the job {self.name}"):
             return api.run_job(**vars(self), secrets={SECRET: token})
 
 
 @app.command()
+@option_groups
 def main(
     recipe: cli.RecipeArgument,
     org: Annotated[str, typer.Option("--org", help="User or organisation to publish to")],
     flavor: Annotated[str, typer.Option("--flavor", help="The machine: `hf jobs hardware` lists them, with prices")],
+    workers: LocalWorkers,
+    overrides: RecipeOverrides,
     timeout: Annotated[str, typer.Option("--timeout", help="The longest that it may run, with s, m, h or d")] = "12h",
     attempts: Annotated[int, typer.Option("--attempts", min=1, help="How often it is tried, the first included")] = 3,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", min=1, help="Of a dataset, on the job's machine: one for each of its GPUs"),
-    ] = None,
-    cpus_per_worker: cli.CpusOption = None,
-    gpus_per_worker: cli.GpusOption = None,
-    limit: cli.LimitOption = None,
-    settings: cli.SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
     private: Annotated[bool, typer.Option("--private", help="Create the repository as a private one")] = False,
     code: Annotated[
         str | None, typer.Option("--code", metavar="URL", help="Where the commit is [default: the remote origin]")
@@ -109,17 +110,16 @@ def main(
     """
     if not _DURATION.fullmatch(timeout):
         raise InputError(f"--timeout {timeout}", "is no duration", allowed="a number with s, m, h or d, such as 12h")
-    hands = Workers(workers=workers, cpus_per_worker=cpus_per_worker, gpus_per_worker=gpus_per_worker)
-    name, extras = looked_at(recipe, org, limit, settings, hands)
+    name, extras = checked(recipe, org, overrides, workers)
     checkout = Checkout.here()
     words = ["python", "-m", "release.run", checkout.tracked(recipe), "--org", org, "--yes"]
-    words += ["--limit", str(limit)] if limit is not None else []
-    words += [word for setting in settings for word in ("--set", setting)]
-    words += [*hands.options, *(["--private"] if private else [])]
+    words += [*overrides.words, *words_of(workers), *(["--private"] if private else [])]
     whole = command(checkout.url(code), checkout.commit, extras, words)
     job = HubJob(name, image, whole, flavor, timeout, attempts, namespace)
     if yes:
-        started = job.submit(HfApi(), org, Patience(longest))
+        from huggingface_hub import HfApi
+
+        started = job.submit(HfApi(), org, RetryPolicy(longest))
         print(started.url)
         cli.say(f"hf jobs logs --follow {started.owner.name}/{started.id}")
     else:
@@ -127,19 +127,24 @@ def main(
         cli.say("not started: --yes starts it, and so does this command")
 
 
-def looked_at(path: Path, org: str, limit: int | None, settings: list[str], hands: Workers) -> tuple[str, list[str]]:
+def checked(path: Path, org: str, overrides: RecipeOverrides, workers: LocalWorkers) -> tuple[str, list[str]]:
     """Name and extras of a recipe that ``release.run`` would take. Raises InputError for what it would refuse."""
+    recipe: DatasetRecipe | ModelRecipe
     if is_model(path):
-        model = load_recipe(path, ModelRecipe, [*settings, *([f"limit={limit}"] if limit else [])])
+        recipe = load_recipe(path, ModelRecipe, overrides.keys("limit"))
         refuse_baselines([path])
-        require_card(model, f"{org}/{model.name}")
-        claim.check_pins(path, model)
-        hands.require_datasets(0)
-        return model.name, ["train", "eval"]
-    dataset = load_recipe(path, DatasetRecipe, [*settings, *([f"source.limit={limit}"] if limit else [])])
-    require_card(dataset, f"{org}/{dataset.name}")
-    backend = dataset.model.backend
-    return dataset.name, [*(["ray"] if hands.options else []), *([backend] if backend != "engine" else [])]
+    else:
+        recipe = load_recipe(path, DatasetRecipe, overrides.keys("source.limit"))
+    from model_cards.preflight import require_card
+    from release import preflight
+
+    require_card(recipe, f"{org}/{recipe.name}")
+    if isinstance(recipe, ModelRecipe):
+        preflight.check_pins(path, recipe)
+        workers.require_datasets(0)
+        return recipe.name, ["train", "eval"]
+    backend = recipe.model.backend
+    return recipe.name, [*(["ray"] if words_of(workers) else []), *([backend] if backend != "engine" else [])]
 
 
 if __name__ == "__main__":

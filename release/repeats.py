@@ -7,22 +7,23 @@ runs count that ``torchrun`` made on several devices with ``--set seed=43 --out 
 """
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from hub import cli, run_dir
+from hub import cli
+from hub.contract import run_dir
+from hub.contract.published_paths import published
+from hub.contract.recipe import ModelRecipe
+from hub.contract.recipe_file import deciding, load_recipe
+from hub.contract.repeats import REPEATS, Repeats, Run, repeats_of, run_of, write_repeats
+from hub.contract.results import read_results
 from hub.errors import InputError, RunError
 from hub.interruption import INTERRUPTED
-from hub.published_paths import published
-from hub.recipe import ModelRecipe
-from hub.recipe_file import deciding, load_recipe
-from hub.repeats import REPEATS, Repeats, Run, repeats_of, run_of, write_repeats
-from hub.results import read_results
-from release.scoring import HubOption, Scoring, SentEvalOption, StsOption, TasksOption
-from release.stages import run_stage
+from release.child_process import run_stage
+from release.options import EvaluationOptions, RecipeOverrides, option_groups, set_words, words_of
 
 app = cli.new_app(__doc__)
 
@@ -32,7 +33,7 @@ OPTIONS = {"seed": "--seeds", "example_set": "--example-sets"}
 
 @dataclass(frozen=True)
 class Series:
-    """The trainings wanted: one for each of ``values``, which take the place of the recipe's ``keys``."""
+    """Repeated trainings of a recipe: one for each of ``values``, written to the recipe's ``keys``."""
 
     path: Path
     recipe: ModelRecipe
@@ -40,9 +41,8 @@ class Series:
     values: tuple[int, ...]
     keys: tuple[str, ...]
     out: Path
-    limit: int | None
-    settings: tuple[str, ...]
-    scoring: Scoring = field(default_factory=Scoring)
+    overrides: RecipeOverrides
+    evaluation: EvaluationOptions = field(default_factory=EvaluationOptions)
 
     def directory(self, value: int) -> Path:
         """The run directory of one value, e.g. ``seed-42``."""
@@ -50,13 +50,15 @@ class Series:
 
     def options(self, value: int) -> list[str]:
         """The settings of one value, as both stages take them."""
-        settings = [*self.settings, *(f"{key}={value}" for key in self.keys)]
-        return [word for setting in settings for word in ("--set", setting)]
+        return set_words([*self.overrides.settings, *(f"{key}={value}" for key in self.keys)])
 
 
 @app.command()
+@option_groups
 def main(
     recipe: cli.RecipeArgument,
+    overrides: RecipeOverrides,
+    evaluation: EvaluationOptions,
     seeds: Annotated[str | None, typer.Option("--seeds", metavar="42,43,44", help="Seeds; 42-44 is the same")] = None,
     example_sets: Annotated[
         str | None, typer.Option("--example-sets", metavar="0-9", help="Sets of few-shot examples")
@@ -65,12 +67,6 @@ def main(
         Path | None,
         typer.Option("--out", help="Folder of the run directories [default: artifacts/models/NAME.repeats]"),
     ] = None,
-    limit: cli.LimitOption = None,
-    settings: cli.SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
-    tasks: TasksOption = [],  # noqa: B006
-    senteval_data: SentEvalOption = None,
-    sts_data: StsOption = None,
-    hub_data: HubOption = None,
 ) -> None:
     """Train and score the encoder of RECIPE several times; print mean ± sample standard deviation of every task.
 
@@ -82,8 +78,7 @@ def main(
 
       python -m release.repeats recipes/models/sroberta-sts-dino-x2.yaml --seeds 0-4 --tasks papers --senteval-data DIR
     """
-    series = planned(recipe, seeds, example_sets, out, limit, settings)
-    series = replace(series, scoring=Scoring(tuple(tasks), senteval_data, sts_data, hub_data))
+    series = planned(recipe, seeds, example_sets, out, overrides, evaluation)
     with run_dir.locked(series.out):
         runs = comparable([run_once(series, value) for value in series.values])
         repeats = repeats_of(series.recipe.name, series.over, runs)
@@ -95,27 +90,32 @@ def main(
 
 
 def planned(
-    path: Path, seeds: str | None, example_sets: str | None, out: Path | None, limit: int | None, settings: list[str]
+    path: Path,
+    seeds: str | None,
+    example_sets: str | None,
+    out: Path | None,
+    overrides: RecipeOverrides,
+    evaluation: EvaluationOptions,
 ) -> Series:
-    """What the command line asks for, checked before anything is trained. Raises InputError."""
+    """The series that the command line asks for. Raises InputError before anything is trained."""
     if (seeds is None) == (example_sets is None):
         raise InputError("--seeds, --example-sets", "give one of them", allowed="e.g. --seeds 42,43,44")
     over: Over = "seed" if seeds is not None else "example_set"
-    values = numbers(seeds if seeds is not None else example_sets or "", OPTIONS[over])
-    recipe = load_recipe(path, ModelRecipe, [*settings, *([f"limit={limit}"] if limit is not None else [])])
+    values = parsed_range(seeds if seeds is not None else example_sets or "", OPTIONS[over])
+    recipe = load_recipe(path, ModelRecipe, overrides.keys("limit"))
     if recipe.is_baseline:
         raise InputError(f"{path}:datasets", "the recipe trains nothing, so every run would be the same")
     if not recipe.evaluation:
         raise InputError(f"{path}:evaluation", "names no task", hint="add e.g. task: stsb/cosine")
     keys = varied(recipe, over, path)
-    for setting in settings:
+    for setting in overrides.settings:
         if setting.partition("=")[0] in keys:
             raise InputError(f"--set {setting}", f"is what {OPTIONS[over]} sets", hint="leave one of the two out")
     out = (out or run_dir.ARTIFACTS / "models" / f"{recipe.name}.repeats").resolve()
-    return Series(path, recipe, over, values, keys, out, limit, tuple(settings))
+    return Series(path, recipe, over, values, keys, out, overrides, evaluation)
 
 
-def numbers(text: str, option: str) -> tuple[int, ...]:
+def parsed_range(text: str, option: str) -> tuple[int, ...]:
     """``42,43,44`` or ``0-9``, or both mixed. Raises InputError for anything else and for a number given twice."""
     values: list[int] = []
     for part in text.split(","):
@@ -144,13 +144,12 @@ def run_once(series: Series, value: int) -> Run:
     """Train and score one run, or find that it is done; what it scored. Raises StsDinoError naming the run."""
     directory = series.directory(value)
     options = series.options(value)
-    limit = ["--limit", str(series.limit)] if series.limit is not None else []
+    limit = ["--limit", str(series.overrides.limit)] if series.overrides.limit is not None else []
     _stage(series, value, "training.run", str(series.path), "--out", str(directory), *limit, *options)
     manifest = run_dir.require_complete(directory)
-    if series.scoring.tasks or not is_scored(directory, manifest, series.recipe):
-        _stage(
-            series, value, "eval.run", str(series.path), "--model", str(directory), *series.scoring.options, *options
-        )
+    if series.evaluation.tasks or not is_scored(directory, manifest, series.recipe):
+        evaluation = [*words_of(series.evaluation), *options]
+        _stage(series, value, "eval.run", str(series.path), "--model", str(directory), *evaluation)
     return run_of(value, manifest, read_results(directory / "results.json"))
 
 
@@ -209,8 +208,8 @@ def for_the_card(series: Series, repeats: Repeats) -> None:
 
 
 def without(recipe: ModelRecipe, keys: tuple[str, ...]) -> dict[str, Any]:
-    """What decides a recipe's weights as plain values, without what differs between the runs."""
-    tree = deciding(published(recipe))
+    """The recipe keys that decide the weights, as plain values, without those that differ between the runs."""
+    tree: dict[str, Any] = deciding(published(recipe))
     for key in keys:
         *parents, last = key.split(".")
         node: Any = tree

@@ -1,24 +1,27 @@
 """Loading scripts, one for each dataset recipe: python -m release.scripts [--check]
 
-A script is written for one recipe, since its features, class names and post-processing constants are the recipe's. The
-files in ``dataset_scripts/`` are those of ``recipes/datasets``; a run publishes the script of its own recipe.
+A script is written for one recipe: it names what the recipe decides, and imports the modules beside it, which are the
+same for all. The scripts in ``dataset_scripts/`` are those of ``recipes/datasets``; a run publishes its own recipe's.
 """
 
 import json
+from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from hub import cli
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import load_recipe
+from hub.contract.shards import write_text
 from hub.errors import InputError, RunError
-from hub.recipe import NLI_LABELS, DatasetRecipe
-from hub.recipe_file import load_recipe
-from hub.shards import write_text
 
 RECIPES, SCRIPTS = Path("recipes/datasets"), Path("dataset_scripts")
-TEMPLATE = Path(__file__).resolve().parents[1] / SCRIPTS / "loading_script.py.jinja"
+HERE = Path(__file__).resolve().parents[1] / SCRIPTS
+TEMPLATE = "loading_script.py.jinja"
+# No name of a recipe has an underscore.
+SHARED = ("published_dataset.py", "finished_rows.py", "downloaded_copy.py", "verify_copy.py")
 
 app = cli.new_app(__doc__)
 
@@ -30,7 +33,7 @@ def main(
     """Write dataset_scripts/<name>.py for every recipe in recipes/datasets, and remove those without a recipe."""
     wanted = committed()
     stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
-    without = sorted(set(SCRIPTS.glob("*.py")) - set(wanted))
+    without = sorted(set(SCRIPTS.glob("*.py")) - set(wanted) - {SCRIPTS / name for name in SHARED})
     if check and (stale or without):
         names = ", ".join(str(path) for path in (*stale, *without))
         raise RunError(names, "not as the recipes make them", hint="run: python -m release.scripts")
@@ -62,46 +65,47 @@ def script_name(recipe: DatasetRecipe) -> str:
     return f"{recipe.name}.py"
 
 
+def script_files(recipe: DatasetRecipe) -> dict[str, str]:
+    """Name → text of what the branch ``script`` of a recipe's dataset holds beside the files of main."""
+    return {
+        script_name(recipe): script_text(recipe),
+        **{name: (HERE / name).read_text(encoding="utf-8") for name in SHARED},
+    }
+
+
 def script_text(recipe: DatasetRecipe) -> str:
-    """The loading script of a recipe's dataset: for the branch ``script`` of its repository."""
+    """The loading script of a recipe's dataset, which imports the shared modules beside it."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATE.parent),
+        loader=FileSystemLoader(HERE),
         undefined=StrictUndefined,
-        autoescape=False,  # noqa: S701 - the output is Python: texts pass through ``literal``
+        autoescape=False,  # noqa: S701 - the output is Python: texts pass through json.dumps
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["literal"] = literal
-    return environment.get_template(TEMPLATE.name).render(facts(recipe))
+    return environment.get_template(TEMPLATE).render(name=recipe.name, spec=spec(recipe))
 
 
-def facts(recipe: DatasetRecipe) -> dict[str, Any]:
-    """What a script knows of its recipe."""
-    names = [label.name for label in recipe.labels]
-    sets = dict.fromkeys((variant.shots for variant in recipe.variants), 0)
-    for variant in recipe.variants:
-        sets[variant.shots] += 1
-    return {
-        "name": recipe.name,
-        "form": recipe.form,
-        "seed": recipe.seed,
-        "sets": sets,
-        "few_shot": recipe.few_shot is not None,
-        "sources": recipe.source.kind == "model",
-        "class_names": NLI_LABELS if recipe.form == "nli" else names,
-        "scores": {label.name: label.score or 0.0 for label in recipe.labels},
-        "max_per_label": recipe.postprocess.max_per_label,
-        "validation_fraction": recipe.postprocess.validation_fraction,
-        "equal_triplets": recipe.postprocess.equal_triplets,
-        "smoothing": recipe.postprocess.smoothing,
-        "sampled_negatives": recipe.postprocess.sampled_negatives,
+def spec(recipe: DatasetRecipe) -> dict[str, str]:
+    """What a recipe decides, as the Python text of the arguments of ``published_dataset.Spec``."""
+    rules, names = recipe.postprocess, [label.name for label in recipe.labels]
+    sets = Counter(variant.shots for variant in recipe.variants)
+    facts = {
+        "name": json.dumps(recipe.name),
+        "form": json.dumps(recipe.form),
+        "seed": repr(recipe.seed),
+        "sets": repr(dict(sets)),
+        "labels": json.dumps(recipe.dataset_form.labels or names),
+        "max_per_label": repr(rules.max_per_label),
+        "validation_fraction": repr(rules.validation_fraction),
+        "sources": repr(recipe.source.kind == "model"),
     }
-
-
-def literal(text: str) -> str:
-    """``text`` as a Python string between double quotation marks."""
-    return json.dumps(text)
+    if recipe.dataset_form.scored:
+        facts["scores"] = json.dumps({label.name: label.score or 0.0 for label in recipe.labels})
+        facts |= {"smoothing": repr(rules.smoothing), "sampled_negatives": repr(rules.sampled_negatives)}
+    return facts | ({"equal_triplets": repr(rules.equal_triplets)} if "triplet" in recipe.dataset_form.finished else {})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The generation and release commands as processes that cost milliseconds, on a cluster of ``ray_cluster`` or without.
 
 ``Drivers`` forks them from a process that has imported everything but Ray (``faults.Launcher``). A release's generator
-is a fork, too, where ``release.stages`` starts an interpreter; all else is what a user's command does.
+is a fork, too, where ``release.child_process`` starts an interpreter; all else is what a user's command does.
 """
 
 import contextlib
@@ -21,7 +21,13 @@ from ray_cluster import RayCluster
 
 HOUR = 24  # seconds, of a release's commit budget
 MODEL = "transformers.models.llama.modeling_llama"  # the tests' language models are Llamas
-PRELOADED = ("release.run", "generation.run", "generation.engine", MODEL, "datasets.packaged_modules.parquet.parquet")
+PRELOADED = (
+    "release.run",
+    "generation.run",
+    "generation.decoding.engine",
+    MODEL,
+    "datasets.packaged_modules.parquet.parquet",
+)
 
 
 class Drivers(faults.Launcher):
@@ -38,7 +44,8 @@ class Drivers(faults.Launcher):
 
 def generate(arguments: list[str], round_size: int | None = None) -> None:
     """``python -m generation.run``; ``round_size`` is that of first texts."""
-    from generation import first_texts, run
+    from generation import run
+    from generation.pipeline import first_texts
     from hub import cli
 
     if round_size:
@@ -51,12 +58,14 @@ def release(arguments: list[str]) -> None:
     """``python -m release.run`` with short waits and short hours; the generator's waits are what they are."""
     import httpx2
 
-    from hub import budget, cli, client
-    from release import run, stages
+    from hub import cli
+    from hub.client import commit_budget as budget
+    from hub.client import session as client
+    from release import artefact, child_process, run
 
     sleep = time.sleep
 
-    class ForkedStage(stages.Stage):
+    class ForkedStage(child_process.StageProcess):
         """The stage's command in a fork of this process."""
 
         def __init__(self, module: str, *words: str):
@@ -64,7 +73,7 @@ def release(arguments: list[str]) -> None:
             self._process = Forked(lambda: self._be(module, list(words)))  # type: ignore[assignment]
 
         def _be(self, module: str, words: list[str]) -> None:
-            stages.die_with_parent()
+            child_process.die_with_parent()
             time.sleep = sleep
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             assert module == "generation.run"
@@ -73,7 +82,7 @@ def release(arguments: list[str]) -> None:
     time.sleep = lambda seconds: sleep(min(seconds * faults.WAITS, faults.LONGEST_WAIT))
     budget.HOUR = timedelta(seconds=HOUR)
     client.TIMEOUT = httpx2.Timeout(faults.TIMEOUT)
-    run.Stage = ForkedStage
+    artefact.StageProcess = ForkedStage
     cli.run(lambda: run.app(arguments))
 
 
@@ -122,7 +131,7 @@ class Forked:
 
 def _fork_local_workers() -> None:
     """Have a Ray instance that this process starts take ``forked_workers``, as the nodes of the cluster do."""
-    from generation import cluster_start
+    from generation.cluster import connect as cluster_start
 
     join = cluster_start._join
 

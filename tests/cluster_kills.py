@@ -1,6 +1,6 @@
 """Releases on a three-node Ray cluster while parts of it are killed and the Hub fails, and what is left of them.
 
-    PYTHONPATH=. python tests/cluster_kills.py --runs 50 --out benchmarks/results/cluster_kills.json
+    PYTHONPATH=. python tests/cluster_kills.py --runs 50 --out benchmarks/results/kills/cluster_kills.json
 
 A run is ``python -m release.run RECIPE --org acme --yes --ray ADDRESS`` against the embedded Hub. Its seed says which
 processes get ``kill -9`` and when: a worker, all processes of a node (another node joins later), the release, or its
@@ -25,7 +25,7 @@ class Report:
     """Outcomes so far, on stdout and in a file, so that an interrupted series is not lost."""
 
     def __init__(self, path: Path | None):
-        from benchmarks.throughput.worker import hardware
+        from benchmarks.trials import hardware
 
         self._path, self._started, self._hardware = path, time.monotonic(), hardware("cpu")
         self._outcomes = list[Outcome]()

@@ -21,9 +21,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from hub.local.faults import request_kind
-from hub.local.process import LocalHub
-from hub.run_dir import read_manifest
+from hub.contract.run_dir import read_manifest
+from hub_server.faults import request_kind
+from hub_server.process import LocalHub
 
 WAITS, LONGEST_WAIT = 0.01, 0.03  # of every wait in a publishing process: what is left, and seconds at most
 TIMEOUT = 0.5  # seconds that it waits for an answer
@@ -50,7 +50,7 @@ class FaultyHub:
 
     def answered(self) -> Counter[str]:
         """Kind of request → how often it was handled."""
-        found = re.findall(r"hub\.local ([A-Z]+) (\S+) \d{3} ", self.hub.log_file.read_text())
+        found = re.findall(r"hub_server ([A-Z]+) (\S+) \d{3} ", self.hub.log_file.read_text())
         return Counter(request_kind({"method": method, "raw_path": path.encode()}) for method, path in found)
 
     def traffic(self) -> int:
@@ -63,7 +63,7 @@ class FaultyHub:
 
     def injected(self) -> Counter[tuple[str, str, str]]:
         """Kind of request, fault and "before" or "after" → how often."""
-        found = re.findall(r"hub\.local\.faults fault (\S+) (.+) (before|after)$", self.hub.log_file.read_text(), re.M)
+        found = re.findall(r"hub_server\.faults fault (\S+) (.+) (before|after)$", self.hub.log_file.read_text(), re.M)
         return Counter(found)
 
 
@@ -168,14 +168,16 @@ def command(module: str, arguments: list[str]) -> None:
     """A command of the project with short waits, an hour of one second, and a generator that the test plays."""
     import httpx2
 
-    from hub import budget, cli, client
-    from release import run
+    from hub import cli
+    from hub.client import commit_budget as budget
+    from hub.client import session as client
+    from release import artefact
 
     sleep = time.sleep
     time.sleep = lambda seconds: sleep(min(seconds * WAITS, LONGEST_WAIT))
     budget.HOUR = timedelta(seconds=1)
     client.TIMEOUT = httpx2.Timeout(TIMEOUT)
-    run.Stage = LaidRun
+    artefact.StageProcess = LaidRun
     cli.run(lambda: importlib.import_module(module).app(arguments))
 
 

@@ -1,6 +1,6 @@
 """Dataset runs that are killed again and again after their first shard, and what is left of them.
 
-    PYTHONPATH=. python tests/generation_kills.py --kills 20 --out benchmarks/results/generation_kills.json
+    PYTHONPATH=. python tests/generation_kills.py --kills 20 --out benchmarks/results/kills/generation_kills.json
 
 A run is ``python -m generation.run``. Once its first shard is finished it gets ``kill -9`` at a random moment and is
 started again, several times; then it may end. The moment is a number of shards and some time more, so that it does not
@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 from commit_history import contents
 from killing import started
 
-from benchmarks.generation_memory import make_model
-from generation.journal import Journal, ShardEntry
-from hub import run_dir
+from benchmarks.generation.generation_memory import make_model
+from generation.run_state.journal import Journal
+from hub.contract import run_dir
 
 FIRSTS, SHARD = 48, 2
 SETTINGS = (f"source.limit={FIRSTS}", f"shard_size={SHARD}", "decoding.max_new_tokens=8", "decoding.top_k=0")
@@ -70,8 +70,8 @@ class World:
 def entered(out: Path) -> dict[str, tuple[int, int]]:
     """The files of finished shards → what a second writing would change: inode and time."""
     manifest = run_dir.read_manifest(out)
-    journal = Journal(out.parent / f"{out.name}.scratch" / "shards.jsonl", ShardEntry)
-    entries = [*(manifest.files if manifest else ()), *(file for entry in journal.entries() for file in entry.files)]
+    journal = Journal(out.parent / f"{out.name}.scratch" / "journal.jsonl")
+    entries = [*(manifest.files if manifest else ()), *(file for record in journal.records() for file in record.files)]
     raw = {file.path for file in entries if (file.config or "").startswith(("raw", "rejected"))}
     found = {path: (out / path).stat() for path in raw if (out / path).is_file()}
     return {path: (one.st_ino, one.st_mtime_ns) for path, one in found.items()}
@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    from benchmarks.throughput.worker import hardware
+    from benchmarks.trials import hardware
 
     with tempfile.TemporaryDirectory() as folder:
         record = {**series(Path(folder), given.kills, given.seed), "seed": given.seed, "hardware": hardware("cpu")}

@@ -16,7 +16,7 @@ from faults import STARTED, FaultyHub, Launcher, Running
 from growth import RECIPE_FILE, Growth
 from huggingface_hub import HfApi
 
-from hub.local.faults import KINDS, WRONG
+from hub_server.faults import KINDS, WRONG
 
 NAME = RECIPE_FILE.stem
 REPO = f"acme/{NAME}"

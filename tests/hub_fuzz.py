@@ -17,7 +17,7 @@ from hub_fuzz_requests import Fuzzer, Request, Target
 from hub_fuzz_words import OID
 from local_hub import ask, commit_body, file_line
 
-from hub.local.process import LocalHub
+from hub_server.process import LocalHub
 
 OPTIONS = ["--part-bytes", str(1 << 16), "--verbose"]
 

@@ -22,10 +22,10 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 from hub_fuzz_words import GARBAGE, JSON, METHODS, ODD_HEADERS, PIECES, RIGHT, TEXTS, UNROUTED
 from pydantic import BaseModel
 
-import hub.local
-from hub.local import routes
-from hub.local.commits import _VALUES as OPERATIONS
-from hub.local.process import LocalHub
+import hub_server
+from hub_server.handlers import routes
+from hub_server.process import LocalHub
+from hub_server.storage.commits import _VALUES as OPERATIONS
 
 _OPS = re._parser  # the only parser of patterns that there is
 
@@ -57,8 +57,8 @@ class Fuzzer:
     def __init__(self, target: Target, rng: random.Random):
         self.target, self.rng = target, rng
         self.right = RIGHT | {"space": [target.space]}
-        names = [found.name for found in pkgutil.iter_modules(hub.local.__path__) if found.name != "__main__"]
-        modules = [importlib.import_module(f"hub.local.{name}") for name in names]
+        found = pkgutil.walk_packages(hub_server.__path__, "hub_server.")
+        modules = [importlib.import_module(item.name) for item in found if not item.name.endswith("__main__")]
         sources = "".join(inspect.getsource(module) for module in modules)
         self.parameters = sorted(set(re.findall(r"(?:flag|number|options|query\.get\w*)\(\"(\w+)\"", sources)))
         models = {kind for module in modules for kind in vars(module).values()

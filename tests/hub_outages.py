@@ -1,6 +1,6 @@
 """Releases whose Hub fails for longer than the patience, and wrong answers to all commands: what came of them.
 
-    PYTHONPATH=. python tests/hub_outages.py --runs 12 --out benchmarks/results/hub_outages.json
+    PYTHONPATH=. python tests/hub_outages.py --runs 12 --out benchmarks/results/kills/hub_outages.json
 
 A run is ``python -m release.run RECIPE --org acme --yes --patience 1`` against the embedded Hub, which refuses, drops
 or misanswers every request for more than that second, three times; what the generator wrote meanwhile must be published
@@ -26,14 +26,14 @@ import growth
 from growth_outages import World, totals
 from hostile import Hostile, shown
 
-from hub.local.faults import WRONG
+from hub_server.faults import WRONG
 
 
 class Record:
     """What was found so far, in a file after every step, so that an interrupted series is not lost."""
 
     def __init__(self, path: Path | None):
-        from benchmarks.throughput.worker import hardware
+        from benchmarks.trials import hardware
 
         self._path, self._started, self.failed = path, time.monotonic(), list[str]()
         self._parts: dict[str, Any] = {"hardware": hardware("cpu")}

@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 
-from generation import first_texts, run
+from generation import run
+from generation.pipeline import first_texts
 from hub import cli
 
 _CONTEXT = multiprocessing.get_context("forkserver")  # one server imports the libraries, once for all commands
-_CONTEXT.set_forkserver_preload(["killing", "generation.engine", "transformers.models.llama.modeling_llama"])
+_CONTEXT.set_forkserver_preload(["killing", "generation.decoding.engine", "transformers.models.llama.modeling_llama"])
 _SECONDS = 240
 
 

@@ -21,7 +21,7 @@ for _name in ("HF_HUB_DISABLE_XET", "HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_
 import pytest  # noqa: E402
 from huggingface_hub import HfApi  # noqa: E402
 
-from hub.local.process import LocalHub  # noqa: E402
+from hub_server.process import LocalHub  # noqa: E402
 
 PART_BYTES = 1 << 20
 
@@ -62,7 +62,7 @@ def file_line(path: str, content: str) -> tuple[str, dict]:
 
 def mint(hub: LocalHub, user: str, role: str) -> str:
     """A token of another user, made while the Hub runs."""
-    command = [sys.executable, "-m", "hub.local", "token", "--root", str(hub.root), "--role", role, "--user", user]
+    command = [sys.executable, "-m", "hub_server", "token", "--root", str(hub.root), "--role", role, "--user", user]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     assert Path(printed).stat().st_mode & 0o777 == 0o600
     return Path(printed).read_text()

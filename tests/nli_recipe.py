@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hub.recipe import DatasetRecipe
+from hub.contract.recipe import DatasetRecipe
 
 
 def nli_recipe(labels: list[dict[str, Any]], **changes: Any) -> DatasetRecipe:

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import numpy as np
 
-from eval.averages import averages
-from eval.outcomes import Outcomes
-from eval.records import Record, Records
-from eval.registry import find_task
-from eval.scores import Settings
-from eval.significance import interval, resample, score
-from hub.results import Results, TaskScore, write_results
+from eval.runs.records import Record, Records
+from eval.scoring.outcomes import Outcomes
+from eval.statistics.bootstrap import interval, resample, score
+from eval.statistics.scores import EvaluationSettings
+from eval.tasks.averages import averages
+from eval.tasks.registry import find_task
+from hub.contract.results import Results, TaskScore, write_results
 
-SETTINGS = Settings(bootstrap_samples=100)
+SETTINGS = EvaluationSettings(bootstrap_samples=100)
 VERSIONS = {"python": "3.11"}
 
 
@@ -41,7 +41,9 @@ def planted(task: str, quality: float, rows: int = 400, seed: int = 1) -> Outcom
     return similarity(quality, rows, seed, ("a", "b", "c") if found.dataset.startswith("sts1") else ())
 
 
-def measured(task: str, outcomes: Outcomes, split: str | None = None, settings: Settings = SETTINGS) -> TaskScore:
+def measured(
+    task: str, outcomes: Outcomes, split: str | None = None, settings: EvaluationSettings = SETTINGS
+) -> TaskScore:
     """The score of planted rows, with its interval."""
     found = find_task(task)
     assert found.metric is not None
@@ -64,7 +66,7 @@ def evaluation(
     folder: Path,
     model: str,
     rows: dict[str, Outcomes],
-    settings: Settings = SETTINGS,
+    settings: EvaluationSettings = SETTINGS,
     more: tuple[TaskScore, ...] = (),
 ) -> Path:
     """Write an evaluation of ``model``, task → scored rows (and ``more`` scores without rows); its folder."""

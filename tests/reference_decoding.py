@@ -7,12 +7,13 @@ import numpy as np
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
 
-from generation.randomness import uniforms
-from generation.writer import Request, Settings
+from generation.decoding.protocol import Request
+from generation.inputs.row_seeds import uniforms
+from hub.contract.recipe import DecodingParameters
 
 
 class SelfDebias(LogitsProcessor):
-    def __init__(self, rows: int, settings: Settings):
+    def __init__(self, rows: int, settings: DecodingParameters):
         self.rows, self.settings = rows, settings
 
     def __call__(self, input_ids, scores):
@@ -20,7 +21,7 @@ class SelfDebias(LogitsProcessor):
         if self.rows == 1:
             return scores.log_softmax(-1)
         delta = (probs[0] - probs[1:].max(0).values).clamp(max=0)
-        alpha = torch.clamp(torch.exp(self.settings.decay_constant * delta), min=self.settings.floor)
+        alpha = torch.clamp(torch.exp(self.settings.decay_constant * delta), min=self.settings.epsilon)
         alpha = torch.where(delta < 0, alpha, 1.0) if self.settings.decay_constant else torch.ones_like(alpha)
         return (probs[0] * alpha).log().log_softmax(-1).repeat(self.rows, 1)
 
@@ -39,7 +40,7 @@ class TieRows(LogitsProcessor):
         return torch.full_like(scores, -math.inf).index_fill_(1, order[place], 0.0)
 
 
-def reference(model, tokenizer, request: Request, settings: Settings) -> str:
+def reference(model, tokenizer, request: Request, settings: DecodingParameters) -> str:
     """Text up to the quotation mark or line end, one request at a time, without any of the engine's code."""
     prompts = [request.prompt, *request.counter_prompts]
     ends = {tokenizer.eos_token_id, tokenizer.pad_token_id} - {None}

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from generation.dataset_run import DatasetRun
-from generation.finish import finish
-from generation.layout import Shard
-from hub import run_dir
-from hub.recipe import DatasetRecipe
-from hub.recipe_file import fingerprint, resolved
-from hub.run_dir import Manifest
+from generation.pipeline.finish import finish
+from generation.run_state.directory import DatasetRun
+from generation.run_state.layout import Shard
+from generation.run_state.output_files import shard_files
+from generation.run_state.tasks import Row, WriteShard
+from hub.contract import run_dir
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import fingerprint, resolved
+from hub.contract.run_dir import Manifest
 from model_cards.render import render, write
 
 PROMPT = 'Task: Write two sentences that {}.\nSentence 1: "<X1>"\nSentence 2: "'
@@ -88,11 +90,17 @@ def small_run(directory: Path, recipe: DatasetRecipe, blocks_done: int | None = 
     for shard in run.shards(blocks)[:blocks_done]:
         rows = list(raw_rows(recipe, shard)) if shard.block < blocks - 1 else []
         failed = [{**row, "text2": "öffen", "reason": "not_closed"} for row in rows[::7]]
-        run.write_shard(shard, rows, failed)
+        write_shard(run, shard, rows, failed)
     if blocks_done is None:
         finish(run, blocks, blocks * SIZE)
     write(directory, render(directory, f"acme/{recipe.name}"))
     return run.manifest
+
+
+def write_shard(run: DatasetRun, shard: Shard, raw: list[Row], failed: list[Row]) -> None:
+    """Write the rows of one shard and enter it in the manifest."""
+    run.add_shard(shard_files(run.recipe, WriteShard(shard, ()), raw, failed), shard.blocks)
+    run.show_progress(shard.blocks)
 
 
 def first_texts(recipe: DatasetRecipe, blocks: int) -> Iterator[dict[str, Any]]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from generation import demo_inputs
-from generation.demo_lm.corpus import normalise, read_corpus
+from demo.lm import inputs as demo_inputs
+from demo.lm.corpus import normalise, read_corpus
 
 DATA = Path(os.environ.get("STS_DINO_DATA", "no data"))
 original = pytest.mark.skipif(not DATA.is_dir(), reason="STS_DINO_DATA does not name the original data")
@@ -36,6 +36,7 @@ def test_shipped_files_are_the_original_ones(tmp_path):
         assert ours.digest() == hashlib.sha256((tmp_path / name).read_bytes()).digest(), name
 
 
+@pytest.mark.slow("reads whole evaluation sets")
 @original
 def test_the_language_models_text_holds_no_sentence_of_an_evaluation_set():
     """STS12-16, the STS Benchmark and SICK, read here by other code than the corpus uses."""

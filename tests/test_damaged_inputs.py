@@ -21,10 +21,10 @@ import model_cards.render
 import training.run
 from eval import annotate, decontaminate, quality
 from generation.import_task import read_spec
-from hub import run_dir
+from hub.contract import run_dir
 from hub.errors import InputError
 from hub.row_errors import reading_rows
-from training.data import load_all
+from training.data.training_sets import load_all
 
 STS_RECIPE, NLI_RECIPE = "recipes/demo/sts-dino-x2.yaml", "recipes/demo/auto-nli.yaml"
 SENTENCES = [f"Sentence number {number} is about a man and a dog." for number in range(3000)]
@@ -176,6 +176,7 @@ print(json.dumps([(one.code, one.error) for one in told]))
 """
 
 
+@pytest.mark.slow("starts command after command")
 def test_a_limit_on_the_size_of_files_is_told_in_a_line(tmp_path):
     places = {"HF_HOME": str(tmp_path / "home"), "PYTHONPATH": f".{os.pathsep}tests"}
     command = [sys.executable, "-c", LIMITED, str(tmp_path)]

@@ -14,14 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from small_runs import FORMS, small_recipe, small_run
-from test_dataset_scripts_contract import imported
+from test_dataset_scripts_contract import imported, written
 from tiny_lm import make_lm
 
-from generation import job
-from hub.recipe import DatasetRecipe
-from hub.recipe_file import load_recipe
-from hub.run_dir import Manifest
-from release.scripts import script_text
+from generation.pipeline import job
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import load_recipe
+from hub.contract.run_dir import Manifest
 
 Told = Callable[..., tuple[int, str, str]]
 RAW, REJECTED, FINISHED = "data/raw/train-00001-of-00003", "data/rejected/train-00001-of-00003", "data/postprocessed"
@@ -32,12 +31,12 @@ def told(tmp_path, monkeypatch, capsys) -> Told:
     """The command of a recipe's script: exit code, stdout, stderr."""
 
     def run(recipe: DatasetRecipe, *arguments: object) -> tuple[int, str, str]:
-        module = imported(script_text(recipe), tmp_path)
+        module = imported(recipe, tmp_path)
         monkeypatch.setattr(sys, "argv", ["script.py", *(str(argument) for argument in arguments)])
         code = 0
         capsys.readouterr()
         try:
-            module.main()
+            module.main(module.SPEC, tmp_path)
         except SystemExit as ended:
             code = int(ended.code or 0)
         printed = capsys.readouterr()
@@ -105,7 +104,7 @@ def test_what_a_language_model_wrote(tmp_path, told, name):
 def test_as_a_user_runs_it(tmp_path, runs):
     """Beside the files it checks, without an argument, in a process that knows nothing of ours."""
     copy = shutil.copytree(runs["text"], tmp_path / "copy")
-    (copy / "small-text.py").write_text(script_text(small_recipe("text")))
+    written(small_recipe("text"), copy)
     command = [sys.executable, "small-text.py", "--verify"]
     good = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
     assert good.returncode == 0 and "rejected/late: " in good.stdout, good.stderr

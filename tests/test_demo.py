@@ -15,10 +15,10 @@ import pytest
 
 from demo import run as demo_run
 from demo.report import report
-from hub import run_dir
+from hub.contract import run_dir
+from hub.contract.results import Results, TaskScore, write_results
+from hub.contract.run_dir import Manifest
 from hub.errors import RunError
-from hub.results import Results, TaskScore, write_results
-from hub.run_dir import Manifest
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_port_in_use_ends_the_demo_with_one_error(tmp_path):
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
 def test_no_stage_outlives_a_killed_demo():
     code = (
-        "import subprocess, sys; from release.stages import die_with_parent\n"
+        "import subprocess, sys; from release.child_process import die_with_parent\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], preexec_fn=die_with_parent)\n"
         "print(child.pid, flush=True); child.wait()"
     )

@@ -9,11 +9,11 @@ from markdown_it import MarkdownIt
 from planted_evaluations import SETTINGS, evaluation, measured, planted
 
 from eval.compare import compare, folder_name
-from eval.compare_escapes import csv_cell, latex, markdown, plotted
-from eval.compare_evaluations import compared, labels
-from eval.compare_formats import text
-from eval.compare_tables import sheets
-from eval.records import Evaluation, read_evaluation
+from eval.comparison.assemble import compared, labels
+from eval.comparison.escapes import csv_cell, latex, markdown, plotted
+from eval.comparison.formats import text
+from eval.comparison.tables import result_tables
+from eval.runs.records import FinishedEvaluation, read_evaluation
 from hub.errors import InputError
 
 TASKS = ("sts12/all", "stsb/cosine", "mr/senteval", "sts12/mean")
@@ -122,7 +122,7 @@ def test_two_trials_on_the_same_rows_compare_and_say_so_everywhere(tmp_path):
         assert {row["limit"] for row in read(tmp_path / "out" / name)} == {told}
     for name in ("scores.svg", "differences-1.svg"):
         assert "stsb/cosine (100 rows drawn)" in (tmp_path / "out" / name).read_text()
-    assert "100 drawn" in text(sheets(compared([read_evaluation(place) for place in places]))[0])
+    assert "100 drawn" in text(result_tables(compared([read_evaluation(place) for place in places]))[0])
     again = evaluation(tmp_path / "seed", "org/seed", rows[0.7], part.model_copy(update={"seed": 7}))
     with pytest.raises(InputError, match=r"seed 42. and .*seed 7"):
         compare([places[0], again], tmp_path / "none")
@@ -131,9 +131,9 @@ def test_two_trials_on_the_same_rows_compare_and_say_so_everywhere(tmp_path):
 def test_other_versions_of_libraries_are_told(places, tmp_path):
     other = read_evaluation(places[1])
     results = other.results.model_copy(update={"versions": {"python": "3.12"}})
-    found = compared([read_evaluation(places[0]), Evaluation(results, other.records)])
+    found = compared([read_evaluation(places[0]), FinishedEvaluation(results, other.records)])
     assert found.versions == ("python: 3.11 (org/first), 3.12 (org/second)",)
-    assert "not made with the same libraries: python: 3.11" in text(sheets(found)[0])
+    assert "not made with the same libraries: python: 3.11" in text(result_tables(found)[0])
 
 
 def test_an_average_over_part_of_the_data_stands_beside_no_paper(tmp_path):
@@ -189,15 +189,15 @@ def test_scores_without_rows_are_not_tested_and_say_so(places, tmp_path):
         ("mteb/STS12", "the scored rows of one were not kept")
     ]
     assert found.verdicts == ()
-    assert "not tested" in "\n".join(text(sheet) for sheet in sheets(found))
+    assert "not tested" in "\n".join(text(sheet) for sheet in result_tables(found))
 
 
 def test_means_over_seeds_say_on_which_rows_they_are_tested(places):
     first, second = (read_evaluation(place) for place in places[:2])
-    assert "first seed" not in "\n".join(text(sheet) for sheet in sheets(compared([first, second])))
+    assert "first seed" not in "\n".join(text(sheet) for sheet in result_tables(compared([first, second])))
     scores = tuple(score.model_copy(update={"seeds": (1111, 1112)}) for score in first.results.scores)
-    several = Evaluation(first.results.model_copy(update={"scores": scores}), first.records)
-    assert "first seed" in "\n".join(text(sheet) for sheet in sheets(compared([several, second])))
+    several = FinishedEvaluation(first.results.model_copy(update={"scores": scores}), first.records)
+    assert "first seed" in "\n".join(text(sheet) for sheet in result_tables(compared([several, second])))
 
 
 def test_markdown_renders_the_hostile_name_as_text(written):

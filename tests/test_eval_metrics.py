@@ -11,14 +11,14 @@ import yaml
 from scipy.stats import pearsonr, spearmanr
 from senteval_layout import bag_of_words, write_senteval
 
-from eval.data.pins import Pins
-from eval.data.sources import Source
-from eval.embeddings import Embeddings
-from eval.encoders import wrap
-from eval.outcomes import Outcomes
-from eval.registry import find_task
-from eval.significance import interval, resample, score
-from eval.transfer import measure_transfer
+from eval.encoders.embeddings import Embeddings
+from eval.encoders.load import wrap
+from eval.scoring.outcomes import Outcomes
+from eval.scoring.transfer import measure_transfer
+from eval.statistics.bootstrap import interval, resample, score
+from eval.tasks.data.pins import Pins
+from eval.tasks.registry import find_task
+from eval.tasks.sources import Source
 from hub.errors import InputError
 
 METRICS = Path("eval/metrics")
@@ -107,19 +107,6 @@ def test_f1_is_absent_where_it_is_undefined(modules):
     assert "f1" not in several and "f1" not in no_positive
 
 
-def test_recall_is_that_of_the_evaluation(modules):
-    draw = np.random.default_rng(2)
-    similarity = draw.random((40, 30))
-    right = draw.integers(0, 30, 40)
-    rankings = np.argsort(-similarity, axis=1)
-    found = modules["retrieval_recall"].compute(predictions=rankings, references=right[:, None])
-    ranks = np.argmax(rankings == right[:, None], axis=1).astype(float)
-    assert 100 * found["mean_recall"] == pytest.approx(score(Outcomes(np.zeros(40), ranks), "recall"))
-    for k in (1, 5, 10):
-        assert found[f"recall_at_{k}"] == np.mean(ranks < k)
-    assert found["median_rank"] == np.median(ranks) + 1
-
-
 @pytest.mark.parametrize(
     ("name", "inputs", "said"),
     [
@@ -130,8 +117,6 @@ def test_recall_is_that_of_the_evaluation(modules):
             {"predictions": [1.0, 2.0], "references": [1.0, 2.0], "subsets": ["a", "b"]},
             "a: .*constant",
         ),
-        ("retrieval_recall", {"predictions": [[0, 1]], "references": [[0]]}, "k goes to 10"),
-        ("retrieval_recall", {"predictions": [list(range(10))], "references": [[]]}, "no right candidate"),
     ],
 )
 def test_what_is_undefined_is_told_and_not_scored(modules, name, inputs, said):
@@ -150,7 +135,7 @@ def test_the_suite_runs_the_transfer_tasks(tmp_path):
         for result in results:
             task = find_task(result["task_name"])
             rows = source.load(task.dataset, task.reads(task.default_split))
-            measured = measure_transfer(task, rows, embeddings.rows, "senteval", (1111,))
+            measured = measure_transfer(task, rows, embeddings.rows, (1111,))
             assert result["senteval_accuracy"] == measured.score
             assert 100 * result["accuracy"] == pytest.approx(score(measured.outcomes, "accuracy"))
             assert result["accuracy_low"] <= result["accuracy"] <= result["accuracy_high"]

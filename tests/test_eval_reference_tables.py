@@ -1,14 +1,14 @@
-"""eval/reference, hub.reference: the papers' tables are whole, agree with themselves and name tasks that there are."""
+"""The papers' tables are whole, agree with themselves and name tasks that there are."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from eval.averages import DEFINITIONS
-from eval.registry import find_task
+from eval.tasks.averages import DEFINITIONS
+from eval.tasks.registry import find_task
 from hub.errors import InputError
-from hub.reference import FOLDER, Paper, Table, find_paper, papers, read_paper
+from hub.papers.tables import FOLDER, Paper, Table, find_paper, papers, read_paper
 
 TABLES = [(paper, table) for paper in papers().values() for table in paper.tables]
 NAMES = [f"{paper.key}/{table.number}" for paper, table in TABLES]
@@ -153,5 +153,5 @@ def test_unknown_papers_tables_and_rows_are_named_with_what_there_is():
 
 def test_the_files_are_package_data():
     text = Path("pyproject.toml").read_text(encoding="utf-8")
-    assert "reference/*.yaml" in text
+    assert '"hub.papers" = ["data/*.yaml"]' in text
     assert {path.suffix for path in FOLDER.iterdir()} == {".yaml"}

@@ -13,21 +13,21 @@ from senteval_layout import bag_of_words, write_senteval
 from tiny_lm import make_tokenizer
 from training_inputs import write_recipe
 
-from eval.data.pins import Pins
-from eval.data.sources import Source
-from eval.encoders import wrap
-from eval.evaluation import evaluate
-from eval.job import default_base, one_task
-from eval.outcomes import Measured, Outcomes
-from eval.records import Records, beside, read_evaluation
+from eval.encoders.load import wrap
 from eval.run import app
-from eval.scores import Settings, task_score
-from eval.summary import asked, summarise
-from eval.table import table
-from eval.task_data import TaskData
+from eval.runs.evaluate import evaluate
+from eval.runs.job import default_base, one_task
+from eval.runs.records import Records, beside, read_evaluation
+from eval.runs.summary import summarise
+from eval.runs.table import table
+from eval.scoring.outcomes import Measured, Outcomes
+from eval.statistics.scores import EvaluationSettings, task_score
+from eval.tasks.data.pins import Pins
+from eval.tasks.sources import Source
+from eval.tasks.task_data import TaskData
 from hub.cli import run
-from hub.results import Limit, read_results
-from hub.run_dir import Manifest, locked, write_manifest
+from hub.contract.results import Limit, read_results
+from hub.contract.run_dir import Manifest, locked, write_manifest
 
 STSB = Path(__file__).parent.parent / "assets" / "stsb"
 EVALUATION = [
@@ -199,15 +199,15 @@ def planted(tmp_path_factory):
     names = ("sts12/all", "sts12/mean", "mr/lbfgs", "mrpc/lbfgs", "sick-e/lbfgs", "sick-r/regression", "tense/lbfgs")
     store = Records(tmp_path_factory.mktemp("planted") / "words")
     entries = [one_task(name) for name in names]
-    settings = Settings(bootstrap_samples=50)
+    settings = EvaluationSettings(bootstrap_samples=50)
     encoder = wrap(bag_of_words, "words", "r1")
     return data, store, encoder, settings, evaluate(entries, data, encoder, store, settings, None)
 
 
 def test_every_kind_of_task_gets_score_interval_data_and_time(planted):
-    _, store, encoder, settings, scored = planted
+    *_, settings, scored = planted
     assert not scored.failures
-    results = summarise(asked(encoder, store, scored), None, settings)
+    results = summarise(scored, None, settings)
     found = {score.task: score for score in results.scores}
     assert all(score.low <= score.main_score <= score.high for score in results.scores)
     assert all(len(score.data_sha256 or "") == 64 and score.seconds["encoding"] > 0 for score in results.scores)
@@ -237,7 +237,7 @@ def test_a_task_whose_score_is_undefined_is_named_and_the_others_are_written(pla
     assert "sick-r-tokenised/cosine test, half-blind: not scored" in str(failure)
     assert "undefined" in capsys.readouterr().err
     assert store.find("sick-r-tokenised/cosine", "test") is None
-    results = summarise(asked(encoder, store, scored), None, settings)
+    results = summarise(scored, None, settings)
     assert [score.task for score in results.scores] == ["sts12/all", "sts12/wmean"]
 
 
@@ -389,3 +389,10 @@ def test_several_seeds_have_their_interval_around_the_mean(planted):
         for mean, seeds in ((80.0, (1,)), (90.0, (1, 2)))
     )
     assert two.low == pytest.approx(one.low + 10) and two.high == pytest.approx(one.high + 10)
+
+
+def test_the_pages_example_for_notebooks_scores_an_encoder(capsys):
+    page = (Path(__file__).parent.parent / "docs" / "protocols.md").read_text(encoding="utf-8")
+    example = page.partition("```python\n")[2].partition("```")[0]
+    exec(compile(example, "docs/protocols.md", "exec"), {})
+    assert "stsb/cosine" in capsys.readouterr().out

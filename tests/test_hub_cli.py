@@ -5,11 +5,13 @@ import signal
 import subprocess
 import sys
 import warnings
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from hub.cli import RayCommand, RayOption, command_line, new_app, run
+from hub.cli import RayCommand, RayOption, new_app, run
+from hub.contract.published_paths import command_line
 
 
 @pytest.mark.parametrize(
@@ -122,3 +124,15 @@ def test_a_warning_is_one_line_without_a_place_in_the_code(capsys):
     with pytest.raises(SystemExit):
         run(lambda: app([]))
     assert capsys.readouterr().err == "warning: 12 of 1000 resamples had no defined score and were drawn again\n"
+
+
+def test_every_command_tells_the_version(capsys, monkeypatch):
+    app = new_app("a command")
+
+    @app.command()
+    def main(recipe: Path) -> None:
+        raise AssertionError(recipe)
+
+    monkeypatch.setattr("sys.argv", ["command", "--version"])
+    run(app)
+    assert capsys.readouterr().out == f"sts-dino {version('sts-dino')}\n"

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from generation.backends.answers import Answer
-from generation.backends.journal import Journal as Answers
-from generation.journal import Journal, ShardEntry
-from generation.scratch import Scratch
-from generation.sources import FirstText
-from hub import run_dir
+from generation.inputs.sources import FirstText
+from generation.run_state.journal import Journal, TaskRecord
+from generation.run_state.scratch import Scratch
+from generation.run_state.tasks import TaskResult, WriteFirstTexts
+from generation.servers.answer_cache import AnswerCache as Answers
+from generation.servers.answers import Answer
+from hub.contract import run_dir
+from hub.contract.run_dir import Manifest
+from hub.contract.shards import write_text
 from hub.durable import rename_folder
-from hub.run_dir import Manifest
-from hub.shards import write_text
-from training.publication import move_into_place
+from training.loop.finish import move_into_place
 
 MANIFEST = Manifest(kind="dataset", name="x", version="1.0.0", fingerprint="f")
 
@@ -51,13 +52,14 @@ def built(folder: Path) -> Path:
 
 
 def test_a_journal_is_there_with_its_first_entry(lost, tmp_path):
-    journal = Journal(tmp_path / "a" / "run.scratch" / "shards.jsonl", ShardEntry)
-    journal.append(ShardEntry(files=(), empty=()))
+    record = TaskRecord.of(TaskResult(WriteFirstTexts(range(4))))
+    journal = Journal(tmp_path / "a" / "run.scratch" / "journal.jsonl")
+    journal.append(record)
     assert not lost()
-    journal.append(ShardEntry(files=(), empty=()))
+    journal.append(record)
     journal.clear()
-    journal.append(ShardEntry(files=(), empty=()))
-    assert not lost() and len(list(journal.entries())) == 1
+    journal.append(record)
+    assert not lost() and len(list(journal.records())) == 1
 
 
 def test_a_run_directory_is_there_with_its_folders(lost, tmp_path):

@@ -5,7 +5,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from hub.errors import InputError, RunError, nearest
+from hub.errors import InputError, RunError, did_you_mean
 
 
 def fail(kind: type[Exception]) -> None:
@@ -28,5 +28,5 @@ def test_an_error_of_a_worker_process_arrives_as_it_was_raised():
 
 
 def test_the_nearest_choice_or_none():
-    assert nearest("Top_K", ["top_k", "top_p", "floor"]) == "top_k"
-    assert nearest("batch", ["top_k", "top_p"]) is None
+    assert did_you_mean("Top_K", ["top_k", "top_p", "floor"]) == "did you mean 'top_k'?"
+    assert did_you_mean("batch", ["top_k", "top_p"]) is None

@@ -24,10 +24,12 @@ from growth import RECIPE_FILE, Growth, record
 from huggingface_hub import HfApi
 from local_hub import ask
 
-from benchmarks.publishing import make_run
-from hub.local.faults import EVERY
-from hub.run_dir import read_manifest
+from benchmarks.publishing.commits import make_run
+from hub.contract.run_dir import read_manifest
+from hub_server.faults import EVERY
 from model_cards import render
+
+pytestmark = pytest.mark.slow("publishes among planted faults and kills, to the same bytes")
 
 NAME = RECIPE_FILE.stem
 REPO, LARGE = f"acme/{NAME}", "demo/publishing-load"
@@ -191,7 +193,7 @@ def undisturbed(world, tmp_path_factory) -> dict[str, dict[str, str]]:
 def test_a_fault_is_what_the_log_says(world):
     """Each of them, once, at requests that make a repository: the client's side, and whether the work was done."""
     faulty, token, before = world.faulty, world.faulty.hub.token, world.faulty.injected()
-    faulty.plan(share=1.0, once=True, requests=["api_repos.create"], slow_seconds=0.3)
+    faulty.plan(share=1.0, once=True, requests=["repos.create"], slow_seconds=0.3)
     for number in range(len(EVERY)):
         seen, started = faulty.injected(), time.monotonic()
         try:
@@ -207,19 +209,19 @@ def test_a_fault_is_what_the_log_says(world):
         assert kind != "slow" or time.monotonic() - started >= 0.3
         assert kind != "429 retry-after" or answer.headers["Retry-After"] == "1"
         assert world.api.repo_exists(f"demo/r{number}") == (when == "after"), (kind, when)
-    assert faulty.injected() - before == Counter({("api_repos.create", fault.kind, fault.when): 1 for fault in EVERY})
+    assert faulty.injected() - before == Counter({("repos.create", fault.kind, fault.when): 1 for fault in EVERY})
     assert ask(faulty.hub, "POST", "/api/repos/create", {"name": "calm"}, token=token).status == 200
     faulty.plan(share=0.0)
 
 
-@pytest.mark.parametrize("plan", [None, "{", '{"share": 2}', '{"kinds": ["418"]}'])
+@pytest.mark.parametrize("plan", [None, "{", '{"share": 2}', '{"kinds": ["418"]}', '{"requests": ["a.b"]}'])
 def test_a_plan_of_faults_that_is_none_is_bad_input(plan, tmp_path):
     if plan is not None:
         (tmp_path / "plan.json").write_text(plan)
     command = [
         sys.executable,
         "-m",
-        "hub.local",
+        "hub_server",
         "serve",
         "--root",
         tmp_path / "hub",

@@ -16,10 +16,10 @@ from hub.cli import run
 repo, revision = sys.argv[1:]
 
 def load():
-    from training.origins import from_hub
-    from eval.dataset_source import find_dataset
-    from generation.sources import _hub_rows
-    from hub.recipe import Source
+    from training.data.sources import from_hub
+    from eval.audit.source import find_dataset
+    from generation.inputs.sources import _hub_rows
+    from hub.contract.recipe import Source
     from hub.errors import InputError
     source = Source(kind="hub", repo_id=repo, revision=revision, columns=("text",), description="x", license="mit")
     for call in (lambda: from_hub(repo, revision, None, False, "x"), lambda: find_dataset(f"{repo}@{revision}"),

@@ -15,7 +15,7 @@ from growth import RECIPE_FILE, SMALL, record
 from huggingface_hub import HfApi
 from local_hub import ask, mint
 
-from hub.local.faults import KINDS
+from hub_server.faults import KINDS
 
 NAME = RECIPE_FILE.stem
 XET_TOKEN = re.compile(rb"\b1\d{9}-[0-9a-f]{64}\b")
@@ -109,7 +109,7 @@ def refused(session: Session) -> None:
     for who, code, words in (("wrong", 1, "401"), ("read", 1, "may only read"), ("alice", 2, "allowed: alice")):
         found, said = session.release(who)
         assert found == code and words in said and "Traceback" not in said, said
-    code, said = session.release("wrong", "hub.remote.translated")
+    code, said = session.release("wrong", "hub.client.failures.translated")
     assert code == 1 and said.count("Traceback") > 1 and "During handling" in said, said
 
 
@@ -126,7 +126,7 @@ def published_among_faults(session: Session) -> None:
     assert "xet.put_shard" in session.faulty.answered()
     assert session.publish("write")[0] == 0
     for who in ("write", "read"):
-        code, said = session.publish(who, "hub.publish.compare")
+        code, said = session.publish(who, "hub.client.publish.compare")
         assert code == 1 and "Traceback" in said, said
     card = session.run_directory / "README.md"
     card.write_text(card.read_text() + "edited\n")
@@ -143,6 +143,7 @@ def failed_inside(session: Session) -> None:
     assert "Traceback" in session.hub.log_file.read_text()
 
 
+@pytest.mark.slow("speaks to a Hub with every command and searches all it left")
 def test_tokens_are_in_their_own_files_and_nowhere_else(session):
     refused(session)
     published_among_faults(session)

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import httpx2
 import pytest
 
-from hub import client
-from hub.account import account
-from hub.client import WrongAnswer
-from hub.repository import Repository
+from hub.client import session as client
+from hub.client.account import account
+from hub.client.repository import Repository
+from hub.client.session import WrongAnswer
 
 COMMIT = "0" * 40
 

@@ -23,14 +23,14 @@ import pytest
 from huggingface_hub import HfApi
 from small_runs import FORMS, small_recipe, small_run
 
-from hub import run_dir
-from hub.local.process import LocalHub
-from hub.publish import Options, publish
-from hub.recipe import DatasetRecipe
-from hub.schema import config_features
-from hub.shards import read_shard
-from model_cards.configs import existing_configs, ordered_shards
-from release.scripts import script_name, script_text
+from hub.client.publish import Options, publish
+from hub.contract import run_dir
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.schema import config_features
+from hub.contract.shards import read_shard
+from hub_server.process import LocalHub
+from model_cards.shared.configs import existing_configs, ordered_shards
+from release.scripts import script_files, script_name
 
 pytestmark = pytest.mark.loaders
 
@@ -88,7 +88,7 @@ def repos(hub: LocalHub, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
         recipe = small_recipe(form)
         directory = root / recipe.name
         small_run(directory, recipe)
-        publish(api, directory, "acme", True, Options(private=form == "nli", script=script_text(recipe)))
+        publish(api, directory, "acme", True, Options(private=form == "nli", script=script_files(recipe)))
         found[form] = published(recipe, directory)
     recipe = small_recipe("sts", name="growing")
     directory = root / recipe.name
@@ -97,16 +97,16 @@ def repos(hub: LocalHub, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     api.upload_folder(repo_id=repo_id, folder_path=directory, repo_type="dataset")
     found["growing"] = published(recipe, directory)
     api.create_branch(repo_id, branch="script", repo_type="dataset")
-    script = found["growing"].script
-    api.upload_file(
-        path_or_fileobj=script, path_in_repo=script.name, repo_id=repo_id, repo_type="dataset", revision="script"
-    )
+    for name, text in script_files(recipe).items():
+        api.upload_file(
+            path_or_fileobj=text.encode(), path_in_repo=name, repo_id=repo_id, repo_type="dataset", revision="script"
+        )
     return found
 
 
 def published(recipe: DatasetRecipe, directory: Path) -> Published:
-    script = directory.parent / script_name(recipe)
-    script.write_text(script_text(recipe))
+    for name, text in script_files(recipe).items():
+        (directory.parent / name).write_text(text)
     manifest = run_dir.read_manifest(directory)
     assert manifest is not None
     configs: dict[str, Content] = {}
@@ -119,7 +119,7 @@ def published(recipe: DatasetRecipe, directory: Path) -> Published:
             split: {"features": features, "rows": len(found), "sha256": digest(found)} for split, found in rows.items()
         }
     tag = f"v{recipe.version}" if manifest.complete else ""
-    return Published(f"acme/{recipe.name}", recipe, directory, script, configs, tag)
+    return Published(f"acme/{recipe.name}", recipe, directory, directory.parent / script_name(recipe), configs, tag)
 
 
 def digest(rows: list[dict[str, Any]]) -> str:

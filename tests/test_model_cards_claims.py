@@ -7,7 +7,7 @@ import pytest
 import yaml
 from test_model_cards_runs import FEW_SHOT, card_of, dataset_run
 
-from hub.run_dir import read_manifest, write_manifest
+from hub.contract.run_dir import read_manifest, write_manifest
 
 
 def card(directory: Path, form: str = "nli", source: str = "file", **changes: Any) -> str:
@@ -42,7 +42,6 @@ def test_examples_are_not_spoken_of_where_there_are_none(tmp_path):
         (model(), "the command gives the same bytes, whatever the batch size"),
         (model(dtype="bfloat16", device="cuda"), "Here the generator ran in bfloat16 on cuda: which texts"),
         (model(device_map="auto"), "Here the generator ran in float32 on auto"),
-        (model(backend="vllm"), "the texts come from another engine: the same bytes are not promised"),
         (
             model(backend="openai", server={"base_url": "http://127.0.0.1:1/v1", "model": "m"}),
             "the texts come from a server: the same bytes are not promised",

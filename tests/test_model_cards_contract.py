@@ -6,17 +6,18 @@ from typing import Any
 import datasets
 import pytest
 import yaml
+from small_runs import write_shard
 from test_model_cards_runs import FEW_SHOT, card_of, dataset_recipe, provenance_columns
 from tiny_lm import make_lm
 
-from generation import job
-from generation.dataset_run import DatasetRun
-from generation.finish import finish
-from generation.layout import Shard
-from hub import run_dir
-from hub.recipe import DatasetRecipe
-from hub.recipe_file import resolved
-from hub.run_dir import Manifest
+from generation.pipeline import job
+from generation.pipeline.finish import finish
+from generation.run_state.directory import DatasetRun
+from generation.run_state.layout import Shard
+from hub.contract import run_dir
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import resolved
+from hub.contract.run_dir import Manifest
 from model_cards.render import render, write
 
 PROVENANCE = {
@@ -67,7 +68,7 @@ def test_generated_directories_get_a_card(tmp_path: Path, form: str, changes: di
     shards = run.shards(2)
     for shard in shards:
         rows = raw_rows(recipe, shard)
-        run.write_shard(shard, [*rows, rows[0]], [{**rows[0], "text2": "open", "reason": "not_closed"}])
+        write_shard(run, shard, [*rows, rows[0]], [{**rows[0], "text2": "open", "reason": "not_closed"}])
         assert f"of {len(shards)} shards are done" in card_of(directory)
     finish(run, 2, 40)
     files = render(directory)

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from huggingface_hub import DatasetCard
 from markdown_it import MarkdownIt
-from test_model_cards_escape import HOSTILE
+from test_hub_markdown import HOSTILE
 from test_model_cards_runs import (
     FEW_SHOT,
     FINISHED,
@@ -16,12 +16,12 @@ from test_model_cards_runs import (
     dataset_run,
 )
 
+from hub.contract.recipe_file import resolved
+from hub.contract.run_dir import RECIPE, Manifest, describe, read_manifest, write_manifest
+from hub.contract.schema import NLI_LABELS, base_config, config_features
+from hub.contract.shards import write_shard, write_text
 from hub.errors import InputError
-from hub.recipe_file import resolved
-from hub.run_dir import RECIPE, Manifest, describe, read_manifest, write_manifest
-from hub.schema import NLI_LABELS, base_config, config_features
-from hub.shards import write_shard, write_text
-from model_cards.columns import NOTES, config_note
+from model_cards.dataset.tables import NOTES, config_note
 from model_cards.render import render, write
 
 SHOTS = {"few_shot": FEW_SHOT}

@@ -9,18 +9,18 @@ from huggingface_hub import HfApi, ModelCard
 from test_model_cards_numbers import table_with
 from test_model_cards_runs import card_of, model_provenance, model_run, score
 
+from hub.client.publish import checked, publish
+from hub.contract.licences import table as licences
+from hub.contract.recipe import ModelRecipe
+from hub.contract.recipe_file import fingerprint, load_recipe
+from hub.contract.repeats import REPEATS, RepeatScore, Run, repeats_of, write_repeats
+from hub.contract.results import read_results, write_results
+from hub.contract.run_dir import RECIPE, read_manifest, write_manifest
+from hub.contract.shards import sha256_file
 from hub.errors import InputError
-from hub.licences import table as licences
-from hub.publish import checked, publish
-from hub.recipe import ModelRecipe
-from hub.recipe_file import fingerprint, load_recipe
-from hub.repeats import REPEATS, RepeatScore, Run, repeats_of, write_repeats
-from hub.results import read_results, write_results
-from hub.run_dir import RECIPE, read_manifest, write_manifest
-from hub.shards import sha256_file
-from model_cards.changes import change_table
-from model_cards.model_card import told_under
+from model_cards.model.card import told_under
 from model_cards.render import render
+from model_cards.shared.changes import change_table
 
 PROMPT = 'This sentence : "[X]" means in one word:"'
 LLAMA = {

@@ -9,17 +9,18 @@ from typing import Any
 import datasets
 import pytest
 import yaml
+from small_runs import write_shard
 from test_model_cards_contract import PROVENANCE, raw_rows
 from test_model_cards_runs import FEW_SHOT, card_of, dataset_recipe
 
-from generation.dataset_run import DatasetRun
-from generation.finish import finish
-from hub import run_dir
+from generation.pipeline.finish import finish
+from generation.run_state.directory import DatasetRun
+from hub.contract import run_dir
+from hub.contract.recipe_file import resolved
+from hub.contract.run_dir import Manifest, read_manifest
+from hub.contract.schema import base_config
 from hub.errors import InputError
-from hub.recipe_file import resolved
-from hub.run_dir import Manifest, read_manifest
-from hub.schema import base_config
-from model_cards.progress import duration
+from model_cards.dataset.progress import duration
 from model_cards.render import render, write
 
 NOW = datetime(2026, 1, 31, 22, 0, tzinfo=UTC)
@@ -46,7 +47,7 @@ def grow(run: DatasetRun, shards: int | None = None) -> None:
     """Write the next shards (None: all), each with a rejected row."""
     for shard in run.missing(run.shards(SHARDS))[:shards]:
         rows = raw_rows(run.recipe, shard)
-        run.write_shard(shard, rows, [{**rows[0], "text2": "open", "reason": "not_closed"}])
+        write_shard(run, shard, rows, [{**rows[0], "text2": "open", "reason": "not_closed"}])
 
 
 def commit(run: DatasetRun, where: Path) -> dict[str, Any]:
@@ -103,7 +104,7 @@ def test_every_commit_loads_with_the_counts_its_card_states(tmp_path: Path, form
 def test_a_first_shard_of_rejects_alone_loads(tmp_path: Path) -> None:
     run = begun(tmp_path / "run")
     (shard, *_) = run.shards(SHARDS)
-    run.write_shard(shard, [], [{**raw_rows(run.recipe, shard)[0], "reason": "not_closed"}])
+    write_shard(run, shard, [], [{**raw_rows(run.recipe, shard)[0], "reason": "not_closed"}])
     assert loads_as_stated(tmp_path / "commit", commit(run, tmp_path / "commit")) == {"train": 1}
 
 

@@ -7,13 +7,13 @@ import pytest
 import yaml
 from test_model_cards_runs import FEW_SHOT, card_of, dataset_recipe, dataset_run, model_recipe, model_run
 
+from hub.contract.licences import check, check_model, dataset_licences, model_licences, table
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe_file import load_recipe
+from hub.contract.run_dir import read_manifest, write_manifest
 from hub.errors import InputError
-from hub.licences import check, check_model, dataset_licences, model_licences, table
-from hub.recipe import DatasetRecipe, ModelRecipe
-from hub.recipe_file import load_recipe
-from hub.run_dir import read_manifest, write_manifest
-from model_cards.attribution import DISCLAIMER
-from model_cards.front_matter import license_fields
+from model_cards.shared.attribution import DISCLAIMER
+from model_cards.shared.front_matter import license_fields
 
 RECIPES = sorted([*Path("recipes/datasets").glob("*.yaml"), *Path("recipes/demo").glob("*.yaml")])
 DATASETS = [path for path in RECIPES if "kind: dataset" in path.read_text(encoding="utf-8")]

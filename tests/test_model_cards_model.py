@@ -12,11 +12,11 @@ from jinja2 import UndefinedError
 from test_model_cards_runs import card_of, dataset_run, model_provenance, model_run, score
 
 from hub.cli import run
+from hub.contract.results import Gain, Results, read_results, write_results
+from hub.contract.run_dir import read_manifest, write_manifest
 from hub.errors import InputError
-from hub.results import Gain, Results, read_results, write_results
-from hub.run_dir import read_manifest, write_manifest
-from model_cards import templates
 from model_cards.render import app, checked_repo_id, render, unscored, write
+from model_cards.shared import templates
 
 
 def front(card: str) -> dict[str, Any]:
@@ -152,7 +152,8 @@ def test_a_bad_repo_id_is_refused(repo_id: str) -> None:
 
 
 def test_an_undefined_variable_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "card.jinja").write_text("{{ nowhere }}")
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates/card.jinja").write_text("{{ nowhere }}")
     monkeypatch.setattr(templates, "HERE", tmp_path)
     with pytest.raises(UndefinedError, match="nowhere"):
         templates.fill("card.jinja", {})
@@ -161,7 +162,7 @@ def test_an_undefined_variable_raises(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_sections_are_prose_for_any_version() -> None:
     """No heading that would cut the card in two, no template code, and no number: numbers come from manifests."""
     names = ("x1x2", "x2", "Llama 2", "CC0")
-    for path in sorted((templates.HERE / "sections").glob("*.md")):
+    for path in sorted((templates.HERE / "sections").rglob("*.md")):
         text = path.read_text(encoding="utf-8")
         assert not any(line.startswith("#") for line in text.splitlines()), path
         assert "{{" not in text, path

@@ -8,22 +8,22 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from markdown_it import MarkdownIt
-from small_runs import BLOCKS, SIZE, raw_rows, small_recipe
+from small_runs import BLOCKS, SIZE, raw_rows, small_recipe, write_shard
 from test_model_cards_contract import PROVENANCE
 from test_model_cards_runs import dataset_run
 
-from generation.dataset_run import DatasetRun
-from generation.finish import finish
-from generation.tally import TextLength
-from hub import run_dir
+from generation.pipeline.finish import finish
+from generation.rows.counts import TextLength
+from generation.run_state.directory import DatasetRun
+from hub.contract import run_dir
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import resolved
+from hub.contract.run_dir import Manifest, read_manifest, write_manifest
+from hub.contract.schema import base_config
 from hub.errors import InputError
-from hub.recipe import DatasetRecipe
-from hub.recipe_file import resolved
-from hub.run_dir import Manifest, read_manifest, write_manifest
-from hub.schema import base_config
-from model_cards.changes import change_table, read_changes
-from model_cards.pictures import quantile, rows_by_label
+from model_cards.dataset.pictures import quantile, rows_by_label
 from model_cards.render import render, write
+from model_cards.shared.changes import change_table, read_changes
 
 PNG = b"\x89PNG\r\n\x1a\n"
 CHARACTERS = TextLength("characters", "org/lm", len)
@@ -38,7 +38,7 @@ def finished(directory: Path, form: str) -> DatasetRecipe:
     run.record([], provenance=PROVENANCE)
     for shard in run.shards(BLOCKS):
         rows = list(raw_rows(recipe, shard)) if shard.block < BLOCKS - 1 else []
-        run.write_shard(shard, rows, [{**row, "text2": "open", "reason": "not_closed"} for row in rows[::7]])
+        write_shard(run, shard, rows, [{**row, "text2": "open", "reason": "not_closed"} for row in rows[::7]])
     finish(run, BLOCKS, BLOCKS * SIZE, CHARACTERS)
     write(directory, render(directory))
     return recipe
@@ -171,12 +171,10 @@ def test_rejected_rows_are_shown_for_every_reason(tmp_path: Path) -> None:
     assert shown == {reason: min(2, count) for reason, count in reasons.items()}
 
 
-def changes(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Path:
-    monkeypatch.setattr("model_cards.templates.HERE", folder)
-    path = folder / "sections/x.changes.yaml"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return path
+def changes(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr("model_cards.shared.templates.HERE", folder)
+    told = "x:\n" + "".join(f"  {line}\n" for line in text.splitlines())
+    (folder / "changes.yaml").write_text(told, encoding="utf-8")
 
 
 def test_versions_up_to_this_one_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +183,7 @@ def test_versions_up_to_this_one_are_told(tmp_path: Path, monkeypatch: pytest.Mo
     assert told is not None
     assert told.splitlines()[2:] == ["| `v1.10.0` | &#60;b&#62;new&#60;/b&#62; |", "| `v1.9.0` | old |"]
     assert change_table("x", "3.0.0", complete=False) is not None
-    with pytest.raises(InputError, match=r"x\.changes\.yaml: tells nothing of version 3\.0\.0; add one line on top"):
+    with pytest.raises(InputError, match=r"changes\.yaml: x: tells nothing of version 3\.0\.0; add one line on top"):
         change_table("x", "3.0.0", complete=True)
     assert change_table("y", "3.0.0", complete=True) is None
 
@@ -194,5 +192,6 @@ def test_versions_up_to_this_one_are_told(tmp_path: Path, monkeypatch: pytest.Mo
     "text", ["- a\n", "1.0.0: a\n1.1.0: b\n", "new: a\n", "1.0.0: [a]\n", "1.0.0: |\n  a\n  b\n", ""]
 )
 def test_a_file_of_changes_has_a_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    with pytest.raises(InputError, match=r"x\.changes\.yaml"):
-        read_changes(changes(tmp_path, monkeypatch, text))
+    changes(tmp_path, monkeypatch, text)
+    with pytest.raises(InputError, match=r"changes\.yaml: x"):
+        read_changes("x")

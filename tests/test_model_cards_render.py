@@ -5,11 +5,11 @@ from pathlib import Path
 import yaml
 from test_model_cards_runs import card_of, dataset_run, model_run, score
 
-from hub.card_stamp import Stamp, facts_digest, read_stamp
-from hub.recipe import DatasetRecipe
-from hub.recipe_file import load_recipe
-from hub.run_dir import MANIFEST, RECIPE, read_manifest
-from model_cards.dataset_card import GENERATORS
+from hub.client.card_stamp import Stamp, facts_digest, read_stamp
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import load_recipe
+from hub.contract.run_dir import MANIFEST, RECIPE, read_manifest
+from model_cards.dataset.card import GENERATORS
 from model_cards.render import render, write
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from hub.recipe import DatasetRecipe, ModelRecipe
-from hub.recipe_file import resolved
-from hub.results import Results, TaskScore, write_results
-from hub.run_dir import RECIPE, File, Manifest, changed_files, describe, write_manifest
-from hub.schema import base_config, config_features
-from hub.shards import shard_path, write_shard, write_text
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe_file import resolved
+from hub.contract.results import Results, TaskScore, write_results
+from hub.contract.run_dir import RECIPE, File, Manifest, changed_files, describe, write_manifest
+from hub.contract.schema import base_config, config_features
+from hub.contract.shards import shard_path, write_shard, write_text
 from model_cards.render import render
 
 PROMPT = 'Task: Write two sentences that {}.\nSentence 1: "<X1>"\nSentence 2: "'
@@ -254,7 +254,7 @@ def card_of(directory: Path, **options: Any) -> str:
 
 @pytest.mark.parametrize("form", ["sts", "nli", "text"])
 def test_the_runs_are_sound(tmp_path: Path, form: str) -> None:
-    from hub.run_dir import require_complete
+    from hub.contract.run_dir import require_complete
 
     directory = dataset_run(tmp_path / form, form)
     assert changed_files(directory, require_complete(directory)) == []

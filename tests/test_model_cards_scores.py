@@ -4,21 +4,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_model_cards_model_papers import of_paper
 from test_model_cards_numbers import table_with, tables
-from test_model_cards_papers import of_paper
 from test_model_cards_runs import card_of, model_run, score
 
-from eval.registry import PROBING as REGISTERED_PROBING
-from eval.registry import TASKS, Task
+from eval.tasks.registry import TASKS
+from eval.tasks.task import Task
+from hub.contract.repeats import REPEATS, RepeatScore, Run, repeats_of, write_repeats
+from hub.contract.results import RULE, Average, Gain, Limit, Part, TaskScore, read_results, write_results
 from hub.errors import InputError
-from hub.repeats import REPEATS, RepeatScore, Run, repeats_of, write_repeats
-from hub.results import RULE, Average, Gain, Limit, Part, TaskScore, read_results, write_results
-from model_cards.score_families import OTHER, PROBING, families, title
+from model_cards.model.families import EARLIER_PROBING, OTHER, families, title
 
 
 def scored(task: Task, split: str | None = None, **changes: Any) -> TaskScore:
     """A score of a task as the evaluation declares it."""
-    facts = {"task": task.name, "protocol": task.protocol, "main_metric": task.metric, "unit": task.unit}
+    facts = {
+        "task": task.name,
+        "protocol": task.protocol,
+        "main_metric": task.metric,
+        "unit": task.unit,
+        "family": task.family,
+    }
     return score(split or task.default_split).model_copy(update=facts | changes)
 
 
@@ -31,16 +37,22 @@ def scored_run(directory: Path, scores: list[TaskScore], run: dict[str, Any] | N
 
 
 def test_every_task_of_the_evaluation_has_a_family() -> None:
-    assert set(REGISTERED_PROBING) == PROBING
     scores = [scored(task) for task in TASKS.values()]
-    assert not [one.task for one in scores if title(one.task, one.main_metric).startswith(OTHER)]
-    for family in families(scores):
+    assert not [one.task for one in scores if title(one.task, one.main_metric, one.family).startswith(OTHER)]
+    for name, family in families(scores).items():
         alike = {
-            (TASKS[one.task].metric, TASKS[one.task].aggregation, TASKS[one.task].mode, TASKS[one.task].kind)
-            for one in family.scores
+            (TASKS[one.task].metric, TASKS[one.task].aggregation, TASKS[one.task].mode, TASKS[one.task].family)
+            for one in family
         }
-        assert len(alike) == 1, family.title
-    assert sum(len(family.scores) for family in families(scores)) == len(TASKS)
+        assert len(alike) == 1, name
+    assert sum(map(len, families(scores).values())) == len(TASKS)
+
+
+def test_results_without_a_family_are_filed_as_those_that_tell_it() -> None:
+    assert set(EARLIER_PROBING) <= {task.dataset for task in TASKS.values() if task.family == "probing"}
+    for task in TASKS.values():
+        assert title(task.name, "accuracy") == title(task.name, "accuracy", task.family)
+    assert title("new/senteval", "accuracy", "probing") == title("wc/senteval", "accuracy")
 
 
 def test_unlike_numbers_are_in_tables_of_their_own(tmp_path: Path) -> None:

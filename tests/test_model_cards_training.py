@@ -9,14 +9,14 @@ from test_model_cards_numbers import PNG, table_with
 from tiny_bases import make_llama, make_mlm
 from training_inputs import triplet_rows, write_dataset, write_recipe
 
-from hub.recipe import DatasetRecipe, ModelRecipe
-from hub.recipe_file import load_recipe, resolved
-from hub.run_dir import RECIPE, read_manifest, write_manifest
-from hub.schema import TRIPLET
-from hub.shards import write_text
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe_file import load_recipe, resolved
+from hub.contract.run_dir import RECIPE, read_manifest, write_manifest
+from hub.contract.schema import TRIPLET
+from hub.contract.shards import write_text
 from model_cards.render import render
-from training.job import prepare
-from training.run import work
+from training.loop.job import prepare
+from training.loop.train import work
 
 COMMAND = "python -m training.run recipe.yaml"
 

@@ -225,6 +225,7 @@ print(json.dumps([(one.code, one.error) for one in told]))
 """
 
 
+@pytest.mark.slow("a fresh process without our code, and a Hub")
 def test_the_script_of_a_published_dataset_is_not_run(models, tmp_path, local_hub, hub_api, repo):
     folder, marker = tmp_path / "published", tmp_path / "ran"
     folder.mkdir()

@@ -15,13 +15,13 @@ import generation.run
 import model_cards.render
 import training.run
 from eval import run as evaluation
-from generation.job import input_hashes
-from hub import run_dir
+from generation.pipeline.job import input_hashes
+from hub.client.publish import snapshot_of
+from hub.contract import run_dir
+from hub.contract.published_paths import local_paths, published, published_path, published_setting
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe_file import fingerprint, load_recipe
 from hub.errors import InputError
-from hub.publish import snapshot_of
-from hub.published_paths import local_paths, published, published_path, published_setting
-from hub.recipe import DatasetRecipe, ModelRecipe
-from hub.recipe_file import fingerprint, load_recipe
 
 NLI_RECIPE, MODEL_RECIPE = "recipes/demo/auto-nli.yaml", "recipes/demo/demo-sts-dino.yaml"
 SECRET = "sallys-secret"  # the folder that holds everything, the home and the user

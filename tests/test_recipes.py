@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from generation.examples import Example
-from generation.prompts import Prompts
-from hub.licences import check
-from hub.recipe import DatasetRecipe, Variant
-from hub.recipe_file import load_recipe
-from model_cards.changes import read_changes
-from model_cards.templates import section
+from generation.inputs.examples import Example
+from generation.inputs.prompts import Prompts
+from hub.contract.licences import check
+from hub.contract.recipe import DatasetRecipe, Variant
+from hub.contract.recipe_file import load_recipe
+from model_cards.shared.changes import read_changes
+from model_cards.shared.templates import section
 
 FOLDER = Path("recipes/datasets")
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
@@ -58,7 +58,7 @@ def test_a_recipe_is_pinned_and_has_prose_and_a_licence(name):
 @pytest.mark.parametrize("path", [*FOLDER.glob("*.yaml"), *Path("recipes/demo").glob("*.yaml")], ids=str)
 def test_a_recipes_version_is_told_in_its_changes(path):
     name, version = (re.search(rf"^{key}: (.+)$", path.read_text(), re.M)[1] for key in ("name", "version"))
-    assert version in read_changes(Path(f"model_cards/sections/{name}.changes.yaml"))
+    assert version in read_changes(name)
 
 
 @pytest.mark.parametrize("name", STS)
@@ -204,6 +204,7 @@ def test_movie_reviews_are_texts_of_classes_against_one_another():
     assert found.form == "text"
 
 
+@pytest.mark.slow("starts command after command")
 def test_without_the_hub_a_recipe_ends_in_one_clear_line(tmp_path):
     name = "auto-nli"
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}

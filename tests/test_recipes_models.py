@@ -9,16 +9,16 @@ import pytest
 from test_recipes import difference as dataset_difference
 from test_recipes import leaves
 
-from hub.licences import check_model
-from hub.model_sections import Lora, SlantedTriangular, Spans
-from hub.recipe import DatasetRecipe, ModelRecipe, TrainingData
-from hub.recipe_file import load_recipe
-from model_cards.changes import read_changes
-from model_cards.papers import reproduced
-from model_cards.templates import section
-from release.claim import check_pins
-from training.arguments import check_together, trainer_arguments, typed_arguments
-from training.job import check_batch
+from hub.contract.licences import check_model
+from hub.contract.model_sections import Lora, SlantedTriangular, Spans
+from hub.contract.recipe import DatasetRecipe, ModelRecipe, TrainingData
+from hub.contract.recipe_file import load_recipe
+from model_cards.model.papers import reproduced
+from model_cards.shared.changes import read_changes
+from model_cards.shared.templates import section
+from release.preflight import check_pins
+from training.loop.arguments import check_together, trainer_arguments, typed_arguments
+from training.loop.job import check_batch
 
 FOLDER, DATASETS = Path("recipes/models"), Path("recipes/datasets")
 PATHS = sorted(FOLDER.glob("*.yaml"))
@@ -124,7 +124,7 @@ def test_the_runner_takes_losses_and_arguments(name: str, tmp_path: Path) -> Non
 def test_a_model_has_prose_and_a_version_and_a_licence_that_its_parts_allow(name: str) -> None:
     recipe = RECIPES[name]
     assert section(name)
-    assert recipe.version in read_changes(Path(f"model_cards/sections/{name}.changes.yaml"))
+    assert recipe.version in read_changes(name)
     parts = [(str(d.repo_id), OUTSIDE.get(str(d.repo_id)) or made(str(d.repo_id)).license) for d in recipe.datasets]
     assert check_model(recipe, parts).licence.id == recipe.license
 

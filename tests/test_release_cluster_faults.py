@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 from disturbed_release import KINDS, Disturbed, World
 
+pytestmark = pytest.mark.slow("kills releases on a cluster of three nodes while the Hub fails")
+
 RUNS = {0: ("worker", "node"), 1: ("release", "worker"), 2: ("generator", "worker", "node")}  # seed → what is killed
 
 

@@ -11,19 +11,20 @@ from training_inputs import write_recipe
 from typer.testing import CliRunner
 
 from generation import run as generation
-from hub import run_dir
+from hub.client.publish import publish
+from hub.contract import run_dir
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import load_recipe, resolved
 from hub.errors import InputError
-from hub.publish import publish
-from hub.recipe import DatasetRecipe
-from hub.recipe_file import load_recipe, resolved
-from model_cards import templates
 from model_cards.preflight import require_card
+from model_cards.shared import templates
 from training.run import main as train
 
 pytest_plugins = ["local_hub"]
 X2 = Path("recipes/demo/sts-dino-x2.yaml")
 
 
+@pytest.mark.slow("runs whole releases in processes of their own")
 def test_a_corrected_recipe_is_published_again_and_nothing_is_made(hub_api, local_hub, tmp_path):
     directory, recipe = tmp_path / "datasets" / "small-sts", small_recipe("sts")
     small_run(directory, recipe)
@@ -62,8 +63,7 @@ def test_what_no_card_could_say_is_refused_before_a_release_makes_anything(tmp_p
     )
     assert "acme/a.git" in refused(recipe, "acme/a.git")
     monkeypatch.setattr(templates, "HERE", tmp_path)
-    (tmp_path / "sections").mkdir()
-    (tmp_path / "sections" / f"{recipe.name}.changes.yaml").write_text("0.0.1: the first\n")
+    (tmp_path / "changes.yaml").write_text(f"{recipe.name}:\n  0.0.1: the first\n")
     assert "tells nothing of version 0.1.0; add one line on top" in refused(recipe)
 
 

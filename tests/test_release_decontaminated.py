@@ -11,10 +11,10 @@ import small_runs
 from small_runs import small_recipe, small_run
 
 from eval.decontaminate import main as decontaminate
-from hub import run_dir
+from hub.client.publish import Options, publish
+from hub.contract import run_dir
+from hub.contract.run_dir import Manifest
 from hub.errors import InputError, RunError
-from hub.publish import Options, publish
-from hub.run_dir import Manifest
 from model_cards.render import render, write
 from release.publish import loading_script
 
@@ -64,6 +64,7 @@ def texts(rows: list[dict]) -> set[str]:
     return {text for row in rows for text in (row["sentence1"], row["sentence2"])}
 
 
+@pytest.mark.slow("a fresh process without our code, and a Hub")
 def test_it_goes_to_a_hub_and_its_card_says_what_was_left_out(whole, hub_api, local_hub, tmp_path):
     before = run_dir.require_complete(whole)
     manifest = without(whole, tmp_path / "clean")

@@ -96,6 +96,7 @@ def asked(capsys, monkeypatch, *words: str) -> tuple[int, str, str]:
     return end.value.code, *capsys.readouterr()
 
 
+@pytest.mark.slow("starts command after command")
 def test_what_is_printed_and_what_is_sent_are_one_job_and_the_token_is_a_secret_of_it(
     checkout, jobs, capsys, monkeypatch
 ):
@@ -178,7 +179,7 @@ def test_a_job_is_refused_before_it_is_paid_for(checkout, capsys, monkeypatch):
     refused("is a baseline, which is not published", "recipes/models/bert-base-cls.yaml")
     refused(f"{ROOT / RECIPE}: is no file of the commit", str(ROOT / RECIPE))
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setattr("release.job.get_token", lambda: None)
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     refused("HF_TOKEN: no token: the job publishes with it; run `hf auth login`", RECIPE, "--yes")
     (checkout / "note").touch()
     refused("has changes that no commit has: note; commit and push it", RECIPE)

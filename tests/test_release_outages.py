@@ -2,7 +2,7 @@
 
 The full one, with its numbers:
 
-    PYTHONPATH=. python tests/hub_outages.py --runs 12 --out benchmarks/results/hub_outages.json
+    PYTHONPATH=. python tests/hub_outages.py --runs 12 --out benchmarks/results/kills/hub_outages.json
 """
 
 from contextlib import closing
@@ -12,7 +12,9 @@ import pytest
 from growth_outages import CAUSES, World
 from hostile import MODULES, Hostile
 
-from hub.local.faults import WRONG
+from hub_server.faults import WRONG
+
+pytestmark = pytest.mark.slow("a Hub that fails for longer than the patience")
 
 
 def test_a_growing_dataset_is_published_at_the_end_of_each_outage(tmp_path):

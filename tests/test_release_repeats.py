@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from training_inputs import write_recipe
 
+from hub.contract.recipe import ModelRecipe
+from hub.contract.recipe_file import load_recipe
+from hub.contract.repeats import read_repeats, repeats_of
+from hub.contract.results import read_results, write_results
+from hub.contract.run_dir import require_complete
 from hub.errors import InputError
-from hub.recipe import ModelRecipe
-from hub.recipe_file import load_recipe
-from hub.repeats import read_repeats, repeats_of
-from hub.results import read_results, write_results
-from hub.run_dir import require_complete
-from release.repeats import comparable, is_scored, numbers, planned, table, varied, without
+from release.options import EvaluationOptions, RecipeOverrides
+from release.repeats import comparable, is_scored, parsed_range, planned, table, varied, without
 
 STSB = Path(__file__).parent.parent / "assets" / "stsb"
 EVALUATION = [{"task": "stsb/cosine", "split": "validation", "path": str(STSB / "sts-dev.csv")}]
@@ -53,6 +54,7 @@ def story(tmp_path_factory):
     return {"out": out, "failed": failed, "again": again, "first": first, "early_report": report_after_failure}
 
 
+@pytest.mark.slow("trains and scores a recipe several times")
 def test_a_failing_run_is_named_and_the_others_are_kept(story):
     failed = story["failed"]
     assert failed.returncode == 2
@@ -64,6 +66,7 @@ def test_a_failing_run_is_named_and_the_others_are_kept(story):
     assert not story["early_report"]  # no mean over fewer runs than asked for
 
 
+@pytest.mark.slow("trains and scores a recipe several times")
 def test_the_same_command_goes_on_and_makes_nothing_twice(story):
     again = story["again"]
     assert again.returncode == 0, again.stderr
@@ -74,6 +77,7 @@ def test_the_same_command_goes_on_and_makes_nothing_twice(story):
     assert now["results.json"] == story["first"]["results.json"]
 
 
+@pytest.mark.slow("trains and scores a recipe several times")
 def test_the_report_holds_what_each_run_scored(story):
     out = story["out"]
     repeats = read_repeats(out.with_name("tiny.repeats.json"))
@@ -90,6 +94,7 @@ def test_the_report_holds_what_each_run_scored(story):
     assert f"{mean:.2f} ± {sd:.2f}" in line
 
 
+@pytest.mark.slow("trains and scores a recipe several times")
 def test_the_recipes_own_finished_run_gets_them_for_its_card(story):
     out = story["out"]
     assert read_repeats(out.with_name("tiny") / "repeats.json") == read_repeats(out.with_name("tiny.repeats.json"))
@@ -99,7 +104,7 @@ def test_the_recipes_own_finished_run_gets_them_for_its_card(story):
     ("text", "values"), [("42", (42,)), ("42,43,44", (42, 43, 44)), ("0-3", (0, 1, 2, 3)), ("7, 0-1", (7, 0, 1))]
 )
 def test_numbers_and_ranges(text, values):
-    assert numbers(text, "--seeds") == values
+    assert parsed_range(text, "--seeds") == values
 
 
 @pytest.mark.parametrize(
@@ -117,7 +122,7 @@ def test_numbers_and_ranges(text, values):
 )
 def test_other_numbers_are_refused(text, message):
     with pytest.raises(InputError, match=message):
-        numbers(text, "--seeds")
+        parsed_range(text, "--seeds")
 
 
 def few_shot(folder):
@@ -127,7 +132,7 @@ def few_shot(folder):
 
 def test_example_sets_take_the_place_of_the_recipes(tmp_path):
     path = few_shot(tmp_path)
-    series = planned(path, None, "0-2", tmp_path / "out", 5, ["version=0.2.0"])
+    series = planned(path, None, "0-2", tmp_path / "out", RecipeOverrides(5, ["version=0.2.0"]), EvaluationOptions())
     assert series.values == (0, 1, 2)
     assert series.directory(2) == (tmp_path / "out" / "example-set-2").resolve()
     settings = series.options(2)[1::2]
@@ -140,7 +145,7 @@ def test_example_sets_take_the_place_of_the_recipes(tmp_path):
 
 def refused(path, message, seeds="1,2", example_sets=None, settings=()):
     with pytest.raises(InputError, match=message):
-        planned(path, seeds, example_sets, None, None, list(settings))
+        planned(path, seeds, example_sets, None, RecipeOverrides(None, list(settings)), EvaluationOptions())
 
 
 def test_bad_input_is_refused_before_anything_is_trained(tmp_path):
@@ -155,6 +160,7 @@ def test_bad_input_is_refused_before_anything_is_trained(tmp_path):
     assert varied(load_recipe(path, ModelRecipe), "seed", path) == ("seed",)
 
 
+@pytest.mark.slow("trains and scores a recipe several times")
 def test_a_task_that_cuts_its_own_folds_is_found_and_further_scores_do_no_harm(story, tmp_path):
     directory = story["out"] / "seed-42"
     manifest, results = require_complete(directory), read_results(directory / "results.json")
@@ -172,6 +178,7 @@ def test_a_task_that_cuts_its_own_folds_is_found_and_further_scores_do_no_harm(s
     assert not scored("stsb/cosine", fingerprint="of other weights")
 
 
+@pytest.mark.slow("trains and scores a recipe several times")
 def test_only_what_every_run_was_scored_on_has_a_spread(story, capsys):
     first, second = read_repeats(story["out"].with_name("tiny.repeats.json")).runs
     more = second.scores[0].model_copy(update={"task": "mr/senteval", "split": "all"})
@@ -181,6 +188,7 @@ def test_only_what_every_run_was_scored_on_has_a_spread(story, capsys):
     assert comparable([first, second]) == [first, second] and not capsys.readouterr().err
 
 
+@pytest.mark.slow("trains and scores a recipe several times")
 def test_a_single_run_is_shown_without_a_spread(story):
     repeats = read_repeats(story["out"].with_name("tiny.repeats.json"))
     assert "±" not in table(repeats_of("tiny", "seed", repeats.runs[:1])).splitlines()[1]

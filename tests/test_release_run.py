@@ -15,10 +15,10 @@ from huggingface_hub import HfApi
 from local_hub import mint
 from tiny_lm import make_lm
 
-from hub import run_dir
+from hub.contract import run_dir
 from hub.errors import InputError
+from release.options import ClusterWorkers, words_of
 from release.run import expanded
-from release.workers import Workers
 
 pytest_plugins = ["local_hub"]
 RECIPE = Path("recipes/demo/sts-dino-x2.yaml")
@@ -50,6 +50,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
+@pytest.mark.slow("kills a run again and again, to the same bytes")
 def test_a_killed_release_goes_on_from_the_hub_on_an_empty_disk_to_the_same_bytes(local_hub, hub_api, tmp_path):
     lm, name = make_lm(tmp_path / "lm"), "killed-and-resumed"
     first = command(local_hub, tmp_path / "home1", tmp_path / "one", lm, name, "--yes")
@@ -79,6 +80,7 @@ def test_a_killed_release_goes_on_from_the_hub_on_an_empty_disk_to_the_same_byte
     assert code == 0 and "no file changes" in out and commits(hub_api, f"acme/{name}") == before
 
 
+@pytest.mark.slow("runs whole releases in processes of their own")
 def test_a_hub_that_refuses_stops_before_the_model_is_loaded(local_hub, tmp_path):
     process = command(local_hub, tmp_path / "home", tmp_path / "art", tmp_path / "no-lm", "never", "--yes")
     code, _, err = ended(process)
@@ -91,6 +93,7 @@ def test_a_hub_that_refuses_stops_before_the_model_is_loaded(local_hub, tmp_path
     assert "generation.run" not in done.stderr and "hf_" not in done.stderr
 
 
+@pytest.mark.slow("kills a run again and again, to the same bytes")
 @pytest.mark.parametrize(
     ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")]
 )
@@ -108,6 +111,7 @@ def test_a_signal_leaves_no_generator_behind_and_it_is_said_how_to_go_on(number,
         assert not run_dir.read_manifest(directory).complete
 
 
+@pytest.mark.slow("runs whole releases in processes of their own")
 def test_what_a_stage_says_of_its_failure_is_enough(local_hub, tmp_path):
     process = command(local_hub, tmp_path / "home", tmp_path / "art", tmp_path / "no-lm", "unmade")
     code, _, err = ended(process)
@@ -115,6 +119,7 @@ def test_what_a_stage_says_of_its_failure_is_enough(local_hub, tmp_path):
     assert code == 2 and len(lines) == 1 and "no such folder" in lines[0], err
 
 
+@pytest.mark.slow("runs whole releases in processes of their own")
 def test_without_a_hub_everything_is_made_and_no_plan_is_shown(local_hub, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -142,6 +147,7 @@ bootstrap_samples: 100
 """
 
 
+@pytest.mark.slow("runs whole releases in processes of their own")
 def test_a_baseline_in_a_folder_is_scored_and_not_published_and_alone_it_is_refused(local_hub, hub_api, tmp_path):
     folder, artifacts = tmp_path / "recipes", tmp_path / "artifacts"
     folder.mkdir()
@@ -169,14 +175,14 @@ def test_a_baseline_in_a_folder_is_scored_and_not_published_and_alone_it_is_refu
 
 
 def test_workers_are_the_generators_and_no_use_to_models():
-    words = "--ray 10.0.0.1:6379 --workers 8 --store s3://bucket/runs --gpus-per-worker 2"
-    assert Workers("10.0.0.1:6379", 8, "s3://bucket/runs", None, 2).options == words.split()
+    words = "--workers 8 --gpus-per-worker 2 --ray 10.0.0.1:6379 --store s3://bucket/runs"
+    assert words_of(ClusterWorkers(8, None, 2, "10.0.0.1:6379", "s3://bucket/runs")) == words.split()
     with pytest.raises(InputError, match=r"store s3://…: the URL must not hold"):
-        Workers(store="s3://user:password@bucket")
-    Workers(workers=8).require_datasets(1)
-    Workers().require_datasets(0)
+        ClusterWorkers(store="s3://user:password@bucket")
+    ClusterWorkers(workers=8).require_datasets(1)
+    ClusterWorkers().require_datasets(0)
     with pytest.raises(InputError, match=r"--workers 8: are for datasets.*torchrun or accelerate \(docs/training.md\)"):
-        Workers(workers=8).require_datasets(0)
+        ClusterWorkers(workers=8).require_datasets(0)
 
 
 def test_all_recipes_stand_in_an_order_in_which_they_can_be_made():

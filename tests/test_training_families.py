@@ -10,19 +10,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pytest
 import yaml
 from tiny_bases import make_llama, make_mlm
 from training_inputs import WORDS, sts_rows, triplet_rows, write_dataset
 
-from hub.publish import Options, publish
-from hub.recipe import ModelRecipe, TrainingData
-from hub.recipe_file import load_recipe
-from hub.run_dir import require_complete
-from hub.schema import EXAMPLE_SET, TRIPLET, published_features
+from hub.client.publish import Options, publish
+from hub.contract.recipe import ModelRecipe, TrainingData
+from hub.contract.recipe_file import load_recipe
+from hub.contract.run_dir import require_complete
+from hub.contract.schema import EXAMPLE_SET, TRIPLET, features
 from model_cards.render import render, write
+
+pytestmark = pytest.mark.slow("trains every model recipe at the size of a test and publishes it")
 
 pytest_plugins = ["local_hub"]
 RECIPES = {path.stem: load_recipe(path, ModelRecipe) for path in sorted(Path("recipes/models").glob("*.yaml"))}
@@ -52,8 +53,8 @@ def tiny_data(spec: TrainingData, folder: Path) -> dict:
         return small | {"config": "default", "split": "train", "spans": spans}
     if spec.form == "triplet" and not path.exists():
         rows = [{**row, "example_set": number % 2} for number, row in enumerate(triplet_rows(96))]
-        features = datasets.Features({**published_features(TRIPLET), **EXAMPLE_SET})
-        write_dataset(path, {"train": rows}, spec.config, TRIPLET, features)
+        columns = {**TRIPLET.columns, **TRIPLET.provenance, **EXAMPLE_SET}
+        write_dataset(path, {"train": rows}, spec.config, TRIPLET, features(columns))
     return small
 
 

@@ -13,12 +13,12 @@ from sentence_transformers import SentenceTransformer
 from tiny_bases import make_llama
 from training_inputs import sts_rows, triplet_rows, write_dataset, write_recipe
 
+from hub.client.publish import Options, publish
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe_file import fingerprint, load_recipe, resolved
+from hub.contract.run_dir import changed_files, read_manifest
+from hub.contract.schema import TRIPLET
 from hub.errors import InputError
-from hub.publish import Options, publish
-from hub.recipe import DatasetRecipe, ModelRecipe
-from hub.recipe_file import fingerprint, load_recipe, resolved
-from hub.run_dir import changed_files, read_manifest
-from hub.schema import TRIPLET
 from model_cards.render import render, write
 from training.merge import main, merged_recipe
 
@@ -32,10 +32,12 @@ ENCODE = (
 MAKE = """
 import os, sys
 from pathlib import Path
-from training import merge, publication, run
+from training import merge, run
+from training.loop import finish
+from training.model import encoder
 
 def merged(adapter, out, step):
-    home = publication if step in ("move_into_place", "write_manifest") else merge
+    home = {"save_encoder": encoder, "_copy_untrained": merge}.get(step, finish)
     made = getattr(home, step)
     setattr(home, step, lambda *given: ((step == "write_manifest") or made(*given), os._exit(9)))
     merge.main(adapter, out)
@@ -43,7 +45,7 @@ def merged(adapter, out, step):
 recipe, folder = map(Path, sys.argv[1:])
 run.main(recipe, out=folder / "eol")
 merge.main(folder / "eol", None)
-for step in ("save_student", "_copy_untrained", "move_into_place", "write_manifest"):
+for step in ("save_encoder", "_copy_untrained", "move_into_place", "write_manifest"):
     out = folder / "killed" / step
     if os.fork() == 0:
         merged(folder / "eol", out, step)
@@ -102,6 +104,7 @@ def contents(directory):
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow("trains an adapter, publishes and merges it")
 def test_the_merged_run_is_whole_and_says_where_it_comes_from(adapter_run, merged_run):
     manifest, adapter = read_manifest(merged_run), read_manifest(adapter_run)
     recipe = load_recipe(merged_run / "recipe.yaml", ModelRecipe)
@@ -117,6 +120,7 @@ def test_the_merged_run_is_whole_and_says_where_it_comes_from(adapter_run, merge
     assert manifest.counts["parameters"] == sum(p.numel() for p in SentenceTransformer(str(merged_run)).parameters())
 
 
+@pytest.mark.slow("trains an adapter, publishes and merges it")
 def test_the_merged_run_is_published_and_gives_the_adapters_embeddings(
     adapter_run, merged_run, local_hub, hub_api, tmp_path
 ):
@@ -129,15 +133,17 @@ def test_the_merged_run_is_published_and_gives_the_adapters_embeddings(
     assert np.abs(merged - untrained).max() > 1e-3
 
 
+@pytest.mark.slow("trains an adapter, publishes and merges it")
 def test_killed_at_any_step_it_ends_the_same(adapter_run, merged_run):
     runs = {path.name: path for path in adapter_run.with_name("killed").iterdir() if path.is_dir()}
-    steps = {"save_student", "_copy_untrained", "move_into_place", "write_manifest"}
+    steps = {"save_encoder", "_copy_untrained", "move_into_place", "write_manifest"}
     assert set(runs) == steps | {f"{step}.base" for step in steps}
     for step in steps:
         assert contents(runs[step]) == contents(merged_run), step
         assert contents(runs[f"{step}.base"]) == contents(adapter_run.with_name("eol.base")), step
 
 
+@pytest.mark.slow("trains an adapter, publishes and merges it")
 def test_what_cannot_be_merged_is_refused_and_nothing_is_overwritten(adapter_run, merged_run, tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")
@@ -156,6 +162,7 @@ def test_what_cannot_be_merged_is_refused_and_nothing_is_overwritten(adapter_run
         main(adapter_run.with_name("triplets"))
 
 
+@pytest.mark.slow("trains an adapter, publishes and merges it")
 def test_a_damaged_adapter_is_refused(adapter_run, tmp_path):
     shutil.copytree(adapter_run, tmp_path / "eol")
     weights = tmp_path / "eol" / "adapter_model.safetensors"
@@ -165,6 +172,7 @@ def test_a_damaged_adapter_is_refused(adapter_run, tmp_path):
     assert not (tmp_path / "eol-merged").exists()
 
 
+@pytest.mark.slow("trains an adapter, publishes and merges it")
 def test_the_recipe_changes_in_its_name_and_the_form_of_release_alone(adapter_run):
     recipe = load_recipe(adapter_run / "recipe.yaml", ModelRecipe)
     before, after = (yaml.safe_load(item.model_dump_json()) for item in (recipe, merged_recipe(recipe)))

@@ -1,4 +1,4 @@
-"""training.run end to end on a tiny random student: what is written, resuming after a kill, and refusals."""
+"""training.run end to end on a tiny random encoder: what is written, resuming after a kill, and refusals."""
 
 import io
 import json
@@ -15,17 +15,18 @@ from training_inputs import sts_rows, triplet_rows, write_dataset, write_recipe
 from transformers import TrainerState
 
 from hub.cli import run
+from hub.contract.recipe import ModelRecipe
+from hub.contract.recipe_file import load_recipe
+from hub.contract.run_dir import begin, changed_files, locked, require_complete
+from hub.contract.schema import TRIPLET
 from hub.errors import InputError, RunError
-from hub.recipe import ModelRecipe
-from hub.recipe_file import load_recipe
-from hub.run_dir import begin, changed_files, locked, require_complete
-from hub.schema import TRIPLET
-from training.checkpoints import is_whole, mark_whole, newest_whole
-from training.job import prepare
-from training.models import build_student
-from training.plan import planned_steps
-from training.progress import Progress
-from training.run import app, main, verify
+from training.dry_run.plan import planned_steps
+from training.loop.checkpoints import is_whole, mark_whole, newest_whole
+from training.loop.job import prepare
+from training.loop.reporting import ProgressReporter
+from training.loop.train import verify
+from training.model.encoder import build_encoder
+from training.run import app, main
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +157,7 @@ def test_without_validation_the_last_step_is_kept(tmp_path):
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
     import torch
 
-    from training import losses
+    from training.losses import losses
 
     class Diverging(torch.nn.Module):
         def __init__(self, model):
@@ -166,8 +167,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
         def forward(self, features, labels=None):
             return self.model(features[0])["sentence_embedding"].sum() * float("nan")
 
-    kind = losses.LossKind(Diverging, ("sts",))
-    monkeypatch.setitem(losses.LOSSES, "CosineSimilarityLoss", kind)
+    monkeypatch.setattr(losses.Loss, "loss_class", Diverging)
     with pytest.raises(RunError, match=r"training, step 4: the loss is nan; lower arguments.learning_rate"):
         main(write_recipe(tmp_path), out=tmp_path / "out")
     assert not require_incomplete(tmp_path / "out")
@@ -180,10 +180,10 @@ def test_the_chosen_weights_must_score_what_they_scored(trained, off, half, same
     """In half precision a score may differ by what rounding does when texts are batched otherwise."""
     job = prepare(trained / "recipe.yaml", trained / "other", None, [])
     job.arguments.bf16 = half
-    student = SentenceTransformer(str(trained / "out"))
-    best = job.evaluator(student)["sequential_score"] + off
+    encoder = SentenceTransformer(str(trained / "out"))
+    best = job.evaluator(encoder)["sequential_score"] + off
     with nullcontext() if same else pytest.raises(RunError, match="the saved weights score"):
-        verify(SimpleNamespace(model=student, state=TrainerState(best_metric=best)), job)
+        verify(SimpleNamespace(model=encoder, state=TrainerState(best_metric=best)), job)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_a_full_disk_is_told_as_such(tmp_path):
     from safetensors import SafetensorError
 
     from hub.errors import RunError
-    from training.publication import disk_errors
+    from training.loop.finish import disk_errors
 
     with pytest.raises(RunError, match="no space left on the disk"), disk_errors(tmp_path / "m"):
         raise SafetensorError("I/O error: No space left on device (os error 28)")
@@ -285,7 +285,7 @@ def test_a_baseline_is_written_as_it_is_with_nothing_beside_it(tmp_path, capsys)
     job = prepare(recipe, None, None, [])
     text = ["A man plays."]
     written = SentenceTransformer(str(tmp_path / "runs" / "out")).encode(text)
-    assert (written == build_student(job.recipe.base, job.base).encode(text)).all()
+    assert (written == build_encoder(job.recipe.base, job.base).encode(text)).all()
     main(recipe, out=tmp_path / "runs" / "out")
     assert "already made" in capsys.readouterr().err
     main(recipe, out=tmp_path / "dry", dry_run=True)
@@ -310,7 +310,7 @@ def numbers(state, **logs):
 
 
 def test_a_log_file_gets_a_plain_line_now_and_then(capsys, monkeypatch):
-    state, progress = TrainerState(max_steps=100), Progress("Spearman's correlation")
+    state, progress = TrainerState(max_steps=100), ProgressReporter("Spearman's correlation")
     progress.on_train_begin(None, state, None)
     for state.global_step in range(1, 51):
         progress.on_log(None, state, None, numbers(state, loss=0.5, learning_rate=1e-4))
@@ -335,7 +335,7 @@ def test_a_terminal_gets_one_bar(monkeypatch):
 
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    state, progress = TrainerState(max_steps=100, global_step=40), Progress("Spearman's correlation")
+    state, progress = TrainerState(max_steps=100, global_step=40), ProgressReporter("Spearman's correlation")
     progress.on_train_begin(None, state, None)
     state.global_step = 50
     progress.on_step_end(None, state, None)

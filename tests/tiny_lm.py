@@ -1,11 +1,15 @@
 """A tiny random causal language model with a real tokenizer, made in a second, for tests that need no quality."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from transformers.models.auto.configuration_auto import AutoConfig
+
+from generation.decoding.engine import Engine
+from hub.contract.recipe import LanguageModel
 
 TEXTS = [
     'Task: Write two sentences that mean the same thing.\nSentence 1: "A man is playing a flute."\nSentence 2: "',
@@ -54,3 +58,7 @@ def make_lm(directory: Path, kind: str = "llama", seed: int = 0, **changes: obje
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return directory
+
+
+def load_engine(folder: Path, **settings: Any) -> Engine:
+    return Engine.of(LanguageModel(path=str(folder), license="mit", **settings))

@@ -7,10 +7,10 @@ import torch
 import yaml
 from tiny_lm import make_lm
 
-from hub.recipe import TrainingData
-from hub.run_dir import Manifest, describe, write_manifest
-from hub.schema import STS, Form, published_features
-from hub.shards import shard_path, write_shard
+from hub.contract.recipe import TrainingData
+from hub.contract.run_dir import Manifest, describe, write_manifest
+from hub.contract.schema import STS, RowSchema, published_features
+from hub.contract.shards import shard_path, write_shard
 
 WORDS = [
     "man",
@@ -62,7 +62,7 @@ def triplet_rows(count):
     ]
 
 
-def write_dataset(directory: Path, splits: dict, config="postprocessed", form: Form = STS, features=None) -> Path:
+def write_dataset(directory: Path, splits: dict, config="postprocessed", form: RowSchema = STS, features=None) -> Path:
     """A finished dataset run directory with one shard per split."""
     files = []
     for split, rows in splits.items():
@@ -75,7 +75,7 @@ def write_dataset(directory: Path, splits: dict, config="postprocessed", form: F
 
 
 def write_recipe(folder: Path, **changes) -> Path:
-    """A model recipe for the tiny student in ``folder``; makes dataset and student there unless they are there."""
+    """A model recipe for the tiny encoder in ``folder``; makes dataset and encoder there unless they are there."""
     if not (folder / "pairs").exists():
         write_dataset(folder / "pairs", {"train": sts_rows(96), "validation": sts_rows(24, seed=1)})
     if not (folder / "lm").exists():

@@ -13,11 +13,13 @@ from pathlib import Path
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from hub import cli
-from hub.run_dir import read_manifest
+from hub.contract.run_dir import read_manifest
 from training import run
 
 _CONTEXT = multiprocessing.get_context("forkserver")  # one server imports the libraries, once for all commands
-_CONTEXT.set_forkserver_preload(["training_processes", "training.run", "transformers.models.llama.modeling_llama"])
+_CONTEXT.set_forkserver_preload(
+    ["training_processes", "training.loop.train", "transformers.models.llama.modeling_llama"]
+)
 _SECONDS = 120
 
 

@@ -15,16 +15,12 @@ from typing import Annotated, Any
 import typer
 
 from hub.cli import new_app, run, say
+from hub.contract.published_paths import is_outside
+from hub.contract.recipe import Lora, ModelRecipe
+from hub.contract.recipe_file import fingerprint, load_recipe, resolved
+from hub.contract.run_dir import ARTIFACTS, RECIPE, Manifest, begin, changed_files, locked, require_complete
 from hub.errors import InputError
-from hub.published_paths import is_outside
-from hub.recipe import Lora, ModelRecipe
-from hub.recipe_file import fingerprint, load_recipe, resolved
-from hub.run_dir import ARTIFACTS, RECIPE, Manifest, begin, changed_files, locked, require_complete
-from training.adapters import WEIGHTS
-from training.bases import Base, find_base
-from training.models import merged_student, save_student
-from training.publication import complete, disk_errors
-from training.run import quiet_libraries
+from training.model.bases import ADAPTER_WEIGHTS, Base, find_base
 
 SUFFIX = "-merged"
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "peft")
@@ -68,7 +64,7 @@ def find_same_base(recipe: ModelRecipe, manifest: Manifest) -> Base:
 
 def first_manifest(recipe: ModelRecipe, adapter: Manifest) -> Manifest:
     """The manifest of the merged run before anything is merged: the adapter is an input."""
-    weights = next(file.sha256 for file in adapter.files if file.path == WEIGHTS)
+    weights = next(file.sha256 for file in adapter.files if file.path == ADAPTER_WEIGHTS)
     inputs = {**adapter.inputs, f"adapter:{adapter.name}": weights}
     return Manifest(
         kind="model",
@@ -81,13 +77,16 @@ def first_manifest(recipe: ModelRecipe, adapter: Manifest) -> Manifest:
 
 
 def merge_into(out: Path, directory: Path, recipe: ModelRecipe, manifest: Manifest, adapter: Manifest) -> Manifest:
-    """Write the copy of the untrained student that ``eval.run`` compares with, the merged model, and the manifest."""
+    """Write the copy of the untrained encoder that ``eval.run`` compares with, the merged model, and the manifest."""
+    from training.loop.finish import complete
+    from training.model.encoder import merged_encoder, save_encoder
+
     base = find_same_base(recipe, adapter)
     built = out.with_name(f"{out.name}.building")
-    student = merged_student(recipe.base, base, directory)
-    save_student(student, built)
+    encoder = merged_encoder(recipe.base, base, directory)
+    save_encoder(encoder, built)
     _copy_untrained(directory, out)
-    counts = {**adapter.counts, "parameters": sum(parameter.numel() for parameter in student.parameters())}
+    counts = {**adapter.counts, "parameters": sum(parameter.numel() for parameter in encoder.parameters())}
     return complete(out, manifest, built, counts, {**adapter.provenance, **_origin(directory, adapter)})
 
 
@@ -120,9 +119,12 @@ def main(
 
       python -m training.merge artifacts/models/prompteol-auto-nli-0shot
     """
-    quiet_libraries()
     trained, adapter = read_run(directory)
     recipe = merged_recipe(trained)
+    from training.loop.finish import disk_errors  # its libraries take seconds
+    from training.loop.train import quiet_libraries
+
+    quiet_libraries()
     out = (out or directory.with_name(directory.name + SUFFIX)).resolve()
     with locked(out):
         manifest = begin(out, first_manifest(recipe, adapter), resolved(recipe))

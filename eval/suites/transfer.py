@@ -18,12 +18,12 @@ from typing import Any
 import evaluate
 from evaluate.evaluation_suite import SubTask
 
-from eval.data.forms import Rows
-from eval.data.sources import Source
-from eval.embeddings import Embeddings
-from eval.encoders import load_encoder, wrap
-from eval.registry import GROUPS, find_task
-from eval.transfer import measure_transfer
+from eval.encoders.embeddings import Embeddings
+from eval.encoders.load import load_encoder, wrap
+from eval.scoring.transfer import measure_transfer
+from eval.tasks.data.example_types import Rows
+from eval.tasks.registry import GROUPS, find_task
+from eval.tasks.sources import Source
 
 TASK_TYPE = "sentence-probe"
 SEEDS = (1111,)  # SentEval's
@@ -45,8 +45,7 @@ class ProbeEvaluator(evaluate.Evaluator):
         """Accuracy (0 to 1, over rows; F1 for two classes) with intervals, SentEval's own figure (x 100), and time."""
         started = perf_counter()
         declared = find_task(task)
-        assert declared.mode is not None
-        measured = measure_transfer(declared, data, model_or_pipeline.rows, declared.mode, SEEDS)
+        measured = measure_transfer(declared, data, model_or_pipeline.rows, SEEDS)
         inputs = {"references": measured.outcomes.gold.astype(int).tolist()}
         inputs |= self.predictions_processor(measured.outcomes.predicted)
         scores = self.prepare_metric(None).compute(**inputs)
@@ -62,7 +61,7 @@ class Suite(evaluate.EvaluationSuite):
         self.suite = [
             SubTask(TASK_TYPE, data=task.dataset, split=task.default_split, args_for_task={"task": task.name})
             for task in GROUPS["transfer"]
-            if task.kind == "transfer"
+            if task.mode == "senteval" and task.metric == "accuracy"
         ]
 
     def run(

@@ -63,9 +63,8 @@ class ProbeAccuracy(evaluate.Metric):
         chosen, gold = np.asarray(predictions), np.asarray(references)
         hits = (chosen == gold).astype(np.float64)
         scores: dict[str, Score] = {"accuracy": lambda rows: hits[rows].mean(axis=1)}
-        positives = (
-            (chosen == 1).astype(np.float64) + (gold == 1)
-        ) / 2  # F1 = hits / mean of chosen and gold positives
+        # F1 = hits / mean of chosen and gold positives
+        positives = ((chosen == 1).astype(np.float64) + (gold == 1)) / 2
         if set(gold.tolist()) | set(chosen.tolist()) <= {0, 1} and positives.any():
             right = hits * (gold == 1)
             scores["f1"] = lambda rows: ratio(right[rows].sum(axis=1), positives[rows].sum(axis=1))

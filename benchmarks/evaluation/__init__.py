@@ -1,0 +1,1 @@
+"""Measurements of evaluation: cost, batched probes, false verdicts, decontamination."""

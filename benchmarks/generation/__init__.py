@@ -1,0 +1,1 @@
+"""Measurements of decoding: speed, memory, estimates, the built-in language model."""

@@ -1,0 +1,1 @@
+"""Datasets under test: rows and where they come from."""

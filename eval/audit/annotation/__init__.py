@@ -1,0 +1,1 @@
+"""People label a dataset, blind: sample, page, answers, agreement."""

@@ -1,0 +1,1 @@
+"""Evaluation sentences in a dataset: exact, normalised and near duplicates."""

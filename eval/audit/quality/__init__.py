@@ -1,0 +1,1 @@
+"""Measures of a dataset: texts, pairs, agreement with an NLI model."""

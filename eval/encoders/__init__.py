@@ -1,0 +1,1 @@
+"""Sentence encoders: loading, embeddings, their cache."""

@@ -1,0 +1,248 @@
+"""The encoder to be scored: a model folder, a model of the Hub that HF_ENDPOINT names, or a function of the user's.
+
+No code of a model is ever run, and weights are read from safetensors only. A function is code of the user's own, named
+as ``python:package.module:function`` and imported from where Python finds it (the current folder, with python -m).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import json
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eval.encoders.files import OTHER_WEIGHTS, adapted_revision, content_hash, require_all_weights
+from eval.encoders.output import checked
+from hub.cli import say
+from hub.contract.run_dir import read_manifest, require_complete
+from hub.errors import InputError, RunError, did_you_mean
+from hub.model_folder import NO_CODE, NO_PICKLES, read_object, reading_model, require_safetensors
+from hub.printable import first_line, one_line
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+Embed = Callable[[list[str]], Any]  # n texts → (n, dimension)
+BATCH = 32  # texts of one forward pass
+FUNCTION = "python:"
+LIBRARIES = ("sentence-transformers", "transformers", "tokenizers", "torch")
+PROBE = ["A sentence."]
+SAID = 200  # characters of another's error that ours shows
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """An encoder and what its results are written under.
+
+    ``name`` is a run directory's, PARENT/NAME of another folder, ORG/NAME@COMMIT of a Hub model, or a function's.
+    ``revision`` is the Hub commit, the hash of the model's files, or what a function declares; ``fingerprint`` is that
+    of a run directory's manifest. ``settings`` is what else decides the embeddings: prompt, precision, lengths;
+    ``versions`` are the libraries that embed, which decide their last bits. ``pinned`` is False when the revision may
+    stay the same while the embeddings change.
+    """
+
+    name: str
+    revision: str
+    embed: Embed = field(repr=False)
+    dimension: int
+    fingerprint: str | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    pinned: bool = True
+    model: SentenceTransformer | None = field(default=None, repr=False)
+
+    @property
+    def key(self) -> str:
+        """Hash of all that decides the bits of a text's embedding; of names, only a function's is part of it."""
+        facts = [self.revision, self.settings | self.versions]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH) -> Encoder:
+    """The encoder in a folder, under a Hub id ``ORG/NAME[@REVISION]``, or ``python:package.module:function``.
+
+    ``dtype`` (float32, bfloat16, float16) changes a model's precision and so its scores; None is the model's own.
+
+    Raises InputError when there is no such model, it is not finished, it would need code or pickles of its own, or it
+    gives no embeddings; RunError when the Hub cannot be read.
+    """
+    if model.startswith(FUNCTION):
+        return wrap(_imported(model), model)
+    path = Path(model)
+    if path.exists():
+        revision = None
+        folder, name = path, "/".join(path.resolve().parts[-2:])
+    elif path.is_absolute() or not _is_repo_id(model.partition("@")[0]):
+        raise InputError(model, "no such model folder", hint="train it first: python -m training.run RECIPE")
+    else:
+        folder, revision = _download(model)
+        name = f"{model.partition('@')[0]}@{revision}"
+    _check(folder, model)
+    manifest = read_manifest(folder)
+    if manifest is not None:
+        require_complete(folder)
+        name = name if revision else path.resolve().name
+    revision = (revision or content_hash(folder)) + adapted_revision(folder, model)
+    loaded = _load(folder, model, dtype)
+
+    def embed(texts: list[str]) -> Any:
+        with chat_template(name):
+            return loaded.encode(texts, batch_size=batch_size, show_progress_bar=False)
+
+    with reading_model(model, "cannot encode a sentence"):
+        probed = embed(PROBE)
+    return Encoder(
+        name=name,
+        revision=revision,
+        embed=embed,
+        dimension=checked(probed, PROBE, model).shape[1],
+        fingerprint=manifest.fingerprint if manifest else None,
+        settings=_settings(loaded),
+        versions={library: version(library) for library in LIBRARIES},
+        model=loaded,
+    )
+
+
+@contextmanager
+def chat_template(name: str) -> Iterator[None]:
+    """Around an encoder's forward pass: a chat template is a program of the model's, and may refuse any text."""
+    from jinja2 import TemplateError
+
+    try:
+        yield
+    except TemplateError as error:
+        raise InputError(name, f"its chat template fails: {first_line(error)}") from error
+
+
+def wrap(function: Embed, name: str, revision: str | None = None) -> Encoder:
+    """A function from n texts to (n, dimension) as an encoder. It is called with at most a few hundred texts at once.
+
+    Its revision is ``revision``, else ``function.revision``, else the hash of the source file it is defined in: that
+    misses a change in whatever else it reads, so embeddings are then not kept for the next run.
+
+    Raises InputError when there is no revision and no source, or the function gives no embeddings; RunError, also later
+    on, when it raises.
+    """
+
+    def embed(texts: list[str]) -> Any:
+        with _own_code(name):
+            return function(texts)
+
+    declared = revision if revision is not None else getattr(function, "revision", None)
+    if declared is not None and (not isinstance(declared, str) or not declared.strip()):
+        raise InputError(name, f"its revision is {declared!r}", allowed="a text that changes with its embeddings")
+    if declared is None:
+        say(f"{name}: declares no revision, so the hash of its source file stands for it, and embeddings are not kept")
+    return Encoder(
+        name=name,
+        revision=declared or _source_hash(function, name),
+        embed=embed,
+        dimension=checked(embed(list(PROBE)), PROBE, name).shape[1],
+        settings={"function": name},  # two functions may both call themselves v1
+        pinned=declared is not None,
+    )
+
+
+@contextmanager
+def _own_code(name: str) -> Iterator[None]:
+    """Turn what code of the user's raises into a RunError of one line that says where."""
+    try:
+        yield
+    except (InputError, RunError):
+        raise
+    except Exception as error:  # code of one's own may raise anything, and where it did is what helps
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        said = one_line(str(error), SAID)
+        raise RunError(name, f"raises {type(error).__name__}: {said} ({Path(at.filename).name}:{at.lineno})") from error
+
+
+def _source_hash(function: Embed, name: str) -> str:
+    """Hash of the file that defines a function or, for a callable object, its class."""
+    defined = function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
+    try:
+        source = inspect.getsourcefile(defined)
+    except TypeError:
+        source = None
+    if source is None or not Path(source).is_file():
+        raise InputError(name, "has no source file to tell its revision by", hint="set its attribute `revision`")
+    return f"source-{hashlib.sha256(Path(source).read_bytes()).hexdigest()}"
+
+
+def _imported(model: str) -> Embed:
+    """The function that ``python:package.module:function`` names."""
+    module_name, _, attribute = model.removeprefix(FUNCTION).partition(":")
+    if not module_name or not attribute:
+        raise InputError(model, "names no function", allowed=f"{FUNCTION}package.module:function")
+    if not all(part.isidentifier() for part in module_name.split(".")):
+        raise InputError(model, f"{module_name!r} is no module's name", allowed=f"{FUNCTION}package.module:function")
+    with _own_code(model):
+        try:
+            module = importlib.import_module(module_name)
+        except ImportError as error:
+            raise InputError(model, f"cannot be imported: {error}", hint="run it where the module is found") from error
+    function = getattr(module, attribute, None)
+    if not callable(function):
+        problem = f"{module_name} has no function {attribute!r}"
+        functions = [key for key, value in vars(module).items() if callable(value)]
+        raise InputError(model, problem, hint=did_you_mean(attribute, functions))
+    return function
+
+
+def _is_repo_id(name: str) -> bool:
+    parts = name.split("/")
+    return len(parts) == 2 and all(parts) and parts[0] not in (".", "..", "artifacts")
+
+
+def _check(folder: Path, model: str) -> None:
+    """Raise InputError when a folder is no SentenceTransformer, or one of another kind, or has pickled weights."""
+    if not (folder / "modules.json").is_file():
+        raise InputError(model, "is not a SentenceTransformer model (no modules.json)")
+    config = folder / "config_sentence_transformers.json"
+    if config.is_file():
+        kind = read_object(config, model).get("model_type", "SentenceTransformer")
+        if kind != "SentenceTransformer":  # it would be converted, to something its author did not mean
+            raise InputError(model, f"is a {kind}", allowed="a SentenceTransformer")
+    require_safetensors(folder, model)
+
+
+def _load(folder: Path, model: str, dtype: str | None) -> SentenceTransformer:
+    from sentence_transformers import SentenceTransformer
+
+    arguments = NO_PICKLES | ({"dtype": dtype} if dtype else {})
+    with reading_model(model):
+        loaded = SentenceTransformer(str(folder), model_kwargs=arguments, **NO_CODE)
+    require_all_weights(loaded, folder, model)
+    return loaded.eval()
+
+
+def _settings(loaded: SentenceTransformer) -> dict[str, str]:
+    """What decides an embedding beside the model's files."""
+    prompt = loaded.prompts.get(loaded.default_prompt_name or "", "")
+    facts = {
+        "prompt": prompt,
+        "max_seq_length": loaded.max_seq_length,
+        "truncate_dim": loaded.truncate_dim,
+        "dtype": loaded.dtype,
+    }
+    return {key: str(value) for key, value in facts.items()}
+
+
+def _download(model: str) -> tuple[Path, str]:
+    """A local copy of a Hub model and the commit it is of; with HF_HUB_OFFLINE, of what was downloaded before."""
+    from huggingface_hub import HfApi, constants, snapshot_download
+
+    from hub.client.failures import reading
+
+    repo_id, _, revision = model.partition("@")
+    with reading(repo_id, revision or None):
+        if not constants.HF_HUB_OFFLINE:  # the client gives what it has when the Hub does not answer
+            HfApi().model_info(repo_id, revision=revision or None)
+        folder = Path(snapshot_download(repo_id, revision=revision or None, ignore_patterns=list(OTHER_WEIGHTS)))
+    return folder, folder.name

@@ -1,0 +1,1 @@
+"""MTEB tasks, scored with the mteb library."""

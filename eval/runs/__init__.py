@@ -1,0 +1,1 @@
+"""One evaluation: job, records, summary, tables."""

@@ -1,0 +1,232 @@
+"""What an evaluation is about to do: the recipe and the command line resolved, the data read, nothing scored yet."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import ValidationError
+
+from eval.encoders.embeddings import CACHE
+from eval.encoders.load import FUNCTION
+from eval.runs.records import RESULTS, Records, beside, is_run_directory
+from eval.statistics.scores import EvaluationSettings
+from eval.tasks.registry import GROUPS, find_task, find_tasks
+from eval.tasks.sources import Source
+from eval.tasks.task_data import Entry, TaskData
+from hub.cli import say
+from hub.contract.recipe import ModelRecipe
+from hub.contract.recipe_file import apply_overrides, load_recipe
+from hub.contract.results import Method
+from hub.contract.run_dir import ARTIFACTS
+from hub.errors import InputError
+
+EVALUATIONS = ARTIFACTS / "evaluations"
+LONGEST = 120  # characters of a model's name in its folder's
+WITHOUT_RECIPE = ("bootstrap_samples", "seed")  # what --set can name
+
+
+@dataclass(frozen=True)
+class EvaluationJob:
+    """``records`` is where the evaluation is written, ``results`` where a recipe's scores go beside it."""
+
+    entries: tuple[Entry, ...]
+    settings: EvaluationSettings
+    model: str
+    base: str | None
+    records: Records
+    results: Path | None
+    cache: Path | None
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command line asks for. ``tasks`` are names of tasks and groups; without them the recipe's are meant."""
+
+    source: Source
+    recipe: Path | None = None
+    model: str | None = None
+    base: str | None = None
+    tasks: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    out: Path | None = None
+    cache: Path | None = None
+    keeps_embeddings: bool = True
+    limit: int | None = None
+    seeds: tuple[int, ...] = (1111,)
+    interval: Method = "percentile"
+    overrides: tuple[str, ...] = ()
+
+
+def prepare(request: Request) -> EvaluationJob:
+    """Resolve a command line. Raises InputError for anything that does not fit together."""
+    recipe = load_recipe(request.recipe, ModelRecipe, list(request.overrides)) if request.recipe else None
+    if request.model is None and recipe is None:
+        raise InputError("--model", "names no encoder", hint="give --model, or a recipe whose model is to be scored")
+    model = request.model or str(ARTIFACTS / "models" / (recipe.name if recipe else ""))
+    settings = _settings(request, recipe)
+    folder = _folder(model, request.out, settings, of_recipe=recipe is not None)
+    is_whole = recipe is not None and request.out is None and request.limit is None and Path(model).is_dir()
+    kept_in = request.cache or (CACHE if folder.parent == EVALUATIONS else folder / "embeddings")
+    return EvaluationJob(
+        entries=_entries(request, recipe),
+        settings=settings,
+        model=model,
+        base=request.base or default_base(model),
+        records=Records(folder),
+        results=Path(model) / RESULTS if is_whole else None,
+        cache=kept_in if request.keeps_embeddings else None,
+        threads=recipe.threads if recipe else None,
+    )
+
+
+def _entries(request: Request, recipe: ModelRecipe | None) -> tuple[Entry, ...]:
+    if recipe is None or request.tasks:
+        found = find_entries(request.tasks, request.source)
+    else:
+        found = _of_recipe(recipe, str(request.recipe))
+    left_out = set(find_tasks(request.skip))
+    found = tuple(entry for entry in found if entry.task not in left_out)
+    if not found:
+        raise InputError("--tasks", "names no task", hint="e.g. --tasks sts,transfer or --tasks stsb/cosine")
+    return found
+
+
+def check(job: EvaluationJob, data: TaskData) -> None:
+    """Before anything is encoded: all of the data are there, MTEB knows its names, and the folder is not another's.
+
+    Raises InputError.
+    """
+    _require_alike(job)
+    absent: dict[str, InputError] = {}
+    for entry in job.entries:
+        if entry.task.is_of_mteb:
+            _check_mteb(entry, job.settings)
+            continue
+        try:
+            data.rows(entry)
+        except InputError as error:
+            absent[entry.task.name] = error
+    if absent:
+        first = next(iter(absent.values()))
+        if len(absent) == 1:
+            raise first
+        hint = f"or leave out what lacks its data: --skip {','.join(absent)}"
+        raise InputError("--tasks", f"{len(absent)} tasks lack their data, the first: {first}", hint=hint)
+
+
+def _check_mteb(entry: Entry, settings: EvaluationSettings) -> None:
+    if settings.limit is not None:
+        raise InputError(entry.task.name, "--limit does not reach MTEB's tasks", hint="leave it out, or the task")
+    from eval.mteb_bridge.names import find_mteb  # importing mteb costs seconds
+
+    find_mteb(entry.task.dataset)
+
+
+def plan(job: EvaluationJob, data: TaskData) -> Iterator[str]:
+    """What would be scored, line by line; the data are read, no model is."""
+    for entry in job.entries:
+        rows = "" if entry.task.is_of_mteb else f": {len(data.rows(entry)[entry.split])} {entry.task.unit}"
+        yield f"{entry}{rows}" + (f" of {entry.path}" if entry.path else "")
+    if job.settings.part:
+        yield f"{job.settings.part}: a trial, no scores of the tasks"
+    yield f"model {job.model}; base {job.base or 'none'}; results to {job.results or job.records.folder / RESULTS}"
+
+
+def _require_alike(job: EvaluationJob) -> None:
+    """Raise InputError when the folder holds records of other rows: a trial would replace whole evaluations."""
+    for record in job.records.all():
+        if record.settings.part != job.settings.part:
+            problem = f"holds an evaluation of {record.settings.rows}, this one is of {job.settings.rows}"
+            raise InputError(job.records.folder, problem, hint="give another --out")
+
+
+def default_base(model: str) -> str | None:
+    """The untrained base that training left beside a model folder, if it is there."""
+    path = Path(model)
+    beside_it = path.with_name(f"{path.name}.base") if path.name else path
+    return str(beside_it) if beside_it.is_dir() and beside_it != path else None
+
+
+def find_entries(names: Sequence[str], source: Source) -> tuple[Entry, ...]:
+    """Every split of the named tasks and groups; of a group, what there is a source for, and the rest is told."""
+    entries, absent = list[Entry](), list[str]()
+    for name in names:
+        for task in find_tasks([name]):
+            if name in GROUPS and not all(source.has(task.dataset, split) for split in task.reads(task.default_split)):
+                absent.append(task.name)
+            else:
+                entries += [Entry(task, split) for split in task.splits]
+    if absent:
+        say(f"left out, because no source of their data is given: {', '.join(dict.fromkeys(absent))}")
+    return tuple(dict.fromkeys(entries))
+
+
+def _of_recipe(recipe: ModelRecipe, place: str) -> tuple[Entry, ...]:
+    """The recipe's tasks. A group, and a task that cuts its own folds, needs no split."""
+    if not recipe.evaluation:
+        raise InputError(f"{place}:evaluation", "names no task", hint="add e.g. task: stsb/cosine")
+    entries = []
+    for item in recipe.evaluation:
+        for task in find_tasks([item.task]):
+            split = item.split if item.split in task.splits else task.default_split
+            if item.split == "validation":
+                task.reads(split := item.split)  # refused where the task does not score it
+            entries.append(Entry(task, split, Path(item.path) if item.path else None))
+    return tuple(dict.fromkeys(entries))
+
+
+def _settings(request: Request, recipe: ModelRecipe | None) -> EvaluationSettings:
+    """The evaluation's settings. Raises InputError for one that needs a recipe or has no such value."""
+    if recipe is not None:
+        values: dict[str, Any] = {"bootstrap_samples": recipe.bootstrap_samples, "seed": recipe.seed}
+    else:
+        values = apply_overrides({}, list(request.overrides))
+        unknown = next((key for key in values if key not in WITHOUT_RECIPE), None)
+        if unknown:
+            raise InputError(f"--set {unknown}", "needs a recipe", allowed=", ".join(WITHOUT_RECIPE))
+    values |= {"interval": request.interval, "probe_seeds": request.seeds, "limit": request.limit}
+    try:
+        return EvaluationSettings.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"--set {first['loc'][0]}", f"{first['msg']} (found {first['input']!r})") from error
+
+
+def _folder(model: str, out: Path | None, settings: EvaluationSettings, of_recipe: bool) -> Path:
+    """Where the records go: ``out``; next to a run directory; else in artifacts/evaluations under the model's name.
+
+    That is ORG--NAME@REVISION as asked for, or PARENT--NAME and a hash of the path: many a folder is called model.
+    """
+    if out is not None:
+        if out.is_file() or out.suffix == ".json":
+            raise InputError(out, "is a file", allowed="a folder, which gets results.json and the scored rows")
+        return out
+    path = Path(model)
+    if path.is_dir() and (of_recipe or is_run_directory(path)):
+        folder = beside(path)
+    elif path.is_dir():
+        where = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+        folder = EVALUATIONS / f"{_slug('/'.join(path.resolve().parts[-2:]))}-{where}"
+    else:
+        folder = EVALUATIONS / _slug(model.removeprefix(FUNCTION))
+    if settings.part is None:
+        return folder
+    return folder.with_name(f"{folder.name}.limit-{settings.limit}-seed-{settings.seed}")
+
+
+def _slug(name: str) -> str:
+    """A model's name as a folder's: different names stay different, long ones are cut."""
+    plain = quote(name, safe="/@").strip("/").replace("/", "--")
+    if len(plain) <= LONGEST:
+        return plain
+    return f"{plain[:LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def one_task(name: str, split: str | None = None) -> Entry:
+    """An entry by name, on the task's default split unless another is given."""
+    task = find_task(name)
+    return Entry(task, split or task.default_split)

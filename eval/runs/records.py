@@ -1,0 +1,193 @@
+"""What an evaluation leaves on disk, task by task, so that it can be resumed and compared.
+
+    FOLDER/tasks/<task>--<split>.json         the score, and what it was measured with
+    FOLDER/outcomes/<task>--<split>.parquet   gold, predicted and part of every scored row
+    FOLDER/results.json                       all scores of one revision of the encoder
+    FOLDER/base/                              the same of the untrained base
+
+A task's outcomes are written before its record, which names their SHA-256: a run killed in between has no record of it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from eval.scoring.outcomes import Outcomes
+from eval.statistics.scores import EvaluationSettings
+from eval.tasks.task import Aggregation, Metric
+from hub.contract.results import Results, TaskScore, read_results
+from hub.contract.run_dir import MANIFEST
+from hub.contract.shards import atomic_path, read_table, sha256_file, write_text
+from hub.errors import InputError
+
+RESULTS = "results.json"
+BASE = "base"
+
+
+class Record(BaseModel):
+    """One task's score and what it holds for: the encoder's revision and settings, the evaluation's, the libraries.
+
+    ``encoder`` is what decides an embedding beside the revision (prompt, lengths, precision); earlier versions wrote a
+    hash of that and of the libraries' versions. What makes a record stale is in ``eval.runs.validity``. ``metric`` and
+    ``aggregation`` score the kept outcomes again; metric is None where none were kept.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    score: TaskScore
+    revision: str
+    encoder: dict[str, str] | str
+    settings: EvaluationSettings
+    versions: dict[str, str]
+    metric: Metric | None
+    aggregation: Aggregation = "all"
+    outcomes_sha256: str | None = None  # None: the program that scored kept none
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Task and split."""
+        return self.score.task, self.score.split
+
+
+@dataclass(frozen=True)
+class Records:
+    """The records of one encoder in one folder. Writing is atomic; the runner's lock keeps others out."""
+
+    folder: Path
+
+    def find(self, task: str, split: str) -> Record | None:
+        """The record of a task when it and its outcomes are whole; None otherwise: it is to be measured anew."""
+        try:
+            record = Record.model_validate_json(self._task(task, split).read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValidationError, UnicodeDecodeError):
+            return None
+        if record.outcomes_sha256 is None:
+            return record
+        path = self._outcomes(task, split)
+        return record if path.is_file() and sha256_file(path) == record.outcomes_sha256 else None
+
+    def has(self, task: str, split: str) -> bool:
+        """Whether there is a record of a task, whole or not."""
+        return self._task(task, split).is_file()
+
+    def all(self) -> Iterator[Record]:
+        """Every whole record, by file name."""
+        for path in sorted((self.folder / "tasks").glob("*.json")):
+            try:
+                named = Record.model_validate_json(path.read_text(encoding="utf-8")).score
+            except (ValidationError, UnicodeDecodeError):
+                continue
+            record = self.find(named.task, named.split)
+            if record is not None and path == self._task(named.task, named.split):
+                yield record
+
+    def unreadable(self) -> list[str]:
+        """The names of record files that are damaged, of another form, or without their outcomes."""
+        whole = {self._task(*record.key) for record in self.all()}
+        return [path.name for path in sorted((self.folder / "tasks").glob("*.json")) if path not in whole]
+
+    def rewrite(self, record: Record) -> None:
+        """Write a record whose outcomes stay as they are."""
+        write_text(self._task(*record.key), record.model_dump_json(indent=2) + "\n")
+
+    def write(self, record: Record, outcomes: Outcomes | None) -> Record:
+        """Write a task's outcomes, then its record, which is handed back with their SHA-256."""
+        if outcomes is not None:
+            path = self._outcomes(record.score.task, record.score.split)
+            _write_outcomes(path, outcomes)
+            record = record.model_copy(update={"outcomes_sha256": sha256_file(path)})
+        self.rewrite(record)
+        return record
+
+    def remove(self, task: str, split: str) -> None:
+        """Forget a task: its score no longer holds."""
+        self._task(task, split).unlink(missing_ok=True)
+        self._outcomes(task, split).unlink(missing_ok=True)
+
+    def outcomes(self, task: str, split: str) -> Outcomes | None:
+        """The scored rows of a task, or None when none were kept."""
+        path = self._outcomes(task, split)
+        return _read_outcomes(path) if path.is_file() else None
+
+    def clear_leftovers(self) -> None:
+        """Remove the temporary files of a killed process; call it with the folder locked."""
+        for leftover in self.folder.rglob(".*.tmp"):
+            leftover.unlink()
+
+    def _task(self, task: str, split: str) -> Path:
+        return self.folder / "tasks" / f"{_slug(task)}--{split}.json"
+
+    def _outcomes(self, task: str, split: str) -> Path:
+        return self.folder / "outcomes" / f"{_slug(task)}--{split}.parquet"
+
+
+@dataclass(frozen=True)
+class FinishedEvaluation:
+    """A finished evaluation: its results, and the scored rows behind them."""
+
+    results: Results
+    records: Records
+
+    def outcomes(self, task: str, split: str) -> Outcomes:
+        """The scored rows of a task of ``results``. Raises InputError when they are not there or of another score."""
+        score = next((found for found in self.results.scores if (found.task, found.split) == (task, split)), None)
+        record = self.records.find(task, split)
+        hint = "evaluate again: python -m eval.run"
+        if score is None or record is None:
+            raise InputError(self.records.folder, f"holds no scored rows of {task} {split}", hint=hint)
+        if record.revision != self.results.revision or record.score.main_score != score.main_score:
+            raise InputError(
+                self.records.folder, f"the rows of {task} {split} are not those of results.json", hint=hint
+            )
+        rows = self.records.outcomes(task, split)
+        if rows is None:
+            raise InputError(self.records.folder, f"{task} keeps no scored rows", hint="it cannot be resampled")
+        return rows
+
+
+def read_evaluation(place: str | Path) -> FinishedEvaluation:
+    """The evaluation in a folder of records, of a model's run directory, or of a results.json in either.
+
+    Raises InputError when there are no results.
+    """
+    path = Path(place)
+    folder = path if path.is_dir() else path.parent
+    if path.is_dir() and (beside(path) / RESULTS).is_file():
+        folder = path = beside(path)  # it also has the tasks that the recipe does not name
+    results = read_results(folder / RESULTS if path.is_dir() else path)
+    return FinishedEvaluation(results, Records(folder if (folder / "tasks").is_dir() else beside(folder)))
+
+
+def beside(model: Path) -> Path:
+    """Where the records of a run directory are: next to it, for what is in it will be published."""
+    return model.with_name(f"{model.resolve().name}.evaluation")
+
+
+def is_run_directory(model: Path) -> bool:
+    """Whether a model folder is one of our run directories."""
+    return (model / MANIFEST).is_file()
+
+
+def _slug(task: str) -> str:
+    """A task's name as a file name; different names stay different."""
+    return quote(task, safe="/").replace("/", "--")
+
+
+def _write_outcomes(path: Path, outcomes: Outcomes) -> None:
+    part = pa.array(outcomes.part or [None] * len(outcomes), pa.string()).dictionary_encode()
+    table = pa.table({"gold": outcomes.gold, "predicted": outcomes.predicted, "part": part})
+    with atomic_path(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
+
+
+def _read_outcomes(path: Path) -> Outcomes:
+    table = read_table(path)
+    part = table["part"].to_pylist()
+    return Outcomes(
+        table["gold"].to_numpy(), table["predicted"].to_numpy(), () if None in part or not part else tuple(part)
+    )

@@ -1,0 +1,73 @@
+"""Score an encoder and its untrained base: what is checked before, what is written after; one call for notebooks."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from eval.encoders.load import Encoder, load_encoder
+from eval.runs.evaluate import evaluate
+from eval.runs.job import EvaluationJob, find_entries
+from eval.runs.records import BASE, RESULTS, Records
+from eval.runs.summary import everything, only, summarise
+from eval.statistics.scores import EvaluationSettings
+from eval.tasks.sources import Source
+from eval.tasks.task_data import TaskData
+from hub.cli import say
+from hub.contract.results import Results, write_results
+from hub.contract.run_dir import locked
+from hub.errors import RunError
+
+
+def score_encoder(
+    encoder: Encoder | str,
+    tasks: Sequence[str],
+    source: Source | None = None,
+    settings: EvaluationSettings | None = None,
+    out: Path | None = None,
+    cache: Path | None = None,
+) -> Results:
+    """The scores of an encoder on tasks and groups, each with its interval: what a notebook calls.
+
+    encoder: a folder, a Hub id ``ORG/NAME[@REVISION]``, or a function in ``eval.encoders.load.wrap``. ``source`` is
+    where data are read (the STS Benchmark ships with the project), ``out`` keeps records as ``python -m eval.run``
+    does, ``cache`` the embeddings; without them nothing is kept. Raises InputError for unknown tasks, data that are not
+    there and encoders that give no usable embeddings, RunError when a task cannot be scored.
+    """
+    source, settings = source or Source(), settings or EvaluationSettings()
+    data = TaskData(source, settings.limit, settings.seed)
+    loaded = load_encoder(encoder) if isinstance(encoder, str) else encoder
+    with TemporaryDirectory() as temporary:
+        records = Records(out or Path(temporary))
+        with locked(records.folder):
+            scored = evaluate(find_entries(tasks, source), data, loaded, records, settings, cache)
+            if scored.failures:
+                raise scored.failures[0]
+            results = summarise(scored, None, settings)
+            write_results(records.folder / RESULTS, results)
+    return results
+
+
+def score(job: EvaluationJob, data: TaskData) -> tuple[Results, list[RunError]]:
+    """Score the job's encoders and write the results; those asked for, and what could not be scored."""
+    model, base = load_encoder(job.model), load_encoder(job.base) if job.base else None
+    folder, settings = job.records.folder, job.settings
+    with locked(folder):
+        job.records.clear_leftovers()
+        scored = evaluate(job.entries, data, model, job.records, settings, job.cache)
+        failures, whole, before = list(scored.failures), everything(scored, settings), None
+        if base is not None:
+            of_base = evaluate(job.entries, data, base, Records(folder / BASE), settings, job.cache)
+            failures += of_base.failures
+            before = everything(of_base, settings)
+        written = summarise(whole, before, settings)
+        _write(folder / RESULTS, written)
+        if before is not None:
+            write_results(folder / BASE / RESULTS, summarise(before, None, settings))
+        if job.results is not None:
+            _write(job.results, written)
+    return only(written, [record.key for record in scored.records]), failures
+
+
+def _write(path: Path, results: Results) -> None:
+    write_results(path, results)
+    say(f"written: {path}")

@@ -1,0 +1,64 @@
+"""Results as a plain table for people: score, cost and, where there is a base, score before and gain of every task."""
+
+from hub.contract.results import RULE, Gain, Results, TaskScore
+
+FIXED = ("task", "split", "metric", "rows")
+BESIDE = ("pearson", "f1")  # metrics that papers report next to a task's main one
+COSTS = ("encoding", "probing")
+
+
+def table(results: Results) -> str:
+    """One line a task, columns aligned; 95 % intervals in brackets, seconds last; a dash where something is not there.
+
+    Averages stand below, each with what it is the mean of.
+    """
+    pairs, gains = results.pairs_of_scores(), {(gain.task, gain.split): gain for gain in results.gains}
+    has_base = any(before for before, _ in pairs)
+    rows = [
+        (*FIXED, *(("before", "after", "gain") if has_base else ("score",)), "also", *(f"{cost} s" for cost in COSTS))
+    ]
+    for before, after in pairs:
+        gain = gains.get((after.task, after.split))
+        shown = _gain(gain) if gain else "-"
+        middle = (_score(before) if before else "-", _score(after), shown) if has_base else (_score(after),)
+        costs = (_seconds(after, cost) for cost in COSTS)
+        also = ", ".join(f"{name} {after.other[name]:.2f}" for name in BESIDE if name in after.other) or "-"
+        number = f"{after.n} {after.unit}" + (" drawn" if after.limit else "")
+        rows.append((after.task, after.split, after.main_metric, number, *middle, also, *costs))
+    lines = [*_aligned(rows), *_notes(results)]
+    if results.averages:
+        lines += ["", *_aligned([(item.name, f"{item.score:.2f}", item.definition) for item in results.averages])]
+    return "\n".join(lines)
+
+
+def _notes(results: Results) -> list[str]:
+    """What is to be known of the scores: the verdicts' rule, that only a part was scored, and with other libraries."""
+    notes = [RULE] if any(gain.verdict for gain in results.gains) else []
+    if results.limit:
+        notes.append(f"{results.limit}: a trial, no scores of the tasks")
+    others: dict[str, list[str]] = {}
+    for score in results.scores:
+        if score.versions:
+            made = ", ".join(f"{name} {version}" for name, version in score.versions.items())
+            others.setdefault(made, []).append(f"{score.task} {score.split}")
+    notes += [f"made with {made}: {', '.join(tasks)}" for made, tasks in others.items()]
+    return ["", *notes] if notes else []
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def _gain(gain: Gain) -> str:
+    shown = f"{gain.difference:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]"
+    return shown + (f" {gain.verdict}" if gain.verdict else "")
+
+
+def _score(score: TaskScore) -> str:
+    around = score.interval()
+    return f"{score.main_score:.2f} " + (f"[{around[0]:.2f}, {around[1]:.2f}]" if around else "[no interval]")
+
+
+def _seconds(score: TaskScore, cost: str) -> str:
+    return f"{score.seconds[cost]:.1f}" if cost in score.seconds else "-"

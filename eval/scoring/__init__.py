@@ -1,0 +1,1 @@
+"""Embeddings to scores: STS, transfer, relatedness, retrieval."""

@@ -1,0 +1,1 @@
+"""Logistic regression on frozen embeddings, under SentEval's protocols."""

@@ -1,0 +1,1 @@
+"""Intervals and tests: bootstrap, jackknife, paired tests, verdicts."""

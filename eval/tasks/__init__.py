@@ -1,0 +1,1 @@
+"""Evaluation tasks by name, their data and averages."""

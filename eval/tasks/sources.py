@@ -1,0 +1,117 @@
+"""Where evaluation data are read from: a SentEval directory, the STS organisers' files, or pinned Hub datasets."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from eval.tasks.data.example_types import Rows
+from eval.tasks.data.file_layouts import DataSet, Layout, Part
+from eval.tasks.data.files import DataFile, Directory, Place
+from eval.tasks.data.hub import MTEB, HubPin, Repository
+from eval.tasks.data.mteb_datasets import MtebDatasets
+from eval.tasks.data.pins import FilePin, Pins, RowsPin, check_file, check_lines, check_rows, published
+from eval.tasks.data.rows import tokens
+from eval.tasks.registry import find_dataset
+from hub.errors import InputError
+
+OPTIONS: dict[Layout, str] = {"senteval": "--senteval-data DIR", "originals": "--sts-data DIR"}
+SHIPPED = Path(__file__).parents[2] / "assets/stsb"
+SHIPPED_SPLITS = ("validation", "test")
+
+
+class Shipped:
+    """The organisers' STS Benchmark files that the project carries."""
+
+    def read(self, name: str) -> DataFile:
+        """The file of this name. Raises InputError when the checkout has lost it."""
+        path = SHIPPED / Path(name).name
+        if not path.is_file():
+            raise InputError(path, "no such data file", hint="the repository keeps it: check it out again")
+        return DataFile(str(path), path.read_bytes())
+
+
+class Source:
+    """The rows of any data set, whole and checked, or an error. Nothing is read before it is asked for.
+
+    A directory that is given is the only place of its layout; pinned Hub datasets serve the layouts without one. The
+    STS Benchmark's validation and test splits ship with the project, and are read there when nothing else is named.
+    """
+
+    def __init__(
+        self,
+        senteval: Path | None = None,
+        originals: Path | None = None,
+        hub: HubPin | None = None,
+        *,
+        pins: Pins | None = None,
+        mteb: MtebDatasets | None = None,
+    ):
+        """``pins``: the published ones by default; ``Pins()`` checks nothing, for data of one's own.
+
+        ``mteb``: other repositories than MTEB's own behind ``HubPin("mteb")``.
+        """
+        self._roots: dict[Layout, Path | None] = {"senteval": senteval, "originals": originals}
+        self._repository = Repository(hub) if hub is not None and hub.repo_id != MTEB else None
+        self._mteb = (mteb or MtebDatasets()) if hub is not None and hub.repo_id == MTEB else None
+        self._pins = published() if pins is None else pins
+
+    def load(self, dataset: str, splits: Sequence[str]) -> dict[str, Rows]:
+        """The named splits (train, validation, test; ``all`` where the protocol cuts its own folds).
+
+        Raises InputError: unknown data set or split, no source for it (names the option to give), a file that is
+        missing, short, long or altered (names file, found and expected).
+        """
+        found = find_dataset(dataset)
+        parts = {split: found.part(split) for split in splits}
+        return {split: self._rows(found, split, part) for split, part in parts.items()}
+
+    def has(self, dataset: str, split: str) -> bool:
+        """Whether a place is given where the split would be read; whether its files are there, ``load`` tells."""
+        in_files = self._place(find_dataset(dataset), split) is not None
+        return in_files or (self._mteb is not None and self._mteb.has(dataset, split))
+
+    def _rows(self, dataset: DataSet, split: str, part: Part) -> Rows:
+        pin = self._pins.rows.get(dataset.name, {}).get(split)
+        place = self._place(dataset, split)
+        if place is not None:
+            rows = self._from_files([place.read(name) for name in part.files], dataset.layout, part, pin)
+        elif self._mteb is not None:
+            rows = self._mteb.rows(dataset.name, split, pin, tokens if dataset.layout == "senteval" else str)
+        else:
+            hint = f"give {OPTIONS[dataset.layout]}, or pinned Hub data with --hub-data ORG/NAME@REVISION"
+            raise InputError(dataset.name, "no source of its data is given", hint=hint)
+        check_rows(f"{dataset.name} {split}", rows, pin)
+        return rows
+
+    def _from_files(self, files: Sequence[DataFile], layout: Layout, part: Part, pin: RowsPin | None) -> Rows:
+        """The rows of ``files``. Where they are not the pinned ones, the file that is to blame is named.
+
+        Lines are always counted. Of the bytes, the rows decide: a file with other line ends, say, and the published
+        rows is as good as the published file.
+        """
+        pins = self._pins.senteval if layout == "senteval" else self._pins.originals
+        pinned = [(file, pins.get(name)) for file, name in zip(files, part.files, strict=True)]
+        for file, expected in pinned:
+            check_lines(file, expected)
+        try:
+            rows = part.reader(files)
+        except InputError:
+            _blame(pinned)
+            raise
+        if pin is None or rows.sha256 != pin.sha256:
+            _blame(pinned)
+        return rows
+
+    def _place(self, dataset: DataSet, split: str) -> Place | None:
+        """Where the files of a split lie; None when no directory or repository of files is named."""
+        root = self._roots[dataset.layout]
+        if root is not None:
+            return Directory(root, OPTIONS[dataset.layout])
+        if dataset.name == "stsb" and split in SHIPPED_SPLITS:
+            return Shipped()
+        return self._repository
+
+
+def _blame(pinned: Sequence[tuple[DataFile, FilePin | None]]) -> None:
+    """Raises InputError for the first file that is not the pinned one."""
+    for file, expected in pinned:
+        check_file(file, expected)

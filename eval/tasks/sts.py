@@ -1,0 +1,125 @@
+"""Semantic textual similarity, declared: STS12-16, the STS Benchmark and SICK relatedness, their files and tasks.
+
+``sts12`` … ``sts16`` and ``…-tokenised`` have SentEval's text form (Moses tokens; STS in lower case), ``…-original``,
+``stsb`` and ``sick-r`` the organisers'.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from eval.tasks.data.example_types import Rows
+from eval.tasks.data.file_layouts import DataSet, Layout, parts
+from eval.tasks.data.rows import tokens
+from eval.tasks.data.scored import as_it_is, benchmark, sick, sts_year
+from eval.tasks.task import Aggregation, Task
+
+YEARS = {
+    "sts12": "SemEval 2012 task 6, 5 subsets",
+    "sts13": "*SEM 2013 shared task without SMT, 3 subsets",
+    "sts14": "SemEval 2014 task 10, 6 subsets",
+    "sts15": "SemEval 2015 task 2, 5 subsets",
+    "sts16": "SemEval 2016 task 1, 5 subsets",
+}
+SUBSETS = {  # in the toolkit's order, which is the order of rows
+    "sts12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
+    "sts13": ("FNWN", "headlines", "OnWN"),  # without SMT, which was never freely distributed
+    "sts14": ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
+    "sts15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
+    "sts16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
+}
+SICK_FILES = {"train": ("SICK_train.txt",), "validation": ("SICK_trial.txt",), "test": ("SICK_test_annotated.txt",)}
+STSB_FILES = {"train": ("sts-train.csv",), "validation": ("sts-dev.csv",), "test": ("sts-test.csv",)}
+ALL_OF_SICK = {"test": tuple(file for files in SICK_FILES.values() for file in files)}
+
+
+def _year_data(name: str, layout: Layout) -> DataSet:
+    year, subsets = name.removeprefix("sts"), SUBSETS[name]
+    senteval = layout == "senteval"
+    folder = f"downstream/STS/STS{year}-en-test" if senteval else f"STS{year}"
+    prefix = "STS2016" if year == "16" and not senteval else "STS"
+    files = {"test": [f"{prefix}.{kind}.{subset}.txt" for subset in subsets for kind in ("input", "gs")]}
+    reader = partial(sts_year, subsets=subsets, form=tokens if senteval else as_it_is)
+    return DataSet(name if senteval else f"{name}-original", layout, parts(folder, files, reader), name)
+
+
+def _pairs(
+    name: str, layout: Layout, folder: str, files: Mapping[str, tuple[str, ...]], read: Callable[..., Rows], known: str
+) -> DataSet:
+    form = tokens if layout == "senteval" else as_it_is
+    return DataSet(name, layout, parts(folder, files, partial(read, form=form)), known or None)
+
+
+SENTEVAL_DATA = (
+    *(_year_data(name, "senteval") for name in YEARS),
+    _pairs("stsb-tokenised", "senteval", "downstream/STS/STSBenchmark", STSB_FILES, benchmark, "stsb"),
+    _pairs("sick-r-tokenised", "senteval", "downstream/SICK", SICK_FILES, sick, "sick"),
+)
+ORIGINALS = (
+    *(_year_data(name, "originals") for name in YEARS),
+    _pairs("stsb", "originals", "STSBenchmark", STSB_FILES, benchmark, "stsb"),
+    _pairs("sick-r", "originals", "SICK", SICK_FILES, sick, "sick"),
+    _pairs("sick-r-full", "originals", "SICK", ALL_OF_SICK, sick, ""),  # the rows of sick-r
+)
+
+AGGREGATIONS: dict[Aggregation, str] = {
+    "all": "one correlation over the pairs of all subsets together",
+    "mean": "one correlation per subset, unweighted mean",
+    "wmean": "one correlation per subset, mean weighted by the number of pairs",
+}
+COSINE = "Spearman correlation x 100 between the cosine of two sentence embeddings and the mean human score"
+ORIGINAL, TOKENISED = (
+    "sentences as the organisers distribute them",
+    "SentEval's text form (Moses tokens, STS in lower case)",
+)
+NO_MODEL = "over all pairs of the split; no model is fitted on top"
+STSB, SICK = "STS benchmark (SemEval 2017 task 1)", "SICK relatedness (SemEval 2014 task 1)"
+
+
+def _year(name: str, suffix: str, aggregation: Aggregation) -> Task:
+    protocol = (
+        f"{name.upper()} ({YEARS[name]}), {ORIGINAL if suffix else TOKENISED}: {COSINE}; {AGGREGATIONS[aggregation]}; "
+        "no model is fitted on top"
+    )
+    dataset, group = f"{name}{suffix}", f"sts{suffix}"
+    return Task(f"{dataset}/{aggregation}", dataset, group, "sts", protocol, "spearman", aggregation)
+
+
+def _cosine(dataset: str, group: str, protocol: str, splits: tuple[str, ...] = ("test",)) -> Task:
+    return Task(f"{dataset}/cosine", dataset, group, "sts", protocol, "spearman", splits=splits)
+
+
+def _regression(name: str, words: str) -> Task:
+    return Task(
+        name=f"{name}/regression",
+        dataset=f"{name}-tokenised",
+        group="transfer",
+        family="relatedness",
+        protocol=f"SentEval {words}, SentEval's text form: Spearman correlation x 100 between the mean human score and "
+        "that of SentEval's trained head (softmax over the whole scores on |u-v| and u*v, stopped on validation)",
+        metric="spearman",
+        fitted_on=("train", "validation"),
+        design="held-out",
+        mode="senteval",
+    )
+
+
+STSB_COSINE = _cosine(
+    "stsb",
+    "sts",
+    f"{STSB}: correlation x 100 between the cosine of two sentence embeddings and the mean human score, {NO_MODEL}",
+    ("validation", "test"),
+)
+TASKS = (
+    *(_year(name, suffix, how) for suffix in ("", "-original") for name in YEARS for how in AGGREGATIONS),
+    STSB_COSINE,
+    _cosine("stsb-tokenised", "sts", f"{STSB}, {TOKENISED}: {COSINE}, {NO_MODEL}", ("validation", "test")),
+    _cosine("sick-r-tokenised", "sts", f"{SICK}, Moses tokens: {COSINE}, {NO_MODEL}"),
+    _cosine("sick-r", "sts-original", f"{SICK}, {ORIGINAL}: {COSINE}, {NO_MODEL}"),
+    _cosine(
+        "sick-r-full",
+        "sts-original",
+        f"{SICK}, {ORIGINAL}: {COSINE}, over all 9,927 pairs (train, trial and test together, as MTEB); no model is "
+        "fitted on top",
+    ),
+)
+REGRESSIONS = (_regression("stsb", "STS benchmark"), _regression("sick-r", "SICK relatedness"))

@@ -1,0 +1,1 @@
+"""The executor on Ray: scheduling, worker pool, nodes, failures, result store."""

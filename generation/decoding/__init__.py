@@ -1,0 +1,1 @@
+"""Self-debiased decoding on a causal language model: engine, batches, attention, sampling."""

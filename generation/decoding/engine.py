@@ -1,0 +1,311 @@
+"""Batched self-debiased decoding with a KV cache. Knows prompts and counter-prompts, no labels, files or datasets.
+
+The 1 + K rows of a request (its prompt and K counter-prompts) get the same token at every step. Whatever rows share is
+computed once (``generation.decoding.shared_attention``); a text that ends makes room for a waiting one. Text and
+statistics are a function of (model, request, settings) in float32 on a CPU, whatever the batch (docs/engine.md).
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from generation.decoding.batch import KVCaches, LiveBatch, LiveSequence
+from generation.decoding.endings import cut
+from generation.decoding.load_model import load_model
+from generation.decoding.memory import is_out_of_memory, rows_that_fit
+from generation.decoding.model_check import can_share, window
+from generation.decoding.plain import PlainDecoding
+from generation.decoding.protocol import Completion, Request
+from generation.decoding.sampling import choose
+from generation.decoding.shared_attention import KVCache, Level, Pass, Write, causal_mask, rounded, run_pass
+from generation.inputs.chat_template import ChatTemplate
+from hub.cli import say
+from hub.contract.recipe import QUOTE, DecodingParameters, LanguageModel, TextEnd
+from hub.errors import InputError, OutOfMemory
+
+PREFIX_CHUNK = 512  # tokens of a shared beginning that are read in one pass
+Ids = tuple[int, ...]
+
+
+class Engine:
+    """A causal language model and its tokenizer, ready to complete quoted texts."""
+
+    def __init__(self, model: Any, tokenizer: Any, chat: bool = False, shared: bool = True):
+        """``model`` and ``tokenizer`` are transformers'; ``chat``: prompts go through the tokenizer's chat template.
+
+        ``shared``: read through ``generation.decoding.shared_attention`` (where the model's attention can), else in the
+        plain loop.
+        """
+        self.model, self.tokenizer, self.chat = model.eval(), tokenizer, chat
+        config = model.config.get_text_config()
+        self.vocabulary = int(config.vocab_size)
+        self.ends = self._end_tokens()
+        self.stops = self._stop_tables()
+        self._plain = None if shared and can_share(model) else PlainDecoding(model)
+        limits = (getattr(config, "max_position_embeddings", 0), 0 if self._plain else window(config))
+        self.context = min((int(limit) for limit in limits if limit), default=0)
+        self._template = ChatTemplate(tokenizer)
+        self._caches = KVCaches()
+        self._prefix_ids: list[Ids] = []
+        self._most_rows: int | None = None  # once memory ran out: what is left of the rows, for all later calls
+        self.encode = lru_cache(maxsize=4096)(self._encoded)
+
+    @classmethod
+    def of(cls, model: LanguageModel) -> "Engine":
+        """The engine of a recipe's section ``model``. Raises InputError when it is unusable."""
+        return cls(*load_model(model), chat=model.chat_template)
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for the manifest."""
+        return {"parameters": getattr(self.model, "parameters_as_published", self.model.num_parameters())}
+
+    def count_tokens(self, text: str) -> int:
+        """How many tokens the model's tokenizer makes of ``text``, without special tokens."""
+        return len(self.tokenizer(text, add_special_tokens=False).input_ids)
+
+    @torch.inference_mode()
+    def stream(
+        self,
+        queue: deque[Request],
+        settings: DecodingParameters,
+        batch_size: int | None = None,
+        prefixes: Sequence[str] = (),
+    ) -> Iterator[tuple[Request, Completion]]:
+        """See ``generation.decoding.protocol.Writer.stream``; ``batch_size`` counts model rows (a text has 1 + K)."""
+        rows = self._rows(settings, batch_size)
+        if self._plain:
+            yield from self._stream_plain(self._plain, queue, settings, rows)
+            return
+        batch: LiveBatch | None = None
+        while queue or (batch and batch.sequences):
+            ran_out, done = False, list[tuple[Request, Completion]]()
+            try:
+                if batch is None:
+                    self._read_prefixes(prefixes)
+                    batch = LiveBatch(self._caches, [len(ids) for ids in self._prefix_ids], self._device)
+                self._admit(batch, queue, settings, rows)
+                done = self._step(batch, settings)
+            except (RuntimeError, MemoryError) as error:
+                _check_smaller(error, rows)
+                ran_out = True
+            if ran_out:  # not in the except block: the error holds the tensors of the pass
+                queue.extendleft(text.request for text in reversed(batch.sequences if batch else []))
+                batch, self._caches, self._prefix_ids = None, KVCaches(), []
+                rows = self._fewer(rows)
+            else:
+                yield from done
+
+    def _stream_plain(
+        self, plain: PlainDecoding, queue: deque[Request], settings: DecodingParameters, rows: int
+    ) -> Iterator[tuple[Request, Completion]]:
+        while queue:
+            width = 1 + max(len(request.counter_prompts) for request in islice(queue, rows))
+            batch = [queue.popleft() for _ in range(min(len(queue), max(1, rows // width)))]
+            prompts = [[self._checked(prompt, settings) for prompt in _prompts(request)] for request in batch]
+            try:
+                seeds, stops = [request.seed for request in batch], self.stops[settings.text_end]
+                written = plain.complete(prompts, seeds, settings, stops, self.banned(settings))
+            except (RuntimeError, MemoryError) as error:
+                _check_smaller(error, rows)
+                written = None
+            if written is None:
+                queue.extendleft(reversed(batch))
+                rows = self._fewer(rows)
+                continue
+            for request, (tokens, log_probs) in zip(batch, written, strict=True):
+                yield request, self._finish(tokens, log_probs, settings)
+
+    def banned(self, settings: DecodingParameters) -> list[int]:
+        """The tokens that cannot be drawn: the end of the document, where a text ends at its quotation mark."""
+        return self.ends if settings.text_end == "quotation_mark" else []
+
+    def _rows(self, settings: DecodingParameters, batch_size: int | None) -> int:
+        """Model rows to decode together: as many as the recipe says or as fit, and no more than memory once held."""
+        rows = batch_size or rows_that_fit(self.model, settings.max_new_tokens)
+        return rows if self._most_rows is None else min(rows, self._most_rows)
+
+    def _fewer(self, rows: int) -> int:
+        """Half the rows, said and remembered; the GPU's freed memory is given back first."""
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        self._most_rows = rows // 2
+        say(f"out of memory with {rows} rows: going on with {self._most_rows}")
+        return self._most_rows
+
+    @property
+    def _device(self) -> torch.device:
+        return self.model.get_input_embeddings().weight.device
+
+    def _admit(self, batch: LiveBatch, queue: deque[Request], settings: DecodingParameters, rows: int) -> None:
+        """Begin waiting texts while there is room for their rows, and for their prompts in one pass."""
+        live = batch.rows
+        while queue and (not live or live + 1 + len(queue[0].counter_prompts) <= rows):
+            if batch.prefill_tokens > 4 * rows:
+                break
+            request = queue[0]
+            prompts = [self._checked(prompt, settings) for prompt in _prompts(request)]
+            batch.add(request, [(ids, self._prefix_of(ids)) for ids in prompts])
+            queue.popleft()  # not before it is in the batch: making room for it may fail
+            live += 1 + len(request.counter_prompts)
+
+    def _step(self, batch: LiveBatch, settings: DecodingParameters) -> list[tuple[Request, Completion]]:
+        """One pass and one token for every text; those that end leave the batch."""
+        going = [text for text in batch.sequences if text.tokens]
+        if going or batch.prefill:
+            logits = run_pass(self.model, batch.next_pass())
+            logits[:, self.banned(settings)] = -torch.inf
+            rows = sum(len(text.rows) for text in going)
+            for place, prompt in enumerate(batch.prefill):
+                prompt.logits = logits[rows + place].clone()
+            batch.prefill = []
+            self._advance(batch, going, logits[:rows], _row_index(going), settings)
+        starting = [text for text in batch.sequences if not text.tokens]
+        if starting:
+            distinct = list({id(row.prompt): row.prompt for text in starting for row in text.rows}.values())
+            number_of = {id(prompt): number for number, prompt in enumerate(distinct)}
+            index = _padded([[number_of[id(row.prompt)] for row in text.rows] for text in starting])
+            logits = torch.stack([prompt.last_logits for prompt in distinct])
+            self._advance(batch, starting, logits, index, settings)
+        done, going, stops = list[LiveSequence](), list[LiveSequence](), self.stops[settings.text_end]
+        for text in batch.sequences:
+            ended = stops[text.tokens[-1]] or len(text.tokens) == settings.max_new_tokens
+            (done if ended else going).append(text)
+        written = [(text.request, self._finish(text.tokens, text.log_probs, settings)) for text in done]
+        for text in done:
+            batch.end(text)
+        batch.forget()
+        batch.sequences = going  # last: until then, texts whose step fails are asked for again
+        return written
+
+    def _advance(
+        self,
+        batch: LiveBatch,
+        texts: list[LiveSequence],
+        logits: Tensor,
+        index: np.ndarray,
+        settings: DecodingParameters,
+    ) -> None:
+        if not texts:
+            return
+        places = torch.from_numpy(index).to(logits.device)
+        tokens, log_probs = choose(logits, places, settings, batch.uniforms(texts).to(logits.device))
+        sums = log_probs.double().cpu().numpy()
+        for text, token, added in zip(texts, tokens.tolist(), sums, strict=True):
+            text.tokens.append(token)
+            text.log_probs += added[: len(text.log_probs)]
+
+    def _read_prefixes(self, prefixes: Sequence[str]) -> None:
+        """Compute the shared beginnings that are not there yet; let go of those not asked for.
+
+        The last token of a beginning is left to the prompts: with the next text it may become another one.
+        """
+        wanted = dict.fromkeys(self._encoded_prefix(prefix)[:-1] for prefix in prefixes)
+        wanted.pop((), None)
+        if list(wanted) == self._prefix_ids:
+            return
+        self._prefix_ids = list(wanted)
+        self._caches.shared_prefixes = KVCache()
+        for number, ids in enumerate(wanted):
+            self._caches.shared_prefixes.grow(number + 1, len(ids))
+            for start in range(0, len(ids), PREFIX_CHUNK):
+                self._read_chunk(number, ids, start, min(start + PREFIX_CHUNK, len(ids)))
+
+    def _read_chunk(self, number: int, ids: Ids, start: int, end: int) -> None:
+        positions = torch.arange(start, end, device=self._device)
+        rows, length = end - start, rounded(end)
+        slots = torch.arange(rows, device=self._device)
+        attn_bias = causal_mask(start, rows, length).to(self._device)
+        cache, entry = self._caches.shared_prefixes, slots.new_tensor([number])
+        level = Level(cache, entry, length, slots[None], slots, slice(0, rows), attn_bias)
+        write = Write(cache, slice(0, rows), slots.new_full((rows,), number), positions)
+        inputs = np.array(ids[start:end]), np.arange(start, end), np.array([rows - 1])
+        run_pass(self.model, Pass(*inputs, [write], [level]))
+
+    def _prefix_of(self, ids: Ids) -> int:
+        """The longest shared beginning of a prompt that leaves at least one token; -1: none."""
+        fitting = [
+            (len(prefix), number)
+            for number, prefix in enumerate(self._prefix_ids)
+            if len(prefix) < len(ids) and ids[: len(prefix)] == prefix
+        ]
+        return max(fitting)[1] if fitting else -1
+
+    def _encoded(self, prompt: str) -> Ids:
+        if not self.chat:
+            return tuple(self.tokenizer(prompt).input_ids)
+        opened = self._template.turn(prompt.removesuffix(QUOTE)) + (QUOTE if prompt.endswith(QUOTE) else "")
+        return tuple(self.tokenizer(opened, add_special_tokens=False).input_ids)
+
+    def _encoded_prefix(self, prefix: str) -> Ids:
+        if not self.chat:
+            return tuple(self.tokenizer(prefix).input_ids)
+        turn = self._template.turn(prefix)
+        begun = turn[: turn.index(prefix) + len(prefix)] if prefix in turn else ""
+        return tuple(self.tokenizer(begun, add_special_tokens=False).input_ids)
+
+    def _checked(self, prompt: str, settings: DecodingParameters) -> Ids:
+        ids = self.encode(prompt)
+        if self.context and len(ids) + settings.max_new_tokens > self.context:
+            raise InputError(
+                f"prompt {prompt[:60]!r}...",
+                f"{len(ids)} tokens + {settings.max_new_tokens} to write exceed the model's context of {self.context}",
+                hint="shorten the prompt or lower decoding.max_new_tokens",
+            )
+        return ids
+
+    def _end_tokens(self) -> list[int]:
+        """The tokens that end a document, or a turn: the tokenizer's and those of the model's generation settings."""
+        listed: Any = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
+        found = {self.tokenizer.eos_token_id, self.tokenizer.pad_token_id, *np.atleast_1d(listed).tolist()}
+        return sorted(token for token in found if token is not None and token < self.vocabulary)
+
+    def _stop_tables(self) -> dict[TextEnd, np.ndarray]:
+        """For every token id whether it ends a text: with a quotation mark, a line break or the document's end."""
+        known = min(self.vocabulary, len(self.tokenizer))
+        texts = [self.tokenizer.decode([token]) for token in range(known)] + [""] * (self.vocabulary - known)
+        lines = np.array(["\n" in text or token in self.ends for token, text in enumerate(texts)])
+        return {"line": lines, "quotation_mark": lines | np.array([QUOTE in text for text in texts])}
+
+    def text_of(self, tokens: list[int], settings: DecodingParameters) -> tuple[str, str | None]:
+        """The text that some tokens spell, and what is wrong with it (``generation.decoding.endings.cut``)."""
+        decoded = self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return cut(decoded, tokens[-1] in self.ends, settings.text_end)
+
+    def _finish(self, tokens: list[int], log_probs: np.ndarray, settings: DecodingParameters) -> Completion:
+        means = (log_probs / len(tokens)).tolist()
+        margin = means[0] - max(means[1:]) if len(means) > 1 else None
+        return Completion(*self.text_of(tokens, settings), means[0], margin)
+
+
+def _check_smaller(error: Exception, rows: int) -> None:
+    """Return when fewer rows may help. Raises what is no out-of-memory error, OutOfMemory for one text alone."""
+    if not is_out_of_memory(error):
+        raise error
+    if rows <= 1:
+        hint = "use a smaller model, a narrower dtype or a shorter prompt"
+        raise OutOfMemory("memory", "is too small for one text at a time", hint=hint) from error
+
+
+def _prompts(request: Request) -> tuple[str, ...]:
+    return (request.prompt, *request.counter_prompts)
+
+
+def _row_index(texts: list[LiveSequence]) -> np.ndarray:
+    """The rows (B, 1 + K) of texts whose rows stand one after the other."""
+    rows, first = [], 0
+    for text in texts:
+        rows.append(list(range(first, first + len(text.rows))))
+        first += len(text.rows)
+    return _padded(rows)
+
+
+def _padded(rows: list[list[int]]) -> np.ndarray:
+    """Rows of unequal length as one array; the first number stands where one is missing."""
+    width = max((len(row) for row in rows), default=0)
+    return np.array([row + row[:1] * (width - len(row)) for row in rows], dtype=np.int64)

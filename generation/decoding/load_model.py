@@ -1,0 +1,90 @@
+"""A causal language model and its tokenizer from the Hub or a folder: safetensors only, no code from outside."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.quantizers.auto import AutoQuantizationConfig
+from transformers.utils import logging as transformers_logging
+
+from generation.decoding.memory import is_out_of_memory, typed_out_of_memory
+from generation.decoding.packed_linear import pack
+from hub.client.failures import hub_errors
+from hub.contract.dataset_sections import quantization_values
+from hub.contract.recipe import LanguageModel
+from hub.errors import InputError
+from hub.model_folder import NO_CODE, NO_PICKLES, reading_model
+
+_SMALLER = "use a smaller model or a narrower dtype (model.dtype)"
+_ACCESS = "check repo_id and revision; a private or gated model needs a token here (hf auth login)"
+
+
+@hub_errors("read the language model")
+def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
+    """The model, ready to read on the recipe's number of torch threads, and its tokenizer.
+
+    Raises InputError when one of them is unusable, OutOfMemory when there is no room for it.
+    """
+    if recipe.threads:
+        torch.set_num_threads(recipe.threads)
+    where, tokenizer, quantization = _place(recipe), load_tokenizer(recipe), recipe.quantization
+    placed = {"device_map": recipe.device_map} if recipe.device_map else {}
+    with (
+        typed_out_of_memory("for the model", _SMALLER),
+        reading_model(where, "cannot be loaded as a causal language model", passes=_is_memory),
+    ):
+        model = AutoModelForCausalLM.from_pretrained(
+            _name(recipe),
+            revision=recipe.revision,
+            dtype=getattr(torch, recipe.dtype),
+            quantization_config=quantization and AutoQuantizationConfig.from_dict(quantization_values(quantization)),
+            **NO_PICKLES,
+            **placed,
+        )
+        model = model if placed else model.to(_device(recipe.device))  # type: ignore[arg-type]  # its stub is wrong
+    _check(tokenizer, model, where)
+    model.parameters_as_published = model.num_parameters()  # packing takes weights out of what torch counts
+    with typed_out_of_memory("for the model", _SMALLER):
+        pack(model)
+    return model, tokenizer
+
+
+@hub_errors("read the language model's tokenizer")
+def load_tokenizer(recipe: LanguageModel) -> Any:
+    """The model's tokenizer. Raises InputError when it cannot be loaded."""
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    with reading_model(_place(recipe), "its tokenizer cannot be loaded", hint=_ACCESS if recipe.repo_id else None):
+        return AutoTokenizer.from_pretrained(_name(recipe), revision=recipe.revision, **NO_CODE)
+
+
+def _name(recipe: LanguageModel) -> str:
+    return recipe.path or recipe.repo_id or ""
+
+
+def _place(recipe: LanguageModel) -> Path | str:
+    return Path(_name(recipe)).resolve() if Path(_name(recipe)).exists() else _name(recipe)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError("model.device", f"unknown device {name!r}", allowed="cpu, cuda, cuda:0, mps ...") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError("model.device", f"{name!r}: no CUDA device is there", hint="--set model.device=cpu")
+    return device
+
+
+def _check(tokenizer: Any, model: Any, where: object) -> None:
+    vocabulary = model.config.get_text_config().vocab_size
+    ids = tokenizer('Sentence 2: "').input_ids
+    if not ids or tokenizer.decode(ids, skip_special_tokens=True).strip()[-1:] != '"':
+        raise InputError(where, "its tokenizer loses the quotation mark that opens a text")
+    if max(ids) >= vocabulary or len(tokenizer) == 0:
+        raise InputError(where, f"its tokenizer gives ids beyond the model's vocabulary of {vocabulary}")
+
+
+def _is_memory(error: Exception) -> bool:
+    return isinstance(error, RuntimeError) and is_out_of_memory(error)

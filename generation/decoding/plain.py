@@ -1,0 +1,105 @@
+"""The plain loop, for models whose attention cannot be read level by level (ALiBi, local attention, soft caps).
+
+A batch is decoded in step; its distinct prompts are computed once, then every row has a cache of its own, and rows
+leave the batch as their texts end. Same texts as ``generation.decoding.engine``, more memory and time.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from generation.decoding.sampling import choose
+from generation.inputs.row_seeds import uniforms
+from hub.contract.recipe import DecodingParameters
+
+Ids = tuple[int, ...]
+
+
+class PlainDecoding:
+    """A model that reads every row with its own forward pass."""
+
+    def __init__(self, model: Any):
+        self.model = model
+
+    @torch.inference_mode()
+    def complete(
+        self,
+        prompts: Sequence[Sequence[Ids]],
+        seeds: Sequence[int],
+        settings: DecodingParameters,
+        stops: np.ndarray,
+        banned: list[int],
+    ) -> list[tuple[list[int], np.ndarray]]:
+        """Tokens and summed log-probabilities (1 + K,) of B texts; ``prompts``: the 1 + K token lists of each.
+
+        ``stops`` (V,) says which tokens end a text, ``banned`` which ones are never drawn.
+        """
+        distinct = list(dict.fromkeys(ids for text in prompts for ids in text))
+        place = {ids: number for number, ids in enumerate(distinct)}
+        width = max(len(text) for text in prompts)
+        rows = [[place[ids] for ids in text] for text in prompts]
+        index = torch.tensor([row + row[:1] * (width - len(row)) for row in rows])
+        logits, mask, cache = self._read(distinct)
+        tokens: list[list[int]] = [[] for _ in prompts]
+        sums = np.zeros((len(prompts), width))
+        live = np.arange(len(prompts))
+        for step in range(settings.max_new_tokens):
+            numbers = torch.from_numpy(uniforms(np.array(seeds, dtype=np.uint64)[live], step)).to(logits.device)
+            logits[:, banned] = -torch.inf
+            chosen, log_probs = choose(logits, index.to(logits.device), settings, numbers)
+            sums[live] += log_probs.double().cpu().numpy()
+            for text, token in zip(live.tolist(), chosen.tolist(), strict=True):
+                tokens[text].append(token)
+            keep = np.flatnonzero(~stops[chosen.cpu().numpy()])
+            if step + 1 == settings.max_new_tokens or not len(keep):
+                break
+            live, next_ids = live[keep], chosen.cpu()[keep]
+            rows_kept, index, ids = _kept_rows(index[keep], next_ids, first=step == 0)
+            mask = mask[rows_kept.to(mask.device)]
+            cache.batch_select_indices(rows_kept.to(mask.device))
+            mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
+            logits = self._logits(ids[:, None].to(mask.device), mask, cache)
+        return [(tokens[text], sums[text, : len(row)]) for text, row in enumerate(rows)]
+
+    def _read(self, prompts: list[Ids]) -> tuple[Tensor, Tensor, DynamicCache]:
+        longest = max(len(ids) for ids in prompts)
+        ids = torch.zeros(len(prompts), longest, dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for row, prompt in enumerate(prompts):
+            ids[row, longest - len(prompt) :] = torch.tensor(prompt)
+            mask[row, longest - len(prompt) :] = 1
+        device = self.model.get_input_embeddings().weight.device
+        cache = DynamicCache(config=self.model.config)
+        mask = mask.to(device)
+        return self._logits(ids.to(device), mask, cache), mask, cache
+
+    def _logits(self, ids: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
+        positions = (mask.cumsum(dim=-1) - 1).clamp(min=0)[:, -ids.shape[1] :]  # GPT-2 with left padding needs them
+        output = self.model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return output.logits[:, -1]
+
+
+def _kept_rows(index: Tensor, tokens: Tensor, first: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """What goes on of the texts of ``index`` (B, 1 + K): numbers of their rows, their new index and the rows' tokens.
+
+    After its ``first`` token every text gets rows of its own; until then, texts share those of their prompts.
+    """
+    if first:
+        rows, place = index.flatten(), torch.arange(index.numel())
+    else:
+        rows, place = index.flatten().unique(return_inverse=True)
+    index = place.view(index.shape)
+    ids = torch.empty(len(rows), dtype=torch.long)
+    ids[index] = tokens[:, None].expand(index.shape)
+    return rows, index, ids

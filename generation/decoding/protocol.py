@@ -1,0 +1,68 @@
+"""Writer protocol: how the engine and the server backends are asked for texts, and what they answer."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from hub.contract.recipe import DecodingParameters
+
+
+@dataclass(frozen=True)
+class Request:
+    """One text to write: a prompt that ends in an opening quotation mark, its counter-prompts and its seed."""
+
+    prompt: str
+    counter_prompts: tuple[str, ...]
+    seed: int
+    key: Any = None  # the caller's own, handed back with the completion
+
+
+@dataclass(frozen=True)
+class Completion:
+    """The text up to its end (``decoding.endings``). ``problem``: a name of ``hub.contract.reasons.COMPLETION``."""
+
+    text: str
+    problem: str | None
+    log_prob: float | None  # mean nats per token, the ending one included, under the own prompt; None: not told
+    margin: float | None  # log_prob minus the best counter-prompt's; None without counter-prompts
+
+
+class Writer(Protocol):
+    """A language model that completes quoted texts: ``generation.decoding.engine.Engine`` or a backend."""
+
+    context: int  # tokens of prompt and completion together; 0: not known
+
+    def stream(
+        self, queue: deque[Request], settings: DecodingParameters, batch_size: int | None, prefixes: Sequence[str] = ()
+    ) -> Iterator[tuple[Request, Completion]]:
+        """Complete the requests of ``queue``, yielding each as it is done, until the queue is empty.
+
+        The caller may add requests between two yields, on the left if their prompts were asked before (they may
+        still be computed). ``prefixes`` are beginnings that many prompts share: they are computed once. Neither they
+        nor ``batch_size`` change a text.
+
+        Raises InputError when a prompt and the token budget do not fit the model's context.
+        """
+        ...
+
+    def count_tokens(self, text: str) -> int:
+        """How many tokens the model's tokenizer makes of ``text``, without special tokens."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for the manifest: ``parameters`` (None when not known) and whatever else the card should say."""
+        ...
+
+
+def complete(
+    writer: Writer,
+    requests: Sequence[Request],
+    settings: DecodingParameters,
+    batch_size: int | None = None,
+    prefixes: Sequence[str] = (),
+) -> list[Completion]:
+    """The completions of ``requests``, in their order."""
+    queue = deque(replace(request, key=place) for place, request in enumerate(requests))
+    done = {request.key: completion for request, completion in writer.stream(queue, settings, batch_size, prefixes)}
+    return [done[place] for place in range(len(requests))]

@@ -1,0 +1,82 @@
+"""The mathematics of self-debiasing, pure: logits of a prompt and its counter-prompts to one distribution.
+
+Source: DINO (Schick & Schütze 2021), section 3; ε is the original implementation's. A token that is likelier
+under some counter-instruction than under its own is penalised by α = max(exp(λ·δ), ε), with
+δ = p_y(token) - max over counter-labels y' of p_y'(token), wherever δ < 0; then the distribution is renormalised.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from hub.contract.recipe import DecodingParameters
+
+
+def debias(log_probs: Tensor, decay_constant: float, epsilon: float) -> Tensor:
+    """Self-debiased log-probabilities.
+
+    Args:
+        log_probs: (B, 1 + K, V) normalised; row 0 under the own instruction, rows 1..K under counter-instructions.
+        decay_constant: λ >= 0; 0 leaves the distribution as it is.
+        epsilon: ε in (0, 1], the smallest factor a probability is multiplied by.
+
+    Returns:
+        (B, V), normalised.
+    """
+    own = log_probs[:, 0]
+    if log_probs.shape[1] == 1 or decay_constant == 0:
+        return own
+    return (own + log_alpha(own, log_probs[:, 1:], decay_constant, epsilon)).log_softmax(dim=-1)
+
+
+def log_alpha(own: Tensor, counters: Tensor, decay_constant: float, epsilon: float) -> Tensor:
+    """log α of each token: never above 0, never below log ε.
+
+    Args:
+        own: (B, V) log-probabilities under the own instruction.
+        counters: (B, K, V), K >= 1, under the counter-instructions.
+
+    Returns:
+        (B, V).
+    """
+    delta = own.exp() - counters.amax(dim=1).exp()
+    return (decay_constant * delta.clamp(max=0)).clamp(min=math.log(epsilon))
+
+
+def nucleus(log_probs: Tensor, settings: DecodingParameters) -> tuple[Tensor, Tensor]:
+    """What sampling may choose from: top-k, renormalised, then top-p, renormalised (transformers' order).
+
+    Args:
+        log_probs: (B, V).
+        settings: ``top_k`` tokens stay (0 keeps all), of them the smallest set of the likeliest whose probabilities
+            reach ``top_p``; at least one.
+
+    Returns:
+        probabilities (B, M) in falling order, zero where cut, and their token ids (B, M).
+    """
+    vocabulary = log_probs.shape[-1]
+    size = min(settings.top_k, vocabulary) if settings.top_k else vocabulary
+    values, ids = log_probs.topk(size, dim=-1)
+    probs = values.softmax(dim=-1)
+    before = probs.cumsum(dim=-1) - probs
+    probs = probs.masked_fill(before >= settings.top_p, 0.0)
+    probs[:, 0] = probs[:, 0].clamp(min=torch.finfo(probs.dtype).tiny)
+    return probs / probs.sum(dim=-1, keepdim=True), ids
+
+
+def draw(probs: Tensor, ids: Tensor, uniforms: Tensor) -> Tensor:
+    """One token per row by inverting the cumulative distribution.
+
+    Args:
+        probs: (B, M) in falling order, each row summing to 1.
+        ids: (B, M).
+        uniforms: (B,) in [0, 1), float64.
+
+    Returns:
+        (B,) token ids. Never one of probability zero.
+    """
+    cumulative = probs.double().cumsum(dim=-1)
+    position = (cumulative <= uniforms[:, None] * cumulative[:, -1:]).sum(dim=-1)
+    last = (probs > 0).sum(dim=-1) - 1
+    return ids.gather(1, torch.minimum(position, last)[:, None])[:, 0]

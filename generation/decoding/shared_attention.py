@@ -1,0 +1,253 @@
+"""Attention over keys and values that many rows share: each is computed and kept once, whoever reads it.
+
+A *row* is one token of a forward pass: the newest token of a text that is being written, or one token of a prompt that
+is being read. What a row sees lies in several *levels*: the beginning its prompt shares with others, the rest of its
+prompt and its text in blocks of its own. A level is read in one matrix product for all its rows; the softmax over the
+levels together is put together from each level's maximum and sums, which is exact:
+
+    m = max over levels of max(s),  out = sum over levels of exp(s - m)·V / sum over levels of exp(s - m)·1
+
+The ones are a column beside the values, so the denominator is summed as the values are: one product at a time, in the
+order of the tokens. Tokens that a row does not see add zeros. So what a row gets does not depend, to the last bit, on
+which other rows are there, as long as the matrix products do the same for every shape: MKL and oneDNN do from
+``MIN_SLOTS`` slots on and for lengths that are multiples of ``KV_ALIGN`` (docs/engine.md, tested).
+"""
+
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AttentionInterface
+
+NAME = "sts_dino_shared"
+KV_ALIGN = 16  # tokens: lengths of KV caches and levels are multiples of it
+MIN_SLOTS = 8  # slots of a shared entry
+ROW_ALIGN = 32  # rows of a pass come in multiples of it
+
+
+def rounded(length: int) -> int:
+    """``length`` up to the next multiple of KV_ALIGN, at least one."""
+    return max(KV_ALIGN, -(-length // KV_ALIGN) * KV_ALIGN)
+
+
+class KVCache:
+    """Keys and values of every layer: entries of up to ``length`` tokens, grown on demand.
+
+    A layer's keys are (entries, key heads, length, size), its values (entries, key heads, length, size + KV_ALIGN):
+    after the values stands a one, then zeros. They are made at the layer's first write, on that write's device.
+    """
+
+    def __init__(self, entries: int = 0, length: int = KV_ALIGN):
+        self.entries, self.length = entries, length
+        self.keys: dict[int, Tensor] = {}
+        self.values: dict[int, Tensor] = {}
+
+    def grow(self, entries: int, length: int = 0) -> None:
+        """Make room for so many entries of so many tokens; what is there stays."""
+        entries, length = max(entries, self.entries), max(rounded(length), self.length)
+        if (entries, length) != (self.entries, self.length):
+            self.entries, self.length = entries, length
+            for layers in (self.keys, self.values):
+                for layer, old in layers.items():
+                    layers[layer] = old.new_zeros(entries, old.shape[1], self.length, old.shape[3])
+                    layers[layer][: old.shape[0], :, : old.shape[2]] = old
+            for values in self.values.values():
+                values[..., -KV_ALIGN] = 1
+
+    def reserve(self, entries: int, length: int) -> None:
+        """Grow, by half at least, if there is no room for so many entries of so many tokens."""
+        if entries > self.entries or length > self.length:
+            self.grow(max(self.entries, entries * 3 // 2 + KV_ALIGN), length)
+
+    def copy(self, entries: Tensor, source: "KVCache", sources: Tensor, start: int) -> None:
+        """Fill entries with the tokens of the source's entries from ``start`` on, as many as there are and fit."""
+        end = min(start + self.length, source.length)
+        for ours, theirs in ((self.keys, source.keys), (self.values, source.values)):
+            for layer, kept in theirs.items():
+                if layer not in ours:
+                    ours[layer] = kept.new_zeros(self.entries, kept.shape[1], self.length, kept.shape[3])
+                    if ours is self.values:
+                        ours[layer][..., -KV_ALIGN] = 1
+                ours[layer][entries, :, : end - start] = kept[sources, :, start:end]
+
+    def write(self, layer: int, entries: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Put keys and values (N, key heads, size) at (entry, position), both (N,)."""
+        if layer not in self.keys:
+            heads, size = keys.shape[1:]
+            self.keys[layer] = keys.new_zeros(self.entries, heads, self.length, size)
+            self.values[layer] = values.new_zeros(self.entries, heads, self.length, values.shape[2] + KV_ALIGN)
+            self.values[layer][..., -KV_ALIGN] = 1
+        self.keys[layer][entries, :, positions] = keys
+        self.values[layer][entries, :, positions, : values.shape[2]] = values
+
+
+@dataclass
+class Level:
+    """What some rows of a pass read in one cache. E entries are read by n slots each; a slot is a row or empty."""
+
+    cache: KVCache
+    entries: Tensor | None  # (E,) numbers of the entries read; None: the first E
+    length: int  # tokens of an entry that are read, a multiple of KV_ALIGN
+    slots: Tensor  # (E, n) the row in each slot; any row where it is empty: nobody reads what comes of it
+    place: Tensor  # (L,) where in the flattened slots each member is
+    members: slice | Tensor  # the L rows that read this level
+    attn_bias: Tensor  # (E, 1 or n, length) additive mask: 0 where a slot sees the token, -inf elsewhere
+
+    def read(self, tensors: dict[int, Tensor], layer: int) -> Tensor:
+        """(E, key heads, length, size) of a layer."""
+        kept = tensors[layer]
+        return (
+            kept[: len(self.slots), :, : self.length] if self.entries is None else kept[self.entries, :, : self.length]
+        )
+
+
+@dataclass
+class Write:
+    """Where the keys and values of some rows of a pass go."""
+
+    cache: KVCache
+    rows: slice | Tensor  # the N rows
+    entries: Tensor  # (N,)
+    positions: Tensor  # (N,)
+
+
+@dataclass
+class Pass:
+    """One forward pass over M rows: its inputs, the rows whose logits are wanted, what it writes and what it reads."""
+
+    ids: np.ndarray  # (M,) token ids
+    positions: np.ndarray  # (M,)
+    wanted: np.ndarray  # numbers of rows
+    writes: list[Write] = field(default_factory=list)
+    levels: list[Level] = field(default_factory=list)
+
+
+CURRENT: ContextVar[Pass] = ContextVar("the pass that the model is computing")
+
+
+HARMLESS = {
+    "dropout",
+    "sliding_window",
+    "position_ids",
+    "is_causal",
+    "use_cache",
+    "cache_position",
+    "output_attentions",
+}
+
+
+def attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any,
+    scaling: float | None = None,
+    **more: Any,
+) -> tuple[Tensor, None]:
+    """Attention of the current pass, in the form of transformers' ``AttentionInterface``.
+
+    Args:
+        query: (1, heads, rows, size); key and value: (1, key heads, rows, size).
+
+    Returns:
+        (1, rows, heads, size) and no weights.
+
+    Raises:
+        NotImplementedError: the model wants more of its attention than this (soft caps, sinks, biases).
+    """
+    unknown = {name for name, value in more.items() if value is not None and value is not False} - HARMLESS
+    if unknown or attention_mask is not None:
+        raise NotImplementedError(f"attention with {sorted(unknown) or 'a mask'}")
+    now, layer = CURRENT.get(), module.layer_idx
+    keys, values = key[0].transpose(0, 1), value[0].transpose(0, 1)
+    for write in now.writes:
+        write.cache.write(layer, write.entries, write.positions, keys[write.rows], values[write.rows])
+    queries = query[0].transpose(0, 1) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    return read_levels(queries, now.levels, layer)[None].to(query.dtype), None
+
+
+def read_levels(queries: Tensor, levels: list[Level], layer: int) -> Tensor:
+    """The softmax-weighted values of all levels together.
+
+    Args:
+        queries: (M, heads, size), scaled. Every row is a member of at least one level.
+
+    Returns:
+        (M, heads, value size), float32 or wider.
+    """
+    rows, heads, _ = queries.shape
+    top = queries.new_full((rows, heads), -torch.inf, dtype=torch.float32)
+    scores = []
+    for level in levels:
+        keys = level.read(level.cache.keys, layer)
+        score = (_by_slot(queries, level, keys.shape[1]) @ keys.transpose(-1, -2)).float()
+        score += _spread(level.attn_bias, score)
+        scores.append(score)
+        top[level.members] = torch.maximum(top[level.members], _by_row(score.amax(dim=-1), level))
+    out: Tensor | None = None
+    for level, score in zip(levels, scores, strict=True):
+        values = level.read(level.cache.values, layer)
+        weights = score.sub_(_by_slot(top, level, values.shape[1])).exp_()
+        read = _by_row((weights.to(values.dtype) @ values).float(), level)
+        if out is None:
+            out = read.new_zeros(rows, heads, read.shape[-1])
+        out[level.members] += read
+    assert out is not None
+    return out[..., :-KV_ALIGN] / out[..., -KV_ALIGN, None]
+
+
+def _by_slot(rows: Tensor, level: Level, key_heads: int) -> Tensor:
+    """(M, heads, size) by row → (E, key heads, n·G, size) by slot; a missing size counts as 1."""
+    entries, slots = level.slots.shape
+    taken = rows[level.slots.flatten()].view(entries, slots, key_heads, rows.shape[1] // key_heads, -1)
+    return taken.transpose(1, 2).flatten(2, 3)
+
+
+def _by_row(slots: Tensor, level: Level) -> Tensor:
+    """(E, key heads, n·G[, size]) by slot → (L, heads[, size]) by member."""
+    count = level.slots.shape[1]
+    taken = slots.unflatten(2, (count, -1)).transpose(1, 2)  # (E, n, key heads, G[, size])
+    return taken.flatten(2, 3).flatten(0, 1)[level.place]
+
+
+def _spread(attn_bias: Tensor, score: Tensor) -> Tensor:
+    """A level's mask (E, 1 or n, length) in the shape of its scores (E, key heads, n·G, length)."""
+    if attn_bias.shape[1] > 1:
+        attn_bias = attn_bias.repeat_interleave(score.shape[2] // attn_bias.shape[1], dim=1)
+    return attn_bias[:, None]
+
+
+def causal_mask(seen: int, rows: int, length: int) -> Tensor:
+    """(1, rows, length) additive mask: row i sees the tokens 0 to ``seen`` + i."""
+    return torch.full((rows, length), -torch.inf).triu(seen + 1)[None]
+
+
+def run_pass(model: Any, now: Pass) -> Tensor:
+    """Logits (rows wanted, V) of a pass.
+
+    Padding rows fill the pass up to a multiple of ``ROW_ALIGN``: kernels are made anew for every number of rows.
+    """
+    device = model.get_input_embeddings().weight.device
+    token = CURRENT.set(now)
+    try:
+        output = model(
+            input_ids=torch.from_numpy(_filled(now.ids))[None].to(device),
+            position_ids=torch.from_numpy(_filled(now.positions))[None].to(device),
+            use_cache=False,
+            logits_to_keep=torch.from_numpy(_filled(now.wanted)).to(device),
+        )
+    finally:
+        CURRENT.reset(token)
+    return output.logits[0, : len(now.wanted)]
+
+
+def _filled(numbers: np.ndarray) -> np.ndarray:
+    """Zeros up to the next multiple of ROW_ALIGN."""
+    return np.pad(numbers, (0, -len(numbers) % ROW_ALIGN))
+
+
+AttentionInterface.register(NAME, attend)

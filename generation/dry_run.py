@@ -1,0 +1,180 @@
+"""``--dry-run``: what a run would do. Prompts as the model reads them, token counts, shards, files and commits."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from generation.decoding.protocol import Writer
+from generation.inputs.prompts import Prompts, load_prompts
+from generation.inputs.row_seeds import fraction
+from generation.inputs.sources import FirstText, GivenTexts
+from generation.pipeline.writers import load_writer
+from generation.run_state import layout
+from hub.contract.recipe import DatasetRecipe, Label, Variant
+from hub.errors import InputError
+
+RENDERED = 5  # prompts shown of each label and shot count
+SAMPLE = 200  # first texts whose prompts are counted
+FILES, FILES_OF_FOLDER = 100_000, 10_000  # fewer are recommended: huggingface.co/docs/hub/storage-limits
+BESIDE = 12  # files that are no data: manifest, recipe, card, plots
+ROWS_OF_SHARD = 200_000  # of texts wanted: a worker holds them in memory
+NOT_YET = "a sentence that the model will write first, here one of twelve words."
+
+
+@dataclass(frozen=True)
+class Firsts:
+    """How many first texts a run has, some of them, and what was passed over."""
+
+    total: int
+    sample: tuple[FirstText, ...]  # spread over the source, at most ``SAMPLE``
+    skipped: dict[str, int]
+
+
+def plan(recipe: DatasetRecipe, directory: Path) -> str:
+    """The whole plan as text. Loads the model's tokenizer with the model and reads the source; writes nothing.
+
+    Raises InputError as a run would: a source, example or model that cannot be used, or a prompt beyond the context.
+    """
+    writer, prompts = load_writer(recipe.model), load_prompts(recipe)
+    firsts, lines = survey(recipe, writer), [f"{recipe.name} v{recipe.version} -> {directory}"]
+    lines += _first_text_lines(recipe, prompts, firsts)
+    lines += _work_lines(recipe, firsts.total)
+    lines += _file_lines(recipe, directory, firsts.total)
+    lines += _prompt_lines(recipe, prompts, writer, firsts)
+    return "\n".join(lines)
+
+
+def survey(recipe: DatasetRecipe, writer: Writer) -> Firsts:
+    """Read the source once. First texts that the model has still to write are stood in for by one sentence."""
+    if recipe.source.kind == "model":
+        return Firsts(recipe.source.limit or 0, (FirstText("000000", NOT_YET),), {})
+    given, sample, total = GivenTexts(recipe, writer.count_tokens), list[tuple[float, int, FirstText]](), 0
+    for total, first in enumerate(given, start=1):
+        sample.append((fraction("plan", first.source_id), total, first))
+        if len(sample) > 20 * SAMPLE:
+            sample = sorted(sample)[:SAMPLE]
+    chosen = sorted(sorted(sample)[:SAMPLE], key=lambda entry: entry[1])
+    return Firsts(total, tuple(first for _, _, first in chosen), dict(sorted(given.skipped.items())))
+
+
+def visible(text: str) -> str:
+    """``text`` for a terminal: line breaks stay, every other control or invisible character is written as its code."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def _first_text_lines(recipe: DatasetRecipe, prompts: Prompts, firsts: Firsts) -> Iterator[str]:
+    if recipe.source.kind == "model":
+        yield f"first texts: {firsts.total}, written by the model after:"
+        yield from (f"  {prompts.first_text_prefix(label)!r}" for label in recipe.labels)
+    else:
+        passed = ", ".join(f"{count} {reason}" for reason, count in firsts.skipped.items()) or "none"
+        yield f"first texts: {firsts.total} (passed over: {passed})"
+
+
+def _work_lines(recipe: DatasetRecipe, total: int) -> Iterator[str]:
+    decoding, variants = recipe.decoding, len(recipe.variants)
+    wanted = total * decoding.samples * variants
+    yield (
+        f"texts: {wanted * len(recipe.labels)} wanted, {wanted} of each label; at most "
+        f"{total * decoding.max_attempts * variants * len(recipe.labels)} attempts"
+    )
+    whole, last = divmod(total, recipe.shard_size)
+    blocks = whole + (last > 0)
+    sizes = f"{whole} of {recipe.shard_size}" if not last else f"one of {last}"
+    if whole and last:
+        sizes = f"{whole} of {recipe.shard_size} and {sizes}"
+    per_first = len(recipe.labels) * decoding.samples
+    yield (
+        f"shards: {blocks * variants} ({sizes} first texts{f', for each of {variants} variants' * (variants > 1)}; "
+        f"{recipe.shard_size * per_first} wanted texts in a whole one)"
+    )
+
+
+def _file_lines(recipe: DatasetRecipe, directory: Path, total: int) -> Iterator[str]:
+    """Files of the repository, config by config, what the Hub says to so many, and the commits."""
+    yield "files:"
+    folders = layout.folders(recipe, total)
+    for config, count in folders.items():
+        if config.startswith(("raw", "rejected")):
+            yield f"  data/{config}/: {count} shards, one when each is written"
+        else:
+            when = "written before the shards" if config == "sources" else "train and validation, written at the end"
+            yield f"  data/{config}/: {when}; {count} files at most"
+    fullest = max(folders, key=lambda config: folders[config])
+    whole = sum(folders.values()) + BESIDE
+    yield f"  at most {whole} files in all, {folders[fullest]} in the fullest folder, data/{fullest}/"
+    if not _few_enough(folders):
+        yield (
+            f"warning: the Hub recommends fewer than {FILES} files in a repository and {FILES_OF_FOLDER} in a folder; "
+            + _advice(recipe, total)
+        )
+    yield (
+        f"commits: python -m release.publish {directory} --org ORG --yes makes one, atomic, of all files, "
+        f"and the tag v{recipe.version}; release.run commits while the dataset grows"
+    )
+
+
+def _few_enough(folders: dict[str, int]) -> bool:
+    return max(folders.values()) < FILES_OF_FOLDER and sum(folders.values()) + BESIDE < FILES
+
+
+def _advice(recipe: DatasetRecipe, total: int) -> str:
+    """The next larger shard size, by doubling, that gives few enough files."""
+    size, per_first = 2 * recipe.shard_size, len(recipe.labels) * recipe.decoding.samples
+    while size * per_first <= ROWS_OF_SHARD:
+        if _few_enough(layout.folders(recipe.model_copy(update={"shard_size": size}), total)):
+            return f"take shard_size: {size}"
+        size *= 2
+    return "divide the source among several recipes"
+
+
+def _prompt_lines(recipe: DatasetRecipe, prompts: Prompts, writer: Writer, firsts: Firsts) -> Iterator[str]:
+    for shots in dict.fromkeys(variant.shots for variant in recipe.variants):
+        variants = [variant for variant in recipe.variants if variant.shots == shots]
+        for label in recipe.labels:
+            name = f"label {label.name}" + (f", {shots} examples" if shots is not None else "")
+            counts = _token_counts(prompts, writer, label, variants, firsts.sample)
+            _check_context(recipe, writer, name, counts[-1])
+            room = f"; with {recipe.decoding.max_new_tokens} to write, context {writer.context}" * bool(writer.context)
+            yield (
+                f"=== {name}: {counts[0]} / {median(counts):g} / {counts[-1]} prompt tokens "
+                f"(least / median / most of {len(counts)}{room})"
+            )
+            yield from _rendered(prompts, label, variants, firsts.sample)
+
+
+def _token_counts(
+    prompts: Prompts, writer: Writer, label: Label, variants: Sequence[Variant], sample: Sequence[FirstText]
+) -> list[int]:
+    """Tokens of a label's prompts and counter-prompts, in rising order. Example sets take turns over the sample."""
+    counts = []
+    for place, first in enumerate(sample):
+        prompt, counters = prompts.of(label, first.text, variants[place % len(variants)])
+        counts += [writer.count_tokens(text) for text in (prompt, *counters)]
+    return sorted(counts)
+
+
+def _check_context(recipe: DatasetRecipe, writer: Writer, name: str, longest: int) -> None:
+    needed = longest + recipe.decoding.max_new_tokens
+    if writer.context and needed > writer.context:
+        raise InputError(
+            name,
+            f"{longest} prompt tokens + {recipe.decoding.max_new_tokens} to write exceed the model's context",
+            allowed=f"{writer.context} in all",
+            hint="use fewer examples, shorter first texts, or lower decoding.max_new_tokens",
+        )
+
+
+def _rendered(
+    prompts: Prompts, label: Label, variants: Sequence[Variant], sample: Sequence[FirstText]
+) -> Iterator[str]:
+    """Some prompts in full, spread over the sample; what the text must not fit stands after the first."""
+    step = max(1, len(sample) // RENDERED)
+    for number, first in enumerate(sample[::step][:RENDERED]):
+        variant = variants[number % len(variants)]
+        prompt, counters = prompts.of(label, first.text, variant)
+        yield f"--- {visible(first.source_id)}" + (f", example set {variant.example_set}" if variant.shots else "")
+        yield visible(prompt)
+        if not number:
+            yield from (f"    not also: {counter!r}" for counter in counters)

@@ -1,0 +1,1 @@
+"""What a prompt is made of: first texts, few-shot examples, instructions, chat templates."""

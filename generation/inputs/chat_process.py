@@ -1,0 +1,54 @@
+"""The process that renders chat templates: a question a line on stdin, an answer a line on stdout, both JSON.
+
+Started by ``generation.inputs.chat_template`` as a script, so that neither this package nor torch is imported. Limits
+are set here, before a template is read, in ways that end the process whatever it is at: in the middle of a C function,
+and also when nobody waits for it any more.
+"""
+
+import json
+import signal
+import sys
+from typing import Any
+
+MOST_BYTES = 1 << 30  # of memory, more than it has when it starts
+MOST_CHARACTERS = 200_000  # that a template adds to a text
+
+
+def limit_memory() -> None:
+    """Let the address space grow by ``MOST_BYTES`` and no more."""
+    import resource
+    from pathlib import Path
+
+    pages = int(Path("/proc/self/statm").read_text().split()[0]) if sys.platform == "linux" else 0
+    most = pages * resource.getpagesize() + MOST_BYTES
+    if pages:
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def answer(question: dict[str, Any], render: Any) -> dict[str, Any]:
+    """The rendered ``turn``, or what the template ``raised``, or how many characters too many it ``added``."""
+    turn = [{"role": "user", "content": question["text"]}]
+    try:
+        rendered = render([turn], chat_template=question["template"], add_generation_prompt=True, **question["special"])
+        text = str(rendered[0][0])
+    except Exception as error:  # noqa: BLE001 - a stranger's program may raise anything
+        return {"raised": f"{type(error).__name__}: {str(error)[:1_000]}"}
+    added = len(text) - len(question["text"])
+    return {"turn": text} if added <= MOST_CHARACTERS else {"added": added}
+
+
+def main(seconds: float) -> None:
+    """Answer until stdin ends, each question within so many ``seconds`` of CPU."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    limit_memory()
+    for line in sys.stdin:
+        signal.setitimer(signal.ITIMER_PROF, seconds)  # its SIGPROF ends the process, as nobody handles it
+        said = json.dumps(answer(json.loads(line), render_jinja_template))
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        print(said, flush=True)
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)  # of this folder, whose modules are imported as generation.*
+    main(float(sys.argv[1]))

@@ -1,0 +1,96 @@
+"""A prompt as a user's turn in the model's chat template, rendered within limits of time, memory and length.
+
+A chat template is a program by whoever published the model. The library's sandbox keeps it from files and attributes,
+not from ``9**9**9``, nested loops or doubled strings, which no Python code can end from within its own process. So
+templates are rendered by ``generation.inputs.chat_process``, which sets its limits itself and dies of them.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import weakref
+from typing import Any
+
+from generation.inputs import chat_process
+from hub.errors import InputError, RunError
+
+_KEPT = ("PATH", "PYTHONPATH", "HOME", "SYSTEMROOT", "LD_LIBRARY_PATH", "LANG")  # of the environment: no token
+_OWN = {"USE_TORCH": "0", "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONIOENCODING": "utf-8"}
+MOST_SECONDS = 5.0  # of CPU, for one turn
+_OF_LIMITS = (-signal.SIGPROF, -signal.SIGABRT, -signal.SIGSEGV)  # of time; of memory, where C code cannot tell
+_SHOWN = 200  # characters of what a template says
+
+
+class ChatTemplate:
+    """The chat template of a tokenizer. The process that renders it starts with the first turn."""
+
+    def __init__(self, tokenizer: Any, seconds: float = MOST_SECONDS):
+        self._tokenizer, self.seconds = tokenizer, seconds
+        self._process: subprocess.Popen[str] | None = None
+
+    def turn(self, text: str) -> str:
+        """A user's turn with ``text``, up to where the answer begins.
+
+        Raises InputError for a template that is missing, refuses the turn, raises, or breaks a limit, RunError when
+        the process that renders it ends for another reason.
+        """
+        try:
+            template = self._tokenizer.get_chat_template()
+        except ValueError as error:
+            raise _unusable("the model has none") from error
+        special = {name: str(token) for name, token in self._tokenizer.special_tokens_map.items()}
+        answer = self._asked({"template": template, "special": special, "text": text})
+        if "raised" in answer:
+            raise _unusable(f"the model's template raises {repr(answer['raised'])[:_SHOWN]}")
+        if "added" in answer:
+            raise _unusable(f"the model's template adds {answer['added']} characters to a turn")
+        return str(answer["turn"])
+
+    def _asked(self, question: dict[str, Any]) -> dict[str, Any]:
+        process = self._process = self._process or _started(self)
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(question) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line.endswith("\n"):
+            self._process = None
+            process.communicate()  # until it has ended
+            raise _failure(process.returncode)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def _unusable(problem: str) -> InputError:
+    return InputError("model.chat_template", problem, hint="--set model.chat_template=false, or use another model")
+
+
+def _failure(code: int) -> InputError | RunError:
+    if code in _OF_LIMITS:
+        return _unusable("the model's template takes too much time or memory for one turn")
+    problem = f"the process that renders it ended with exit code {code}"
+    return RunError("model.chat_template", problem, hint="is there memory left, and can transformers be imported?")
+
+
+def _started(owner: ChatTemplate) -> subprocess.Popen[str]:
+    """The rendering process; it ends with its ``owner``, with this process, or of its limits."""
+    process = subprocess.Popen(  # noqa: S603 - our own module
+        [sys.executable, chat_process.__file__, str(owner.seconds)],
+        env={name: os.environ[name] for name in _KEPT if name in os.environ} | _OWN,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        encoding="utf-8",
+        start_new_session=True,  # Ctrl-C is for the command
+    )
+    weakref.finalize(owner, _ended, process)
+    return process
+
+
+def _ended(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()

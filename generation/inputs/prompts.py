@@ -1,0 +1,62 @@
+"""First text x label → prompt and counter-prompts (DINO section 3, figure 2), with examples before them (Auto-NLI
+section 3.2)."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from generation.inputs.examples import ExampleSet, described, example_sets
+from hub.contract.recipe import X1, DatasetRecipe, Label, Variant
+
+
+class Prompts:
+    """Every prompt of a recipe. ``sets``: shot count → example sets."""
+
+    def __init__(self, recipe: DatasetRecipe, sets: Mapping[int, Sequence[ExampleSet]] | None = None):
+        self.recipe, self.sets = recipe, sets or {}
+        self.labels = {label.name: label for label in recipe.labels}
+        self._block = cache(self._examples)
+
+    def of(self, label: Label, text1: str, variant: Variant) -> tuple[str, tuple[str, ...]]:
+        """The prompt of ``label`` for a first text, and those its completion must not fit (CL(y), in recipe order).
+
+        Each label's prompt, a counter-label's too, has that label's own examples before it.
+        """
+        counters = tuple(self._prompt(self.labels[name], text1, variant) for name in label.counter_labels)
+        return self._prompt(label, text1, variant), counters
+
+    def prefixes(self, variant: Variant) -> tuple[str, ...]:
+        """What the prompts of a variant begin with, whatever the first text: one for each label."""
+        return tuple(self._block(label.name, variant) + self.first_text_prefix(label) for label in self.labels.values())
+
+    def first_text_prefix(self, label: Label) -> str:
+        """The instruction up to the first text, its opening quotation mark included (DINO section 3)."""
+        return label.instruction[: label.instruction.index(X1)]
+
+    def provenance(self) -> dict[str, Any]:
+        """For the manifest: ``examples`` with their dataset and the rows of every set; nothing without examples."""
+        return {"examples": described(self.recipe, self.sets)} if self.recipe.few_shot else {}
+
+    def _prompt(self, label: Label, text1: str, variant: Variant) -> str:
+        return self._block(label.name, variant) + _fill(label, text1)
+
+    def _examples(self, label: str, variant: Variant) -> str:
+        """The examples of one label and the separator after the last; without examples the separator alone.
+
+        The authors' code joins the examples, none or many, and puts a line break and the prompt after them.
+        """
+        few_shot = self.recipe.few_shot
+        if few_shot is None:
+            return ""
+        examples = self.sets[variant.shots][variant.example_set][label] if variant.shots else ()
+        shown = [_fill(self.labels[label], example.premise) + example.hypothesis for example in examples]
+        return few_shot.separator.join([*(text + few_shot.end for text in shown), ""]) or few_shot.separator
+
+
+def _fill(label: Label, text1: str) -> str:
+    return label.instruction.replace(X1, text1)
+
+
+def load_prompts(recipe: DatasetRecipe) -> Prompts:
+    """The prompts of a recipe, its few-shot examples drawn. Raises InputError when they cannot be."""
+    return Prompts(recipe, example_sets(recipe))

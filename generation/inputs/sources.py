@@ -1,0 +1,189 @@
+"""Given first texts: (source id, text) from a file or a pinned Hub dataset, streamed in order, each text once."""
+
+import hashlib
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from generation.inputs.file_rows import Cells, as_texts, file_rows, require_columns, require_kind
+from generation.inputs.row_seeds import fraction
+from hub.client.failures import reading
+from hub.client.session import is_wrong
+from hub.contract.reasons import DUPLICATE, EMPTY, LENGTH, LINE_BREAK, NOT_UNICODE, QUOTATION_MARK
+from hub.contract.recipe import QUOTE, DatasetRecipe, Source
+from hub.errors import InputError, RunError
+from hub.printable import first_line
+from hub.row_errors import reading_rows
+from hub.stranger_card import check_dataset_card
+
+CountTokens = Callable[[str], int]
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class FirstText:
+    """A first text and where it came from.
+
+    ``source_id`` is its row number in the source, from 0; with several splits the split stands before it, with several
+    columns the column after it: ``validation-000012-sentence2``.
+    """
+
+    source_id: str
+    text: str
+
+
+class SeenTexts:
+    """A set of texts in a private temporary file, so that memory does not grow with it.
+
+    A text is told by its BLAKE2 digest of 16 bytes, which takes 23 MB of disk for a million texts; that two of 10^8
+    texts share one has a chance of 10^-23.
+    """
+
+    def __init__(self) -> None:
+        self._table = sqlite3.connect("")  # SQLite's name for a temporary database on disk
+        for setting in ("journal_mode=OFF", "synchronous=OFF", "cache_size=-8192"):
+            self._table.execute(f"PRAGMA {setting}")
+        self._table.execute("CREATE TABLE seen (digest BLOB PRIMARY KEY) WITHOUT ROWID")
+
+    def add(self, text: str) -> bool:
+        """Whether ``text`` is new. Raises RunError when the disk of temporary files is full."""
+        digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        try:
+            return self._table.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,)).rowcount == 1
+        except sqlite3.OperationalError as error:
+            hint = "free some space there, or set TMPDIR to a larger disk, and run the same command again"
+            raise RunError("the folder of temporary files", str(error), hint=hint) from error
+
+
+class GivenTexts:
+    """The usable first texts of a recipe, streamed; ``skipped`` counts the rows passed over meanwhile, by reason.
+
+    At most ``source.limit`` texts are given. Where ``source.share`` is below 1, the rest is not looked at: a hash of
+    (seed, source id) chooses.
+    """
+
+    def __init__(self, recipe: DatasetRecipe, count_tokens: CountTokens):
+        self.source, self.seed, self.skipped = recipe.source, recipe.seed, Counter[str]()
+        self._length, self._count_tokens = recipe.premise_tokens, count_tokens
+
+    def __iter__(self) -> Iterator[FirstText]:
+        """One pass over the source.
+
+        Raises:
+            InputError: the source is missing, empty, not UTF-8, lacks a named column, or has no usable text.
+        """
+        seen, given = SeenTexts(), 0
+        for source_id, value in _numbered_texts(self.source):
+            if self.source.share < 1 and fraction(self.seed, "source", source_id) >= self.source.share:
+                continue
+            text = value.strip()
+            quoted = self.source.quotation_marks == "skip" and QUOTE in text
+            reason = QUOTATION_MARK.name if quoted else text_problem(text, self._length, self._count_tokens)
+            reason = reason or (None if seen.add(text) else DUPLICATE.name)
+            if reason:
+                self.skipped[reason] += 1
+                continue
+            given += 1
+            yield FirstText(source_id, text)
+            if given == self.source.limit:
+                return
+        if not given:
+            place = self.source.path or self.source.repo_id
+            hint = f"passed over: {dict(self.skipped)}"
+            raise InputError(place, "has no usable first text", allowed="at least one", hint=hint)
+
+
+def text_problem(text: str, length: tuple[int, int] | None, count_tokens: CountTokens) -> str | None:
+    """Why a text cannot be a first text, or None."""
+    if not text:
+        return EMPTY.name
+    if len(text.splitlines()) > 1:
+        return LINE_BREAK.name
+    if _SURROGATE.search(text):
+        return NOT_UNICODE.name
+    if length and not length[0] <= count_tokens(text) <= length[1]:
+        return LENGTH.name
+    return None
+
+
+def _numbered_texts(source: Source) -> Iterator[tuple[str, str]]:
+    """(source id, text) of every cell, row by row, the columns of a row side by side."""
+    for split, rows in source_rows(source):
+        for number, cells in enumerate(rows):
+            place = f"{split}-{number:06d}" if split else f"{number:06d}"
+            if len(cells) == 1:
+                yield place, cells[0]
+            else:
+                yield from ((f"{place}-{column}", cell) for column, cell in zip(source.columns, cells, strict=True))
+
+
+def source_rows(source: Source) -> Iterator[tuple[str | None, Iterator[Cells]]]:
+    """(split, rows) of a source, one split after the other; the name is None where there is one alone."""
+    if source.kind == "hub" and source.path is None:
+        for split in source.splits:
+            yield (split if len(source.splits) > 1 else None), _hub_rows(source, split)
+        return
+    if source.kind == "hub":
+        from huggingface_hub import hf_hub_download
+
+        with _reading(source):
+            found = hf_hub_download(source.repo_id or "", source.path or "", repo_type="dataset", revision=_pin(source))
+        yield None, file_rows(Path(found), source.columns, f"{source.repo_id}/{source.path}")
+        return
+    require_file(source)
+    yield None, file_rows(path := Path(source.path or ""), source.columns, str(path))
+
+
+def require_file(source: Source) -> None:
+    """Raise InputError when the file that a source names is not there, or of a kind that is not read."""
+    path = Path(source.path or "")
+    if source.kind == "file":
+        require_kind(path, str(path))
+        if not path.is_file():
+            raise InputError(path, "no such file", hint="check source.path in the recipe")
+
+
+@contextmanager
+def _reading(source: Source) -> Iterator[None]:
+    from huggingface_hub.errors import RemoteEntryNotFoundError
+
+    with reading(f"dataset {source.repo_id}", source.revision):
+        try:
+            yield
+        except RemoteEntryNotFoundError:
+            place = f"dataset {source.repo_id}: {source.path}"
+            raise InputError(place, "no such file at this revision", hint="check source.path in the recipe") from None
+
+
+def _pin(source: Source) -> str:
+    """The commit a source is pinned at; asks the Hub only where a tag or branch is named."""
+    if _COMMIT.fullmatch(source.revision or ""):
+        return source.revision or ""
+    from huggingface_hub import HfApi
+
+    return HfApi().dataset_info(source.repo_id or "", revision=source.revision).sha or ""
+
+
+def _hub_rows(source: Source, split: str) -> Iterator[Cells]:
+    from datasets import load_dataset  # which takes seconds to import
+
+    place = f"source {source.repo_id}"
+    with _reading(source), reading_rows(place, hint=None):
+        pin = _pin(source)
+        check_dataset_card(source.repo_id or "", pin)
+        try:
+            rows = load_dataset(source.repo_id, source.config, revision=pin, split=split, streaming=True)
+        except ValueError as error:  # unknown config or split: the message lists those that are there
+            if is_wrong(error):
+                raise
+            raise InputError(place, first_line(error)) from error
+        except RuntimeError as error:  # it is made by a script, which nobody runs any more
+            raise InputError(place, f"cannot be read: {first_line(error)}") from error
+        names = require_columns(source.repo_id, source.columns, list(rows.column_names or []))
+        for row in rows:
+            yield as_texts([row[name] for name in names], names, place)

@@ -1,0 +1,1 @@
+"""One dataset run: first texts, tasks, a worker, an executor, the finish."""

@@ -1,0 +1,117 @@
+"""A dataset run from start to end: first texts, shards of pairs, finished configs, and the manifest's entries."""
+
+import hashlib
+import json
+from pathlib import Path
+
+from generation.inputs.prompts import load_prompts
+from generation.pipeline.executor import Executor, ExecutorSpec, StartExecutor, local_executor
+from generation.pipeline.finish import finish
+from generation.pipeline.first_texts import prepare
+from generation.pipeline.progress import Progress
+from generation.pipeline.provenance import provenance
+from generation.pipeline.worker import text_length
+from generation.run_state.code_digest import versions
+from generation.run_state.directory import DatasetRun
+from generation.run_state.scratch import FirstTexts, Scratch
+from generation.run_state.tasks import WriteShard
+from hub import cli
+from hub.contract import run_dir
+from hub.contract.published_paths import published_path, remember
+from hub.contract.recipe import DatasetRecipe, Examples, Source
+from hub.contract.recipe_file import fingerprint, resolved
+from hub.contract.run_dir import Manifest
+from hub.contract.shards import sha256_file
+from hub.errors import InputError
+
+_MODEL_FILES = (".json", ".safetensors", ".txt", ".model", ".jinja")
+
+
+def generate(recipe: DatasetRecipe, directory: Path, command: str, start: StartExecutor = local_executor) -> Manifest:
+    """Make or finish the run in ``directory``; a finished run is left as it is. Call it with the directory locked.
+
+    ``start`` starts the workers; who they are changes no byte.
+    ``command`` is kept from the first start: a resumed run may be asked for in other words and ends in the same bytes.
+    """
+    inputs = input_hashes(recipe)
+    manifest = Manifest(
+        kind="dataset",
+        name=recipe.name,
+        version=recipe.version,
+        fingerprint=fingerprint(recipe, inputs),
+        inputs=inputs,
+        versions=versions(),
+    )
+    manifest = run_dir.begin(directory, manifest, resolved(recipe))
+    remember(directory, recipe)
+    scratch = Scratch(directory, run_key(manifest))
+    if manifest.complete:
+        scratch.clear()  # a start that was killed right after its last word did not come to it
+        cli.say(f"{directory}: already complete, nothing to do")
+        return manifest
+    if not manifest.provenance:  # a fresh start trusts nothing that an earlier run left
+        scratch.clear()
+    command = manifest.provenance.get("command", command)
+    prompts = load_prompts(recipe)
+    with start(ExecutorSpec(recipe, prompts, directory, scratch.notes.key)) as executor:
+        run = DatasetRun(directory, recipe, manifest, scratch.journal)
+        run.record([], provenance=provenance(recipe, executor, prompts, inputs, command))
+        firsts = prepare(run, scratch, executor)
+        write_shards(run, executor, firsts)
+        finish(run, firsts.blocks, firsts.total, text_length(recipe, executor.count_tokens), executor)
+    scratch.clear()
+    return run.manifest
+
+
+def write_shards(run: DatasetRun, executor: Executor, firsts: FirstTexts) -> None:
+    """Write every shard that is missing, in the order of work."""
+    shards = run.shards(firsts.blocks)
+    missing = run.missing(shards)
+    run.count(shards_done=len(shards) - len(missing), shards_total=len(shards))
+    wanted = len(run.recipe.labels) * run.recipe.decoding.samples
+    total = firsts.total * len(run.recipe.variants) * wanted
+    left = wanted * sum(firsts.size(shard.block) for shard in missing)
+    tasks = (WriteShard(shard, tuple(firsts.block(shard.block))) for shard in missing)
+    with Progress(run.recipe.name, total, total - left, run.directory) as progress:
+        for result in executor.run_tasks(tasks, progress.tick):
+            run.add_shard(result, firsts.blocks)
+            progress.shard(result, firsts.size(result.task.shard.block) * wanted)  # type: ignore[union-attr]
+    if missing:
+        run.show_progress(firsts.blocks)
+
+
+def run_key(manifest: Manifest) -> str:
+    """Which run and which code a scratch folder belongs to."""
+    return hashlib.sha256(json.dumps([manifest.fingerprint, manifest.versions], sort_keys=True).encode()).hexdigest()
+
+
+def input_files(recipe: DatasetRecipe) -> dict[Path, str]:
+    """SHA-256 of every local file the run depends on (Hub inputs are pinned by revision). Raises InputError."""
+    examples = recipe.few_shot.examples if recipe.few_shot else None
+    sections: list[Source | Examples] = [recipe.source, *([examples] if examples else [])]
+    paths = [Path(section.path) for section in sections if section.kind == "file" and section.path]
+    if recipe.model.path:
+        folder = Path(recipe.model.path)
+        if not folder.is_dir():
+            raise InputError(f"model.path {folder}", "no such folder", hint="give the folder of a transformers model")
+        paths += sorted(path for path in folder.iterdir() if path.suffix in _MODEL_FILES)
+    return {path: sha256_file(path) for path in paths if path.is_file()}
+
+
+def input_hashes(recipe: DatasetRecipe) -> dict[str, str]:
+    """SHA-256 of every local file the run depends on, by what is published of its path. Raises InputError."""
+    hashes: dict[str, str] = {}
+    for path, digest in input_files(recipe).items():
+        name = _published_input(path, recipe)
+        if hashes.setdefault(name, digest) != digest:
+            hint = "rename one: of paths that lead out of this folder, names alone are published"
+            raise InputError(path, f"has the name of another input, {name}", hint=hint)
+    return hashes
+
+
+def _published_input(path: Path, recipe: DatasetRecipe) -> str:
+    """A file of the model keeps its folder's name."""
+    folder = recipe.model.path
+    if folder and path.parent == Path(folder):
+        return f"{published_path(folder)}/{path.name}"
+    return published_path(str(path))

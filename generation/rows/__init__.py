@@ -1,0 +1,1 @@
+"""From decoded texts to published rows: attempts, filters, pairs, finishing, counts. Pure."""

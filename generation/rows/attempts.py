@@ -1,0 +1,112 @@
+"""Ask the model for texts until each (first text, label) has what the recipe wants, or its attempts are used up.
+
+Source: DINO section 4, footnote 2: up to five tries for two texts, because a model may not close its quotation mark.
+The original code writes all tries, removes what is not closed, identical pairs and duplicates, and keeps two of what is
+left. Here a completion that is no usable text, whatever the reason (``generation.rows.filters``), asks for the next
+attempt at once: a (first text, label) is asked for the shortest prefix 0..m of attempts that holds ``samples`` usable
+texts (or for all ``max_attempts``), in whatever order they end. Every completion becomes one raw or rejected row or, if
+sifting drops it, both, so kept + rejected = requested.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from generation.decoding.protocol import Completion, Request, Writer
+from generation.inputs.prompts import Prompts
+from generation.inputs.row_seeds import row_seed
+from generation.inputs.sources import FirstText
+from generation.rows.filters import Row, TextFilters
+from hub.contract.recipe import DatasetRecipe, Label, Variant
+
+Tick = Callable[[int], object]
+
+
+@dataclass
+class _Wanted:
+    """One (first text, label) and the completions that were asked for it, by attempt, with what is wrong with each."""
+
+    place: int
+    first: FirstText
+    label: Label
+    asked: int = 0
+    done: dict[int, tuple[Request, Completion, str | None]] = field(default_factory=dict)
+    texts: set[str] = field(default_factory=set)
+
+    def take(self, text: str) -> bool:
+        """Whether a text is neither the first text nor one that was taken. In any order as many are."""
+        usable = text != self.first.text and text not in self.texts
+        self.texts |= {text} if usable else set()
+        return usable
+
+
+def write_pairs(
+    writer: Writer,
+    prompts: Prompts,
+    recipe: DatasetRecipe,
+    firsts: Sequence[FirstText],
+    tick: Tick,
+    variant: Variant = Variant(None, 0),  # noqa: B008 - frozen
+) -> tuple[list[Row], list[Row]]:
+    """Raw rows and rejected rows (with ``reason``) of some first texts, ordered by first text, label, attempt.
+
+    ``tick(n)`` is told of every n usable texts. The rows depend on the first texts given, the recipe and the variant
+    only. Requests are handed over in the order of their first texts' length, so that neighbours have prompts of like
+    length; ``samples`` of one prompt stand side by side.
+    """
+    needs = ((first, label) for first in firsts for label in recipe.labels)
+    wanted, copies = [_Wanted(place, *need) for place, need in enumerate(needs)], TextFilters(recipe, prompts.sets)
+    queue: deque[Request] = deque()
+    for need in sorted(wanted, key=lambda need: len(need.first.text)):
+        queue += [_request(need, recipe, prompts, variant) for _ in range(recipe.decoding.samples)]
+    stream = writer.stream(queue, recipe.decoding, recipe.decoding.batch_size, prompts.prefixes(variant))
+    for request, completion in stream:
+        place, attempt = request.key
+        need = wanted[place]
+        reason = completion.problem or copies.reason(completion.text, need.label.name, variant)
+        need.done[attempt] = request, completion, reason
+        if reason is None and need.take(completion.text):
+            tick(1)
+        elif need.asked < recipe.decoding.max_attempts:
+            queue.appendleft(_request(need, recipe, prompts, variant))
+    rows = [row for need in wanted for row in _rows(need, recipe, variant)]
+    raw = [{k: v for k, v in row.items() if k != "reason"} for row in rows if row["reason"] is None]
+    return raw, [row for row in rows if row["reason"] is not None]
+
+
+def text_seed(recipe: DatasetRecipe, variant: Variant, first: FirstText, label: str, attempt: int) -> int:
+    """The seed of one completion. Without few-shot examples the variant is no part of its identity."""
+    asked = () if variant.shots is None else (variant.shots, variant.example_set)
+    return row_seed(recipe.seed, first.source_id, first.text, label, attempt, *asked)
+
+
+def _request(need: _Wanted, recipe: DatasetRecipe, prompts: Prompts, variant: Variant) -> Request:
+    attempt, need.asked = need.asked, need.asked + 1
+    prompt, counter_prompts = prompts.of(need.label, need.first.text, variant)
+    seed = text_seed(recipe, variant, need.first, need.label.name, attempt)
+    return Request(prompt, counter_prompts, seed, (need.place, attempt))
+
+
+def _rows(need: _Wanted, recipe: DatasetRecipe, variant: Variant) -> list[Row]:
+    """A row for every attempt, in order; ``sample`` counts the usable texts before it."""
+    rows, before = list[Row](), _Wanted(need.place, need.first, need.label)
+    example_set = {"example_set": variant.example_set} if recipe.few_shot else {}
+    for attempt, (request, completion, reason) in sorted(need.done.items()):
+        rows.append(
+            {
+                "text1": need.first.text,
+                "text2": completion.text,
+                "source_id": need.first.source_id,
+                "target": need.label.name,
+                "sample": len(before.texts),
+                "attempt": attempt,
+                "seed": request.seed,
+                "log_prob": completion.log_prob,
+                "margin": completion.margin,
+                **example_set,
+                "reason": reason,
+            }
+        )
+        if reason is None:
+            before.take(completion.text)
+    return rows

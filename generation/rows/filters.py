@@ -1,0 +1,108 @@
+"""Filters: texts that copy their prompt, and duplicates within a shard, are rejected. Pure.
+
+The reasons stand in ``hub.contract.reasons``. Those of copies are ours, and a recipe chooses among them
+(``postprocess.reject``); identical is of DINO section 4, duplicate and over_cap (``postprocess.max_per_label``) of the
+original code. Rows of these three stand in the config ``raw`` as well: whoever has ``raw`` can find them again.
+"""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from generation.inputs.examples import ExampleSet
+from hub.contract.reasons import DUPLICATE, EXAMPLE_COPY, IDENTICAL, OVER_CAP, PROMPT_WORDS
+from hub.contract.recipe import X1, DatasetRecipe, Variant
+
+Row = dict[str, Any]
+Words = tuple[str, ...]
+RUN = 4  # so many of an instruction's words in a row are a copy: "a bad movie" is none, "mean the same thing" is one
+_ENDS_A_PIECE = re.compile(r'[\n".:;!?]')
+
+
+class TextFilters:
+    """Rejects completions that copy few-shot texts or words of the prompt."""
+
+    def __init__(self, recipe: DatasetRecipe, sets: Mapping[int, Sequence[ExampleSet]]):
+        self._chosen, self._sets = frozenset(recipe.postprocess.reject), sets
+        self._scaffold = InstructionText(label.instruction for label in recipe.labels)
+        self._shown = cache(self._examples)
+
+    def reason(self, text: str, label: str, variant: Variant) -> str | None:
+        """Why a second text of ``label`` is a copy, or None."""
+        if EXAMPLE_COPY.name in self._chosen and words(text) in self._shown(label, variant):
+            return EXAMPLE_COPY.name
+        return self.first_text_reason(text)
+
+    def first_text_reason(self, text: str) -> str | None:
+        """Why a text that was written without examples is a copy, or None."""
+        copied = PROMPT_WORDS.name in self._chosen and self._scaffold.holds(text)
+        return PROMPT_WORDS.name if copied else None
+
+    def _examples(self, label: str, variant: Variant) -> frozenset[Words]:
+        if not variant.shots:
+            return frozenset()
+        examples = self._sets[variant.shots][variant.example_set][label]
+        shown = (words(text) for example in examples for text in (example.premise, example.hypothesis))
+        return frozenset(found for found in shown if found)
+
+
+class InstructionText:
+    """The words of the instructions, whatever first text stands in them."""
+
+    def __init__(self, instructions: Iterable[str]):
+        parts = [part for instruction in instructions for part in instruction.split(X1)]
+        pieces = {_unnumbered(piece) for part in parts for piece in _ENDS_A_PIECE.split(part)}
+        self._pieces = pieces - {()}
+        self._parts = [_joined(_unnumbered(part)) for part in parts]
+
+    def holds(self, text: str) -> bool:
+        """Whether a text is nothing but whole pieces of the instructions, or ``RUN`` and more of their words in a row.
+
+        A piece ends at a line break, a quotation mark, a colon or the end of a sentence. Case, punctuation and the
+        value of numbers do not matter: ``Sentence 3:`` is a copy of ``Sentence 2:``.
+        """
+        found = _unnumbered(text)
+        if len(found) >= RUN and any(_joined(found) in part for part in self._parts):
+            return True
+        ends = {0}
+        for start in range(len(found)):
+            if start in ends:
+                ends |= {start + len(piece) for piece in self._pieces if found[start : start + len(piece)] == piece}
+        return bool(found) and len(found) in ends
+
+
+def words(text: str) -> Words:
+    """The words of a text, without case, punctuation and width. Marks stay: vowels are marks in Indic scripts."""
+    plain = unicodedata.normalize("NFKC", text).casefold()
+    return tuple("".join(c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in plain).split())
+
+
+def _unnumbered(text: str) -> Words:
+    return tuple(re.sub(r"\d+", "0", word) for word in words(text))
+
+
+def _joined(found: Words) -> str:
+    return f" {' '.join(found)} "
+
+
+def deduplicated(raw: Iterable[Row], max_per_label: int) -> tuple[list[Row], list[Row]]:
+    """Split the raw rows of a shard, in order, into kept rows and rows dropped as identical, duplicate or over_cap."""
+    kept, dropped = list[Row](), list[Row]()
+    seen, per_label = set[tuple[str, str, str]](), Counter[tuple[str, str]]()
+    for row in raw:
+        key = (row["text1"], row["text2"], row["target"])
+        found = {
+            IDENTICAL: row["text1"] == row["text2"],
+            DUPLICATE: key in seen,
+            OVER_CAP: per_label[key[0], key[2]] >= max_per_label,
+        }
+        if any(found.values()):
+            dropped.append({**row, "reason": next(reason.name for reason, is_so in found.items() if is_so)})
+            continue
+        seen.add(key)
+        per_label[key[0], key[2]] += 1
+        kept.append(row)
+    return kept, dropped

@@ -1,0 +1,147 @@
+"""Kept texts to published rows, pure: smoothing, sampled negatives, triplets, the split.
+
+Source: DINO, section 4, in its two versions (Schick & Schütze 2021, arXiv 2104.07540 v1, and EMNLP 2021):
+
+- Label smoothing with ε = 0.2. v1 writes ỹ = (1 - ε)·y + Σ_{y' ∈ Y} ε·y' / |Y| for Y = {0, 1, 2}, which is
+  (1 - ε)·y + ε there; the published version says that 0 becomes 0.1 and 1 becomes 0.9. Scaled to [0, 1] the two are one
+  formula, (1 - ε)·y + ε/2, which is ``smooth``.
+- "For each x1, we sample two x2's from other dataset entries and augment the dataset with (x1, x2, 0)". Both versions;
+  their score is not smoothed (the published version lists 0 among its scores: {0, 0.1, 0.5, 0.9}).
+- A 90/10 split (both).
+
+Rows are sifted and finished shard by shard: all rows of a first text and a variant stand in one shard. Every choice is
+made by a hash of (seed, first text), never by order or process, and the split is made per first text, so that no x1
+stands in two of them.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+
+from generation.inputs.row_seeds import fraction, row_seed
+from generation.rows.filters import Row
+from hub.contract.forms import NLI_LABELS, SAMPLED
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.schema import EXAMPLE_SET, PROVENANCE
+
+Pair = tuple[str, str]
+
+
+def smooth(score: float, epsilon: float) -> float:
+    """Label smoothing of a similarity score: (1 - ε)·y + ε/2, so with ε = 0.2: 0 → 0.1, 0.5 → 0.5, 1 → 0.9."""
+    return (1 - epsilon) * score + epsilon / 2
+
+
+def split_of(text: str, seed: int, validation_fraction: float) -> str:
+    """``train`` or ``validation``, by a hash of the first text."""
+    return "validation" if fraction(seed, "split", text) < validation_fraction else "train"
+
+
+def by_split(rows: Iterable[Row], recipe: DatasetRecipe) -> dict[str, list[Row]]:
+    """Rows by the split of their first text, in order."""
+    splits: dict[str, list[Row]] = {"train": [], "validation": []}
+    for row in rows:
+        splits[split_of(row["text1"], recipe.seed, recipe.postprocess.validation_fraction)].append(row)
+    return splits
+
+
+def finished_rows(kept: Sequence[Row], pool: Sequence[Pair], recipe: DatasetRecipe) -> dict[str, list[Row]]:
+    """Rows of every finished config, by its base name, from the kept rows of one shard and split.
+
+    ``pool`` holds the (text1, text2) that sampled negatives are chosen from, where the form has any.
+    """
+    return FINISHING[recipe.form](kept, pool, recipe)
+
+
+def scored_pairs(kept: Sequence[Row], pool: Sequence[Pair], recipe: DatasetRecipe) -> list[Row]:
+    """Rows of the sts form: smoothed scores, then the sampled negatives of each first text."""
+    scores = {label.name: smooth(label.score or 0.0, recipe.postprocess.smoothing) for label in recipe.labels}
+    scored = [_scored(row, row["text2"], scores[row["target"]]) for row in kept]
+    return scored + sampled_negatives(kept, pool, recipe.seed, recipe.postprocess.sampled_negatives)
+
+
+def sampled_negatives(kept: Sequence[Row], pool: Sequence[Pair], seed: int, count: int) -> list[Row]:
+    """For each first text up to ``count`` distinct second texts of other first texts in ``pool``, with score 0."""
+    sources: dict[str, Row] = {}
+    own = defaultdict[str, set[str]](set)
+    for row in kept:
+        sources.setdefault(row["text1"], row)
+        own[row["text1"]].add(row["text2"])
+    negatives = list[Row]()
+    for text, first in sources.items():
+        taken = {text, *own[text]}
+        for number in range(count):
+            chosen = _other(pool, text, taken, row_seed(seed, "negative", text, number))
+            if chosen is None:
+                break
+            taken.add(chosen)
+            negatives.append(_sampled(first, chosen, number, row_seed(seed, "negative", text, number)))
+    return negatives
+
+
+def _other(pool: Sequence[Pair], text: str, taken: set[str], start: int) -> str | None:
+    """The first fitting second text from a hashed starting point on; None when every other text is taken."""
+    for step in range(len(pool)):
+        text1, text2 = pool[(start + step) % len(pool)]
+        if text1 != text and text2 not in taken:
+            return text2
+    return None
+
+
+def _sampled(first: Row, text2: str, number: int, seed: int) -> Row:
+    written = {"sample": number, "attempt": number, "seed": seed, "log_prob": None, "margin": None}
+    return _scored({**first, "target": SAMPLED, **written}, text2, 0.0)
+
+
+def _scored(row: Row, text2: str, score: float) -> Row:
+    return {"sentence1": row["text1"], "sentence2": text2, "score": score, **_origin(row)}
+
+
+def _origin(row: Row, columns: Iterable[str] = PROVENANCE) -> Row:
+    return {name: row[name] for name in (*columns, *EXAMPLE_SET) if name in row}
+
+
+def labelled_texts(kept: Sequence[Row], recipe: DatasetRecipe) -> list[Row]:
+    """Rows of the text form: the second texts, each with its label's number in the recipe."""
+    numbers = {label.name: number for number, label in enumerate(recipe.labels)}
+    return [{"text": row["text2"], "label": numbers[row["target"]], **_origin(row)} for row in kept]
+
+
+def classified_pairs(kept: Sequence[Row]) -> list[Row]:
+    """Rows of the config ``pair-class``; labels in SNLI's order."""
+    return [
+        {
+            "premise": row["text1"],
+            "hypothesis": row["text2"],
+            "label": NLI_LABELS.index(row["target"]),
+            **_origin(row),
+        }
+        for row in kept
+    ]
+
+
+def triplets(kept: Sequence[Row], equal: bool) -> list[Row]:
+    """Rows of the config ``triplet``: the i-th entailed and the i-th contradicting text of each premise.
+
+    ``equal``: whether they may be one text, as in the Auto-NLI authors' data. Both rows stay in ``pair-class``.
+    """
+    firsts: dict[str, Row] = {}
+    texts: dict[str, dict[str, list[str]]] = {}
+    for row in kept:
+        firsts.setdefault(row["text1"], row)
+        texts.setdefault(row["text1"], {label: [] for label in NLI_LABELS})[row["target"]].append(row["text2"])
+    return [
+        {"anchor": anchor, "positive": positive, "negative": negative, **_origin(firsts[anchor], ["source_id"])}
+        for anchor, found in texts.items()
+        for positive, negative in zip(found["entailment"], found["contradiction"], strict=False)
+        if equal or positive != negative
+    ]
+
+
+FINISHING: dict[str, Callable[[Sequence[Row], Sequence[Pair], DatasetRecipe], dict[str, list[Row]]]] = {
+    "sts": lambda kept, pool, recipe: {"postprocessed": scored_pairs(kept, pool, recipe)},
+    "nli": lambda kept, _, recipe: {
+        "triplet": triplets(kept, recipe.postprocess.equal_triplets),
+        "pair-class": classified_pairs(kept),
+    },
+    "text": lambda kept, _, recipe: {"postprocessed": labelled_texts(kept, recipe)},
+}

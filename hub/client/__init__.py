@@ -1,0 +1,1 @@
+"""A Hub as its client sees it: repositories, publication, retries, ownership, resume."""

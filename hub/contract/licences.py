@@ -1,0 +1,248 @@
+"""Which licence a dataset or model may have, computed from those of its parts. Not legal advice.
+
+``licences.yaml`` says what each licence asks. From that follows, for every combination, a verdict:
+
+- First texts are published as they are: all that their licence asks holds for the dataset.
+- Second texts come from the generator: they are bound where its licence claims or restricts what it writes.
+- Few-shot examples stand in prompts, not in the dataset: they are credited, and non-commercial ones bind it.
+- A model comes from its base, which binds it; training data are credited, and non-commercial ones bind it.
+
+Where one licence covers everything, the dataset has that or a stricter one. Where none does, its rows keep the licences
+of their parts (``mixed``), as those of the STS Benchmark do; a model, which has no parts, is refused.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from hub.contract.published_paths import origin_name
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.errors import InputError, did_you_mean
+
+TABLE = Path(__file__).with_name("data") / "licences.yaml"
+MIXED, MIXED_NON_COMMERCIAL = "mixed", "mixed-non-commercial"
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Outputs(_Entry):
+    """What a model's licence says of what the model writes."""
+
+    reach: Literal["none", "licence", "terms"]
+    note: str
+
+
+class Portion(_Entry):
+    """One part of a collection, under a licence of its own."""
+
+    licence: str
+    what: str
+
+
+class Licence(_Entry):
+    """What a licence asks; the keys are explained in ``licences.yaml``."""
+
+    id: str
+    name: str
+    link: str
+    hub: bool = False
+    grant: bool = False
+    credit: bool = False
+    non_commercial: bool = False
+    no_derivatives: bool = False
+    share_alike: bool = False
+    adapted: tuple[str, ...] = ()
+    terms: str | None = None
+    notice: str | None = None
+    outputs: Outputs | None = None
+    parts: tuple[Portion, ...] = ()
+
+    def covers(self, other: "Licence") -> bool:
+        """Whether what is under ``other`` may be passed on under this licence."""
+        if self.id == other.id:
+            return True
+        return not (
+            other.terms
+            or (other.credit and not self.credit)
+            or (other.non_commercial and not self.non_commercial)
+            or (other.adapted and self.id not in other.adapted)
+        )
+
+    @property
+    def asks(self) -> bool:
+        """Whether it asks anything at all of who passes the texts on."""
+        return bool(self.terms or self.credit or self.non_commercial or self.adapted)
+
+    def leaves(self) -> list["Licence"]:
+        """The licences of a collection's parts; of any other, itself."""
+        return [table()[portion.licence] for portion in self.parts] or [self]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of what was made: its role, what it is, and its licence."""
+
+    role: str
+    what: str
+    licence: Licence
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The licence of a dataset or model, the others it might have, its parts, and what its users should know."""
+
+    licence: Licence
+    allowed: tuple[str, ...]
+    parts: tuple[Part, ...]
+    notes: tuple[str, ...]
+
+
+@cache
+def table() -> dict[str, Licence]:
+    """Every known licence by id."""
+    tree = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
+    entries = {key: {"id": key, **value} for key, value in tree.items()}
+    return TypeAdapter(dict[str, Licence]).validate_python(entries)
+
+
+def known(place: str, licence: str) -> Licence:
+    """The licence of that id. Raises InputError naming ``place`` when the table has none."""
+    found = table().get(licence)
+    if found is None:
+        add = "add what it asks to hub/contract/data/licences.yaml if it is none of these"
+        raise InputError(
+            place,
+            f"{licence!r} is no licence that can be judged" if licence.strip() else "names no licence",
+            allowed=", ".join(table()),
+            hint=" ".join(filter(None, (did_you_mean(licence, table()), add))),
+        )
+    return found
+
+
+def check(recipe: DatasetRecipe) -> Verdict:
+    """The verdict on a dataset; to be asked before generation starts.
+
+    Raises InputError for an unknown licence, a combination that may not be published, or a licence it may not have.
+    """
+    place = f"recipe {recipe.name}"
+    source = Part("First texts", recipe.source.description, known(f"{place}: source.license", recipe.source.license))
+    model = recipe.model.repo_id or recipe.model.path or (recipe.model.server.model if recipe.model.server else "")
+    generator = Part("Generator", model, known(f"{place}: model.license", recipe.model.license))
+    examples = []
+    if recipe.few_shot:
+        shown = recipe.few_shot.examples
+        licence = known(f"{place}: few_shot.examples.license", shown.license)
+        examples = [Part("Examples in prompts", shown.description, licence)]
+    allowed = dataset_licences(source.licence, generator.licence, [part.licence for part in examples], place)
+    chosen = _chosen(place, recipe.license, allowed)
+    return Verdict(chosen, allowed, (source, generator, *examples), _dataset_notes(source, generator, chosen))
+
+
+def dataset_licences(source: Licence, generator: Licence, examples: Iterable[Licence], place: str) -> tuple[str, ...]:
+    """What a dataset of these parts may be licensed as. Raises InputError when it may not be published at all."""
+    for leaf in source.leaves():
+        if leaf.no_derivatives:
+            raise InputError(place, _no_result("first texts", leaf, "second texts are written from them"))
+    if generator.outputs is None:
+        raise InputError(
+            place,
+            f"{generator.id!r} does not say what it means for the texts a model writes, so they cannot be published",
+            hint="take a generator under another licence, or add outputs to hub/contract/data/licences.yaml",
+        )
+    bound = [*source.leaves(), *([generator] if generator.outputs.reach != "none" else [])]
+    non_commercial = any(leaf.non_commercial for licence in examples for leaf in licence.leaves())
+    singles = _covering(bound, non_commercial)
+    non_commercial = non_commercial or any(leaf.non_commercial for leaf in bound)
+    return singles or ((MIXED_NON_COMMERCIAL,) if non_commercial else (MIXED,))
+
+
+def check_model(recipe: ModelRecipe, datasets: Iterable[tuple[str, str]]) -> Verdict:
+    """The verdict on a model; ``datasets`` are the names and licences of what it is trained on.
+
+    Without them it can be asked before they are read: what is refused then is refused with any.
+
+    Raises InputError for an unknown licence, a combination without a permitted result, or a licence it may not have.
+    """
+    place = f"recipe {recipe.name}"
+    name = origin_name(recipe.base.repo_id, recipe.base.path)
+    base = Part("Base", name, known(f"{place}: base", recipe.base.license))
+    data = [Part("Training data", name, known(f"{place}: dataset {name}", licence)) for name, licence in datasets]
+    allowed = model_licences(base.licence, [part.licence for part in data], place)
+    notes = [f"{part.what}: {note}." for part in (base, *data) for note in _terms(part.licence)]
+    if base.licence.notice:
+        notes.append(f"{base.what}: {base.licence.notice}")
+    if data:
+        notes.append(
+            "It is not settled whether a model is an adaptation of the texts it was trained on. Here their share-alike "
+            "terms are not taken to reach its weights; a ban on commercial use is."
+        )
+    return Verdict(_chosen(place, recipe.license, allowed), allowed, (base, *data), tuple(notes))
+
+
+def model_licences(base: Licence, datasets: Iterable[Licence], place: str) -> tuple[str, ...]:
+    """What a model trained from ``base`` on these may be licensed as. Raises InputError when no licence fits."""
+    if base.no_derivatives:
+        raise InputError(place, _no_result("base model", base, "training changes it"))
+    non_commercial = any(leaf.non_commercial for licence in datasets for leaf in licence.leaves())
+    allowed = _covering(base.leaves(), non_commercial)
+    if not allowed:
+        wanted = ", without commercial use" if non_commercial else ""
+        raise InputError(
+            place,
+            f"no licence covers a model made from a base under {base.id!r}{wanted}",
+            hint="take another base, or training data that allow commercial use",
+        )
+    return allowed
+
+
+def _covering(bound: list[Licence], non_commercial: bool) -> tuple[str, ...]:
+    """The licences that may be granted and cover all of ``bound``; one with terms of its own, only what is under it."""
+    asking = {other.id for other in bound if other.asks}
+    return tuple(
+        licence.id
+        for licence in table().values()
+        if licence.grant
+        and (licence.non_commercial or not non_commercial)
+        and all(licence.covers(other) for other in bound)
+        and (not licence.terms or asking == {licence.id})
+    )
+
+
+def _chosen(place: str, licence: str, allowed: tuple[str, ...]) -> Licence:
+    if licence not in allowed:
+        known(f"{place}: license", licence)
+        raise InputError(
+            f"{place}: license",
+            f"{licence!r} does not cover its parts",
+            allowed=", ".join(allowed),
+            hint="docs/cards.md says how that follows",
+        )
+    return table()[licence]
+
+
+def _no_result(what: str, licence: Licence, because: str) -> str:
+    return f"{what} under {licence.id!r} may not be changed, and {because}: the result may not be published"
+
+
+def _dataset_notes(source: Part, generator: Part, chosen: Licence) -> tuple[str, ...]:
+    outputs = generator.licence.outputs
+    treated = "; here it is treated as if it did" if outputs and outputs.reach == "licence" else ""
+    notes = [f"Of the generator: {outputs.note}{treated}."] if outputs else []
+    notes += [f"{text[0].upper()}{text[1:]}." for text in dict.fromkeys(_terms(source.licence))]
+    if chosen.id in (MIXED, MIXED_NON_COMMERCIAL) and any(leaf.share_alike for leaf in source.licence.leaves()):
+        notes.append(
+            "No single licence covers all parts, so first and second texts keep their own. It is not settled whether "
+            "a second text is an adaptation of its first; where it is, the first's share-alike terms hold for it too."
+        )
+    return tuple(notes)
+
+
+def _terms(licence: Licence) -> list[str]:
+    return [leaf.terms for leaf in licence.leaves() if leaf.terms]

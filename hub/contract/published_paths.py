@@ -1,0 +1,153 @@
+"""Paths and commands as they are published: no absolute path or home folder of this machine.
+
+A path that stays inside the folder where commands are run is published as it is (``assets/demo-lm``), any other by its
+last name. The run's fingerprint is of what is published, so a run goes on when its inputs have moved. Where they lie is
+noted beside its directory.
+"""
+
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePath, PureWindowsPath
+from typing import Any, TypeVar
+
+import yaml
+
+from hub.contract.dataset_sections import Strict
+from hub.contract.run_dir import MANIFEST, RECIPE, read_manifest
+from hub.contract.shards import write_text
+from hub.errors import InputError
+
+Section = TypeVar("Section", bound=Strict)
+PATH = "path"  # the key of every section that names a local file or folder
+LIBRARIES = ("arguments", "loss_arguments", "quantization")  # a library's own arguments
+_SHOWN = 3  # checksums in a message
+
+
+def published_path(path: str) -> str:
+    """A path as others may see it."""
+    if not is_outside(path):
+        return path
+    name = PureWindowsPath(path).name
+    return name if name not in ("", "..", "~") else Path(path).resolve().name
+
+
+def origin_name(repo_id: str | None, path: str | None) -> str:
+    """What a card calls data or a base: the Hub id, else the path as others may see it."""
+    return repo_id or published_path(path or "")
+
+
+def is_outside(path: str) -> bool:
+    """Whether a path tells of folders beyond the one where the command is run."""
+    windows = PureWindowsPath(path)
+    parts = PurePath(path).parts
+    return PurePath(path).is_absolute() or bool(windows.drive or windows.root) or ".." in parts or path[:1] == "~"
+
+
+def published(section: Section) -> Section:
+    """A recipe, or a section of one, as it is published: every local path by what others may see of it."""
+    found: Section = _published(section)
+    return found
+
+
+def _published(value: Any, key: str = "") -> Any:
+    if isinstance(value, Strict):
+        was = {name: getattr(value, name) for name in type(value).model_fields}
+        now = {name: _published(one, name) for name, one in was.items()}
+        return value.model_copy(update={name: one for name, one in now.items() if one != was[name]})
+    if isinstance(value, tuple):
+        return tuple(_published(one) for one in value)
+    if key in LIBRARIES and isinstance(value, dict):  # some of which are paths
+        return {name: published_path(text) if text[:1] in ("/", "~") else text for name, text in value.items()}
+    return published_path(value) if key == PATH and isinstance(value, str) else value
+
+
+def local_paths(recipe: Strict) -> dict[str, str]:
+    """Key of the recipe, e.g. ``source.path`` → the local path that it names. A path inside a Hub repo is not one."""
+    return dict(_paths(recipe, ""))
+
+
+def _paths(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, tuple):
+        for index, one in enumerate(value):
+            yield from _paths(one, f"{key}.{index}")
+    if not isinstance(value, Strict):
+        return
+    for name in type(value).model_fields:
+        one, place = getattr(value, name), f"{key}.{name}".removeprefix(".")
+        if name == PATH and isinstance(one, str) and getattr(value, "repo_id", None) is None:
+            yield place, one
+        yield from _paths(one, place)
+
+
+def published_setting(setting: str) -> str:
+    """``KEY=VALUE`` of ``--set`` as others may see it: the command that made a run is in its manifest."""
+    key, equals, text = setting.partition("=")
+    if key.split(".")[-1] == PATH:
+        return f"{key}{equals}{published_path(text)}"
+    try:
+        tree = yaml.load(text, yaml.BaseLoader)  # noqa: S506 - it makes texts alone
+    except yaml.YAMLError:
+        return setting
+    shown = _without_places(tree)
+    return setting if shown == tree else f"{key}={yaml.safe_dump(shown, default_flow_style=True, width=10**6).strip()}"
+
+
+def _without_places(tree: Any, key: str = "") -> Any:
+    if isinstance(tree, dict):
+        return {name: _without_places(one, name) for name, one in tree.items()}
+    if isinstance(tree, list):
+        return [_without_places(one) for one in tree]
+    return published_path(tree) if key == PATH and isinstance(tree, str) else tree
+
+
+def command_line(module: str, recipe: Path, limit: int | None, settings: list[str]) -> str:
+    """The command that makes an artefact, quoted for a shell: all that decides its bytes, no path of this machine."""
+    options = ["--limit", str(limit)] if limit is not None else []
+    for setting in settings:
+        options += ["--set", published_setting(setting)]
+    return shlex.join(["python", "-m", module, published_path(recipe.as_posix()), *options])
+
+
+def _note(directory: Path) -> Path:
+    return directory.with_name(f"{directory.name}.places.json")
+
+
+def remember(directory: Path, recipe: Strict) -> None:
+    """Note beside a run directory, which is published, where its inputs lie that it names by their last name alone."""
+    places = {key: str(Path(path).resolve()) for key, path in local_paths(recipe).items() if is_outside(path)}
+    if places:
+        write_text(_note(directory), json.dumps(places, indent=2) + "\n")
+    else:
+        _note(directory).unlink(missing_ok=True)
+
+
+def remembered(directory: Path) -> list[str]:
+    """The settings that put the noted places back into a run's recipe; none for a run that was made elsewhere."""
+    try:
+        places = json.loads(_note(directory).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return []
+    return [f"{key}={json.dumps(path)}" for key, path in places.items()]
+
+
+def require_inputs(recipe_path: Path, recipe: Strict, unneeded: Sequence[str] = ()) -> None:
+    """Raise InputError for a published recipe whose local inputs are not here, with the checksums of what they are.
+
+    The manifest beside the recipe has those. A recipe that lies anywhere else is left to the stage's own checks.
+    """
+    if recipe_path.name != RECIPE or not (recipe_path.parent / MANIFEST).is_file():
+        return
+    manifest = read_manifest(recipe_path.parent)
+    for key, path in local_paths(recipe).items():
+        found = [(name, digest) for name, digest in manifest.inputs.items() if _is_of(name, path)] if manifest else []
+        if found and key not in unneeded and not Path(path).exists():
+            files = ", ".join(f"{name} with SHA-256 {digest}" for name, digest in found[:_SHOWN])
+            more = f" and {len(found) - _SHOWN} more in {MANIFEST}" if len(found) > _SHOWN else ""
+            hint = f"put it there, or say where it is: --set {key}=PLACE"
+            raise InputError(f"{recipe_path}: {key} {path}", f"is not published; it is {files}{more}", hint=hint)
+
+
+def _is_of(name: str, path: str) -> bool:
+    """Whether an input's name in a manifest is of ``path``: the file, a file in the folder, a base or a dataset."""
+    return name in (path, f"base:{path}") or name.startswith((f"{path}/", f"dataset:{path}:"))

@@ -1,0 +1,48 @@
+"""Why a text is rejected: each value of the column ``reason`` and of the manifest's counts, with a card's words.
+
+Those of ``COMPLETION`` are found where a text ends (``generation.decoding.endings``), of ``COPY`` against its prompt,
+of ``SIFT`` against the other texts of its shard (``generation.rows.filters``), the others among first texts
+(``generation.inputs.sources``, ``generation.pipeline.first_texts``); duplicates of whole datasets in
+``generation.pipeline.group_rows``. To add one: declare it here, and find it there.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A reason and what a card says of it: of a second text, of one that ends at its line, of a first text."""
+
+    name: str
+    second: str = ""
+    line: str = ""  # where ``decoding.text_end`` is line; empty: as ``second``
+    first: str = ""
+
+
+NOT_CLOSED = Reason(
+    "not_closed",
+    second="no closing quotation mark within the token limit",
+    line="no end within the token limit",
+    first="no closing quotation mark within the token limit",
+)
+LINE_BREAK = Reason("line_break", second="a line break inside the text", first="a line break inside the text")
+EMPTY = Reason("empty", second="no text before the closing quotation mark", line="no text in the line", first="no text")
+EXAMPLE_COPY = Reason("example_copy", second="a text of an example that stood in its prompt")
+PROMPT_WORDS = Reason(
+    "prompt_words",
+    second="nothing but words of its prompt, such as the name of a line",
+    first="nothing but words of its prompt, such as the name of a line",
+)
+IDENTICAL = Reason("identical", second="the second text repeats the first")
+DUPLICATE = Reason("duplicate", second="the same pair was kept before", first="the same first text was there before")
+OVER_CAP = Reason("over_cap", second="more texts than wanted for one first text and label")
+QUOTATION_MARK = Reason("quotation_mark", first="a quotation mark inside, which the recipe passes over")
+NOT_UNICODE = Reason("not_unicode", first="half a surrogate pair, which is no text")
+LENGTH = Reason("length", first="not of the wanted number of tokens")
+NOT_NEEDED = Reason("not_needed", first="there were enough first texts already")
+
+COMPLETION = (NOT_CLOSED, LINE_BREAK, EMPTY)
+COPY = (EXAMPLE_COPY, PROMPT_WORDS)
+SIFT = (IDENTICAL, DUPLICATE, OVER_CAP)
+OF_SECOND_TEXTS = (*COMPLETION, *COPY, *SIFT)  # in the order of a card
+OF_FIRST_TEXTS = (*COMPLETION, DUPLICATE, QUOTATION_MARK, PROMPT_WORDS, NOT_UNICODE, LENGTH, NOT_NEEDED)

@@ -1,0 +1,251 @@
+"""Recipes: frozen, strict models of what is to be made. One recipe file is one published artefact.
+
+``hub.contract.recipe_file`` reads them; the sections stand in ``hub.contract.dataset_sections`` (datasets) and
+``hub.contract.model_sections``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from hub.contract.dataset_sections import (
+    CARD_ONLY,
+    QUOTE,
+    SCORING_ONLY,
+    X1,
+    Decoding,
+    DecodingParameters,
+    Examples,
+    FewShot,
+    Label,
+    Language,
+    LanguageModel,
+    Name,
+    Positive,
+    Postprocess,
+    Server,
+    Source,
+    Strict,
+    TextEnd,
+    Version,
+)
+from hub.contract.forms import FORMS, NLI_LABELS, DatasetForm
+from hub.contract.model_sections import (
+    Encoder,
+    EvaluationTask,
+    Lora,
+    SlantedTriangular,
+    Spans,
+    TrainingData,
+    ValidationData,
+)
+from hub.errors import did_you_mean
+
+__all__ = [
+    "NLI_LABELS",
+    "QUOTE",
+    "X1",
+    "DatasetRecipe",
+    "DecodingParameters",
+    "Encoder",
+    "Examples",
+    "FewShot",
+    "Label",
+    "LanguageModel",
+    "Lora",
+    "ModelRecipe",
+    "Server",
+    "Source",
+    "Spans",
+    "TextEnd",
+    "TrainingData",
+    "ValidationData",
+    "Variant",
+    "config_name",
+]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to ask: a shot count (None: the recipe has no few-shot section) and the number of an example set."""
+
+    shots: int | None
+    example_set: int
+
+
+def config_name(base: str, shots: int | None) -> str:
+    """The Hub config of a shot count, e.g. triplet-20shot; just the base without few-shot."""
+    return base if shots is None else f"{base}-{shots}shot"
+
+
+def _choices(found: str, allowed: Sequence[str]) -> str:
+    """What is allowed instead of ``found``, and what may have been meant."""
+    return "; ".join(filter(None, (f"allowed: {', '.join(allowed)}", did_you_mean(found, allowed))))
+
+
+class DatasetRecipe(Strict):
+    """Everything that decides the bytes of one published dataset."""
+
+    kind: Literal["dataset"]
+    name: Name
+    version: Annotated[Version, CARD_ONLY]  # the same rows may be published anew, with another card
+    form: str  # one of hub.contract.forms
+    pretty_name: Annotated[str, CARD_ONLY]
+    language: Annotated[Language, CARD_ONLY] = "en"
+    license: Annotated[str, CARD_ONLY]
+    source: Source
+    model: LanguageModel
+    labels: Annotated[tuple[Label, ...], Field(min_length=1)]
+    few_shot: FewShot | None = None
+    decoding: Decoding = Decoding()
+    postprocess: Postprocess = Postprocess()
+    premise_tokens: tuple[int, int] | None = None  # keep only first texts of so many tokens (Auto-NLI: 4-32)
+    shard_size: Positive = 64  # first texts per shard
+    seed: Annotated[int, Field(ge=0)] = 42
+
+    @field_validator("form")
+    @classmethod
+    def _known_form(cls, name: str) -> str:
+        if name not in FORMS:
+            raise ValueError(f"unknown form; {_choices(name, tuple(FORMS))}")
+        return name
+
+    @model_validator(mode="after")
+    def _labels_fit(self) -> "DatasetRecipe":
+        form, names = self.dataset_form, [label.name for label in self.labels]
+        if len(set(names)) != len(names):
+            raise ValueError(f"labels: two labels share a name: {names}")
+        for label in self.labels:
+            others = [name for name in names if name != label.name]
+            for counter in label.counter_labels:
+                if counter not in others:
+                    problem = f"labels.{label.name}.counter_labels: unknown counter-label {counter!r}"
+                    raise ValueError(f"{problem}; {_choices(counter, others)}")
+            if form.scored and label.score is None:
+                raise ValueError(f"labels.{label.name}: the {form.name} form needs a score for every label")
+            if form.labels and label.name not in form.labels:
+                raise ValueError(
+                    f"labels.{label.name}: no label of the {form.name} form; {_choices(label.name, form.labels)}"
+                )
+        if not set(form.required) <= set(names):
+            raise ValueError(f"labels: the {form.name} form needs the labels {' and '.join(form.required)}")
+        return self
+
+    @model_validator(mode="after")
+    def _prompts_fit(self) -> "DatasetRecipe":
+        for label in self.labels:
+            if self.source.kind == "model" and f"{QUOTE}{X1}{QUOTE}" not in label.instruction:
+                raise ValueError(
+                    f"labels.{label.name}.instruction: {X1} must stand between quotation marks ({QUOTE}) where the "
+                    "model writes the first texts: it writes them up to the closing one"
+                )
+            if self.few_shot and label.name not in self.few_shot.examples.names:
+                known = "labels: no value of the label column" if self.few_shot.examples.labels else "texts: no column"
+                raise ValueError(f"few_shot.examples.{known} is given for {label.name!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _backend_fits(self) -> "DatasetRecipe":
+        coupled = [label.name for label in self.labels if label.counter_labels]
+        if coupled and self.model.backend != "engine":
+            raise ValueError(
+                f"labels {coupled} have counter-labels: self-debiasing draws each token from the model's answers to "
+                f"several prompts at once, which backend {self.model.backend!r} cannot do; use backend: engine, or "
+                "remove the counter-labels"
+            )
+        return self
+
+    @property
+    def dataset_form(self) -> DatasetForm:
+        """What ``form`` names."""
+        return FORMS[self.form]
+
+    @property
+    def has_script(self) -> bool:
+        """Whether a loading script can serve the dataset: it is a Python module, and none has a dot in its name."""
+        return "." not in self.name
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """The ways every first text is asked for: one, or one for each shot count and example set."""
+        if self.few_shot is None:
+            return (Variant(None, 0),)
+        return tuple(
+            Variant(shots, number)
+            for shots in self.few_shot.shots
+            for number in range(self.few_shot.sets if shots else 1)
+        )
+
+    @property
+    def configs(self) -> tuple[str, ...]:
+        """Hub configs of the dataset, the default first; with few-shot examples, so many for each shot count."""
+        shots = dict.fromkeys(variant.shots for variant in self.variants)
+        bases = (*self.dataset_form.finished, "raw", "rejected")
+        named = [config_name(base, count) for count in shots for base in bases]
+        return (*named, *(("sources",) if self.source.kind == "model" else ()))
+
+
+class ModelRecipe(Strict):
+    """Everything that decides one published encoder, or one baseline (no ``datasets``: the base as it is).
+
+    ``arguments`` are trainer arguments under their upstream names.
+    """
+
+    kind: Literal["model"]
+    name: Name
+    version: Annotated[Version, CARD_ONLY]
+    pretty_name: Annotated[str, CARD_ONLY]
+    language: Annotated[Language, CARD_ONLY] = "en"
+    license: Annotated[str, CARD_ONLY]
+    base: Encoder
+    lora: Lora | None = None
+    datasets: tuple[TrainingData, ...] = ()
+    validation: tuple[ValidationData, ...] = ()  # the checkpoint is chosen by these, else by the datasets' own splits
+    batch_size: Positive = 32  # of one optimiser step, over all devices and accumulated steps
+    slanted_triangular: SlantedTriangular | None = None  # instead of the trainer's schedule
+    arguments: dict[str, str] = Field(default_factory=dict)
+    limit: Positive | None = None  # at most so many training rows per dataset, in file order
+    threads: Positive | None = None  # torch threads; fixed because sums depend on it
+    evaluation: Annotated[tuple[EvaluationTask, ...], SCORING_ONLY] = ()
+    bootstrap_samples: Annotated[Positive, SCORING_ONLY] = 1000
+    seed: Annotated[int, Field(ge=0)] = 42
+
+    @model_validator(mode="after")
+    def _baseline_is_not_trained(self) -> "ModelRecipe":
+        if self.datasets:
+            return self
+        for key in ("lora", "validation", "slanted_triangular", "arguments", "limit"):
+            if getattr(self, key):
+                raise ValueError(f"{key} is for training, but the recipe names no datasets")
+        return self
+
+    @model_validator(mode="after")
+    def _encoder_fits(self) -> "ModelRecipe":
+        if self.base.modules in ("word-vectors", "sentence-transformer") and self.datasets:
+            raise ValueError(f"base.modules {self.base.modules} is for baselines: it is not trained")
+        if self.lora and self.base.modules != "transformer":
+            raise ValueError(f"lora adapts the layers of a transformer, base.modules is {self.base.modules}")
+        if self.base.dtype != "float32" and self.datasets and not self.lora:
+            raise ValueError(
+                f"base.dtype {self.base.dtype} needs lora: half precision loses small updates (arguments.bf16 trains "
+                "float32 weights in mixed precision)"
+            )
+        if self.base.quantization and not self.lora:
+            raise ValueError("base.quantization needs lora: rounded weights are not trained")
+        if self.lora and self.lora.release == "adapter" and self.base.repo_id is None:
+            raise ValueError("a released adapter names its base by Hub id: give base.repo_id, or lora.release: merged")
+        return self
+
+    @model_validator(mode="after")
+    def _documents_stand_alone(self) -> "ModelRecipe":
+        forms = {item.form for item in self.datasets}
+        if "documents" in forms and len(self.datasets) > 1:
+            raise ValueError("datasets: documents are trained on alone: their spans are not pairs")
+        return self
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether nothing is trained: the base itself is what the evaluation scores."""
+        return not self.datasets

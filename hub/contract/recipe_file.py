@@ -1,0 +1,177 @@
+"""Recipe files: YAML to a checked recipe, with overrides, and back to YAML.
+
+Every YAML scalar is read as text and typed by the model, so none of YAML's surprises (``2e-5`` a string, ``no`` False,
+a key ``0.5`` a float, ``1.10`` = 1.1) reaches a recipe. Unknown keys are refused with the nearest valid one. A recipe
+may be a stranger's (published ones are downloaded and run), so it is read within the limits of ``hub.safe_yaml``.
+"""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from hub import safe_yaml
+from hub.contract.dataset_sections import Strict
+from hub.contract.published_paths import published
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.errors import InputError, did_you_mean
+
+MAX_BYTES = 1 << 20
+_MAX_DEPTH, _MAX_NODES = 20, 20_000  # a recipe has about 100 values on 4 levels
+_MOST_SHOWN = 200  # characters of a value in a message
+
+
+class _TextLoader(safe_yaml.Guard, yaml.SafeLoader):
+    """SafeLoader that leaves every scalar but null as text, and refuses a key that stands twice."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - the attribute belongs to yaml
+        first: [(tag, pattern) for tag, pattern in pairs if tag == "tag:yaml.org,2002:null"]
+        for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                raise yaml.MarkedYAMLError(problem="a key must be plain text", problem_mark=key_node.start_mark)
+            if key in seen:
+                raise yaml.MarkedYAMLError(problem=f"key {key!r} stands twice", problem_mark=key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+Recipe = TypeVar("Recipe", DatasetRecipe, ModelRecipe)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file, all scalars as text. Raises InputError naming file and line."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            tree = _read(file.read(MAX_BYTES + 1))
+    except FileNotFoundError as error:
+        raise InputError(path, "no such recipe", hint="look in recipes/") from error
+    except IsADirectoryError as error:
+        raise InputError(path, "is a folder, not a recipe file", hint="look in recipes/") from error
+    except UnicodeDecodeError as error:
+        raise InputError(path, f"is not UTF-8 (byte {error.start})", hint="save it as UTF-8") from error
+    except yaml.MarkedYAMLError as error:
+        place = f"{path}:{error.problem_mark.line + 1}" if error.problem_mark else path
+        raise InputError(place, f"not valid YAML: {error.problem}") from error
+    except yaml.reader.ReaderError as error:
+        raise InputError(path, f"not valid YAML: {error.reason} (character {error.position})") from error
+    if not isinstance(tree, dict):
+        raise InputError(path, "a recipe is a mapping of keys to values")
+    return tree
+
+
+def _read(text: str) -> Any:
+    return safe_yaml.load(text, max_bytes=MAX_BYTES, max_depth=_MAX_DEPTH, max_nodes=_MAX_NODES, loader=_TextLoader)
+
+
+def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """``tree`` with ``a.b=c`` settings applied (list items by index). Raises InputError for a malformed one."""
+    tree = json.loads(json.dumps(tree))
+    for setting in overrides:
+        path, equals, text = setting.partition("=")
+        if not equals or not all(path.split(".")):
+            raise InputError(f"--set {setting}", "cannot be read", allowed="KEY.KEY=VALUE")
+        try:
+            value = _read(text)
+        except yaml.YAMLError as error:
+            raise InputError(f"--set {setting}", "the value is not valid YAML") from error
+        *parents, last = path.split(".")
+        node: Any = tree
+        for key in parents:
+            place = _place(node, key, setting)
+            node = node.setdefault(place, {}) if isinstance(node, dict) else node[place]
+        node[_place(node, last, setting)] = value
+    return tree
+
+
+def _place(node: Any, key: str, setting: str) -> Any:
+    """``key``, of a list as an index. Raises InputError where ``node`` has no such place."""
+    if isinstance(node, dict):
+        return key
+    if isinstance(node, list) and key.isdigit() and int(key) < len(node):
+        return int(key)
+    raise InputError(f"--set {setting}", f"{key!r} does not lead anywhere")
+
+
+def load_recipe(path: Path, model: type[Recipe], overrides: list[str] | None = None) -> Recipe:
+    """Read, override and check a recipe. Raises InputError that names ``file:key``, the value and what is allowed."""
+    tree = apply_overrides(read_yaml(path), overrides or [])
+    kind = model.__name__.removesuffix("Recipe").lower()
+    if tree.get("kind") not in (None, kind):
+        raise InputError(f"{path}:kind", f"this command takes a {kind} recipe, not {tree['kind']!r}")
+    return checked(path, model, tree)
+
+
+def checked(path: Path, model: type[Recipe], tree: dict[str, Any]) -> Recipe:
+    """``tree`` as a recipe. Raises InputError that names ``path:key``, the value and what is allowed."""
+    try:
+        return model.model_validate(tree)
+    except ValidationError as error:
+        raise _input_error(path, model, tree, error) from error
+
+
+def _input_error(path: Path, model: type[BaseModel], tree: Any, error: ValidationError) -> InputError:
+    """The first problem of a ValidationError, in the project's form (misspelt keys before what they leave missing)."""
+    problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+    first = problems[0]
+    keys = [str(part) for part in first["loc"]]
+    place = f"{path}:{'.'.join(keys)}" if keys else str(path)
+    if first["type"] == "extra_forbidden":
+        valid = _valid_keys(model, keys[:-1])
+        hint = did_you_mean(keys[-1], valid)
+        return InputError(place, "unknown key", allowed=", ".join(sorted(valid)), hint=hint)
+    if first["type"] == "missing":
+        return InputError(place, "missing")
+    message = re.sub(r"^Value error, ", "", first["msg"])
+    found = "" if isinstance(first["input"], (dict, list)) else f" (found {_shown(first['input'])})"
+    return InputError(place, message + found)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+def _valid_keys(model: type[BaseModel], keys: list[str]) -> list[str]:
+    """Field names of the section at ``keys``, following nested models through tuples and unions."""
+    for key in keys:
+        if key.isdigit():
+            continue
+        annotation: Any = model.model_fields[key].annotation
+        while not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            candidates = [a for a in annotation.__args__ if a is not Ellipsis and a is not type(None)]
+            annotation = candidates[0]
+        model = annotation
+    return list(model.model_fields)
+
+
+def resolved(recipe: DatasetRecipe | ModelRecipe) -> str:
+    """The recipe with every default written out, as YAML: what is saved inside the artefact, so it tells no place of
+    this machine (``hub.contract.published_paths``).
+    """
+    return yaml.safe_dump(published(recipe).model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
+
+
+def deciding(value: Any) -> Any:
+    """A recipe as plain values without the keys that decide no row and no weight (``NotFingerprinted``)."""
+    if isinstance(value, Strict):
+        return {key: deciding(getattr(value, key)) for key in value.deciding_keys()}
+    return [deciding(item) for item in value] if isinstance(value, tuple) else value
+
+
+def fingerprint(recipe: DatasetRecipe | ModelRecipe, inputs: dict[str, str]) -> str:
+    """SHA-256 over the keys that decide rows or weights and the hashes of the input files: what a run is known by.
+
+    The other digest, over the whole resolved recipe, is ``Manifest.recipe_sha256``: what its card is written from.
+    """
+    text = json.dumps({"recipe": deciding(published(recipe)), "inputs": inputs}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

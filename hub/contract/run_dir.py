@@ -1,0 +1,235 @@
+"""artifacts/<kind>/<name>: the run directory, which is the Hub repository byte for byte.
+
+It holds the resolved recipe, the files of the artefact and ``manifest.json``. A file counts as done when the manifest
+names it with its SHA-256; the manifest is replaced after the files it names, so a crash leaves at worst files that
+nobody names. What must not be published (timings, the lock, checkpoints) lies beside the directory, not in it.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic.dataclasses import dataclass
+
+from hub import cli
+from hub.contract.shards import sha256_file, write_text
+from hub.durable import make_folder
+from hub.errors import InputError, RunError
+
+ARTIFACTS = Path("artifacts")
+MANIFEST = "manifest.json"
+RECIPE = "recipe.yaml"
+PATIENCE = 0.1  # seconds; two tries, because a lock may go between its opening and its locking
+
+
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+class File:
+    """A finished file of the artefact. ``config``, ``split`` and ``rows`` are set for data shards.
+
+    A dataclass with slots: a run holds thousands of them, and a model takes three times the memory.
+    """
+
+    path: str
+    bytes: int
+    sha256: str
+    config: str | None = None
+    split: str | None = None
+    rows: int | None = None
+
+    @field_validator("path", "config", "split")
+    @classmethod
+    def _stays_inside(cls, value: str | None, info: ValidationInfo) -> str | None:
+        parts = (value or "").split("/")  # a downloaded manifest is a stranger's
+        if ".." in parts or (value or "").startswith("/") or (info.field_name != "path" and len(parts) > 1):
+            raise ValueError(f"{info.field_name} {value!r} leads out of the run directory")
+        return value
+
+
+class Manifest(BaseModel):
+    """What a run knows about itself; every number a card shows is read from here or from results.json."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["dataset", "model"]
+    name: str
+    version: str
+    fingerprint: str  # what decides the rows or weights: resumed under this
+    recipe_sha256: str = ""  # of recipe.yaml, the card's keys included: with another one, the card is written again
+    complete: bool = False
+    inputs: dict[str, str] = {}  # input file or model → SHA-256; with the recipe, they make the fingerprint
+    contents: dict[str, str] = {}  # what was read from the inputs → SHA-256
+    versions: dict[str, str] = {}  # library → version
+    counts: dict[str, Any] = {}
+    provenance: dict[str, Any] = {}
+    files: tuple[File, ...] = ()
+
+    def shards(self, config: str) -> list[File]:
+        """The data files of one config, in path order."""
+        return sorted((file for file in self.files if file.config == config), key=lambda file: file.path)
+
+    def with_files(self, files: list[File], **changes: Any) -> "Manifest":
+        """A copy with ``files`` added or replaced (by path), kept in path order, and other fields changed."""
+        merged = {file.path: file for file in (*self.files, *files)}
+        ordered = tuple(merged[path] for path in sorted(merged))
+        return self.model_copy(update={"files": ordered, **changes})
+
+
+def describe(directory: Path, path: str, **data: Any) -> File:
+    """The manifest entry of a file that is on disk now."""
+    full = directory / path
+    return File(path=path, bytes=full.stat().st_size, sha256=sha256_file(full), **data)
+
+
+def described(path: str, content: bytes, **data: Any) -> File:
+    """The manifest entry of a file with this content."""
+    return File(path=path, bytes=len(content), sha256=hashlib.sha256(content).hexdigest(), **data)
+
+
+def manifest_text(manifest: Manifest) -> str:
+    """manifest.json as it stands on disk and on the Hub."""
+    return json.dumps(manifest.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Replace manifest.json atomically."""
+    write_text(directory / MANIFEST, manifest_text(manifest))
+
+
+def read_manifest(directory: Path) -> Manifest | None:
+    """The manifest of a run directory, or None when there is none. Raises InputError when it is not one."""
+    path = directory / MANIFEST
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise InputError(path, f"not a manifest: {error.errors()[0]['msg']}", hint="remove the directory") from error
+
+
+def require_complete(directory: Path) -> Manifest:
+    """The manifest of a finished run. Raises InputError when there is none or the run is unfinished."""
+    manifest = read_manifest(directory)
+    if manifest is None:
+        raise InputError(
+            directory, "is not a run directory (no manifest.json)", hint="run the stage that makes it first"
+        )
+    if not manifest.complete:
+        raise InputError(
+            directory, "the run is not finished", hint="run the same stage again: it goes on where it stopped"
+        )
+    return manifest
+
+
+def changed_files(directory: Path, manifest: Manifest) -> list[str]:
+    """Paths the manifest names that are missing on disk or have other bytes."""
+    return [
+        file.path
+        for file in manifest.files
+        if not (directory / file.path).is_file() or sha256_file(directory / file.path) != file.sha256
+    ]
+
+
+def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
+    """Start or resume a run: the manifest on disk when it is of the same fingerprint, else ``manifest``.
+
+    Call it with the directory ``locked``. Files damaged since are dropped from the manifest, to be made again. A whole
+    run is handed back whatever versions made it; one that has work left goes on under the versions it began with. Where
+    only keys changed that decide no row, recipe and manifest are written anew (``rewrite_recipe``).
+
+    Raises InputError when the directory holds a run of another recipe, of other inputs, or one begun by other versions.
+    """
+    for leftover in directory.rglob(".*.tmp"):  # of a killed process; the caller holds the lock
+        leftover.unlink()
+    found = read_manifest(directory)
+    if found is not None:
+        if found.fingerprint != manifest.fingerprint:
+            raise InputError(
+                directory,
+                f"holds a run of another recipe or of other inputs ({found.name} v{found.version}"
+                + "".join(f"; {path} has changed" for path in _changed_inputs(found, manifest)[:1])
+                + ")",
+                hint="choose another --out, or remove the directory to start again",
+            )
+        broken = set(changed_files(directory, found))
+        if broken or not found.complete:
+            _require_versions(directory, found, manifest)
+        kept = tuple(file for file in found.files if file.path not in broken)
+        found = rewrite_recipe(directory, found, manifest.version, recipe_yaml)
+        return found if not broken else found.model_copy(update={"files": kept, "complete": False})
+    if directory.exists() and any(directory.iterdir()):
+        raise InputError(directory, "is not empty and not a run directory", hint="choose another --out")
+    make_folder(directory)
+    manifest = _of_recipe(manifest, manifest.version, recipe_yaml)
+    write_manifest(directory, manifest)
+    write_text(directory / RECIPE, recipe_yaml)
+    return manifest
+
+
+def rewrite_recipe(directory: Path, manifest: Manifest, version: str, recipe_yaml: str) -> Manifest:
+    """Give a run that is on disk another recipe of its fingerprint: another version, or other keys for its card.
+
+    The card that lies there is stale then: ``hub.client.publish`` refuses it. Call it with the directory ``locked``.
+    """
+    now = _of_recipe(manifest, version, recipe_yaml)
+    if now != manifest:
+        write_manifest(directory, now)
+        if now.complete:
+            cli.say(f"{directory}: {RECIPE} changed, its rows or weights stay; the card has to be written again")
+    write_text(directory / RECIPE, recipe_yaml)
+    return now
+
+
+def _of_recipe(manifest: Manifest, version: str, recipe_yaml: str) -> Manifest:
+    return manifest.model_copy(update={"version": version, "recipe_sha256": text_sha256(recipe_yaml)})
+
+
+def text_sha256(text: str) -> str:
+    """SHA-256 of a text file's content."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def holds_recipe(directory: Path, manifest: Manifest) -> bool:
+    """Whether recipe.yaml is the one that the manifest names; not so between the two writes of ``rewrite_recipe``."""
+    path = directory / RECIPE
+    return path.is_file() and sha256_file(path) == manifest.recipe_sha256
+
+
+def _changed_inputs(found: Manifest, now: Manifest) -> list[str]:
+    """Inputs that both manifests name and that have other bytes now."""
+    return [path for path in sorted(found.inputs.keys() & now.inputs.keys()) if found.inputs[path] != now.inputs[path]]
+
+
+def _require_versions(directory: Path, found: Manifest, now: Manifest) -> None:
+    """Raise InputError when an unfinished run was begun by other versions: no version could make its bytes again."""
+    names = sorted(found.versions.keys() | now.versions.keys())
+    differ = [name for name in names if found.versions.get(name) != now.versions.get(name)]
+    if differ:
+        changes = ", ".join(f"{name} {found.versions.get(name)}, now {now.versions.get(name)}" for name in differ)
+        hint = "go back to those versions to finish it, choose another --out, or remove the directory to start again"
+        raise InputError(directory, f"holds an unfinished run begun by other versions ({changes})", hint=hint)
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the run directory for this process. Raises RunError when another process holds it.
+
+    The lock is a file beside the directory, which goes with the process that made it, unless that is killed.
+    """
+    path = directory.parent / f"{directory.name}.lock"
+    make_folder(directory.parent)
+    path.touch()  # an OSError says why it cannot be made; filelock would take it for one that another process holds
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=PATIENCE)
+    except Timeout as error:
+        raise RunError(directory, "another process is working on this run", hint="wait for it, or stop it") from error
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # while it is held: who opened it meanwhile finds it nameless, and makes its own
+        lock.release()

@@ -1,0 +1,113 @@
+"""The vocabulary of columns, labels and splits: the one place that says what a published pair looks like.
+
+A *form* is the schema a trainer sees (its ``columns``, in order). Every row carries ``PROVENANCE`` after them; training
+selects columns by form, because a sentence-transformers trainer feeds every other column to the model as text.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hub.contract.recipe import NLI_LABELS, DatasetRecipe
+
+if TYPE_CHECKING:
+    import datasets  # which takes a second to import
+    import pyarrow as pa
+
+SPLITS = ("train", "validation", "test")
+ColumnType = str | tuple[str, ...]  # an arrow type by name, or the class names of a label
+
+
+@dataclass(frozen=True)
+class RowSchema:
+    """A pair form: its name and its typed columns, in the order a viewer and a loss read them."""
+
+    name: str
+    columns: dict[str, ColumnType]
+    provenance: dict[str, ColumnType]
+
+
+PROVENANCE: dict[str, ColumnType] = {
+    "source_id": "string",  # which given or generated first text
+    "target": "string",  # the label whose instruction was given, e.g. "0.5" or "entailment"
+    "sample": "int32",  # 0-based: which of the texts wanted for this (source, target) it was written for
+    "attempt": "int32",  # 0-based number of the completion asked for this (source, target)
+    "seed": "uint64",  # the row's own random seed
+    "log_prob": "float32",  # mean nats per token under the instruction, before debiasing
+    "margin": "float32",  # log_prob minus that of the best counter-label; null without counter-labels
+}
+
+STS = RowSchema("sts", {"sentence1": "string", "sentence2": "string", "score": "float32"}, PROVENANCE)
+PAIR_CLASS = RowSchema(
+    "pair-class",
+    {"premise": "string", "hypothesis": "string", "label": NLI_LABELS},
+    PROVENANCE,
+)
+TRIPLET = RowSchema(
+    "triplet",
+    {"anchor": "string", "positive": "string", "negative": "string"},
+    {"source_id": PROVENANCE["source_id"]},  # two completions made it: they are looked up by source in `pair-class`
+)
+EXAMPLE_SET: dict[str, ColumnType] = {"example_set": "int32"}  # 0-based; a column of few-shot recipes alone
+ROW_SCHEMAS = {form.name: form for form in (STS, PAIR_CLASS, TRIPLET)}
+
+RAW: dict[str, ColumnType] = {"text1": "string", "text2": "string", **PROVENANCE}
+REJECTED: dict[str, ColumnType] = {**RAW, "reason": "string"}
+SOURCES: dict[str, ColumnType] = {
+    "source_id": "string",
+    "text": "string",
+    "instruction": "string",
+    "seed": "uint64",
+    "log_prob": "float32",
+}
+
+
+def text_schema(label_names: Sequence[str]) -> RowSchema:
+    """The form of single labelled texts: ``text, label``."""
+    columns: dict[str, ColumnType] = {"text": "string", "label": tuple(label_names)}
+    return RowSchema("text", columns, PROVENANCE)
+
+
+def features(columns: Mapping[str, ColumnType]) -> "datasets.Features":
+    """Columns as ``datasets`` has them."""
+    from datasets import ClassLabel, Features, Value
+
+    return Features(
+        {name: ClassLabel(names=list(of)) if isinstance(of, tuple) else Value(of) for name, of in columns.items()}
+    )
+
+
+def published_features(form: RowSchema) -> "datasets.Features":
+    """Features of a config that holds finished rows of ``form``: its columns, then provenance."""
+    return features({**form.columns, **form.provenance})
+
+
+def finished_schema(config: str, recipe: DatasetRecipe) -> RowSchema:
+    """The form of a finished config of a recipe. Raises KeyError for any other config."""
+    example_type = recipe.dataset_form.finished[base_config(config)].example_type
+    return text_schema([label.name for label in recipe.labels]) if example_type == "text" else ROW_SCHEMAS[example_type]
+
+
+def base_config(config: str) -> str:
+    """The config without its shot count: ``triplet`` of ``triplet-20shot``."""
+    return re.sub(r"-\d+shot$", "", config)
+
+
+def config_features(config: str, recipe: DatasetRecipe) -> "datasets.Features":
+    """Features of one Hub config of a dataset repo: ``raw``, ``rejected``, ``sources`` or a finished one."""
+    base = base_config(config)
+    fixed = {"raw": RAW, "rejected": REJECTED, "sources": SOURCES}
+    if base in fixed:
+        columns = fixed[base]
+    else:
+        form = finished_schema(config, recipe)
+        columns = {**form.columns, **form.provenance}
+    return features({**columns, **EXAMPLE_SET} if recipe.few_shot and base != "sources" else columns)
+
+
+def same_schema(found: "pa.Schema", wanted: "pa.Schema") -> bool:
+    """Whether columns have the same names, order, types and class names."""
+    from datasets import Features
+
+    return found.equals(wanted) and Features.from_arrow_schema(found) == Features.from_arrow_schema(wanted)

@@ -1,0 +1,1 @@
+"""The papers' result tables as data, and their reader."""

@@ -1,0 +1,143 @@
+"""The route table: method and path of every call to its handler.
+
+Matched on the raw path, before percent-decoding: ``refs%2Fpr%2F1`` is one segment, ``a%2Fb/c`` in a tree listing is not
+ambiguous.
+"""
+
+import re
+from collections.abc import Callable
+from urllib.parse import unquote
+
+from starlette.responses import Response
+
+from hub_server.handlers import access, discussions, files, history, lfs, lfs_files, pages, repos, xet, xet_reads
+from hub_server.http.call import Call
+from hub_server.storage.refusals import HubError, not_served, repo_not_found
+
+Handler = Callable[[Call], Response | dict | list]
+JSON_LIMIT = 2 << 20
+
+
+def no_such_repo(call: Call) -> Response:
+    """404 for repo ids without a namespace: none exists here."""
+    raise repo_not_found(anonymous=call.actor is None)
+
+
+def no_such_service(call: Call) -> Response:
+    """404 for services of the Hub that are not served here."""
+    raise not_served()
+
+
+_PATTERNS = {
+    "{discussion}": r"{api}/discussions/(?P<num>[1-9]\d{0,8})",
+    "{comment}": r"(?P<comment>0{9}[0-9a-f]{15})",
+    "{api}": r"/api/(?P<kind>models|datasets|spaces|kernels)/(?P<namespace>[^/]+)/(?P<name>[^/]+)",
+    "{web}": r"/(?:(?P<kind>datasets|spaces|kernels)/)?(?P<namespace>[^/]+)/(?P<name>[^/]+?)",
+    "{page}": r"/(?:(?P<kind>datasets)/)?(?!api/|lfs-upload/|xet/|papers/)(?P<namespace>[^/]+)/(?P<name>[^/]+)",
+    "{rev}": r"(?P<revision>[^/]+)",
+    "{ref}": r"(?P<ref>[^/]+)",
+    "{xet}": r"/xet/(?P<space>[0-9a-f]{32}(?:/by/[^/]+)?)",
+    "{upload}": r"/lfs-upload/(?P<repo>\d+)/(?P<oid>[0-9a-f]{64})/(?P<size>\d+)/(?P<part_bytes>\d+)"
+    r"/(?P<upload>[0-9a-f]{32})",
+}
+_TABLE: list[tuple[str, str, Handler]] = [
+    ("GET", r"/", pages.front),
+    ("GET", r"/api/whoami-v2", repos.whoami),
+    ("POST", r"/api/repos/create", repos.create),
+    ("DELETE", r"/api/repos/delete", repos.delete),
+    ("POST", r"/api/repos/move", repos.move),
+    ("POST", r"/api/validate-yaml", repos.validate_yaml),
+    ("GET", r"/api/(?P<kind>models|datasets|spaces|kernels)", repos.listing),
+    ("GET", r"{api}", repos.info),
+    ("GET", r"{api}/revision/{rev}", repos.info),
+    ("PUT", r"{api}/settings", access.settings),
+    ("GET", r"{api}/auth-check(?P<write>/write)?", access.auth_check),
+    ("GET", r"{api}/user-access-request/(?P<status>accepted|pending|rejected)", access.requests),
+    ("POST", r"{api}/user-access-request/grant", access.grant),
+    ("POST", r"{api}/user-access-request/handle", access.handle),
+    ("GET", r"{api}/tree/{rev}(?:/(?P<path>.+))?", files.tree),
+    ("POST", r"{api}/paths-info/{rev}", files.paths_info),
+    ("POST", r"{api}/preupload/{rev}", files.preupload),
+    ("POST", r"{api}/commit/{rev}", history.commit),
+    ("GET", r"{api}/commits/{rev}", history.commits),
+    ("POST", r"{api}/super-squash/{ref}", history.super_squash),
+    ("GET", r"{api}/refs", history.refs),
+    ("POST", r"{api}/branch/{ref}", history.create_branch),
+    ("DELETE", r"{api}/branch/{ref}", history.delete_branch),
+    ("POST", r"{api}/tag/{ref}", history.create_tag),
+    ("DELETE", r"{api}/tag/{ref}", history.delete_tag),
+    ("GET", r"{api}/xet-write-token/{rev}", xet.write_token),
+    ("GET", r"{api}/discussions", discussions.listing),
+    ("POST", r"{api}/discussions", discussions.create),
+    ("GET", r"{discussion}", discussions.show),
+    ("POST", r"{discussion}/comment", discussions.comment),
+    ("POST", r"{discussion}/comment/{comment}/edit", discussions.edit),
+    ("POST", r"{discussion}/comment/{comment}/hide", discussions.hide),
+    ("POST", r"{discussion}/title", discussions.rename),
+    ("POST", r"{discussion}/status", discussions.change_status),
+    ("POST", r"{discussion}/merge", discussions.merge),
+    ("GET", r"{api}/lfs-files", lfs_files.listing),
+    ("POST", r"{api}/lfs-files/batch", lfs_files.delete),
+    ("POST", r"{api}/lfs-files/duplicate", lfs_files.duplicate),
+    ("GET", r"{api}/xet-read-token/{rev}", xet_reads.read_token),
+    ("POST", r"{xet}/v1/xorbs/default/(?P<hash>[0-9a-f]{64})", xet.put_xorb),
+    ("POST", r"{xet}/v1/shards", xet.put_shard),
+    ("GET", r"{xet}/v(?P<version>[12])/reconstructions/(?P<hash>[0-9a-f]{64})", xet_reads.reconstruction),
+    ("GET", r"{xet}/v1/xorbs/(?P<sha256>[0-9a-f]{64})/(?P<number>\d{1,9})", xet_reads.xorb),
+    ("POST", r"{web}\.git/info/lfs/objects/batch", lfs.batch),
+    ("PUT", r"{upload}/(?P<number>\d+)", lfs.put),
+    ("POST", r"{upload}", lfs.complete),
+    ("GET", r"{web}/resolve/{rev}/(?P<path>.+)", files.download),
+    ("GET", r"{page}(?:/(?:tree|commit)/{rev})?", pages.repo),
+    ("*", r"{api}(?:/.*)?", repos.not_found),
+    ("*", r"/api/(?:models|datasets)/[^/]+(?:/(?:revision|tree|refs|commits)/.+)?", no_such_repo),
+    ("GET", r"/(?:(?:datasets|spaces|kernels)/)?[^/]+/resolve/.+", no_such_repo),
+    ("*", r"/(?:api|papers|uploads|buckets)(?:/.+)?", no_such_service),
+]
+
+
+# What these say before the body is fetched: how many bytes it may have, or that it is not wanted.
+_BODY_LIMITS: dict[Handler, Callable[[Call], int]] = {
+    history.commit: history.body_limit_of_commit,
+    lfs.put: lfs.body_limit_of_upload,
+    xet.put_shard: xet.body_limit_of_shard,
+    xet.put_xorb: xet.body_limit_of_xorb,
+}
+
+
+# Answers to anybody that may take a second or more, since they read a stranger's words: few of a kind at a time.
+SLOW: tuple[Handler, ...] = (pages.repo, repos.validate_yaml)
+
+
+def body_limit(handler: Handler, call: Call) -> int:
+    """Body limit of a call in bytes; raises HubError when its handler would refuse any body."""
+    return _BODY_LIMITS.get(handler, lambda _: JSON_LIMIT)(call)
+
+
+def _expand(pattern: str) -> re.Pattern[str]:
+    for name, regex in _PATTERNS.items():
+        pattern = pattern.replace(name, regex)
+    return re.compile(pattern)
+
+
+_ROUTES = [(method, _expand(pattern), handler) for method, pattern, handler in _TABLE]
+
+
+def name_of(handler: Handler) -> str:
+    """Module and name of a handler, e.g. "history.commit"."""
+    return f"{handler.__module__.rpartition('.')[2]}.{handler.__name__}"
+
+
+REQUESTS = tuple(dict.fromkeys(name_of(handler) for _, _, handler in _ROUTES))
+
+
+def match(method: str, raw_path: str) -> tuple[Handler, dict[str, str]]:
+    """The handler of a request and the decoded parts of its path; 404 without a code for all that is not served."""
+    for allowed, pattern, handler in _ROUTES:
+        fits = allowed in ("*", "GET" if method == "HEAD" else method)
+        found = pattern.fullmatch(raw_path) if fits else None
+        if found:
+            args = {key: unquote(value, errors="strict") for key, value in found.groupdict().items() if value}
+            args.setdefault("kind", "models")  # only models lie at the root of the endpoint
+            return handler, args
+    raise HubError(404, "Sorry, we can't find the page you are looking for.")

@@ -1,0 +1,188 @@
+"""The tables of a dataset card: configs and columns, the recipe's constants, and texts by label, shots and reason.
+
+What a column, a config or a match means is said in ``words.yaml``; a test holds it against ``hub.contract.schema``.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hub.contract.dropped import Dropped
+from hub.contract.reasons import OF_FIRST_TEXTS, OF_SECOND_TEXTS
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.schema import EXAMPLE_SET, PROVENANCE, base_config, config_features, features
+from hub.markdown import Markdown, code, table
+from model_cards.shared.facts import Counts, DatasetCounts
+
+WORDS = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text(encoding="utf-8"))
+NOTES, KINDS = WORDS["columns"], WORDS["matches"]
+REASONS = {reason.name: reason.second for reason in OF_SECOND_TEXTS}
+LINE_REASONS = {reason.name: reason.line or reason.second for reason in OF_SECOND_TEXTS}
+SOURCE_REASONS = {reason.name: reason.first for reason in OF_FIRST_TEXTS}
+
+
+def config_list(configs: list[str], recipe: DatasetRecipe) -> Markdown:
+    """The configs of a dataset, each with what it holds."""
+    return table(["config", "holds"], [[code(config), config_note(config, recipe)] for config in configs])
+
+
+def config_note(config: str, recipe: DatasetRecipe) -> str:
+    """What a config holds, and with how many gold examples in the prompt it was made."""
+    base = base_config(config)
+    finished = recipe.dataset_form.finished
+    note = finished[base].holds if base in finished else WORDS["configs"][base]
+    if base == config:
+        return note
+    shots = int(config.removeprefix(f"{base}-").removesuffix("shot"))
+    examples = {0: "no example", 1: "one gold example"}.get(shots, f"{shots} gold examples")
+    return f"{note}; {examples} in the prompt"
+
+
+def column_tables(configs: list[str], recipe: DatasetRecipe) -> list[tuple[list[str], Markdown]]:
+    """Tables of the columns, but for the provenance columns of rows that carry all of them.
+
+    Configs that differ in their shot count alone share one.
+    """
+    alike: dict[str, list[str]] = {}
+    for config in configs:
+        alike.setdefault(base_config(config), []).append(config)
+    return [(group, _table(_own(config_features(group[0], recipe)), base)) for base, group in alike.items()]
+
+
+def provenance_table(recipe: DatasetRecipe) -> Markdown:
+    """The columns that say where a row comes from."""
+    columns = {**PROVENANCE, **(EXAMPLE_SET if recipe.few_shot else {})}
+    sampled = recipe.dataset_form.sampled_negatives
+    return _table(features(columns), more={"target": WORDS["target_of_sampled"]} if sampled else {})
+
+
+def _own(columns: dict[str, Any]) -> dict[str, Any]:
+    if not set(PROVENANCE) <= set(columns):
+        return columns
+    return {name: feature for name, feature in columns.items() if name not in {*PROVENANCE, *EXAMPLE_SET}}
+
+
+def _table(columns: dict[str, Any], base: str = "", more: dict[str, str] | None = None) -> Markdown:
+    notes = {
+        name: WORDS["columns_of"].get(base, {}).get(name, NOTES[name]) + (more or {}).get(name, "") for name in columns
+    }
+    rows = [[code(name), code(_type(feature)), Markdown(notes[name])] for name, feature in columns.items()]
+    return table(["column", "type", "meaning"], rows)
+
+
+def _type(feature: object) -> str:
+    names = getattr(feature, "names", None)
+    if names:
+        return "class: " + ", ".join(f"{index} {name}" for index, name in enumerate(names))
+    return str(getattr(feature, "dtype", feature))
+
+
+def is_debiased(recipe: DatasetRecipe) -> bool:
+    """Is any label written against counter-labels?"""
+    return recipe.decoding.decay_constant > 0 and any(label.counter_labels for label in recipe.labels)
+
+
+def is_exact(recipe: DatasetRecipe) -> bool:
+    """Does the recipe give the same bytes on every machine? Only fp32 on a CPU promises that."""
+    model = recipe.model
+    on_cpu = model.device == "cpu" and model.device_map is None and model.quantization is None
+    return model.backend == "engine" and model.dtype == "float32" and on_cpu
+
+
+def decoding_table(recipe: DatasetRecipe) -> Markdown:
+    """The decoding constants, under their names in the recipe."""
+    decoding = recipe.decoding
+    rows: list[list[Any]] = []
+    if is_debiased(recipe):
+        rows += [["decay constant λ", decoding.decay_constant], ["floor ε", decoding.floor]]
+    rows += [
+        ["top-k", decoding.top_k or "off"],
+        ["top-p", decoding.top_p],
+        ["new tokens, at most", decoding.max_new_tokens],
+        ["a text ends at", "the end of its line" if decoding.text_end == "line" else "its closing quotation mark"],
+        [f"texts wanted per first text{', example set' if recipe.few_shot else ''} and label", decoding.samples],
+        ["attempts, at most", decoding.max_attempts],
+        ["number format", recipe.model.dtype if recipe.model.backend != "openai" else "the server's"],
+        ["seed", recipe.seed],
+    ]
+    if recipe.source.kind == "model":
+        rows.append(["top-p for first texts (no top-k)", recipe.source.top_p])
+    return table(["constant", "value"], rows)
+
+
+def example_table(recipe: DatasetRecipe) -> Markdown | None:
+    """How many examples stand in a prompt and in how many sets. None without a few-shot section."""
+    if recipe.few_shot is None:
+        return None
+    rows: list[list[Any]] = [
+        [code(f"{shots}shot"), shots, recipe.few_shot.sets if shots else 0] for shots in recipe.few_shot.shots
+    ]
+    return table(["configs ending in", "examples in a prompt", "example sets"], rows)
+
+
+def postprocess_table(recipe: DatasetRecipe) -> Markdown:
+    """The constants of post-processing that apply to the recipe's form."""
+    chosen = recipe.postprocess
+    rows: list[list[Any]] = []
+    if recipe.dataset_form.scored:
+        rows += [["label smoothing", chosen.smoothing], ["sampled negatives per first text", chosen.sampled_negatives]]
+    if "triplet" in recipe.dataset_form.finished:
+        rows.append(["triplets whose positive is their negative", "kept" if chosen.equal_triplets else "left out"])
+    rows += [
+        ["copies that are rejected", ", ".join(chosen.reject) or "none"],
+        ["texts per first text and label, at most", chosen.max_per_label],
+        ["fraction of first texts in validation", chosen.validation_fraction],
+    ]
+    if recipe.premise_tokens is not None:
+        rows.append(["tokens of a first text", "{} to {}".format(*recipe.premise_tokens)])
+    return table(["constant", "value"], rows)
+
+
+def label_names(recipe: DatasetRecipe, counts: DatasetCounts) -> list[str]:
+    """The labels that are counted: the recipe's in its order, then any it does not name."""
+    names = [label.name for label in recipe.labels if label.name in counts.by_label]
+    return names + sorted(set(counts.by_label) - set(names))
+
+
+def counts_table(title: str, counts: Mapping[str, Counts]) -> Markdown:
+    """Requested, kept and rejected texts of each part."""
+    rows = [[code(name), row.requested, row.kept, row.rejected] for name, row in counts.items()]
+    return table([title, "requested", "kept", "rejected"], rows)
+
+
+def rejected_table(recipe: DatasetRecipe, counts: DatasetCounts) -> Markdown | None:
+    """Every reason with its count, label by label where the manifest tells them apart. None without any."""
+    names = label_names(recipe, counts)
+    meanings = LINE_REASONS if recipe.decoding.text_end == "line" else REASONS
+    if not any(counts.by_label[name].reasons for name in names):
+        return reason_table(counts.rejected, meanings)
+    rows: list[list[Any]] = []
+    for reason in ordered_reasons(counts.rejected, meanings):
+        per_label = [counts.by_label[name].reasons.get(reason, 0) for name in names]
+        rows.append([code(reason), meanings.get(reason, ""), *per_label, counts.rejected[reason]])
+    return table(["reason", "meaning", *(code(name) for name in names), "all"], rows)
+
+
+def dropped_table(dropped: Dropped) -> Markdown:
+    """Rows of every config and split: before, dropped by the kind of their strongest match, and kept."""
+    rows = [
+        [code(config), split, found.before, *(found.dropped[kind] for kind in dropped.kinds), found.kept]
+        for config, splits in dropped.rows.items()
+        for split, found in splits.items()
+    ]
+    return table(["config", "split", "rows before", *(f"dropped: {kind}" for kind in dropped.kinds), "kept"], rows)
+
+
+def ordered_reasons(counts: dict[str, int], meanings: dict[str, str]) -> list[str]:
+    """The reasons that occurred: the known ones in the order of ``meanings``, then any other."""
+    names = [*(name for name in meanings if name in counts), *sorted(set(counts) - set(meanings))]
+    return [name for name in names if counts[name]]
+
+
+def reason_table(counts: dict[str, int], meanings: dict[str, str]) -> Markdown | None:
+    """Every reason with its count. None without any."""
+    names = ordered_reasons(counts, meanings)
+    rows: list[list[Any]] = [[code(name), meanings.get(name, ""), counts[name]] for name in names]
+    return table(["reason", "meaning", "texts"], rows) if rows else None

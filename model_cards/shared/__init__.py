@@ -1,0 +1,1 @@
+"""What both kinds of card need: front matter, citations, attribution, plots, escaping."""

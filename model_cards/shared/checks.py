@@ -1,0 +1,117 @@
+"""Consistency checks of a run directory's counts: a card that would contradict its own data is refused.
+
+requested = kept + rejected             in total, for every label and for every shot count
+totals    = the sums over the labels, and over the shot counts
+reasons   = the rejected of a label     and their sums over the labels, where they are recorded
+lengths   = the kept of a label         where they are recorded
+splits    = the rows of the shards that the manifest names
+shards    = the bytes the manifest names
+dropped   = what the fingerprint was made with, and kept = the rows of the files
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from hub.contract.dropped import INPUT, PROVENANCE, Dropped
+from hub.contract.run_dir import MANIFEST, RECIPE, Manifest, changed_files
+from hub.errors import InputError
+from model_cards.shared.facts import Counts, DatasetCounts
+
+
+def check_identity(directory: Path, manifest: Manifest, name: str, version: str) -> None:
+    """Manifest and recipe must speak of the same artefact."""
+    if (manifest.name, manifest.version) != (name, version):
+        raise InputError(
+            directory / RECIPE,
+            f"is the recipe of {name} v{version}, but the manifest is of {manifest.name} v{manifest.version}",
+        )
+
+
+def check_files(directory: Path, manifest: Manifest) -> None:
+    """Every file that the manifest names is there with its bytes; of a growing run none is read: with as many."""
+    if manifest.complete:
+        changed = changed_files(directory, manifest)
+    else:
+        sizes = {file.path: file.bytes for file in manifest.files}
+        changed = [path for path, size in sizes.items() if not _has_size(directory / path, size)]
+    if changed:
+        problem = "is missing or is not the file the manifest names"
+        raise InputError(directory / changed[0], problem, hint="run the stage again")
+
+
+def _has_size(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size
+
+
+def check_counts(directory: Path, counts: DatasetCounts) -> None:
+    """The sums of the counts. Raises InputError with both sides of the first sum that fails."""
+    place = directory / MANIFEST
+    rejected = sum(counts.rejected.values())
+    _equal(place, "requested", counts.requested, "kept + rejected", counts.kept + rejected)
+    parts: dict[str, Mapping[str, Counts]] = {"by_label": counts.by_label, "variants": counts.variants}
+    for name, part in parts.items():
+        for key, row in part.items():
+            _equal(place, f"{name}.{key}.requested", row.requested, "its kept + rejected", row.kept + row.rejected)
+        for key, total in (("requested", counts.requested), ("kept", counts.kept), ("rejected", rejected)):
+            if part or name == "by_label":
+                _equal(place, key, total, f"the sum over {name}", sum(getattr(row, key) for row in part.values()))
+    check_reasons(place, counts)
+    check_lengths(place, counts)
+
+
+def check_lengths(place: Path, counts: DatasetCounts) -> None:
+    """As many lengths of each label as texts were kept of it."""
+    lengths = counts.token_lengths.by_label if counts.token_lengths else {}
+    for label, found in lengths.items():
+        kept = counts.by_label[label].kept if label in counts.by_label else 0
+        _equal(place, f"by_label.{label}.kept", kept, f"the sum of token_lengths.by_label.{label}", sum(found.values()))
+
+
+def check_reasons(place: Path, counts: DatasetCounts) -> None:
+    """Why texts were rejected, label by label, against the totals. Nothing to check where no label says why."""
+    if not any(row.reasons for row in counts.by_label.values()):
+        return
+    for label, row in counts.by_label.items():
+        _equal(place, f"by_label.{label}.rejected", row.rejected, "the sum of its reasons", sum(row.reasons.values()))
+    summed: Counter[str] = Counter()
+    for row in counts.by_label.values():
+        summed.update(row.reasons)
+    for reason in sorted({*summed, *counts.rejected}):
+        found = counts.rejected.get(reason, 0)
+        _equal(place, f"rejected.{reason}", found, "the sum over by_label", summed[reason])
+
+
+def check_splits(directory: Path, counts: DatasetCounts, manifest: Manifest) -> None:
+    """The rows of each config and split against the rows of its shards."""
+    claimed = {(config, split): rows for config, splits in counts.splits.items() for split, rows in splits.items()}
+    _same_rows(directory / MANIFEST, "splits", claimed, manifest)
+
+
+def check_dropped(directory: Path, dropped: Dropped, manifest: Manifest) -> None:
+    """What was dropped is what the run's fingerprint was made with, and the rows kept are those of the files."""
+    place = directory / MANIFEST
+    if manifest.inputs.get(INPUT) != dropped.digest():
+        found = f"provenance.{PROVENANCE} is not what the inputs name"
+        raise InputError(place, found, hint="drop again: python -m eval.decontaminate RUN --drop DIR")
+    kept = {(config, split): rows.kept for config, splits in dropped.rows.items() for split, rows in splits.items()}
+    _same_rows(place, PROVENANCE, kept, manifest)
+
+
+def _same_rows(place: Path, told: str, claimed: dict[tuple[str, str], int], manifest: Manifest) -> None:
+    """(config, split) → rows as told, against those of the shards that the manifest names."""
+    found: Counter[tuple[str, str]] = Counter()
+    for file in manifest.files:
+        if file.config is not None and file.split is not None:
+            found[file.config, file.split] += file.rows or 0
+    for key in sorted({*claimed, *found}):
+        _equal(place, f"{told}.{'.'.join(key)}", claimed.get(key, 0), "the rows of its files", found[key])
+
+
+def _equal(place: Path, left: str, left_value: int, right: str, right_value: int) -> None:
+    if left_value != right_value:
+        raise InputError(
+            place,
+            f"{left} is {left_value}, but {right} is {right_value}",
+            hint="no card is written from numbers that do not agree: run the stage again",
+        )

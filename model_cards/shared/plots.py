@@ -1,0 +1,127 @@
+"""The pictures of a card, as PNG: readable without colour vision, and the same bytes from the same numbers.
+
+Drawn without pyplot, so that no display, window system or style of the user's plays a part. A label's name is shown as
+it is: matplotlib's own mathematics between dollar signs is off.
+"""
+
+import io
+from collections.abc import Callable, Mapping
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from hub.markdown import visible_line
+from hub.plot_style import COLOURS, LINES, NAME_LIMIT, STYLE
+from model_cards.shared.facts import Curve, TrainingFacts
+
+Counted = Mapping[str, Mapping[str, int]]
+
+
+def label_plot(outcomes: Counted, rows: Counted, config: str) -> bytes:
+    """Two bar charts side by side: label → outcome (kept, rejected) → texts; label → split → rows of ``config``."""
+
+    def draw(left: Axes, right: Axes) -> None:
+        _bars(left, outcomes, "texts", "Texts requested")
+        _bars(right, rows, "rows", f"Rows in {config}")
+
+    height = 1.6 + 0.55 * max(len(outcomes), len(rows))
+    return _png(draw, (10, max(3.0, height)), panels=2)
+
+
+def length_plot(lengths: Mapping[str, Mapping[int, int]], unit: str) -> bytes:
+    """The distribution of text lengths, one line for each label (label → length → texts)."""
+
+    def draw(axes: Axes) -> None:
+        for index, (label, counts) in enumerate(lengths.items()):
+            total, sizes = sum(counts.values()), range(min(counts), max(counts) + 1)
+            shares = [100 * counts.get(size, 0) / total for size in sizes]
+            axes.plot(sizes, shares, LINES[index % len(LINES)], color=_colour(index), linewidth=2, label=_name(label))
+        axes.set(xlabel=f"length of a text, in {unit}", ylabel="texts of the label, %", ylim=(0, None))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.legend(title="label", frameon=False)
+
+    return _png(draw, (8, 4))
+
+
+def training_plot(training: TrainingFacts) -> bytes:
+    """The training loss by step, with its parts if it has several, and the score on validation.
+
+    A line marks the step kept.
+    """
+    best_step, metric = training.best_step, training.validation_metric or "Score"
+    panels: list[tuple[str, Mapping[str, Curve]]] = [
+        ("Training loss", {"loss": training.loss_curve, **training.loss_parts})
+    ]
+    if training.validation_curve:
+        panels.append((f"{metric[:1].upper()}{metric[1:]} on validation", {"": training.validation_curve}))
+    last = max(step for _, curves in panels for curve in curves.values() for step, _ in curve)
+
+    def draw(*drawn: Axes) -> None:
+        for position, (axes, (title, curves)) in enumerate(zip(drawn, panels, strict=True)):
+            _curves(axes, curves, first_colour=2 * position)
+            axes.set(xlabel="step", title=title, xlim=(0, 1.02 * last or 1))
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+            axes.xaxis.set_major_formatter(_THOUSANDS)
+            if best_step is not None:
+                axes.axvline(best_step, color=COLOURS[5], linestyle="--", label=f"step kept ({best_step:,})")
+            if best_step is not None or len(curves) > 1:
+                axes.legend(frameon=False)
+
+    return _png(draw, (5 * len(panels) + (3 if len(panels) == 1 else 0), 3.5), panels=len(panels))
+
+
+def _curves(axes: Axes, curves: Mapping[str, Curve], first_colour: int) -> None:
+    """The curves in one place, told apart by colour and by line; named where there are several."""
+    for index, (name, curve) in enumerate(curves.items()):
+        marker = "o" if len(curve) < 30 else ""
+        label = _name(name) if len(curves) > 1 else None
+        colour, line = _colour(first_colour + index), LINES[index % len(LINES)]
+        axes.plot(*zip(*curve, strict=True), line, color=colour, linewidth=2, marker=marker, label=label)
+
+
+_THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")
+
+
+def _bars(axes: Axes, counts: Counted, unit: str, title: str) -> None:
+    """Horizontal bars, stacked by part, the largest numbers written into them."""
+    parts = list(dict.fromkeys(part for row in counts.values() for part in row))
+    names, ends = [_name(label) for label in counts], [0] * len(counts)
+    largest = max((sum(row.values()) for row in counts.values()), default=0)
+    for index, part in enumerate(parts):
+        sizes = [row.get(part, 0) for row in counts.values()]
+        bars = axes.barh(range(len(names)), sizes, left=ends, color=_colour(index), label=part)
+        told = [f"{size:,}" if size > 0.12 * largest else "" for size in sizes]
+        axes.bar_label(bars, labels=told, label_type="center", color="white" if index == 0 else "black")
+        ends = [end + size for end, size in zip(ends, sizes, strict=True)]
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set(xlabel=unit, title=title)
+    axes.grid(visible=False, axis="y")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    axes.xaxis.set_major_formatter(_THOUSANDS)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=len(parts) or 1, frameon=False)
+
+
+def _png(draw: Callable[..., None], size: tuple[float, float], panels: int = 1) -> bytes:
+    """What ``draw`` draws on so many axes beside each other; no date and no software version in the file."""
+    stream = io.BytesIO()
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        figure = Figure(figsize=size, dpi=110, layout="constrained")
+        FigureCanvasAgg(figure)
+        draw(*figure.subplots(1, panels, squeeze=False).flat)
+        figure.savefig(stream, format="png", metadata={"Software": None})
+    return stream.getvalue()
+
+
+def _colour(index: int) -> str:
+    return COLOURS[index % len(COLOURS)]
+
+
+def _name(label: str) -> str:
+    text = visible_line(label)
+    return text if len(text) <= NAME_LIMIT else text[: NAME_LIMIT - 1] + "…"

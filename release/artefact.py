@@ -1,0 +1,202 @@
+"""The artefact of one recipe: generated or trained in child processes, given its card, and published."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import httpx2
+from huggingface_hub import HfApi
+from huggingface_hub.errors import OfflineModeIsEnabled
+from huggingface_hub.utils import disable_progress_bars
+
+from hub import cli
+from hub.client.failures import hub_errors
+from hub.client.fetch import fetch
+from hub.client.plan import Plan
+from hub.client.publish import BASELINE, Options, publish
+from hub.client.repository import Repository
+from hub.contract import run_dir
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe_file import load_recipe, resolved
+from release.child_process import StageProcess, run_stage
+from release.grow import IncrementalPublisher
+from release.options import (
+    ClusterWorkers,
+    EvaluationOptions,
+    RecipeOverrides,
+    ReleaseOptions,
+    patient,
+    set_words,
+    words_of,
+)
+from release.preflight import Target, check_pins, check_run, namespace, publication_target
+from release.publish import loading_script
+
+Recipe = TypeVar("Recipe", DatasetRecipe, ModelRecipe)
+
+
+@dataclass
+class Request:
+    """What the command line asks for, beside the recipes; ``owner`` is who publishes, as the Hub spells it.
+
+    Raises InputError or RunError when the token may not publish there.
+    """
+
+    options: ReleaseOptions
+    overrides: RecipeOverrides
+    evaluation: EvaluationOptions
+    workers: ClusterWorkers
+
+    def __post_init__(self) -> None:
+        """Ask the Hub."""
+        self.publication = Options(self.options.private, self.options.force, patience=patient(self.options.longest))
+        disable_progress_bars()  # the stages have theirs
+        with hub_errors("ask who the token belongs to"):
+            self.owner = namespace(HfApi(), self.options.org, self.options.yes, self.publication.patience)
+
+
+class Artefact(ABC, Generic[Recipe]):
+    """The dataset or model that a recipe stands for: its run directory and its repository."""
+
+    kind: str
+
+    def __init__(self, path: Path, recipe: Recipe, request: Request):
+        self.recipe: Recipe = recipe
+        self.path, self.request, self.options = path, request, request.options
+        self.directory = self.options.artifacts / f"{self.kind}s" / recipe.name
+        self.repo_id = f"{request.owner}/{recipe.name}"
+        self.repository = Repository(HfApi(), self.repo_id, self.kind)
+
+    @abstractmethod
+    def make(self) -> None:
+        """Make what is missing of the run; with ``--yes``, only what may be published."""
+
+    def check(self) -> None:
+        """Raise InputError for a recipe or a run directory that could not be published in the end."""
+        from model_cards.preflight import require_card
+
+        require_card(self.recipe, self.repo_id)
+        check_run(self.directory, self.recipe)
+
+    def release(self) -> Plan | None:
+        """Make what is missing and publish it; without ``--yes``, or for a baseline, only make it."""
+        self.check()
+        if not self.options.again:
+            self.make()
+        return self.publish()
+
+    def publish(self) -> Plan | None:
+        """The publication, or its plan; None when only a plan is wanted and there is no Hub to ask."""
+        if self.options.again:
+            self._update_from_recipe()
+        self.write_card()
+        publication = replace(self.request.publication, script=loading_script(self.directory))
+        with hub_errors(f"publish {self.repo_id}"):
+            try:
+                return publish(HfApi(), self.directory, self.request.owner, self.options.yes, publication)
+            except (httpx2.ConnectError, OfflineModeIsEnabled):
+                if self.options.yes:
+                    raise
+                cli.say(f"warning: {self.directory} is made, but no Hub says what its publication would change")
+                return None
+
+    def write_card(self) -> None:
+        """Write the card of the finished run into its directory."""
+        from model_cards.render import render, write
+
+        write(self.directory, render(self.directory, self.repo_id))
+
+    def _update_from_recipe(self) -> None:
+        """Bring a finished run to its recipe's keys that decide no byte of it: version, licence, words of the card."""
+        with run_dir.locked(self.directory):
+            manifest = run_dir.require_complete(self.directory)
+            run_dir.rewrite_recipe(self.directory, manifest, self.recipe.version, resolved(self.recipe))
+
+    def find_target(self) -> Target:
+        """The branch to publish to. Raises RunError when the release would be refused."""
+        patience, force = self.request.publication.patience, self.options.force
+        with hub_errors(f"publish {self.repo_id}"):
+            if self.options.private:
+                patience.until_done("look at the Hub", self.repository.require_private)
+            return patience.until_done(
+                "look at the Hub", lambda: publication_target(self.repository, self.recipe, force)
+            )
+
+
+class ModelArtefact(Artefact[ModelRecipe]):
+    """An encoder: trained, then scored. A baseline is scored as it is, and not published."""
+
+    kind = "model"
+
+    def __init__(self, path: Path, request: Request):
+        super().__init__(path, load_recipe(path, ModelRecipe, request.overrides.keys("limit")), request)
+
+    def check(self) -> None:
+        """Refuse data, too, that are pinned by something that moves."""
+        check_pins(self.path, self.recipe)
+        super().check()
+
+    def make(self) -> None:
+        """Train and score."""
+        if self.options.yes and not self.recipe.is_baseline:
+            self.find_target()
+        overrides, evaluation = self.request.overrides, words_of(self.request.evaluation)
+        run_stage("training.run", str(self.path), "--out", str(self.directory), *overrides.words)
+        settings = set_words(overrides.settings)
+        run_stage("eval.run", str(self.path), "--model", str(self.directory), *evaluation, *settings)
+
+    def publish(self) -> Plan | None:
+        """Of a baseline, write the card and leave it here."""
+        if not self.recipe.is_baseline:
+            return super().publish()
+        if not self.options.again:
+            self.write_card()
+        cli.say(f"{self.recipe.name}: {BASELINE}")
+        return None
+
+
+class DatasetArtefact(Artefact[DatasetRecipe]):
+    """A dataset: generated and, with ``--yes``, published while it grows."""
+
+    kind = "dataset"
+
+    def __init__(self, path: Path, request: Request):
+        super().__init__(path, load_recipe(path, DatasetRecipe, request.overrides.keys("source.limit")), request)
+
+    def make(self) -> None:
+        """Generate it; with ``--yes``, go on from what the Hub has of it and publish it while it grows."""
+        words = ["generation.run", str(self.path), "--out", str(self.directory)]
+        words += [*self.request.overrides.words, *words_of(self.request.workers)]
+        if not self.options.yes:
+            run_stage(*words)
+            return
+        target = self.find_target()
+        if not self.options.fresh:
+            self._resume(target)
+        with StageProcess(*words) as generation:
+            self._publisher(target).follow(generation.running)
+            generation.wait()
+
+    def _resume(self, target: Target) -> None:
+        """Fetch what the Hub has of the run into an empty run directory."""
+        if target.remote is None or target.manifest is None:
+            return
+        what, found = f"fetch {self.repo_id}", (target.remote, target.manifest)
+        with hub_errors(what), run_dir.locked(self.directory):
+            if not self.directory.exists() or not any(self.directory.iterdir()):
+                self.request.publication.patience.until_done(
+                    what, lambda: fetch(self.repository, *found, self.recipe, self.directory)
+                )
+
+    def _publisher(self, target: Target) -> IncrementalPublisher:
+        from model_cards.render import render
+
+        return IncrementalPublisher(
+            self.repository,
+            self.directory,
+            target.branch,
+            lambda manifest, at: render(self.directory, self.repo_id, manifest=manifest, now=at),
+            self.request.publication,
+            self.options.commits_per_hour,
+        )

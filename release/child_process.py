@@ -1,0 +1,66 @@
+"""Stages as child processes: the commands that a user types, each in a process that ends with this one."""
+
+import ctypes
+import signal
+import subprocess
+import sys
+
+import typer
+
+from hub import cli
+from hub.errors import RunError
+
+_LIBC = ctypes.CDLL(None)  # opened before any fork
+_SET_PARENT_DEATH_SIGNAL = 1
+
+
+class StageProcess:
+    """``python -m module arguments``, started; its results (stdout) are not shown, its talk (stderr) is.
+
+    As a context manager it ends with its block, however that ends.
+    """
+
+    def __init__(self, module: str, *arguments: str):
+        self.name = f"python -m {module} {' '.join(arguments)}"
+        cli.say(f"== {self.name}")
+        self._process = subprocess.Popen(  # noqa: S603 - our own modules
+            [sys.executable, "-m", module, *arguments],
+            stdout=subprocess.DEVNULL,
+            preexec_fn=die_with_parent if sys.platform == "linux" else None,
+        )
+
+    def __enter__(self) -> "StageProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.running():
+            self.stop()
+
+    def running(self) -> bool:
+        """Whether it is still at work."""
+        return self._process.poll() is None
+
+    def wait(self) -> None:
+        """Wait for its end. Raises typer.Exit with its code when it failed and said why, RunError when killed."""
+        code = self._process.wait()
+        if code < 0:
+            hint = "is the memory enough? Run the same command again to go on"
+            raise RunError(self.name, f"was killed ({signal.Signals(-code).name})", hint=hint)
+        if code:
+            raise typer.Exit(code)
+
+    def stop(self) -> None:
+        """Terminate it, and wait for its end."""
+        self._process.terminate()
+        self._process.wait()
+
+
+def run_stage(module: str, *arguments: str) -> None:
+    """Run a stage to its end."""
+    with StageProcess(module, *arguments) as stage:
+        stage.wait()
+
+
+def die_with_parent() -> None:
+    """Ask Linux to kill this process when its parent is killed, so that no orphan holds a run directory (prctl(2))."""
+    _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)

@@ -1,0 +1,151 @@
+"""Command-line options that several commands of this package share: dataclasses, one option for each field."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hub import cli
+from hub.client.commit_budget import PER_HOUR
+from hub.client.retry import LONGEST_SECONDS, RetryPolicy, use_patient_client
+from hub.client.store_url import require_no_secret
+from hub.contract import run_dir
+from hub.errors import InputError
+
+
+def option_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorator for a typer command whose parameters are dataclasses: typer sees each of their fields as an option."""
+    given = signature(command).parameters.values()
+    groups: dict[str, Any] = {each.name: each.annotation for each in given if is_dataclass(each.annotation)}
+    parameters = list[Parameter]()
+    for each in given:
+        parameters += map(_parameter, fields(groups[each.name])) if each.name in groups else [each]
+
+    @wraps(command)
+    def called(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{item.name: given.pop(item.name) for item in fields(group)})
+        command(**given)
+
+    parameters = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in parameters]
+    called.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {each.name: each.annotation for each in parameters}
+    return called
+
+
+def _parameter(item: "Field[Any]") -> Parameter:
+    default = item.default if item.default_factory is MISSING else item.default_factory()
+    return Parameter(item.name, Parameter.KEYWORD_ONLY, default=default, annotation=item.type)
+
+
+def words_of(options: Any) -> list[str]:
+    """A group of options as the words of a command line, e.g. ``--cpus-per-worker 2``; those not given are left out."""
+    given = [(f"--{item.name.replace('_', '-')}", getattr(options, item.name)) for item in fields(options)]
+    values = [(name, value if isinstance(value, list) else [value]) for name, value in given if value is not None]
+    return [word for name, each in values for value in each for word in (name, str(value))]
+
+
+@dataclass(frozen=True)
+class RecipeOverrides:
+    """What the command line changes of a recipe."""
+
+    limit: cli.LimitOption = None
+    settings: cli.SetOption = field(default_factory=list)
+
+    def keys(self, limit_key: str) -> list[str]:
+        """As KEY=VALUE; a dataset's limit has another key than a model's."""
+        return [*self.settings, *([f"{limit_key}={self.limit}"] if self.limit is not None else [])]
+
+    @property
+    def words(self) -> list[str]:
+        """As the words of a stage's command line."""
+        return [*(["--limit", str(self.limit)] if self.limit is not None else []), *set_words(self.settings)]
+
+
+def set_words(settings: Iterable[str]) -> list[str]:
+    """Settings as the words of a stage's command line."""
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """Options of ``python -m eval.run`` by those names. Without any, a recipe's own tasks on the data it names."""
+
+    tasks: Annotated[
+        list[str], typer.Option("--tasks", metavar="TASK,GROUP", help="Score these [default: the recipe's]; repeatable")
+    ] = field(default_factory=list)
+    senteval_data: Annotated[
+        Path | None, typer.Option("--senteval-data", metavar="DIR", help="SentEval's directory")
+    ] = None
+    sts_data: Annotated[Path | None, typer.Option("--sts-data", metavar="DIR", help="The STS organisers' files")] = None
+    hub_data: Annotated[
+        str | None, typer.Option("--hub-data", metavar="REPO@REVISION", help="A pinned Hub dataset of evaluation data")
+    ] = None
+
+
+@dataclass(frozen=True)
+class LocalWorkers:
+    """Options of ``python -m generation.run`` for workers on one machine. Without any, one process does everything."""
+
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Of a dataset: so many workers, one for each of the GPUs")
+    ] = None
+    cpus_per_worker: cli.CpusOption = None
+    gpus_per_worker: cli.GpusOption = None
+
+    def require_datasets(self, datasets: int) -> None:
+        """Raise InputError when any option is given, and no recipe is a dataset's."""
+        given = words_of(self)
+        if given and not datasets:
+            hint = "leave them out: training.run spreads a training with torchrun or accelerate (docs/training.md)"
+            raise InputError(" ".join(given), "are for datasets, but no recipe is one's", hint=hint)
+
+
+@dataclass(frozen=True)
+class ClusterWorkers(LocalWorkers):
+    """The same, on a Ray cluster, too."""
+
+    workers: cli.WorkersOption = None
+    ray: cli.RayOption = None
+    store: cli.StoreOption = None
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a store with a secret in its URL, before anything is printed."""
+        if self.store is not None:
+            require_no_secret(self.store)
+
+
+def patient(longest: float) -> RetryPolicy:
+    """How long failures of a Hub are retried, by ``--patience``; the official client waits no longer, either."""
+    patience = RetryPolicy(longest)
+    use_patient_client(patience)
+    return patience
+
+
+@dataclass(frozen=True)
+class PublishOptions:
+    """Where to publish and what may happen there."""
+
+    org: Annotated[str | None, typer.Option("--org", help="User or organisation [default: the token's user]")] = None
+    yes: Annotated[bool, typer.Option("--yes/--dry-run", help="Publish, or only print the plan")] = False
+    private: Annotated[bool, typer.Option("--private", help="Create repositories as private ones")] = False
+    force: Annotated[bool, typer.Option("--force", help="Replace what was changed by hand on the Hub")] = False
+    longest: cli.PatienceOption = LONGEST_SECONDS
+
+
+@dataclass(frozen=True)
+class ReleaseOptions(PublishOptions):
+    """What is made, where, and how often it is published while it grows."""
+
+    again: Annotated[bool, typer.Option("--again", help="Only publish finished runs: new card, nothing made")] = False
+    artifacts: Annotated[Path, typer.Option(help="Where the run directories are")] = run_dir.ARTIFACTS
+    fresh: Annotated[bool, typer.Option("--fresh", help="Do not go on from what the Hub has of an unfinished run")] = (
+        False
+    )
+    commits_per_hour: Annotated[
+        int, typer.Option(min=4, max=128, help="Commits an hour to a growing repository; the Hub allows 128")
+    ] = PER_HOUR

@@ -1,0 +1,64 @@
+"""Rows of every published form as people are asked about them."""
+
+import pytest
+from small_runs import small_recipe, small_run
+from training_inputs import sts_rows, triplet_rows, write_dataset
+
+from eval.audit.annotation.sample import read_examples
+from eval.audit.source import find_rows
+from hub.contract.run_dir import read_manifest
+from hub.contract.schema import PAIR_CLASS, TRIPLET, published_features
+from hub.errors import InputError
+
+
+def examples_of(place, config=None, split="train"):
+    return read_examples(find_rows(str(place), config, split))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    for form in ("sts", "nli", "text"):
+        small_run(folder / form, small_recipe(form))
+    return folder
+
+
+def test_scored_pairs_are_asked_about_on_the_scale_of_their_scores(runs):
+    examples = examples_of(runs / "sts")
+    assert (examples.name, examples.config, examples.split) == ("small-sts", "postprocessed", "train")
+    assert examples.scale.labels == ("0", "0.1", "0.5", "0.9") and examples.headings == ("Sentence 1", "Sentence 2")
+    assert len(examples) == read_manifest(runs / "sts").counts["splits"]["postprocessed"]["train"]
+    assert set(examples.labels) == set(examples.scale.labels) and all(
+        first != second for first, second in examples.texts
+    )
+
+
+def test_classified_pairs_are_asked_for_three_classes_though_the_generator_writes_two(runs):
+    pairs = examples_of(runs / "nli", "pair-class-5shot")
+    assert pairs.scale.labels == ("entailment", "neutral", "contradiction") and not pairs.scale.ordered
+    assert set(pairs.labels) == {"entailment", "contradiction"}
+    for premise, hypothesis in pairs.texts[:50]:
+        assert premise.startswith("First text") and hypothesis
+
+
+def test_a_triplet_is_an_entailed_and_a_contradicting_pair(tmp_path):
+    rows = [{key: row[key] for key in ("anchor", "positive", "negative", "source_id")} for row in triplet_rows(3)]
+    examples = examples_of(write_dataset(tmp_path / "t", {"train": rows}, "triplet", TRIPLET))
+    assert examples.texts[:2] == ((rows[0]["anchor"], rows[0]["positive"]), (rows[0]["anchor"], rows[0]["negative"]))
+    assert examples.labels == ("entailment", "contradiction") * 3
+
+
+def test_single_texts_are_asked_for_their_class(runs):
+    examples = examples_of(runs / "text")
+    assert examples.scale.labels == ("gut", 'bö"se') and examples.headings == ("Text",) and len(examples.texts[0]) == 1
+
+
+def test_labels_that_nobody_could_choose_are_refused(tmp_path):
+    one = [{**row, "score": 0.5} for row in sts_rows(4)]
+    with pytest.raises(InputError, match="has 1 distinct scores; allowed: 2 to 9"):
+        examples_of(write_dataset(tmp_path / "one", {"train": one}))
+    pair = {"premise": "p", "hypothesis": "h", "source_id": "s", "target": "t", "sample": 0, "attempt": 0, "seed": 1}
+    rows = [{**pair, "label": label, "log_prob": 0.0, "margin": None} for label in (0, None)]
+    features = published_features(PAIR_CLASS)
+    with pytest.raises(InputError, match=r"row 1: has the label 'no label'; allowed: \['entailment'"):
+        examples_of(write_dataset(tmp_path / "null", {"train": rows}, "pair-class", PAIR_CLASS, features))

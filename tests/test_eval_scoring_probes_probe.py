@@ -1,0 +1,146 @@
+"""The probe in SentEval's mode is its unbatched procedure to the last prediction, and bad input is one clear error."""
+
+from inspect import signature
+
+import numpy as np
+import pytest
+import torch
+from sklearn.model_selection import StratifiedKFold
+
+from benchmarks.evaluation import reference_probe as reference
+from benchmarks.evaluation.reference_probe import blobs
+from eval.scoring.probes import senteval as batched
+from eval.scoring.probes.probe import UNREGULARISED, cross_validated, held_out, nested_kfold
+from eval.scoring.probes.problem import GRID, PACE, EpochSchedule, ProbeRows, Split
+from hub.errors import InputError
+
+FOLDS = 3
+
+
+def same(fit, answer) -> None:
+    assert np.array_equal(fit.predicted, answer.predicted)
+    assert fit.accuracy == answer.accuracy
+    assert fit.dev_accuracy == answer.dev_accuracy
+    assert list(fit.chosen) == list(answer.chosen)
+
+
+def test_nested_folds_equal_the_unbatched_procedure(monkeypatch):
+    X, y = blobs(101, 9, 2, seed=5)
+    strong = [1e-3, 1e-1, 1.0, 10.0]  # on so few rows the toolkit's own values hardly differ
+    monkeypatch.setattr(reference, "GRID", strong)
+    monkeypatch.setattr("eval.scoring.probes.probe.GRID", tuple(strong))
+    fit = nested_kfold(X, y, folds=FOLDS)
+    same(fit, reference.nested_kfold(X, y, folds=FOLDS))
+    assert len(set(fit.chosen)) > 1, "the folds must not all choose alike, or the choice is not tested"
+    outer = StratifiedKFold(FOLDS, shuffle=True, random_state=1111)
+    for number, (_, held) in enumerate(outer.split(X, y)):
+        assert (fit.fold[held] == number).all()
+
+
+@pytest.mark.parametrize(("k", "seed"), [(2, 1111), (6, 5)])
+def test_cross_validation_equals_the_unbatched_procedure(k, seed):
+    X, y = blobs(139, 10, k, seed=2)
+    X_test, y_test = blobs(90, 10, k, seed=3)
+    same(
+        cross_validated(X, y, X_test, y_test, folds=FOLDS, seed=seed),
+        reference.cross_validated(X, y, X_test, y_test, folds=FOLDS, seed=seed),
+    )
+
+
+@pytest.mark.parametrize(("k", "grid", "seed"), [(6, GRID, 1111), (2, UNREGULARISED, 7)])
+def test_dev_rows_equal_the_unbatched_procedure(k, grid, seed):
+    sets = [array for number in range(3) for array in blobs(170 - 30 * number, 8, k, seed=4 + number)]
+    same(held_out(*sets, grid=grid, seed=seed), reference.held_out(*sets, grid=grid, seed=seed))
+
+
+def test_training_ends_with_the_pass_that_the_pace_says():
+    sets = [array for number in range(3) for array in blobs(90, 6, 3, seed=14 + number)]
+    short = held_out(*sets, grid=UNREGULARISED, pace=EpochSchedule(epoch_size=2, max_epoch=6))
+    same(short, reference.held_out(*sets, grid=UNREGULARISED, epoch_size=2, max_epoch=6))
+    earlier = reference.held_out(*sets, grid=UNREGULARISED, epoch_size=2, max_epoch=4)
+    assert short.dev_accuracy != earlier.dev_accuracy, "the end must matter, or it is not tested"
+    usual = signature(reference.Classifier.fit).parameters
+    assert EpochSchedule(usual["epoch_size"].default, usual["max_epoch"].default) == PACE
+
+
+def test_every_classifier_equals_its_own_module(monkeypatch):
+    """Dev accuracies and weights: folds that differ by a row, ends at different checks, pieces of one or all folds."""
+    X, y = blobs(131, 7, 3, seed=8)
+    splits = [Split(*pair) for pair in StratifiedKFold(4, shuffle=True, random_state=5).split(X, y)]
+    assert len({len(split.train) for split in splits}) == 2
+    rows = ProbeRows.of(X, y, 3)
+    fitted = batched.SentEvalSolver(rows, 3).fit(splits, GRID)
+    checks = set()
+    for fold, split in enumerate(splits):
+        for column, l2 in enumerate(GRID):
+            dev = X[split.dev], y[split.dev]
+            one = reference.Classifier(7, 3, l2, seed=3).fit(X[split.train], y[split.train], dev)
+            assert one.score(*dev) == fitted.accuracy[fold, column]
+            weights = torch.cat([one.model.weight, one.model.bias[:, None]], dim=1)
+            torch.testing.assert_close(fitted.weights[fold, column], weights, rtol=1e-4, atol=1e-5)
+            checks.add(one.checks)
+    assert len(checks) > 2
+    monkeypatch.setattr(batched, "CACHE_BYTES", 1)
+    alone = batched.SentEvalSolver(rows, 3).fit(splits, GRID)
+    assert np.array_equal(alone.accuracy, fitted.accuracy)
+    torch.testing.assert_close(alone.weights, fitted.weights, rtol=1e-5, atol=1e-6)
+
+
+def test_neither_global_randomness_nor_threads_matter():
+    X, y = blobs(120, 6, 2, seed=9)
+    np.random.seed(0)
+    torch.manual_seed(0)
+    before = np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    first = nested_kfold(X, y, folds=2)
+    assert (np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == before
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads % 2 + 1)
+        second = nested_kfold(X, y, folds=2)
+    finally:
+        torch.set_num_threads(threads)
+    assert np.array_equal(first.predicted, second.predicted)
+    assert (first.accuracy, first.chosen) == (second.accuracy, second.chosen)
+
+
+def test_another_seed_is_another_start_on_the_same_nested_folds():
+    X, y = blobs(90, 5, 2, seed=10)
+    first, second = nested_kfold(X, y, folds=2), nested_kfold(X, y, folds=2, seed=5)
+    assert np.array_equal(first.fold, second.fold)
+    same(second, reference.nested_kfold(X, y, folds=2, seed=5))
+
+
+@pytest.mark.parametrize("mode", ["senteval", "lbfgs"])
+def test_bad_rows_are_named(mode):
+    X, y = blobs(60, 4, 2, seed=11)
+    broken = X.copy()
+    broken[[3, 5], 1] = np.nan
+    with pytest.raises(InputError, match="train rows: 2 rows hold NaN"):
+        nested_kfold(broken, y, mode, folds=2)
+    with pytest.raises(InputError, match="test rows: 2 rows hold NaN"):
+        cross_validated(X, y, broken, y, mode, folds=2)
+    with pytest.raises(InputError, match=r"classes are \[0\]"):
+        nested_kfold(X, np.zeros_like(y), mode, folds=2)
+    with pytest.raises(InputError, match=r"classes are \[0, 2\]"):
+        nested_kfold(X, 2 * y, mode, folds=2)
+    with pytest.raises(InputError, match="dev rows: class 2 is not among the train rows"):
+        held_out(X, y, X, np.where(y == 1, 2, y), X, y, mode)
+    with pytest.raises(InputError, match="do not fit"):
+        cross_validated(X, y, X[:, :3], y, mode, folds=2)
+    with pytest.raises(InputError, match="do not fit"):
+        nested_kfold(X[:-1], y, mode, folds=2)
+
+
+@pytest.mark.parametrize("mode", ["senteval", "lbfgs"])
+def test_too_few_rows_are_refused_before_training(mode):
+    X, _ = blobs(60, 4, 2, seed=12)
+    rare = np.zeros(60, dtype=np.int64)
+    rare[:9] = 1
+    with pytest.raises(InputError, match="a class has 9 rows, 10 folds; allowed: 10"):
+        cross_validated(X, rare, X, rare, mode)
+    with pytest.raises(InputError, match="a class has 9 rows, 9 folds; allowed: 11"):
+        nested_kfold(X, rare, mode, folds=9)
+    rare[9:11] = 1
+    assert nested_kfold(X, rare, mode, folds=9).predicted.shape == (60,)
+    with pytest.raises(InputError, match="19 rows leave no dev rows"):
+        cross_validated(X[:19], np.arange(19) % 2, X, rare, mode, folds=2)

@@ -1,0 +1,208 @@
+"""Caption–image retrieval: planted features whose right answer is known, and ranks against a plain computation."""
+
+import numpy as np
+import pytest
+import torch
+from senteval_layout import bag_of_words
+
+from eval.scoring import ranking_model
+from eval.scoring.ranking_model import EncodedSplit, Projections, RankingSettings, contrasts, ranking_loss, ranks, train
+from eval.scoring.retrieval import measure_retrieval
+from eval.tasks.data.example_types import Captions
+from eval.tasks.data.rows import captions
+from eval.tasks.registry import find_task
+from hub.errors import InputError
+
+SMALL = RankingSettings(dimension=24, batch=32, contrasts=8, passes=6, fold=40)
+IMAGES = {"train": 160, "validation": 80, "test": 80}
+
+
+def planted(noise: float, shuffled: bool = False, dimension: int = 16) -> dict[str, Captions]:
+    """Images whose features are a linear map of what their five captions say, plus noise; or of another image's."""
+    random = np.random.default_rng(5)
+    linear = random.standard_normal((32, dimension))
+    splits = {}
+    for split, count in IMAGES.items():
+        said = [" ".join(random.choice([f"w{word}" for word in range(60)], 6, replace=False)) for _ in range(count)]
+        features = bag_of_words(said, 32) @ linear + noise * random.standard_normal((count, dimension))
+        order = random.permutation(count) if shuffled else np.arange(count)
+        rows = [(f"{said[image]} extra{number}", image) for image in range(count) for number in range(5)]
+        splits[split] = captions(features[order].astype(np.float32), rows)
+    return splits
+
+
+def embed(texts):
+    return bag_of_words(texts, 32)
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return measure_retrieval(find_task("coco/retrieval"), planted(0.1), embed, (1111,), SMALL)
+
+
+def test_a_planted_linear_map_is_found(measured):
+    assert measured.score > 85
+    assert measured.other["image_to_text_median_rank"] == measured.other["text_to_image_median_rank"] == 1
+    assert {name: rows for name, (_, rows) in measured.parts.items()} == {"image_to_text": 80, "text_to_image": 400}
+
+
+def test_captions_of_other_images_give_chance():
+    found = measure_retrieval(find_task("coco/retrieval"), planted(0.1, shuffled=True), embed, (1111,), SMALL)
+    # of 40 images: 1, 5 or 10 of 40 for a caption, and about five times as often one of five captions for an image
+    assert found.parts["text_to_image"][0] == pytest.approx(100 * (1 + 5 + 10) / 3 / 40, abs=6)
+    assert found.score < 25
+
+
+def test_the_score_is_the_mean_of_six_recalls_of_the_outcomes(measured):
+    outcomes, part = measured.outcomes, np.array(measured.outcomes.part)
+    six = []
+    for direction in ("image_to_text", "text_to_image"):
+        of = outcomes.predicted[part == direction]
+        for cut in (1, 5, 10):
+            six.append(100 * sum(rank < cut for rank in of) / len(of))
+            assert measured.other[f"{direction}_recall@{cut}"] == pytest.approx(six[-1])
+    assert measured.score == pytest.approx(sum(six) / 6)
+    assert outcomes.gold[part == "text_to_image"].tolist() == [caption // 5 for caption in range(400)]
+
+
+def test_ranks_equal_a_plain_computation():
+    random, model = np.random.default_rng(0), Projections(7, 9, 5)
+    features, sentences = random.standard_normal((20, 7)), random.standard_normal((100, 9))
+    side = EncodedSplit(
+        torch.tensor(features, dtype=torch.float32),
+        torch.tensor(sentences, dtype=torch.float32),
+        torch.arange(100) // 5,
+    )
+    of_images, of_captions = ranks(model, side, fold=10)
+    with torch.inference_mode():
+        left, right = model.images(side.images).numpy(), model.captions(side.captions).numpy()
+    for fold in range(2):
+        for image in range(10 * fold, 10 * fold + 10):
+            order = sorted(range(50 * fold, 50 * fold + 50), key=lambda caption: -float(left[image] @ right[caption]))
+            assert of_images[image] == min(order.index(own) for own in range(5 * image, 5 * image + 5))
+        for caption in range(50 * fold, 50 * fold + 50):
+            order = sorted(range(10 * fold, 10 * fold + 10), key=lambda image: -float(left[image] @ right[caption]))
+            assert of_captions[caption] == order.index(caption // 5)
+
+
+def test_equal_vectors_earn_nothing():
+    side = EncodedSplit(torch.ones(6, 3), torch.ones(30, 4), torch.arange(30) // 5)
+    of_images, of_captions = ranks(Projections(3, 4, 2), side, fold=6)
+    assert set(of_images) == {25} and set(of_captions) == {5}
+
+
+def test_contrasts_are_the_toolkits_draw():
+    """It draws from a list of all captions without the batch; ours must give the same captions from the same seed."""
+    order = np.random.RandomState(3).permutation(100)
+    for start in (0, 32, 96):
+        size = len(order[start : start + 32])
+        theirs = np.random.RandomState(7).choice([*order[:start], *order[start + 32 :]], 5 * size)
+        ours = contrasts(order, start, size, 5, np.random.RandomState(7))
+        assert ours.ravel().tolist() == theirs.tolist()
+
+
+def test_the_loss_is_the_sum_of_all_hinges():
+    random = np.random.default_rng(1)
+    image, caption = random.standard_normal((3, 4)), random.standard_normal((3, 4))
+    images, sentences = random.standard_normal((3, 2, 4)), random.standard_normal((3, 2, 4))
+    plain = sum(
+        max(0, 0.2 - image[n] @ caption[n] + image[n] @ sentences[n, c])
+        + max(0, 0.2 - image[n] @ caption[n] + caption[n] @ images[n, c])
+        for n in range(3)
+        for c in range(2)
+    )
+    found = ranking_loss(*(torch.tensor(values) for values in (image, caption, images, sentences)), 0.2)
+    assert float(found) == pytest.approx(plain)
+
+
+def plain_pass(side: EncodedSplit, settings: RankingSettings, seed: int) -> list[torch.nn.Linear]:
+    """One pass written pair by pair as the toolkit describes it: every contrast projected beside its own anchor."""
+    drawn = np.random.RandomState(seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        maps = [torch.nn.Linear(width.shape[1], settings.dimension) for width in (side.images, side.captions)]
+    optimizer = torch.optim.Adam([weight for linear in maps for weight in linear.parameters()])
+    order, n = list(drawn.permutation(len(side.captions))), settings.batch
+
+    def project(linear, rows):
+        return (projected := linear(rows)) / projected.norm(dim=1, keepdim=True)
+
+    for start in range(0, len(order), n):
+        batch, rest = order[start : start + n], order[:start] + order[start + n :]
+        wrong_images, wrong_captions = (drawn.choice(rest, settings.contrasts * len(batch)) for _ in range(2))
+        anchors = torch.tensor(batch).repeat_interleave(settings.contrasts)
+        image, other_image = (project(maps[0], side.images[side.image_of[rows]]) for rows in (anchors, wrong_images))
+        caption, other_caption = (project(maps[1], side.captions[rows]) for rows in (anchors, wrong_captions))
+        right = (image * caption).sum(1)
+        hinges = torch.relu(0.2 - right + (image * other_caption).sum(1))
+        hinges = hinges + torch.relu(0.2 - right + (caption * other_image).sum(1))
+        optimizer.zero_grad()
+        hinges.sum().backward()
+        optimizer.step()
+    return maps
+
+
+def test_a_pass_equals_the_plain_procedure():
+    rows = planted(1.0)["validation"]
+    side = EncodedSplit(torch.tensor(rows.features), torch.tensor(embed(rows.text)), torch.tensor(rows.image_of))
+    settings = RankingSettings(dimension=12, batch=32, contrasts=6, passes=1, fold=40)
+    model, _ = train(side, side, settings, seed=1111)
+    image, caption = plain_pass(side, settings, seed=1111)
+    assert torch.allclose(model.of_image.weight, image.weight, atol=1e-5)
+    assert torch.allclose(model.of_caption.bias, caption.bias, atol=1e-5)
+    other, _ = plain_pass(side, settings, seed=2)
+    assert not torch.allclose(model.of_image.weight, other.weight, atol=1e-3)
+
+
+def test_training_keeps_the_best_pass_and_leaves_the_callers_random_numbers_alone():
+    rows = planted(3.0)
+    sides = {
+        split: EncodedSplit(torch.tensor(of.features), torch.tensor(embed(of.text)), torch.tensor(of.image_of))
+        for split, of in rows.items()
+    }
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    model, best = train(sides["train"], sides["validation"], SMALL, seed=1)
+    assert torch.equal(torch.rand(3), expected)
+    six = [100 * np.mean(found < cut) for found in ranks(model, sides["validation"], 40) for cut in (1, 5, 10)]
+    assert np.mean(six) == pytest.approx(best)
+
+
+def test_training_ends_with_the_fourth_pass_that_is_no_improvement(monkeypatch):
+    rows, scores = planted(30.0), []
+    sides = {
+        split: EncodedSplit(torch.tensor(of.features), torch.tensor(embed(of.text)), torch.tensor(of.image_of))
+        for split, of in rows.items()
+    }
+
+    def kept(*arguments):
+        found = ranks(*arguments)
+        scores.append(np.mean([np.mean(side < cut) for side in found for cut in (1, 5, 10)]))
+        return found
+
+    monkeypatch.setattr(ranking_model, "ranks", kept)
+    settings = RankingSettings(dimension=8, batch=64, contrasts=4, fold=40)
+    train(sides["train"], sides["validation"], settings, seed=1)
+    stale = [score <= max(scores[:number], default=-1) for number, score in enumerate(scores)]
+    assert len(scores) < settings.passes and sum(stale) == 4 and stale[-1]
+    assert settings.passes == 21
+
+
+def test_several_seeds_are_averaged():
+    task, rows = find_task("coco/retrieval"), planted(3.0)
+    quick = RankingSettings(dimension=8, batch=64, contrasts=4, passes=1, fold=40)
+    one, two = (measure_retrieval(task, rows, embed, (seed,), quick) for seed in (1, 2))
+    both = measure_retrieval(task, rows, embed, (1, 2), quick)
+    assert one.score != two.score
+    assert both.score == pytest.approx((one.score + two.score) / 2) and both.seeds == (1, 2)
+    assert both.other["sd_over_seeds"] == pytest.approx(abs(one.score - two.score) / 2**0.5)
+    assert np.array_equal(both.outcomes.predicted, one.outcomes.predicted)
+
+
+def test_too_little_to_train_on_is_an_error():
+    rows = planted(0.1)
+    few = rows["train"]
+    rows["train"] = captions(few.features[:4], list(zip(few.text[:20], few.image_of[:20].tolist(), strict=True)))
+    with pytest.raises(InputError, match="coco/retrieval train: has 20 captions"):
+        measure_retrieval(find_task("coco/retrieval"), rows, embed, (1111,), SMALL)

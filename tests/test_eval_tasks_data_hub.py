@@ -1,0 +1,224 @@
+"""Evaluation data from pinned dataset repositories: the same rows as from a directory, or an error."""
+
+import io
+import json
+import random
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from senteval_layout import write_originals, write_senteval
+
+from eval.tasks.data.hub import Archive, HubPin
+from eval.tasks.data.mteb_datasets import MtebDatasets, bounds, in_order, key, mteb_pins, published_order
+from eval.tasks.data.pins import Pins, canonical_rows, published
+from eval.tasks.measure import row_order, rows_pin
+from eval.tasks.sources import Source
+from hub.errors import InputError
+
+pytest_plugins = ["local_hub"]
+ASKED = {"mr": "all", "sts13": "test", "snli": "train", "tense": "validation"}
+MTEB_LIKE = {"sts15": "test", "sick-r-full": "test"}
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory) -> Source:
+    root = tmp_path_factory.mktemp("planted")
+    return Source(write_senteval(root / "s", rows=6), write_originals(root / "o", rows=6), pins=Pins())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return write_senteval(tmp_path_factory.mktemp("planted") / "senteval", rows=6)
+
+
+def test_a_pin_needs_a_revision():
+    assert HubPin.parse("org/name@v1") == HubPin("org/name", "v1") and HubPin.parse("mteb") == HubPin("mteb")
+    for text in ("org/name", "org/name@", "name@v1", "mteb@v1", "a/b/c@v1", ""):
+        with pytest.raises(InputError, match=r"is not pinned; allowed: ORG/NAME@REVISION or mteb"):
+            HubPin.parse(text)
+
+
+def test_mtebs_repositories_are_those_of_the_installed_mteb():
+    """Read from its files: importing it takes seconds."""
+    tasks = Path(sys.prefix).glob("lib/python3*/site-packages/mteb/tasks/sts/eng/*.py")
+    source = "".join(path.read_text(encoding="utf-8") for path in tasks)
+    assert set(published_order()) == {
+        "sts12/test", "sts13/test", "sts14/test", "sts15/test", "sts16/test",
+        "stsb/validation", "stsb/test", "sick-r-full/test",
+    }  # fmt: skip
+    for pin in mteb_pins().values():
+        assert f'"path": "{pin.repo_id}",\n            "revision": "{pin.revision}"' in source, pin
+
+
+def test_every_published_order_has_its_splits_rows():
+    for name, order in published_order().items():
+        dataset, split = name.split("/")
+        assert len(order) == published().rows[dataset][split].rows
+
+
+def test_rows_in_any_order_come_back_in_the_published_one(planted):
+    rows = list(canonical_rows(planted.load("sts15", ["test"])["test"]))
+    rows[3] = rows[7]  # published data have equal rows
+    order = np.array([key(row) for row in rows], dtype=np.uint32)
+    assert in_order("x", random.Random(0).sample(rows, len(rows)), order) == rows
+    with pytest.raises(InputError, match="has 29 rows, expected 30"):
+        in_order("x", rows[:-1], order)
+    with pytest.raises(InputError, match=r"1 rows are not among the published ones, e.g. .'other'"):
+        in_order("x", [*rows[:-1], ("other", "row", 1.0)], order)
+    with pytest.raises(InputError, match="repeats some rows and lacks others"):
+        in_order("x", [*rows[:-1], rows[0]], order)
+    assert bounds({"a": 2, "b": 3}) == [("a", 0, 2), ("b", 2, 5)]
+
+
+def tar_of(folder: Path, path: Path, prefix: str = "") -> Path:
+    with tarfile.open(path, "w") as tar:
+        tar.add(folder, arcname=prefix or ".")
+    return path
+
+
+@pytest.mark.parametrize("prefix", ["", "senteval", "SentEval/data"])
+@pytest.mark.parametrize("root", ["", "downstream"])
+def test_an_archive_is_read_wherever_the_layout_begins(folder, tmp_path, prefix, root):
+    archive = Archive(tar_of(folder / root, tmp_path / "senteval.tar", prefix), "the archive")
+    name = "downstream/STS/STS12-en-test/STS.input.MSRpar.txt"
+    assert archive.read(name).content == (folder / name).read_bytes()
+    with pytest.raises(InputError, match=r"the archive: downstream/STS/none.txt: no such data file in the archive"):
+        archive.read("downstream/STS/none.txt")
+
+
+def plant(path: Path, *members: tuple[str, bytes | str]) -> Archive:
+    """A tar with these members; a text is the target of a link."""
+    with tarfile.open(path, "w") as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            if isinstance(content, str):
+                info.type, info.linkname = tarfile.SYMTYPE, content
+            else:
+                info.size = len(content)
+            tar.addfile(info, None if isinstance(content, str) else io.BytesIO(content))
+    return Archive(path, "the archive")
+
+
+def test_an_archives_tricks_are_refused(tmp_path):
+    path, good = tmp_path / "senteval.tar", ("downstream/MR/rt-polarity.pos", b"good\n")
+    assert plant(path, good).read(good[0]).content == b"good\n"
+    for bad in ("../outside", "/etc/cron.d/x", "downstream/../../x"):
+        with pytest.raises(InputError, match="has a member outside of it"):
+            plant(path, good, (bad, b"x")).read(good[0])
+    for link in ("/etc/passwd", "other"):
+        with pytest.raises(InputError, match="is no plain file"):
+            plant(path, (good[0], link)).read(good[0])
+    with pytest.raises(InputError, match=r"is there 2 times: downstream/MR/rt-polarity.pos, old/MR/rt-polarity.pos"):
+        plant(path, ("downstream/MR/rt-polarity.pos", b"a"), ("old/MR/rt-polarity.pos", b"b")).read(
+            "MR/rt-polarity.pos"
+        )
+    path.write_bytes(path.read_bytes()[:700])
+    with pytest.raises(InputError, match="the archive"):
+        Archive(path, "the archive").read(good[0])
+    path.write_bytes(b"not a tar" * 100)
+    with pytest.raises(InputError, match="is no tar archive"):
+        Archive(path, "the archive").read(good[0])
+    assert [entry.name for entry in tmp_path.iterdir()] == ["senteval.tar"]
+
+
+def load_case(case: dict) -> list[str]:
+    """In the child process: the hash of the rows and the names of the subsets."""
+    order = {name: np.array(keys, dtype=np.uint32) for name, keys in case.get("order", {}).items()}
+    repositories = {name: HubPin(*pin) for name, pin in case.get("repositories", {}).items()}
+    mteb = MtebDatasets(repositories, order) if repositories else None
+    source = Source(hub=HubPin.parse(case["hub"]), pins=Pins.model_validate(case.get("pins", {})), mteb=mteb)
+    rows = source.load(case["dataset"], [case["split"]])[case["split"]]
+    return [rows.sha256, *(name for name, _, _ in getattr(rows, "subsets", ()))]
+
+
+def from_hub(local_hub, home: Path, cases: list[dict], **more: str) -> list:
+    """Every case in one process of its own (its client takes endpoint and cache at import): what it gives."""
+    script = (
+        "import json, sys; from test_eval_tasks_data_hub import *; from hub.errors import StsDinoError\n"
+        "for case in json.load(sys.stdin):\n"
+        "    try:\n"
+        "        print(json.dumps(load_case(case)))\n"
+        "    except StsDinoError as error:\n"
+        "        print(json.dumps(str(error)))\n"
+    )
+    environment = local_hub.client_environment(home) | {"PYTHONPATH": "tests:.", **more}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(
+        command, env=environment, input=json.dumps(cases), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def mteb_like(hub_api, rows, name: str, folder: Path) -> tuple[str, str]:
+    """A repository like MTEB's, with the rows in another order; its id and commit."""
+    shuffled = random.Random(1).sample(rows, len(rows))
+    folder.mkdir()
+    table = pa.table(
+        dict(zip(("sentence1", "sentence2", "score"), map(list, zip(*shuffled, strict=True)), strict=True))
+    )
+    pq.write_table(table, folder / "test-00000-of-00001.parquet")
+    repo = hub_api.create_repo(f"demo/{name}", repo_type="dataset").repo_id
+    return repo, hub_api.upload_folder(repo_id=repo, folder_path=folder, path_in_repo="data", repo_type="dataset").oid
+
+
+def test_a_repository_gives_the_same_rows_as_a_directory(local_hub, hub_api, folder, planted, tmp_path):
+    files = hub_api.create_repo("demo/senteval-files", repo_type="dataset").repo_id
+    hub_api.upload_folder(repo_id=files, folder_path=folder, repo_type="dataset")
+    hub_api.create_tag(files, tag="v1", repo_type="dataset")
+    (altered := tmp_path / "rt-polarity.pos").write_text("altered\n" * 6)
+    later = hub_api.upload_file(
+        repo_id=files, path_or_fileobj=altered, path_in_repo="downstream/MR/rt-polarity.pos", repo_type="dataset"
+    ).oid
+    archive = hub_api.create_repo("demo/senteval-archive", repo_type="dataset").repo_id
+    path = tar_of(folder, tmp_path / "senteval.tar")
+    commit = hub_api.upload_file(
+        repo_id=archive, path_or_fileobj=path, path_in_repo="senteval.tar", repo_type="dataset"
+    ).oid
+    there = Source(folder, pins=Pins())
+    expected = {name: there.load(name, [split])[split] for name, split in ASKED.items()}
+    pins = Pins(rows={name: {ASKED[name]: rows_pin(rows)} for name, rows in expected.items()}).model_dump(mode="json")
+
+    scored = {name: planted.load(name, [split])[split] for name, split in MTEB_LIKE.items()}
+    repositories = {
+        name: mteb_like(hub_api, list(canonical_rows(rows)), f"mteb-{name}", tmp_path / name)
+        for name, rows in scored.items()
+    }
+    mteb = {
+        "hub": "mteb", "split": "test", "repositories": repositories,
+        "order": {f"{name}/test": row_order(name, rows).tolist() for name, rows in scored.items()},
+        "pins": Pins(rows={name: {"test": rows_pin(rows)} for name, rows in scored.items()}).model_dump(mode="json"),
+    }  # fmt: skip
+
+    whole = [
+        {"hub": f"{repo}@{revision}", "dataset": name, "split": split, "pins": pins}
+        for repo, revision in ((files, "v1"), (archive, commit))
+        for name, split in ASKED.items()
+    ]
+    bad = [
+        (whole[0] | {"hub": f"{files}@{later}"}, "mr all: has other rows"),
+        (whole[0] | {"hub": f"{files}@v9"}, "has no revision 'v9'"),
+        (whole[0] | {"hub": "demo/nothing@v1"}, "no such repository"),
+        (whole[0] | {"hub": f"{files}@v1", "dataset": "sts12-original", "split": "test"}, "no such data file at this"),
+        (mteb | {"dataset": "mr", "split": "all"}, "mr/all: is not among the data of --hub-data mteb; allowed: sts15"),
+    ]
+    found = from_hub(
+        local_hub,
+        tmp_path / "home",
+        [*whole, *(mteb | {"dataset": name} for name in MTEB_LIKE), *(case for case, _ in bad)],
+    )
+    names = lambda rows: [name for name, _, _ in getattr(rows, "subsets", ())]  # noqa: E731
+    assert found[: len(whole)] == 2 * [[rows.sha256, *names(rows)] for rows in expected.values()]
+    del found[: len(whole)]
+    assert found[:2] == [[rows.sha256, *names(rows)] for rows in scored.values()]
+    assert all(message in said for said, (_, message) in zip(found[2:], bad, strict=True)), found[2:]
+
+    again = [case for case in whole if case["hub"] == f"{archive}@{commit}"]
+    offline = from_hub(local_hub, tmp_path / "home", again, HF_HUB_OFFLINE="1")
+    assert [said[0] for said in offline] == [rows.sha256 for rows in expected.values()]

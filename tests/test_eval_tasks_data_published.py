@@ -1,0 +1,123 @@
+"""The published data themselves, where they are (STS_DINO_DATA): pins, counts and rows against plain readings."""
+
+import json
+import os
+import random
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eval.tasks.data.example_types import Rows
+from eval.tasks.data.mteb_datasets import in_order, published_order
+from eval.tasks.data.pins import Pins, canonical_rows, published, rows_sha256
+from eval.tasks.data.rows import scored_pairs
+from eval.tasks.measure import measure
+from eval.tasks.registry import DATASETS
+from eval.tasks.sources import Source
+from eval.tasks.sts import SUBSETS
+
+DATA = Path(os.environ.get("STS_DINO_DATA", "no data"))
+pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="STS_DINO_DATA does not name the original data")
+
+
+@pytest.fixture(scope="module")
+def measured() -> tuple[Pins, dict]:
+    return measure({"senteval": DATA / "senteval", "originals": DATA / "sts-original"})
+
+
+@cache
+def load(name: str, split: str = "test") -> Rows:
+    return Source(DATA / "senteval", DATA / "sts-original").load(name, [split])[split]
+
+
+def test_the_pins_are_what_measuring_gives(measured):
+    pins, orders = measured
+    assert pins == published()
+    assert set(orders) == set(published_order())
+    assert all(np.array_equal(orders[name], order) for name, order in published_order().items())
+
+
+def test_the_pins_are_the_checksums_that_came_with_the_data():
+    lines = (DATA / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
+    sums = {path: digest for digest, path in (line.split(maxsplit=1) for line in lines)}
+    sums = {path.strip().lstrip("*").removeprefix("./"): digest for path, digest in sums.items()}
+    pinned = {f"senteval/{path}": pin.sha256 for path, pin in published().senteval.items()}
+    pinned |= {f"sts-original/{path}": pin.sha256 for path, pin in published().originals.items()}
+    measured = {path: digest for path, digest in pinned.items() if digest}
+    assert len(measured) > 120 and measured == {path: sums[path] for path in measured}
+
+
+def test_counts_of_rows_and_classes():
+    counts = {
+        name: [np.bincount(load(name, split).labels).tolist() for split in splits]
+        for name, splits in {
+            "mr": ["all"], "cr": ["all"], "subj": ["all"], "mpqa": ["all"],
+            "mrpc": ["train", "test"], "trec": ["test"], "sst2": ["train"], "sst5": ["test"],
+        }.items()
+    }  # fmt: skip
+    assert counts["mr"] == [[5331, 5331]] and counts["cr"] == [[1368, 2407]]
+    assert counts["subj"] == [[5000, 5000]] and counts["mpqa"] == [[7294, 3312]]
+    assert counts["mrpc"] == [[1323, 2753], [578, 1147]]
+    assert sum(counts["trec"][0]) == 500 and len(counts["trec"][0]) == 6
+    assert sum(counts["sst2"][0]) == 67_349 and sum(counts["sst5"][0]) == 2_210
+    assert load("mpqa", "all").text.count("") == 3 and load("cr", "all").text.count("") == 4
+
+
+def test_both_text_forms_have_the_same_scores_in_the_same_order():
+    for year in SUBSETS:
+        tokenised, original = (load(f"{year}{form}") for form in ("", "-original"))
+        assert tokenised.subsets == original.subsets and np.array_equal(tokenised.gold, original.gold)
+        assert tokenised.sha256 != original.sha256
+    for name, split in (("stsb", "test"), ("stsb", "train"), ("sick-r", "validation")):
+        tokenised, original = (load(f"{name}{form}", split) for form in ("-tokenised", ""))
+        assert np.array_equal(tokenised.gold, original.gold)
+
+
+def test_sts_rows_equal_a_plain_reading():
+    for year, subsets in SUBSETS.items():
+        rows = load(year)
+        plain = []
+        for subset in subsets:
+            folder = DATA / f"senteval/downstream/STS/{year.upper()}-en-test"
+            texts, gold = (
+                (folder / f"STS.{kind}.{subset}.txt").read_text(encoding="utf-8").split("\n")
+                for kind in ("input", "gs")
+            )
+            plain += [
+                (*(" ".join(cell.split()) for cell in line.split("\t")), float(score))
+                for line, score in zip(texts, gold, strict=False)
+                if score
+            ]
+        assert list(canonical_rows(rows)) == plain
+
+
+def test_the_texts_are_those_that_mteb_counted():
+    """Characters of either side, as MTEB publishes them; in STS14 one of its texts has a space at its end."""
+    characters = {
+        name: tuple(sum(map(len, side)) for side in (rows.first, rows.second))
+        for name in ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sick-r-full")
+        for rows in (load(name),)
+    }
+    assert characters == {
+        "sts12": (198256, 203862), "sts13": (93101, 68848), "sts14": (212330, 194854), "sts15": (173466, 172976),
+        "sts16": (77704, 77098), "stsb": (74107, 73779), "sick-r-full": (462620, 452997),
+    }  # fmt: skip
+
+
+def test_shuffled_rows_come_back_in_order_with_their_subsets():
+    for name, order in published_order().items():
+        dataset, split = name.split("/")
+        rows = load(dataset, split)
+        listed = list(canonical_rows(rows))
+        assert (
+            rows_sha256(scored_pairs(in_order(name, random.Random(0).sample(listed, len(listed)), order)))
+            == rows.sha256
+        )
+
+
+def test_what_is_not_there_is_pinned_by_its_count_alone(measured):
+    said = json.loads(measured[0].model_dump_json())["rows"]
+    assert said["snli"]["train"] == {"rows": 549_367, "more": 0, "sha256": None, "subsets": {}}
+    assert len(DATASETS) == len(said)

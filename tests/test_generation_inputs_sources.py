@@ -1,0 +1,199 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from generation.inputs.sources import FirstText, GivenTexts, SeenTexts
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import load_recipe
+from hub.errors import InputError
+
+pytest_plugins = ["local_hub"]
+X2 = "recipes/demo/sts-dino-x2.yaml"
+
+
+def recipe(path, column="[text]", **more) -> DatasetRecipe:
+    overrides = [f"source.path={path}", f"source.columns={column}", *(f"{key}={value}" for key, value in more.items())]
+    return load_recipe(Path(X2), DatasetRecipe, overrides)
+
+
+def given_texts(recipe: DatasetRecipe, count_tokens) -> tuple[list[FirstText], dict[str, int]]:
+    given = GivenTexts(recipe, count_tokens)
+    return list(given), dict(sorted(given.skipped.items()))
+
+
+def texts(found) -> list[str]:
+    return [first.text for first in found]
+
+
+def count_words(text: str) -> int:
+    return len(text.split())
+
+
+def test_every_kind_of_file_gives_the_same_texts(tmp_path):
+    wanted = ["A man.", "Ein Mädchen, zwei.", "C"]
+    (tmp_path / "a.txt").write_text("\n".join(wanted) + "\n")
+    (tmp_path / "a.tsv").write_text("id\ttext\n" + "".join(f"{i}\t{text}\n" for i, text in enumerate(wanted)))
+    (tmp_path / "a.csv").write_text("id,text\n" + "".join(f'{i},"{text}"\n' for i, text in enumerate(wanted)))
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "{text}"}}\n' for text in wanted))
+    pq.write_table(pa.table({"text": wanted}), tmp_path / "a.parquet")
+    for path in sorted(tmp_path.iterdir()):
+        column = "[]" if path.suffix == ".txt" else "[text]"
+        assert texts(given_texts(recipe(path, column), count_words)[0]) == wanted, path
+
+
+def test_what_cannot_be_used_is_counted_by_reason(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text('text\nfine\n\nfine\nhe said "no"\n  fine  \ntwo words\nthree words here\n')
+    found, _ = given_texts(recipe(path), count_words)
+    assert 'he said "no"' in texts(found), "both papers' code keeps quotation marks in first texts"
+    skipping = recipe(path, premise_tokens="[1, 2]", **{"source.quotation_marks": "skip"})
+    found, skipped = given_texts(skipping, count_words)
+    assert texts(found) == ["fine", "two words"]
+    assert [first.source_id for first in found] == ["000000", "000005"]
+    assert skipped == {"duplicate": 2, "empty": 1, "length": 1, "quotation_mark": 1}
+
+
+def test_limit_counts_unique_texts_and_ends_the_reading(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("text\na\na\nb\nthis line\thas too many columns\n")
+    assert texts(given_texts(recipe(path, **{"source.limit": 2}), count_words)[0]) == ["a", "b"]
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl", ".parquet"])
+def test_several_columns_are_read_side_by_side(tmp_path, suffix):
+    table = {"sentence1": ["a", "b", "c"], "score": ["1", "2", "3"], "sentence2": ["b", "d", ""]}
+    rows = list(zip(*table.values(), strict=True))
+    path, separator = tmp_path / f"pairs{suffix}", "\t" if suffix == ".tsv" else ","
+    if suffix == ".parquet":
+        pq.write_table(pa.table(table), path)
+    elif suffix == ".jsonl":
+        path.write_text("".join(f'{{"sentence1": "{a}", "score": {b}, "sentence2": "{c}"}}\n' for a, b, c in rows))
+    else:
+        path.write_text("".join(separator.join(row) + "\n" for row in [tuple(table), *rows]))
+    found, skipped = given_texts(recipe(path, "[sentence1, sentence2]"), count_words)
+    ids = ["000000-sentence1", "000000-sentence2", "000001-sentence2", "000002-sentence1"]
+    assert texts(found) == ["a", "b", "d", "c"] and [first.source_id for first in found] == ids
+    assert skipped == {"duplicate": 1, "empty": 1}
+
+
+def test_the_set_of_seen_texts_is_exact():
+    seen = SeenTexts()
+    words = [f"wört {i % 500}" for i in range(1000)]
+    assert [seen.add(word) for word in words] == [True] * 500 + [False] * 500
+    assert seen.add("Wört 1") and seen.add("wört 1 ") and not seen.add("wört 1")
+
+
+def test_half_a_surrogate_pair_is_no_text(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "\\ud83d"}\n{"text": "fine"}\n')
+    found, skipped = given_texts(recipe(path), count_words)
+    assert texts(found) == ["fine"] and skipped == {"not_unicode": 1}
+
+
+def hub_recipe(repo: str, commit: str, **more) -> DatasetRecipe:
+    source = {"kind": "hub", "path": "null", "repo_id": repo, "revision": commit, "columns": "[a, b]", **more}
+    return load_recipe(Path(X2), DatasetRecipe, [f"source.{key}={value}" for key, value in source.items()])
+
+
+@pytest.fixture
+def on_hub(hub_api, repo, tmp_path) -> dict[str, str]:
+    """A dataset repo with two splits and a text file, tagged v1; a later commit changes both."""
+    folder = tmp_path / "up"
+    (folder / "data").mkdir(parents=True)
+    for split in ("train", "test"):
+        table = pa.table({"a": [f"{split} a{i}" for i in range(3)], "b": [f"{split} b{i}" for i in range(2)] + ["x"]})
+        pq.write_table(table, folder / "data" / f"{split}-00000-of-00001.parquet")
+    (folder / "sentences.txt").write_text("one\ntwo\none\n")
+    commit = hub_api.upload_folder(repo_id=repo, folder_path=folder, repo_type="dataset").oid
+    hub_api.create_tag(repo, tag="v1", revision=commit, repo_type="dataset")
+    (folder / "sentences.txt").write_text("later\n")
+    hub_api.upload_folder(repo_id=repo, folder_path=folder, repo_type="dataset")
+    return {"repo": repo, "commit": commit}
+
+
+def read_from_hub(local_hub, tmp_path, *cases: dict[str, str]) -> list:
+    """Every case read in one process of its own (its client takes endpoint and cache at import): texts or the error."""
+    script = (
+        "import json; from test_generation_inputs_sources import *\n"
+        f"for case in {cases!r}:\n"
+        "    try:\n"
+        "        print(json.dumps([[f.source_id, f.text] for f in given_texts(hub_recipe(**case), count_words)[0]]))\n"
+        "    except InputError as error:\n"
+        "        print(json.dumps(str(error)))\n"
+    )
+    environment = local_hub.client_environment(tmp_path / "home") | {"PYTHONPATH": "tests:."}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.slow("a fresh process without our code, and a Hub")
+def test_a_pinned_hub_dataset_gives_its_splits_and_columns_and_its_files(on_hub, local_hub, tmp_path):
+    repo, commit = on_hub["repo"], on_hub["commit"]
+    cases = (
+        on_hub | {"columns": "[a]"},
+        on_hub | {"splits": "[train, test]"},
+        {"repo": repo, "commit": "v1", "path": "sentences.txt", "columns": "[]"},
+        {"repo": repo, "commit": commit, "path": "data/test-00000-of-00001.parquet", "columns": "[b]"},
+    )
+    one, two, text, table = read_from_hub(local_hub, tmp_path, *cases)
+    assert one == [["000000", "train a0"], ["000001", "train a1"], ["000002", "train a2"]]
+    assert [text for _, text in two][:3] == ["train a0", "train b0", "train a1"] and len(two) == 11
+    assert two[0][0] == "train-000000-a" and two[-1] == ["test-000002-a", "test a2"], "x stood in train before"
+    assert text == [["000000", "one"], ["000001", "two"]]
+    assert table == [["000000", "test b0"], ["000001", "test b1"], ["000002", "x"]]
+
+
+def test_what_a_hub_dataset_does_not_have_is_one_clear_error(on_hub, local_hub, tmp_path):
+    cases = (
+        (on_hub | {"columns": "[c]"}, "column 'c': not in the source; allowed: a, b"),
+        (on_hub | {"splits": "[dev]"}, "dev"),
+        (on_hub | {"path": "sentence.txt"}, "sentence.txt: no such file at this revision"),
+        ({"repo": "demo/nothing", "commit": "v1"}, "no such repository"),
+        ({"repo": on_hub["repo"], "commit": "v9"}, "v9"),
+    )
+    found = read_from_hub(local_hub, tmp_path, *(case for case, _ in cases))
+    assert all(message in said for said, (_, message) in zip(found, cases, strict=True)), found
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("missing.tsv", None, "no such file"),
+        ("empty.tsv", b"", "is empty"),
+        ("latin1.tsv", "text\nM\xe4dchen\n".encode("latin-1"), "not UTF-8"),
+        ("column.tsv", b"txt\tid\nA\t1\n", "not in the source; allowed: txt, id; did you mean 'txt'"),
+        ("ragged.tsv", b"text\tid\nA\n", "ragged.tsv:2: has 1 columns"),
+        ("column.csv", b"txt,id\nA,1\n", "not in the source; allowed: txt, id"),
+        ("bad.jsonl", b'{"text": "a"}\n{text}\n', "bad.jsonl:2: is not JSON"),
+        ("list.jsonl", b'["a"]\n', "list.jsonl:1: is not a JSON object"),
+        ("column.jsonl", b'{"txt": "a"}\n', "did you mean 'txt'"),
+        ("bad.parquet", b"PAR1 no", "cannot be read: Parquet"),
+        ("a.docx", b"x", "unknown kind of file '.docx'"),
+        ("only.tsv", b"text\n \n", "has no usable first text; .*empty"),
+    ],
+)
+def test_bad_files_are_one_clear_input_error(tmp_path, name, content, message):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        given_texts(recipe(path), count_words)
+    assert name in str(caught.value) and caught.value.exit_code == 2
+
+
+def test_a_share_is_drawn_by_the_seed_from_all_of_the_source(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("".join(f"Text {i}\n" for i in range(2000)))
+    few, _ = given_texts(recipe(path, "[]", **{"source.share": "0.1"}), count_words)
+    assert 150 < len(few) < 250 and max(int(first.source_id) for first in few) > 1900
+    assert few == given_texts(recipe(path, "[]", **{"source.share": "0.1"}), count_words)[0]
+    assert few != given_texts(recipe(path, "[]", **{"source.share": "0.1", "seed": "7"}), count_words)[0]
+    cut, _ = given_texts(recipe(path, "[]", **{"source.share": "0.1", "source.limit": "20"}), count_words)
+    assert cut == few[:20]

@@ -1,0 +1,198 @@
+"""From raw shards to finished configs: counts, sampled negatives from partner shards, the text form, few-shot sets."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_runs import write_shard
+
+from generation.pipeline import group_rows
+from generation.pipeline.finish import finish
+from generation.pipeline.group_rows import RawRows
+from generation.rows.counts import WORDS, TextLength
+from generation.run_state.directory import DatasetRun
+from generation.run_state.layout import Shard
+from hub.contract import run_dir
+from hub.contract.recipe import DatasetRecipe, Variant
+from hub.contract.recipe_file import load_recipe, resolved
+from hub.contract.run_dir import Manifest
+from hub.contract.shards import read_shard
+from hub.errors import RunError
+
+X2, NLI = Path("recipes/demo/sts-dino-x2.yaml"), Path("recipes/demo/auto-nli.yaml")
+FEW_SHOT = {
+    "shots": ["0", "5"],
+    "sets": "2",
+    "examples": {
+        "kind": "file",
+        "path": "x.tsv",
+        "labels": {"entailment": "0", "contradiction": "2"},
+        "description": "d",
+        "license": "l",
+    },
+}
+
+
+def row(first: int, text2: str, target: str, attempt: int = 0, **more: Any) -> dict[str, Any]:
+    numbers = {"sample": attempt, "attempt": attempt, "seed": first, "log_prob": -1.0, "margin": None}
+    return {"text1": f"first {first}", "text2": text2, "source_id": f"{first:06d}", "target": target, **numbers, **more}
+
+
+def begun(directory: Path, recipe: DatasetRecipe) -> DatasetRun:
+    manifest = Manifest(kind="dataset", name=recipe.name, version=recipe.version, fingerprint="f")
+    return DatasetRun(directory, recipe, run_dir.begin(directory, manifest, resolved(recipe)))
+
+
+def written(run: DatasetRun, blocks: int, size: int) -> list[dict[str, Any]]:
+    """Shards of ``size`` first texts, each with one text of every label; every second first text failed once before."""
+    rows = []
+    for shard in run.shards(blocks):
+        sets = {"example_set": shard.variant.example_set} if run.recipe.few_shot else {}
+        raw, failed = [], []
+        for first in range(shard.block * size, (shard.block + 1) * size):
+            for label in run.recipe.labels:
+                text = f"{label.name} of {first} in {shard.variant}"
+                raw.append(row(first, text, label.name, first % 2, **sets))
+                failed += [row(first, "open", label.name, 0, reason="not_closed", **sets)] * (first % 2)
+        write_shard(run, shard, raw, failed)
+        rows += raw
+    return rows
+
+
+def read(run: DatasetRun, config: str) -> dict[str, list[dict[str, Any]]]:
+    """Split → rows of a config."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for file in run.manifest.shards(config):
+        found.setdefault(file.split or "", []).extend(read_shard(run.directory / file.path))
+    return found
+
+
+def test_counts_are_recounted_from_the_files(tmp_path):
+    run = begun(tmp_path / "run", load_recipe(X2, DatasetRecipe))
+    first = [row(0, "first 0", "1"), row(0, "a", "1", 1), row(0, "a", "1", 2), row(0, "b", "1", 3), row(0, "c", "1", 4)]
+    write_shard(run, Shard(Variant(None, 0), 0, 2), first, [row(0, "x", "0", reason="line_break")])
+    write_shard(run, Shard(Variant(None, 0), 1, 2), [row(1, "d", "0.5"), row(1, "e", "0")], [])
+    assert run.manifest.counts["shards_done"] == run.manifest.counts["shards_total"] == 2
+    finish(run, 2, 2)
+    counts = run_dir.require_complete(run.directory).counts
+    reasons = {"duplicate": 1, "identical": 1, "over_cap": 1}
+    assert counts["rejected"] == {"duplicate": 1, "identical": 1, "line_break": 1, "over_cap": 1}
+    assert counts["by_label"]["1"] == {"requested": 5, "kept": 2, "rejected": 3, "reasons": reasons}
+    assert counts["by_label"]["0"] == {"requested": 2, "kept": 1, "rejected": 1, "reasons": {"line_break": 1}}
+    assert (counts["requested"], counts["kept"]) == (8, 4) and "variants" not in counts
+    rejected = read(run, "rejected")["train"]
+    assert Counter(found["reason"] for found in rejected) == counts["rejected"]
+    assert counts["requested"] == len(read(run, "raw")["train"]) + sum(r["reason"] == "line_break" for r in rejected)
+
+
+def test_sampled_negatives_come_from_far_away_and_about_equally_often(tmp_path, monkeypatch):
+    monkeypatch.setattr(group_rows, "POOL", 20)
+    run = begun(tmp_path / "run", load_recipe(X2, DatasetRecipe))
+    written(run, blocks=16, size=20)
+    finish(run, 16, 320)
+    splits = read(run, "postprocessed")
+    owner = {r["sentence2"]: int(r["source_id"]) for rows in splits.values() for r in rows if r["target"] != "sampled"}
+    used = Counter[str]()
+    for name, rows in splits.items():
+        inside = {r["sentence1"] for r in rows}
+        sampled = [r for r in rows if r["target"] == "sampled"]
+        assert len(sampled) == 2 * len(inside)
+        for r in sampled:
+            assert f"first {owner[r['sentence2']]}" in inside, "a text of the same split"
+        if name == "train":
+            used.update(r["sentence2"] for r in sampled)
+            distance = [(owner[r["sentence2"]] // 20 - int(r["source_id"]) // 20) % 16 for r in sampled]
+            assert set(distance) == {8}
+    assert max(used.values()) <= 8 and len(used) > 300
+    assert run.manifest.counts["sampled_negatives"] == 640
+
+
+def test_the_pool_is_bounded_and_one_shard_is_its_own_partner(tmp_path, monkeypatch):
+    run = begun(tmp_path / "run", load_recipe(X2, DatasetRecipe))
+    written(run, blocks=20, size=1)
+    read_blocks = []
+    raw = RawRows(run.recipe, run.directory.joinpath, frozenset())
+    kept = raw.kept
+    monkeypatch.setattr(
+        raw, "kept", lambda shard, columns=None: read_blocks.append(shard.block) or kept(shard, columns)
+    )
+    raw.pool(Shard(Variant(None, 0), 3, 20), "train")
+    assert read_blocks == [(3 + 10 + step) % 20 for step in range(16)]
+    alone = begun(tmp_path / "alone", load_recipe(X2, DatasetRecipe))
+    written(alone, blocks=1, size=30)
+    finish(alone, 1, 30)
+    assert alone.manifest.counts["sampled_negatives"] == 60
+
+
+def test_the_lengths_of_kept_texts_are_counted_by_label(tmp_path):
+    recipe = load_recipe(X2, DatasetRecipe)
+    for name, length in (("words", WORDS), ("letters", TextLength("letters", "org/lm", len))):
+        run = begun(tmp_path / name, recipe)
+        kept = [row(0, "two words", "1"), row(0, "three words here", "1", 1), row(0, "one", "0.5"), row(0, "x y", "0")]
+        write_shard(run, Shard(Variant(None, 0), 0, 2), [*kept, row(0, "first 0", "1", 2)], [])
+        write_shard(run, Shard(Variant(None, 0), 1, 2), [row(1, "also two", "1")], [])
+        finish(run, 2, 2, length)
+    words, letters = (
+        run_dir.require_complete(tmp_path / name).counts["token_lengths"] for name in ("words", "letters")
+    )
+    by_label = {"1": {"2": 2, "3": 1}, "0.5": {"1": 1}, "0": {"2": 1}}
+    assert words == {"unit": "words", "tokenizer": None, "by_label": by_label}
+    assert letters["tokenizer"] == "org/lm" and letters["by_label"]["1"] == {"8": 1, "9": 1, "16": 1}
+
+
+def test_every_shot_count_has_configs_and_counts_of_its_own(tmp_path):
+    recipe = load_recipe(NLI, DatasetRecipe)
+    recipe = DatasetRecipe.model_validate({**recipe.model_dump(mode="json"), "few_shot": FEW_SHOT})
+    run = begun(tmp_path / "run", recipe)
+    written(run, blocks=2, size=10)
+    finish(run, 2, 20)
+    counts = run.manifest.counts
+    assert counts["variants"] == {
+        "0shot": {"requested": 60, "kept": 40, "rejected": 20},
+        "5shot": {"requested": 120, "kept": 80, "rejected": 40},
+    }
+    assert set(counts["splits"]) == set(recipe.configs)
+    assert [file.path.split("/")[-1] for file in run.manifest.shards("raw-5shot")] == [
+        f"train-{i:05d}-of-00004.parquet" for i in range(4)
+    ]
+    triplets = [r for rows in read(run, "triplet-5shot").values() for r in rows]
+    assert Counter(r["example_set"] for r in triplets) == {0: 20, 1: 20}
+    assert all("example_set=1" in r["positive"] for r in triplets if r["example_set"] == 1)
+
+
+def test_the_text_form_drops_a_text_that_another_shard_holds_and_counts_it(tmp_path):
+    recipe = load_recipe(X2, DatasetRecipe).model_copy(update={"form": "text"})
+    run = begun(tmp_path / "run", recipe)
+    shards = run.shards(3)
+    write_shard(run, shards[0], [row(0, "good", "1"), row(0, "bad", "0"), row(0, "so so", "0.5")], [])
+    write_shard(run, shards[1], [row(1, "good", "1"), row(1, "good", "0")], [row(1, "x", "1", reason="not_closed")])
+    write_shard(run, shards[2], [row(2, "good", "1"), row(2, "bad", "1")], [])
+    finish(run, 3, 3)
+    rows = [r for split in read(run, "postprocessed").values() for r in split]
+    found = [(r["text"], r["label"]) for r in sorted(rows, key=lambda r: (r["source_id"], r["label"]))]
+    assert found == [("good", 0), ("so so", 1), ("bad", 2), ("good", 2), ("bad", 0)]
+    counts = run.manifest.counts
+    assert counts["rejected"] == {"duplicate": 2, "not_closed": 1}
+    assert (counts["requested"], counts["kept"]) == (8, 5)
+    assert [(r["source_id"], r["reason"]) for r in read(run, "rejected")["train"]] == [
+        ("000001", "not_closed"),
+        ("000001", "duplicate"),
+        ("000002", "duplicate"),
+    ]
+    assert run.manifest.shards("rejected")[-1].path.endswith("train-00003-of-00004.parquet")
+
+
+def test_a_label_without_rows_is_named_with_its_shot_count_and_leaves_nothing_half_written(tmp_path):
+    recipe = load_recipe(NLI, DatasetRecipe)
+    recipe = DatasetRecipe.model_validate({**recipe.model_dump(mode="json"), "few_shot": FEW_SHOT | {"sets": "1"}})
+    run = begun(tmp_path / "run", recipe)
+    for shard in run.shards(1):
+        failed = [row(0, "open", "contradiction", reason="not_closed", example_set=0)] * bool(shard.variant.shots)
+        raw = [row(0, "a", "entailment", example_set=0)]
+        write_shard(run, shard, raw if failed else [*raw, row(0, "b", "contradiction", example_set=0)], failed)
+    with pytest.raises(
+        RunError, match=r"'contradiction': no row is left of it at 5 shots \(rejected: {'not_closed': 1}"
+    ):
+        finish(run, 1, 1)
+    assert not run.manifest.complete and not list(run.directory.rglob("*.tmp"))

@@ -1,0 +1,120 @@
+"""Why a text is no data: copies of the prompt, and what sifting drops."""
+
+from pathlib import Path
+
+import pytest
+
+from generation.inputs.examples import Example
+from generation.rows.filters import InstructionText, TextFilters, deduplicated, words
+from hub.contract.recipe import DatasetRecipe, Variant
+from hub.contract.recipe_file import load_recipe
+from model_cards.dataset.tables import REASONS, SOURCE_REASONS
+
+NLI = load_recipe(Path("recipes/datasets/auto-nli.yaml"), DatasetRecipe)
+STS = load_recipe(Path("recipes/demo/sts-dino-x2.yaml"), DatasetRecipe)
+REVIEWS = load_recipe(Path("recipes/datasets/movie-reviews.yaml"), DatasetRecipe)
+SETS = {
+    5: [
+        {
+            "entailment": [Example(0, "Fun for adults and children.", "Fun for both.")],
+            "contradiction": [Example(0, "Fun for adults and children.", "No fun for children, 3 or 4.")],
+        },
+        {"entailment": [Example(1, "Two dogs.", "Dogs!")], "contradiction": [Example(1, "Two dogs.", "...")]},
+    ]
+}
+
+
+def reason(text: str, label: str = "contradiction", variant: Variant = Variant(5, 0), **changes: object) -> str | None:  # noqa: B008
+    recipe = NLI.model_copy(update={"postprocess": NLI.postprocess.model_copy(update=changes)})
+    return TextFilters(recipe, SETS).reason(text, label, variant)
+
+
+@pytest.mark.parametrize(
+    "text", ["No fun for children, 3 or 4.", "no fun for  children 3 or 4", "Fun for adults and children"]
+)
+def test_a_text_of_its_prompts_examples_is_a_copy(text):
+    assert reason(text) == "example_copy"
+    assert reason(text, reject=("prompt_words",)) is None
+
+
+@pytest.mark.parametrize("text", ["Fun for both.", "No fun for children, 3 or 5.", "No fun for children.", "Two dogs."])
+def test_a_text_of_other_prompts_or_like_an_example_is_none(text):
+    """Another label's example, another set's, one with another number: none of them stood in this prompt."""
+    assert reason(text) is None
+
+
+def test_without_examples_no_text_is_a_copy_of_one():
+    assert reason("No fun for children, 3 or 4.", variant=Variant(0, 0)) is None
+    assert reason("...", variant=Variant(5, 1)) is None and reason("???", variant=Variant(5, 1)) is None
+
+
+@pytest.mark.parametrize(
+    ("recipe", "text"),
+    [
+        (NLI, "Answer:"),
+        (NLI, "answer"),
+        (NLI, "Answer: Answer:"),
+        (NLI, "in the form of a statement beginning with"),
+        (NLI, "Generate one sentence that logically contradicts"),
+        (NLI, "a statement beginning with \u201cAnswer"),
+        (STS, "Sentence 2:"),
+        (STS, "Sentence 3"),
+        (STS, "Task: Write two sentences that mean the same thing."),
+        (STS, "that mean the same thing"),
+        (REVIEWS, "Review:"),
+        (REVIEWS, "Write a review for a bad movie. Movie:"),
+    ],
+)
+def test_a_text_of_the_prompts_own_words_is_a_copy(recipe, text):
+    copies = TextFilters(recipe, {})
+    assert copies.reason(text, recipe.labels[0].name, recipe.variants[0]) == "prompt_words"
+    assert copies.first_text_reason(text) == "prompt_words"
+    assert REASONS["prompt_words"] and REASONS["example_copy"] and SOURCE_REASONS["prompt_words"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "text"),
+    [
+        (NLI, "The answer is no."),
+        (NLI, "Answer: the dog sleeps."),
+        (NLI, "A statement."),
+        (STS, "Two sentences."),
+        (STS, "The same thing."),
+        (STS, "A man is writing two letters."),
+        (STS, "Sentence structure is hard."),
+        (REVIEWS, "A bad movie."),
+        (REVIEWS, "This is a review for a bad movie."),
+        (REVIEWS, "..."),
+        (REVIEWS, "🎬"),
+    ],
+)
+def test_a_text_with_some_words_of_the_prompt_is_none(recipe, text):
+    assert TextFilters(recipe, {}).reason(text, recipe.labels[0].name, recipe.variants[0]) is None
+
+
+def test_a_vowel_of_an_indic_script_makes_another_word():
+    """It is a combining mark, which Python's ``\\w`` leaves out: there, "kī" and "kā" were one word."""
+    assert words("यह लड़की है।") != words("यह लड़का है।") and len(words("विद्यार्थी")) == 1
+    assert not InstructionText(['विद्यार्थी के बारे में लिखो: "']).holds("विद्यार्थी")
+
+
+def test_a_first_text_separates_the_words_around_it():
+    scaffold = InstructionText(['Say that <X1> is wrong now: "'])
+    assert scaffold.holds("is wrong now") and scaffold.holds("Say that")
+    assert not scaffold.holds("that is wrong now") and not scaffold.holds("")
+
+
+def test_many_repeated_pieces_take_no_time():
+    assert not InstructionText(['Answer. Answer answer. <X1> "']).holds("answer " * 5_000 + "no")
+
+
+def raw(text1: str, text2: str, target: str = "1", attempt: int = 0) -> dict:
+    return {"text1": text1, "text2": text2, "target": target, "attempt": attempt}
+
+
+def test_sift_names_every_drop_and_keeps_order():
+    rows = [raw("a", "a"), raw("a", "b"), raw("a", "b", attempt=1), raw("a", "b", "0"), raw("a", "c"), raw("a", "d")]
+    kept, dropped = deduplicated(rows, max_per_label=2)
+    assert [(row["text2"], row["target"]) for row in kept] == [("b", "1"), ("b", "0"), ("c", "1")]
+    assert [row["reason"] for row in dropped] == ["identical", "duplicate", "over_cap"]
+    assert len(kept) + len(dropped) == len(rows)

@@ -1,0 +1,129 @@
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from generation.rows import pairs
+from generation.rows.pairs import FINISHING, triplets
+from hub.contract.forms import FORMS
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import load_recipe
+
+X2 = Path("recipes/demo/sts-dino-x2.yaml")
+
+
+@pytest.fixture(scope="module")
+def recipe() -> DatasetRecipe:
+    return load_recipe(X2, DatasetRecipe)
+
+
+def raw(text1: str, text2: str, target: str = "1", attempt: int = 0) -> dict:
+    return {
+        "text1": text1,
+        "text2": text2,
+        "source_id": text1,
+        "target": target,
+        "sample": 0,
+        "attempt": attempt,
+        "seed": 1,
+        "log_prob": -1.0,
+        "margin": None,
+    }
+
+
+@pytest.mark.parametrize(("score", "smoothed"), [(0, 0.1), (0.5, 0.5), (1, 0.9)])
+def test_smoothing_is_the_papers(score, smoothed):
+    assert pairs.smooth(score, 0.2) == pytest.approx(smoothed)
+    assert pairs.smooth(score, 0.0) == score
+
+
+def finished(kept: list[dict], recipe: DatasetRecipe) -> dict[str, dict[str, list[dict]]]:
+    """Split → finished config → rows, with the rows of the split themselves as the pool of sampled negatives."""
+    splits = pairs.by_split(kept, recipe)
+    return {
+        split: pairs.finished_rows(rows, [(row["text1"], row["text2"]) for row in rows], recipe)
+        for split, rows in splits.items()
+    }
+
+
+def test_no_first_text_stands_in_two_splits_and_about_a_tenth_is_validation(recipe):
+    rows = [raw(f"text {i}", f"other {i} {n}", attempt=n) for i in range(500) for n in range(2)]
+    splits = finished(rows, recipe)
+    train, validation = (
+        {row["sentence1"] for row in splits[name]["postprocessed"]} for name in ("train", "validation")
+    )
+    assert not train & validation and len(train | validation) == 500 and 25 <= len(validation) <= 80
+
+
+def test_sampled_negatives_are_two_other_texts_of_the_pool_with_score_zero(recipe):
+    kept = [raw(f"text {i}", f"other {i}") for i in range(300)]
+    pool = [(row["text1"], row["text2"]) for row in kept]
+    rows = pairs.scored_pairs(kept, pool, recipe)
+    second = {row["sentence2"]: row["sentence1"] for row in rows if row["target"] != "sampled"}
+    sampled = [row for row in rows if row["target"] == "sampled"]
+    assert set(Counter(row["sentence1"] for row in sampled).values()) == {2}
+    assert len({(row["sentence1"], row["sentence2"]) for row in sampled}) == len(sampled) == 600
+    for row in sampled:
+        assert row["score"] == 0 and second[row["sentence2"]] != row["sentence1"] and row["log_prob"] is None
+    assert [row["sample"] for row in sampled[:4]] == [0, 1, 0, 1]
+    assert max(Counter(row["sentence2"] for row in sampled).values()) <= 12
+
+
+def test_a_first_text_alone_gets_no_sampled_negative():
+    assert pairs.sampled_negatives([raw("a", "b"), raw("a", "c")], [("a", "b"), ("a", "c")], 1, 2) == []
+    assert len(pairs.sampled_negatives([raw("a", "b"), raw("c", "d")], [("a", "b"), ("c", "d")], 1, 2)) == 2
+    assert pairs.sampled_negatives([raw("a", "b")], [("c", "b"), ("d", "a")], 1, 2) == []
+
+
+def test_triplets_and_classified_pairs():
+    recipe = load_recipe(Path("recipes/demo/auto-nli.yaml"), DatasetRecipe)
+    rows = [
+        raw("p", "e", "entailment") | {"example_set": 3},
+        raw("p", "c", "contradiction") | {"example_set": 3},
+        raw("q", "e2", "entailment"),
+        raw("r", "same", "entailment"),
+        raw("r", "same", "contradiction"),
+    ]
+    splits = finished(rows, recipe).values()
+    flat = [row for split in splits for row in split["triplet"]]
+    different = {"anchor": "p", "positive": "e", "negative": "c", "source_id": "p", "example_set": 3}
+    equal = {"anchor": "r", "positive": "same", "negative": "same", "source_id": "r"}  # the authors keep it
+    assert sorted(flat, key=lambda row: row["anchor"]) == [different, equal]
+    assert triplets(rows, equal=False) == [different]
+    labels = {(row["hypothesis"], row["label"]) for split in splits for row in split["pair-class"]}
+    assert labels == {("e", 0), ("c", 2), ("e2", 0), ("same", 0), ("same", 2)}
+
+
+def test_labelled_texts(recipe):
+    text = recipe.model_copy(update={"form": "text"})
+    rows = [
+        row
+        for split in finished([raw("a", "x", "0"), raw("b", "y", "1")], text).values()
+        for row in split["postprocessed"]
+    ]
+    assert sorted((row["text"], row["label"], row["source_id"]) for row in rows) == [("x", 2, "a"), ("y", 0, "b")]
+
+
+def test_nothing_depends_on_the_hash_seed_of_the_process():
+    code = (
+        "import json; from pathlib import Path; from generation.rows import pairs\n"
+        "from hub.contract.recipe import DatasetRecipe; from hub.contract.recipe_file import load_recipe\n"
+        f"recipe = load_recipe(Path('{X2}'), DatasetRecipe)\n"
+        "rows = [dict(text1=f't{i}', text2=f'o{i}', source_id=str(i), target='1', sample=0, attempt=0, seed=1,"
+        " log_prob=0.0, margin=None) for i in range(50)]\n"
+        "pool = [(row['text1'], row['text2']) for row in rows]\n"
+        "print(json.dumps([pairs.by_split(rows, recipe), pairs.scored_pairs(rows, pool, recipe)]))"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(outputs) == 1
+
+
+def test_every_form_is_finished_into_the_configs_it_declares():
+    assert FINISHING.keys() == FORMS.keys()

@@ -1,0 +1,203 @@
+"""A publication in several commits: each is whole, a killed one goes on, and nothing unfinished loads or is tagged."""
+
+import json
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from huggingface_hub import HfApi
+from published_run import files, finished_run, hub_file
+
+from hub.client import commit_batches as batches
+from hub.client.card_stamp import facts_digest, read_stamp, stamped
+from hub.client.ownership import edits_since, remote_manifest
+from hub.client.plan import CARD, Content, Remote, compare
+from hub.client.publish import Options, publish
+from hub.client.repository import Repository
+from hub.client.retry import RetryPolicy
+from hub.contract.run_dir import MANIFEST, RECIPE, File, Manifest
+from hub.errors import RunError
+
+pytest_plugins = ["local_hub"]
+DATASET = {"repo_type": "dataset"}
+
+
+@pytest.fixture(autouse=True)
+def small_commits(monkeypatch):
+    monkeypatch.setattr(batches, "FILES", 6)
+
+
+class Branch:
+    """A branch of a Hub as far as ``steps`` looks at it, to which commits are applied."""
+
+    def __init__(self, contents: dict[str, bytes]):
+        self.contents = contents
+
+    @property
+    def remote(self) -> Remote:
+        entries = {
+            path: SimpleNamespace(path=path, lfs=SimpleNamespace(sha256=Content(content).sha256()))
+            for path, content in self.contents.items()
+        }
+        return Remote("0" * 40, entries)
+
+    def apply(self, step: batches.Step) -> None:
+        """As a Hub does: an operation on something that is not there is refused."""
+        for place in step.changes.deleted:
+            gone = [path for path in self.contents if path == place or (place[-1] == "/" and path.startswith(place))]
+            assert gone, f"{place} is not there"
+            for path in gone:
+                del self.contents[path]
+        for path in (*step.changes.added, *step.changes.replaced):
+            self.contents[path] = step.snapshot[path].data
+
+    @property
+    def data(self) -> set[str]:
+        return {path for path in self.contents if path.startswith("data/")}
+
+
+def state(random_: random.Random, card: bool = True) -> tuple[dict[str, bytes], Manifest]:
+    """Files of a run, as its manifest names them."""
+    kinds = random_.sample(["data/raw", "data/rejected", "data/postprocessed"], random_.randint(1, 3))
+    data = {f"{kind}/{n:02d}": random_.choice([b"1", b"2"]) for kind in kinds for n in range(random_.randint(0, 12))}
+    entries = tuple(File(path, 1, Content(content).sha256()) for path, content in sorted(data.items()))
+    manifest = Manifest(kind="dataset", name="pairs", version="0.1.0", fingerprint="f", complete=True, files=entries)
+    text = manifest.model_dump_json().encode()
+    heads = ["", "configs:\n- data_files: data/raw/*\n"]
+    words = stamped(f"---\n{random_.choice(heads)}\n---\n# x\n", "acme/pairs", facts_digest(text, None))
+    beside = {MANIFEST: text, RECIPE: random_.choice([b"a", b"b"]), **({CARD: words.encode()} if card else {})}
+    return {**data, **beside}, manifest
+
+
+def test_a_commit_has_at_most_a_thousand_files_unless_told_otherwise(monkeypatch):
+    monkeypatch.undo()  # the small commits of the other tests
+    contents = {f"data/raw/{number:04d}": b"1" for number in range(2_500)}
+    entries = tuple(File(path, 1, Content(content).sha256()) for path, content in contents.items())
+    manifest = Manifest(kind="dataset", name="pairs", version="0.1.0", fingerprint="f", complete=True, files=entries)
+    snapshot = {
+        path: Content(data) for path, data in {**contents, MANIFEST: b"m", RECIPE: b"a", CARD: b"# x\n"}.items()
+    }
+    found = batches.steps(snapshot, Branch({}).remote, manifest, "acme/pairs", batches.BranchCard())
+    assert len(found) == 3 and all(batches.count(step.changes) <= 1_000 for step in found)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_any_state_becomes_any_other_by_commits_that_are_whole(seed):
+    random_ = random.Random(seed)
+    before = random_.choice([{}, state(random_)[0], state(random_, card=False)[0]])
+    branch, (after, manifest) = Branch(dict(before)), state(random_)
+    snapshot, card = {path: Content(content) for path, content in after.items()}, before.get(CARD)
+    branch_card = batches.BranchCard(card.decode() if card else None)
+    steps = batches.steps(snapshot, branch.remote, manifest, "acme/pairs", branch_card)
+    assert bool(steps) == (before != after)
+    for step in steps[:-1]:
+        branch.apply(step)
+        assert len(step.changes.added) + len(step.changes.replaced) <= batches.FILES
+        found = Manifest.model_validate_json(branch.contents[MANIFEST])
+        assert not found.complete and {file.path for file in found.files} == branch.data
+        assert all(Content(branch.contents[file.path]).sha256() == file.sha256 for file in found.files)
+        text = branch.contents[CARD].decode()
+        stamp = read_stamp(text)
+        assert stamp and stamp.facts == facts_digest(branch.contents[MANIFEST], None)
+        loads = {path for path in branch.data if path.startswith("data/raw/") and "data/raw/*" in text}
+        assert "being-published" in text or loads == {path for path in before if path.startswith("data/raw/")}
+        assert "being-published" in text or all(branch.contents[path] == before[path] for path in loads)
+    for step in steps[-1:]:
+        branch.apply(step)
+        extra = sum(path in (CARD, MANIFEST, RECIPE) for path in step.changes.replaced)
+        assert len(step.changes.added) + len(step.changes.replaced) - extra <= batches.FILES
+    assert branch.contents == after
+    assert not compare(snapshot, branch.remote)
+
+
+def history(api: HfApi, repo: str) -> list[str]:
+    return [commit.commit_id for commit in api.list_repo_commits(repo, **DATASET)][::-1][1:]
+
+
+def check(api: HfApi, repo: str, version: str) -> list[dict]:
+    """The manifests of all commits; nothing in any of them looks like an edit, and only the last is tagged."""
+    repository, found = Repository(api, repo, "dataset"), []
+    for commit in history(api, repo):
+        remote = repository.at(commit)
+        assert edits_since(repository, remote, remote_manifest(repository, remote), {}) == ({}, ())
+        found.append(json.loads(hub_file(api, repo, MANIFEST, commit)))
+        named = {file["path"] for file in found[-1]["files"]}
+        assert {path for path in files(api, repo, commit) if path.startswith("data/")} == named
+        assert found[-1]["complete"] == ("being-published" not in hub_file(api, repo, CARD, commit).decode())
+    assert repository.tags()[f"v{version}"] == commit
+    return found
+
+
+def test_many_files_are_several_commits_and_the_last_is_tagged(tmp_path, hub_api, capsys):
+    directory = finished_run(tmp_path / "several-commits", shards=20)
+    plan = publish(hub_api, directory, "acme", yes=True)
+    found = check(hub_api, plan.repo_id, "0.1.0")
+    assert [len(manifest["files"]) for manifest in found] == [3, 6, 9, 12, 15, 18, 20]
+    assert [manifest["complete"] for manifest in found] == [False] * 6 + [True]
+    assert files(hub_api, plan.repo_id) == {str(p.relative_to(directory)) for p in directory.rglob("*") if p.is_file()}
+    assert "bytes to send in 7 commits" in str(plan)
+    assert "v0.1.0, 18 of 20 files published" in capsys.readouterr().err
+    assert not publish(hub_api, directory, "acme", yes=True).changes
+
+
+def test_another_version_takes_the_place_of_one_with_the_same_names(tmp_path, hub_api):
+    directory = finished_run(tmp_path / "again-several-commits", shards=10)
+    repo = publish(hub_api, directory, "acme", yes=True).repo_id
+    finished_run(directory, version="0.2.0", shards=10, text="other")
+    publish(hub_api, directory, "acme", yes=True)
+    found = check(hub_api, repo, "0.2.0")
+    assert [len(manifest["files"]) for manifest in found] == [3, 6, 9, 10, 0, 3, 6, 9, 10]
+    name = "data/postprocessed/train-00003-of-00010.parquet"
+    assert hub_file(hub_api, repo, name, "v0.1.0") != hub_file(hub_api, repo, name, "v0.2.0")
+    assert hub_file(hub_api, repo, name) == (directory / name).read_bytes()
+
+
+@pytest.mark.parametrize("after", range(1, 8))
+def test_killed_between_two_commits_it_goes_on(after, tmp_path, hub_api, monkeypatch):
+    directory = finished_run(tmp_path / f"killed-after-{after}", shards=12)
+    repo = publish(hub_api, directory, "acme", yes=True).repo_id
+    finished_run(directory, version="0.2.0", shards=13, text="other")
+    commit, left = Repository.commit, [after]
+
+    def killed(*arguments):
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return commit(*arguments)
+
+    monkeypatch.setattr(Repository, "commit", killed)
+    if after < 6:  # so many it takes
+        with pytest.raises(KeyboardInterrupt):
+            publish(hub_api, directory, "acme", yes=True)
+        assert "v0.2.0" not in Repository(hub_api, repo, "dataset").tags()
+        left[0] = 100
+    publish(hub_api, directory, "acme", yes=True)
+    check(hub_api, repo, "0.2.0")
+    assert files(hub_api, repo) == {str(p.relative_to(directory)) for p in directory.rglob("*") if p.is_file()}
+
+
+def test_a_person_between_two_commits_is_not_overwritten(tmp_path, hub_api, monkeypatch):
+    directory = finished_run(tmp_path / "edited-between", shards=12)
+    commit, done = Repository.commit, []
+
+    def meddled(self, *arguments):
+        done.append(commit(self, *arguments))
+        if len(done) == 2:
+            hub_api.upload_file(path_or_fileobj=b"mine", path_in_repo="notes.txt", repo_id=self.repo_id, **DATASET)
+        return done[-1]
+
+    monkeypatch.setattr(Repository, "commit", meddled)
+    with pytest.raises(RunError, match=r"changed by hand since it was published:(?s:.)*notes.txt: not ours"):
+        publish(hub_api, directory, "acme", yes=True, options=Options(patience=RetryPolicy(scale=0.001)))
+    assert "notes.txt" in files(hub_api, f"acme/{directory.name}")
+
+
+def test_the_script_of_very_many_files_is_cut_anew(tmp_path, hub_api):
+    directory = finished_run(tmp_path / "many-with-script", shards=10)
+    options = Options(script={f"{directory.name}.py": "print('one')\n"})
+    repo = publish(hub_api, directory, "acme", yes=True, options=options).repo_id
+    finished_run(directory, version="0.2.0", shards=11, text="other")
+    publish(hub_api, directory, "acme", yes=True, options=options)
+    assert files(hub_api, repo, "script") == files(hub_api, repo) | {f"{Path(repo).name}.py"}
+    assert not publish(hub_api, directory, "acme", yes=True, options=options).script

@@ -1,0 +1,180 @@
+"""What passes and what does not, how long to wait, and that the wait says so and ends with Ctrl-C."""
+
+import logging
+import time
+from email.utils import formatdate
+
+import httpx2
+import pytest
+from huggingface_hub import HfApi, set_client_factory
+from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+from huggingface_hub.utils._http import default_client_factory
+
+from hub.client import retry as patience
+from hub.client import session as client
+from hub.client.retry import SAME_CONFLICTS, RetryPolicy, asked_wait, use_patient_client
+
+pytest_plugins = ["local_hub"]
+
+
+def answer(status: int, **headers: str) -> HfHubHTTPError:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    request = httpx2.Request("POST", "http://127.0.0.1/api")
+    return HfHubHTTPError("refused", response=httpx2.Response(status, headers=named, request=request))
+
+
+class Attempts:
+    """Fails with each error in turn, then succeeds."""
+
+    def __init__(self, *errors: Exception):
+        self.errors, self.calls = list(errors), 0
+
+    def __call__(self) -> str:
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return "done"
+
+
+QUICK = 0.0001
+
+
+@pytest.mark.parametrize("status", [408, 409, 412, 429, 500, 502, 503, 504])
+def test_what_passes_is_tried_again(status):
+    attempt = Attempts(answer(status), answer(status))
+    assert RetryPolicy(scale=QUICK).until_done("publish", attempt) == "done" and attempt.calls == 3
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422, 501, 507])
+def test_what_does_not_pass_stops_at_once(status):
+    attempt = Attempts(answer(status))
+    with pytest.raises(HfHubHTTPError):
+        RetryPolicy(scale=QUICK).until_done("publish", attempt)
+    assert attempt.calls == 1
+
+
+def test_dropped_connections_and_timeouts_pass_but_other_errors_do_not():
+    dropped = (httpx2.ReadTimeout("slow"), httpx2.RemoteProtocolError("cut"), ConnectionResetError())
+    assert RetryPolicy(scale=QUICK).until_done("publish", Attempts(*dropped)) == "done"
+    for error in (ValueError("bad"), OfflineModeIsEnabled("offline"), FileNotFoundError("gone")):
+        with pytest.raises(type(error)):
+            RetryPolicy(scale=QUICK).until_done("publish", Attempts(error))
+
+
+def test_a_hub_that_never_answered_is_a_wrong_address_and_one_that_did_is_waited_for():
+    with pytest.raises(httpx2.ConnectError):
+        RetryPolicy(scale=QUICK).until_done("publish", Attempts(httpx2.ConnectError("refused")))
+    known = RetryPolicy(scale=QUICK)
+    known.until_done("look", Attempts())
+    assert known.until_done("publish", Attempts(httpx2.ConnectError("refused"))) == "done"
+
+
+def test_an_answer_within_a_step_that_fails_is_one(local_hub):
+    patience = RetryPolicy(scale=QUICK)
+    use_patient_client(patience)
+    try:
+        assert HfApi(endpoint=local_hub.endpoint, token=local_hub.token).whoami()["name"] == "demo" and patience.reached
+        assert patience.until_done("publish", Attempts(httpx2.ConnectError("gone since"))) == "done"
+    finally:
+        set_client_factory(default_client_factory)
+
+
+def test_the_hub_says_how_long():
+    assert asked_wait(answer(429, retry_after="120")) == 121
+    assert asked_wait(answer(503, retry_after="7")) == 8
+    assert asked_wait(answer(429, ratelimit='"api";r=0;t=3300', retry_after="5")) == 3301
+    assert asked_wait(answer(429, ratelimit='"api";r=3;t=3300')) is None
+    assert asked_wait(answer(429)) is None and asked_wait(answer(429, retry_after="Wed, 21 Oct 2026")) is None
+
+
+def test_an_hour_is_waited_for_and_more_is_not(monkeypatch):
+    waits = list[float]()
+    monkeypatch.setattr(patience, "countdown", lambda what, seconds: waits.append(seconds))
+    assert RetryPolicy().until_done("publish", Attempts(answer(429, retry_after="3600"))) == "done"
+    assert waits == [3601]
+    with pytest.raises(HfHubHTTPError):
+        RetryPolicy().until_done("publish", Attempts(answer(429, retry_after="7200")))
+    assert waits == [3601]
+
+
+def test_waits_without_advice_grow_and_end(monkeypatch):
+    now, waits = [0.0], list[float]()
+
+    def sleep(what: str, seconds: float) -> None:
+        waits.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(patience, "countdown", sleep)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with pytest.raises(HfHubHTTPError):
+        RetryPolicy().until_done("publish", Attempts(*[answer(503)] * 1000))
+    assert 1 <= waits[0] <= 2 and max(waits) <= 300 and 3000 < sum(waits) <= patience.LONGEST_SECONDS
+
+
+def test_a_wait_is_announced_and_ctrl_c_ends_it(monkeypatch, capsys):
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        RetryPolicy().until_done("publish acme/pairs", Attempts(answer(429, retry_after="3300")))
+    assert "publish acme/pairs: the Hub answered 429, going on in 55:01" in capsys.readouterr().err
+
+
+def test_the_clients_warnings_do_not_tell_signed_addresses(caplog):
+    logger = logging.getLogger("huggingface_hub.utils._http")
+    logger.addFilter(client.fit_to_print)
+    try:
+        logger.warning(
+            "HTTP Error 503 thrown while requesting %s %s", "PUT", "http://hub/lfs/1?expires=9&signature=abc"
+        )
+        logger.warning("'%s' thrown while requesting PUT http://hub/a?signature=abc", "cut")
+    finally:
+        logger.removeFilter(client.fit_to_print)
+    assert [record.getMessage() for record in caplog.records] == [
+        "HTTP Error 503 thrown while requesting PUT http://hub/lfs/1",
+        "'cut' thrown while requesting PUT http://hub/a",
+    ]
+
+
+@pytest.mark.parametrize("asked", ["²", "-5", "NaN", "inf", "1e3", "9" * 5000, "9999999", "", "tomorrow", "٣٠"])
+def test_a_wait_that_is_none_is_not_waited_for(asked):
+    refused = answer(503)
+    refused.response.headers = httpx2.Headers([(b"Retry-After", asked.encode())])
+    assert asked_wait(refused) is None
+    assert RetryPolicy(scale=QUICK).until_done("publish", Attempts(refused)) == "done"
+
+
+def test_a_wait_may_be_a_date():
+    date = formatdate(time.time() + 100, usegmt=True)
+    assert 98 <= asked_wait(answer(503, retry_after=date)) <= 102
+
+
+@pytest.mark.parametrize("digits", [9, 400, 5000])  # thirty years, no float, no int
+def test_a_quota_that_never_comes_back_is_not_waited_for(digits):
+    refused = answer(429, ratelimit=f'"api";r=0;t={"9" * digits}')
+    assert asked_wait(refused) is None
+    assert RetryPolicy(scale=QUICK).until_done("publish", Attempts(refused)) == "done"
+
+
+def conflict(words: str, body: bytes = b"", path: str = "/api/tag") -> HfHubHTTPError:
+    request = httpx2.Request("POST", f"http://127.0.0.1{path}", content=body)
+    return HfHubHTTPError("refused", response=httpx2.Response(409, request=request), server_message=words)
+
+
+def test_the_same_conflict_again_and_again_is_none_that_passes(monkeypatch):
+    said = list[str]()
+    monkeypatch.setattr(patience, "countdown", lambda what, seconds: said.append(what))
+    attempts = Attempts(*[conflict("refs/tags/v0.1.0/x is in the way\x1b]0;owned\x07")] * 1000)
+    with pytest.raises(HfHubHTTPError):
+        RetryPolicy().until_done("publish acme/pairs", attempts)
+    assert attempts.calls == SAME_CONFLICTS
+    assert said[0] == "publish acme/pairs: the Hub answered 409 (refs/tags/v0.1.0/x is in the way)"
+
+
+def test_conflicts_with_others_who_commit_pass():
+    """The head moves, so that the next request names another parent; or they are about something else each time."""
+    moving = [conflict("busy", b'{"parentCommit": "%d"}' % number) for number in range(3 * SAME_CONFLICTS)]
+    assert RetryPolicy(scale=QUICK).until_done("publish", Attempts(*moving)) == "done"
+    mixed = [conflict("busy"), conflict("busy"), answer(503), conflict("busy"), conflict("busy")] * 2
+    assert RetryPolicy(scale=QUICK).until_done("publish", Attempts(*mixed)) == "done"

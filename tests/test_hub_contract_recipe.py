@@ -1,0 +1,184 @@
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hub.contract.dataset_sections import quantization_values
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe_file import fingerprint, load_recipe, resolved
+from hub.errors import InputError
+
+X2 = Path("recipes/demo/sts-dino-x2.yaml")
+MODEL = Path("recipes/demo/demo-sts-dino.yaml")
+
+
+def refused(path: Path, model=DatasetRecipe, *overrides: str) -> str:
+    with pytest.raises(InputError) as caught:
+        load_recipe(path, model, list(overrides))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("path", sorted(Path("recipes").rglob("*.yaml")), ids=str)
+def test_every_committed_recipe_is_valid_and_named_like_its_file(path):
+    kind = {"dataset": DatasetRecipe, "model": ModelRecipe}[yaml.safe_load(path.read_text())["kind"]]
+    assert load_recipe(path, kind).name == path.stem
+
+
+def test_recipes_are_frozen():
+    recipe = load_recipe(X2, DatasetRecipe)
+    with pytest.raises(ValueError, match="frozen"):
+        recipe.seed = 1
+
+
+def test_scalars_are_typed_by_the_model_not_by_yaml(tmp_path):
+    text = X2.read_text().replace('- name: "0.5"', "- name: 0.5").replace('"1", "0.5"', "1, 0.5")
+    path = tmp_path / "r.yaml"
+    path.write_text(text.replace("decay_constant: 100", "decay_constant: 1e2").replace("language: en", "language: no"))
+    recipe = load_recipe(path, DatasetRecipe)
+    assert recipe.labels[1].name == "0.5" and recipe.labels[2].counter_labels == ("1", "0.5")
+    assert recipe.decoding.decay_constant == 100 and recipe.language == "no" and recipe.version == "0.1.0"
+
+
+def test_overrides_and_what_is_wrong_with_them():
+    recipe = load_recipe(X2, DatasetRecipe, ["decoding.top_k=7", "labels.0.score=0.9", "source.limit=3"])
+    assert (recipe.decoding.top_k, recipe.labels[0].score, recipe.source.limit) == (7, 0.9, 3)
+    assert "KEY.KEY=VALUE" in refused(X2, DatasetRecipe, "decoding.top_k")
+    assert "does not lead anywhere" in refused(X2, DatasetRecipe, "labels.9.score=1")
+    assert "does not lead anywhere" in refused(X2, DatasetRecipe, "seed.a=1")
+    assert "did you mean 'top_k'" in refused(X2, DatasetRecipe, "decoding.topk=1")
+    assert "not valid YAML" in refused(X2, DatasetRecipe, "seed=[1")
+    assert len(refused(X2, DatasetRecipe, f"name={'y' * 9_000}")) < 700
+
+
+def test_a_recipe_for_vllm_in_this_process_is_told_the_way_there_is():
+    assert re.search(
+        r":model.backend: .*vllm serve.*backend: openai.*docs/backends.md",
+        refused(X2, DatasetRecipe, "model.backend=vllm"),
+    )
+
+
+def test_the_resolved_recipe_reads_back_equal(tmp_path):
+    recipe = load_recipe(X2, DatasetRecipe)
+    path = tmp_path / "recipe.yaml"
+    path.write_text(resolved(recipe))
+    assert load_recipe(path, DatasetRecipe) == recipe
+
+
+def test_the_fingerprint_knows_recipe_and_inputs():
+    a, b = load_recipe(X2, DatasetRecipe), load_recipe(X2, DatasetRecipe, ["seed=43"])
+    prints = {fingerprint(a, {}), fingerprint(b, {}), fingerprint(a, {"x": "1"}), fingerprint(a, {"x": "2"})}
+    assert len(prints) == 4 and fingerprint(a, {}) == fingerprint(load_recipe(X2, DatasetRecipe), {})
+
+
+def test_files_that_are_no_recipe(tmp_path):
+    assert "no such recipe" in refused(tmp_path / "none.yaml")
+    assert "is a folder" in refused(tmp_path)
+    (tmp_path / "latin.yaml").write_bytes("name: Mäd".encode("latin-1"))
+    assert "not UTF-8" in refused(tmp_path / "latin.yaml")
+    (tmp_path / "list.yaml").write_text("- a\n")
+    assert "mapping" in refused(tmp_path / "list.yaml")
+    (tmp_path / "tag.yaml").write_text("name: !!python/object/apply:os.getcwd []\n")
+    assert "tag.yaml:1: not valid YAML" in refused(tmp_path / "tag.yaml")
+    assert "takes a model recipe, not 'dataset'" in refused(X2, ModelRecipe)
+
+
+BOMBS = {
+    "depth": ("name: " + "[" * 30_000, r":1: not valid YAML: more than 20 levels"),
+    "aliases": (
+        "a: &a [1,1,1,1,1,1,1,1,1]\n"
+        + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefghi", "bcdefghij", strict=True)),
+        ":5: .* more than 20000 keys",
+    ),
+    "merges": (
+        "a: &a {k: 1}\n"
+        + "".join(
+            f"{b}: &{b} {{<<: [{', '.join([f'*{a}'] * 9)}]}}\n" for a, b in zip("abcdefghi", "bcdefghij", strict=True)
+        ),
+        "more than 20000 keys",
+    ),
+    "size": ("name: " + "x" * (1 << 20), "at most 1048576"),
+    "itself": ("a: &a {<<: *a}", "stands for nothing before it"),
+    "a value of no type": ("name: !!int x", ":1: not valid YAML"),
+    "a control character": ('name: "\x01"', "not valid YAML: special characters are not allowed"),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_recipe_of_a_stranger_is_one_line_whatever_it_holds(tmp_path, name):
+    text, cause = BOMBS[name]
+    (tmp_path / "bomb.yaml").write_text(text)
+    message = refused(tmp_path / "bomb.yaml")
+    assert re.search(cause, message) and len(message) < 700
+
+
+def test_a_quantization_of_a_stranger_is_read_within_limits():
+    path = Path("recipes/demo/sts-dino-x2.yaml")
+    settings = ["model.quantization={bits: '4', modules: '[lm_head]', double: 'true'}"]
+    recipe = load_recipe(path, DatasetRecipe, settings)
+    assert quantization_values(recipe.model.quantization) == {"bits": 4, "modules": ["lm_head"], "double": True}
+    message = refused(path, DatasetRecipe, f"model.quantization={{bits: '{'[' * 3_000}'}}")
+    assert "model.quantization: bits: more than 2 levels" in message
+
+
+def test_a_model_recipe_must_pin_its_dataset():
+    assert "needs a revision" in refused(MODEL, ModelRecipe, "datasets.0.revision=null")
+
+
+@pytest.mark.parametrize("name", ["../x", "A", "a b", "a--b", "-a", "a" * 97, ""])
+def test_names_that_could_not_be_a_repository(name):
+    assert "name" in refused(X2, DatasetRecipe, f"name='{name}'")
+
+
+FEW_SHOT = (
+    "few_shot={shots: [0, 5], examples: {kind: file, path: nli.tsv, description: pairs, license: CC0, "
+    "labels: {entailment: '0', contradiction: '2'}}}"
+)
+NLI = Path("recipes/demo/auto-nli.yaml")
+
+
+def test_a_first_text_stands_in_quotation_marks_only_where_the_model_writes_it():
+    bare = "labels.0.instruction='Go on after <X1>: \"'"
+    assert load_recipe(NLI, DatasetRecipe, [bare]).labels[0].instruction == 'Go on after <X1>: "'
+    message = refused(Path("recipes/demo/sts-dino-x1x2.yaml"), DatasetRecipe, bare)
+    assert "labels.1.instruction: <X1> must stand between quotation marks" in message
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("few_shot.shots=[5, 5]", "a count stands twice"),
+        ("few_shot.shots=[]", "at least 1 item"),
+        ("few_shot.end='.'", "few_shot.end"),
+        ("few_shot.examples.labels={entailment: '0'}", "no value of the label column is given for 'contradiction'"),
+        ("few_shot.examples.labels={entailment: '0', contradiction: '0'}", "two labels have one value"),
+        ("few_shot.examples.kind=hub", "need repo_id, revision"),
+    ],
+)
+def test_few_shot_sections_that_cannot_work(change, message):
+    assert message in refused(NLI, DatasetRecipe, FEW_SHOT, change)
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "message"),
+    [
+        (
+            NLI,
+            "labels.0.name=entails",
+            "labels.entails: no label of the nli form; allowed: entailment, neutral, contra",
+        ),
+        (NLI, "labels.1.name=contradicts", "did you mean 'contradiction'"),
+        (X2, "labels.1.counter_labels=['0.55']", "unknown counter-label '0.55'; allowed: 1, 0"),
+        (X2, "source.splits=[train, test]", "splits names parts of a Hub dataset, but one file is read, whole: remove"),
+        (X2, "source.config=plain", "config names parts of a Hub dataset"),
+        (Path("recipes/demo/sts-dino-x1x2.yaml"), "source.splits=[test]", "but the model writes these texts"),
+        (NLI, FEW_SHOT.replace("kind: file", "kind: file, splits: [test]"), "few_shot.examples: splits names parts"),
+    ],
+)
+def test_keys_and_names_that_nothing_reads(path, change, message):
+    assert message in refused(path, DatasetRecipe, change)
+
+
+def test_every_shot_count_but_0_has_all_sets():
+    recipe = load_recipe(NLI, DatasetRecipe, [FEW_SHOT, "few_shot.sets=3"])
+    assert [(variant.shots, variant.example_set) for variant in recipe.variants] == [(0, 0), (5, 0), (5, 1), (5, 2)]

@@ -1,0 +1,151 @@
+"""Which keys of a recipe decide rows or weights: every key is walked, and one that nobody marked decides."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from hub.contract import recipe, run_dir
+from hub.contract.dataset_sections import Strict
+from hub.contract.recipe_file import deciding, fingerprint, load_recipe, resolved
+from hub.contract.run_dir import Manifest, begin, read_manifest
+from hub.errors import InputError
+
+X2 = Path("recipes/demo/sts-dino-x2.yaml")
+LORA = Path("recipes/models/prompteol-auto-nli-20shot.yaml")
+BESIDE = {
+    "DatasetRecipe": {
+        "version",
+        "pretty_name",
+        "language",
+        "license",
+        "source.description",
+        "source.license",
+        "model.license",
+        "model.server.concurrency",
+        "model.server.timeout",
+        "model.server.max_retries",
+        "model.server.price_per_million",
+        "few_shot.examples.description",
+        "few_shot.examples.license",
+    },
+    "ModelRecipe": {
+        "version",
+        "pretty_name",
+        "language",
+        "license",
+        "base.license",
+        "datasets.license",
+        "evaluation",
+        "bootstrap_samples",
+    },
+}
+
+
+def whole_dataset() -> recipe.DatasetRecipe:
+    """A dataset recipe with every section."""
+    found = load_recipe(Path("recipes/datasets/auto-nli.yaml"), recipe.DatasetRecipe)
+    server = recipe.Server(base_url="http://localhost:8000/v1", model="m")
+    return found.model_copy(update={"model": found.model.model_copy(update={"server": server})})
+
+
+def whole_model() -> recipe.ModelRecipe:
+    """A model recipe with every section; what does not fit together is put in unchecked."""
+    found = load_recipe(LORA, recipe.ModelRecipe)
+    validation = recipe.ValidationData(repo_id="org/pairs", revision="v1.0.0")
+    dataset = found.datasets[0].model_copy(update={"spans": recipe.Spans()})
+    more = {"slanted_triangular": recipe.SlantedTriangular(), "validation": (validation,), "datasets": (dataset,)}
+    return found.model_copy(update=more)
+
+
+WHOLE = (whole_dataset(), whole_model())
+
+
+def parts(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, tuple) else [value]
+
+
+def keys(section: Strict, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Paths of all keys, sections before what is in them; of several alike, the first one's."""
+    for name in type(section).model_fields:
+        yield (*path, name)
+        first = next(iter(parts(getattr(section, name))), None)
+        if isinstance(first, Strict):
+            yield from keys(first, (*path, name))
+
+
+def changed(value: Any, path: tuple[str, ...]) -> Any:
+    """``value`` with another value at a path, unchecked."""
+    if not path:
+        return f"not {value}"
+    first, *others = parts(value)
+    inner = first.model_copy(update={path[0]: changed(getattr(first, path[0]), path[1:])})
+    return (inner, *others) if isinstance(value, tuple) else inner
+
+
+def sections(model: Any) -> set[type[Strict]]:
+    """Every section that a recipe may hold, by its annotations."""
+    if isinstance(model, type) and issubclass(model, Strict):
+        return {model}.union(*(sections(field.annotation) for field in model.model_fields.values()))
+    return set().union(*(sections(argument) for argument in get_args(model)))
+
+
+@pytest.mark.parametrize("whole", WHOLE, ids=lambda one: type(one).__name__)
+def test_every_key_decides_unless_it_is_marked(whole):
+    named, before = BESIDE[type(whole).__name__], fingerprint(whole, {})
+    walked = [".".join(path) for path in keys(whole)]
+    free = {name for name in walked if fingerprint(changed(whole, tuple(name.split("."))), {}) == before}
+    assert {name for name in free if not any(name.startswith(f"{above}.") for above in named)} == named
+
+
+@pytest.mark.parametrize("whole", WHOLE, ids=lambda one: type(one).__name__)
+def test_the_walk_comes_to_every_section(whole):
+    held = {type(whole)}
+    for path in keys(whole):
+        value: Any = whole
+        for name in path:
+            value = getattr(parts(value)[0], name)
+        held |= {type(part) for part in parts(value) if isinstance(part, Strict)}
+    assert held == sections(type(whole))
+
+
+def test_a_key_that_is_new_decides():
+    class Later(recipe.DatasetRecipe):
+        temperature: float = 1.0
+
+    later = Later.model_validate(load_recipe(X2, recipe.DatasetRecipe).model_dump())
+    assert deciding(later)["temperature"] == 1.0 and "license" not in deciding(later)
+
+
+def started(directory: Path, *settings: str) -> Manifest:
+    made = load_recipe(X2, recipe.DatasetRecipe, list(settings))
+    now = Manifest(kind="dataset", name=made.name, version=made.version, fingerprint=fingerprint(made, {}))
+    return begin(directory, now, resolved(made))
+
+
+def test_a_finished_run_takes_a_corrected_recipe_and_its_card_is_stale(tmp_path, capsys):
+    first = started(tmp_path / "run")
+    run_dir.write_manifest(tmp_path / "run", first.model_copy(update={"complete": True, "counts": {"kept": 3}}))
+    told = started(tmp_path / "run", "pretty_name=Corrected", "version=0.1.1", "source.description=sentences")
+    assert told == read_manifest(tmp_path / "run") and told.complete and told.counts == {"kept": 3}
+    assert told.version == "0.1.1" and told.fingerprint == first.fingerprint
+    assert told.recipe_sha256 != first.recipe_sha256 and run_dir.holds_recipe(tmp_path / "run", told)
+    assert "pretty_name: Corrected" in (tmp_path / "run" / "recipe.yaml").read_text()
+    assert "the card has to be written again" in capsys.readouterr().err
+    before = (tmp_path / "run" / "manifest.json").stat().st_mtime_ns
+    assert started(tmp_path / "run", "pretty_name=Corrected", "version=0.1.1", "source.description=sentences") == told
+    assert (tmp_path / "run" / "manifest.json").stat().st_mtime_ns == before and not capsys.readouterr().err
+    with pytest.raises(InputError, match="holds a run of another recipe"):
+        started(tmp_path / "run", "name=other")
+
+
+def test_a_start_killed_between_manifest_and_recipe_ends_well(tmp_path, monkeypatch):
+    started(tmp_path / "run")
+    write = run_dir.write_text
+    monkeypatch.setattr(run_dir, "write_text", lambda path, text: path.name != "recipe.yaml" and write(path, text))
+    cut = started(tmp_path / "run", "license=cc0-1.0")
+    monkeypatch.undo()
+    assert not run_dir.holds_recipe(tmp_path / "run", cut)
+    again = started(tmp_path / "run", "license=cc0-1.0")
+    assert run_dir.holds_recipe(tmp_path / "run", again)

@@ -1,0 +1,176 @@
+import json
+import os
+import subprocess
+import sys
+
+import datasets
+import pytest
+
+from hub.contract import run_dir
+from hub.contract.run_dir import Manifest
+from hub.contract.shards import Parts, atomic_path, read_shard, write_shard, write_text
+from hub.errors import InputError, RunError
+
+
+def manifest(fingerprint: str = "f") -> Manifest:
+    return Manifest(kind="dataset", name="x", version="0.1.0", fingerprint=fingerprint)
+
+
+def test_begin_starts_resumes_and_drops_damaged_files(tmp_path):
+    directory = tmp_path / "run"
+    started = run_dir.begin(directory, manifest(), "recipe")
+    write_text(directory / "a.txt", "one")
+    write_text(directory / "b.txt", "two")
+    files = [run_dir.describe(directory, name) for name in ("a.txt", "b.txt")]
+    run_dir.write_manifest(directory, started.with_files(files, complete=True))
+    assert run_dir.begin(directory, manifest(), "recipe").complete
+    (directory / "a.txt").write_text("changed")
+    (directory / ".b.txt.77.tmp").write_text("left by a killed process")
+    resumed = run_dir.begin(directory, manifest(), "recipe")
+    assert [file.path for file in resumed.files] == ["b.txt"] and not resumed.complete
+    assert not list(directory.glob(".*.tmp"))
+
+
+def test_begin_refuses_what_is_not_its_run(tmp_path):
+    run_dir.begin(tmp_path / "run", manifest(), "recipe")
+    with pytest.raises(InputError, match="another recipe"):
+        run_dir.begin(tmp_path / "run", manifest("other"), "recipe")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("precious")
+    with pytest.raises(InputError, match="not empty and not a run directory"):
+        run_dir.begin(tmp_path / "mine", manifest(), "recipe")
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
+
+
+def test_an_unfinished_run_goes_on_under_its_own_versions_only(tmp_path):
+    begun = manifest().model_copy(update={"versions": {"torch": "2.13.0", "code": "a"}})
+    later = manifest().model_copy(update={"versions": {"torch": "2.14.0", "code": "a"}})
+    started = run_dir.begin(tmp_path / "run", begun, "recipe")
+    run_dir.begin(tmp_path / "run", begun, "recipe")
+    with pytest.raises(InputError, match=r"begun by other versions \(torch 2.13.0, now 2.14.0\); go back"):
+        run_dir.begin(tmp_path / "run", later, "recipe")
+    write_text(tmp_path / "run" / "a.txt", "one")
+    files = [run_dir.describe(tmp_path / "run", "a.txt")]
+    run_dir.write_manifest(tmp_path / "run", started.with_files(files, complete=True))
+    assert run_dir.begin(tmp_path / "run", later, "recipe").versions == begun.versions
+    (tmp_path / "run" / "a.txt").unlink()
+    with pytest.raises(InputError, match="begun by other versions"):
+        run_dir.begin(tmp_path / "run", later, "recipe")
+
+
+def test_a_changed_input_is_named(tmp_path):
+    before = manifest().model_copy(update={"inputs": {"a.tsv": "1", "b.tsv": "1"}})
+    run_dir.begin(tmp_path / "run", before, "recipe")
+    after = manifest("other").model_copy(update={"inputs": {"a.tsv": "1", "b.tsv": "2"}})
+    with pytest.raises(InputError, match=r"of other inputs \(x v0.1.0; b.tsv has changed\)"):
+        run_dir.begin(tmp_path / "run", after, "recipe")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("path", "../x"), ("path", "/etc/x"), ("config", "../../x"), ("config", "a/b"), ("split", "/x"), ("split", "..")],
+)
+def test_a_manifest_does_not_lead_out_of_its_directory(tmp_path, field, value):
+    file = {"path": "data/a/train.parquet", "bytes": 1, "sha256": "0", "config": "a", "split": "train", "rows": 1}
+    manifest = {"kind": "dataset", "name": "a", "version": "0.1.0", "fingerprint": "f", "complete": True}
+    write_text(tmp_path / "manifest.json", json.dumps({**manifest, "files": [file]}))
+    assert run_dir.read_manifest(tmp_path).files[0].config == "a"
+    write_text(tmp_path / "manifest.json", json.dumps({**manifest, "files": [file | {field: value}]}))
+    with pytest.raises(InputError, match=f"{field} .* leads out of the run directory"):
+        run_dir.read_manifest(tmp_path)
+
+
+def test_require_complete(tmp_path):
+    with pytest.raises(InputError, match="not a run directory"):
+        run_dir.require_complete(tmp_path)
+    run_dir.write_manifest(tmp_path, manifest())
+    with pytest.raises(InputError, match="not finished"):
+        run_dir.require_complete(tmp_path)
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(InputError, match="not a manifest"):
+        run_dir.require_complete(tmp_path)
+
+
+def test_lock(tmp_path):
+    held, again = run_dir.locked(tmp_path / "run"), run_dir.locked(tmp_path / "run")
+    with held, pytest.raises(RunError, match="another process"), again:
+        pass
+    with run_dir.locked(tmp_path / "run"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+CONTENDER = """
+import sys
+from pathlib import Path
+from hub.contract import run_dir
+from hub.errors import RunError
+
+folder, held = Path(sys.argv[1]), 0
+while held < 60:
+    try:
+        with run_dir.locked(folder / "run"):
+            (folder / "alone").touch(exist_ok=False)  # fails when another process is in here, too
+            (folder / "alone").unlink()
+            held += 1
+    except RunError:
+        pass
+"""
+
+
+@pytest.mark.slow("kills a run again and again, to the same bytes")
+def test_a_lock_whose_file_goes_is_never_held_twice(tmp_path):
+    command = [sys.executable, "-c", CONTENDER, str(tmp_path)]
+    contenders = [subprocess.Popen(command, env={**os.environ, "PYTHONPATH": "."}) for _ in range(3)]
+    assert [one.wait(300) for one in contenders] == [0, 0, 0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_atomic_path_leaves_the_old_file_when_writing_fails(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError), atomic_path(path) as temporary:
+        temporary.write_text("half")
+        raise ZeroDivisionError
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_parts_are_named_when_their_number_is_known(tmp_path, monkeypatch):
+    monkeypatch.setattr("hub.contract.shards.ROW_GROUP", 3)
+    features = datasets.Features({"text": datasets.Value("string")})
+    for directory, steps in ((tmp_path / "a", (1, 8, 5)), (tmp_path / "b", (14,))):
+        parts, rows = Parts(directory, "c", "train", features, rows_per_file=6), iter(range(14))
+        for step in steps:
+            parts.add([{"text": str(next(rows))} for _ in range(step)])
+        assert not list(directory.rglob("*.parquet"))
+        names = [f"data/c/train-0000{i}-of-00003.parquet" for i in range(3)]
+        assert parts.finish() == list(zip(names, (6, 6, 2), strict=True))
+        assert [row["text"] for name in names for row in read_shard(directory / name)] == [str(i) for i in range(14)]
+    assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in names)
+
+
+def test_parts_can_be_discarded_and_write_no_empty_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("hub.contract.shards.ROW_GROUP", 1)
+    features = datasets.Features({"text": datasets.Value("string")})
+    parts = Parts(tmp_path, "c", "train", features)
+    parts.add([{"text": "a"}])
+    assert list(tmp_path.rglob(".*.tmp"))
+    parts.discard()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert Parts(tmp_path, "c", "train", features).finish() == []
+
+
+def test_shards_are_zstd_typed_and_byte_stable(tmp_path):
+    import pyarrow.parquet as pq
+
+    from hub.contract.schema import PAIR_CLASS, published_features
+
+    row = {"premise": "a", "hypothesis": "b", "label": 2, "source_id": "1", "target": "contradiction", "sample": 1}
+    rows = [row | {"attempt": 1, "seed": 2**64 - 1, "log_prob": -1.5, "margin": None}]
+    for name in ("a", "b"):
+        write_shard(tmp_path / f"{name}.parquet", rows, published_features(PAIR_CLASS))
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+    assert read_shard(tmp_path / "a.parquet") == rows
+    file = pq.ParquetFile(tmp_path / "a.parquet")
+    assert file.metadata.row_group(0).column(0).compression == "ZSTD"
+    assert b"contradiction" in file.schema_arrow.metadata[b"huggingface"]

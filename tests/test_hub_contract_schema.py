@@ -1,0 +1,46 @@
+"""hub.contract.schema: which columns each config of each kind of recipe has."""
+
+import pytest
+from test_model_cards_runs import FEW_SHOT, dataset_recipe
+
+from hub.contract.recipe import config_name
+from hub.contract.schema import EXAMPLE_SET, PROVENANCE, base_config, config_features, finished_schema
+
+FEW = {"few_shot": FEW_SHOT}
+
+
+def test_the_shot_count_is_the_last_part_of_a_config_name():
+    for base in ("triplet", "pair-class", "raw", "rejected"):
+        assert base_config(config_name(base, 20)) == base_config(base) == base
+    assert config_name("raw", None) == "raw" and config_name("raw", 0) == "raw-0shot"
+
+
+def test_only_few_shot_recipes_have_example_sets():
+    few, none = dataset_recipe("nli", changes=FEW), dataset_recipe("nli")
+    for config in few.configs:
+        assert set(EXAMPLE_SET) <= set(config_features(config, few))
+    for config in none.configs:
+        assert not set(EXAMPLE_SET) & set(config_features(config, none))
+    model = dataset_recipe("nli", "model", FEW)
+    assert model.configs[-1] == "sources" and not set(EXAMPLE_SET) & set(config_features("sources", model))
+
+
+def test_the_default_config_comes_first_and_each_shot_count_has_its_own():
+    assert dataset_recipe("nli", changes=FEW).configs == (
+        *("triplet-0shot", "pair-class-0shot", "raw-0shot", "rejected-0shot"),
+        *("triplet-5shot", "pair-class-5shot", "raw-5shot", "rejected-5shot"),
+    )
+    assert dataset_recipe("text").configs == ("postprocessed", "raw", "rejected")
+
+
+def test_single_texts_have_the_labels_of_their_recipe():
+    recipe = dataset_recipe("text")
+    features = config_features("postprocessed", recipe)
+    assert list(features) == ["text", "label", *PROVENANCE]
+    assert features["label"].names == ["good", "bad"]
+    assert b"good" in features.arrow_schema.metadata[b"huggingface"]
+
+
+def test_other_configs_have_no_form():
+    with pytest.raises(KeyError):
+        finished_schema("raw", dataset_recipe("sts"))

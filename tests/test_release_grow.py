@@ -1,0 +1,375 @@
+"""A run that is published while it grows: what the Hub holds after every commit, and who may write there."""
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import growth as simulated
+import httpx2
+import pytest
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError
+
+from hub.client import commit_batches as batches
+from hub.client.fetch import fetch
+from hub.client.plan import CARD
+from hub.client.publish import NEXT, Options, publish
+from hub.client.repository import Repository
+from hub.client.retry import RetryPolicy
+from hub.client.session import WrongAnswer
+from hub.contract import run_dir
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import load_recipe, resolved
+from hub.contract.run_dir import MANIFEST, Manifest
+from hub.errors import RunError
+from model_cards.render import render, write
+from release.grow import IncrementalPublisher
+from release.preflight import Target, publication_target
+
+pytest_plugins = ["local_hub"]
+QUICK = Options(patience=RetryPolicy(scale=0.001))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> dict[str, simulated.Growth]:
+    """Two versions of one dataset, recorded as they were written."""
+    folder = tmp_path_factory.mktemp("runs")
+    return {
+        version: simulated.record(folder / version, "name=growing-pairs", f"version={version}", f"source.limit={limit}")
+        for version, limit in (("0.1.0", 24), ("0.2.0", 12))
+    }
+
+
+class Publication:
+    """A run directory that grows step by step, and its repository."""
+
+    def __init__(self, api: HfApi, org: str, recorded: simulated.Growth, directory: Path):
+        self.api, self.org, self.recorded, self.directory = api, org, recorded, directory
+        self.repository = Repository(api, f"{org}/{directory.name}", "dataset")
+        self.recipe = load_recipe(recorded.whole / "recipe.yaml", DatasetRecipe)
+        self.now = datetime.now(UTC)
+
+    def growth(
+        self, place: Target | None = None, per_hour: int = 100, options: Options = QUICK
+    ) -> IncrementalPublisher:
+        place = place or publication_target(self.repository, self.recipe, options.force)
+        run = self.repository, self.directory, place.branch
+        return IncrementalPublisher(*run, self.card, options, per_hour, lambda: self.now)
+
+    def card(self, manifest: Manifest, at: datetime) -> dict[str, bytes]:
+        return render(self.directory, self.repository.repo_id, manifest=manifest, now=at)
+
+    def step(self, growth: IncrementalPublisher, number: int, hours: float = 1) -> bool:
+        self.recorded.lay(self.directory, number)
+        self.now += timedelta(hours=hours)
+        return growth.tick()
+
+    def release(self, options: Options = QUICK) -> None:
+        self.recorded.lay(self.directory, len(self.recorded) - 1)
+        write(self.directory, render(self.directory, self.repository.repo_id))
+        publish(self.api, self.directory, self.org, True, options)
+
+    def commits(self, branch: str = "main") -> list[str]:
+        listed = self.api.list_repo_commits(self.repository.repo_id, repo_type="dataset", revision=branch)
+        return [commit.commit_id for commit in listed][::-1]
+
+    def files(self, revision: str = "main") -> set[str]:
+        found = self.api.list_repo_files(self.repository.repo_id, repo_type="dataset", revision=revision)
+        return set(found) - {".gitattributes"}
+
+
+@pytest.fixture
+def growing(hub_api, runs, tmp_path) -> Publication:
+    name = runs["0.1.0"].whole.name
+    hub_api.delete_repo(f"acme/{name}", repo_type="dataset", missing_ok=True)
+    return Publication(hub_api, "acme", runs["0.1.0"], tmp_path / name)
+
+
+def shards_done(recorded: simulated.Growth) -> list[int]:
+    """The steps after which one more shard is there and the run is not finished."""
+    steps, seen = [], 0
+    for step in range(len(recorded)):
+        manifest = recorded.manifest(step)
+        done = manifest.counts.get("shards_done", 0)
+        if done > seen and not manifest.complete:
+            steps.append(step)
+            seen = done
+    return steps
+
+
+LOAD = """
+import json, sys
+from datasets import load_dataset
+repo, *revisions = sys.argv[1:]
+for sha in revisions:
+    found = load_dataset(repo, revision=sha)
+    print(json.dumps({split: [len(rows), rows.column_names[:2]] for split, rows in found.items()}))
+"""
+
+
+def loaded(publication: Publication, local_hub, revisions: list[str], home: Path) -> list[dict[str, list]]:
+    """Rows and first columns of every split of the default config at each commit, for a client with an empty cache."""
+    words = [sys.executable, "-c", LOAD, publication.repository.repo_id, *revisions]
+    done = subprocess.run(words, env=local_hub.client_environment(home), capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_every_commit_loads_with_the_rows_it_states_and_the_release_is_last(growing, local_hub, tmp_path):
+    growth, steps = growing.growth(), shards_done(growing.recorded)
+    assert not growing.step(growth, 0) and not growing.api.repo_exists(growing.repository.repo_id, repo_type="dataset")
+    assert [growing.step(growth, step) for step in steps] == [True] * len(steps) and len(steps) >= 5
+    assert not growth.tick()  # nothing new
+    growing.release()
+    commits = growing.commits()[1:]
+    assert len(commits) == len(steps) + 1
+    found = loaded(growing, local_hub, commits, tmp_path / "home")
+    for step, rows in zip(steps, found, strict=False):
+        manifest = growing.recorded.manifest(step)
+        assert rows == {"train": [sum(file.rows or 0 for file in manifest.shards("raw")), ["text1", "text2"]]}
+    counts = run_dir.require_complete(growing.directory).counts["splits"]["postprocessed"]
+    assert found[-1] == {split: [rows, ["sentence1", "sentence2"]] for split, rows in counts.items()}
+
+
+def test_a_manifest_is_read_once_and_not_before_the_next_commit_is_allowed(growing, monkeypatch):
+    """Asked every second, a manifest of very many files would otherwise be read every second."""
+    growth, steps, found = growing.growth(), shards_done(growing.recorded), []
+    monkeypatch.setattr("release.grow.read_manifest", lambda path: found.append(path) or run_dir.read_manifest(path))
+    assert growing.step(growth, steps[0])
+    assert not growing.step(growth, steps[1], hours=0)
+    assert len(found) == 1
+    growing.now += timedelta(hours=1)
+    assert growth.tick() and not growth.tick()
+    growing.now += timedelta(hours=1)
+    assert [growth.tick() for _ in range(3)] == [False] * 3
+    assert len(found) == 3  # before the second commit and, once, to see that nothing is new
+
+
+def test_the_end_is_the_same_with_and_without_growth(growing, hub_api, runs, tmp_path):
+    growth = growing.growth()
+    for step in shards_done(growing.recorded)[:3]:
+        growing.step(growth, step)
+    growing.release()
+    grown = growing.repository.branch()
+    hub_api.delete_repo(growing.repository.repo_id, repo_type="dataset")
+    growing.release()
+    plain = growing.repository.branch()
+    assert grown and plain
+    assert {p: f.blob_id for p, f in grown.files.items()} == {p: f.blob_id for p, f in plain.files.items()}
+
+
+def test_the_budget_spreads_commits_and_counts_those_of_earlier_starts(growing):
+    steps = shards_done(growing.recorded)
+    growth = growing.growth(per_hour=100)
+    assert growing.step(growth, steps[0], hours=0)
+    assert not growing.step(growth, steps[1], hours=20 / 3600)
+    assert not growing.step(growing.growth(per_hour=100), steps[1], hours=10 / 3600)  # another start
+    assert growing.step(growing.growth(per_hour=100), steps[1], hours=10 / 3600)
+    assert len(growing.commits()) == 3
+
+
+def test_another_start_does_not_commit_what_is_published(growing):
+    steps = shards_done(growing.recorded)
+    assert growing.step(growing.growth(), steps[0])
+    assert not growing.step(growing.growth(), steps[0])  # an hour later: in its card, only the time is new
+    assert growing.step(growing.growth(), steps[1]) and len(growing.commits()) == 3
+
+
+def test_a_card_that_somebody_edited_stops_the_growth(growing, hub_api):
+    steps = shards_done(growing.recorded)
+    growth = growing.growth()
+    growing.step(growth, steps[0])
+    edited = (growing.repository.read(growing.repository.branch(), CARD) or b"") + b"mine\n"
+    hub_api.upload_file(
+        path_or_fileobj=edited, path_in_repo=CARD, repo_id=growing.repository.repo_id, repo_type="dataset"
+    )
+    with pytest.raises(RunError, match=r"(?s)changed by hand \(README.md: edited by hand\).*\+mine.*--force"):
+        growing.step(growth, steps[1])
+    assert growing.repository.read(growing.repository.branch(), CARD) == edited
+    forced = Options(force=True, patience=QUICK.patience)
+    assert growing.step(growing.growth(options=forced), steps[1])
+
+
+def test_two_processes_do_not_take_each_others_shards(growing, tmp_path):
+    steps = shards_done(growing.recorded)
+    growing.step(growing.growth(), steps[3])
+    other = Publication(growing.api, growing.org, growing.recorded, tmp_path / "other" / growing.directory.name)
+    other.now = growing.now
+    with pytest.raises(RunError, match="files of this run that are not here: another process publishes it"):
+        other.step(other.growth(), steps[0])
+
+
+def test_an_unfinished_run_of_another_recipe_is_not_replaced(growing, runs, tmp_path):
+    growing.step(growing.growth(), shards_done(growing.recorded)[0])
+    other = Publication(growing.api, growing.org, runs["0.2.0"], tmp_path / "new" / growing.directory.name)
+    with pytest.raises(RunError, match=r"unfinished run of another recipe .*v0\.1\.0.*--force"):
+        other.growth()
+    assert publication_target(other.repository, other.recipe, force=True) == Target("main")
+
+
+def test_a_new_version_grows_on_next_and_sends_nothing_twice(growing, runs, local_hub, tmp_path):
+    growing.release()
+    released = growing.repository.branch()
+    second = Publication(growing.api, growing.org, runs["0.2.0"], tmp_path / "new" / growing.directory.name)
+    growth, steps = second.growth(), shards_done(second.recorded)
+    for step in steps:
+        assert second.step(growth, step)
+    assert growth.branch == NEXT and growing.repository.branch() == released  # what people load has not changed
+    assert {path for path in second.files(NEXT) if path.startswith("data/")} == {
+        file.path for file in second.recorded.manifest(steps[-1]).files
+    }
+    assert second.growth().branch == NEXT  # another start goes on there
+    second.release()
+    assert second.repository.branch(NEXT) is None
+    assert {"v0.1.0", "v0.2.0"} == set(second.repository.tags())
+    assert second.files() == {str(p.relative_to(second.directory)) for p in second.directory.rglob("*") if p.is_file()}
+    first = loaded(second, local_hub, ["v0.1.0", "main"], tmp_path / "home")
+    assert first[0] != first[1]
+
+
+def test_an_empty_disk_goes_on_from_the_hub(growing, tmp_path):
+    steps = shards_done(growing.recorded)
+    growing.step(growing.growth(), steps[2])
+    place = publication_target(growing.repository, growing.recipe, force=False)
+    assert place.remote and place.manifest
+    directory = tmp_path / "elsewhere" / growing.directory.name
+    fetch(growing.repository, place.remote, place.manifest, growing.recipe, directory)
+    found = run_dir.read_manifest(directory)
+    assert found == growing.recorded.manifest(steps[2]) and run_dir.changed_files(directory, found) == []
+    assert (directory / "recipe.yaml").read_text() == resolved(growing.recipe)
+    assert not list(directory.parent.glob("*.fetching"))
+
+
+def test_a_damaged_file_on_the_hub_is_not_taken(growing, hub_api, tmp_path):
+    growing.step(growing.growth(), shards_done(growing.recorded)[1])
+    path = growing.recorded.manifest(shards_done(growing.recorded)[0]).shards("raw")[0].path
+    hub_api.upload_file(
+        path_or_fileobj=b"rubbish", path_in_repo=path, repo_id=growing.repository.repo_id, repo_type="dataset"
+    )
+    with pytest.raises(RunError, match=f"changed by hand .{path}: changed by hand"):
+        growing.growth()
+    place = publication_target(growing.repository, growing.recipe, force=True)
+    with pytest.raises(RunError, match=f"{path}: is not the file that the repository's manifest names"):
+        fetch(growing.repository, place.remote, place.manifest, growing.recipe, tmp_path / "elsewhere" / "run")
+    assert not (tmp_path / "elsewhere" / "run").exists()
+
+
+def test_a_file_that_is_missing_on_the_hub_is_not_waited_for(growing, hub_api, tmp_path):
+    growing.step(growing.growth(), shards_done(growing.recorded)[1])
+    path = growing.recorded.manifest(shards_done(growing.recorded)[0]).shards("raw")[0].path
+    hub_api.delete_file(path, growing.repository.repo_id, repo_type="dataset")
+    place = publication_target(growing.repository, growing.recipe, force=False)
+    with pytest.raises(RunError, match=f"{path}: is named by the manifest and not there; .*--fresh"):
+        fetch(growing.repository, place.remote, place.manifest, growing.recipe, tmp_path / "elsewhere" / "run")
+
+
+def test_an_earlier_fetch_of_another_state_leaves_nothing(growing, tmp_path):
+    steps = shards_done(growing.recorded)
+    growth, directory = growing.growth(), tmp_path / "elsewhere" / growing.directory.name
+    growing.step(growth, steps[1])
+    staging = directory.with_name(f"{directory.name}.fetching")
+    (staging / "data" / "old").mkdir(parents=True)
+    (staging / "data" / "old" / "rows.parquet").write_bytes(b"of a state that is gone")
+    place = publication_target(growing.repository, growing.recipe, force=False)
+    fetch(growing.repository, place.remote, place.manifest, growing.recipe, directory)
+    found = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
+    assert found == {file.path for file in place.manifest.files} | {MANIFEST, "recipe.yaml"}
+
+
+def test_a_growing_run_of_very_many_shards_is_published_in_parts_that_load(growing, local_hub, tmp_path, monkeypatch):
+    monkeypatch.setattr(batches, "FILES", 3)
+    step = shards_done(growing.recorded)[-1]
+    growth, commits = growing.growth(), 0
+    while growing.step(growth, step):
+        commits += 1
+    whole = growing.recorded.manifest(step)
+    assert commits == -(-len(whole.files) // 3) >= 3
+    monkeypatch.setattr(batches, "FILES", 4)
+    growing.release()  # the last state of the growth stays loadable until the release is whole
+    found = loaded(growing, local_hub, growing.commits()[1:], tmp_path / "home")
+    done = []
+    for sha, rows in list(zip(growing.commits()[1:], found, strict=True))[:-1]:
+        manifest = Manifest.model_validate_json(growing.repository.read(growing.repository.at(sha), MANIFEST))
+        done.append(manifest.counts.get("shards_done", len(whole.shards("raw"))))
+        assert done[-1] == len(manifest.shards("raw"))
+        assert rows["train"] == [sum(file.rows or 0 for file in manifest.shards("raw")), ["text1", "text2"]]
+    assert done[:commits] == sorted(set(done)) and len(done) > commits
+    assert growing.repository.tags()["v0.1.0"] == growing.commits()[-1] and "text1" not in found[-1]["train"][1]
+
+
+class Outage:
+    """A generator at work until its publisher has committed, or for so many turns; and what fails before that."""
+
+    def __init__(self, growing: Publication, monkeypatch, *errors: Exception):
+        self.turns, self.errors, self.committed = 20_000, list(errors), 0
+        growing.recorded.lay(growing.directory, shards_done(growing.recorded)[0])
+        commit = Repository.commit
+
+        def failing(repository, *arguments):
+            if self.errors:
+                raise self.errors.pop(0)
+            self.committed += 1
+            return commit(repository, *arguments)
+
+        monkeypatch.setattr(Repository, "commit", failing)
+
+    def running(self) -> bool:
+        self.turns -= 1
+        return self.turns > 0 and not self.committed
+
+
+def refusal(status: int, words: str) -> HfHubHTTPError:
+    response = httpx2.Response(status, request=httpx2.Request("POST", "http://127.0.0.1/api"))
+    return HfHubHTTPError("refused", response=response, server_message=words)
+
+
+def not_json() -> Exception:
+    """What the client library raises when a proxy answers 200 with a page of its own."""
+    answer = httpx2.Response(200, text="<html>log in</html>", request=httpx2.Request("GET", "http://127.0.0.1/api"))
+    try:
+        answer.json()
+    except json.JSONDecodeError as error:
+        return error
+    raise AssertionError
+
+
+PASSING = [
+    refusal(503, "down"),
+    httpx2.ConnectError("gone"),
+    not_json(),
+    httpx2.TooManyRedirects("circle"),
+    WrongAnswer("?"),
+]
+LASTING = [refusal(401, "who?"), refusal(403, "not you"), RunError("acme/x", "changed by hand"), OSError(28, "full")]
+
+
+@pytest.mark.parametrize("error", [*PASSING, *LASTING], ids=repr)
+def test_whatever_the_hub_says_the_writing_goes_on_and_it_is_published_afterwards(error, growing, monkeypatch, capsys):
+    options = Options(patience=RetryPolicy(longest=0, scale=0.00001))  # the outage is longer than any patience
+    options.patience.done()  # the release has asked the Hub before
+    outage = Outage(growing, monkeypatch, *[error] * 12)
+    growing.growth(options=options).follow(outage.running)
+    assert outage.committed and len(growing.commits()) == 2
+    said = capsys.readouterr().err
+    assert said.count("the writing goes on") == 1 and said.count("published\n") == 1
+
+
+def test_another_cause_is_told_too_and_the_next_outage_again(growing, monkeypatch, capsys):
+    down, wrong = refusal(503, "down"), refusal(401, "no")
+    outage = Outage(growing, monkeypatch, down, down, wrong, down)
+    growth = growing.growth(options=Options(patience=RetryPolicy(scale=0.00001)))
+    growth.follow(outage.running)
+    outage.committed, outage.errors = 0, [down, wrong, wrong]
+    growing.recorded.lay(growing.directory, shards_done(growing.recorded)[1])
+    growing.now += timedelta(hours=1)
+    growth.follow(outage.running)
+    said = [line.partition(" answered ")[2][:3] for line in capsys.readouterr().err.splitlines() if "goes on" in line]
+    assert said == ["503", "401", "503", "401"] and len(growing.commits()) == 3
+
+
+def test_a_mistake_of_ours_is_not_taken_for_the_hubs(growing, monkeypatch):
+    with pytest.raises(ZeroDivisionError):
+        growing.growth().follow(Outage(growing, monkeypatch, ZeroDivisionError()).running)
+    with pytest.raises(KeyError):
+        growing.growth().follow(Outage(growing, monkeypatch, KeyError("ours")).running)

@@ -1,0 +1,127 @@
+"""What a release would refuse is refused before any work is done: wrong place, version taken or behind, other runs."""
+
+from pathlib import Path
+
+import pytest
+from published_run import finished_run, write_card
+
+from hub.client.fetch import fetch
+from hub.client.publish import NEXT, publish
+from hub.client.repository import MAIN, Repository
+from hub.client.retry import RetryPolicy
+from hub.contract import run_dir
+from hub.contract.recipe import DatasetRecipe, ModelRecipe, ValidationData
+from hub.contract.recipe_file import load_recipe
+from hub.errors import InputError, RunError
+from release.preflight import Target, check_pins, check_run, namespace, publication_target
+
+pytest_plugins = ["local_hub"]
+
+
+@pytest.fixture
+def released(tmp_path, hub_api, request) -> Path:
+    """The run directory of a released version 0.2.0, named after the test."""
+    name = request.node.name.removeprefix("test_").replace("_", "-")[:60].strip("-")
+    directory = finished_run(tmp_path / name, version="0.2.0")
+    publish(hub_api, directory, "acme", yes=True)
+    return directory
+
+
+def recipe_of(directory: Path, *changes: str) -> DatasetRecipe:
+    return load_recipe(directory / "recipe.yaml", DatasetRecipe, list(changes))
+
+
+def repository_of(directory: Path, api) -> Repository:
+    return Repository(api, f"acme/{directory.name}", "dataset")
+
+
+def test_a_first_run_and_a_later_version_have_their_place(released, hub_api, tmp_path):
+    recipe = recipe_of(released)
+    assert publication_target(Repository(hub_api, "acme/not-there-yet", "dataset"), recipe, False) == Target(MAIN)
+    found = publication_target(repository_of(released, hub_api), recipe, False)
+    assert found.branch == MAIN and found.manifest == run_dir.read_manifest(released)
+    later = recipe_of(released, "version=0.10.0", "seed=7")
+    assert publication_target(repository_of(released, hub_api), later, False) == Target(NEXT)
+
+
+def test_a_later_version_of_the_same_rows_takes_them_from_main_and_grows_no_further(released, hub_api, tmp_path):
+    repository, recipe = repository_of(released, hub_api), recipe_of(released, "version=0.2.1", "license=cc0-1.0")
+    assert check_run(released, recipe) is None
+    place = publication_target(repository, recipe, False)
+    assert (place.branch, place.remote) == (NEXT, repository.branch()) and place.manifest.version == "0.2.0"
+    fetch(repository, place.remote, place.manifest, recipe, tmp_path / "elsewhere")
+    fetched = run_dir.require_complete(tmp_path / "elsewhere")
+    assert fetched.version == "0.2.1" and run_dir.holds_recipe(tmp_path / "elsewhere", fetched)
+    assert fetched.files == place.manifest.files and fetched.fingerprint == place.manifest.fingerprint
+
+
+def test_another_card_of_a_published_version_needs_another_version(released, hub_api):
+    for force in (False, True):
+        with pytest.raises(RunError, match=r"tag v0\.2\.0: exists and marks this run under another recipe.yaml.*raise"):
+            publication_target(repository_of(released, hub_api), recipe_of(released, "pretty_name=Corrected"), force)
+
+
+def test_a_version_that_is_taken_is_refused_at_once(released, hub_api):
+    other = recipe_of(released, "seed=7")
+    for force in (False, True):  # a tag is never moved
+        with pytest.raises(
+            RunError, match=r"tag v0\.2\.0: exists and marks the run of another recipe; raise `version`"
+        ):
+            publication_target(repository_of(released, hub_api), other, force)
+
+
+def test_a_version_that_is_behind_is_refused_at_once(released, hub_api):
+    for seed in (7, 20):  # of other rows, and of the same
+        earlier = recipe_of(released, "version=0.1.9", f"seed={seed}")
+        with pytest.raises(
+            RunError, match=r"branch main: holds v0\.2\.0, which is later than v0\.1\.9; .*--force to go back"
+        ):
+            publication_target(repository_of(released, hub_api), earlier, False)
+        assert publication_target(repository_of(released, hub_api), earlier, True).branch == NEXT
+
+
+def test_another_version_that_grows_is_left_alone(released, hub_api):
+    repository = repository_of(released, hub_api)
+    growing(repository, released, "0.3.0")
+    with pytest.raises(RunError, match=r"branch next: holds an unfinished run of another recipe .*v0\.3\.0"):
+        publication_target(repository, recipe_of(released, "version=0.4.0", "seed=7"), False)
+
+
+def growing(repository: Repository, directory: Path, version: str) -> None:
+    """An unfinished run on the branch next."""
+    repository.make_branch(NEXT, repository.branch().sha)
+    finished_run(directory, version=version)
+    manifest = run_dir.require_complete(directory).model_copy(update={"complete": False})
+    run_dir.write_manifest(directory, manifest)
+    write_card(directory)
+    options = {"repo_type": "dataset", "revision": NEXT, "allow_patterns": ["*.json", "*.md", "*.yaml"]}
+    repository.api.upload_folder(repo_id=repository.repo_id, folder_path=directory, **options)
+
+
+def test_a_directory_with_another_run_is_not_published_under_this_recipe(tmp_path):
+    directory = finished_run(tmp_path / "pairs")
+    check_run(directory, recipe_of(directory))
+    check_run(tmp_path / "absent", recipe_of(directory))
+    with pytest.raises(
+        InputError, match=r"pairs: holds a run of another recipe \(pairs v0\.1\.0\).*remove the directory"
+    ):
+        check_run(directory, recipe_of(directory, "source.limit=3"))
+
+
+def test_a_namespace_that_the_token_does_not_have_is_named(hub_api, stranger):
+    patience = RetryPolicy(scale=0.001)
+    assert namespace(hub_api, "acme", True, patience) == "acme" and namespace(hub_api, None, True, patience) == "demo"
+    with pytest.raises(InputError, match=r"--org acme: is not the token's user .*allowed: alice"):
+        namespace(stranger, "acme", True, patience)
+    assert namespace(stranger, "acme", False, patience) == "acme"  # a plan needs no right
+
+
+def test_a_model_is_trained_on_what_cannot_move(tmp_path):
+    recipe = load_recipe(Path("recipes/demo/demo-sts-dino.yaml"), ModelRecipe)
+    check_pins(tmp_path, recipe)
+    moving = recipe.datasets[0].model_copy(update={"revision": "main"})
+    with pytest.raises(InputError, match=r"'main' can move.*allowed: a tag such as v1\.0\.0"):
+        check_pins(tmp_path, recipe.model_copy(update={"datasets": (moving,)}))
+    moving_pairs = ValidationData(repo_id="org/pairs", revision="main")
+    with pytest.raises(InputError, match=r"validation\.0\.revision: 'main' can move"):
+        check_pins(tmp_path, recipe.model_copy(update={"validation": (moving_pairs,)}))

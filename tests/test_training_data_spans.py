@@ -1,0 +1,324 @@
+"""Against an own reading of DeCLUTR's section 3.2: distributions, by statistical test with fixed seeds.
+
+Every statistical test stands beside one that fails it, so that it is known to see a wrong distribution.
+"""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from scipy import stats
+
+from hub.contract.model_sections import Spans
+from training.data.spans import (
+    Span,
+    anchors_apart,
+    anchors_in_blocks,
+    document_generator,
+    sample_positive,
+    sample_spans,
+)
+
+PAPER = Spans(anchor_placement="apart")  # the paper's other values are the defaults
+STRATEGIES = ("any", "adjacent", "overlapping", "subsumed")
+REJECTED = 1e-6  # a p-value below is a wrong distribution; above SOUND, the right one
+SOUND = 1e-3
+
+
+def lengths_p(lengths, alpha, beta, shortest=32, longest=512):
+    """Chi-square of span lengths against floor(Beta * (longest - shortest) + shortest), ten lengths to a bin."""
+    edges = np.array([*range(shortest, longest, 10), longest])
+    observed, _ = np.histogram(lengths, bins=edges)
+    assert observed.sum() == len(lengths)
+    shares = np.diff(stats.beta.cdf((edges - shortest) / (longest - shortest), alpha, beta))
+    wide = shares * len(lengths) >= 5
+    pooled = [np.append(counts[wide], counts[~wide].sum()) for counts in (observed, shares * len(lengths))]
+    return stats.chisquare(*pooled).pvalue
+
+
+def uniform_p(counts, choices):
+    """Chi-square of counts against equal shares of all ``choices``."""
+    assert set(counts) <= set(choices)
+    return stats.chisquare([counts[choice] for choice in choices]).pvalue
+
+
+def pair_kind(anchor: Span, positive: Span) -> str:
+    """How ``positive`` lies to ``anchor`` (Figure 1b); one that contains the anchor and more is overlapping.
+
+    Raises ValueError when there are tokens between them: the sampling never does that.
+    """
+    if anchor.start <= positive.start and positive.end <= anchor.end:
+        return "subsumed"
+    if positive.start < anchor.end and anchor.start < positive.end:
+        return "overlapping"
+    if positive.end == anchor.start or positive.start == anchor.end:
+        return "adjacent"
+    raise ValueError(f"{positive} lies apart from {anchor}")
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """4,000 documents of 5,000 tokens: (anchors, positives) of each."""
+    generator = np.random.default_rng(1)
+    return [sample_spans(generator, 5000, PAPER) for _ in range(4000)]
+
+
+def test_lengths_have_the_papers_beta_distributions(drawn):
+    anchors = [span.end - span.start for anchors, _ in drawn for span in anchors]
+    positives = [span.end - span.start for _, positives in drawn for span in positives]
+    assert len(anchors) == 8000 and len(positives) == 16000
+    assert min(anchors + positives) >= 32 and max(anchors + positives) < 512
+    assert lengths_p(anchors, 4, 2) > SOUND
+    assert lengths_p(positives, 2, 4) > SOUND
+    assert lengths_p(anchors, 2, 4) < REJECTED
+    assert lengths_p(positives, 2, 5) < REJECTED
+    assert stats.ks_2samp(anchors, positives).pvalue < REJECTED
+
+
+def test_a_lone_anchor_starts_anywhere_with_equal_chance():
+    spans = Spans(anchor_placement="apart", anchors=1, min_length=3, max_length=5, min_document=5)
+    generator = np.random.default_rng(2)
+    anchors = [anchors_apart(generator, 24, spans)[0] for _ in range(20000)]
+    for length in (3, 4):  # {0 .. n - l}
+        starts = Counter(anchor.start for anchor in anchors if anchor.end - anchor.start == length)
+        assert uniform_p(starts, range(24 - length + 1)) > SOUND
+        starts[0] += sum(starts.values()) // 5
+        assert uniform_p(starts, range(24 - length + 1)) < REJECTED
+
+
+def allowed_placements(lengths, tokens, gap):
+    """All starts of anchors in the document's order with at least ``gap`` tokens between them, by enumeration."""
+    ranges = [range(tokens - length + 1) for length in lengths]
+    return [
+        starts
+        for starts in itertools.product(*ranges)
+        if all(starts[k] + lengths[k] + gap <= starts[k + 1] for k in range(len(lengths) - 1))
+    ]
+
+
+@pytest.mark.parametrize(("count", "tokens"), [(2, 24), (3, 38)])
+def test_anchors_take_every_allowed_placement_with_equal_chance(count, tokens):
+    spans = Spans(anchor_placement="apart", anchors=count, min_length=2, max_length=4, min_document=28)
+    generator = np.random.default_rng(3)
+    drawn = [anchors_apart(generator, tokens, spans) for _ in range(40000)]
+    by_lengths = Counter(tuple(a.end - a.start for a in anchors) for anchors in drawn)
+    assert len(by_lengths) == 2**count
+    for lengths, total in by_lengths.items():
+        placements = allowed_placements(lengths, tokens, gap=8)
+        if total < 5 * len(placements):
+            continue
+        starts = Counter(
+            tuple(a.start for a in anchors) for anchors in drawn if tuple(a.end - a.start for a in anchors) == lengths
+        )
+        assert uniform_p(starts, placements) > SOUND
+    lengths = by_lengths.most_common(1)[0][0]
+    one_by_one = Counter(first_then_the_others(generator, lengths, tokens) for _ in range(by_lengths[lengths]))
+    assert uniform_p(one_by_one, allowed_placements(lengths, tokens, gap=8)) < REJECTED
+
+
+def first_then_the_others(generator, lengths, tokens):
+    """The wrong way: each anchor uniform over what the one before it leaves."""
+    starts, begin = [], 0
+    for k, length in enumerate(lengths):
+        rest = sum(lengths[k:]) + 8 * (len(lengths) - k - 1)
+        starts.append(int(generator.integers(begin, tokens - rest + 1)))
+        begin = starts[-1] + length + 8
+    return tuple(starts)
+
+
+def test_anchors_equal_the_papers_rejection(drawn):
+    """Uniform starts, drawn again until the anchors are apart, in a document that often rejects them."""
+    generator = np.random.default_rng(4)
+    ours = [[a.start for a in anchors_apart(generator, 2200, PAPER)] for _ in range(2000)]
+    theirs = []
+    while len(theirs) < 2000:
+        lengths = [int(generator.beta(4, 2) * 480 + 32) for _ in range(2)]
+        for _ in range(100000):
+            starts = [int(generator.integers(0, 2200 - length + 1)) for length in lengths]
+            (first, length), (second, _) = sorted(zip(starts, lengths, strict=True))
+            if second - first - length >= 1024:
+                theirs.append([first, second])
+                break
+    for k in range(2):
+        assert stats.ks_2samp([s[k] for s in ours], [s[k] for s in theirs]).pvalue > SOUND
+        assert stats.ks_2samp([s[k] for s in ours], [s[k] + 60 for s in theirs]).pvalue < REJECTED
+
+
+def test_anchors_are_two_maximum_lengths_apart_and_in_the_document():
+    generator = np.random.default_rng(5)
+    for tokens in (2048, 2049, 3000):
+        for _ in range(2000):
+            first, second = anchors_apart(generator, tokens, PAPER)
+            assert first.start >= 0 and second.end <= tokens
+            assert second.start - first.end >= 1024
+
+
+def test_positives_of_different_anchors_share_no_text(drawn):
+    for anchors, positives in drawn:
+        assert all(0 <= span.start < span.end <= 5000 for span in positives)
+        assert max(span.end for span in positives[:2]) <= min(span.start for span in positives[2:])
+        for k, span in enumerate(positives):
+            pair_kind(anchors[k // 2], span)  # raises if they lie apart
+
+
+ANCHORS = {"inside": Span(40, 49), "at the start": Span(0, 9), "near the end": Span(88, 97)}
+
+
+@pytest.mark.parametrize("anchor", ANCHORS.values(), ids=ANCHORS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_positive_starts_anywhere_its_strategy_allows_with_equal_chance(strategy, anchor):
+    """Against all starts of a document of 100 tokens, listed by the paper's range and the kind of the pair."""
+    spans = Spans(anchor_placement="apart", anchors=1, min_length=4, max_length=16, min_document=30, strategy=strategy)
+    generator = np.random.default_rng(6)
+    drawn = [sample_positive(generator, anchor, 100, spans) for _ in range(6000)]
+    for length, count in Counter(span.end - span.start for span in drawn).items():
+        in_range = range(anchor.start - length, anchor.end + 1)
+        inside = [Span(start, start + length) for start in in_range if start >= 0 and start + length <= 100]
+        choices = [span for span in inside if strategy in ("any", pair_kind(anchor, span))]
+        found = Counter(span for span in drawn if span.end - span.start == length)
+        assert set(found) <= set(choices)
+        if len(choices) > 1 and count >= 5 * len(choices):
+            assert uniform_p(found, choices) > SOUND / 10  # some hundred tests
+
+
+def test_the_ends_of_a_document_gather_no_positives():
+    """Starts outside are left out; moved inside, as the second half shows, they would all be 0."""
+    spans = Spans(anchor_placement="apart", anchors=1, min_length=4, max_length=16, min_document=16)
+    generator = np.random.default_rng(7)
+    anchor = Span(1, 10)
+    drawn = [sample_positive(generator, anchor, 100, spans) for _ in range(20000)]
+    starts = Counter(span.start for span in drawn)
+    assert uniform_p(starts, range(11)) > SOUND
+    moved = Counter(max(0, int(generator.integers(1 - (s.end - s.start), 11))) for s in drawn)
+    assert uniform_p(moved, range(11)) < REJECTED
+
+
+def test_kinds_have_the_shares_that_the_lengths_imply(drawn):
+    """Far from the ends, with lengths a and p: 2 of a + p + 1 starts are adjacent, max(0, a - p + 1) subsumed."""
+    generator = np.random.default_rng(8)
+    found, expected, variance = Counter(), Counter(), Counter()
+    for _ in range(4000):
+        anchor = Span(5000, 5000 + int(generator.beta(4, 2) * 480 + 32))
+        positive = sample_positive(generator, anchor, 20000, PAPER)
+        found[pair_kind(anchor, positive)] += 1
+        a, p = anchor.end - anchor.start, positive.end - positive.start
+        shares = {"adjacent": 2 / (a + p + 1), "subsumed": max(0, a - p + 1) / (a + p + 1)}
+        shares["overlapping"] = 1 - sum(shares.values())
+        for kind, share in shares.items():
+            expected[kind] += share
+            variance[kind] += share * (1 - share)
+    for kind in expected:
+        assert abs(found[kind] - expected[kind]) < 4 * variance[kind] ** 0.5
+    assert set(found) == {"adjacent", "overlapping", "subsumed"}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES[1:])
+@pytest.mark.parametrize("tokens", [2048, 6000])
+def test_a_strategy_yields_its_kind_only(strategy, tokens):
+    spans = Spans(anchor_placement="apart", strategy=strategy)
+    generator = np.random.default_rng(9)
+    for _ in range(500):
+        anchors, positives = sample_spans(generator, tokens, spans)
+        kinds = {pair_kind(anchors[k // 2], span) for k, span in enumerate(positives)}
+        assert kinds == {strategy}
+        assert all(span.start >= 0 and span.end <= tokens and span.end - span.start >= 32 for span in positives)
+
+
+def test_lengths_of_a_strategy_are_scaled_to_its_room():
+    generator = np.random.default_rng(10)
+    anchor = Span(1000, 1200)
+    subsumed = [
+        sample_positive(generator, anchor, 5000, Spans(anchor_placement="apart", strategy="subsumed"))
+        for _ in range(6000)
+    ]
+    assert lengths_p([s.end - s.start for s in subsumed], 2, 4, longest=200) > SOUND
+    adjacent = [
+        sample_positive(generator, anchor, 5000, Spans(anchor_placement="apart", strategy="adjacent"))
+        for _ in range(6000)
+    ]
+    assert lengths_p([s.end - s.start for s in adjacent], 2, 4) > SOUND
+    tight = [
+        sample_positive(generator, Span(90, 700), 792, Spans(anchor_placement="apart", strategy="adjacent"))
+        for _ in range(500)
+    ]
+    assert max(s.end - s.start for s in tight) < 92
+
+
+def test_the_kind_of_a_pair():
+    anchor = Span(10, 20)
+    assert pair_kind(anchor, Span(5, 10)) == pair_kind(anchor, Span(20, 21)) == "adjacent"
+    assert pair_kind(anchor, Span(10, 20)) == pair_kind(anchor, Span(12, 15)) == "subsumed"
+    assert pair_kind(anchor, Span(9, 11)) == pair_kind(anchor, Span(19, 25)) == "overlapping"
+    assert pair_kind(anchor, Span(9, 21)) == pair_kind(anchor, Span(10, 21)) == "overlapping"
+    with pytest.raises(ValueError, match="lies apart"):
+        pair_kind(anchor, Span(21, 25))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("betas", [(0.01, 100.0), (100.0, 0.01)])
+def test_the_shortest_document_has_room_for_extreme_lengths(strategy, betas):
+    for count in (1, 2, 3):
+        spans = Spans(
+            anchor_placement="apart",
+            anchors=count,
+            min_document=9999,
+            strategy=strategy,
+            anchor_beta=betas,
+            positive_beta=betas,
+        )
+        generator = np.random.default_rng(11)
+        for _ in range(200):
+            anchors, positives = sample_spans(generator, spans.needed_units, spans)
+            assert len(anchors) == count and len(positives) == 2 * count
+            assert all(0 <= s.start < s.end <= spans.needed_units for s in anchors + positives)
+
+
+def test_a_documents_spans_depend_on_seed_pass_and_tokens_alone():
+    def spans_of(seed, number, tokens):
+        document = np.asarray(tokens, dtype="<i8").tobytes()
+        return sample_spans(document_generator(seed, number, document), len(tokens), PAPER)
+
+    document = [k % 97 for k in range(3000)]
+    first = spans_of(1, 0, document)
+    assert first == spans_of(1, 0, document)
+    assert first == spans_of(1, 0, tuple(np.array(document)))
+    others = [spans_of(2, 0, document), spans_of(1, 1, document), spans_of(1, 0, [*document[:-1], 98])]
+    assert all(first != other for other in others)
+
+
+def test_documents_too_short_for_the_spans_are_refused():
+    with pytest.raises(ValidationError, match=r"min_document 1600: 2 anchors of up to 512 words.* need 2048 words"):
+        Spans(anchor_placement="apart", min_document=1600)
+    with pytest.raises(ValidationError, match=r"need 576 words"):
+        Spans(anchor_placement="apart", anchors=1, min_document=520, strategy="adjacent")
+
+
+def test_anchors_in_blocks_are_drawn_as_the_authors_code_draws_them():
+    """Two anchors in four blocks: a block, then one of those that are neither it nor beside it."""
+    generator = np.random.default_rng(11)
+    spans = Spans()
+    drawn = [anchors_in_blocks(generator, 2048, spans) for _ in range(8000)]
+    pairs = Counter(tuple(anchor.start // 512 for anchor in anchors) for anchors in drawn)
+    expected = {(0, 2): 1, (0, 3): 1, (1, 3): 2, (2, 0): 2, (3, 0): 1, (3, 1): 1}  # eighths
+    assert set(pairs) == set(expected)
+    shares = [8000 * expected[pair] / 8 for pair in sorted(expected)]
+    assert stats.chisquare([pairs[pair] for pair in sorted(pairs)], shares).pvalue > SOUND
+    for anchors in drawn:
+        assert all(anchor.start // 512 == (anchor.end - 1) // 512 for anchor in anchors)
+    places = [(a.start % 512) / (512 - (a.end - a.start)) for anchors in drawn for a in anchors]
+    assert stats.kstest(places, "uniform").pvalue > SOUND / 100  # starts are whole numbers
+    gaps = [max(a.start, b.start) - min(a.end, b.end) for a, b in drawn]
+    assert min(gaps) >= 512 and sum(gap < 1024 for gap in gaps) / 8000 > 0.5
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_anchors_in_blocks_find_room_in_the_shortest_document(count):
+    spans = Spans(anchors=count, min_length=2, max_length=6, min_document=12 * count)
+    generator = np.random.default_rng(12)
+    for _ in range(300):
+        anchors, positives = sample_spans(generator, spans.needed_units, spans)
+        blocks = sorted(anchor.start // 6 for anchor in anchors)
+        assert len(anchors) == count and all(b - a >= 2 for a, b in itertools.pairwise(blocks))
+        assert all(0 <= s.start < s.end <= spans.needed_units for s in anchors + positives)

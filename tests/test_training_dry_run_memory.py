@@ -1,0 +1,279 @@
+from pathlib import Path
+
+import pytest
+import torch
+from sentence_transformers import SentenceTransformerTrainingArguments
+from tiny_bases import make_llama, make_mlm
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+from transformers import LlamaConfig, RobertaConfig
+
+from hub.contract.recipe import ModelRecipe
+from hub.errors import InputError
+from hub.memory import peak_rss_mb
+from training.dry_run.memory import LiveBytes, MemoryEstimate, memory_estimate
+from training.losses.losses import build_loss
+from training.model.bases import Base
+from training.model.encoder import build_encoder
+
+ROWS, LENGTH = 8, 48
+MIB = 2**20
+LORA = {"r": "4", "alpha": "8", "dropout": "0.05"}
+DOCUMENTS = {
+    "form": "documents",
+    "loss": "DeclutrLoss",
+    "spans": {"unit": "tokens", "min_length": "8", "max_length": "46", "min_document": "400"},
+}
+CACHED = {"loss": "CachedMultipleNegativesRankingLoss", "loss_arguments": {"mini_batch_size": "2"}}
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory) -> dict[str, Path]:
+    """Wide enough for tensors to outweigh what a step makes besides them, e.g. masks."""
+    folder = tmp_path_factory.mktemp("bases")
+    sizes = {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 3}
+    return {"roberta": make_mlm(folder / "roberta", **sizes), "llama": make_llama(folder / "llama", **sizes)}
+
+
+def recipe(base: dict | None = None, data: dict | None = None, **changes) -> ModelRecipe:
+    sts = {"path": "pairs", "config": "c", "form": "sts", "loss": "CosineSimilarityLoss"}
+    values = {
+        "kind": "model",
+        "name": "tiny",
+        "version": "0.1.0",
+        "pretty_name": "Tiny",
+        "license": "mit",
+        "base": {"repo_id": "a/b", "revision": "main", "max_seq_length": str(LENGTH), "license": "mit", **(base or {})},
+        "datasets": [sts | (data or {})],
+    }
+    return ModelRecipe.model_validate(values | changes)
+
+
+def triplets(base: dict | None = None, lora: dict | None = None, **data) -> ModelRecipe:
+    return recipe(base, {"form": "triplet", "loss": "MultipleNegativesRankingLoss", **data}, lora=lora)
+
+
+def estimated(chosen: ModelRecipe, folder: Path, **arguments) -> MemoryEstimate:
+    given = SentenceTransformerTrainingArguments("unused", report_to="none", use_cpu=True, **arguments)
+    return memory_estimate(chosen, Base(folder, None, ""), ROWS, given)
+
+
+def batch(*shape: int) -> dict[str, torch.Tensor]:
+    """Token ids; with one place padded, because a batch without padding has no mask, which is a little less."""
+    mask = torch.ones(shape, dtype=torch.long)
+    mask.view(-1)[LENGTH - 1] = 0
+    return {"input_ids": torch.randint(5, 300, shape), "attention_mask": mask}
+
+
+def real_step(
+    chosen: ModelRecipe, folder: Path, shapes: list[tuple[int, ...]], half=False, checkpointed=False
+) -> tuple[int, int, int]:
+    """Bytes that the real encoder's forward and backward pass under its real loss hold: at most, and what autograd
+    saves; and the bytes of its parameters.
+    """
+    encoder = build_encoder(chosen.base, Base(folder, None, ""), chosen.lora).train()
+    if checkpointed:
+        encoder.gradient_checkpointing_enable(None, every_n_layers=1, offload=False)
+    loss = build_loss(chosen.datasets[0], encoder, Base(folder, None, ""))
+    parameters = {id(parameter): parameter for parameter in loss.parameters()}.values()
+    saved: dict[int, torch.UntypedStorage] = {}
+    weights = {parameter.untyped_storage()._cdata for parameter in parameters}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        saved[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
+        return tensor
+
+    with LiveBytes([*parameters, *encoder.buffers()]) as live:
+        with (
+            torch.autocast("cpu", torch.bfloat16, enabled=half),
+            saved_tensors_hooks(note, lambda kept: kept),
+        ):
+            features = [batch(*shape) for shape in shapes]
+            value = loss(features, torch.rand(ROWS))
+        kept = sum(storage.nbytes() for key, storage in saved.items() if key not in weights)
+        saved.clear()
+        del features  # as the trainer does
+        (sum(value.values()) if isinstance(value, dict) else value).backward()
+    return live.peak, kept, sum(p.numel() * p.element_size() for p in parameters)
+
+
+def test_live_bytes_follow_what_is_held_and_what_is_let_go():
+    known = torch.zeros(10)
+    with LiveBytes([known]) as live:
+        first = known + 1
+        view = first[2:]
+        assert live.now == 40
+        second = torch.zeros(100)
+        del second
+        known.view(2, 5).add_(1)
+        assert (live.now, live.peak) == (40, 440)
+        del first
+        assert live.now == 40, "a view holds its storage"
+        del view
+        assert (live.now, live.peak) == (0, 440)
+
+
+def test_live_bytes_of_fake_tensors_are_those_of_real_ones():
+    def peak() -> int:
+        layers = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Dropout(0.1), nn.Linear(256, 64))
+        with LiveBytes(layers.parameters()) as live:
+            layers(torch.ones(32, 64)).square().sum().backward()
+        return live.peak
+
+    real = peak()
+    with FakeTensorMode():
+        assert peak() == real
+    assert real > 3 * 32 * 256 * 4
+
+
+@pytest.mark.slow("measures the memory of real training steps")
+def test_parameters_are_those_of_the_student(bases):
+    roberta, llama = bases["roberta"], bases["llama"]
+    for chosen, folder in (
+        (recipe(), roberta),
+        (recipe({"modules": "static"}), roberta),
+        (triplets({"pooling": "lasttoken"}, LORA), llama),
+        (triplets({"dtype": "bfloat16"}, LORA | {"target_modules": ["q_proj", "v_proj"]}), llama),
+    ):
+        encoder = build_encoder(chosen.base, Base(folder, None, ""), chosen.lora)
+        found = estimated(chosen, folder)
+        assert found.parameters == sum(p.numel() for p in encoder.parameters())
+        assert found.trainable == sum(p.numel() for p in encoder.parameters() if p.requires_grad)
+        tensors = [*encoder.parameters(), *encoder.buffers()]
+        assert found.weights == pytest.approx(sum(t.numel() * t.element_size() for t in tensors), rel=0.01)
+
+
+@pytest.mark.slow("measures the memory of real training steps")
+def test_a_step_holds_what_the_real_one_holds(bases):
+    pair, triplet = [(ROWS, LENGTH)] * 2, [(ROWS, LENGTH)] * 3
+    spans = [(ROWS, 2, LENGTH), (ROWS, 4, LENGTH)]
+    cases = (
+        (recipe(), bases["roberta"], pair),
+        (triplets(), bases["roberta"], triplet),
+        (recipe({"pooling": "cls"}, {"loss": "CoSENTLoss"}), bases["roberta"], pair),
+        (triplets({"pooling": "lasttoken"}, LORA), bases["llama"], triplet),
+        (triplets({"pooling": "lasttoken", "dtype": "bfloat16"}, LORA), bases["llama"], triplet),
+        (recipe(data=DOCUMENTS), bases["roberta"], spans),
+    )
+    for chosen, folder, shapes in cases:
+        peak, saved, weights = real_step(chosen, folder, shapes)
+        found = estimated(chosen, folder)
+        assert found.total - found.optimizer == pytest.approx(weights + peak, rel=0.04)
+        assert saved < found.activations < 1.3 * saved
+
+
+def test_autocast_is_counted(bases):
+    peak, _, weights = real_step(recipe(), bases["roberta"], [(ROWS, LENGTH)] * 2, half=True)
+    found = estimated(recipe(), bases["roberta"], bf16=True)
+    assert found.total - found.optimizer == pytest.approx(weights + peak, rel=0.03)
+    assert found.activations < 0.9 * estimated(recipe(), bases["roberta"]).activations
+
+
+@pytest.mark.slow("measures the memory of real training steps")
+def test_cached_gradients_cost_one_mini_batch_and_the_waiting_embeddings(bases):
+    cached = triplets({"pooling": "lasttoken"}, LORA, **CACHED)
+    found = estimated(cached, bases["llama"])
+    peak, _, weights = real_step(cached, bases["llama"], [(ROWS, LENGTH)] * 3)
+    assert found.total - found.optimizer == pytest.approx(weights + peak, rel=0.05)
+    assert found.activations < 0.2 * estimated(triplets({"pooling": "lasttoken"}, LORA), bases["llama"]).activations
+    by_tokens = {"loss_arguments": {"mini_batch_num_tokens": str(4 * LENGTH + 1)}}
+    assert estimated(triplets(lora=LORA, **CACHED | by_tokens), bases["llama"]).activations > 1.5 * found.activations
+
+
+@pytest.mark.slow("measures the memory of real training steps")
+def test_checkpointing_holds_the_layers_inputs_and_one_layer(bases):
+    whole = estimated(recipe(), bases["roberta"])
+    less = estimated(recipe(), bases["roberta"], activation_checkpointing=True)
+    assert less.activations < 0.6 * whole.activations
+    every = {"activation_checkpointing_kwargs": {"every_n_layers": 2}}
+    some = estimated(recipe(), bases["roberta"], activation_checkpointing=True, **every)
+    assert less.activations < some.activations < whole.activations
+
+
+@pytest.mark.slow("measures the memory of real training steps")
+def test_checkpointing_holds_what_the_real_step_holds(bases):
+    for chosen, name, shapes in (
+        (recipe(), "roberta", [(ROWS, LENGTH)] * 2),
+        (triplets({"pooling": "lasttoken"}, LORA), "llama", [(ROWS, LENGTH)] * 3),
+    ):
+        peak, _, weights = real_step(chosen, bases[name], shapes, checkpointed=True)
+        found = estimated(chosen, bases[name], activation_checkpointing=True)
+        assert found.total - found.optimizer == pytest.approx(weights + peak, rel=0.05)
+
+
+def test_declutr_counts_its_head_and_the_logits_of_masked_tokens(tmp_path):
+    sizes = {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 3, "num_attention_heads": 2}
+    RobertaConfig(vocab_size=30_000, **sizes).save_pretrained(tmp_path)
+    found = estimated(recipe(data=DOCUMENTS), tmp_path)
+    head = 64 * 64 + 64 + 2 * 64 + 30_000  # dense, layer norm, the decoder's bias; its weights are the embeddings
+    assert found.parameters - estimated(recipe(), tmp_path).parameters == head
+    more = estimated(recipe(data=DOCUMENTS | {"loss_arguments": {"mlm_probability": "0.30"}}), tmp_path)
+    logits = 0.15 * 2 * ROWS * LENGTH * 30_000 * 4
+    assert more.activations - found.activations == pytest.approx(3 * logits, rel=0.02)  # log-softmax and gradients
+
+
+@pytest.mark.slow("measures the memory of real training steps")
+def test_optimisers(bases):
+    trained = sum(p.numel() for p in build_encoder(recipe().base, Base(bases["roberta"], None, "")).parameters())
+    states = {
+        name: estimated(recipe(), bases["roberta"], optim=name).optimizer / trained
+        for name in ("adamw_torch", "adamw_torch_fused", "adamw_8bit", "sgd", "adafactor", "paged_adamw_32bit")
+    }
+    assert states["adamw_torch"] == states["adamw_torch_fused"] == pytest.approx(8, abs=0.1)
+    assert states["paged_adamw_32bit"] == 8
+    assert states["adamw_8bit"] == pytest.approx(2, abs=0.1)
+    assert states["sgd"] == 0
+    assert 0 < states["adafactor"] < 0.5
+
+
+def test_accumulated_gradients_stand_beside_the_activations(bases):
+    once = estimated(recipe(), bases["roberta"])
+    twice = estimated(recipe(), bases["roberta"], gradient_accumulation_steps=2)
+    assert twice.total == once.weights + once.optimizer + once.gradients + twice.activations
+    assert once.total < twice.total
+
+
+@pytest.mark.slow("measures the memory of real training steps")
+def test_a_quantized_base_is_counted_in_its_rounded_form(bases):
+    half = {"dtype": "bfloat16", "pooling": "lasttoken"}
+    plain = estimated(triplets(half, LORA), bases["llama"])
+    for settings, share in (
+        ({"load_in_4bit": "true"}, 0.5625),
+        ({"load_in_4bit": "true", "bnb_4bit_use_double_quant": "true"}, 0.516),
+        ({"load_in_8bit": "true"}, 1.0),
+    ):
+        quantization = {"quant_method": "bitsandbytes", **settings}
+        found = estimated(triplets(half | {"quantization": quantization}, LORA), bases["llama"])
+        linear = 3 * (4 * 64 * 32 + 3 * 64 * 192)
+        small = 330 * 64 + 7 * 64  # embeddings and norms, widened to float32
+        assert plain.weights - found.weights == pytest.approx((2 - share) * linear - 2 * small, rel=0.02)
+
+
+def test_of_several_datasets_the_costliest_counts(bases):
+    pairs, threes = recipe().datasets[0], triplets().datasets[0]
+    both = recipe().model_copy(update={"datasets": (pairs, threes)})
+    assert estimated(both, bases["roberta"]) == estimated(triplets(), bases["roberta"])
+
+
+@pytest.mark.slow("measures the memory of real training steps")
+def test_seven_billion_parameters_are_counted_without_memory(tmp_path):
+    LlamaConfig().save_pretrained(tmp_path)  # Llama-2-7B's shape
+    chosen = triplets({"dtype": "bfloat16", "pooling": "lasttoken"}, {"r": "64", "alpha": "16"}, **CACHED)
+    before = peak_rss_mb()
+    found = estimated(chosen, tmp_path)
+    assert peak_rss_mb() - before < 200
+    rank = 64 * 32 * (4 * (4096 + 4096) + 3 * (4096 + 11008))
+    assert (found.parameters, found.trainable) == (6_607_343_616 + rank, rank)
+    assert found.optimizer == pytest.approx(8 * rank, rel=0.001)
+    assert 12_000 < found.weights / MIB < 14_000
+
+
+def test_an_architecture_that_cannot_be_built_is_one_clear_error(bases, tmp_path):
+    with pytest.raises(InputError, match="base: a/b: its architecture cannot be built"):
+        estimated(recipe(data=DOCUMENTS), bases["llama"])
+    (tmp_path / "config.json").write_text('{"model_type": "no-such-model"}')
+    with pytest.raises(InputError, match=r"cannot be built: .*no-such-model"):
+        estimated(recipe(), tmp_path)
+    with pytest.raises(InputError, match="no linear layer 'query'"):
+        estimated(triplets(lora=LORA | {"target_modules": ["query"]}), bases["llama"])

@@ -1,0 +1,90 @@
+"""training.loop.arguments: names are upstream's; a wrong one is answered with the nearest right one."""
+
+import pytest
+
+from hub.contract.recipe import ModelRecipe
+from hub.errors import InputError
+from training.loop.arguments import check_together, reported, trainer_arguments, typed_arguments
+
+
+def recipe(**changes):
+    base = {"path": "b", "license": "mit"}
+    data = {"path": "d", "config": "c", "form": "sts", "loss": "CoSENTLoss", **changes.pop("data", {})}
+    names = {"kind": "model", "name": "m", "version": "0.1.0", "pretty_name": "M", "license": "mit"}
+    return ModelRecipe(**names, base=base, datasets=[data], **changes)
+
+
+def test_arguments_get_the_types_of_their_fields():
+    texts = {"learning_rate": "2e-5", "bf16": "no", "max_steps": "7", "warmup_steps": "0.1", "optim": "adamw_torch"}
+    typed = typed_arguments(texts, "p")
+    assert typed == {"learning_rate": 2e-5, "bf16": False, "max_steps": 7, "warmup_steps": 0.1, "optim": "adamw_torch"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("learning_rat", "1", "p.learning_rat: is not a trainer argument; did you mean 'learning_rate'"),
+        ("max_steps", "many", "p.max_steps: Input should be a valid integer.*'many'"),
+        ("output_dir", "x", "p.output_dir: is set by --out"),
+        ("seed", "1", "p.seed: is set by the recipe's seed"),
+        ("per_device_train_batch_size", "8", "is set by the recipe's batch_size"),
+        ("push_to_hub", "true", "p.push_to_hub: is set by this stage"),
+        ("learning_rate", "-1", "p.learning_rate: is -1; allowed: a positive number"),
+        ("learning_rate", "inf", "p.learning_rate: is inf; allowed: a positive number"),
+        ("num_train_epochs", "0", "p.num_train_epochs: is 0; allowed: a positive number"),
+        ("max_steps", "0", "p.max_steps: is 0; allowed: a positive number"),
+        ("gradient_accumulation_steps", "0", "p.gradient_accumulation_steps: is 0; allowed: a positive number"),
+        ("per_device_eval_batch_size", "0", "p.per_device_eval_batch_size: is 0; allowed: a positive number"),
+        ("eval_steps", "-4", "p.eval_steps: is -4; allowed: a positive number"),
+        ("dataloader_num_workers", "-1", "p.dataloader_num_workers: is -1; allowed: 0 or a positive number"),
+        ("fsdp", "full_shard", "p.fsdp: is not supported: each process holds the whole encoder"),
+        ("save_only_model", "true", "p.save_only_model: is not supported: a killed run could not go on"),
+        ("prompts", "query: ", "p.prompts: is not supported: the released encoder would not have them"),
+    ],
+)
+def test_arguments_that_cannot_be_used(name, text, message):
+    with pytest.raises(InputError, match=message):
+        typed_arguments({name: text}, "p")
+
+
+def test_arguments_that_do_not_go_together(tmp_path):
+    with pytest.raises(InputError, match=r"a checkpoint is chosen only if it is evaluated"):
+        trainer_arguments(recipe(), {"eval_strategy": "no"}, tmp_path, 1, True, "p")
+    with pytest.raises(InputError, match=r"p: .*nonesuch"):
+        trainer_arguments(recipe(), {"lr_scheduler_type": "nonesuch"}, tmp_path, 1, True, "p")
+    with pytest.raises(InputError, match=r"p.max_steps: d is streamed, so how many steps an epoch has is not known"):
+        check_together(recipe(data={"streaming": True}), {}, "p")
+    given = {"max_steps": 5, "batch_sampler": "no_duplicates"}  # which upstream would pass over for a stream
+    with pytest.raises(InputError, match=r"p.batch_sampler: chooses among rows by their texts"):
+        check_together(recipe(data={"streaming": True}), given, "p")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"optim": "lomo"}, r"p.optim: lomo: .*lomo.optim"),
+        ({"lr_scheduler_type": "cosine_with_min_lr"}, r"p.lr_scheduler_type: cosine_with_min_lr: .*min_lr"),
+        ({"lr_scheduler_type": "warmup_stable_decay"}, r"p.lr_scheduler_type: .*num_decay_steps"),
+        ({"accelerator_config": "nonesuch.json"}, r"p: .*nonesuch.json"),
+    ],
+)
+def test_what_an_optimiser_or_schedule_lacks_is_told_before_anything_is_trained(given, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        trainer_arguments(recipe(), given, tmp_path, 1, False, "p")
+
+
+def test_what_is_evaluated_is_saved(tmp_path):
+    steps = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 4}
+    chosen, _ = trainer_arguments(recipe(), steps, tmp_path, 1, True, "p")
+    assert chosen.save_steps == 4
+    with pytest.raises(InputError, match=r"p.save_steps: is 8, and evaluated is every 4 steps"):
+        trainer_arguments(recipe(), steps | {"save_steps": 8}, tmp_path, 1, True, "p")
+
+
+def test_the_checkpoint_is_chosen_by_validation_where_there_is_one(tmp_path):
+    chosen, _ = trainer_arguments(recipe(), {}, tmp_path, 1, True, "p")
+    assert chosen.load_best_model_at_end
+    assert chosen.metric_for_best_model == "eval_sequential_score"
+    last, _ = trainer_arguments(recipe(), {}, tmp_path, 1, False, "p")
+    assert not last.load_best_model_at_end
+    assert reported(last, recipe())["lr_scheduler_type"] == "linear"

@@ -1,0 +1,249 @@
+"""Several processes: the recipe's batch cut evenly, the same weights as of one, one voice, and resuming a group."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
+from tiny_bases import make_mlm
+from training_inputs import sts_rows, triplet_rows, write_dataset, write_recipe
+from training_processes import killed, launched, trained
+
+from hub.contract.run_dir import require_complete
+from hub.contract.schema import PAIR_CLASS, TRIPLET
+from hub.errors import InputError, RunError
+from training.loop.arguments import per_device_batch
+from training.loop.batches import SharedBatches
+from training.loop.distributed import report_once
+
+PLAIN = {"optim": "sgd", "learning_rate": "0.1", "report_to": "none", "logging_steps": "1"}  # Adam blows noise up
+
+
+def weights(directory):
+    return load_file(directory / "model.safetensors")
+
+
+def furthest(first, second):
+    """The largest difference between two models' weights."""
+    first, second = weights(first), weights(second)
+    return max((first[name] - second[name]).abs().max().item() for name in first)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_dataset(tmp_path / "pairs", {"train": sts_rows(100)})  # no validation: near-equal scores would tip the choice
+    return tmp_path
+
+
+def triplets(folder, count=70):
+    path = write_dataset(folder / "triplets", {"train": triplet_rows(count)}, "triplet", TRIPLET)
+    return {"path": str(path), "config": "triplet", "form": "triplet", "loss": "MultipleNegativesRankingLoss"}
+
+
+def pairs(folder, loss="CosineSimilarityLoss"):
+    return {"path": str(folder / "pairs"), "config": "postprocessed", "form": "sts", "loss": loss}
+
+
+def labelled(folder):
+    """Pairs with three labels, whose classifier is the loss's own and so not in what is wrapped for the group."""
+    texts = [(row["sentence1"], row["sentence2"]) for row in sts_rows(70)]
+    rows = [{"premise": a, "hypothesis": b, "label": index % 3} for index, (a, b) in enumerate(texts)]
+    path = write_dataset(folder / "nli", {"train": rows}, "pair-class", PAIR_CLASS)
+    return {"path": str(path), "config": "pair-class", "form": "pair-class", "loss": "SoftmaxLoss"}
+
+
+def both(folder, **changes):
+    """The recipe trained by one and by two processes."""
+    recipe = write_recipe(folder, **{"batch_size": "32", "arguments": PLAIN, **changes})
+    for processes in (1, 2):
+        codes = trained([str(recipe), "--out", str(folder / f"by{processes}")], processes, folder / f"log{processes}")
+        assert codes == [0] * processes, (folder / f"log{processes}.err").read_text()
+    return folder / "by1", folder / "by2"
+
+
+def data(name, folder):
+    return {
+        "cosine": lambda: [pairs(folder)],
+        "in-batch": lambda: [triplets(folder)],
+        "cached": lambda: [triplets(folder) | {"loss": "CachedMultipleNegativesRankingLoss"}],
+        "classifier": lambda: [labelled(folder)],
+        "two": lambda: [pairs(folder, "CoSENTLoss"), triplets(folder)],
+    }[name]()
+
+
+@pytest.mark.slow("trains in two processes")
+@pytest.mark.parametrize("name", ["cosine", "in-batch", "cached", "classifier", "two"])
+def test_two_processes_end_in_the_weights_of_one(folder, name):
+    """A last, smaller batch (of 4 or 6 rows) included."""
+    one, two = both(folder, datasets=data(name, folder))
+    assert furthest(one, two) < 1e-5 < furthest(one, folder / "by1.base")
+    facts = [require_complete(out).provenance["training"] for out in (one, two)]
+    assert [fact["processes"] for fact in facts] == [1, 2]
+    assert facts[0]["steps"] == facts[1]["steps"]
+    first, second = (torch.tensor(fact["loss_curve"]) for fact in facts)
+    assert torch.allclose(first, second, atol=1e-4)
+
+
+@pytest.mark.slow("trains in two processes")
+def test_two_processes_share_the_batches_of_a_stream(folder):
+    """Past its end, too: 7 steps of 32 rows, of 100."""
+    one, two = both(folder, datasets=[pairs(folder) | {"streaming": "true"}], arguments=PLAIN | {"max_steps": "7"})
+    assert furthest(one, two) < 1e-5 < furthest(one, folder / "by1.base")
+
+
+@pytest.mark.slow("trains in two processes")
+def test_both_processes_score_the_validation_data_and_the_chosen_weights(folder):
+    """In half precision, where a score depends on which texts a process reads together."""
+    path = write_dataset(folder / "held_out", {"train": sts_rows(64), "validation": sts_rows(61, seed=1)})
+    recipe = write_recipe(folder, datasets=[pairs(folder) | {"path": str(path)}], arguments=PLAIN | {"bf16": "true"})
+    assert trained([str(recipe), "--out", str(folder / "out")], 2, folder / "log") == [0, 0]
+    training = require_complete(folder / "out").provenance["training"]
+    assert training["validation_score"] == pytest.approx(
+        max(score for _, score in training["validation_curve"]), abs=1e-6
+    )
+
+
+@pytest.mark.slow("trains in two processes")
+def test_only_the_main_process_writes(folder):
+    recipe = write_recipe(folder, arguments=PLAIN | {"report_to": "tensorboard"})
+    assert trained([str(recipe), "--out", str(folder / "out")], 2, folder / "log") == [0, 0]
+    assert (folder / "log.out").read_text().count("100 rows, 21 steps") == 0
+    assert (folder / "log.out").read_text().count("100 rows, 7 steps") == 1
+    assert (folder / "log.err").read_text().count("training: step 7 of 7") == 1
+    assert len(list((folder / "out.logs").iterdir())) == 1
+    assert not (folder / "out.checkpoints").exists()
+
+
+@pytest.mark.slow("trains in two processes")
+@pytest.mark.parametrize(
+    ("setting", "code", "message"),
+    [
+        ("batch_size=15", 2, "15 does not divide by 2 processes x 1 accumulated steps; allowed: a multiple of 2"),
+        ("datasets.0.config=none", 2, "has no config 'none'"),
+        ("arguments.weight_decay=1e30", 1, "training, step"),
+    ],
+)
+def test_an_error_ends_the_group_with_one_message(folder, setting, code, message):
+    recipe = write_recipe(folder, arguments=PLAIN)
+    codes = trained([str(recipe), "--out", str(folder / "out"), "--set", setting], 2, folder / "log")
+    told = (folder / "log.err").read_text()
+    assert codes[0] == code
+    assert codes[1] != 0
+    assert told.count("error: ") == 1 and message in told
+    assert "Traceback" not in told
+
+
+def test_the_end_of_another_process_is_told_in_one_line(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with (
+        pytest.raises(RunError, match="another process of this run has ended; its own message says why"),
+        report_once(),
+    ):
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:59062.")
+    with pytest.raises(RuntimeError, match="of another kind"), report_once():
+        raise RuntimeError("of another kind")
+
+
+@pytest.mark.slow("trains in two processes")
+def test_the_run_directory_of_another_recipe_is_refused_for_all(folder):
+    recipe = write_recipe(folder, arguments=PLAIN)
+    assert trained([str(recipe), "--out", str(folder / "out")], 1, folder / "first") == [0]
+    codes = trained([str(recipe), "--out", str(folder / "out"), "--set", "batch_size=8"], 2, folder / "second")
+    told = (folder / "second.err").read_text()
+    assert codes[0] == 2
+    assert told.count("holds a run of another recipe") == 1
+
+
+SAVED = PLAIN | {"optim": "adamw_torch", "save_strategy": "steps", "save_steps": "4"}
+
+
+def two_datasets(folder):
+    return write_recipe(folder, arguments=SAVED | {"num_train_epochs": "3"}, datasets=data("two", folder))
+
+
+def streamed_documents(folder):
+    """With dropout, masks and a head of the loss's own."""
+    spans = {"unit": "tokens", "min_length": "3", "max_length": "8", "min_document": "32"}
+    (folder / "documents.txt").write_text("\n".join(row["sentence1"] * 3 for row in sts_rows(12)) + "\n")
+    at = {"path": str(folder / "documents.txt"), "config": "default", "form": "documents", "streaming": "true"}
+    return write_recipe(
+        folder,
+        base={"path": str(make_mlm(folder / "mlm")), "max_seq_length": "16", "license": "mit"},
+        datasets=[{**at, "loss": "DeclutrLoss", "spans": spans}],
+        arguments=SAVED | {"max_steps": "12"},
+        batch_size="4",
+    )
+
+
+@pytest.mark.slow("kills a run again and again, to the same bytes")
+@pytest.mark.parametrize("family", [two_datasets, streamed_documents])
+def test_a_killed_group_goes_on_to_the_same_bytes(folder, family):
+    recipe = family(folder)
+    assert trained([str(recipe), "--out", str(folder / "whole")], 2, folder / "log") == [0, 0]
+    command = [str(recipe), "--out", str(folder / "cut")]
+    marks = folder / "cut.checkpoints"
+    killed(command, 2, folder / "killed", lambda: any(marks.glob("checkpoint-*/whole.json")), folder / "cut")
+    assert trained(command, 2, folder / "again") == [0, 0]
+    assert json.loads((folder / "cut.timing.json").read_text())["resumed_from_step"] > 0
+    for name in ("model.safetensors", "manifest.json"):
+        assert (folder / "cut" / name).read_bytes() == (folder / "whole" / name).read_bytes(), name
+
+
+@pytest.mark.slow("trains in two processes")
+def test_a_run_may_go_on_with_another_number_of_processes(folder):
+    recipe = write_recipe(folder, arguments=PLAIN | {"num_train_epochs": "3", "save_strategy": "epoch"})
+    assert trained([str(recipe), "--out", str(folder / "whole")], 1, folder / "log") == [0]
+    marks = folder / "cut.checkpoints"
+    command = [str(recipe), "--out", str(folder / "cut")]
+    killed(command, 2, folder / "killed", lambda: any(marks.glob("checkpoint-*/whole.json")), folder / "cut")
+    assert trained(command, 1, folder / "again") == [0]
+    assert "2 processes wrote it, now there are 1" in (folder / "again.err").read_text()
+    assert furthest(folder / "whole", folder / "cut") < 1e-5
+
+
+@pytest.mark.slow("trains in two processes")
+def test_torchrun_starts_a_group(folder):
+    recipe = write_recipe(folder, arguments=PLAIN)
+    code = launched([str(recipe), "--out", str(folder / "out")], 2, folder / "log")
+    assert code == 0, (folder / "log.err").read_text()
+    assert require_complete(folder / "out").provenance["training"]["processes"] == 2
+    assert (folder / "log.out").read_text().count("100 rows, 7 steps") == 1
+
+
+def test_shares_are_even_and_cover_the_batch():
+    class Whole:
+        batch_size, drop_last = 4, False
+
+        def __iter__(self):
+            yield from ([0, 1, 2, 3], [4, 5, 6], [7])
+
+        def __len__(self):
+            return 3
+
+    first, second = (SharedBatches(Whole(), process, 2) for process in (0, 1))
+    assert list(first) == [[0, 1], [4], [7]]
+    assert list(second) == [[2, 3], [5], [7]]
+    assert len(first) == 3 and first.batch_size == 2
+    halves = SharedBatches(Whole(), 1, 2, accumulated=2)
+    assert list(halves) == [[1], [3], [4, 5, 6], [4, 5, 6], [7], [7]]  # fewer rows than the four shares: all of them
+    assert len(halves) == 6
+
+
+def test_no_duplicates_holds_over_the_whole_batch():
+    """The batch sampler sees the recipe's batch, not a process's share of it."""
+    from datasets import Dataset
+
+    rows = Dataset.from_dict({"anchor": [f"a{index // 2}" for index in range(16)]})
+    whole = NoDuplicatesBatchSampler(rows, 8, False, generator=torch.Generator(), seed=0)
+    shares = [list(SharedBatches(whole, process, 2)) for process in (0, 1)]
+    for left, right in zip(*shares, strict=True):
+        texts = [rows[index]["anchor"] for index in left + right]
+        assert len(set(texts)) == len(texts)
+
+
+@pytest.mark.parametrize(("size", "processes", "accumulated", "allowed"), [(30, 4, 1, "28 or 32"), (2, 2, 2, "e.g. 4")])
+def test_a_batch_that_does_not_divide_names_the_nearest_that_do(size, processes, accumulated, allowed):
+    with pytest.raises(InputError, match=allowed):
+        per_device_batch(size, processes, accumulated, "recipe.yaml:batch_size")
+    assert per_device_batch(32, 4, 2, "recipe.yaml:batch_size") == 4

@@ -1,0 +1,336 @@
+"""The trainer: a killed run ends like one that was let run, all that is trained is kept, and what it refuses."""
+
+import json
+import math
+import random
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_bases import make_llama, make_mlm
+from training_inputs import WORDS, sts_rows, triplet_rows, write_dataset, write_recipe
+from training_processes import killed, trained
+
+from hub.contract.run_dir import begin, require_complete
+from hub.contract.schema import PAIR_CLASS, TRIPLET
+from hub.errors import InputError, RunError
+from training.loop.build import make_trainer, read_rows
+from training.loop.checkpoints import ENCODER, LOSS, load_weights, own_parameters
+from training.loop.finish import curves
+from training.loop.job import prepare
+from training.loop.train import untrained_encoder
+from training.run import main
+
+QUIET = {"report_to": "none", "logging_steps": "3"}
+STEPS = {**QUIET, "save_strategy": "steps", "eval_strategy": "steps", "save_steps": "4", "eval_steps": "4"}
+
+
+def documents(folder, count=12):
+    """A file of documents of some 60 to 120 tokens of the tiny tokenizer."""
+    generator = random.Random(3)
+    lines = [" ".join(generator.choice(WORDS) for _ in range(generator.randint(20, 40))) for _ in range(count)]
+    (folder / "documents.txt").write_text("\n".join(lines) + "\n")
+    spans = {"unit": "tokens", "min_length": "3", "max_length": "8", "min_document": "32"}
+    data = {"path": str(folder / "documents.txt"), "config": "default", "form": "documents", "loss": "DeclutrLoss"}
+    return data | {"spans": spans}
+
+
+def cosine(folder):
+    """With validation pairs, so that a checkpoint is chosen."""
+    return write_recipe(folder, arguments=STEPS | {"num_train_epochs": "3", "learning_rate": "1e-3"})
+
+
+def best_only(folder):
+    """Checkpoints only where the validation score rises."""
+    arguments = STEPS | {"save_strategy": "best", "eval_steps": "1", "num_train_epochs": "3", "learning_rate": "1e-4"}
+    return write_recipe(folder, arguments=arguments)
+
+
+def adapter(folder):
+    """A LoRA adapter with dropout, trained by gradient caching."""
+    base = make_llama(folder / "llama")
+    path = write_dataset(folder / "triplets", {"train": triplet_rows(70)}, "triplet", TRIPLET)
+    data = {"path": str(path), "config": "triplet", "form": "triplet", "loss": "CachedMultipleNegativesRankingLoss"}
+    return write_recipe(
+        folder,
+        base={"path": str(base), "pooling": "lasttoken", "license": "mit"},
+        lora={"r": "4", "alpha": "8", "dropout": "0.1", "release": "merged"},
+        datasets=[data | {"loss_arguments": {"mini_batch_size": "4"}}],
+        arguments=STEPS | {"num_train_epochs": "4", "learning_rate": "1e-2"},
+    )
+
+
+def declutr(folder, streaming="true"):
+    """Spans of streamed documents, dropout and masks, and a head that is the loss's own."""
+    base = make_mlm(folder / "mlm")
+    return write_recipe(
+        folder,
+        base={"path": str(base), "max_seq_length": "16", "license": "mit"},
+        datasets=[documents(folder) | {"streaming": streaming}],
+        batch_size="4",
+        slanted_triangular={},
+        arguments=STEPS | {"max_steps": "20", "learning_rate": "1e-2"},
+    )
+
+
+def classifier(folder):
+    """A classifier that is the loss's own."""
+    rows = [
+        {"premise": row["sentence1"], "hypothesis": row["sentence2"], "label": index % 3}
+        for index, row in enumerate(sts_rows(60))
+    ]
+    path = write_dataset(folder / "nli", {"train": rows}, "pair-class", PAIR_CLASS)
+    data = {"path": str(path), "config": "pair-class", "form": "pair-class", "loss": "SoftmaxLoss"}
+    return write_recipe(folder, datasets=[data], arguments=STEPS | {"num_train_epochs": "4"})
+
+
+KILLED = [(cosine, (4, 12)), (best_only, (1, 2)), (adapter, (4, 12)), (declutr, (4, 12)), (classifier, (4, 12))]
+
+
+@pytest.mark.slow("kills a run again and again, to the same bytes")
+@pytest.mark.parametrize(("family", "steps"), KILLED)
+def test_a_run_killed_at_any_moment_ends_in_the_same_bytes(tmp_path, family, steps):
+    """Weights, curves, choice of the checkpoint: killed twice, a moment after some checkpoint appeared."""
+    recipe = family(tmp_path)
+    assert trained([str(recipe), "--out", str(tmp_path / "whole")], 1, tmp_path / "log") == [0]
+    command, places = [str(recipe), "--out", str(tmp_path / "cut")], tmp_path / "cut.checkpoints"
+    generator = random.Random(family.__name__)
+
+    def reached(step):
+        if any(int(path.name.split("-")[1]) >= step for path in places.glob("checkpoint-*")):
+            time.sleep(generator.random() / 20)
+            return True
+        return False
+
+    for step in steps:
+        killed(command, 1, tmp_path / f"killed{step}", lambda step=step: reached(step), tmp_path / "cut")
+    assert trained(command, 1, tmp_path / "again") == [0]
+    assert json.loads((tmp_path / "cut.timing.json").read_text())["resumed_from_step"] > 0
+    files = {file.path: file.sha256 for file in require_complete(tmp_path / "whole").files}
+    assert {file.path: file.sha256 for file in require_complete(tmp_path / "cut").files} == files
+    assert (tmp_path / "cut" / "manifest.json").read_bytes() == (tmp_path / "whole" / "manifest.json").read_bytes()
+
+
+def trainer_of(recipe, folder):
+    job = prepare(recipe, folder / "out", None, [])
+    encoder = untrained_encoder(job)
+    rows = {item.name: read_rows(item, encoder, job) for item in job.sets}
+    return make_trainer(job, encoder, rows, "fingerprint", 0)
+
+
+def test_a_checkpoint_holds_what_is_trained_and_only_that(tmp_path):
+    trainer = trainer_of(adapter(tmp_path), tmp_path)
+    trainer.train()
+    checkpoint = max((tmp_path / "out.checkpoints").glob("checkpoint-*"))
+    assert all("lora_" in name for name in load_file(checkpoint / ENCODER))
+    assert not (checkpoint / LOSS).exists()
+
+
+@pytest.mark.parametrize("family", [declutr, classifier])
+def test_parameters_of_the_loss_come_back_from_a_checkpoint(tmp_path, family):
+    trainer = trainer_of(family(tmp_path), tmp_path)
+    begun = {name: parameter.detach().clone() for name, parameter in trainer.loss_parameters.items()}
+    trainer.train()
+    checkpoint = max((tmp_path / "out.checkpoints").glob("checkpoint-*"), key=lambda path: int(path.name[11:]))
+    saved = load_file(checkpoint / LOSS)
+    assert saved and saved.keys() == begun.keys()
+    other = trainer_of(family(tmp_path), tmp_path)
+    other._load_from_checkpoint(str(checkpoint))
+    for name, parameter in other.loss_parameters.items():
+        assert torch.equal(parameter, saved[name]), name
+        assert not torch.equal(parameter, begun[name]), name
+
+
+def test_a_tied_weight_is_the_students_alone(tmp_path):
+    trainer = trainer_of(declutr(tmp_path), tmp_path)
+    embeddings = trainer.model.transformers_model.get_input_embeddings().weight
+    assert all(parameter is not embeddings for parameter in trainer.loss_parameters.values())
+    assert sum("decoder.weight" in name for name in trainer.loss_parameters) == 0
+    optimised = {id(parameter) for group in trainer.create_optimizer().param_groups for parameter in group["params"]}
+    assert optimised == {id(p) for p in [*trainer.encoder_parameters.values(), *trainer.loss_parameters.values()]}
+
+
+def test_a_parameter_shared_by_two_losses_is_kept_once():
+    shared = torch.nn.Linear(2, 2, bias=False)
+    encoder, losses = torch.nn.Linear(2, 2), {"a": torch.nn.Sequential(shared), "b": torch.nn.Sequential(shared)}
+    assert list(own_parameters(losses, encoder)) == ["a.0.weight"]
+
+
+def test_weights_of_another_student_are_refused(tmp_path):
+    with pytest.raises(RunError, match=r"student.safetensors: holds other parameters than are trained \(weight\)"):
+        load_weights(tmp_path, {"weight": torch.nn.Parameter(torch.zeros(2))}, ENCODER)
+
+
+def test_documents_in_memory_have_the_parts_of_the_loss_in_the_manifest(tmp_path):
+    recipe = declutr(tmp_path, streaming="false")
+    main(recipe, out=tmp_path / "out", settings=["arguments.max_steps=6"])
+    manifest = require_complete(tmp_path / "out")
+    training = manifest.provenance["training"]
+    parts = training["loss_parts"]
+    assert set(parts) == {"contrastive", "mlm"}
+    for (step, loss), *values in zip(training["loss_curve"], *parts.values(), strict=True):
+        assert {at for at, _ in values} == {step}
+        assert sum(value for _, value in values) == pytest.approx(loss, abs=1e-3)
+    assert not {"lr_scheduler_type", "warmup_steps"} & set(training["arguments"])  # the triangle took their place
+    assert manifest.counts["training_rows"] == 12
+    assert not [file for file in manifest.files if "loss" in file.path]
+
+
+def test_the_learning_rate_follows_the_slanted_triangle(tmp_path):
+    trainer = trainer_of(declutr(tmp_path), tmp_path)
+    trainer.train()
+    rates = {entry["step"]: entry["learning_rate"] for entry in trainer.state.log_history if "loss" in entry}
+    assert rates[3] == pytest.approx(1e-2)  # the cut is at 2 of 20 steps, and step 3 is taken at its rate
+    assert rates[20] == pytest.approx(1e-2 / 32 * (1 + 31 * (1 - 17 / 18)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"weight_decay": "1e30", "optim": "sgd", "learning_rate": "1"}, r"step [36]: the (loss|norm of .*) is "),
+        ({"learning_rate": "1e30", "max_grad_norm": "0"}, "step 6: the validation score is NaN"),
+    ],
+)
+def test_training_that_diverges_ends_with_one_error(tmp_path, arguments, message):
+    recipe = write_recipe(tmp_path, arguments=QUIET | arguments)
+    with pytest.raises(RunError, match=message):
+        main(recipe, out=tmp_path / "out")
+    assert not json.loads((tmp_path / "out" / "manifest.json").read_text())["complete"]
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path):
+    trainer = trainer_of(cosine(tmp_path), tmp_path)
+    next(iter(trainer.encoder_parameters.values())).data[0] = math.inf
+    with pytest.raises(RunError, match="the weights are no longer finite"):
+        trainer._save(str(tmp_path / "checkpoint"))
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def test_the_last_step_is_evaluated_though_it_is_no_multiple(tmp_path):
+    """Else a run shorter than eval_steps would choose nothing, and say nothing."""
+    recipe = write_recipe(tmp_path, arguments=STEPS | {"eval_steps": "50", "save_steps": "50"})
+    main(recipe, out=tmp_path / "out")
+    training = require_complete(tmp_path / "out").provenance["training"]
+    assert [step for step, _ in training["validation_curve"]] == [6] == [training["best_step"]]
+    assert training["validation_score"] == pytest.approx(training["validation_curve"][0][1], abs=1e-6)
+
+
+def test_bf16_trains_on_a_cpu(tmp_path):
+    main(write_recipe(tmp_path, arguments=QUIET | {"bf16": "true", "num_train_epochs": "1"}), out=tmp_path / "out")
+    training = require_complete(tmp_path / "out").provenance["training"]
+    assert training["arguments"]["bf16"] is True
+    assert all(math.isfinite(loss) for _, loss in training["loss_curve"])
+    assert load_file(tmp_path / "out" / "model.safetensors")["norm.weight"].dtype == torch.float32
+
+
+def test_checkpointed_activations_give_the_same_weights(tmp_path):
+    recipe = write_recipe(tmp_path, arguments=QUIET | {"num_train_epochs": "1"})
+    main(recipe, out=tmp_path / "plain")
+    recipe = write_recipe(tmp_path, arguments=QUIET | {"num_train_epochs": "1", "activation_checkpointing": "true"})
+    main(recipe, out=tmp_path / "checkpointed")
+    plain, other = (load_file(tmp_path / name / "model.safetensors") for name in ("plain", "checkpointed"))
+    assert all(torch.allclose(plain[name], other[name], atol=1e-6) for name in plain)
+
+
+def test_accumulated_steps_make_the_same_batch(tmp_path):
+    """The mean over two halves is the mean over the whole."""
+    write_dataset(tmp_path / "pairs", {"train": sts_rows(96)})
+    base = QUIET | {"optim": "sgd", "learning_rate": "0.1"}
+    main(write_recipe(tmp_path, arguments=base, batch_size="32"), out=tmp_path / "whole")
+    recipe = write_recipe(tmp_path, arguments=base | {"gradient_accumulation_steps": "4"}, batch_size="32")
+    main(recipe, out=tmp_path / "parts")
+    whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
+    assert all(torch.allclose(whole[name], parts[name], atol=1e-5) for name in whole)
+    assert require_complete(tmp_path / "parts").provenance["training"]["steps"] == 3
+
+
+def test_a_streamed_set_of_pairs_is_read_again_and_again(tmp_path):
+    data = {"path": str(tmp_path / "pairs"), "config": "postprocessed", "form": "sts", "loss": "CosineSimilarityLoss"}
+    recipe = write_recipe(tmp_path, datasets=[data | {"streaming": "true"}], arguments=STEPS | {"max_steps": "16"})
+    main(recipe, out=tmp_path / "out")
+    manifest = require_complete(tmp_path / "out")
+    assert manifest.provenance["training"]["steps"] == 16  # 256 rows of a stream of 96
+    assert manifest.counts["training_rows"] is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["arguments.learning_rate=nan"], "arguments.learning_rate: is not a number"),
+        (["arguments.fp16=true"], "arguments.fp16: needs a GPU"),
+        (["arguments.per_device_train_batch_size=8"], "is set by the recipe's batch_size"),
+        (["datasets.0.streaming=true"], "so how many steps an epoch has is not known; give arguments.max_steps"),
+        (["arguments.report_to=wandb"], "'wandb' is not installed; allowed: "),
+        (["arguments.report_to=tensorbord"], "'tensorbord' is no reporter of the trainer; allowed: "),
+        (["slanted_triangular={}", "arguments.warmup_steps=5"], "warmup_steps: is set by slanted_triangular"),
+        (["arguments.gradient_accumulation_steps=3"], "16 does not divide by 1 process x 3 accumulated steps"),
+        (["datasets.0.loss=CoSENTLoss", "arguments.gradient_accumulation_steps=2"], "accumulated steps do not share"),
+        (["datasets.0.loss=CoSENTLoss", "batch_size=1"], "batch_size: is 1, and CoSENTLoss compares pairs of a batch"),
+        (
+            ["datasets.0.form=documents", "datasets.0.loss=DeclutrLoss", "base.modules=static"],
+            "base.modules: is static, and documents train layers",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_loaded(tmp_path, settings, message):
+    recipe = write_recipe(tmp_path)
+    with pytest.raises(InputError, match=message.replace("(", r"\(")):
+        prepare(recipe, tmp_path / "out", None, [*settings, "base.path=not-there"])
+
+
+def test_in_batch_negatives_are_not_accumulated_and_the_way_is_named(tmp_path):
+    recipe = adapter(tmp_path)
+    settings = ["datasets.0.loss=MultipleNegativesRankingLoss", "arguments.gradient_accumulation_steps=2"]
+    with pytest.raises(InputError, match="use CachedMultipleNegativesRankingLoss"):
+        prepare(recipe, tmp_path / "out", None, [*settings, "datasets.0.loss_arguments={}"])
+
+
+@pytest.mark.parametrize("documents", [False, True])
+def test_a_batch_that_is_never_whole_and_is_dropped_is_refused(tmp_path, documents):
+    recipe = declutr(tmp_path, streaming="false") if documents else write_recipe(tmp_path, arguments=QUIET)
+    settings = ["arguments.dataloader_drop_last=true", "batch_size=100"]
+    with pytest.raises(InputError, match="dataloader_drop_last: drops all rows"):
+        main(recipe, out=tmp_path / "out", settings=settings)
+
+
+def test_the_columns_of_pairs_with_labels_are_in_order(tmp_path, caplog):
+    """Upstream would have the hypothesis first."""
+    rows = [{"premise": row["sentence1"], "hypothesis": row["sentence2"], "label": 0} for row in sts_rows(20)]
+    rows = [{**row, "label": number % 3} for number, row in enumerate(rows)]
+    path = write_dataset(tmp_path / "nli", {"train": rows}, "pair-class", PAIR_CLASS)
+    labelled = {"path": str(path), "config": "pair-class", "form": "pair-class", "loss": "SoftmaxLoss"}
+    main(write_recipe(tmp_path, datasets=[labelled], arguments=QUIET), out=tmp_path / "out")
+    assert "usually expected at index" not in caplog.text
+
+
+def test_checkpoints_of_another_recipe_are_not_gone_on_from(tmp_path):
+    """They lie beside a run directory that somebody removed."""
+    recipe = write_recipe(tmp_path, arguments=QUIET)
+    trainer = trainer_of(cosine(tmp_path), tmp_path)
+    trainer.train()
+    assert list((tmp_path / "out.checkpoints").glob("checkpoint-*"))
+    recipe = write_recipe(tmp_path, arguments=QUIET | {"num_train_epochs": "1"})
+    main(recipe, out=tmp_path / "out")
+    assert json.loads((tmp_path / "out.timing.json").read_text())["resumed_from_step"] == 0
+
+
+def test_a_run_with_another_batch_size_is_refused(tmp_path):
+    recipe = write_recipe(tmp_path, arguments=QUIET)
+    job = prepare(recipe, tmp_path / "out", None, [])
+    begin(job.out, job.manifest(), "recipe")
+    with pytest.raises(InputError, match="holds a run of another recipe"):
+        main(recipe, out=tmp_path / "out", settings=["batch_size=32"])
+
+
+def test_curves_take_only_what_is_a_part_of_the_loss():
+    log = [
+        {"step": 2, "loss": 1.0, "grad_norm": 3.0, "learning_rate": 1e-3, "mlm": 0.75, "contrastive": 0.25},
+        {"step": 2, "eval_sequential_score": 0.5, "eval_a_spearman_cosine": 0.5, "epoch": 0.5},
+        {"step": 4, "train_loss": 1.0, "train_runtime": 1.0, "epoch": 1.0},
+    ]
+    assert curves(log) == {
+        "loss_curve": [[2, 1.0]],
+        "validation_curve": [[2, 0.5]],
+        "loss_parts": {"mlm": [[2, 0.75]], "contrastive": [[2, 0.25]]},
+    }

@@ -1,0 +1,170 @@
+"""What chooses the checkpoint, by its own reading of cosine and rank; bad data are refused."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from tiny_bases import make_mlm
+from training_inputs import sts_rows as equal_rows
+from training_inputs import triplet_rows, write_dataset
+
+from hub.contract.recipe import ModelRecipe, TrainingData, ValidationData
+from hub.contract.schema import TRIPLET
+from hub.errors import InputError
+from training.data.training_sets import load_all
+from training.loop.validation import ACCURACY, SPEARMAN, read_pairs, validation_evaluator
+
+
+def sts_rows(count, seed=0):
+    """Scored pairs of differing sentences: the cosines of equal ones are 1 but for rounding, and so is their order."""
+    return [{**row, "sentence2": f"{row['sentence2']} too"} for row in equal_rows(count, seed)]
+
+
+STSB_DEV = Path("assets/stsb/sts-dev.csv")
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    transformer = Transformer(str(make_mlm(tmp_path_factory.mktemp("mlm"))), processor_kwargs={"padding_side": "right"})
+    return SentenceTransformer(modules=[transformer, Pooling(32, "mean")]).eval()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    return {
+        "sts": write_dataset(folder / "sts", {"train": sts_rows(9), "validation": sts_rows(12, seed=1)}),
+        "sts2": write_dataset(folder / "sts2", {"train": sts_rows(9), "validation": sts_rows(15, seed=2)}),
+        "triplet": write_dataset(
+            folder / "triplet", {"train": triplet_rows(9), "validation": triplet_rows(6)}, "triplet", TRIPLET
+        ),
+        "bare": write_dataset(folder / "bare", {"train": sts_rows(9)}),
+    }
+
+
+def data(path, form="sts"):
+    config, loss = ("triplet", "MultipleNegativesRankingLoss") if form == "triplet" else ("postprocessed", "CoSENTLoss")
+    return TrainingData(path=str(path), config=config, form=form, loss=loss)
+
+
+def recipe(datasets, *validation):
+    return ModelRecipe(
+        kind="model",
+        name="m",
+        version="0.1.0",
+        pretty_name="M",
+        license="mit",
+        base={"path": "b", "license": "mit"},
+        datasets=datasets,
+        validation=validation,
+    )
+
+
+def evaluator(datasets, *validation):
+    made = recipe(datasets, *validation)
+    return validation_evaluator(made, load_all(made.datasets, None, own_validation=not made.validation), 4)
+
+
+def cosines(encoder, first, second):
+    left, right = (encoder.encode(list(texts)).astype(np.float64) for texts in (first, second))
+    return (left * right).sum(1) / np.linalg.norm(left, axis=1) / np.linalg.norm(right, axis=1)
+
+
+def correlation(encoder, rows):
+    similarities = cosines(encoder, [row["sentence1"] for row in rows], [row["sentence2"] for row in rows])
+    return spearmanr(similarities, [row["score"] for row in rows]).statistic
+
+
+def test_the_mean_of_spearmans_correlations_on_the_sets_own_splits(encoder, folders):
+    found = evaluator((data(folders["sts"]), data(folders["sts2"]), data(folders["bare"])))
+    wanted = (correlation(encoder, sts_rows(12, seed=1)) + correlation(encoder, sts_rows(15, seed=2))) / 2
+    assert found(encoder)["sequential_score"] == pytest.approx(wanted, abs=1e-6)
+    assert found.metric == SPEARMAN == "Spearman's correlation"
+    assert found.inputs == {}
+    assert found.sources[0] == {"path": "sts", "config": "postprocessed", "split": "validation", "rows": 12}
+
+
+def test_triplets_score_the_share_whose_positive_is_nearer(encoder, folders):
+    found = evaluator((data(folders["triplet"], "triplet"),))
+    rows = triplet_rows(6)
+    anchors, positives, negatives = ([row[name] for row in rows] for name in ("anchor", "positive", "negative"))
+    nearer = cosines(encoder, anchors, positives) > cosines(encoder, anchors, negatives)
+    assert found(encoder)["sequential_score"] == pytest.approx(nearer.mean())
+    assert 0 < nearer.mean() <= 1
+    assert found.metric == ACCURACY
+
+
+def test_pairs_alone_decide_beside_triplets(encoder, folders):
+    found = evaluator((data(folders["triplet"], "triplet"), data(folders["sts"])))
+    assert found.metric == SPEARMAN
+    assert found(encoder)["sequential_score"] == pytest.approx(correlation(encoder, sts_rows(12, seed=1)), abs=1e-6)
+
+
+def test_without_validation_data_nothing_is_chosen(folders):
+    assert evaluator((data(folders["bare"]),)) is None
+
+
+def test_a_file_in_the_sts_benchmarks_layout(encoder, folders):
+    entry = {"path": str(STSB_DEV)}
+    found = evaluator((data(folders["sts"]),), entry)
+    sha256 = hashlib.sha256(STSB_DEV.read_bytes()).hexdigest()
+    assert found.sources == [{"path": str(STSB_DEV), "sha256": sha256, "rows": 1500}]
+    assert found.inputs == {"validation:0": sha256}
+    pairs = read_pairs(ValidationData(path=str(STSB_DEV)), "validation.0")
+    assert (pairs.first[0], pairs.scores[0]) == ("A man with a hard hat is dancing.", 5.0)
+    assert (min(pairs.scores), max(pairs.scores)) == (0.0, 5.0)
+    assert sum('"' in text for text in pairs.first) > 10  # quotation marks are characters
+
+
+def write(path, *lines):
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return ValidationData(path=str(path))
+
+
+def line(score, first="a b", second="c"):
+    return f"g\tf\t2012\t1\t{score}\t{first}\t{second}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ([line(1), line(1)], r"every score is 1; a correlation needs scores that differ"),
+        ([line(1), "only\ttwo"], r"line 2: has 2 tab-separated columns; allowed: genre, file"),
+        ([line(1), line("high")], r"line 2: column 5 is 'high'; allowed: a score"),
+        ([line(1), line("nan")], r"row 2 has the score nan"),
+        ([line(1), line(2, second=" ")], r"row 2 has an empty sentence"),
+        ([], r"line 1: has 1 tab-separated columns"),
+    ],
+)
+def test_files_that_cannot_choose(tmp_path, lines, problem):
+    with pytest.raises(InputError, match=problem):
+        read_pairs(write(tmp_path / "v.csv", *lines), "validation.0")
+
+
+def test_a_file_that_is_not_there_or_not_text(tmp_path):
+    with pytest.raises(InputError, match=r"validation.0: .*none.csv: no such file; the STS Benchmark's is assets/stsb"):
+        read_pairs(ValidationData(path=str(tmp_path / "none.csv")), "validation.0")
+    (tmp_path / "latin.csv").write_bytes(line(1, "caf\xe9").encode("latin-1"))
+    with pytest.raises(InputError, match=r"is not UTF-8"):
+        read_pairs(ValidationData(path=str(tmp_path / "latin.csv")), "validation.0")
+
+
+def test_characters_that_other_readers_break_lines_at(tmp_path):
+    entry = write(tmp_path / "v.csv", line(1, "one\u2028two\x0bthree"), line(2, 'a "quoted'))
+    pairs = read_pairs(entry, "validation.0")
+    assert pairs.first == ["one\u2028two\x0bthree", 'a "quoted']
+
+
+def test_several_files_count_equally(encoder, tmp_path, folders):
+    paths = [tmp_path / "one.csv", tmp_path / "two.csv"]
+    sets = [sts_rows(9, seed=3), sts_rows(30, seed=4)]
+    for path, rows in zip(paths, sets, strict=True):
+        write(path, *(line(5 * row["score"], row["sentence1"], row["sentence2"]) for row in rows))
+    found = evaluator((data(folders["sts"]),), *({"path": str(path)} for path in paths))
+    wanted = np.mean([correlation(encoder, rows) for rows in sets])
+    assert found(encoder)["sequential_score"] == pytest.approx(wanted, abs=1e-6)
+    assert len({key for key in found(encoder) if key.endswith("spearman_cosine")}) == 2

@@ -1,0 +1,295 @@
+"""Each objective is right, against an independent reading of its source; names are upstream's."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
+from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding, Transformer
+from tiny_bases import make_mlm
+from torch import distributed
+from training_inputs import PROVENANCE, write_dataset
+
+from generation.rows.pairs import smooth
+from hub.contract.recipe import TrainingData
+from hub.errors import InputError
+from training.data.example_types import EXAMPLE_TYPES, STS
+from training.data.training_sets import load_all
+from training.losses.losses import LOSSES, build_loss, check_arguments, check_loss
+from training.model.bases import Base
+
+ANCHORS = [
+    "a man plays a flute",
+    "two dogs",
+    "a woman cooks in the red house",
+    "blue car",
+    "an old cat runs",
+    "x",
+    "y z",
+]
+POSITIVES = ["a man is playing music", "dogs", "someone cooks", "a car that is blue", "a cat is running", "x x", "z"]
+NEGATIVES = ["nobody plays", "two cats", "a woman eats", "red car", "a young dog sleeps on the beach", "w", "y"]
+TEXTS = (ANCHORS, POSITIVES, NEGATIVES)
+
+
+def spec(loss, form="triplet", **arguments):
+    return TrainingData(path="d", config="c", form=form, loss=loss, loss_arguments=arguments)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_mlm(tmp_path_factory.mktemp("mlm"))
+
+
+@pytest.fixture
+def encoder(folder):
+    """A small RoBERTa under mean pooling in float64, dropout off."""
+    transformer = Transformer(str(folder), processor_kwargs={"padding_side": "right"}, max_seq_length=64)
+    return SentenceTransformer(modules=[transformer, Pooling(32, "mean")]).double().eval()
+
+
+def build(encoder, loss, form="triplet", **arguments):
+    return build_loss(spec(loss, form, **arguments), encoder, Base(Path("none"), None, "0" * 64))
+
+
+def features(encoder, columns=TEXTS):
+    return [encoder.preprocess(list(texts)) for texts in columns]
+
+
+def embed(encoder, columns=TEXTS):
+    return [encoder(item)["sentence_embedding"] for item in features(encoder, columns)]
+
+
+def gradients(encoder, loss):
+    """Every parameter's gradient of ``loss``, flat."""
+    encoder.zero_grad()
+    loss.backward()
+    return torch.cat([weight.grad.flatten() for weight in encoder.parameters() if weight.grad is not None])
+
+
+def info_nce(anchors, positives, negatives, temperature=0.05):
+    """-log of the positive's share among all positives and hard negatives of the batch (Auto-NLI, PromptEOL+CSE)."""
+    total = 0
+    for row, anchor in enumerate(anchors):
+        cosines = [torch.dot(anchor, other) / anchor.norm() / other.norm() for other in (*positives, *negatives)]
+        weights = torch.stack([torch.exp(cosine / temperature) for cosine in cosines])
+        total = total - torch.log(weights[row] / weights.sum())
+    return total / len(anchors)
+
+
+def test_info_nce_with_in_batch_and_hard_negatives_at_temperature_005(encoder):
+    loss = build(encoder, "MultipleNegativesRankingLoss")(features(encoder), None)
+    reference = info_nce(*embed(encoder))
+    assert loss.item() == pytest.approx(reference.item(), rel=1e-10)
+    found, wanted = gradients(encoder, loss), gradients(encoder, reference)
+    assert wanted.norm() > 1e-3
+    torch.testing.assert_close(found, wanted, rtol=1e-7, atol=1e-10)
+
+
+def test_scale_is_the_inverse_of_the_temperature(encoder):
+    loss = build(encoder, "MultipleNegativesRankingLoss", scale="10")(features(encoder), None)
+    assert loss.item() == pytest.approx(info_nce(*embed(encoder), temperature=0.1).item(), rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"mini_batch_size": "3"}, {"mini_batch_size": "32"}, {"mini_batch_num_tokens": "20"}]
+)
+def test_gradient_caching_gives_the_plain_loss_and_its_gradients(encoder, arguments):
+    plain = build(encoder, "MultipleNegativesRankingLoss")(features(encoder), None)
+    cached = build(encoder, "CachedMultipleNegativesRankingLoss", **arguments)(features(encoder), None)
+    assert cached.item() == pytest.approx(plain.item(), rel=1e-10)
+    torch.testing.assert_close(gradients(encoder, cached), gradients(encoder, plain), rtol=1e-7, atol=1e-10)
+
+
+def test_gradient_caching_replays_dropout(encoder):
+    """The second pass must draw the first one's masks: its gradients are those of one pass in the same pieces."""
+    encoder.train()
+    torch.manual_seed(3)
+    cached = build(encoder, "CachedMultipleNegativesRankingLoss", mini_batch_size="3")(features(encoder), None)
+    found = gradients(encoder, cached)
+    torch.manual_seed(3)
+    pieces = [[texts[start : start + 3] for start in range(0, len(texts), 3)] for texts in TEXTS]
+    reference = info_nce(*(torch.cat(embed(encoder, column)) for column in pieces))
+    assert cached.item() == pytest.approx(reference.item(), rel=1e-10)
+    torch.testing.assert_close(found, gradients(encoder, reference), rtol=1e-7, atol=1e-10)
+    assert cached.item() != pytest.approx(info_nce(*embed(encoder.eval())).item(), rel=1e-4)  # dropout was on
+
+
+def pairs(encoder, scores):
+    return embed(encoder, TEXTS[:2]), torch.tensor(scores, dtype=torch.float64)
+
+
+SCORES = [0.9, 0.1, 0.5, 0.5, 0.1, 0.9, 0.0]
+
+
+def ordered(similarities, scores, scale=20.0):
+    """log(1 + Σ exp(scale · (s_j - s_i))) over all pairs of pairs with score_i > score_j (Huang et al. 2024)."""
+    total = torch.ones((), dtype=torch.float64)
+    for high, first in zip(scores, similarities, strict=True):
+        for low, second in zip(scores, similarities, strict=True):
+            if high > low:
+                total = total + torch.exp(scale * (second - first))
+    return torch.log(total)
+
+
+def angle(left, right):
+    """|Re + Im| of the quotient of two complex vectors, whose halves are real and imaginary parts (Li and Li 2024)."""
+    z, w = (torch.complex(*side.chunk(2, dim=1)) for side in (left, right))
+    quotient = (z * w.conj()).sum(dim=1) / (z.abs().square().sum(1).sqrt() * w.abs().square().sum(1).sqrt())
+    return (quotient.real + quotient.imag).abs()
+
+
+@pytest.mark.parametrize(("name", "similarity"), [("CoSENTLoss", torch.cosine_similarity), ("AnglELoss", angle)])
+def test_losses_on_the_order_of_scores(encoder, name, similarity):
+    (left, right), scores = pairs(encoder, SCORES)
+    reference = ordered(similarity(left, right), SCORES)
+    loss = build(encoder, name, "sts")(features(encoder, TEXTS[:2]), scores)
+    assert loss.item() == pytest.approx(reference.item(), rel=1e-10)
+    torch.testing.assert_close(gradients(encoder, loss), gradients(encoder, reference), rtol=1e-7, atol=1e-10)
+
+
+def test_cosines_are_drawn_to_the_smoothed_targets(encoder, tmp_path):
+    """From labels 0, 0.5, 1 by way of the published shard and the trainer's collator: targets 0.1, 0.5, 0.9."""
+    rows = [
+        {"sentence1": first, "sentence2": second, "score": smooth(label, 0.2), **PROVENANCE}
+        for first, second, label in zip(ANCHORS, POSITIVES, [0.0, 0.5, 1.0, 0.0, 0.5, 1.0, 1.0], strict=True)
+    ]
+    directory = write_dataset(tmp_path / "pairs", {"train": rows})
+    data = TrainingData(path=str(directory), config="postprocessed", form="sts", loss="CosineSimilarityLoss")
+    (loaded,) = load_all((data,), None)
+    batch = SentenceTransformerDataCollator(encoder.preprocess)([loaded.train[row] for row in range(len(rows))])
+    labels = batch.pop("label")
+    assert labels.tolist() == pytest.approx([0.1, 0.5, 0.9, 0.1, 0.5, 0.9, 0.9])
+    columns = [
+        {key.removeprefix(f"{column}_"): value for key, value in batch.items() if key.startswith(column)}
+        for column in ("sentence1", "sentence2")
+    ]
+    (left, right), targets = pairs(encoder, [0.1, 0.5, 0.9, 0.1, 0.5, 0.9, 0.9])
+    reference = ((torch.cosine_similarity(left, right) - targets) ** 2).mean()
+    loss = build(encoder, "CosineSimilarityLoss", "sts")(columns, labels)
+    assert loss.item() == pytest.approx(reference.item(), rel=1e-6)  # the published targets are float32
+
+
+def test_softmax_classifies_both_embeddings_and_their_difference(encoder):
+    torch.manual_seed(5)
+    loss = build(encoder, "SoftmaxLoss", "pair-class")
+    assert loss.classifier.weight.shape == (3, 96)
+    loss.classifier.double()
+    labels = torch.tensor([0, 1, 2, 0, 1, 2, 0])
+    value = loss(features(encoder, TEXTS[:2]), labels)
+    left, right = embed(encoder, TEXTS[:2])
+    logits = torch.cat([left, right, (left - right).abs()], dim=1) @ loss.classifier.weight.T + loss.classifier.bias
+    shares = torch.exp(logits) / torch.exp(logits).sum(dim=1, keepdim=True)
+    reference = -torch.log(shares[torch.arange(7), labels]).mean()
+    assert value.item() == pytest.approx(reference.item(), rel=1e-10)
+    torch.testing.assert_close(gradients(encoder, value), gradients(encoder, reference), rtol=1e-7, atol=1e-10)
+    assert loss.classifier.weight.grad.norm() > 0
+
+
+def test_a_softmax_classifier_is_drawn_by_the_callers_seed(encoder):
+    torch.manual_seed(1)
+    first = build(encoder, "SoftmaxLoss", "pair-class").classifier.weight
+    torch.manual_seed(1)
+    assert torch.equal(build(encoder, "SoftmaxLoss", "pair-class").classifier.weight, first)
+
+
+IN_BATCH = {
+    "CoSENTLoss": ("sts", {}),
+    "AnglELoss": ("sts", {}),
+    "MultipleNegativesRankingLoss": ("triplet", {}),
+    "CachedMultipleNegativesRankingLoss": ("triplet", {"mini_batch_size": "2"}),
+}
+
+
+def whole_batch(encoder, loss, form, rows=slice(0, 6)):
+    columns = [texts[rows] for texts in (TEXTS if form == "triplet" else TEXTS[:2])]
+    scores = None if form == "triplet" else torch.tensor(SCORES[rows], dtype=torch.float64)
+    return loss(features(encoder, columns), scores)
+
+
+def on_one_of_two_processes(rank, folder, out):
+    """Each loss on this process's half of the batch; its value and gradients, averaged over both as DDP does."""
+    distributed.init_process_group("gloo", init_method=f"file://{out}/meeting", rank=rank, world_size=2)
+    transformer = Transformer(str(folder), processor_kwargs={"padding_side": "right"}, max_seq_length=64)
+    encoder = SentenceTransformer(modules=[transformer, Pooling(32, "mean")]).double().eval()
+    results = {}
+    for name, (form, arguments) in IN_BATCH.items():
+        loss = build_loss(spec(name, form, **arguments), encoder, Base(Path("none"), None, "0" * 64), processes=2)
+        value = whole_batch(encoder, loss, form, slice(3 * rank, 3 * rank + 3))
+        mean, found = value.detach().clone(), gradients(encoder, value)
+        for tensor in (mean, found):
+            distributed.all_reduce(tensor)
+        results[name] = {"loss": mean / 2, "gradients": found / 2}
+    if rank == 0:
+        torch.save(results, out / "results.pt")
+    distributed.destroy_process_group()
+
+
+def test_two_processes_compare_the_rows_of_the_whole_batch(encoder, folder, tmp_path):
+    torch.multiprocessing.start_processes(
+        on_one_of_two_processes, (folder, tmp_path), nprocs=2, start_method="fork", join=True
+    )
+    results = torch.load(tmp_path / "results.pt")
+    for name, (form, arguments) in IN_BATCH.items():
+        alone = whole_batch(encoder, build(encoder, name, form, **arguments), form)
+        assert results[name]["loss"].item() == pytest.approx(alone.item(), rel=1e-10), name
+        torch.testing.assert_close(results[name]["gradients"], gradients(encoder, alone), rtol=1e-7, atol=1e-10)
+
+
+def test_every_loss_takes_its_forms_only():
+    assert check_loss("CoSENTLoss", "sts", "p").examples == STS
+    with pytest.raises(InputError, match=r"p.loss: CosineSimilarityLoss does not learn from the triplet form; allowed"):
+        check_loss("CosineSimilarityLoss", "triplet", "p")
+    with pytest.raises(InputError, match=r"pair-class form; allowed: \['SoftmaxLoss'\]"):
+        check_loss("CoSENTLoss", "pair-class", "p")
+    with pytest.raises(InputError, match=r"documents form; allowed: \['DeclutrLoss'\]"):
+        check_loss("MultipleNegativesRankingLoss", "documents", "p")
+
+
+def test_every_form_has_a_loss():
+    assert {loss.examples.name for loss in LOSSES.values()} == EXAMPLE_TYPES.keys()
+
+
+def test_an_unknown_loss_is_answered_with_the_did_you_mean():
+    with pytest.raises(InputError, match=r"unknown loss 'CoSENTLos'.*did you mean 'CoSENTLoss'"):
+        check_loss("CoSENTLos", "sts", "p")
+
+
+def test_loss_arguments_get_the_types_of_the_signature():
+    given = {"scale": "20", "mini_batch_size": "16", "hardness_mode": "hard_negatives", "hardness_strength": "0"}
+    typed = check_arguments(spec("CachedMultipleNegativesRankingLoss", **given), "p")
+    assert typed == {"scale": 20.0, "mini_batch_size": 16, "hardness_mode": "hard_negatives", "hardness_strength": 0.0}
+    softmax = check_arguments(spec("SoftmaxLoss", "pair-class", concatenation_sent_multiplication="true"), "p")
+    assert softmax == {"concatenation_sent_multiplication": True}
+    assert check_arguments(spec("DeclutrLoss", "documents", temperature="0.05"), "p") == {"temperature": 0.05}
+
+
+@pytest.mark.parametrize(
+    ("loss", "name", "text", "message"),
+    [
+        ("MultipleNegativesRankingLoss", "scal", "20", r"p.loss_arguments.scal: is not .*did you mean 'scale'"),
+        ("MultipleNegativesRankingLoss", "temperature", "0.05", r"not an argument .*; scale is 1 / temperature"),
+        ("MultipleNegativesRankingLoss", "mini_batch_size", "2", r"is not an argument of the loss"),
+        ("CosineSimilarityLoss", "scale", "20", r"is not an argument of the loss; allowed: none"),
+        ("CachedMultipleNegativesRankingLoss", "mini_batch_size", "many", r"valid integer.*found 'many'"),
+        ("CachedMultipleNegativesRankingLoss", "mini_batch_size", "0", r"mini_batch_size: is 0; allowed: a positive"),
+        ("CoSENTLoss", "scale", "-20", r"p.loss_arguments.scale: is -20; allowed: a positive number"),
+        ("CoSENTLoss", "scale", "nan", r"is nan; allowed: a positive number"),
+        ("MultipleNegativesRankingLoss", "hardness_mode", "some", r"loss_arguments.hardness_mode: .*found 'some'"),
+        ("MultipleNegativesRankingLoss", "gather_across_devices", "true", r"is set by this stage; remove it"),
+        ("SoftmaxLoss", "num_labels", "3", r"is set by this stage; remove it"),
+        ("CoSENTLoss", "model", "x", r"is set by the recipe's base; remove it"),
+        ("DeclutrLoss", "head", "x", r"is set by the recipe's base; remove it"),
+        ("CoSENTLoss", "similarity_fct", "dot", r"is set by the loss: a function is no text; remove it"),
+    ],
+)
+def test_loss_arguments_that_cannot_be_used(loss, name, text, message):
+    with pytest.raises(InputError, match=message):
+        check_arguments(spec(loss, LOSSES[loss].examples.name, **{name: text}), "p")
+
+
+def test_a_loss_that_does_not_fit_the_student(encoder):
+    static = SentenceTransformer(modules=[StaticEmbedding(encoder.tokenizer, embedding_dim=8)])
+    with pytest.raises(InputError, match=r"datasets: Cached.*not compatible with .* StaticEmbedding"):
+        build(static, "CachedMultipleNegativesRankingLoss")

@@ -1,0 +1,1 @@
+"""Training rows: pinned datasets, streams, checks, DeCLUTR spans."""

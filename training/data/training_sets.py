@@ -1,0 +1,151 @@
+"""Training data: the pinned datasets of a recipe, from the Hub that HF_ENDPOINT names or from local run directories.
+
+Only the columns of the example type are kept: the trainer feeds every other column (seeds, log-probabilities) to the
+model as text. Rows that are read whole stay on disk, memory-mapped; their checks look at some thousand at a time. A
+stream (``streaming: true``: ``streams``) is checked while it is read, and comes shuffled; what is read whole,
+the trainer shuffles.
+"""
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset, IterableDataset
+
+from hub.client.failures import reading
+from hub.contract.published_paths import published
+from hub.contract.recipe import Spans, TrainingData
+from hub.errors import InputError
+from training.data.example_types import DOCUMENTS, EXAMPLE_TYPES
+from training.data.row_checks import NO_ROWS, RowChecks, tables
+from training.data.sources import Origin, from_directory, from_file, from_hub, is_file
+from training.data.streams import checked_stream, in_memory, shuffled
+
+DESCRIBED = {"repo_id", "revision", "path", "config", "form", "example_set", "loss"}  # of a spec, for the manifest
+VALIDATION_ROWS = 10_000  # of a stream's validation split: they are kept in memory
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """A checked training dataset with the columns of its example type alone, and what pins it.
+
+    ``commit`` is the Hub commit its revision stood for (None: local); ``sha256`` identifies the rows' origin;
+    ``own_license`` is what its card or recipe says of itself (None: nothing).
+    """
+
+    name: str
+    spec: TrainingData
+    train: Dataset | IterableDataset
+    validation: Dataset | None
+    commit: str | None
+    sha256: str
+    own_license: str | None
+
+    @property
+    def rows(self) -> int | None:
+        """Training rows of one epoch; None when they are streamed, and so not counted."""
+        return len(self.train) if isinstance(self.train, Dataset) else None
+
+    def describe(self) -> dict[str, Any]:
+        """Its provenance entry for the manifest; the rows of a streamed split are None."""
+        splits: dict[str, int | None] = {self.spec.split: self.rows}
+        if self.validation is not None:
+            splits["validation"] = len(self.validation)
+        spec = published(self.spec).model_dump(include=DESCRIBED, exclude_none=True)
+        return {**spec, "commit": self.commit, "splits": splits, "license": self.own_license}
+
+    @property
+    def license(self) -> str | None:
+        """The licence that the data declare, else the one in the recipe; None if neither does."""
+        return self.own_license or self.spec.license
+
+
+def load_all(
+    specs: tuple[TrainingData, ...], limit: int | None, seed: int = 42, own_validation: bool = True
+) -> list[TrainingSet]:
+    """Every dataset of a recipe under a name of its own, at most ``limit`` training rows of each, in file order.
+
+    ``seed`` orders streams. ``own_validation``: whether the datasets' validation splits are wanted.
+    Raises InputError for data that cannot be trained on, RunError when the Hub cannot be read.
+    """
+    streamed = [index for index, spec in enumerate(specs) if spec.streaming]
+    if streamed and len(specs) > 1:
+        problem = "a streamed dataset is trained on alone: the trainer mixes datasets by their lengths"
+        hint = "remove it, or make the stream the only dataset"
+        raise InputError(f"datasets.{streamed[0]}.streaming", problem, hint=hint)
+    return [_load(spec, limit, index, seed, own_validation) for index, spec in enumerate(specs)]
+
+
+def _load(spec: TrainingData, limit: int | None, index: int, seed: int, own_validation: bool) -> TrainingSet:
+    place = f"datasets.{index}: {spec.repo_id or spec.path} ({spec.config})"
+    origin = _find(spec, place)
+    rows = origin.split(spec.split, place)
+    part = f"{place}, {spec.split}"
+    with reading(spec.repo_id, spec.revision) if spec.repo_id is not None else nullcontext():
+        train: Dataset | IterableDataset
+        if isinstance(rows, IterableDataset):
+            train = shuffled(checked_stream(rows, spec, part, limit), EXAMPLE_TYPES[spec.form].buffer, seed)
+        else:
+            train = checked(rows, spec.form, part, spec.example_set, limit, spec.spans)
+        validation = _validation(spec, origin, place) if own_validation else None
+    stem = Path(spec.repo_id or spec.path or "").name.replace(".", "-")  # torch takes no dot in a module's name
+    name = f"{stem}-{spec.config}-{index}"
+    return TrainingSet(name, spec, train, validation, origin.commit, origin.sha256, origin.license)
+
+
+def _find(spec: TrainingData, place: str) -> Origin:
+    if spec.repo_id is not None:
+        return from_hub(spec.repo_id, spec.revision, spec.config, spec.streaming, place)
+    path = Path(spec.path or "")
+    if EXAMPLE_TYPES[spec.form] == DOCUMENTS and is_file(path):
+        return from_file(path, spec.config, spec.split, spec.streaming, place)
+    return from_directory(path, spec.config, spec.streaming, place)
+
+
+def _validation(spec: TrainingData, origin: Origin, place: str) -> Dataset | None:
+    """The validation split, unless it is what is trained on; documents score nothing."""
+    if EXAMPLE_TYPES[spec.form] == DOCUMENTS or spec.split == "validation" or "validation" not in origin.splits:
+        return None
+    rows = origin.split("validation", place)
+    part = f"{place}, validation"
+    if isinstance(rows, IterableDataset):
+        rows = in_memory(rows.take(VALIDATION_ROWS), part)
+    return checked(rows, spec.form, part, spec.example_set)
+
+
+def checked(
+    rows: Dataset,
+    form: str,
+    place: str,
+    example_set: int | None = None,
+    limit: int | None = None,
+    spans: Spans | None = None,
+) -> Dataset:
+    """The first ``limit`` rows (of one example set) with the columns of the example type only.
+
+    Raises InputError unless the trainer can learn from every one of them.
+    """
+    if len(rows) == 0:  # its columns may have no type
+        raise InputError(place, "has no rows", hint=NO_ROWS)
+    checks = RowChecks(EXAMPLE_TYPES[form], example_set, place)
+    checks.require_columns(rows.features.arrow_schema)
+    kept, first = [np.arange(0)], 0
+    for table in tables(rows, checks.columns):
+        keep = checks.of_set(table)
+        keep = keep if limit is None else keep[: limit - checks.rows]
+        part = table.take(keep) if len(keep) < table.num_rows else table
+        checks.require_cells(part, first + keep)
+        checks.add(part)
+        if example_set is not None:
+            kept.append(first + keep)
+        first += table.num_rows
+        if limit is not None and checks.rows >= limit:
+            break
+    checks.require_rows(place)
+    checks.require_long_enough(spans or Spans())
+    rows = rows.select_columns(list(checks.examples.columns))
+    if example_set is not None:
+        return rows.select(np.concatenate(kept))
+    return rows.select(range(checks.rows)) if checks.rows < len(rows) else rows

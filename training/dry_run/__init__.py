@@ -1,0 +1,1 @@
+"""What ``--dry-run`` tells: the plan of a run, and the memory it needs, measured without weights."""

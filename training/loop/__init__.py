@@ -1,0 +1,1 @@
+"""The training run: trainer, batches, checkpoints, validation, reports, finish."""

@@ -1,0 +1,114 @@
+"""Checkpoints: the trained weights by name, a completeness mark, and the newest complete one to resume from.
+
+The trainer writes a checkpoint file by file, so a kill can leave one that looks like a checkpoint and is not. A mark
+with the hash of every file is written last; without it, or with other hashes, a checkpoint does not count.
+
+Weights are kept by parameter name: of the encoder what is trained (of an adapted base the adapter alone), in
+``student.safetensors``, and what the losses train of their own, as a masked-language-model head, in
+``loss.safetensors``. Reading them back needs no second model, no base and no Hub.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from hub.contract.shards import sha256_file, write_text
+from hub.errors import RunError
+
+MARK = "whole.json"
+ENCODER, LOSS = "student.safetensors", "loss.safetensors"
+
+
+def trained(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that training changes, by name; a shared one once."""
+    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+
+
+def own_parameters(losses: Mapping[str, nn.Module], encoder: nn.Module) -> dict[str, nn.Parameter]:
+    """Trainable parameters of the losses beyond the encoder's, as LOSS.NAME; tied ones are left out.
+
+    Call it before the encoder in the losses is wrapped for several processes: names would change.
+    """
+    known = {id(parameter) for parameter in encoder.parameters()}
+    found = {}
+    for key, loss in losses.items():
+        for name, parameter in trained(loss).items():
+            if id(parameter) not in known:
+                known.add(id(parameter))
+                found[f"{key}.{name}"] = parameter
+    return found
+
+
+def save_weights(checkpoint: Path, parameters: Mapping[str, nn.Parameter], file: str) -> None:
+    """Write ``parameters`` to ``file`` of the checkpoint, if there are any."""
+    if parameters:
+        checkpoint.mkdir(parents=True, exist_ok=True)
+        tensors = {name: parameter.detach().contiguous().cpu() for name, parameter in parameters.items()}
+        save_file(tensors, checkpoint / file)
+
+
+def load_weights(checkpoint: Path, parameters: Mapping[str, nn.Parameter], file: str) -> None:
+    """Give ``parameters`` the values in ``file``. Raises RunError unless these are just the ones it holds."""
+    path = checkpoint / file
+    saved = load_file(path) if path.is_file() else {}
+    if saved.keys() != parameters.keys():
+        differ = sorted(saved.keys() ^ parameters.keys())
+        raise RunError(path, f"holds other parameters than are trained ({differ[0]})", hint="remove the checkpoints")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(saved[name])
+
+
+def mark_whole(checkpoint: Path, fingerprint: str, processes: int = 1) -> None:
+    """Mark ``checkpoint``, of the run with this fingerprint, as complete.
+
+    After a power cut it may not be (the libraries that write it do not fsync): ``is_whole`` compares its hashes.
+    """
+    files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.name != MARK)
+    hashes = {str(path.relative_to(checkpoint)): sha256_file(path) for path in files}
+    mark = {"fingerprint": fingerprint, "processes": processes, "files": hashes}
+    write_text(checkpoint / MARK, json.dumps(mark, indent=2))
+
+
+def processes_of(checkpoint: Path) -> int:
+    """How many processes wrote a whole checkpoint."""
+    return int(json.loads((checkpoint / MARK).read_text(encoding="utf-8"))["processes"])
+
+
+def is_whole(checkpoint: Path, fingerprint: str) -> bool:
+    """Whether ``checkpoint`` is of this run, and complete: every file has the hash it was marked with."""
+    try:
+        mark = json.loads((checkpoint / MARK).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
+        return False
+    if mark["fingerprint"] != fingerprint:
+        return False
+    return all(
+        (checkpoint / name).is_file() and sha256_file(checkpoint / name) == sha256
+        for name, sha256 in mark["files"].items()
+    )
+
+
+def newest_whole(directory: Path, fingerprint: str) -> Path | None:
+    """The checkpoint to resume from, or None to start anew; those that cannot be used are removed.
+
+    A checkpoint is of use only together with the best one so far, which it names and which is loaded at the end.
+    """
+    found = sorted(directory.glob("checkpoint-*"), key=lambda path: int(path.name.rsplit("-", 1)[1]), reverse=True)
+    whole = [checkpoint for checkpoint in found if is_whole(checkpoint, fingerprint)]
+    usable = [checkpoint for checkpoint in whole if (best := _best(checkpoint)) is None or best in whole]
+    for checkpoint in found:
+        if checkpoint not in usable:
+            shutil.rmtree(checkpoint)
+    return usable[0] if usable else None
+
+
+def _best(checkpoint: Path) -> Path | None:
+    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    named = state["best_model_checkpoint"]
+    return Path(named) if named else None

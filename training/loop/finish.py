@@ -1,0 +1,169 @@
+"""Finishes a run: the model moves into the run directory, the manifest last; timing is written beside it."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from sentence_transformers import SentenceTransformer
+
+from hub.contract.run_dir import Manifest, describe, write_manifest
+from hub.contract.shards import write_text
+from hub.durable import fsync, make_folder
+from hub.errors import RunError
+from hub.memory import peak_rss_mb
+from training.loop.arguments import reported
+from training.loop.build import Trained
+from training.loop.distributed import process_count
+from training.loop.job import TrainingJob
+from training.loop.trainer import EncoderTrainer
+from training.model.encoder import save_encoder, save_release
+
+Curve = list[list[float]]  # [[step, value]], steps ascending
+NOT_PARTS = frozenset(
+    ("loss", "grad_norm", "learning_rate", "epoch", "step", "train_loss", "total_flos", "num_input_tokens_seen")
+)
+LITTLE_ROOM = 4 << 20  # bytes; torch.save says only "unexpected pos" when it runs out
+
+
+@contextmanager
+def disk_errors(out: Path) -> Iterator[None]:
+    """Translate a full disk into RunError: safetensors and torch.save raise errors of their own, without an errno."""
+    try:
+        yield
+    except (SafetensorError, RuntimeError) as error:
+        room = shutil.disk_usage(out.parent).free
+        if "No space left" not in str(error) and room > LITTLE_ROOM:
+            if "I/O error" in str(error):  # a quota, a limit on the size of files
+                hint = "choose another --out, and run the same command again"
+                raise RunError(out.parent, f"cannot be written: {error}", hint=hint) from error
+            raise
+        hint = "free some and run the same command again: it goes on from the last whole checkpoint"
+        raise RunError(out.parent, f"no space left on the disk ({room:,} bytes free)", hint=hint) from error
+
+
+def move_into_place(built: Path, out: Path) -> list[str]:
+    """Move every file of the finished model into ``out``; returns their paths inside it, sorted.
+
+    A kill in between leaves files that the manifest does not name yet; the next run moves the same bytes again.
+    """
+    paths = sorted(path.relative_to(built).as_posix() for path in built.rglob("*") if path.is_file())
+    for path in paths:
+        make_folder((out / path).parent)
+        fsync(built / path)
+        (built / path).replace(out / path)
+        fsync((out / path).parent)
+    shutil.rmtree(built)
+    return paths
+
+
+def complete(
+    out: Path, manifest: Manifest, built: Path, counts: dict[str, Any], provenance: dict[str, Any]
+) -> Manifest:
+    """Move the finished model into ``out`` and write the complete manifest, last."""
+    files = tuple(describe(out, path) for path in move_into_place(built, out))
+    changes = {"files": files, "counts": counts, "provenance": provenance, "complete": True}
+    finished = manifest.model_copy(update=changes)
+    write_manifest(out, finished)
+    return finished
+
+
+def finish(job: TrainingJob, manifest: Manifest, trained: Trained, command: str) -> Manifest:
+    """Write the trained model and what is known of it into the run directory, and remove the checkpoints."""
+    built, trainer = job.checkpoints / "model", trained.trainer
+    save_release(trainer.model, built, job.recipe.base, job.base, job.recipe.lora)
+    passed_over = {name: item.passed_over for name, item in trained.rows.items() if item.passed_over}
+    count = sum(parameter.numel() for parameter in trainer.encoder_parameters.values())
+    size = _size(trainer.model)
+    if job.recipe.lora is not None and job.recipe.lora.release == "merged":
+        size["parameters"] -= count  # the adapter is in the base's weights now
+    counts = {
+        **size,
+        "trained_parameters": count,
+        "training_rows": None if None in (found := [item.rows for item in job.sets]) else sum(filter(None, found)),
+        **({"passed_over": passed_over} if passed_over else {}),
+    }
+    provenance = {
+        "datasets": [item.describe() for item in job.sets],
+        "validation": job.evaluator.sources if job.evaluator else [],
+        "base": job.base.describe(job.recipe.base),
+        "training": training_facts(job, trainer),
+        "command": command,
+    }
+    finished = complete(job.out, manifest, built, counts, provenance)
+    shutil.rmtree(job.checkpoints)
+    return finished
+
+
+def finish_baseline(job: TrainingJob, manifest: Manifest, encoder: SentenceTransformer, command: str) -> Manifest:
+    """Write an untrained baseline into the run directory."""
+    built = job.out.with_name(f"{job.out.name}.building")
+    save_encoder(encoder, built)
+    base = job.base.describe(job.recipe.base)
+    provenance: dict[str, Any] = {"datasets": [], "validation": [], "base": base, "training": None, "command": command}
+    return complete(job.out, manifest, built, _size(encoder), provenance)
+
+
+def _size(model: SentenceTransformer) -> dict[str, Any]:
+    layers = model.transformers_model
+    packed = 0  # weights of a base in 4 bits beyond its tensors' elements, which hold two each
+    if layers is not None:
+        packed = layers.num_parameters() - sum(parameter.numel() for parameter in layers.parameters())
+    parameters = sum(parameter.numel() for parameter in model.parameters()) + packed
+    return {"parameters": parameters, "dimensions": model.get_embedding_dimension()}
+
+
+def training_facts(job: TrainingJob, trainer: EncoderTrainer) -> dict[str, Any]:
+    """What the trainer did, for the manifest."""
+    state = trainer.state
+    return {
+        "steps": state.global_step,
+        "epochs": round(state.epoch or 0, 4),
+        "best_step": state.best_global_step,
+        "validation_metric": job.evaluator.metric if job.evaluator else None,
+        "validation_score": state.best_metric,
+        **curves(state.log_history),
+        "arguments": reported(job.arguments, job.recipe),
+        "batch_size": job.recipe.batch_size,
+        "processes": process_count(),
+        "seed": job.recipe.seed,
+        "threads": job.recipe.threads,
+    }
+
+
+def curves(log_history: list[dict[str, Any]]) -> dict[str, Any]:
+    """``loss_curve``, ``validation_curve`` and ``loss_parts`` (name → curve, only for losses of several parts)."""
+    losses = [entry for entry in log_history if "loss" in entry]
+    scores = [entry for entry in log_history if "eval_sequential_score" in entry]
+    parts = dict.fromkeys(name for entry in losses for name in entry if name not in NOT_PARTS)
+    return {
+        "loss_curve": _curve(losses, "loss"),
+        "validation_curve": _curve(scores, "eval_sequential_score"),
+        "loss_parts": {name: _curve([entry for entry in losses if name in entry], name) for name in parts},
+    }
+
+
+def _curve(entries: list[dict[str, Any]], name: str) -> Curve:
+    return [[entry["step"], round(entry[name], 6)] for entry in entries]
+
+
+def write_timing(job: TrainingJob, seconds: float, trained: Trained) -> None:
+    """Write seconds, throughput and peak memory of this process beside the run directory; they are not published.
+
+    ``samples_per_second`` counts rows of the steps of this process alone (a resumed run did the first ones before),
+    over the trainer's own time: evaluations and checkpoints are in it, loading is not.
+    """
+    rows = (trained.trainer.state.global_step - trained.first_step) * job.recipe.batch_size
+    timing = {
+        "seconds": round(seconds, 2),
+        "training_seconds": round(trained.seconds, 2),
+        "samples_per_second": round(rows / trained.seconds, 1),
+        "peak_rss_mb": peak_rss_mb(),
+        "peak_gpu_mb": round(torch.cuda.max_memory_allocated() / 2**20, 1) if torch.cuda.is_available() else None,
+        "resumed_from_step": trained.first_step,
+    }
+    write_text(job.out.with_name(f"{job.out.name}.timing.json"), json.dumps(timing, indent=2) + "\n")

@@ -1,0 +1,170 @@
+"""Validation data that select the checkpoint: scored pairs in the recipe, else the datasets' own validation splits.
+
+Pairs are scored by Spearman's correlation of the cosine with their scores, triplets by the share whose positive is
+nearer (cosine) than the negative. Scores of different kinds are never averaged: where there are pairs, they alone
+decide, since similarity of meaning is what the encoders are evaluated on. Several sets of a kind count equally. Never
+an evaluation set: what is reported on test data may not choose the model.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets import IterableDataset
+from sentence_transformers.base.evaluation import BaseEvaluator, SequentialEvaluator
+from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator, TripletEvaluator
+
+from hub.client.failures import reading
+from hub.contract.published_paths import published, published_path
+from hub.contract.recipe import ModelRecipe, ValidationData
+from hub.contract.shards import sha256_file
+from hub.errors import InputError
+from training.data.example_types import STS, TRIPLET, ExampleType
+from training.data.row_checks import RowChecks
+from training.data.sources import from_hub
+from training.data.streams import in_memory
+from training.data.training_sets import TrainingSet
+
+SPEARMAN, ACCURACY = "Spearman's correlation", "share of triplets whose positive is nearer"
+OWN = {"repo_id", "revision", "path", "config", "example_set"}  # of a dataset, what its validation split is told by
+COSINE = {"similarity_fn_names": ["cosine"], "write_csv": False}
+STSB_SCORE, STSB_FIRST, STSB_SECOND = 4, 5, 6  # columns of the STS Benchmark's files, from 0
+
+
+@dataclass(frozen=True)
+class ValidationPairs:
+    """Scored sentence pairs, their name, provenance, and what identifies them (a Hub commit or a file's SHA-256)."""
+
+    name: str
+    first: list[str]
+    second: list[str]
+    scores: list[float]
+    origin: dict[str, Any]
+    sha256: str
+
+
+class ValidationEvaluator(SequentialEvaluator):
+    """The mean score of all validation sets, as ``sequential_score``; higher is better.
+
+    ``metric`` says what it is, ``sources`` where the data come from (for the manifest); ``inputs`` names what the run's
+    fingerprint does not know from its datasets.
+    """
+
+    def __init__(
+        self, evaluators: Sequence[BaseEvaluator], metric: str, sources: list[dict[str, Any]], inputs: dict[str, str]
+    ):
+        super().__init__(evaluators, main_score_function=lambda scores: sum(scores) / len(scores))
+        self.metric = metric
+        self.sources = sources
+        self.inputs = inputs
+
+
+def validation_evaluator(
+    recipe: ModelRecipe, sets: Sequence[TrainingSet], batch_size: int
+) -> ValidationEvaluator | None:
+    """The evaluator of a recipe; None when it names no validation data and no dataset has a split of its own.
+
+    Raises InputError for data that cannot tell checkpoints apart, RunError when the Hub cannot be read.
+    """
+    if recipe.validation:
+        named = [read_pairs(spec, f"validation.{index}") for index, spec in enumerate(recipe.validation)]
+        inputs = {f"validation:{index}": pairs.sha256 for index, pairs in enumerate(named)}
+        return _of_pairs(named, inputs, batch_size)
+    own = [item for item in sets if item.validation is not None]
+    pairs = [
+        ValidationPairs(item.name, *_columns(item, STS), origin=_own(item), sha256=item.sha256)
+        for item in own
+        if item.spec.form == STS.name
+    ]
+    if pairs:
+        return _of_pairs(pairs, {}, batch_size)
+    triplets = [item for item in own if item.spec.form == TRIPLET.name]
+    if not triplets:
+        return None
+    chosen: Any = {**COSINE, "main_similarity_function": "cosine", "batch_size": batch_size}
+    evaluators = [TripletEvaluator(*_columns(item, TRIPLET), name=item.name, **chosen) for item in triplets]
+    return ValidationEvaluator(evaluators, ACCURACY, [_own(item) for item in triplets], {})
+
+
+def _of_pairs(sets: list[ValidationPairs], inputs: dict[str, str], batch_size: int) -> ValidationEvaluator:
+    chosen: Any = {**COSINE, "main_similarity": "cosine", "batch_size": batch_size}
+    evaluators = [
+        EmbeddingSimilarityEvaluator(pairs.first, pairs.second, pairs.scores, name=pairs.name, **chosen)
+        for pairs in sets
+    ]
+    return ValidationEvaluator(evaluators, SPEARMAN, [pairs.origin for pairs in sets], inputs)
+
+
+def _columns(item: TrainingSet, examples: ExampleType) -> tuple[list[Any], list[Any], list[Any]]:
+    assert item.validation is not None
+    first, second, third = (item.validation[column][:] for column in examples.columns)
+    return first, second, third
+
+
+def _own(item: TrainingSet) -> dict[str, Any]:
+    assert item.validation is not None
+    described = published(item.spec).model_dump(include=OWN, exclude_none=True)
+    return {**described, "split": "validation", "rows": len(item.validation)}
+
+
+def read_pairs(spec: ValidationData, place: str) -> ValidationPairs:
+    """The scored pairs of one entry of the recipe. Raises InputError unless there are some, with differing scores."""
+    if spec.path is not None:
+        return _from_file(Path(spec.path), f"{place}: {spec.path}", place)
+    assert spec.repo_id is not None
+    where = f"{place}: {spec.repo_id}"
+    origin = from_hub(spec.repo_id, spec.revision, spec.config, True, where)
+    rows = origin.split(spec.split, where)
+    where = f"{where}, {spec.split}"
+    assert isinstance(rows, IterableDataset) and origin.commit is not None
+    with reading(spec.repo_id, spec.revision):
+        read = in_memory(rows, where)
+    RowChecks(STS, None, where).require_columns(read.features.arrow_schema)
+    first, second, scores = (read[column][:] for column in STS.columns)
+    _require_usable(first, second, scores, where, 0)
+    described = spec.model_dump(exclude_none=True)
+    found = {**described, "commit": origin.commit, "rows": len(scores), "license": origin.license}
+    return ValidationPairs(place.replace(".", "-"), first, second, scores, found, origin.commit)
+
+
+def _from_file(path: Path, where: str, place: str) -> ValidationPairs:
+    """The pairs of a file in the STS Benchmark's layout: tab-separated, and a quotation mark is a character."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise InputError(where, "no such file", hint="the STS Benchmark's is assets/stsb/sts-dev.csv") from error
+    except UnicodeDecodeError as error:
+        raise InputError(where, f"is not UTF-8 (byte {error.start})") from error
+    lines = text.removesuffix("\n").split("\n")  # splitlines would also break at characters inside a sentence
+    cells = [_cells(line, f"{where}, line {number}") for number, line in enumerate(lines, start=1)]
+    first, second, scores = (list(column) for column in zip(*cells, strict=True))
+    _require_usable(first, second, scores, where, 1)
+    sha256 = sha256_file(path)
+    origin = {"path": published_path(str(path)), "sha256": sha256, "rows": len(scores)}
+    return ValidationPairs(place.replace(".", "-"), first, second, scores, origin, sha256)
+
+
+def _cells(line: str, where: str) -> tuple[str, str, float]:
+    cells = line.rstrip("\r").split("\t")
+    if len(cells) <= STSB_SECOND:
+        found = f"has {len(cells)} tab-separated columns"
+        raise InputError(where, found, allowed="genre, file, year, id, score, sentence 1, sentence 2")
+    try:
+        return cells[STSB_FIRST], cells[STSB_SECOND], float(cells[STSB_SCORE])
+    except ValueError as error:
+        raise InputError(where, f"column {STSB_SCORE + 1} is {cells[STSB_SCORE]!r}", allowed="a score") from error
+
+
+def _require_usable(
+    first: list[str | None], second: list[str | None], scores: list[float | None], where: str, start: int
+) -> None:
+    """Raise InputError for an empty sentence, a score that is no number, or scores that are all the same."""
+    for number, (left, right, score) in enumerate(zip(first, second, scores, strict=True), start=start):
+        if not (left and left.strip() and right and right.strip()):
+            raise InputError(where, f"row {number} has an empty sentence")
+        if score is None or not math.isfinite(score):
+            raise InputError(where, f"row {number} has the score {score}", allowed="a number")
+    if min(scores) == max(scores):  # type: ignore[type-var] # there is no None left
+        raise InputError(where, f"every score is {scores[0]:g}", hint="a correlation needs scores that differ")

@@ -1,0 +1,1 @@
+"""Losses by name, and DeCLUTR's objective."""

@@ -1,0 +1,160 @@
+"""Losses by their sentence-transformers names: each one declared once, with the example types it learns from.
+
+In-batch losses compare every row with the others of its batch. With several processes they are given the rows of all,
+so that the recipe's batch decides what is compared, not the number of processes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from hub.contract.recipe import NLI_LABELS, TrainingData
+from hub.errors import InputError, did_you_mean
+from training.data.example_types import DOCUMENTS, PAIR_CLASS, STS, TRIPLET, ExampleType
+from training.losses.typed_arguments import require_positive, typed_argument
+from training.model.bases import Base
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+    from torch import nn
+
+UPSTREAM = "sentence_transformers.sentence_transformer.losses"
+OTHERS = "use more processes, or arguments.activation_checkpointing"
+
+
+def _classifier(encoder: SentenceTransformer, base: Base) -> dict[str, Any]:
+    return {"embedding_dimension": encoder.get_embedding_dimension(), "num_labels": len(NLI_LABELS)}
+
+
+def _language_head(encoder: SentenceTransformer, base: Base) -> dict[str, Any]:
+    from training.losses.declutr import load_head
+
+    return {"head": load_head(base)}
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A training loss: the class called ``name`` in ``module``, imported when it is used, and what it learns from.
+
+    ``in_batch``: it compares the rows of a batch with one another, so accumulated steps are not one batch for it, and
+    ``smaller`` says how it fits less memory. ``gathered``: its class in ``training.losses.gathered`` for several
+    processes, where it has no argument for them. ``decided``: the arguments that encoder and base decide.
+    """
+
+    name: str
+    examples: ExampleType
+    in_batch: bool = False
+    smaller: str = OTHERS
+    gathered: str | None = None
+    module: str = UPSTREAM
+    decided: Callable[[SentenceTransformer, Base], dict[str, Any]] = lambda encoder, base: {}
+
+    @property
+    def loss_class(self) -> type[nn.Module]:
+        """The class, called with the encoder and the loss's arguments."""
+        found: type[nn.Module] = getattr(import_module(self.module), self.name)
+        return found
+
+    @property
+    def parameters(self) -> dict[str, inspect.Parameter]:
+        """The arguments of the class by name."""
+        return dict(inspect.signature(self.loss_class).parameters)
+
+
+ALL = (
+    # DINO section 4: the squared error of the cosine
+    Loss("CosineSimilarityLoss", STS),
+    # Huang et al. 2024: the order of the cosines
+    Loss("CoSENTLoss", STS, in_batch=True, gathered="GatheredCoSENTLoss"),
+    # Li and Li 2024: the order of angles in complex space
+    Loss("AnglELoss", STS, in_batch=True, gathered="GatheredAnglELoss"),
+    # InfoNCE with in-batch and hard negatives; scale is 1 / temperature, so its default 20 is temperature 0.05
+    Loss(
+        "MultipleNegativesRankingLoss",
+        TRIPLET,
+        in_batch=True,
+        smaller="use CachedMultipleNegativesRankingLoss: its mini_batch_size fits any memory",
+    ),
+    # the same by gradient caching (Gao et al. 2021): mini_batch_size rows are in memory at a time
+    Loss(
+        "CachedMultipleNegativesRankingLoss",
+        TRIPLET,
+        in_batch=True,
+        smaller="lower its loss_arguments.mini_batch_size, which fits any memory",
+    ),
+    # Reimers and Gurevych 2019, section 3: a classifier on (u, v, |u - v|); a parameter of the loss, not of the encoder
+    Loss("SoftmaxLoss", PAIR_CLASS, decided=_classifier),
+    # Giorgi et al. 2021: NT-Xent on spans plus masked language modelling
+    Loss("DeclutrLoss", DOCUMENTS, in_batch=True, module="training.losses.declutr", decided=_language_head),
+)
+LOSSES = {loss.name: loss for loss in ALL}
+
+DECIDED = {
+    **dict.fromkeys(("model", "encoder", "head", "embedding_dimension"), "the recipe's base"),
+    **dict.fromkeys(("num_labels", "gather_across_devices", "show_progress_bar"), "this stage"),
+    **dict.fromkeys(("similarity_fct", "loss_fct", "cos_score_transformation"), "the loss: a function is no text"),
+    **dict.fromkeys(("directions", "partition_mode"), "this stage: anchors are compared with positives and negatives"),
+}
+MAY_BE_ZERO = ("hardness_strength", "mlm_probability")
+
+
+def check_loss(name: str, form: str, place: str) -> Loss:
+    """The loss called ``name``. Raises InputError when it is unknown or does not learn from ``form``."""
+    if name not in LOSSES:
+        hint = did_you_mean(name, LOSSES)
+        raise InputError(f"{place}.loss", f"unknown loss {name!r}", allowed=sorted(LOSSES), hint=hint)
+    if LOSSES[name].examples.name != form:
+        fitting = [loss.name for loss in ALL if loss.examples.name == form]
+        raise InputError(f"{place}.loss", f"{name} does not learn from the {form} form", allowed=fitting)
+    return LOSSES[name]
+
+
+def check_arguments(spec: TrainingData, place: str) -> dict[str, Any]:
+    """The recipe's ``loss_arguments`` with the types that the loss class declares.
+
+    Raises InputError naming ``place``.loss_arguments.NAME for an unknown name, one decided elsewhere or an unfit value.
+    """
+    here = f"{place}.loss_arguments"
+    for name in spec.loss_arguments:
+        if name in DECIDED:
+            raise InputError(f"{here}.{name}", f"is set by {DECIDED[name]}", hint="remove it from the recipe")
+    if not spec.loss_arguments:
+        return {}
+    loss = LOSSES[spec.loss]
+    hints = get_type_hints(loss.loss_class.__init__)
+    names = [name for name in loss.parameters if name not in DECIDED]
+    return {name: _typed(name, text, hints, names, f"{here}.{name}") for name, text in spec.loss_arguments.items()}
+
+
+def _typed(name: str, text: str, hints: dict[str, Any], names: list[str], place: str) -> Any:
+    if name not in names:
+        hint = did_you_mean(name, names)
+        if name == "temperature" and "scale" in names:
+            hint = "scale is 1 / temperature"
+        raise InputError(place, "is not an argument of the loss", allowed=names or "none", hint=hint)
+    value = typed_argument(text, hints[name], place)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        require_positive(value, place, zero=name in MAY_BE_ZERO)
+    return value
+
+
+def build_loss(spec: TrainingData, encoder: SentenceTransformer, base: Base, processes: int = 1) -> nn.Module:
+    """The loss of a dataset around ``encoder``; its own parameters, if any, are drawn from torch's generator.
+
+    Raises InputError when the loss and the encoder, or the arguments, do not go together.
+    """
+    loss = LOSSES[spec.loss]
+    arguments = check_arguments(spec, "datasets") | loss.decided(encoder, base)
+    made = loss.loss_class
+    if processes > 1 and loss.gathered is not None:
+        made = getattr(import_module("training.losses.gathered"), loss.gathered)
+    elif processes > 1 and "gather_across_devices" in loss.parameters:
+        arguments["gather_across_devices"] = True
+    try:
+        return made(encoder, **arguments)
+    except ValueError as error:
+        raise InputError(f"datasets: {spec.loss}", str(error)) from error

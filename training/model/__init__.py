@@ -1,0 +1,1 @@
+"""The encoder before training: base, pooling, prompts, adapters."""
