@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import shutil
 import time
 
 import pytest
@@ -16,7 +17,7 @@ from hub.contract.run_dir import begin, require_complete
 from hub.contract.schema import PAIR_CLASS, TRIPLET
 from hub.errors import InputError, RunError
 from training.loop.build import make_trainer, read_rows
-from training.loop.checkpoints import ENCODER, LOSS, load_weights, own_parameters
+from training.loop.checkpoints import ENCODER, LOSS, load_weights, mark_whole, newest_whole, own_parameters
 from training.loop.finish import curves
 from training.loop.job import prepare
 from training.loop.train import untrained_encoder
@@ -112,11 +113,33 @@ def test_a_run_killed_at_any_moment_ends_in_the_same_bytes(tmp_path, family, ste
     assert (tmp_path / "cut" / "manifest.json").read_bytes() == (tmp_path / "whole" / "manifest.json").read_bytes()
 
 
-def trainer_of(recipe, folder):
-    job = prepare(recipe, folder / "out", None, [])
+def trainer_of(recipe, folder, settings=()):
+    job = prepare(recipe, folder / "out", None, list(settings))
     encoder = untrained_encoder(job)
     rows = {item.name: read_rows(item, encoder, job) for item in job.sets}
     return make_trainer(job, encoder, rows, "fingerprint", 0)
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_until_a_checkpoint_is_marked_there_is_one_to_go_on_from(tmp_path, monkeypatch, limit):
+    """Upstream removes the old ones first, so a kill between the two made training begin anew."""
+    trainer = trainer_of(cosine(tmp_path), tmp_path, [f"arguments.save_total_limit={limit}"])
+    places, copy, seen = tmp_path / "out.checkpoints", tmp_path / "copy", []
+
+    def look(checkpoint, *arguments):
+        shutil.copytree(places, copy)
+        found = newest_whole(copy, "fingerprint")
+        seen.append(found and found.name)
+        shutil.rmtree(copy)
+        mark_whole(checkpoint, *arguments)
+
+    monkeypatch.setattr("training.loop.trainer.mark_whole", look)
+    trainer.train()
+    last = trainer.state.global_step // 4
+    assert seen[:last] == [None, *(f"checkpoint-{4 * number}" for number in range(1, last))]
+    best = trainer.state.best_global_step
+    kept = sorted(int(path.name[11:]) for path in places.glob("checkpoint-*"))
+    assert best in kept and trainer.state.global_step in kept and limit <= len(kept) <= 2 * limit
 
 
 def test_a_checkpoint_holds_what_is_trained_and_only_that(tmp_path):

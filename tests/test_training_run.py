@@ -21,7 +21,7 @@ from hub.contract.run_dir import begin, changed_files, locked, require_complete
 from hub.contract.schema import TRIPLET
 from hub.errors import InputError, RunError
 from training.dry_run.plan import planned_steps
-from training.loop.checkpoints import is_whole, mark_whole, newest_whole
+from training.loop.checkpoints import is_whole, mark_whole, newest_whole, remove_old
 from training.loop.job import prepare
 from training.loop.reporting import ProgressReporter
 from training.loop.train import verify
@@ -221,6 +221,17 @@ def test_resuming_passes_over_checkpoints_that_are_not_whole(tmp_path):
     assert is_whole(old, "f")
     assert newest_whole(tmp_path, "f") == old
     assert not cut.exists()
+
+
+def test_what_a_kept_checkpoint_needs_is_kept(tmp_path):
+    """If the last save was cut by a power failure, the one before it is of use only with its own best."""
+    kept = [checkpoint(tmp_path, 4, 4), checkpoint(tmp_path, 12, 4), checkpoint(tmp_path, 16, 16)]
+    old = checkpoint(tmp_path, 8, 4)
+    remove_old(tmp_path, 2)
+    assert all(folder.exists() for folder in kept)
+    assert not old.exists()
+    remove_old(tmp_path, 1)
+    assert list(tmp_path.iterdir()) == kept[2:]
 
 
 def test_resuming_needs_the_best_checkpoint_too_and_the_same_run(tmp_path):

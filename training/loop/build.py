@@ -1,6 +1,7 @@
 """Builds the trainer of a job: rows, losses and callbacks around an encoder."""
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 
 from datasets import DatasetDict, IterableDataset
@@ -53,15 +54,20 @@ def make_trainer(
     }
     first = next(iter(rows.values()))
     read = {name: found.rows for name, found in rows.items()}
+    arguments = copy(job.arguments)
+    arguments.save_total_limit = (
+        None  # upstream's removes old checkpoints before the new one is marked; Checks do after
+    )
+    checks = Checks(fingerprint, job.arguments.save_total_limit)
     trainer = EncoderTrainer(
         model=encoder,
-        args=job.arguments,
+        args=arguments,
         train_dataset=first.rows if isinstance(first.rows, IterableDataset) else DatasetDict(read),
         losses=losses,
         slanted=job.recipe.slanted_triangular,
         evaluator=job.evaluator,
         data_collator=first.collator,
-        callbacks=[Checks(fingerprint), *first.callbacks, *(_watchers(job, first_step) if is_main() else ())],
+        callbacks=[checks, *first.callbacks, *(_watchers(job, first_step) if is_main() else ())],
     )
     trainer.remove_callback(PrinterCallback)
     return trainer

@@ -99,7 +99,7 @@ def newest_whole(directory: Path, fingerprint: str) -> Path | None:
 
     A checkpoint is of use only together with the best one so far, which it names and which is loaded at the end.
     """
-    found = sorted(directory.glob("checkpoint-*"), key=lambda path: int(path.name.rsplit("-", 1)[1]), reverse=True)
+    found = _newest_first(directory)
     whole = [checkpoint for checkpoint in found if is_whole(checkpoint, fingerprint)]
     usable = [checkpoint for checkpoint in whole if (best := _best(checkpoint)) is None or best in whole]
     for checkpoint in found:
@@ -108,7 +108,24 @@ def newest_whole(directory: Path, fingerprint: str) -> Path | None:
     return usable[0] if usable else None
 
 
+def remove_old(directory: Path, keep: int) -> None:
+    """Remove all but the newest ``keep`` checkpoints and the best ones that these name.
+
+    Call it when the newest is marked: upstream rotates before that, so a kill in between could leave none of use.
+    """
+    found = _newest_first(directory)
+    needed = set(found[:keep])
+    needed |= {best for checkpoint in needed if (best := _best(checkpoint)) is not None}
+    for checkpoint in found:
+        if checkpoint not in needed:
+            shutil.rmtree(checkpoint)
+
+
+def _newest_first(directory: Path) -> list[Path]:
+    return sorted(directory.glob("checkpoint-*"), key=lambda path: int(path.name.rsplit("-", 1)[1]), reverse=True)
+
+
 def _best(checkpoint: Path) -> Path | None:
     state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
     named = state["best_model_checkpoint"]
-    return Path(named) if named else None
+    return checkpoint.with_name(Path(named).name) if named else None

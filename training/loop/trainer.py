@@ -17,7 +17,16 @@ from transformers.trainer_utils import IntervalStrategy
 from hub.contract.model_sections import SlantedTriangular
 from hub.errors import InputError, RunError
 from training.loop.batches import SharedBatches, shared_loader
-from training.loop.checkpoints import ENCODER, LOSS, load_weights, mark_whole, own_parameters, save_weights, trained
+from training.loop.checkpoints import (
+    ENCODER,
+    LOSS,
+    load_weights,
+    mark_whole,
+    own_parameters,
+    remove_old,
+    save_weights,
+    trained,
+)
 from training.loop.distributed import is_main, process_count, process_index, wait_for_all
 from training.loop.schedules import slanted_triangular_schedule
 
@@ -137,12 +146,15 @@ def require_finite(parameters: list[nn.Parameter], place: str) -> None:
 class Checks(TrainerCallback):
     """Callback: evaluates the last step too, refuses a NaN score, logs before and marks after every checkpoint.
 
+    When one is marked, all but the newest ``keep`` and the best are removed.
+
     Upstream loses the loss summed up since the last log when a run is resumed, so the curve of a resumed run would
     differ from that of an uninterrupted one.
     """
 
-    def __init__(self, fingerprint: str):
+    def __init__(self, fingerprint: str, keep: int | None):
         self.fingerprint = fingerprint
+        self.keep = keep
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Evaluate the last step, which upstream saves; log at every step that is evaluated or saved."""
@@ -167,4 +179,6 @@ class Checks(TrainerCallback):
         if is_main():
             checkpoint = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
             mark_whole(checkpoint, self.fingerprint, process_count())
+            if self.keep is not None:
+                remove_old(checkpoint.parent, self.keep)
         wait_for_all()
