@@ -54,11 +54,9 @@ def make_trainer(
     }
     first = next(iter(rows.values()))
     read = {name: found.rows for name, found in rows.items()}
-    arguments = copy(job.arguments)
-    arguments.save_total_limit = (
-        None  # upstream's removes old checkpoints before the new one is marked; Checks do after
-    )
     checks = Checks(fingerprint, job.arguments.save_total_limit)
+    arguments = copy(job.arguments)
+    arguments.save_total_limit = None  # upstream would remove old checkpoints before the new one is marked
     trainer = EncoderTrainer(
         model=encoder,
         args=arguments,
