@@ -36,15 +36,15 @@ def _utf8(text: str) -> str:
     return text
 
 
-_Text = Annotated[str, AfterValidator(_utf8)]
+Text = Annotated[str, AfterValidator(_utf8)]
 
 
 class _Message(BaseModel):
-    content: _Text | None = None
+    content: Text | None = None
 
 
 class _Choice(BaseModel):
-    text: _Text | None = None
+    text: Text | None = None
     message: _Message | None = None
     finish_reason: str | None = None
     logprobs: dict[str, Any] | None = None
@@ -68,11 +68,11 @@ def read_answer(payload: object, closes: bool) -> Answer:
     found = _Payload.model_validate(payload)
     choice, usage = found.choices[0], found.usage or _Usage()
     text = choice.text if choice.message is None else choice.message.content
-    log_prob = _mean_log_prob(choice.logprobs or {}, closes)
+    log_prob = _mean_log_prob(choice.logprobs or {}, text or "", closes)
     return Answer(text or "", choice.finish_reason, usage.prompt_tokens, usage.completion_tokens, log_prob)
 
 
-def _mean_log_prob(logprobs: dict[str, Any], closes: bool) -> float | None:
+def _mean_log_prob(logprobs: dict[str, Any], text: str, closes: bool) -> float | None:
     """Over the tokens up to the one that closes the quotation; both forms of the API are read."""
     if isinstance(content := logprobs.get("content"), list):
         pairs = [(token.get("token"), token.get("logprob")) for token in content]
@@ -80,6 +80,8 @@ def _mean_log_prob(logprobs: dict[str, Any], closes: bool) -> float | None:
         pairs = list(zip(logprobs.get("tokens") or [], logprobs.get("token_logprobs") or [], strict=False))
     if closes:
         closing = [place for place, (token, _) in enumerate(pairs) if QUOTE in str(token)]
+        if QUOTE in text and not closing:
+            return None  # the mark came in one token with a stop word, of which some servers tell nothing
         pairs = pairs[: closing[0] + 1] if closing else pairs
     values = [value for _, value in pairs if isinstance(value, (int, float))]
     return sum(values) / len(values) if values and len(values) == len(pairs) else None

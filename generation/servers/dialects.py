@@ -1,19 +1,23 @@
 """The fields of a request: what every OpenAI-compatible server takes, and what some need besides. Pure.
 
 The OpenAI API knows no top-k, and its answer says "stop" both when a stop word was met and when the model ended the
-text itself, without the stop word. Three dialects (``model.server.dialect``):
+text itself, without the stop word. Four dialects (``model.server.dialect``):
 
 openai        the closing quotation mark is no stop word (it could not be told from an end), the line break is; top_k is
               sent when the recipe asks for one, so that a server which does not know it refuses it
 vllm          the stop word stays in the text; everything that a model's generation_config.json could change is sent;
               a chat model's turn is begun with the quotation mark
 transformers  ``transformers serve`` samples only when the field generation_config says so; the stop word stays
+llamacpp      llama.cpp's server is told its whole chain of samplers and tells the stop word (generation.servers.llamacpp);
+              of that word it gives no log-probability, so the closing mark is none where those are asked for; a chat
+              model's turn is begun as with vllm
 """
 
 import json
 from typing import Any
 
 from generation.decoding.protocol import Request
+from generation.servers import llamacpp
 from hub.contract.recipe import QUOTE, DecodingParameters, LanguageModel, Server
 
 Body = dict[str, Any]
@@ -27,13 +31,14 @@ def endpoint(model: LanguageModel) -> str:
 
 def opens_quotation(model: LanguageModel, server: Server) -> bool:
     """Whether an answer continues an open quotation: always, but for chat models whose turn cannot be begun."""
-    return not model.chat_template or server.dialect == "vllm"
+    return not model.chat_template or server.dialect in ("vllm", "llamacpp")
 
 
 def request_body(model: LanguageModel, server: Server, request: Request, settings: DecodingParameters) -> Body:
     """All JSON fields of one request. The row's seed keeps 31 bits: llama.cpp takes no more."""
     shared = {"model": server.model, "max_tokens": settings.max_new_tokens, "seed": request.seed >> 33}
-    quoted = server.dialect != "openai" and settings.text_end == "quotation_mark"
+    untold = server.dialect == "openai" or (server.dialect == "llamacpp" and server.logprobs)
+    quoted = not untold and settings.text_end == "quotation_mark"
     stops = {"stop": [*((QUOTE,) if quoted else ()), "\n"]}
     logprobs = {"logprobs": model.chat_template or 1} if server.logprobs else {}
     return {
@@ -56,6 +61,8 @@ def _prompt(model: LanguageModel, server: Server, prompt: str) -> Body:
 
 
 def _sampling(server: Server, settings: DecodingParameters) -> Body:
+    if server.dialect == "llamacpp":
+        return llamacpp.sampling(settings)
     plain = {"temperature": 1.0, "top_p": settings.top_p}
     if server.dialect == "transformers":
         config = {**plain, "do_sample": True, "top_k": settings.top_k, "repetition_penalty": 1.0}

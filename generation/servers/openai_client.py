@@ -78,11 +78,10 @@ class Client:
         if status in (408, 409, 429) or status >= 500:
             later = error.response.headers.get("retry-after")
             return self._failed(shown, f"{f'after {self._shown(later)} s ' if later else ''}{_AGAIN}")
-        return InputError(
-            place,
-            f"refuses the request, {shown}",
-            hint=f"fields sent: {', '.join(body)}; check model.server (decoding.top_k=0 leaves top_k out)",
-        )
+        hint = f"fields sent: {', '.join(body)}; check model.server (decoding.top_k=0 leaves top_k out)"
+        if "context" in error.response.text.lower():  # the word of OpenAI, vLLM and llama.cpp for a prompt too long
+            hint = "serve the model with a longer context, or shorten the prompts (source, few_shot)"
+        return InputError(place, f"refuses the request, {shown}", hint=hint)
 
     def _failed(self, problem: str, hint: str) -> RunError:
         return RunError(f"server {self.server.base_url}", problem, hint=hint)

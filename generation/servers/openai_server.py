@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from generation.decoding.protocol import Completion, Request
+from generation.servers import llamacpp
 from generation.servers.answer_cache import AnswerCache, key_of
 from generation.servers.answers import Answer, completed, read_answer, said
 from generation.servers.dialects import endpoint, opens_quotation, request_body
@@ -79,6 +81,8 @@ class OpenAIServer:
         try:
             opened = opens_quotation(self.model, self.server)
             answer = read_answer(payload, opened and settings.text_end == "quotation_mark")
+            if self.server.dialect == "llamacpp":
+                answer = replace(answer, text=llamacpp.text_of(payload, self.server))
         except ValidationError as error:
             first = error.errors()[0]
             raise self._client.malformed(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None

@@ -83,7 +83,7 @@ class Server(Strict):
 
     base_url: Annotated[str, Field(pattern=r"^https?://[^\s/@?#]+(/[^\s?#]*)?$")]  # no password: recipes are published
     model: str  # the name the server knows the model by
-    dialect: Literal["openai", "vllm", "transformers"] = "openai"  # fields beyond OpenAI's: generation.servers.dialects
+    dialect: Literal["openai", "vllm", "transformers", "llamacpp"] = "openai"  # generation.servers.dialects
     logprobs: bool = False  # ask for the tokens' log-probabilities; some servers refuse
     concurrency: Annotated[Positive, SPEED_ONLY] = 8  # requests under way at a time
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False), SPEED_ONLY] = (

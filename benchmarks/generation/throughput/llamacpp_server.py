@@ -1,7 +1,7 @@
-"""llama.cpp's own HTTP server, from the package xllamacpp: python -m benchmarks.generation.throughput.llamacpp_server GGUF
+"""llama.cpp's own server, from the package xllamacpp: python -m benchmarks.generation.throughput.llamacpp_server GGUF
 
-It listens on 127.0.0.1 and prints the base_url of its OpenAI-compatible API once the model is loaded. ``serve`` runs it as
-a child process for as long as a ``with`` block lasts.
+It listens on 127.0.0.1 and prints the base_url of its OpenAI-compatible API once the model is loaded. ``serve`` runs it
+as a child process for as long as a ``with`` block lasts.
 """
 
 import subprocess
@@ -49,7 +49,9 @@ def serve(gguf: Path, slots: int = SLOTS, context: int = CONTEXT, threads: int =
     words = [str(word) for option in options.items() for word in option]
     command = [sys.executable, "-m", module, str(gguf), *words, "--until-stdin-closes"]
     with tempfile.TemporaryFile("w+") as log:
-        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+        child = subprocess.Popen(  # noqa: S603 - this module, with a path and numbers
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        )
         try:
             assert child.stdin is not None and child.stdout is not None
             base_url = child.stdout.readline().strip()  # empty when the child has ended
