@@ -12,7 +12,9 @@ from pydantic import ValidationError
 from generation.decoding.protocol import Completion, Request
 from generation.servers.answers import Answer, completed, read_answer, said
 from generation.servers.dialects import endpoint, opens_quotation, request_body
-from hub.contract.recipe import DecodingParameters, LanguageModel, TextEnd
+from generation.servers.llamacpp import text_of
+from hub.contract.recipe import DecodingParameters, LanguageModel, Server, TextEnd
+from hub.errors import InputError
 
 PROMPT = 'Write a sentence that entails "A man plays." in the form of a statement beginning with "Answer:". Answer: "'
 SEED = 2**64 - 1
@@ -31,7 +33,7 @@ def body(chat: bool = False, top_k: int = 5, text_end: TextEnd = "quotation_mark
     return sent
 
 
-@pytest.mark.parametrize("dialect", ["openai", "vllm", "transformers"])
+@pytest.mark.parametrize("dialect", ["openai", "vllm", "transformers", "llamacpp"])
 def test_where_a_line_ends_a_text_the_line_break_alone_is_a_stop_word(dialect):
     assert body(dialect=dialect, text_end="line")["stop"] == ["\n"]
     assert body(dialect=dialect)["stop"] == (["\n"] if dialect == "openai" else ['"', "\n"])
@@ -111,12 +113,36 @@ def test_transformers_serve_samples_only_when_its_configuration_says_so():
     assert sent["stop"] == ['"', "\n"]
 
 
+def test_llama_cpp_is_told_all_its_samplers_and_to_name_the_stop_word():
+    sent = body(dialect="llamacpp", top_k=0)
+    assert (sent["temperature"], sent["top_k"], sent["top_p"], sent["seed"]) == (1.0, 0, 0.9, 2**31 - 1)
+    assert sent["samplers"] == ["top_k", "top_p", "temperature"] and sent["verbose"] is True
+    assert sent["ignore_eos"] is True and body(dialect="llamacpp", text_end="line")["ignore_eos"] is False
+    assert sent["stop"] == ['"', "\n"] and body(dialect="llamacpp", logprobs=True)["stop"] == ["\n"]
+
+
+def test_what_llama_cpp_wrote_is_read_with_its_stop_word():
+    server = Server(base_url="http://localhost:1/v1", model="lm", dialect="llamacpp")
+    verbose = {"content": "A man plays.", "stopping_word": '"', "truncated": False}
+    assert text_of({"__verbose": verbose}, server) == 'A man plays."'
+    with pytest.raises(InputError, match=r"localhost:1/v1: its context was full before the text ended; start it with"):
+        text_of({"__verbose": {**verbose, "truncated": True}}, server)
+    with pytest.raises(
+        InputError, match=r"does not tell in __verbose .*; take llama.cpp's server of July 2026 or newer"
+    ):
+        text_of({"choices": [{"text": "A man plays."}]}, server)
+    for wrong in ({}, {**verbose, "content": "\ud800"}, {**verbose, "stopping_word": None}):
+        with pytest.raises(ValidationError):
+            text_of({"__verbose": wrong}, server)
+
+
 def test_chat_sends_the_prompt_as_a_turn_and_begins_the_answer_where_the_server_can():
     turn = {"role": "user", "content": PROMPT.removesuffix('"')}
     assert body(chat=True)["messages"] == [turn] and body(chat=True, logprobs=True)["logprobs"] is True
-    begun = body(chat=True, dialect="vllm")
-    assert begun["messages"] == [turn, {"role": "assistant", "content": '"'}]
-    assert begun["continue_final_message"] is True and begun["add_generation_prompt"] is False
+    for dialect in ("vllm", "llamacpp"):
+        begun = body(chat=True, dialect=dialect)
+        assert begun["messages"] == [turn, {"role": "assistant", "content": '"'}]
+        assert begun["continue_final_message"] is True and begun["add_generation_prompt"] is False
 
 
 def test_log_probabilities_are_averaged_up_to_the_closing_mark():
@@ -128,6 +154,8 @@ def test_log_probabilities_are_averaged_up_to_the_closing_mark():
     assert read_answer(chat, closes=True).log_prob == -2.0 and read_answer(chat, closes=False).log_prob == -11.5
     untold = {"choices": [{"text": "A", "logprobs": {"tokens": ["A", "b"], "token_logprobs": [None, -1.0]}}]}
     assert read_answer(untold, closes=True).log_prob is None
+    unclosed = {"tokens": ["A", " man"], "token_logprobs": [-1.0, -2.0]}  # the mark and a stop word were one token
+    assert read_answer({"choices": [{"text": 'A man"', "logprobs": unclosed}]}, closes=True).log_prob is None
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ openai        the closing quotation mark is no stop word (it could not be told f
 vllm          the stop word stays in the text; everything that a model's generation_config.json could change is sent;
               a chat model's turn is begun with the quotation mark
 transformers  ``transformers serve`` samples only when the field generation_config says so; the stop word stays
-llamacpp      llama.cpp's server is told its whole chain of samplers and tells the stop word (generation.servers.llamacpp);
-              of that word it gives no log-probability, so the closing mark is none where those are asked for; a chat
-              model's turn is begun as with vllm
+llamacpp      llama.cpp's server is told all its samplers and names the stop word (generation.servers.llamacpp); of that
+              word it gives no log-probability, so the closing mark is none where those are asked for; a chat model's
+              turn is begun as with vllm
 """
 
 import json

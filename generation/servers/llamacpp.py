@@ -44,8 +44,8 @@ def sampling(settings: DecodingParameters) -> dict[str, Any]:
 def text_of(payload: object, server: Server) -> str:
     """What was written, with the stop word that ended it, which the answer's ``text`` leaves out.
 
-    Raises pydantic.ValidationError for another form; InputError when the server does not name the stop word, or when its
-    context was full before the text ended.
+    Raises pydantic.ValidationError for another form; InputError when the server does not name the stop word, or when
+    its context was full before the text ended.
     """
     verbose = _Payload.model_validate(payload).verbose
     if verbose is None:

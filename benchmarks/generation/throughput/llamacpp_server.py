@@ -4,6 +4,7 @@ It listens on 127.0.0.1 and prints the base_url of its OpenAI-compatible API onc
 as a child process for as long as a ``with`` block lasts.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -56,9 +57,11 @@ def serve(gguf: Path, slots: int = SLOTS, context: int = CONTEXT, threads: int =
             assert child.stdin is not None and child.stdout is not None
             base_url = child.stdout.readline().strip()  # empty when the child has ended
             if not base_url:
+                child.wait()
                 log.seek(0)
-                said = log.read().strip().splitlines() or ["it said nothing"]
-                raise RunError(gguf, f"llama.cpp's server did not start: {said[-1].removeprefix(f'error: {gguf}: ')}")
+                said = log.read().strip().splitlines()  # llama.cpp's own thread may write after the error
+                error = [line for line in said if line.startswith("error: ")] or said[-1:] or ["no word"]
+                raise RunError(gguf, f"llama.cpp's server did not start: {error[-1].removeprefix(f'error: {gguf}: ')}")
             yield Serving(base_url, psutil.Process(child.pid))
         finally:
             _end(child)
@@ -104,6 +107,7 @@ def main(
     print(f"{server.listening_address}/v1", flush=True)
     if until_stdin_closes:
         sys.stdin.read()
+        os._exit(0)  # without waiting for texts under way, which nobody reads any more
     else:
         threading.Event().wait()
 
