@@ -180,4 +180,4 @@ def test_the_documentations_recipes_are_valid():
     text = Path("docs/backends.md").read_text(encoding="utf-8")
     blocks = re.findall(r"(?:^    .*\n)+", text, re.MULTILINE)
     sections = [yaml.safe_load(textwrap.dedent(block))["model"] for block in blocks if block.startswith("    model:")]
-    assert [LanguageModel.model_validate(section).backend for section in sections] == ["openai", "openai", "openai"]
+    assert [LanguageModel.model_validate(section).backend for section in sections] == ["openai"] * 4
