@@ -29,7 +29,7 @@ from generation.pipeline import job
 from generation.pipeline.executor import Executor, ExecutorSpec, StartExecutor
 from generation.run_state.tasks import Task, TaskResult, Tick
 from hub.contract.recipe import DatasetRecipe
-from hub.contract.shards import write_text
+from hub.contract.shards import sha256_file, write_text
 from hub.errors import RunError
 
 IN_FLIGHT = 2  # tasks that a worker has: one at work, and one that waits, so that the worker does not
@@ -254,9 +254,8 @@ def _probe(directory: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _model_files(recipe: DatasetRecipe) -> dict[str, str]:
-    """The files of the model's folder → SHA-256."""
-    files = job.input_files(recipe) if recipe.model.path else {}
-    return {str(path): digest for path, digest in files.items() if path.parent == Path(recipe.model.path or "")}
+    """The files of a local model → SHA-256."""
+    return {str(path): sha256_file(path) for path in job.model_files(recipe.model)}
 
 
 def _ask_for_nodes(resources: WorkerResources, workers: int) -> None:

@@ -1,13 +1,16 @@
-"""A causal language model and its tokenizer from the Hub or a folder: safetensors only, no code from outside."""
+"""A causal language model and its tokenizer from the Hub or a folder: safetensors or GGUF, no code from outside."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from transformers.quantizers.auto import AutoQuantizationConfig
 from transformers.utils import logging as transformers_logging
 
+from generation.decoding.gguf_file import OTHER_WAYS, gguf_alone, gguf_path
 from generation.decoding.memory import is_out_of_memory, typed_out_of_memory
 from generation.decoding.packed_linear import pack
 from hub.client.failures import hub_errors
@@ -29,20 +32,27 @@ def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
     where, tokenizer, quantization = _place(recipe), load_tokenizer(recipe), recipe.quantization
-    placed = {"device_map": recipe.device_map} if recipe.device_map else {}
+    placed: dict[str, Any] = {"device_map": recipe.device_map} if recipe.device_map else {}
     with (
+        _origin(recipe) as origin,
         typed_out_of_memory("for the model", _SMALLER),
-        reading_model(where, "cannot be loaded as a causal language model", passes=_is_memory),
+        reading_model(where, "cannot be loaded as a causal language model", hint=_hint(recipe), passes=_is_memory),
     ):
-        model = AutoModelForCausalLM.from_pretrained(
-            _name(recipe),
-            revision=recipe.revision,
+        if recipe.gguf_file:  # left out, transformers looks for kernels on the Hub and computes on the packed weights
+            placed["quantization_config"] = GgufConfig(dequantize=True)
+        elif quantization:
+            placed["quantization_config"] = AutoQuantizationConfig.from_dict(quantization_values(quantization))
+        model, told = AutoModelForCausalLM.from_pretrained(
+            **origin,
             dtype=getattr(torch, recipe.dtype),
-            quantization_config=quantization and AutoQuantizationConfig.from_dict(quantization_values(quantization)),
+            output_loading_info=True,
             **NO_PICKLES,
             **placed,
         )
-        model = model if placed else model.to(_device(recipe.device))  # type: ignore[arg-type]  # its stub is wrong
+        if told["missing_keys"]:
+            absent = sorted(told["missing_keys"])
+            raise InputError(where, f"lacks {len(absent)} of the model's weights, {absent[0]} among them")
+        model = model if recipe.device_map else model.to(_device(recipe.device))
     _check(tokenizer, model, where)
     model.parameters_as_published = model.num_parameters()  # packing takes weights out of what torch counts
     with typed_out_of_memory("for the model", _SMALLER):
@@ -55,8 +65,23 @@ def load_tokenizer(recipe: LanguageModel) -> Any:
     """The model's tokenizer. Raises InputError when it cannot be loaded."""
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    with reading_model(_place(recipe), "its tokenizer cannot be loaded", hint=_ACCESS if recipe.repo_id else None):
-        return AutoTokenizer.from_pretrained(_name(recipe), revision=recipe.revision, **NO_CODE)
+    hint = _hint(recipe) or (_ACCESS if recipe.repo_id else None)
+    with _origin(recipe) as origin, reading_model(_place(recipe), "its tokenizer cannot be loaded", hint=hint):
+        return AutoTokenizer.from_pretrained(**origin, **NO_CODE)
+
+
+@contextmanager
+def _origin(recipe: LanguageModel) -> Iterator[dict[str, Any]]:
+    """What ``from_pretrained`` reads the model from, as arguments."""
+    if recipe.gguf_file:
+        with gguf_alone(gguf_path(recipe)) as file:
+            yield file
+    else:
+        yield {"pretrained_model_name_or_path": _name(recipe), "revision": recipe.revision}
+
+
+def _hint(recipe: LanguageModel) -> str | None:
+    return OTHER_WAYS if recipe.gguf_file else None
 
 
 def _name(recipe: LanguageModel) -> str:
@@ -64,7 +89,8 @@ def _name(recipe: LanguageModel) -> str:
 
 
 def _place(recipe: LanguageModel) -> Path | str:
-    return Path(_name(recipe)).resolve() if Path(_name(recipe)).exists() else _name(recipe)
+    name = f"{_name(recipe)}/{recipe.gguf_file}" if recipe.gguf_file else _name(recipe)
+    return Path(name).resolve() if Path(name).exists() else name
 
 
 def _device(name: str) -> torch.device:
