@@ -5,17 +5,24 @@ from pathlib import Path
 
 import gguf
 import pytest
+from command_outcomes import outcome_of
 from safetensors.numpy import load_file, save_file
 from tiny_gguf import make_gguf
 from tiny_lm import TEXTS, load_engine, make_lm
 
+from generation import explain, run
+from generation.decoding.engine import Engine
 from generation.decoding.load_model import load_model
 from generation.decoding.protocol import Request, complete
 from generation.pipeline import job
 from hub.contract.recipe import DatasetRecipe, DecodingParameters, LanguageModel
 from hub.contract.recipe_file import fingerprint, load_recipe
+from hub.contract.run_dir import read_manifest
+from hub.contract.shards import read_shard, sha256_file
 from hub.errors import InputError
+from model_cards.render import render
 
+pytest_plugins = ["local_hub"]
 RECIPE = Path("recipes/demo/sts-dino-x2.yaml")
 SAMPLED = DecodingParameters(max_new_tokens=12)
 GREEDY = DecodingParameters(top_k=1, max_new_tokens=12)
@@ -160,3 +167,39 @@ def test_positions_that_would_be_scaled_are_not_read_unscaled(lm, folder, monkey
     assert "scales its positions (llama.rope.scaling.type), which transformers passes over" in refused(
         folder, "long.gguf"
     )
+
+
+def test_every_command_takes_a_recipe_with_a_gguf(folder, tmp_path):
+    settings = [f"model.path={folder}", "model.gguf_file=f32.gguf", "decoding.max_new_tokens=8"]
+    words = [word for setting in settings for word in ("--set", setting)]
+    for option in ("--dry-run", "--estimate"):
+        assert outcome_of(run, RECIPE, *words, option, "--limit", 4).code == 0
+    out = tmp_path / "run"
+    assert outcome_of(run, RECIPE, *words, "--limit", 4, "--out", out).code == 0
+    manifest = read_manifest(out)
+    digest = sha256_file(folder / "f32.gguf")
+    assert manifest.inputs[f"{folder.name}/f32.gguf"] == manifest.provenance["model"]["sha256"] == digest
+    card = render(out)["README.md"].decode()
+    assert "| GGUF file | `f32.gguf`, its weights de-quantised to float32 |" in card and digest in card
+    row = read_shard(next(out.glob("data/rejected/*.parquet")))[0]
+    place = f"{row['source_id']}/{row['target']}/{row['attempt']}"
+    told = outcome_of(explain, out, place)
+    assert told.code == 0 and "written again by the engine: identical" in told.told
+
+
+def test_a_gguf_of_a_hub_is_fetched_alone(folder, lm, tmp_path, local_hub, hub_api, monkeypatch):
+    address = local_hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", local_hub.endpoint)
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", address)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    repo = hub_api.create_repo("acme/tiny-gguf").repo_id
+    (folder / "sub").mkdir()
+    (folder / "f32.gguf").rename(folder / "sub" / "f32.gguf")
+    (folder / "sub" / "q8.gguf").write_bytes(b"another one")
+    commit = hub_api.upload_folder(repo_id=repo, folder_path=folder).oid
+    model = LanguageModel(repo_id=repo, revision=commit, gguf_file="sub/f32.gguf", license="mit")
+    found = complete(Engine.of(model), [Request(TEXTS[0], (), 5)], SAMPLED)
+    assert found[0].text == complete(load_engine(lm), [Request(TEXTS[0], (), 5)], SAMPLED)[0].text
+    assert {path.name for path in tmp_path.rglob("cache/**/*.gguf")} == {"f32.gguf"}
+    with pytest.raises(InputError, match=r"model.gguf_file none.gguf: acme/tiny-gguf has no such file at revision"):
+        load_model(model.model_copy(update={"gguf_file": "none.gguf"}))

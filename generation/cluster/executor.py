@@ -25,8 +25,8 @@ from generation.cluster.options import ClusterOptions, check, warn_of_threads, w
 from generation.cluster.pool import InFlightTask, WorkerHandle, WorkerPool
 from generation.cluster.result_store import LostResult, ResultStore, store_folder
 from generation.cluster.scheduler import AssignedTask, TaskQueue, speculative_copy
-from generation.pipeline import job
 from generation.pipeline.executor import Executor, ExecutorSpec, StartExecutor
+from generation.pipeline.model_files import model_files
 from generation.run_state.tasks import Task, TaskResult, Tick
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.shards import sha256_file, write_text
@@ -255,7 +255,7 @@ def _probe(directory: Path) -> Iterator[tuple[Path, str]]:
 
 def _model_files(recipe: DatasetRecipe) -> dict[str, str]:
     """The files of a local model → SHA-256."""
-    return {str(path): sha256_file(path) for path in job.model_files(recipe.model)}
+    return {str(path): sha256_file(path) for path in model_files(recipe.model)}
 
 
 def _ask_for_nodes(resources: WorkerResources, workers: int) -> None:

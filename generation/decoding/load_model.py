@@ -23,15 +23,25 @@ _SMALLER = "use a smaller model or a narrower dtype (model.dtype)"
 _ACCESS = "check repo_id and revision; a private or gated model needs a token here (hf auth login)"
 
 
-@hub_errors("read the language model")
 def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
-    """The model, ready to read on the recipe's number of torch threads, and its tokenizer.
+    """The model, ready to write on the recipe's number of torch threads, and its tokenizer.
 
     Raises InputError when one of them is unusable, OutOfMemory when there is no room for it.
     """
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
-    where, tokenizer, quantization = _place(recipe), load_tokenizer(recipe), recipe.quantization
+    model, tokenizer = read_model(recipe)
+    _check(tokenizer, model, _place(recipe))
+    model.parameters_as_published = model.num_parameters()  # packing takes weights out of what torch counts
+    with typed_out_of_memory("for the model", _SMALLER):
+        pack(model)
+    return model, tokenizer
+
+
+@hub_errors("read the language model")
+def read_model(recipe: LanguageModel) -> tuple[Any, Any]:
+    """The model as transformers has it, on its device, and its tokenizer. Raises as ``load_model``."""
+    where, tokenizer = _place(recipe), load_tokenizer(recipe)
     placed: dict[str, Any] = {"device_map": recipe.device_map} if recipe.device_map else {}
     with (
         _origin(recipe) as origin,
@@ -40,8 +50,9 @@ def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
     ):
         if recipe.gguf_file:  # left out, transformers looks for kernels on the Hub and computes on the packed weights
             placed["quantization_config"] = GgufConfig(dequantize=True)
-        elif quantization:
-            placed["quantization_config"] = AutoQuantizationConfig.from_dict(quantization_values(quantization))
+        elif recipe.quantization:
+            arguments = quantization_values(recipe.quantization)
+            placed["quantization_config"] = AutoQuantizationConfig.from_dict(arguments)
         model, told = AutoModelForCausalLM.from_pretrained(
             **origin,
             dtype=getattr(torch, recipe.dtype),
@@ -52,12 +63,7 @@ def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
         if told["missing_keys"]:
             absent = sorted(told["missing_keys"])
             raise InputError(where, f"lacks {len(absent)} of the model's weights, {absent[0]} among them")
-        model = model if recipe.device_map else model.to(_device(recipe.device))
-    _check(tokenizer, model, where)
-    model.parameters_as_published = model.num_parameters()  # packing takes weights out of what torch counts
-    with typed_out_of_memory("for the model", _SMALLER):
-        pack(model)
-    return model, tokenizer
+        return model if recipe.device_map else model.to(_device(recipe.device)), tokenizer
 
 
 @hub_errors("read the language model's tokenizer")
@@ -81,7 +87,7 @@ def _origin(recipe: LanguageModel) -> Iterator[dict[str, Any]]:
 
 
 def _hint(recipe: LanguageModel) -> str | None:
-    return OTHER_WAYS if recipe.gguf_file else None
+    return f"is the file whole? If it is, {OTHER_WAYS}" if recipe.gguf_file else None
 
 
 def _name(recipe: LanguageModel) -> str:

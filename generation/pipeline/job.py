@@ -8,6 +8,7 @@ from generation.inputs.prompts import load_prompts
 from generation.pipeline.executor import Executor, ExecutorSpec, StartExecutor, local_executor
 from generation.pipeline.finish import finish
 from generation.pipeline.first_texts import prepare
+from generation.pipeline.model_files import model_files
 from generation.pipeline.progress import Progress
 from generation.pipeline.provenance import provenance
 from generation.pipeline.worker import text_length
@@ -18,13 +19,11 @@ from generation.run_state.tasks import WriteShard
 from hub import cli
 from hub.contract import run_dir
 from hub.contract.published_paths import published_path, remember
-from hub.contract.recipe import DatasetRecipe, Examples, LanguageModel, Source
+from hub.contract.recipe import DatasetRecipe, Examples, Source
 from hub.contract.recipe_file import fingerprint, resolved
 from hub.contract.run_dir import Manifest
 from hub.contract.shards import sha256_file
 from hub.errors import InputError
-
-_MODEL_FILES = (".json", ".safetensors", ".txt", ".model", ".jinja")
 
 
 def generate(recipe: DatasetRecipe, directory: Path, command: str, start: StartExecutor = local_executor) -> Manifest:
@@ -92,31 +91,6 @@ def input_files(recipe: DatasetRecipe) -> dict[Path, str]:
     paths = [Path(section.path) for section in sections if section.kind == "file" and section.path]
     paths += model_files(recipe.model)
     return {path: sha256_file(path) for path in paths if path.is_file()}
-
-
-def model_files(model: LanguageModel) -> list[Path]:
-    """The local files that are the model: of a folder what transformers reads, or its ``gguf_file`` alone."""
-    if not model.path:
-        return []
-    folder = Path(model.path)
-    if folder.suffix == ".gguf" and folder.is_file():
-        hint = f"set model.path={folder.parent} and model.gguf_file={folder.name}"
-        raise InputError(f"model.path {folder}", "is a GGUF file, not a folder", hint=hint)
-    if not folder.is_dir():
-        raise InputError(f"model.path {folder}", "no such folder", hint="give the folder of a transformers model")
-    if model.gguf_file:
-        file = folder / model.gguf_file
-        if not file.is_file():
-            raise InputError(f"model.gguf_file {file}", "no such file", allowed=", ".join(_ggufs(folder)) or None)
-        return [file]
-    files = sorted(path for path in folder.iterdir() if path.suffix in _MODEL_FILES)
-    if model.backend == "engine" and not (folder / "config.json").is_file() and (held := _ggufs(folder)):
-        raise InputError(f"model.path {folder}", "holds GGUF files alone", hint=f"set model.gguf_file={held[0]}")
-    return files
-
-
-def _ggufs(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.glob("*.gguf"))
 
 
 def input_hashes(recipe: DatasetRecipe) -> dict[str, str]:

@@ -22,7 +22,6 @@ def provenance(
         "model": {
             "id": model.repo_id or (model.path and published_path(model.path)),
             "revision": model.revision,
-            **({"gguf_file": model.gguf_file} if model.gguf_file else {}),
             "sha256": weights[0] if weights else None,
             **executor.describe(),
         },
