@@ -10,9 +10,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from transformers.quantizers.auto import AutoQuantizationConfig
 from transformers.utils import logging as transformers_logging
 
-from generation.decoding.gguf_file import OTHER_WAYS, gguf_alone, gguf_path
 from generation.decoding.memory import is_out_of_memory, typed_out_of_memory
 from generation.decoding.packed_linear import pack
+from generation.inputs.gguf_file import OTHER_WAYS, gguf_alone, gguf_path
 from hub.client.failures import hub_errors
 from hub.contract.dataset_sections import quantization_values
 from hub.contract.recipe import LanguageModel
@@ -31,7 +31,7 @@ def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
     model, tokenizer = read_model(recipe)
-    _check(tokenizer, model, _place(recipe))
+    check_vocabulary(tokenizer, model.config, model_place(recipe))
     model.parameters_as_published = model.num_parameters()  # packing takes weights out of what torch counts
     with typed_out_of_memory("for the model", _SMALLER):
         pack(model)
@@ -41,10 +41,10 @@ def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
 @hub_errors("read the language model")
 def read_model(recipe: LanguageModel) -> tuple[Any, Any]:
     """The model as transformers has it, on its device, and its tokenizer. Raises as ``load_model``."""
-    where, tokenizer = _place(recipe), load_tokenizer(recipe)
+    where, tokenizer = model_place(recipe), load_tokenizer(recipe)
     placed: dict[str, Any] = {"device_map": recipe.device_map} if recipe.device_map else {}
     with (
-        _origin(recipe) as origin,
+        model_origin(recipe) as origin,
         typed_out_of_memory("for the model", _SMALLER),
         reading_model(where, "cannot be loaded as a causal language model", hint=_hint(recipe), passes=_is_memory),
     ):
@@ -53,15 +53,15 @@ def read_model(recipe: LanguageModel) -> tuple[Any, Any]:
         elif recipe.quantization:
             arguments = quantization_values(recipe.quantization)
             placed["quantization_config"] = AutoQuantizationConfig.from_dict(arguments)
-        model, told = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             **origin,
             dtype=getattr(torch, recipe.dtype),
             output_loading_info=True,
             **NO_PICKLES,
             **placed,
         )
-        if told["missing_keys"]:
-            absent = sorted(told["missing_keys"])
+        model, told = loaded
+        if absent := sorted(told["missing_keys"]):
             raise InputError(where, f"lacks {len(absent)} of the model's weights, {absent[0]} among them")
         return model if recipe.device_map else model.to(_device(recipe.device)), tokenizer
 
@@ -72,30 +72,35 @@ def load_tokenizer(recipe: LanguageModel) -> Any:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     hint = _hint(recipe) or (_ACCESS if recipe.repo_id else None)
-    with _origin(recipe) as origin, reading_model(_place(recipe), "its tokenizer cannot be loaded", hint=hint):
+    with (
+        model_origin(recipe) as origin,
+        reading_model(model_place(recipe), "its tokenizer cannot be loaded", hint=hint),
+    ):
         return AutoTokenizer.from_pretrained(**origin, **NO_CODE)
 
 
 @contextmanager
-def _origin(recipe: LanguageModel) -> Iterator[dict[str, Any]]:
+def model_origin(recipe: LanguageModel) -> Iterator[dict[str, Any]]:
     """What ``from_pretrained`` reads the model from, as arguments."""
     if recipe.gguf_file:
         with gguf_alone(gguf_path(recipe)) as file:
             yield file
     else:
-        yield {"pretrained_model_name_or_path": _name(recipe), "revision": recipe.revision}
+        yield {"pretrained_model_name_or_path": model_name(recipe), "revision": recipe.revision}
 
 
 def _hint(recipe: LanguageModel) -> str | None:
     return f"is the file whole? If it is, {OTHER_WAYS}" if recipe.gguf_file else None
 
 
-def _name(recipe: LanguageModel) -> str:
+def model_name(recipe: LanguageModel) -> str:
+    """The model's folder or Hub id."""
     return recipe.path or recipe.repo_id or ""
 
 
-def _place(recipe: LanguageModel) -> Path | str:
-    name = f"{_name(recipe)}/{recipe.gguf_file}" if recipe.gguf_file else _name(recipe)
+def model_place(recipe: LanguageModel) -> Path | str:
+    """How messages name the model: the whole path of a folder or GGUF file, or its Hub id."""
+    name = f"{model_name(recipe)}/{recipe.gguf_file}" if recipe.gguf_file else model_name(recipe)
     return Path(name).resolve() if Path(name).exists() else name
 
 
@@ -109,8 +114,9 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _check(tokenizer: Any, model: Any, where: object) -> None:
-    vocabulary = model.config.get_text_config().vocab_size
+def check_vocabulary(tokenizer: Any, config: Any, where: object) -> None:
+    """Raise InputError for a tokenizer that cannot serve: no opening quotation mark, or ids beyond the model's."""
+    vocabulary = config.get_text_config().vocab_size
     ids = tokenizer('Sentence 2: "').input_ids
     if not ids or tokenizer.decode(ids, skip_special_tokens=True).strip()[-1:] != '"':
         raise InputError(where, "its tokenizer loses the quotation mark that opens a text")

