@@ -14,7 +14,7 @@ from hub.printable import first_line
 
 
 def convert(file: Path, folder: Path, license: str) -> None:
-    """De-quantise ``file`` once and write the model to ``folder``. Takes a minute of CPU and 3.4 GB for 268M parameters.
+    """De-quantise ``file`` once and write the model to ``folder``. 268M parameters take a minute of CPU and 3.4 GB.
 
     Raises InputError for a file that cannot be read, RunError when the disk does not take what is written.
     """
