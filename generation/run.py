@@ -15,6 +15,7 @@ from generation.dry_run import plan
 from generation.estimate import estimate
 from generation.inputs.sources import require_file
 from generation.pipeline.job import generate, run_key
+from generation.pipeline.model_files import model_files
 from hub import cli
 from hub.contract import licences, run_dir
 from hub.contract.published_paths import command_line, require_inputs
@@ -68,6 +69,7 @@ def main(
     if dry_run and pilot:
         raise InputError("--dry-run --estimate", "are two questions", hint="ask them one after the other")
     require_file(recipe.source)  # before the model is loaded
+    model_files(recipe.model)
     if dry_run or pilot:
         print(estimate(recipe) if pilot else plan(recipe, directory))
         return

@@ -47,6 +47,9 @@ def test_a_worker_takes_its_threads_its_gpu_or_the_memory_of_its_model(tmp_path)
     assert worker_resources(of(device="cuda:1"), at) == WorkerResources(1, 1)
     assert worker_resources(of(device_map="auto"), dataclasses.replace(at, gpus=4)) == WorkerResources(1, 4)
     assert worker_resources(of(repo_id=None, path=str(tmp_path)), at) == WorkerResources(1, 0, PROCESS + 1000)
+    (tmp_path / "q4.gguf").write_bytes(b"x" * 100)
+    packed = of(repo_id=None, path=str(tmp_path), gguf_file="q4.gguf")
+    assert worker_resources(packed, at) == WorkerResources(1, 0, PROCESS + 700)
     assert worker_resources(of(), ClusterOptions(workers=1)).cpus == os.cpu_count()
     assert worker_resources(of(), ClusterOptions(workers=10_000)).cpus == 1
 

@@ -29,6 +29,7 @@ ARROWS = {
     "generation": {
         "inputs": "",
         "decoding": "inputs",
+        "packaged_lm": "inputs decoding",
         "servers": "inputs decoding",
         "rows": "inputs decoding",
         "run_state": "inputs decoding rows",

@@ -25,11 +25,11 @@ from generation.cluster.options import ClusterOptions, check, warn_of_threads, w
 from generation.cluster.pool import InFlightTask, WorkerHandle, WorkerPool
 from generation.cluster.result_store import LostResult, ResultStore, store_folder
 from generation.cluster.scheduler import AssignedTask, TaskQueue, speculative_copy
-from generation.pipeline import job
 from generation.pipeline.executor import Executor, ExecutorSpec, StartExecutor
+from generation.pipeline.model_files import model_files
 from generation.run_state.tasks import Task, TaskResult, Tick
 from hub.contract.recipe import DatasetRecipe
-from hub.contract.shards import write_text
+from hub.contract.shards import sha256_file, write_text
 from hub.errors import RunError
 
 IN_FLIGHT = 2  # tasks that a worker has: one at work, and one that waits, so that the worker does not
@@ -254,9 +254,8 @@ def _probe(directory: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _model_files(recipe: DatasetRecipe) -> dict[str, str]:
-    """The files of the model's folder → SHA-256."""
-    files = job.input_files(recipe) if recipe.model.path else {}
-    return {str(path): digest for path, digest in files.items() if path.parent == Path(recipe.model.path or "")}
+    """The files of a local model → SHA-256."""
+    return {str(path): sha256_file(path) for path in model_files(recipe.model)}
 
 
 def _ask_for_nodes(resources: WorkerResources, workers: int) -> None:

@@ -11,6 +11,7 @@ from hub.contract.recipe import DatasetRecipe
 from hub.errors import InputError
 
 PROCESS = 5 * 10**8  # bytes of a worker without its model
+UNPACKED = 7  # bytes of float32 for a byte of a GGUF file, mostly of 4-bit weights
 _SECRETS = ("OPENAI_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 
@@ -64,10 +65,16 @@ def worker_resources(recipe: DatasetRecipe, options: ClusterOptions) -> WorkerRe
     model = recipe.model
     on_gpu = model.device.startswith("cuda") or model.device_map is not None
     here = max(1, (os.cpu_count() or 1) // (options.workers or 1)) if options.address is None else 1
-    folder = Path(model.path) if model.path and not on_gpu else None
-    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder else 0
+    weights = 0 if on_gpu or not model.path else _weights(Path(model.path), model.gguf_file)
     gpus = options.gpus or int(on_gpu)
     return WorkerResources(options.cpus or model.threads or here, gpus, weights + PROCESS if weights else 0)
+
+
+def _weights(folder: Path, gguf_file: str | None) -> int:
+    """Bytes of a local model's weights in memory."""
+    if gguf_file:
+        return UNPACKED * (folder / gguf_file).stat().st_size
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
 def withheld_secrets(recipe: DatasetRecipe, store: str | None) -> tuple[str, ...]:

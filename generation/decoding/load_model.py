@@ -1,15 +1,18 @@
-"""A causal language model and its tokenizer from the Hub or a folder: safetensors only, no code from outside."""
+"""A causal language model and its tokenizer from the Hub or a folder: safetensors or GGUF, no code from outside."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from transformers.quantizers.auto import AutoQuantizationConfig
 from transformers.utils import logging as transformers_logging
 
 from generation.decoding.memory import is_out_of_memory, typed_out_of_memory
 from generation.decoding.packed_linear import pack
+from generation.inputs.gguf_file import OTHER_WAYS, gguf_alone, gguf_path
 from hub.client.failures import hub_errors
 from hub.contract.dataset_sections import quantization_values
 from hub.contract.recipe import LanguageModel
@@ -20,34 +23,47 @@ _SMALLER = "use a smaller model or a narrower dtype (model.dtype)"
 _ACCESS = "check repo_id and revision; a private or gated model needs a token here (hf auth login)"
 
 
-@hub_errors("read the language model")
 def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
-    """The model, ready to read on the recipe's number of torch threads, and its tokenizer.
+    """The model, ready to write on the recipe's number of torch threads, and its tokenizer.
 
     Raises InputError when one of them is unusable, OutOfMemory when there is no room for it.
     """
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
-    where, tokenizer, quantization = _place(recipe), load_tokenizer(recipe), recipe.quantization
-    placed = {"device_map": recipe.device_map} if recipe.device_map else {}
-    with (
-        typed_out_of_memory("for the model", _SMALLER),
-        reading_model(where, "cannot be loaded as a causal language model", passes=_is_memory),
-    ):
-        model = AutoModelForCausalLM.from_pretrained(
-            _name(recipe),
-            revision=recipe.revision,
-            dtype=getattr(torch, recipe.dtype),
-            quantization_config=quantization and AutoQuantizationConfig.from_dict(quantization_values(quantization)),
-            **NO_PICKLES,
-            **placed,
-        )
-        model = model if placed else model.to(_device(recipe.device))  # type: ignore[arg-type]  # its stub is wrong
-    _check(tokenizer, model, where)
+    model, tokenizer = read_model(recipe)
+    check_vocabulary(tokenizer, model.config, model_place(recipe))
     model.parameters_as_published = model.num_parameters()  # packing takes weights out of what torch counts
     with typed_out_of_memory("for the model", _SMALLER):
         pack(model)
     return model, tokenizer
+
+
+@hub_errors("read the language model")
+def read_model(recipe: LanguageModel) -> tuple[Any, Any]:
+    """The model as transformers has it, on its device, and its tokenizer. Raises as ``load_model``."""
+    where, tokenizer = model_place(recipe), load_tokenizer(recipe)
+    placed: dict[str, Any] = {"device_map": recipe.device_map} if recipe.device_map else {}
+    with (
+        model_origin(recipe) as origin,
+        typed_out_of_memory("for the model", _SMALLER),
+        reading_model(where, "cannot be loaded as a causal language model", hint=_hint(recipe), passes=_is_memory),
+    ):
+        if recipe.gguf_file:  # left out, transformers looks for kernels on the Hub and computes on the packed weights
+            placed["quantization_config"] = GgufConfig(dequantize=True)
+        elif recipe.quantization:
+            arguments = quantization_values(recipe.quantization)
+            placed["quantization_config"] = AutoQuantizationConfig.from_dict(arguments)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            **origin,
+            dtype=getattr(torch, recipe.dtype),
+            output_loading_info=True,
+            **NO_PICKLES,
+            **placed,
+        )
+        model, told = loaded
+        if absent := sorted(told["missing_keys"]):
+            raise InputError(where, f"lacks {len(absent)} of the model's weights, {absent[0]} among them")
+        return model if recipe.device_map else model.to(_device(recipe.device)), tokenizer
 
 
 @hub_errors("read the language model's tokenizer")
@@ -55,16 +71,37 @@ def load_tokenizer(recipe: LanguageModel) -> Any:
     """The model's tokenizer. Raises InputError when it cannot be loaded."""
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    with reading_model(_place(recipe), "its tokenizer cannot be loaded", hint=_ACCESS if recipe.repo_id else None):
-        return AutoTokenizer.from_pretrained(_name(recipe), revision=recipe.revision, **NO_CODE)
+    hint = _hint(recipe) or (_ACCESS if recipe.repo_id else None)
+    with (
+        model_origin(recipe) as origin,
+        reading_model(model_place(recipe), "its tokenizer cannot be loaded", hint=hint),
+    ):
+        return AutoTokenizer.from_pretrained(**origin, **NO_CODE)
 
 
-def _name(recipe: LanguageModel) -> str:
+@contextmanager
+def model_origin(recipe: LanguageModel) -> Iterator[dict[str, Any]]:
+    """What ``from_pretrained`` reads the model from, as arguments."""
+    if recipe.gguf_file:
+        with gguf_alone(gguf_path(recipe)) as file:
+            yield file
+    else:
+        yield {"pretrained_model_name_or_path": model_name(recipe), "revision": recipe.revision}
+
+
+def _hint(recipe: LanguageModel) -> str | None:
+    return f"is the file whole? If it is, {OTHER_WAYS}" if recipe.gguf_file else None
+
+
+def model_name(recipe: LanguageModel) -> str:
+    """The model's folder or Hub id."""
     return recipe.path or recipe.repo_id or ""
 
 
-def _place(recipe: LanguageModel) -> Path | str:
-    return Path(_name(recipe)).resolve() if Path(_name(recipe)).exists() else _name(recipe)
+def model_place(recipe: LanguageModel) -> Path | str:
+    """How messages name the model: the whole path of a folder or GGUF file, or its Hub id."""
+    name = f"{model_name(recipe)}/{recipe.gguf_file}" if recipe.gguf_file else model_name(recipe)
+    return Path(name).resolve() if Path(name).exists() else name
 
 
 def _device(name: str) -> torch.device:
@@ -77,8 +114,9 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _check(tokenizer: Any, model: Any, where: object) -> None:
-    vocabulary = model.config.get_text_config().vocab_size
+def check_vocabulary(tokenizer: Any, config: Any, where: object) -> None:
+    """Raise InputError for a tokenizer that cannot serve: no opening quotation mark, or ids beyond the model's."""
+    vocabulary = config.get_text_config().vocab_size
     ids = tokenizer('Sentence 2: "').input_ids
     if not ids or tokenizer.decode(ids, skip_special_tokens=True).strip()[-1:] != '"':
         raise InputError(where, "its tokenizer loses the quotation mark that opens a text")

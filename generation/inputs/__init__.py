@@ -1,1 +1,1 @@
-"""What a prompt is made of: first texts, few-shot examples, instructions, chat templates."""
+"""What texts are written from: first texts, few-shot examples, instructions, chat templates, GGUF files."""

@@ -8,6 +8,7 @@ from generation.inputs.prompts import load_prompts
 from generation.pipeline.executor import Executor, ExecutorSpec, StartExecutor, local_executor
 from generation.pipeline.finish import finish
 from generation.pipeline.first_texts import prepare
+from generation.pipeline.model_files import model_files
 from generation.pipeline.progress import Progress
 from generation.pipeline.provenance import provenance
 from generation.pipeline.worker import text_length
@@ -23,8 +24,6 @@ from hub.contract.recipe_file import fingerprint, resolved
 from hub.contract.run_dir import Manifest
 from hub.contract.shards import sha256_file
 from hub.errors import InputError
-
-_MODEL_FILES = (".json", ".safetensors", ".txt", ".model", ".jinja")
 
 
 def generate(recipe: DatasetRecipe, directory: Path, command: str, start: StartExecutor = local_executor) -> Manifest:
@@ -90,11 +89,7 @@ def input_files(recipe: DatasetRecipe) -> dict[Path, str]:
     examples = recipe.few_shot.examples if recipe.few_shot else None
     sections: list[Source | Examples] = [recipe.source, *([examples] if examples else [])]
     paths = [Path(section.path) for section in sections if section.kind == "file" and section.path]
-    if recipe.model.path:
-        folder = Path(recipe.model.path)
-        if not folder.is_dir():
-            raise InputError(f"model.path {folder}", "no such folder", hint="give the folder of a transformers model")
-        paths += sorted(path for path in folder.iterdir() if path.suffix in _MODEL_FILES)
+    paths += model_files(recipe.model)
     return {path: sha256_file(path) for path in paths if path.is_file()}
 
 
@@ -112,6 +107,6 @@ def input_hashes(recipe: DatasetRecipe) -> dict[str, str]:
 def _published_input(path: Path, recipe: DatasetRecipe) -> str:
     """A file of the model keeps its folder's name."""
     folder = recipe.model.path
-    if folder and path.parent == Path(folder):
-        return f"{published_path(folder)}/{path.name}"
+    if folder and path in model_files(recipe.model):
+        return f"{published_path(folder)}/{path.relative_to(folder).as_posix()}"
     return published_path(str(path))

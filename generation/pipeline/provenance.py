@@ -13,7 +13,7 @@ def provenance(
 ) -> dict[str, Any]:
     """Where the data came from, beyond the recipe. No key that the card takes from there: it may be corrected later."""
     model = recipe.model
-    weights = [digest for path, digest in inputs.items() if path.endswith(".safetensors")]
+    weights = [digest for path, digest in inputs.items() if path.endswith((".safetensors", ".gguf"))]
     examples = prompts.provenance()
     if recipe.few_shot:
         examples["examples"]["sha256"] = inputs.get(published_path(str(recipe.few_shot.examples.path)))

@@ -1,5 +1,6 @@
 """The sections of a dataset recipe: where first texts come from, what writes, how it is asked, what becomes of it."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -123,9 +124,19 @@ def _readable(texts: dict[str, str]) -> dict[str, str]:
 Quantization = Annotated[dict[str, str], AfterValidator(_readable)]  # arguments of a config class of transformers
 
 
+def _inside(name: str) -> str:
+    if not re.fullmatch(r"([\w+-][\w.+ -]*/)*[\w+-][\w.+ -]*\.gguf", name):
+        raise ValueError("names a .gguf file inside path or repo_id, e.g. model-q4_k_m.gguf")
+    return name
+
+
+GgufName = Annotated[str, AfterValidator(_inside)]
+
+
 class LanguageModel(Strict):
     """The generator: a Hub id with a pinned revision, a local folder, or a model behind a server.
 
+    ``gguf_file`` names a file in that repository or folder, which then is the whole model, tokenizer included.
     ``quantization`` holds keyword arguments of transformers' config class of that ``quant_method`` (one of its keys).
     """
 
@@ -133,6 +144,7 @@ class LanguageModel(Strict):
     path: str | None = None
     repo_id: str | None = None  # openai: optional, the id the card names
     revision: str | None = None
+    gguf_file: GgufName | None = None  # its weights are de-quantised to dtype
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     device: str = "cpu"
     device_map: str | None = None  # transformers' (auto, balanced ...), instead of device
@@ -160,6 +172,14 @@ class LanguageModel(Strict):
             raise ValueError("give exactly one of path and repo_id")
         if self.backend != "openai" and self.repo_id is not None and self.revision is None:
             raise ValueError("a Hub model needs its revision pinned")
+        return self
+
+    @model_validator(mode="after")
+    def _gguf_alone(self) -> "LanguageModel":
+        if self.gguf_file and self.backend == "openai":
+            raise ValueError("gguf_file is what the engine reads: remove it, and have the server load that file")
+        if self.gguf_file and self.quantization:
+            raise ValueError("a GGUF file is de-quantised when it is read: remove quantization or gguf_file")
         return self
 
 

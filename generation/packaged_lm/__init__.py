@@ -1,0 +1,1 @@
+"""Language models that a package index carries, as folders that a recipe names."""
