@@ -42,7 +42,7 @@ def directory(request, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def loaded(directory) -> Engine:
     engine = load_engine(directory)
-    assert engine._plain is None, "the fast path must take this architecture"
+    assert engine.attention.shared, "the fast path must take this architecture"
     return engine
 
 
@@ -270,7 +270,7 @@ def test_architectures_with_an_attention_of_their_own_take_the_plain_loop(kind, 
         load_engine(directory),
         AutoModelForCausalLM.from_pretrained(directory),
     )
-    assert engine._plain is not None and "the plain, slower loop" in capsys.readouterr().err
+    assert not engine.attention.shared and "the plain, slower loop" in capsys.readouterr().err
     settings, asked = DecodingParameters(max_new_tokens=12), requests(12)
     wanted = [reference(original.eval(), engine.tokenizer, request, settings) for request in asked]
     for rows in (6, 96):
@@ -279,7 +279,7 @@ def test_architectures_with_an_attention_of_their_own_take_the_plain_loop(kind, 
 
 def test_the_plain_loop_writes_beyond_a_sliding_window(tmp_path):
     engine = load_engine(make_lm(tmp_path, "mistral", sliding_window=32))
-    assert engine._plain is not None and engine.context == 256
+    assert not engine.attention.shared and engine.context == 256
     assert complete(engine, [requests(1)[0]], DecodingParameters(max_new_tokens=12))[0].log_prob < 0
 
 
@@ -290,7 +290,7 @@ def test_a_model_with_fewer_key_heads_than_heads(tmp_path):
         AutoModelForCausalLM.from_pretrained(directory),
     )
     settings, asked = DecodingParameters(max_new_tokens=12), requests(12)
-    assert engine._plain is None
+    assert engine.attention.shared
     assert [done.text for done in complete(engine, asked, settings, 40, PREFIXES)] == [
         reference(original.eval(), engine.tokenizer, request, settings) for request in asked
     ]
@@ -298,7 +298,7 @@ def test_a_model_with_fewer_key_heads_than_heads(tmp_path):
 
 def test_bfloat16_writes_texts_and_the_same_again(directory):
     engine = load_engine(directory, dtype="bfloat16")
-    assert engine._plain is None
+    assert engine.attention.shared
     settings, asked = DecodingParameters(max_new_tokens=12), requests(12)
     assert complete(engine, asked, settings, 40) == complete(engine, asked, settings, 40)
 

@@ -10,6 +10,7 @@ from transformers.utils import logging as transformers_logging
 
 from generation.decoding.memory import is_out_of_memory, typed_out_of_memory
 from generation.decoding.packed_linear import pack
+from hub.cli import say
 from hub.client.failures import hub_errors
 from hub.contract.dataset_sections import quantization_values
 from hub.contract.recipe import LanguageModel
@@ -28,22 +29,24 @@ def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
     """
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
-    where, tokenizer, quantization = _place(recipe), load_tokenizer(recipe), recipe.quantization
+    where, tokenizer, quantization = model_place(recipe), load_tokenizer(recipe), recipe.quantization
+    if warning := slow_dtype(recipe):
+        say(f"warning: {warning}")
     placed = {"device_map": recipe.device_map} if recipe.device_map else {}
     with (
         typed_out_of_memory("for the model", _SMALLER),
         reading_model(where, "cannot be loaded as a causal language model", passes=_is_memory),
     ):
         model = AutoModelForCausalLM.from_pretrained(
-            _name(recipe),
+            model_name(recipe),
             revision=recipe.revision,
-            dtype=getattr(torch, recipe.dtype),
+            dtype=getattr(torch, resolve_dtype(recipe)),
             quantization_config=quantization and AutoQuantizationConfig.from_dict(quantization_values(quantization)),
             **NO_PICKLES,
             **placed,
         )
         model = model if placed else model.to(_device(recipe.device))  # type: ignore[arg-type]  # its stub is wrong
-    _check(tokenizer, model, where)
+    check_vocabulary(tokenizer, model.config, where)
     model.parameters_as_published = model.num_parameters()  # packing takes weights out of what torch counts
     with typed_out_of_memory("for the model", _SMALLER):
         pack(model)
@@ -55,16 +58,47 @@ def load_tokenizer(recipe: LanguageModel) -> Any:
     """The model's tokenizer. Raises InputError when it cannot be loaded."""
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    with reading_model(_place(recipe), "its tokenizer cannot be loaded", hint=_ACCESS if recipe.repo_id else None):
-        return AutoTokenizer.from_pretrained(_name(recipe), revision=recipe.revision, **NO_CODE)
+    with reading_model(model_place(recipe), "its tokenizer cannot be loaded", hint=_ACCESS if recipe.repo_id else None):
+        return AutoTokenizer.from_pretrained(model_name(recipe), revision=recipe.revision, **NO_CODE)
 
 
-def _name(recipe: LanguageModel) -> str:
+def resolve_dtype(recipe: LanguageModel) -> str:
+    """``model.dtype``, with ``auto`` resolved: bfloat16 where the device multiplies it natively, else float32.
+
+    Raises InputError when the device is not here to be asked.
+    """
+    if recipe.dtype != "auto":
+        return recipe.dtype
+    named = _device(recipe.device).type
+    device = "cuda" if recipe.device_map and torch.cuda.is_available() else named
+    native = device == "cpu" and cpu_has_bfloat16()
+    if device == "cuda":
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bfloat16" if native else "float32"
+
+
+def cpu_has_bfloat16() -> bool:
+    """Whether this CPU multiplies bfloat16 natively, by what torch says of it: AVX-512 or AMX, Arm's extension."""
+    able = torch.cpu.get_capabilities()  # type: ignore[no-untyped-call]
+    return any(able.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+def slow_dtype(recipe: LanguageModel) -> str | None:
+    """What there is to say of half precision on a CPU that has to imitate it: texts are right, and late."""
+    half = resolve_dtype(recipe) if not recipe.device_map and _device(recipe.device).type == "cpu" else "float32"
+    if half == "float32" or (half == "bfloat16" and cpu_has_bfloat16()):
+        return None
+    return f"model.dtype {half}: this CPU has no instructions for it, so it is slower than float32 (model.dtype: auto)"
+
+
+def model_name(recipe: LanguageModel) -> str:
+    """What transformers is asked for: a folder or a Hub id."""
     return recipe.path or recipe.repo_id or ""
 
 
-def _place(recipe: LanguageModel) -> Path | str:
-    return Path(_name(recipe)).resolve() if Path(_name(recipe)).exists() else _name(recipe)
+def model_place(recipe: LanguageModel) -> Path | str:
+    """How messages name the model: the whole path of a folder, or its Hub id."""
+    return Path(model_name(recipe)).resolve() if Path(model_name(recipe)).exists() else model_name(recipe)
 
 
 def _device(name: str) -> torch.device:
@@ -77,8 +111,9 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _check(tokenizer: Any, model: Any, where: object) -> None:
-    vocabulary = model.config.get_text_config().vocab_size
+def check_vocabulary(tokenizer: Any, config: Any, where: object) -> None:
+    """Raise InputError for a tokenizer that cannot serve: no opening quotation mark, or ids beyond the model's."""
+    vocabulary = config.get_text_config().vocab_size
     ids = tokenizer('Sentence 2: "').input_ids
     if not ids or tokenizer.decode(ids, skip_special_tokens=True).strip()[-1:] != '"':
         raise InputError(where, "its tokenizer loses the quotation mark that opens a text")

@@ -133,7 +133,7 @@ class LanguageModel(Strict):
     path: str | None = None
     repo_id: str | None = None  # openai: optional, the id the card names
     revision: str | None = None
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"  # auto: bfloat16 where it is native
     device: str = "cpu"
     device_map: str | None = None  # transformers' (auto, balanced ...), instead of device
     quantization: Quantization | None = None
