@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from decoding_requests import prompt, requests
 from reference_decoding import reference
 from tiny_lm import load_engine, make_lm
 from transformers import AutoModelForCausalLM
@@ -15,23 +16,8 @@ from generation.decoding.protocol import Request, complete
 from hub.contract.recipe import DecodingParameters
 from hub.errors import InputError, RunError
 
-INSTRUCTIONS = ("mean the same thing", "are somewhat similar", "are on completely different topics")
 OTHERS = pytest.mark.slow("the architectures beside the built-in model's")
 KINDS = ("llama", *(pytest.param(kind, marks=OTHERS) for kind in ("gpt2", "opt", "qwen3")))
-
-
-def prompt(number: int, text: str) -> str:
-    return f'Task: Write two sentences that {INSTRUCTIONS[number]}.\nSentence 1: "{text}"\nSentence 2: "'
-
-
-def requests(count: int) -> list[Request]:
-    texts = ["A man is playing a flute.", "Two dogs.", "A woman cooks and sings in the old kitchen."]
-    made = []
-    for seed in range(count):
-        text, label = texts[seed % 3], seed % 3
-        counters = tuple(prompt(i, text) for i in range(label))
-        made.append(Request(prompt(label, text), counters, seed * 7919))
-    return made
 
 
 @pytest.fixture(scope="module", params=KINDS)
