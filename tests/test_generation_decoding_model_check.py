@@ -154,3 +154,11 @@ def test_a_small_config_keeps_the_shape_of_the_attention(tmp_path):
     assert small.layer_types == ["sliding_attention", "full_attention"] and small.num_hidden_layers == 2
     assert (small.head_dim, small.num_attention_heads, small.hidden_size) == (16, 4, 40)
     assert config.num_hidden_layers == 26
+
+
+def test_half_precision_that_the_cpu_imitates_is_said_once(tmp_path, monkeypatch, capsys):
+    folder = make_family(tmp_path, "llama3")
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    assert load_engine(folder, dtype="bfloat16").model.dtype == torch.bfloat16
+    assert capsys.readouterr().err.count("does not multiply it natively") == 1
+    assert any("warning: model.dtype bfloat16" in line for line in preview(folder, dtype="bfloat16").lines())

@@ -18,6 +18,7 @@ from hub.errors import InputError
 from hub.model_folder import NO_CODE, NO_PICKLES, reading_model
 
 _SMALLER = "use a smaller model or a narrower dtype (model.dtype)"
+_CPU_BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")  # torch.cpu.get_capabilities: x86, x86, Arm
 _ACCESS = "check repo_id and revision; a private or gated model needs a token here (hf auth login)"
 
 
@@ -63,32 +64,35 @@ def load_tokenizer(recipe: LanguageModel) -> Any:
 
 
 def resolve_dtype(recipe: LanguageModel) -> str:
-    """``model.dtype``, with ``auto`` resolved: bfloat16 where the device multiplies it natively, else float32.
+    """``dtype``, and for ``auto`` bfloat16 where the device multiplies it natively, else float32.
 
     Raises InputError when the device is not here to be asked.
     """
     if recipe.dtype != "auto":
         return recipe.dtype
-    named = _device(recipe.device).type
-    device = "cuda" if recipe.device_map and torch.cuda.is_available() else named
-    native = device == "cpu" and cpu_has_bfloat16()
-    if device == "cuda":
+    gpu = torch.cuda.is_available()
+    if recipe.device.startswith("cuda") and not recipe.device_map and not gpu:
+        hint = "name the dtype, or --set model.device=cpu"
+        raise InputError("model.dtype", f"'auto': {recipe.device} is not here to be asked", hint=hint)
+    if recipe.device.startswith("cuda") or (recipe.device_map and gpu):
         native = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        native = (recipe.device == "cpu" or bool(recipe.device_map)) and cpu_has_bfloat16()
     return "bfloat16" if native else "float32"
 
 
 def cpu_has_bfloat16() -> bool:
-    """Whether this CPU multiplies bfloat16 natively, by what torch says of it: AVX-512 or AMX, Arm's extension."""
-    able = torch.cpu.get_capabilities()  # type: ignore[no-untyped-call]
-    return any(able.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+    """Whether this CPU has instructions that multiply bfloat16: AVX-512's, AMX or Arm's."""
+    able = getattr(torch.cpu, "get_capabilities", dict)()  # torch before it had them tells nothing
+    return any(able.get(name, False) for name in _CPU_BFLOAT16)
 
 
 def slow_dtype(recipe: LanguageModel) -> str | None:
-    """What there is to say of half precision on a CPU that has to imitate it: texts are right, and late."""
-    half = resolve_dtype(recipe) if not recipe.device_map and _device(recipe.device).type == "cpu" else "float32"
-    if half == "float32" or (half == "bfloat16" and cpu_has_bfloat16()):
+    """What there is to say of half precision that a CPU has to imitate: texts are right, and late. None: nothing."""
+    dtype = "float32" if recipe.device != "cpu" or recipe.device_map else resolve_dtype(recipe)
+    if dtype == "float32" or (dtype == "bfloat16" and cpu_has_bfloat16()):
         return None
-    return f"model.dtype {half}: this CPU has no instructions for it, so it is slower than float32 (model.dtype: auto)"
+    return f"model.dtype {dtype}: this CPU does not multiply it natively; float32 is faster here (model.dtype: auto)"
 
 
 def model_name(recipe: LanguageModel) -> str:

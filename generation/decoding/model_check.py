@@ -65,6 +65,8 @@ def find_path(model: Any) -> AttentionPath:
     token = _WINDOWS.set(windows)
     try:
         model.set_attn_implementation(TRIAL)
+        if config._attn_implementation != TRIAL:
+            return AttentionPath(False, "transformers cannot exchange its attention", own)
         found = _shared_logits(model, ids)
     except (NotImplementedError, ValueError, TypeError, RuntimeError, AttributeError, KeyError) as error:
         model.set_attn_implementation(own)  # whatever a foreign architecture does with an attention it does not know

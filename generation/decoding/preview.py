@@ -9,7 +9,14 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from generation.decoding.load_model import check_vocabulary, load_tokenizer, model_name, model_place, slow_dtype
+from generation.decoding.load_model import (
+    check_vocabulary,
+    load_tokenizer,
+    model_name,
+    model_place,
+    resolve_dtype,
+    slow_dtype,
+)
 from generation.decoding.model_check import find_path
 from hub.client.failures import hub_errors
 from hub.contract.recipe import LanguageModel
@@ -43,7 +50,7 @@ class Preview:
 
     def lines(self) -> Iterator[str]:
         """What is said of the model: the dtype, and which attention is expected and why."""
-        yield f"model: {self.recipe.dtype} on {self.recipe.device_map or self.recipe.device}"
+        yield f"model: {resolve_dtype(self.recipe)} on {self.recipe.device_map or self.recipe.device}"
         if warning := slow_dtype(self.recipe):
             yield f"warning: {warning}"
         facts = self.describe()

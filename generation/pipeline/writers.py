@@ -34,7 +34,10 @@ def load_preview(model: LanguageModel) -> tuple[TokenCounter, list[str]]:
 
 
 def with_dtype(recipe: DatasetRecipe) -> DatasetRecipe:
-    """The recipe with ``model.dtype: auto`` resolved on this machine, before anything is made of it or named by it."""
+    """The recipe with ``model.dtype: auto`` resolved on this machine, before anything is named by it.
+
+    A server's dtype is the server's. Raises InputError when the device is not here to be asked.
+    """
     if recipe.model.dtype != "auto" or recipe.model.backend == "openai":
         return recipe
     from generation.decoding.load_model import resolve_dtype
