@@ -38,13 +38,13 @@ def test_bfloat16_takes_the_same_path(name, tmp_path):
 @pytest.mark.parametrize("name", ["gemma3", pytest.param("phi3", marks=OTHERS)])
 def test_texts_beyond_the_window_stand_among_others(name, tmp_path, capsys):
     """Bits do not depend on who else is written, on either side of the window."""
-    engine, asked = load_engine(make_family(tmp_path, name, sliding_window=60)), requests(24)
+    engine, asked = load_engine(make_family(tmp_path, name, sliding_window=45)), requests(24)
     original = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
     lengths = [max(len(engine.encode(p)) for p in (one.prompt, *one.counter_prompts)) + 12 for one in asked]
-    assert engine.attention.window == 60 and engine.context == 256
-    assert 4 <= sum(length > 60 for length in lengths) <= 20
+    assert engine.attention.window == 45 and engine.context == 256
+    assert 4 <= sum(length > 45 for length in lengths) <= 20
     done = complete(engine, asked, SETTINGS, 96)
-    assert "beyond the model's window of 60 tokens" in capsys.readouterr().err
+    assert "beyond the model's window of 45 tokens" in capsys.readouterr().err
     wanted = [reference(original, engine.tokenizer, request, SETTINGS) for request in asked]
     assert [one.text for one in done] == wanted
     assert complete(engine, asked[::-1], SETTINGS, 7)[::-1] == done

@@ -83,7 +83,7 @@ def resolve_dtype(recipe: LanguageModel) -> str:
 
 def cpu_has_bfloat16() -> bool:
     """Whether this CPU has instructions that multiply bfloat16: AVX-512's, AMX or Arm's."""
-    able = getattr(torch.cpu, "get_capabilities", dict)()  # torch before it had them tells nothing
+    able: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # torch before it had them tells nothing
     return any(able.get(name, False) for name in _CPU_BFLOAT16)
 
 
