@@ -162,3 +162,16 @@ def test_half_precision_that_the_cpu_imitates_is_said_once(tmp_path, monkeypatch
     assert load_engine(folder, dtype="bfloat16").model.dtype == torch.bfloat16
     assert capsys.readouterr().err.count("does not multiply it natively") == 1
     assert any("warning: model.dtype bfloat16" in line for line in preview(folder, dtype="bfloat16").lines())
+
+
+def test_a_chunk_is_a_window_whatever_its_name(tmp_path):
+    sizes = {"num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 2, "intermediate_size_mlp": 64}
+    folder = make_lm(tmp_path, "llama4_text", attention_chunk_size=64, **sizes)
+    assert path_of(folder, torch.float32).window == preview(folder).describe()["attention_window"] == 64
+
+
+@DTYPES
+def test_layers_that_remember_in_another_way_are_refused(dtype, tmp_path):
+    """A convolution over the tokens before: its state is in no cache of keys and values."""
+    folder = make_lm(tmp_path, "lfm2", num_key_value_heads=2, layer_types=["conv", "full_attention"])
+    assert not path_of(folder, dtype).shared

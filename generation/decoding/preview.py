@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,14 @@ from hub.client.failures import hub_errors
 from hub.contract.recipe import LanguageModel
 from hub.model_folder import NO_CODE, reading_model, require_safetensors
 
-SMALL = {"vocab_size": 512, "intermediate_size": 64, "ffn_dim": 64, "num_local_experts": 4, "num_experts": 4}
+SMALL = {
+    "vocab_size": 512,
+    "intermediate_size": 64,
+    "ffn_dim": 64,
+    "moe_intermediate_size": 64,
+    "num_local_experts": 8,
+    "num_experts": 8,
+}
 
 
 class Preview:
@@ -61,7 +67,7 @@ class Preview:
     def describe(self) -> dict[str, Any]:
         """The attention that the engine will find, tried on a small random model of the same config (float32)."""
         try:
-            with _random_numbers_kept():
+            with torch.random.fork_rng(devices=[]):  # who asks keeps their random numbers
                 torch.manual_seed(0)
                 model = AutoModelForCausalLM.from_config(small_config(self.config), dtype=torch.float32, **NO_CODE)
                 return find_path(model.eval()).describe()
@@ -87,9 +93,3 @@ def small_config(config: Any) -> Any:
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
         setattr(small, name, None)
     return small
-
-
-@contextmanager
-def _random_numbers_kept() -> Iterator[None]:
-    with torch.random.fork_rng(devices=[]):
-        yield
