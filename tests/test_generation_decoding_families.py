@@ -44,11 +44,13 @@ def test_texts_beyond_the_window_stand_among_others(name, tmp_path, capsys):
     assert engine.attention.window == 45 and engine.context == 256
     assert 4 <= sum(length > 45 for length in lengths) <= 20
     done = complete(engine, asked, SETTINGS, 96)
-    assert "beyond the model's window of 45 tokens" in capsys.readouterr().err
+    said = "beyond the model's window of 45 tokens"
+    assert said in capsys.readouterr().err
     wanted = [reference(original, engine.tokenizer, request, SETTINGS) for request in asked]
     assert [one.text for one in done] == wanted
     assert complete(engine, asked[::-1], SETTINGS, 7)[::-1] == done
     assert [complete(engine, [request], SETTINGS)[0] for request in asked[:9]] == done[:9]
+    assert said not in capsys.readouterr().err
 
 
 def test_ids_that_are_no_token_are_never_drawn(tmp_path, monkeypatch):

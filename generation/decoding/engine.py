@@ -51,7 +51,7 @@ class Engine:
         self.attention = find_path(model) if shared else AttentionPath(False, "asked for", config._attn_implementation)
         if shared and not self.attention.shared:
             say(f"{config.model_type}: the plain, slower loop writes the texts ({self.attention.reason})")
-        self._plain = PlainDecoding(model, self.attention.own)
+        self._plain, self._told_of_window = PlainDecoding(model, self.attention.own), False
         self.context = int(getattr(config, "max_position_embeddings", 0) or 0)
         self._template = ChatTemplate(tokenizer)
         self._caches = KVCaches()
@@ -130,9 +130,9 @@ class Engine:
                 yield request, self._finish(tokens, log_probs, settings)
 
     def banned(self, settings: DecodingParameters) -> list[int]:
-        """The ids that cannot be drawn: those that are no token (an embedding padded to a round size has rows for
+        """The ids that cannot be drawn: those of no token, and the end of text where a quotation mark ends a text.
 
-        them), and the end of the document, where a text ends at its quotation mark.
+        An embedding that is padded to a round size has rows for ids of no token.
         """
         return self.no_tokens + (self.ends if settings.text_end == "quotation_mark" else [])
 
@@ -155,7 +155,11 @@ class Engine:
 
     def _wide_rows(self, rows: int) -> int:
         """Rows of texts beyond the window. Where bits are promised one text at a time: padding would change them."""
-        say(f"texts beyond the model's window of {self.attention.window} tokens: the plain, slower loop writes them")
+        if not self._told_of_window:
+            say(
+                f"texts beyond the model's window of {self.attention.window} tokens: the plain, slower loop writes them"
+            )
+        self._told_of_window = True
         return 1 if self.model.dtype == torch.float32 and self._device.type == "cpu" else rows
 
     def _admit(
