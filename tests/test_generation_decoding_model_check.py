@@ -135,13 +135,17 @@ def test_a_preview_expects_what_the_engine_finds(name, tmp_path):
     assert (seen.context, seen.count_tokens("A man.")) == (engine.context, engine.count_tokens("A man."))
 
 
-def test_a_preview_reads_no_weights_and_wants_them_there(tmp_path):
+def test_a_preview_reads_no_weights_and_wants_them_there(tmp_path, monkeypatch):
     folder = make_family(tmp_path, "llama3")
-    (folder / "model.safetensors").write_bytes(b"no weights")
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda *_, **__: pytest.fail("the weights are read"))
     lines = list(preview(folder).lines())
     assert lines[0] == "model: float32 on cpu"
     assert lines[1] == "attention: shared, expected (gives the logits of the model's own attention)"
-    (folder / "model.safetensors").unlink()
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(InputError, match="cannot be loaded as a causal language model"):
+        preview(folder)
+    weights.unlink()
     with pytest.raises(InputError, match="has no weights in safetensors"):
         preview(folder)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from generation.decoding.load_model import (
@@ -47,6 +48,10 @@ class Preview:
             config = AutoConfig.from_pretrained(model_name(recipe), revision=recipe.revision, **NO_CODE)
         if isinstance(place, Path) and place.is_dir():
             require_safetensors(place, place)
+            with reading_model(place, "cannot be loaded as a causal language model"):
+                for file in sorted(place.glob("*.safetensors")):
+                    with safe_open(file, framework="pt"):  # its header, held against the file's size
+                        pass
         check_vocabulary(tokenizer, config, place)
         return cls(recipe, config, tokenizer)
 
