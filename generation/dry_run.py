@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from generation.decoding.protocol import Writer
+from generation.decoding.protocol import TokenCounter
 from generation.inputs.prompts import Prompts, load_prompts
 from generation.inputs.row_seeds import fraction
-from generation.inputs.sources import FirstText, GivenTexts
-from generation.pipeline.writers import load_writer
+from generation.inputs.sources import CountTokens, FirstText, GivenTexts
+from generation.pipeline.writers import load_preview, with_dtype
 from generation.run_state import layout
 from hub.contract.recipe import DatasetRecipe, Label, Variant
 from hub.errors import InputError
@@ -32,12 +32,14 @@ class Firsts:
 
 
 def plan(recipe: DatasetRecipe, directory: Path) -> str:
-    """The whole plan as text. Loads the model's tokenizer with the model and reads the source; writes nothing.
+    """The whole plan as text. Loads the model's config and tokenizer and reads the source; writes nothing.
 
     Raises InputError as a run would: a source, example or model that cannot be used, or a prompt beyond the context.
     """
-    writer, prompts = load_writer(recipe.model), load_prompts(recipe)
-    firsts, lines = survey(recipe, writer), [f"{recipe.name} v{recipe.version} -> {directory}"]
+    recipe = with_dtype(recipe)
+    (writer, told), prompts = load_preview(recipe.model), load_prompts(recipe)
+    firsts, lines = survey(recipe, writer.count_tokens), [f"{recipe.name} v{recipe.version} -> {directory}"]
+    lines += told
     lines += _first_text_lines(recipe, prompts, firsts)
     lines += _work_lines(recipe, firsts.total)
     lines += _file_lines(recipe, directory, firsts.total)
@@ -45,11 +47,11 @@ def plan(recipe: DatasetRecipe, directory: Path) -> str:
     return "\n".join(lines)
 
 
-def survey(recipe: DatasetRecipe, writer: Writer) -> Firsts:
+def survey(recipe: DatasetRecipe, count_tokens: CountTokens) -> Firsts:
     """Read the source once. First texts that the model has still to write are stood in for by one sentence."""
     if recipe.source.kind == "model":
         return Firsts(recipe.source.limit or 0, (FirstText("000000", NOT_YET),), {})
-    given, sample, total = GivenTexts(recipe, writer.count_tokens), list[tuple[float, int, FirstText]](), 0
+    given, sample, total = GivenTexts(recipe, count_tokens), list[tuple[float, int, FirstText]](), 0
     for total, first in enumerate(given, start=1):
         sample.append((fraction("plan", first.source_id), total, first))
         if len(sample) > 20 * SAMPLE:
@@ -129,7 +131,7 @@ def _advice(recipe: DatasetRecipe, total: int) -> str:
     return "divide the source among several recipes"
 
 
-def _prompt_lines(recipe: DatasetRecipe, prompts: Prompts, writer: Writer, firsts: Firsts) -> Iterator[str]:
+def _prompt_lines(recipe: DatasetRecipe, prompts: Prompts, writer: TokenCounter, firsts: Firsts) -> Iterator[str]:
     for shots in dict.fromkeys(variant.shots for variant in recipe.variants):
         variants = [variant for variant in recipe.variants if variant.shots == shots]
         for label in recipe.labels:
@@ -145,7 +147,7 @@ def _prompt_lines(recipe: DatasetRecipe, prompts: Prompts, writer: Writer, first
 
 
 def _token_counts(
-    prompts: Prompts, writer: Writer, label: Label, variants: Sequence[Variant], sample: Sequence[FirstText]
+    prompts: Prompts, writer: TokenCounter, label: Label, variants: Sequence[Variant], sample: Sequence[FirstText]
 ) -> list[int]:
     """Tokens of a label's prompts and counter-prompts, in rising order. Example sets take turns over the sample."""
     counts = []
@@ -155,7 +157,7 @@ def _token_counts(
     return sorted(counts)
 
 
-def _check_context(recipe: DatasetRecipe, writer: Writer, name: str, longest: int) -> None:
+def _check_context(recipe: DatasetRecipe, writer: TokenCounter, name: str, longest: int) -> None:
     needed = longest + recipe.decoding.max_new_tokens
     if writer.context and needed > writer.context:
         raise InputError(

@@ -25,7 +25,7 @@ from generation.inputs.sources import FirstText
 from generation.pipeline.executor import LocalExecutor
 from generation.pipeline.first_texts import prepare
 from generation.pipeline.worker import Worker
-from generation.pipeline.writers import load_writer
+from generation.pipeline.writers import load_writer, with_dtype
 from generation.rows.attempts import write_pairs
 from generation.rows.filters import deduplicated
 from generation.run_state.directory import DatasetRun
@@ -127,6 +127,7 @@ class Estimate:
 
 def estimate(recipe: DatasetRecipe, clock: Clock = time.monotonic) -> Estimate:
     """Run the pilot and predict the run. Writes nothing that stays. Raises InputError as the run would."""
+    recipe = with_dtype(recipe)
     writer, prompts = load_writer(recipe.model), load_prompts(recipe)
     pilot(writer, prompts, recipe, [FirstText("warm-up", NOT_YET)], recipe.variants[0], clock)  # first calls are slow
     total, firsts, first_seconds = _first_texts(recipe, writer, prompts, clock)
@@ -165,7 +166,7 @@ def _first_texts(
 ) -> tuple[int, list[FirstText], float]:
     """How many first texts the run has, those of the pilot, and the seconds that writing all of them will take."""
     if recipe.source.kind != "model":
-        firsts = survey(recipe, writer)
+        firsts = survey(recipe, writer.count_tokens)
         step = max(1, len(firsts.sample) // ROWS)
         return firsts.total, list(firsts.sample[::step][:ROWS]), 0.0
     limit = recipe.source.limit or 0

@@ -30,7 +30,7 @@ from release.options import (
     set_words,
     words_of,
 )
-from release.preflight import Target, check_pins, check_run, namespace, publication_target
+from release.preflight import Target, check_dtype, check_pins, check_run, namespace, publication_target
 from release.publish import loading_script
 
 Recipe = TypeVar("Recipe", DatasetRecipe, ModelRecipe)
@@ -162,7 +162,9 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
     kind = "dataset"
 
     def __init__(self, path: Path, request: Request):
-        super().__init__(path, load_recipe(path, DatasetRecipe, request.overrides.keys("source.limit")), request)
+        recipe = load_recipe(path, DatasetRecipe, request.overrides.keys("source.limit"))
+        check_dtype(path, recipe)
+        super().__init__(path, recipe, request)
 
     def make(self) -> None:
         """Generate it; with ``--yes``, go on from what the Hub has of it and publish it while it grows."""

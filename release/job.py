@@ -129,14 +129,16 @@ def main(
 
 def checked(path: Path, org: str, overrides: RecipeOverrides, workers: LocalWorkers) -> tuple[str, list[str]]:
     """Name and extras of a recipe that ``release.run`` would take. Raises InputError for what it would refuse."""
+    from release import preflight
+
     recipe: DatasetRecipe | ModelRecipe
     if is_model(path):
         recipe = load_recipe(path, ModelRecipe, overrides.keys("limit"))
         refuse_baselines([path])
     else:
         recipe = load_recipe(path, DatasetRecipe, overrides.keys("source.limit"))
+        preflight.check_dtype(path, recipe)
     from model_cards.preflight import require_card
-    from release import preflight
 
     require_card(recipe, f"{org}/{recipe.name}")
     if isinstance(recipe, ModelRecipe):

@@ -51,6 +51,15 @@ def check_pins(path: Path, recipe: ModelRecipe) -> None:
             raise InputError(f"{path}:{key}.revision", problem, allowed=allowed)
 
 
+def check_dtype(path: Path, recipe: DatasetRecipe) -> None:
+    """Raise InputError for a dtype that another machine reads otherwise: a release goes on wherever it is asked to."""
+    if recipe.model.dtype == "auto" and recipe.model.backend == "engine":
+        hint = "name it: --set model.dtype=bfloat16"
+        raise InputError(
+            f"{path}:model.dtype", "'auto' names no dataset", allowed="float32, bfloat16, float16", hint=hint
+        )
+
+
 def check_run(directory: Path, recipe: DatasetRecipe | ModelRecipe) -> None:
     """Raise InputError when a directory holds a run of another recipe: it must not be published under this one."""
     found = run_dir.read_manifest(directory)

@@ -44,6 +44,8 @@ def reference(model, tokenizer, request: Request, settings: DecodingParameters) 
     """Text up to the quotation mark or line end, one request at a time, without any of the engine's code."""
     prompts = [request.prompt, *request.counter_prompts]
     ends = {tokenizer.eos_token_id, tokenizer.pad_token_id} - {None}
+    banned = {*range(model.config.vocab_size)} - {*tokenizer.get_vocab().values()}  # rows of a padded embedding
+    banned |= ends if settings.text_end == "quotation_mark" else set()
     batch = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
     warpers = [TopKLogitsWarper(settings.top_k)] if settings.top_k else []
     warpers += [TopPLogitsWarper(settings.top_p)] if settings.top_p < 1 else []
@@ -53,7 +55,7 @@ def reference(model, tokenizer, request: Request, settings: DecodingParameters) 
         max_new_tokens=settings.max_new_tokens,
         do_sample=False,
         pad_token_id=tokenizer.eos_token_id,
-        suppress_tokens=sorted(ends) if settings.text_end == "quotation_mark" else None,
+        suppress_tokens=sorted(banned) or None,
         logits_processor=LogitsProcessorList([SelfDebias(len(prompts), settings), *warpers, TieRows(request.seed)]),
     )
     written = tokenizer.decode(ids[0, batch.input_ids.shape[1] :], skip_special_tokens=True)

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from decoding_requests import prompt, requests
 from reference_decoding import reference
 from tiny_lm import load_engine, make_lm
 from transformers import AutoModelForCausalLM
@@ -15,23 +16,8 @@ from generation.decoding.protocol import Request, complete
 from hub.contract.recipe import DecodingParameters
 from hub.errors import InputError, RunError
 
-INSTRUCTIONS = ("mean the same thing", "are somewhat similar", "are on completely different topics")
 OTHERS = pytest.mark.slow("the architectures beside the built-in model's")
 KINDS = ("llama", *(pytest.param(kind, marks=OTHERS) for kind in ("gpt2", "opt", "qwen3")))
-
-
-def prompt(number: int, text: str) -> str:
-    return f'Task: Write two sentences that {INSTRUCTIONS[number]}.\nSentence 1: "{text}"\nSentence 2: "'
-
-
-def requests(count: int) -> list[Request]:
-    texts = ["A man is playing a flute.", "Two dogs.", "A woman cooks and sings in the old kitchen."]
-    made = []
-    for seed in range(count):
-        text, label = texts[seed % 3], seed % 3
-        counters = tuple(prompt(i, text) for i in range(label))
-        made.append(Request(prompt(label, text), counters, seed * 7919))
-    return made
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -42,7 +28,7 @@ def directory(request, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def loaded(directory) -> Engine:
     engine = load_engine(directory)
-    assert engine._plain is None, "the fast path must take this architecture"
+    assert engine.attention.shared, "the fast path must take this architecture"
     return engine
 
 
@@ -270,7 +256,7 @@ def test_architectures_with_an_attention_of_their_own_take_the_plain_loop(kind, 
         load_engine(directory),
         AutoModelForCausalLM.from_pretrained(directory),
     )
-    assert engine._plain is not None and "the plain, slower loop" in capsys.readouterr().err
+    assert not engine.attention.shared and "the plain, slower loop" in capsys.readouterr().err
     settings, asked = DecodingParameters(max_new_tokens=12), requests(12)
     wanted = [reference(original.eval(), engine.tokenizer, request, settings) for request in asked]
     for rows in (6, 96):
@@ -279,7 +265,7 @@ def test_architectures_with_an_attention_of_their_own_take_the_plain_loop(kind, 
 
 def test_the_plain_loop_writes_beyond_a_sliding_window(tmp_path):
     engine = load_engine(make_lm(tmp_path, "mistral", sliding_window=32))
-    assert engine._plain is not None and engine.context == 256
+    assert not engine.attention.shared and engine.context == 256
     assert complete(engine, [requests(1)[0]], DecodingParameters(max_new_tokens=12))[0].log_prob < 0
 
 
@@ -290,7 +276,7 @@ def test_a_model_with_fewer_key_heads_than_heads(tmp_path):
         AutoModelForCausalLM.from_pretrained(directory),
     )
     settings, asked = DecodingParameters(max_new_tokens=12), requests(12)
-    assert engine._plain is None
+    assert engine.attention.shared
     assert [done.text for done in complete(engine, asked, settings, 40, PREFIXES)] == [
         reference(original.eval(), engine.tokenizer, request, settings) for request in asked
     ]
@@ -298,7 +284,7 @@ def test_a_model_with_fewer_key_heads_than_heads(tmp_path):
 
 def test_bfloat16_writes_texts_and_the_same_again(directory):
     engine = load_engine(directory, dtype="bfloat16")
-    assert engine._plain is None
+    assert engine.attention.shared
     settings, asked = DecodingParameters(max_new_tokens=12), requests(12)
     assert complete(engine, asked, settings, 40) == complete(engine, asked, settings, 40)
 

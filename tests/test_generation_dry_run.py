@@ -86,8 +86,8 @@ def test_files_are_counted_and_many_are_a_warning_that_says_what_to_do(model):
 def test_token_counts_are_of_prompts_and_counter_prompts(model):
     recipe = recipe_of(model, "source.limit=3")
     text = plan.plan(recipe, Path("out"))
-    writer = plan.load_writer(recipe.model)
-    prompts, firsts = plan.load_prompts(recipe), plan.survey(recipe, writer).sample
+    writer, _ = plan.load_preview(recipe.model)
+    prompts, firsts = plan.load_prompts(recipe), plan.survey(recipe, writer.count_tokens).sample
     label = recipe.labels[1]
     asked = [prompts.of(label, first.text, recipe.variants[0]) for first in firsts]
     counts = sorted(writer.count_tokens(prompt) for own, counters in asked for prompt in (own, *counters))
@@ -123,7 +123,7 @@ def test_control_characters_are_written_as_codes():
 
 def test_the_sample_spreads_over_the_source(model):
     recipe = recipe_of(model)
-    firsts = plan.survey(recipe, plan.load_writer(recipe.model))
+    firsts = plan.survey(recipe, plan.load_preview(recipe.model)[0].count_tokens)
     numbers = [int(first.source_id) for first in firsts.sample]
     assert firsts.total == 1200
     assert len(numbers) == plan.SAMPLE

@@ -7,8 +7,9 @@ from tiny_lm import make_lm
 from typer.testing import CliRunner
 
 from generation import estimate, run
-from generation.dry_run import load_prompts, load_writer, survey
+from generation.dry_run import load_prompts, survey
 from generation.pipeline.job import generate
+from generation.pipeline.writers import load_writer
 
 X1X2 = Path("recipes/demo/sts-dino-x1x2.yaml")
 
@@ -86,7 +87,7 @@ def test_first_texts_of_the_model_count_in_the_time(model):
 def test_the_watch_sees_the_queue_run_empty(model):
     recipe = recipe_of(model, "decoding.max_new_tokens=6", "decoding.batch_size=24")
     writer, prompts = load_writer(recipe.model), load_prompts(recipe)
-    firsts = list(survey(recipe, writer).sample[:32])
+    firsts = list(survey(recipe, writer.count_tokens).sample[:32])
     ticks = iter(range(100_000))
     found = estimate.pilot(writer, prompts, recipe, firsts, recipe.variants[0], lambda: float(next(ticks)))
     assert 0 < found.full < found.seconds

@@ -29,7 +29,7 @@ from generation.run_state.scratch import Scratch
 from hub import cli
 from hub.contract import run_dir, shards
 from hub.contract.recipe import DatasetRecipe, LanguageModel
-from hub.contract.recipe_file import load_recipe
+from hub.contract.recipe_file import fingerprint, load_recipe
 from hub.contract.shards import read_shard
 from hub.errors import InputError, RunError
 
@@ -427,3 +427,15 @@ def test_bad_recipes_exit_with_2_one_line_and_no_traceback(change, message, lm, 
     lines = capsys.readouterr().err.splitlines()
     assert caught.value.code == 2 and len(lines) == 1 and re.search("^error: .*" + message, lines[0]), lines
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").rglob("*.parquet"))
+
+
+@pytest.mark.parametrize(("able", "dtype"), [({"amx_bf16": True}, "bfloat16"), ({}, "float32")])
+def test_auto_is_resolved_before_the_run_is_named_and_told(lm, tmp_path, monkeypatch, able, dtype):
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: able)
+    manifest = generate(lm, tmp_path / "auto", "model.dtype=auto")
+    named = load_recipe(X2, DatasetRecipe, small(lm, f"model.dtype={dtype}"))
+    assert load_recipe(tmp_path / "auto" / run_dir.RECIPE, DatasetRecipe).model.dtype == dtype
+    assert manifest.fingerprint == fingerprint(named, manifest.inputs)
+    told = manifest.provenance["model"]
+    assert told["attention"] == "shared" and "own attention" in told["attention_reason"]
+    assert generate(lm, tmp_path / "auto", f"model.dtype={dtype}") == manifest

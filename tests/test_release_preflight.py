@@ -13,7 +13,7 @@ from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe, ModelRecipe, ValidationData
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError, RunError
-from release.preflight import Target, check_pins, check_run, namespace, publication_target
+from release.preflight import Target, check_dtype, check_pins, check_run, namespace, publication_target
 
 pytest_plugins = ["local_hub"]
 
@@ -125,3 +125,11 @@ def test_a_model_is_trained_on_what_cannot_move(tmp_path):
     moving_pairs = ValidationData(repo_id="org/pairs", revision="main")
     with pytest.raises(InputError, match=r"validation\.0\.revision: 'main' can move"):
         check_pins(tmp_path, recipe.model_copy(update={"validation": (moving_pairs,)}))
+
+
+def test_a_release_names_its_dtype(tmp_path):
+    recipe = recipe_of(finished_run(tmp_path / "run"))
+    check_dtype(tmp_path, recipe)
+    auto = recipe.model_copy(update={"model": recipe.model.model_copy(update={"dtype": "auto"})})
+    with pytest.raises(InputError, match=r"model.dtype: 'auto' names no dataset; allowed: .*model.dtype=bfloat16"):
+        check_dtype(tmp_path, auto)

@@ -19,7 +19,7 @@ from generation.decoding.batch import KVCaches, LiveBatch, LiveSequence
 from generation.decoding.endings import cut
 from generation.decoding.load_model import load_model
 from generation.decoding.memory import is_out_of_memory, rows_that_fit
-from generation.decoding.model_check import can_share, window
+from generation.decoding.model_check import AttentionPath, find_path
 from generation.decoding.plain import PlainDecoding
 from generation.decoding.protocol import Completion, Request
 from generation.decoding.sampling import choose
@@ -47,9 +47,12 @@ class Engine:
         self.vocabulary = int(config.vocab_size)
         self.ends = self._end_tokens()
         self.stops = self._stop_tables()
-        self._plain = None if shared and can_share(model) else PlainDecoding(model)
-        limits = (getattr(config, "max_position_embeddings", 0), 0 if self._plain else window(config))
-        self.context = min((int(limit) for limit in limits if limit), default=0)
+        self.no_tokens = sorted({*range(self.vocabulary)} - {*tokenizer.get_vocab().values()})
+        self.attention = find_path(model) if shared else AttentionPath(False, "asked for", config._attn_implementation)
+        if shared and not self.attention.shared:
+            say(f"{config.model_type}: the plain, slower loop writes the texts ({self.attention.reason})")
+        self._plain, self._told_of_window = PlainDecoding(model, self.attention.own), False
+        self.context = int(getattr(config, "max_position_embeddings", 0) or 0)
         self._template = ChatTemplate(tokenizer)
         self._caches = KVCaches()
         self._prefix_ids: list[Ids] = []
@@ -63,7 +66,8 @@ class Engine:
 
     def describe(self) -> dict[str, Any]:
         """Facts for the manifest."""
-        return {"parameters": getattr(self.model, "parameters_as_published", self.model.num_parameters())}
+        parameters = getattr(self.model, "parameters_as_published", self.model.num_parameters())
+        return {"parameters": parameters, **self.attention.describe()}
 
     def count_tokens(self, text: str) -> int:
         """How many tokens the model's tokenizer makes of ``text``, without special tokens."""
@@ -79,17 +83,21 @@ class Engine:
     ) -> Iterator[tuple[Request, Completion]]:
         """See ``generation.decoding.protocol.Writer.stream``; ``batch_size`` counts model rows (a text has 1 + K)."""
         rows = self._rows(settings, batch_size)
-        if self._plain:
-            yield from self._stream_plain(self._plain, queue, settings, rows)
+        if not self.attention.shared:
+            yield from self._stream_plain(queue, settings, rows)
             return
         batch: LiveBatch | None = None
-        while queue or (batch and batch.sequences):
+        wide = deque[Request]()  # beyond the model's window
+        while queue or wide or (batch and batch.sequences):
+            if wide and not (queue or (batch and batch.sequences)):
+                yield from self._stream_plain(wide, settings, self._wide_rows(rows))
+                continue
             ran_out, done = False, list[tuple[Request, Completion]]()
             try:
                 if batch is None:
                     self._read_prefixes(prefixes)
                     batch = LiveBatch(self._caches, [len(ids) for ids in self._prefix_ids], self._device)
-                self._admit(batch, queue, settings, rows)
+                self._admit(batch, queue, wide, settings, rows)
                 done = self._step(batch, settings)
             except (RuntimeError, MemoryError) as error:
                 _check_smaller(error, rows)
@@ -102,7 +110,7 @@ class Engine:
                 yield from done
 
     def _stream_plain(
-        self, plain: PlainDecoding, queue: deque[Request], settings: DecodingParameters, rows: int
+        self, queue: deque[Request], settings: DecodingParameters, rows: int
     ) -> Iterator[tuple[Request, Completion]]:
         while queue:
             width = 1 + max(len(request.counter_prompts) for request in islice(queue, rows))
@@ -110,7 +118,7 @@ class Engine:
             prompts = [[self._checked(prompt, settings) for prompt in _prompts(request)] for request in batch]
             try:
                 seeds, stops = [request.seed for request in batch], self.stops[settings.text_end]
-                written = plain.complete(prompts, seeds, settings, stops, self.banned(settings))
+                written = self._plain.complete(prompts, seeds, settings, stops, self.banned(settings))
             except (RuntimeError, MemoryError) as error:
                 _check_smaller(error, rows)
                 written = None
@@ -122,8 +130,11 @@ class Engine:
                 yield request, self._finish(tokens, log_probs, settings)
 
     def banned(self, settings: DecodingParameters) -> list[int]:
-        """The tokens that cannot be drawn: the end of the document, where a text ends at its quotation mark."""
-        return self.ends if settings.text_end == "quotation_mark" else []
+        """The ids that cannot be drawn: those of no token, and the end of text where a quotation mark ends a text.
+
+        An embedding that is padded to a round size has rows for ids of no token.
+        """
+        return self.no_tokens + (self.ends if settings.text_end == "quotation_mark" else [])
 
     def _rows(self, settings: DecodingParameters, batch_size: int | None) -> int:
         """Model rows to decode together: as many as the recipe says or as fit, and no more than memory once held."""
@@ -142,14 +153,36 @@ class Engine:
     def _device(self) -> torch.device:
         return self.model.get_input_embeddings().weight.device
 
-    def _admit(self, batch: LiveBatch, queue: deque[Request], settings: DecodingParameters, rows: int) -> None:
-        """Begin waiting texts while there is room for their rows, and for their prompts in one pass."""
+    def _wide_rows(self, rows: int) -> int:
+        """Rows of texts beyond the window. Where bits are promised one text at a time: padding would change them."""
+        if not self._told_of_window:
+            say(
+                f"texts beyond the model's window of {self.attention.window} tokens: the plain, slower loop writes them"
+            )
+        self._told_of_window = True
+        return 1 if self.model.dtype == torch.float32 and self._device.type == "cpu" else rows
+
+    def _admit(
+        self,
+        batch: LiveBatch,
+        queue: deque[Request],
+        wide: deque[Request],
+        settings: DecodingParameters,
+        rows: int,
+    ) -> None:
+        """Begin waiting texts while there is room for their rows, and for their prompts in one pass.
+
+        Those beyond the model's window, which shared attention does not know, go to ``wide``.
+        """
         live = batch.rows
         while queue and (not live or live + 1 + len(queue[0].counter_prompts) <= rows):
             if batch.prefill_tokens > 4 * rows:
                 break
             request = queue[0]
             prompts = [self._checked(prompt, settings) for prompt in _prompts(request)]
+            if not self.attention.holds(max(map(len, prompts)) + settings.max_new_tokens):
+                wide.append(queue.popleft())
+                continue
             batch.add(request, [(ids, self._prefix_of(ids)) for ids in prompts])
             queue.popleft()  # not before it is in the batch: making room for it may fail
             live += 1 + len(request.counter_prompts)
@@ -205,7 +238,8 @@ class Engine:
 
         The last token of a beginning is left to the prompts: with the next text it may become another one.
         """
-        wanted = dict.fromkeys(self._encoded_prefix(prefix)[:-1] for prefix in prefixes)
+        encoded = (self._encoded_prefix(prefix)[:-1] for prefix in prefixes)
+        wanted = dict.fromkeys(ids for ids in encoded if self.attention.holds(len(ids)))
         wanted.pop((), None)
         if list(wanted) == self._prefix_ids:
             return

@@ -13,6 +13,7 @@ from transformers.utils import logging as transformers_logging
 from generation.decoding.memory import is_out_of_memory, typed_out_of_memory
 from generation.decoding.packed_linear import pack
 from generation.inputs.gguf_file import OTHER_WAYS, gguf_alone, gguf_path
+from hub.cli import say
 from hub.client.failures import hub_errors
 from hub.contract.dataset_sections import quantization_values
 from hub.contract.recipe import LanguageModel
@@ -20,6 +21,7 @@ from hub.errors import InputError
 from hub.model_folder import NO_CODE, NO_PICKLES, reading_model
 
 _SMALLER = "use a smaller model or a narrower dtype (model.dtype)"
+_CPU_BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")  # torch.cpu.get_capabilities: x86, x86, Arm
 _ACCESS = "check repo_id and revision; a private or gated model needs a token here (hf auth login)"
 
 
@@ -30,6 +32,8 @@ def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
     """
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
+    if warning := slow_dtype(recipe):
+        say(f"warning: {warning}")
     model, tokenizer = read_model(recipe)
     check_vocabulary(tokenizer, model.config, model_place(recipe))
     model.parameters_as_published = model.num_parameters()  # packing takes weights out of what torch counts
@@ -55,7 +59,7 @@ def read_model(recipe: LanguageModel) -> tuple[Any, Any]:
             placed["quantization_config"] = AutoQuantizationConfig.from_dict(arguments)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             **origin,
-            dtype=getattr(torch, recipe.dtype),
+            dtype=getattr(torch, resolve_dtype(recipe)),
             output_loading_info=True,
             **NO_PICKLES,
             **placed,
@@ -93,8 +97,40 @@ def _hint(recipe: LanguageModel) -> str | None:
     return f"is the file whole? If it is, {OTHER_WAYS}" if recipe.gguf_file else None
 
 
+def resolve_dtype(recipe: LanguageModel) -> str:
+    """``dtype``, and for ``auto`` bfloat16 where the device multiplies it natively, else float32.
+
+    Raises InputError when the device is not here to be asked.
+    """
+    if recipe.dtype != "auto":
+        return recipe.dtype
+    gpu = torch.cuda.is_available()
+    if recipe.device.startswith("cuda") and not recipe.device_map and not gpu:
+        hint = "name the dtype, or --set model.device=cpu"
+        raise InputError("model.dtype", f"'auto': {recipe.device} is not here to be asked", hint=hint)
+    if recipe.device.startswith("cuda") or (recipe.device_map and gpu):
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        native = (recipe.device == "cpu" or bool(recipe.device_map)) and cpu_has_bfloat16()
+    return "bfloat16" if native else "float32"
+
+
+def cpu_has_bfloat16() -> bool:
+    """Whether this CPU has instructions that multiply bfloat16: AVX-512's, AMX or Arm's."""
+    able: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # torch before it had them tells nothing
+    return any(able.get(name, False) for name in _CPU_BFLOAT16)
+
+
+def slow_dtype(recipe: LanguageModel) -> str | None:
+    """What there is to say of half precision that a CPU has to imitate: texts are right, and late. None: nothing."""
+    dtype = "float32" if recipe.device != "cpu" or recipe.device_map else resolve_dtype(recipe)
+    if dtype == "float32" or (dtype == "bfloat16" and cpu_has_bfloat16()):
+        return None
+    return f"model.dtype {dtype}: this CPU does not multiply it natively; float32 is faster here (model.dtype: auto)"
+
+
 def model_name(recipe: LanguageModel) -> str:
-    """The model's folder or Hub id."""
+    """What transformers is asked for: a folder or a Hub id."""
     return recipe.path or recipe.repo_id or ""
 
 

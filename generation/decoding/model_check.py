@@ -1,62 +1,99 @@
-"""Whether a model can read through ``generation.decoding.shared_attention``: tried at load, on the model itself."""
+"""How a model's attention is computed: through ``generation.decoding.shared_attention`` or in the plain loop.
 
+Tried at load on the model itself, and for a plan on a small random copy of its config: the logits of some tokens, read
+as the engine reads them, against those of the model's own attention. The masks that the model asks for tell its window.
+"""
+
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface
 
 from generation.decoding.batch import KVCaches, LiveBatch
 from generation.decoding.protocol import Request
-from generation.decoding.shared_attention import NAME, run_pass
-from hub.cli import say
+from generation.decoding.shared_attention import NAME, attend, run_pass
 
-NARROWEST = 1024  # tokens: models with a narrower sliding window take the plain loop
 PROMPT, WRITTEN = 16, 18  # tokens of the trial: written ones in two pages
+TRIAL = "sts_dino_trial"  # shared attention of a model that also says which masks it wants
+EXACT = 1e-2  # of the logits' spread: the largest error in float32; a wrong attention moves them by their spread
+ROUNDING = 2.0  # times the mean difference between two orders of the model's own sums, in half precision
+UNKNOWN_ROUNDING = 0.02  # of the spread: the same difference where only one order is right
+WIDEST = 0.1  # of the spread: the largest mean error, whatever the rounding
+PLACES, SLIP = (1, 10), 0.25  # the likeliest tokens, in half precision: how far below their rank, of the spread
+_WINDOWS: ContextVar[set[int]] = ContextVar("windows that a model on trial asked masks for")
 
 
-def window(config: Any) -> int:
-    """Tokens that all layers of a model see: its sliding window; 0 where it has none."""
-    kinds = getattr(config, "layer_types", None)
-    slides = getattr(config, "use_sliding_window", True) and (kinds is None or "sliding_attention" in kinds)
-    return int((slides and getattr(config, "sliding_window", None)) or 0)
+@dataclass(frozen=True)
+class AttentionPath:
+    """How a model reads: ``shared`` attention up to ``window`` tokens (0: no limit), or the plain loop for all.
+
+    ``own``: transformers' name of the model's own attention, which the plain loop uses.
+    """
+
+    shared: bool
+    reason: str
+    own: str
+    window: int = 0
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for the manifest: ``attention`` (shared, plain), its reason, and the window where there is one."""
+        facts: dict[str, Any] = {"attention": "shared" if self.shared else "plain", "attention_reason": self.reason}
+        return facts | ({"attention_window": self.window} if self.window else {})
+
+    def holds(self, tokens: int) -> bool:
+        """Whether texts of so many tokens, prompt included, can be read through shared attention."""
+        return self.shared and (not self.window or tokens <= self.window)
 
 
 @torch.inference_mode()
-def can_share(model: Any) -> bool:
-    """Let the model read through shared attention if that gives the logits of its own attention; whether it does.
+def find_path(model: Any) -> AttentionPath:
+    """Try shared attention and leave the model with it if it gives the logits of the model's own, else as it was.
 
-    Says so when it does not. A model that is spread over several devices is not tried.
+    A model that is spread over several devices is not tried.
     """
     config = model.config.get_text_config()
-    if len({parameter.device for parameter in model.parameters()}) > 1:
-        return _told(config, "it is spread over several devices")
-    if 0 < window(config) < NARROWEST:
-        return _told(config, f"its window of {window(config)} tokens is narrower than {NARROWEST}")
     own = config._attn_implementation
+    if len({parameter.device for parameter in model.parameters()}) > 1:
+        return AttentionPath(False, "the model is spread over several devices", own)
     ids = np.random.default_rng(0).integers(5, config.vocab_size, PROMPT + WRITTEN)
-    device = model.get_input_embeddings().weight.device
-    wanted = model(input_ids=torch.from_numpy(ids)[None].to(device), use_cache=False).logits[0].float()
+    wanted = _own_logits(model, ids)
+    windows: set[int] = set()
+    token = _WINDOWS.set(windows)
     try:
-        model.set_attn_implementation(NAME)
-        found, why = _logits(model, ids, device), "its logits differ"
+        model.set_attn_implementation(TRIAL)
+        if config._attn_implementation != TRIAL:
+            return AttentionPath(False, "transformers cannot exchange its attention", own)
+        found = _shared_logits(model, ids)
     except (NotImplementedError, ValueError, TypeError, RuntimeError, AttributeError, KeyError) as error:
-        found, why = None, str(error)  # whatever a foreign architecture does with an attention it does not know
-    if found is not None and _agree(found, wanted[PROMPT - 1 :], model.dtype == torch.float32):
-        return True
+        model.set_attn_implementation(own)  # whatever a foreign architecture does with an attention it does not know
+        return AttentionPath(False, (str(error).splitlines() or [type(error).__name__])[0], own)
+    finally:
+        _WINDOWS.reset(token)
     model.set_attn_implementation(own)
-    return _told(config, why)
+    window = min(windows, default=0)
+    if 0 < window < len(ids):
+        return AttentionPath(False, f"its window of {window} tokens is narrower than a prompt", own)
+    exact = model.dtype == torch.float32
+    if not (_equal(found, wanted) if exact else _alike(found, wanted, _rounding(model, ids, wanted))):
+        return AttentionPath(False, "its logits differ from those of the model's own attention", own)
+    model.set_attn_implementation(NAME)
+    return AttentionPath(True, "gives the logits of the model's own attention", own, window)
 
 
-def _told(config: Any, why: str) -> bool:
-    """False, and the reason on stderr: the plain loop is several times slower."""
-    say(f"{config.model_type}: the plain, slower loop writes the texts ({(why.splitlines() or [''])[0]})")
-    return False
+def _own_logits(model: Any, ids: np.ndarray) -> Tensor:
+    """(1 + WRITTEN, V) of the end of the prompt and of every written token, in one pass of the model as it stands."""
+    device = model.get_input_embeddings().weight.device
+    logits: Tensor = model(input_ids=torch.from_numpy(ids)[None].to(device), use_cache=False).logits[0, PROMPT - 1 :]
+    return logits.float()
 
 
-def _logits(model: Any, ids: np.ndarray, device: torch.device) -> Tensor:
-    """Logits (1 + WRITTEN, V) of the end of the prompt and of every written token, read as the engine reads them."""
-    batch = LiveBatch(KVCaches(), [], device)
+def _shared_logits(model: Any, ids: np.ndarray) -> Tensor:
+    """The same, read as the engine reads them."""
+    batch = LiveBatch(KVCaches(), [], model.get_input_embeddings().weight.device)
     batch.add(Request("", (), 0), [(tuple(ids[:PROMPT].tolist()), -1)])
     found = []
     for token in [*ids[PROMPT:].tolist(), 0]:
@@ -66,6 +103,46 @@ def _logits(model: Any, ids: np.ndarray, device: torch.device) -> Tensor:
     return torch.stack(found)
 
 
-def _agree(found: Tensor, wanted: Tensor, exact: bool) -> bool:
-    """Up to rounding: a mistake in the attention moves logits by about their own spread."""
-    return bool((found - wanted).abs().max() <= (1e-2 if exact else 0.2) * wanted.std())
+def _rounding(model: Any, ids: np.ndarray, wanted: Tensor) -> float:
+    """The mean difference of logits between two orders of the same sums (SDPA, eager), in units of their spread.
+
+    What is not read through SDPA wants more of its attention, so SDPA would be no other order but another result.
+    """
+    if model.config.get_text_config()._attn_implementation != "sdpa":
+        return UNKNOWN_ROUNDING
+    model.set_attn_implementation("eager")
+    try:
+        return float((_own_logits(model, ids) - wanted).abs().mean() / wanted.std())
+    finally:
+        model.set_attn_implementation("sdpa")
+
+
+def _equal(found: Tensor, wanted: Tensor) -> bool:
+    return bool((found - wanted).abs().max() <= EXACT * wanted.std())
+
+
+def _alike(found: Tensor, wanted: Tensor, rounding: float) -> bool:
+    """Up to rounding: of some million logits in half precision the worst one says little.
+
+    The mean error is about what another order of the same sums makes; and the likeliest tokens, the first and the
+    first ten, are the likeliest ones of the model's own attention, or close to them.
+    """
+    spread = wanted.std()
+    if not (found - wanted).abs().mean() / spread <= min(ROUNDING * rounding, WIDEST):
+        return False
+    for places in PLACES:
+        least = wanted.topk(places).values[:, -1]
+        chosen = wanted.gather(1, found.topk(places).indices).amin(dim=1)
+        if not ((least - chosen) / spread).max() <= SLIP:
+            return False
+    return True
+
+
+def _no_mask(local_size: int | None = None, **_: Any) -> None:
+    """The mask of shared attention: none; the window or chunk that the model wants is noted."""
+    if local_size:
+        _WINDOWS.get().add(int(local_size))
+
+
+AttentionInterface.register(TRIAL, attend)
+AttentionMaskInterface.register(TRIAL, _no_mask)

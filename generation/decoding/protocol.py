@@ -28,10 +28,18 @@ class Completion:
     margin: float | None  # log_prob minus the best counter-prompt's; None without counter-prompts
 
 
-class Writer(Protocol):
-    """A language model that completes quoted texts: ``generation.decoding.engine.Engine`` or a backend."""
+class TokenCounter(Protocol):
+    """What a plan needs to know of a language model."""
 
     context: int  # tokens of prompt and completion together; 0: not known
+
+    def count_tokens(self, text: str) -> int:
+        """How many tokens the model's tokenizer makes of ``text``, without special tokens."""
+        ...
+
+
+class Writer(TokenCounter, Protocol):
+    """A language model that completes quoted texts: ``generation.decoding.engine.Engine`` or a backend."""
 
     def stream(
         self, queue: deque[Request], settings: DecodingParameters, batch_size: int | None, prefixes: Sequence[str] = ()
@@ -44,10 +52,6 @@ class Writer(Protocol):
 
         Raises InputError when a prompt and the token budget do not fit the model's context.
         """
-        ...
-
-    def count_tokens(self, text: str) -> int:
-        """How many tokens the model's tokenizer makes of ``text``, without special tokens."""
         ...
 
     def describe(self) -> dict[str, Any]:

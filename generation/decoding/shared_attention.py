@@ -197,7 +197,8 @@ def read_levels(queries: Tensor, levels: list[Level], layer: int) -> Tensor:
             out = read.new_zeros(rows, heads, read.shape[-1])
         out[level.members] += read
     assert out is not None
-    return out[..., :-KV_ALIGN] / out[..., -KV_ALIGN, None]
+    sums = out[..., -KV_ALIGN, None].clamp(min=torch.finfo(out.dtype).tiny)  # 0 in rows that fill the pass: 0 / 0 is
+    return out[..., :-KV_ALIGN] / sums  # no number, and kernels of half precision let it into the rows beside
 
 
 def _by_slot(rows: Tensor, level: Level, key_heads: int) -> Tensor:

@@ -12,6 +12,7 @@ from generation.pipeline.model_files import model_files
 from generation.pipeline.progress import Progress
 from generation.pipeline.provenance import provenance
 from generation.pipeline.worker import text_length
+from generation.pipeline.writers import with_dtype
 from generation.run_state.code_digest import versions
 from generation.run_state.directory import DatasetRun
 from generation.run_state.scratch import FirstTexts, Scratch
@@ -32,6 +33,7 @@ def generate(recipe: DatasetRecipe, directory: Path, command: str, start: StartE
     ``start`` starts the workers; who they are changes no byte.
     ``command`` is kept from the first start: a resumed run may be asked for in other words and ends in the same bytes.
     """
+    recipe = with_dtype(recipe)
     inputs = input_hashes(recipe)
     manifest = Manifest(
         kind="dataset",

@@ -1,9 +1,9 @@
-"""The writer that a recipe's section ``model`` asks for: the engine in this process, or a server."""
+"""The writer that a recipe's section ``model`` asks for, the engine in this process or a server, or a preview."""
 
 from pathlib import Path
 
-from generation.decoding.protocol import Writer
-from hub.contract.recipe import LanguageModel
+from generation.decoding.protocol import TokenCounter, Writer
+from hub.contract.recipe import DatasetRecipe, LanguageModel
 
 
 def load_writer(model: LanguageModel, directory: Path | None = None) -> Writer:
@@ -18,3 +18,29 @@ def load_writer(model: LanguageModel, directory: Path | None = None) -> Writer:
     from generation.decoding.engine import Engine
 
     return Engine.of(model)
+
+
+def load_preview(model: LanguageModel) -> tuple[TokenCounter, list[str]]:
+    """What a plan needs to know of a model, without its weights, and what there is to say of it.
+
+    Raises InputError when its config or tokenizer cannot be used.
+    """
+    if model.backend == "openai":
+        return load_writer(model), []
+    from generation.decoding.preview import Preview
+
+    preview = Preview.of(model)
+    return preview, list(preview.lines())
+
+
+def with_dtype(recipe: DatasetRecipe) -> DatasetRecipe:
+    """The recipe with ``model.dtype: auto`` resolved on this machine, before anything is named by it.
+
+    A server's dtype is the server's. Raises InputError when the device is not here to be asked.
+    """
+    if recipe.model.dtype != "auto" or recipe.model.backend == "openai":
+        return recipe
+    from generation.decoding.load_model import resolve_dtype
+
+    model = recipe.model.model_copy(update={"dtype": resolve_dtype(recipe.model)})
+    return recipe.model_copy(update={"model": model})

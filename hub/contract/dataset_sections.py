@@ -145,7 +145,7 @@ class LanguageModel(Strict):
     repo_id: str | None = None  # openai: optional, the id the card names
     revision: str | None = None
     gguf_file: GgufName | None = None  # its weights are de-quantised to dtype
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"  # auto: bfloat16 where it is native
     device: str = "cpu"
     device_map: str | None = None  # transformers' (auto, balanced ...), instead of device
     quantization: Quantization | None = None
