@@ -26,6 +26,7 @@ class Work:
     requests: list[Request]
     prefixes: tuple[str, ...]
     settings: DecodingParameters
+    labels: tuple[str, ...]  # of each request
 
 
 def first_texts(count: int, start: int = 0) -> list[str]:
@@ -48,14 +49,15 @@ def sts_work(count: int, start: int = 0, shots: int = 0, counters: bool = True) 
     few_shot = [f"few_shot={{shots: [{shots}], sets: 1, examples: {examples}}}"] if shots else []
     recipe = load_recipe(STS, DatasetRecipe, few_shot)
     prompts, variant = load_prompts(recipe), recipe.variants[0]
-    requests = list[Request]()
+    requests, labels = list[Request](), list[str]()
     for text in first_texts(count, start):
         for label in recipe.labels:
             prompt, counter_prompts = prompts.of(label, text, variant)
             for sample in range(recipe.decoding.samples):
                 seed = row_seed(recipe.seed, text, label.name, sample)
                 requests.append(Request(prompt, counter_prompts if counters else (), seed))
-    return Work(requests, prompts.prefixes(variant), recipe.decoding)
+                labels.append(label.name)
+    return Work(requests, prompts.prefixes(variant), recipe.decoding, tuple(labels))
 
 
 def few_shot_work(count: int, start: int = 0, shots: int = 20) -> Work:
@@ -78,7 +80,8 @@ def few_shot_work(count: int, start: int = 0, shots: int = 20) -> Work:
         for label in recipe.labels
     ]
     prefixes = tuple(blocks[label.name] + label.instruction.split(X1)[0] for label in recipe.labels)
-    return Work(requests, prefixes, recipe.decoding)
+    names = tuple(label.name for label in recipe.labels)
+    return Work(requests, prefixes, recipe.decoding, names * count)
 
 
 KINDS: dict[str, Callable[[int, int], Work]] = {
