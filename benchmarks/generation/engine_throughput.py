@@ -17,7 +17,6 @@ import typer
 from benchmarks.generation.throughput import report, worker
 from benchmarks.generation.throughput.cases import (
     DEMO_LM,
-    GGUF,
     LM,
     MAKE_LM,
     PRESETS,
@@ -60,7 +59,9 @@ def main(
         int | None, typer.Option(min=1, help="Compare so many texts with generate()'s in float32, one round")
     ] = None,
     lm: Annotated[Path, typer.Option(help="Folder of the real language model")] = LM,
-    gguf: Annotated[Path, typer.Option(help="The same model for llama.cpp")] = GGUF,
+    gguf: Annotated[
+        Path | None, typer.Option(help="The same model for llama.cpp [default: the GGUF file in that folder]")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="JSON file [default: benchmarks/results/...]")] = None,
 ) -> None:
     """Measure, print a table, write a JSON file with every round (after each case, so that none is lost)."""
@@ -72,6 +73,7 @@ def main(
     if not cases:
         raise InputError("--only", f"no case of {name} matches {only}", allowed=[case.name for case in chosen.cases])
     cases = [for_equality(case, texts) if texts else scaled(case, scale) for case in cases]
+    gguf = gguf or next(iter(sorted(lm.glob("*.gguf"))), lm / "model.gguf")
     cases, skipped = at_hand(cases, lm, gguf)
     if not cases:
         raise InputError(f"--preset {name}", "; ".join(skipped.values()))

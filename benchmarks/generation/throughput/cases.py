@@ -12,7 +12,6 @@ from benchmarks.generation.throughput import workloads
 
 DEMO_LM = Path("assets/demo-lm")
 LM = Path("artifacts/lm/gemma-3-270m")  # the folder that a real language model lies in
-GGUF = Path("artifacts/lm/gemma-3-270m-gguf/gemma-3-270m-q4_k_m.gguf")
 MAKE_LM = "make lm"
 SLOTS = 32  # of llama.cpp's server
 
