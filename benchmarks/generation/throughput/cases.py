@@ -90,13 +90,13 @@ _REAL = (
         "sts-x2",
         "lm",
         (
-            Variant("batched", "float32", 17, 102),  # three rounds: 306 texts to be equal to, six rows of a call full
+            Variant("batched", "float32", 17, 102),  # three rounds: 306 texts; those of three rows fill one call
             Variant("batched", "bfloat16", 12, 72),
             Variant("own-rows", "float32", 12, 72, rounds=1),
             Variant("own-rows", "bfloat16", 12, 72, rounds=1),
-            Variant("engine", "float32", 48),
-            Variant("engine", "bfloat16", 64),
-            Variant("engine", "float32", 17, 102, rounds=1),  # memory at equal rows
+            Variant("engine", "float32", 43),  # 516 rows: a full batch of the engine's default
+            Variant("engine", "bfloat16", 48),
+            Variant("engine", "float32", 17, 102, rounds=1),  # for memory at equal rows
             Variant("engine", "bfloat16", 12, 72, rounds=1),
         ),
     ),
@@ -106,27 +106,27 @@ _REAL = (
         (
             Variant("batched", "float32", 3, 96),
             Variant("batched", "bfloat16", 3, 96),
-            Variant("engine", "float32", 48),
-            Variant("engine", "bfloat16", 64),
+            Variant("engine", "float32", 32),
+            Variant("engine", "bfloat16", 48),
         ),
     ),
     Case(
         "sts-x2-no-counters",
         "lm",
         (
-            Variant("llama.cpp", "q4_k_m", 32, SLOTS),
-            Variant("engine", "float32", 64),
-            Variant("engine", "bfloat16", 96),
+            Variant("llama.cpp", "q4_k_m", 24, SLOTS),
+            Variant("engine", "float32", 32),
+            Variant("engine", "bfloat16", 48),
         ),
         counted="asked",
     ),
 )
 _RANDOM_TOO = (
-    _case("sts-x2", "demo-lm", {"batched float32": 32, "batched bfloat16": 32, "original float32": 12, **_engine(160)}),
+    _case("sts-x2", "demo-lm", {"batched float32": 32, "batched bfloat16": 32, "original float32": 12, **_engine(120)}),
     _case(
         "sts-x2",
         "gpt2-124m",
-        {"batched float32": 12, "batched bfloat16": 12, "original float32": 1, **_engine(48)},
+        {"batched float32": 16, "batched bfloat16": 16, "original float32": 1, **_engine(43)},
     ),
     _case("auto-nli-20shot", "llama-27m", {"batched float32": 16, **_engine(96)}, 32),
 )
@@ -164,6 +164,7 @@ PRESETS = {
                 "gpt2-xl",
                 {"original bfloat16": 4, "batched bfloat16": 64, **_engine(12_000, ("bfloat16",))},
             ),
+            _case("sts-x2", "lm", {"batched bfloat16": 64, **_engine(12_000, ("bfloat16",))}),
         ),
         (1600, 8192),
         (512, 4096, 16_384),

@@ -6,7 +6,7 @@ from typing import Any
 from benchmarks import trials
 
 Runs = dict[str, list[dict[str, Any]]]
-REFERENCE = "batched float32"  # whose texts the others' are compared with
+REFERENCES = ("batched float32", "original float32", "batched bfloat16")  # whose texts the others' are compared with
 
 
 def summary(case: dict[str, Any], best_gflops: dict[str, float], on_cpu: bool) -> dict[str, Any]:
@@ -54,15 +54,15 @@ def _writing_mb(run: dict[str, Any]) -> float:
 
 
 def same_texts(runs: Runs, name: str) -> dict[str, Any]:
-    """Share of a variant's texts that the reference wrote too, and how many were compared: those both were given."""
-    reference = REFERENCE if REFERENCE in runs else next(iter(runs))
+    """Share of a variant's texts that ``generate()`` wrote too, and how many were compared: those both were given."""
+    reference = next((way for way in REFERENCES if way in runs), name)
+    if name == reference:
+        return {"same_texts": None, "texts_compared": 0}
     pairs = [
         first == second
         for ours, theirs in zip(runs[name], runs[reference], strict=False)
         for first, second in zip(ours["texts"], theirs["texts"], strict=False)
     ]
-    if name == reference:
-        return {"same_texts": None, "texts_compared": 0}
     return {"same_texts": round(sum(pairs) / len(pairs), 4), "texts_compared": len(pairs)}
 
 
