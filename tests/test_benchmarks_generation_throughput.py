@@ -129,6 +129,14 @@ def test_a_case_whose_model_is_missing_is_left_out_with_the_command_that_makes_i
     assert isinstance(nothing.exception, InputError) and "make lm" in str(nothing.exception)
 
 
+def test_two_tokens_of_another_text_come_before_the_clock_and_no_shared_beginning(tiny):
+    job = workloads.KINDS["sts-x2-8shot"](8, 0)
+    first = worker._first_words(trial(tiny, "engine", 8, "sts-x2-8shot"))
+    assert job.prefixes and not first.prefixes  # reading them belongs to the work
+    assert len(first.requests) == 1 and first.settings.max_new_tokens == 2
+    assert first.requests[0].prompt not in {request.prompt for request in job.requests}
+
+
 def test_the_peak_of_a_process_begins_anew():
     cost = ProcessCost()
     held = np.ones(40 << 20, dtype=np.uint8)
