@@ -84,6 +84,10 @@ def test_what_is_written_is_read_again(tmp_path):
 def test_a_folder_without_a_model_is_refused(tmp_path):
     result = CliRunner().invoke(fidelity.app, [str(tmp_path)])
     assert isinstance(result.exception, InputError) and "make lm" in str(result.exception)
+    (tmp_path / "config.json").write_text("{}")
+    for options, allowed in ((["--dtypes", "int8"], "float32, bfloat16"), (["--kind", "sts"], "sts-x2, sts-x2-8shot")):
+        refused = CliRunner().invoke(fidelity.app, [str(tmp_path), *options])
+        assert isinstance(refused.exception, InputError) and allowed in str(refused.exception)
 
 
 def test_a_label_without_closed_texts_is_one_clear_line():

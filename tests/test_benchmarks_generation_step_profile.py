@@ -28,7 +28,14 @@ def test_every_microsecond_goes_to_the_part_of_its_callers():
         event("mkldnn::_linear_pointwise", 128),
         event("aten::logsumexp", 256),
     ]
-    assert step_profile.parts(events) == {PARTS[0]: 20, PARTS[1]: 74, PARTS[2]: 33, PARTS[3]: 128, PARTS[4]: 256}
+    assert step_profile.parts(events) == {
+        PARTS[0]: 20,
+        PARTS[1]: 74,
+        PARTS[2]: 33,
+        PARTS[3]: 128,
+        PARTS[4]: 256,
+        PARTS[5]: 0,
+    }
 
 
 def test_steps_begin_when_prompts_are_read_and_end_after_their_number():

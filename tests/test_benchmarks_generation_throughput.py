@@ -1,10 +1,12 @@
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from reference_decoding import reference
 from tiny_lm import make_lm
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -114,6 +116,42 @@ def test_a_comparison_of_texts_gives_all_float32_ways_enough_first_texts():
         ("engine", "float32"),
     }
     assert {variant.count for variant in cases.scaled(case, 0.001).variants} == {1}
+
+
+def test_ways_take_turns_and_rounds_share_no_first_text(tmp_path):
+    trials = list[worker.Trial]()
+
+    def alone(function: object, *arguments: object) -> object:
+        if function is not worker.measure:
+            return {}
+        trials.append(arguments[0])
+        nothing = {name: 1.0 for name in worker.Result.__dataclass_fields__} | {"facts": {}, "texts": []}
+        return worker.Result(**nothing)
+
+    variants = (cases.Variant("batched", "float32", 4), cases.Variant("engine", "float32", 9))
+    variants += (cases.Variant("engine", "float32", 4, 96, rounds=1, keys=(("threads", 1),)),)
+    case = cases.Case("sts-x2", "lm", variants)
+    places = engine_throughput.Places(tmp_path / "gemma", tmp_path / "gemma.gguf", tmp_path)
+    found = engine_throughput._measure(alone, case, cases.PRESETS["lm"], 3, places)
+    assert [(trial.way, trial.count, trial.start, trial.rows) for trial in trials] == [
+        ("batched", 4, 0, None),
+        ("engine", 9, 0, None),
+        ("engine", 4, 0, 96),
+        ("engine", 9, 9, None),
+        ("batched", 4, 9, None),
+        ("batched", 4, 18, None),
+        ("engine", 9, 18, None),
+    ]
+    assert {trial.model for trial in trials} == {str(tmp_path / "gemma")}
+    assert trials[2].keys == (("threads", 1),)
+    assert [len(rounds) for rounds in found["runs"].values()] == [3, 3, 1]
+
+
+def test_a_switch_reaches_the_engine_and_an_unknown_one_is_refused(tiny):
+    result = worker.measure(replace(trial(tiny, "engine", 1), keys=(("chat_template", False),)))
+    assert result.asked == 6
+    with pytest.raises(ValidationError, match="unknown_switch"):
+        worker.measure(replace(trial(tiny, "engine", 1), keys=(("unknown_switch", True),)))
 
 
 def test_a_case_whose_model_is_missing_is_left_out_with_the_command_that_makes_it(tmp_path):

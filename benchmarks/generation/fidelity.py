@@ -15,7 +15,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from benchmarks.generation.throughput.cases import BOTH, LM, MAKE_LM
+from benchmarks.generation.throughput.cases import BOTH, LM, MAKE_LM, check_dtypes
+from benchmarks.generation.throughput.workloads import first_texts, workload
 from benchmarks.trials import FreshProcesses, single_thread, table, write_results
 from generation.run_state.code_digest import versions
 from hub.cli import new_app, run, say
@@ -44,7 +45,9 @@ class Part:
 @app.command()
 def main(
     model: Annotated[Path, typer.Argument(help="The language model's folder")] = LM,
-    first_texts: Annotated[int, typer.Option(min=2, help="How many first texts, two texts a label for each")] = 100,
+    count: Annotated[
+        int, typer.Option("--first-texts", min=2, help="How many first texts, two texts a label for each")
+    ] = 100,
     kind: Annotated[str, typer.Option(help="sts-x2 or sts-x2-8shot")] = "sts-x2",
     rows: Annotated[int, typer.Option(min=1, help="Model rows of a batch, fixed: bfloat16's texts depend on it")] = 192,
     dtypes: Annotated[list[str], typer.Option(help="What is compared; the first is what others are held against")] = [  # noqa: B006
@@ -56,11 +59,13 @@ def main(
     """Write what is not written yet, measure, print a table, write a JSON file."""
     if not (model / "config.json").is_file():
         raise InputError(model, "is no folder of a language model", hint=f"name one, or make it: {MAKE_LM}")
+    check_dtypes(dtypes)
+    workload(kind)
     alone = FreshProcesses(["benchmarks.generation.fidelity", "generation.decoding.engine"])
-    rows_of = {dtype: _written(alone, parts(kind, model, dtype, first_texts, rows, work)) for dtype in dtypes}
+    rows_of = {dtype: _written(alone, parts(kind, model, dtype, count, rows, work)) for dtype in dtypes}
     found = alone(measured, rows_of)
     print(told(found))
-    result = {"model": model.name, "kind": kind, "first_texts": first_texts, "rows": rows, **found}
+    result = {"model": model.name, "kind": kind, "first_texts": count, "rows": rows, **found}
     write_results(out, result, ("torch", "transformers", "sentence-transformers", "numpy"))
 
 
@@ -92,7 +97,6 @@ def _written(alone: FreshProcesses, wanted: list[Part]) -> list[dict[str, Any]]:
 
 def write(part: Part) -> None:
     """Write the texts of one part; its file is there when all of it is."""
-    from benchmarks.generation.throughput.workloads import KINDS, first_texts
     from generation.decoding.protocol import complete
     from generation.pipeline.writers import load_writer
     from hub.contract.recipe import LanguageModel
@@ -100,7 +104,7 @@ def write(part: Part) -> None:
     single_thread()
     writer = load_writer(LanguageModel.model_validate({"path": part.model, "dtype": part.dtype, "license": "none"}))
     rows = list[dict[str, Any]]()
-    job = KINDS[part.work](part.count, part.start)
+    job = workload(part.work)(part.count, part.start)
     completions = complete(writer, job.requests, job.settings, part.rows, job.prefixes)
     each = len(completions) // part.count
     texts = first_texts(part.count, part.start)

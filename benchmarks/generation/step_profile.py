@@ -5,15 +5,17 @@ are timed, first without and then with ``torch.profiler``. The profiler says wha
 clock), the CPU time without it says of how much. Its own cost falls on parts of many small operations.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import process_time
+from time import perf_counter, process_time
 from typing import Annotated, Any
 
 import typer
 
+from benchmarks.generation.throughput.cases import check_dtypes
+from benchmarks.generation.throughput.workloads import workload
 from benchmarks.trials import single_thread, table
 from hub.cli import new_app, run
 from hub.errors import InputError, RunError
@@ -68,6 +70,8 @@ def main(
     """Print the CPU milliseconds of one step by part."""
     if not (model / "config.json").is_file():
         raise InputError(model, "is no folder of a language model", hint="name one that holds config.json")
+    check_dtypes([dtype])
+    workload(kind)
     print(told(profiled(model, rows, dtype, kind, steps), f"{model.name}, {dtype}"))
 
 
@@ -77,19 +81,16 @@ def profiled(model: Path, rows: int, dtype: str, kind: str, steps: int) -> dict[
     Raises RunError when texts end before so many steps.
     """
     import torch
-    from torch.profiler import ProfilerActivity, profile, record_function
-    from transformers import AttentionInterface
+    from torch.profiler import ProfilerActivity, profile
 
-    from benchmarks.generation.throughput.workloads import KINDS
     from generation.decoding.engine import Engine
     from generation.decoding.protocol import complete
-    from generation.decoding.shared_attention import NAME, attend
     from hub.contract.recipe import LanguageModel
 
     single_thread()
     engine = Engine.of(LanguageModel.model_validate({"path": str(model), "dtype": dtype, "license": "none"}))
     layers = engine.model.base_model
-    work = KINDS[kind](rows // 3, 0)
+    work = workload(kind)(rows // 3, 0)
     widest = max(len(request.counter_prompts) for request in work.requests)
     requests = [request for request in work.requests if len(request.counter_prompts) == widest][: rows // (1 + widest)]
 
@@ -107,27 +108,11 @@ def profiled(model: Path, rows: int, dtype: str, kind: str, steps: int) -> dict[
     clock = list[float]()
     timed = write(steps, lambda: clock.append(process_time()), lambda: clock.append(process_time()))
 
-    def attention(*args: Any, **kwargs: Any) -> Any:
-        with record_function(ATTENTION):
-            return attend(*args, **kwargs)
-
-    forward, prof = layers.forward, profile(activities=[ProfilerActivity.CPU])
-
-    def in_layers(*args: Any, **kwargs: Any) -> Any:
-        with record_function(BODY):
-            return forward(*args, **kwargs)
-
-    AttentionInterface.register(NAME, attention)
-    layers.forward = in_layers
-    wall = list[float]()
-    try:
-        with torch.inference_mode():
-            write(steps, lambda: _start(prof, wall), lambda: _stop(prof, wall))
-    finally:
-        AttentionInterface.register(NAME, attend)
-        layers.forward = forward
+    prof, wall = profile(activities=[ProfilerActivity.CPU]), list[float]()
+    with torch.inference_mode(), _marked(layers):
+        write(steps, lambda: _start(prof, wall), lambda: _stop(prof, wall))
     spent = parts(prof.events() or [])
-    spent["bookkeeping"] += max(0.0, 1e6 * (wall[1] - wall[0]) - sum(spent.values()))
+    spent[PARTS[-1]] += max(0.0, 1e6 * (wall[1] - wall[0]) - sum(spent.values()))
     whole = sum(spent.values())
     return {
         "cpu_ms": 1e3 * (clock[1] - clock[0]) / steps,
@@ -136,23 +121,44 @@ def profiled(model: Path, rows: int, dtype: str, kind: str, steps: int) -> dict[
     }
 
 
-def _start(prof: Any, wall: list[float]) -> None:
-    from time import perf_counter
+@contextmanager
+def _marked(layers: Any) -> Iterator[None]:
+    """Let the profiler see where the layers and their shared attention begin and end."""
+    from torch.profiler import record_function
+    from transformers import AttentionInterface
 
+    from generation.decoding.shared_attention import NAME, attend
+
+    def inside(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with record_function(name):
+                return function(*args, **kwargs)
+
+        return call
+
+    forward = layers.forward
+    AttentionInterface.register(NAME, inside(ATTENTION, attend))
+    layers.forward = inside(BODY, forward)
+    try:
+        yield
+    finally:
+        AttentionInterface.register(NAME, attend)
+        layers.forward = forward
+
+
+def _start(prof: Any, wall: list[float]) -> None:
     prof.start()
     wall.append(perf_counter())
 
 
 def _stop(prof: Any, wall: list[float]) -> None:
-    from time import perf_counter
-
     wall.append(perf_counter())
     prof.stop()
 
 
-def parts(events: Iterable[Any]) -> Counter[str]:
+def parts(events: Iterable[Any]) -> dict[str, float]:
     """Microseconds of each part: every event's own time goes to the part that its name and its callers say."""
-    spent = Counter[str]()
+    spent = dict.fromkeys(PARTS, 0.0)
     for event in events:
         names, caller = [event.name], event.cpu_parent
         while caller is not None:

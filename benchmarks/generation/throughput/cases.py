@@ -4,11 +4,13 @@ A way of doing the work with its numbers is a *variant*. A new switch of the eng
 ``Variant("engine", "float32", 64, keys=(("name of a key of the recipe's section model", value),))``.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.generation.throughput import workloads
+from hub.errors import InputError
 
 DEMO_LM = Path("assets/demo-lm")
 LM = Path("artifacts/lm/gemma-3-270m")  # the folder that a real language model lies in
@@ -170,6 +172,13 @@ PRESETS = {
         (512, 4096, 16_384),
     ),
 }
+
+
+def check_dtypes(names: Sequence[str]) -> None:
+    """Raise InputError for a dtype that is not compared here."""
+    for name in names:
+        if name not in BOTH:
+            raise InputError(f"dtype {name}", "is not measured", allowed=", ".join(BOTH))
 
 
 def scaled(case: Case, scale: float) -> Case:

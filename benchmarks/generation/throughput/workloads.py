@@ -12,6 +12,7 @@ from generation.inputs.prompts import load_prompts
 from generation.inputs.row_seeds import row_seed
 from hub.contract.recipe import X1, DatasetRecipe, DecodingParameters
 from hub.contract.recipe_file import load_recipe
+from hub.errors import InputError
 
 STS, AUTO_NLI = Path("recipes/demo/sts-dino-x2.yaml"), Path("recipes/demo/auto-nli.yaml")
 FIRST_TEXTS = Path("assets/demo-data/x1.tsv")
@@ -90,6 +91,13 @@ KINDS: dict[str, Callable[[int, int], Work]] = {
     "sts-x2-no-counters": partial(sts_work, counters=False),
     "auto-nli-20shot": few_shot_work,
 }
+
+
+def workload(kind: str) -> Callable[[int, int], Work]:
+    """What makes the work of a kind, from a number of first texts and a place. Raises InputError when unknown."""
+    if kind not in KINDS:
+        raise InputError(f"kind of work {kind}", "unknown", allowed=", ".join(KINDS))
+    return KINDS[kind]
 
 
 def corpus() -> list[str]:
