@@ -125,7 +125,7 @@ def test_ways_take_turns_and_rounds_share_no_first_text(tmp_path):
         if function is not worker.measure:
             return {}
         trials.append(arguments[0])
-        nothing = {name: 1.0 for name in worker.Result.__dataclass_fields__} | {"facts": {}, "texts": []}
+        nothing = dict.fromkeys(worker.Result.__dataclass_fields__, 1.0) | {"facts": {}, "texts": []}
         return worker.Result(**nothing)
 
     variants = (cases.Variant("batched", "float32", 4), cases.Variant("engine", "float32", 9))
