@@ -42,6 +42,7 @@ def main(
     shard_size: Annotated[int, typer.Option(min=1, help="First texts of a shard")] = 3,
     tiny: Annotated[int, typer.Option(min=10, help="Tiny shards for Ray's overhead")] = 300,
     rounds: Annotated[int, typer.Option(min=1, help="How often each way takes its turn")] = 3,
+    lm: Annotated[Path | None, typer.Option(help="Folder of another language model for the demo recipe")] = None,
     out: Annotated[Path, typer.Option(help="JSON file")] = Path("benchmarks/results/scaling.json"),
     stage: Annotated[str | None, typer.Option(hidden=True, help="One run: JSON of one_run's arguments")] = None,
 ) -> None:
@@ -50,11 +51,13 @@ def main(
         print(json.dumps(one_run(**json.loads(stage))), flush=True)
         return
     load = os.getloadavg()[0]  # of others: this command has not begun
+    work: dict[str, Any] = {"limit": limit, "shard_size": shard_size, "lm": str(lm or "")}
     demo, small = list[dict[str, Any]](), list[dict[str, Any]]()
     for number in range(rounds):
-        demo.append(_round(WAYS | {APART: 0}, number, {"limit": limit, "shard_size": shard_size}))
+        demo.append(_round(WAYS | {APART: 0}, number, work))
         small.append(_round(TINY, number, {"tiny": tiny}))
     result = {
+        "model": lm.name if lm else "demo-lm",
         "first_texts": limit,
         "shard_size": shard_size,
         "tiny_shards": tiny,
@@ -68,7 +71,7 @@ def main(
     write_results(out, result, ("torch", "transformers", "ray", "pyarrow"))
 
 
-def _round(ways: dict[str, int], number: int, work: dict[str, int]) -> dict[str, Any]:
+def _round(ways: dict[str, int], number: int, work: dict[str, Any]) -> dict[str, Any]:
     """Every way once, in an order that turns with the rounds."""
     done = dict[str, Any]()
     for way in turned(ways, number):
@@ -80,12 +83,12 @@ def _round(ways: dict[str, int], number: int, work: dict[str, int]) -> dict[str,
     return done
 
 
-def one_run(workers: int, limit: int = 0, shard_size: int = 0, tiny: int = 0) -> dict[str, Any]:
+def one_run(workers: int, limit: int = 0, shard_size: int = 0, tiny: int = 0, lm: str = "") -> dict[str, Any]:
     """Write the demo recipe, or so many tiny shards, once; the sums over shards and groups."""
     started = time.perf_counter()
     quiet()
     with tempfile.TemporaryDirectory() as folder:
-        recipe = one_shard_per_text(Path(folder), tiny) if tiny else demo_recipe(limit, shard_size)
+        recipe = one_shard_per_text(Path(folder), tiny) if tiny else demo_recipe(limit, shard_size, lm)
         executors, directory = list[Metered](), Path(folder) / "run"
         start = metered(executor_of(workers), executors.append, warm=WARM * max(1, workers), weigh=bool(tiny))
         with run_dir.locked(directory):
@@ -99,9 +102,13 @@ def one_run(workers: int, limit: int = 0, shard_size: int = 0, tiny: int = 0) ->
     }
 
 
-def demo_recipe(limit: int, shard_size: int) -> DatasetRecipe:
-    """The demo recipe, shorter and in more shards. Raises InputError when it does not ask for one thread."""
-    recipe = load_recipe(RECIPE, DatasetRecipe, [f"source.limit={limit}", f"shard_size={shard_size}"])
+def demo_recipe(limit: int, shard_size: int, lm: str = "") -> DatasetRecipe:
+    """The demo recipe, shorter and in more shards. Raises InputError when it does not ask for one thread.
+
+    ``lm``: folder of the language model that writes, instead of the built-in one.
+    """
+    other = [f"model.path={lm}"] if lm else []
+    recipe = load_recipe(RECIPE, DatasetRecipe, [f"source.limit={limit}", f"shard_size={shard_size}", *other])
     if recipe.model.threads != 1:
         raise InputError(f"{RECIPE}: model.threads", f"is {recipe.model.threads}", allowed="1 for this benchmark")
     return recipe

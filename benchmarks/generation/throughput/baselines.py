@@ -43,14 +43,16 @@ class SelfDebias(LogitsProcessor):
 
 
 class TiedDraw(LogitsProcessor):
-    """One token for all rows of a text; must come last."""
+    """One token for all rows of a text; must come last. ``warpers`` see the own prompts' rows alone."""
 
-    def __init__(self, width: int, seeds: np.ndarray, top_k: int):
-        self.width, self.seeds, self.top_k, self.step = width, seeds, top_k, 0
+    def __init__(self, width: int, seeds: np.ndarray, top_k: int, warpers: Sequence[LogitsProcessor] = ()):
+        self.width, self.seeds, self.top_k, self.warpers, self.step = width, seeds, top_k, warpers, 0
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """All -inf but the drawn token."""
         own = scores[: len(self.seeds)]
+        for warper in self.warpers:
+            own = warper(input_ids[: len(own)], own)
         values, ids = own.topk(self.top_k or own.shape[-1], dim=-1)
         numbers = torch.from_numpy(uniforms(self.seeds, self.step)).to(scores.device)
         self.step += 1
@@ -72,15 +74,21 @@ class Stopped(StoppingCriteria):
 
 
 class Generator:
-    """A model under ``generate()``."""
+    """A model under ``generate()``.
 
-    def __init__(self, model: Any, tokenizer: Any):
-        self.model, self.tokenizer = model.eval(), tokenizer
+    ``warp_copies``: top-k and top-p stand in ``generate()``'s list, as its own would, and so see the counter-prompts'
+    rows too, which are copies of the debiased distribution; False: the last processor applies them to one row a text.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, warp_copies: bool = True):
+        self.model, self.tokenizer, self.warp_copies = model.eval(), tokenizer, warp_copies
+        listed = np.atleast_1d(model.generation_config.eos_token_id).tolist()  # that the engine never draws either
         model.generation_config.eos_token_id = None  # both ways decide themselves when a text is done
         size = model.config.get_text_config().vocab_size
         texts = [tokenizer.decode([token]) for token in range(min(size, len(tokenizer)))]
         self.closes = torch.tensor([QUOTE in text for text in texts] + [False] * (size - len(texts)))
-        self.banned = sorted({tokenizer.eos_token_id, tokenizer.pad_token_id} - {None})  # as in the original
+        self.banned = sorted({tokenizer.eos_token_id, tokenizer.pad_token_id, *listed} - {None})  # as in the original
+        self.most_rows = 0  # of a call, so far
         breaks = torch.tensor(["\n" in text for text in texts])
         self.stops = self.closes.clone()
         self.stops[: len(texts)] |= breaks
@@ -113,11 +121,14 @@ class Generator:
         samples = len(batch) if len({request.prompt for request in batch}) == 1 else 1
         asked, width = batch[::samples], 1 + len(batch[0].counter_prompts)
         prompts = [(request.prompt, *request.counter_prompts)[row] for row in range(width) for request in asked]
+        self.most_rows = max(self.most_rows, len(batch) * width)
         inputs = self.tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left").to(self.model.device)
         seeds = np.array([request.seed for request in batch], dtype=np.uint64)
-        processors: list[LogitsProcessor] = [SelfDebias(width, settings)]
-        processors += [TopKLogitsWarper(settings.top_k)] if settings.top_k else []
-        processors += [TopPLogitsWarper(settings.top_p)] if settings.top_p < 1 else []
+        warpers: list[LogitsProcessor] = [TopKLogitsWarper(settings.top_k)] if settings.top_k else []
+        warpers += [TopPLogitsWarper(settings.top_p)] if settings.top_p < 1 else []
+        listed, last = (warpers, []) if self.warp_copies else ([], warpers)
+        draw_one = TiedDraw(width, seeds, settings.top_k, last)
+        processors: list[LogitsProcessor] = [SelfDebias(width, settings), *listed, draw_one]
         tokens = self.model.generate(
             input_ids=inputs.input_ids,
             attention_mask=inputs.attention_mask,
@@ -129,7 +140,7 @@ class Generator:
             num_return_sequences=samples,
             pad_token_id=self.tokenizer.pad_token_id or 0,
             suppress_tokens=self.banned or None,
-            logits_processor=LogitsProcessorList([*processors, TiedDraw(width, seeds, settings.top_k)]),
+            logits_processor=LogitsProcessorList(processors),
             stopping_criteria=StoppingCriteriaList([Stopped(self.stops)] if stop else []),
         )
         written = tokens[: len(batch), inputs.input_ids.shape[1] :].tolist()

@@ -1,51 +1,38 @@
 """What runs in processes of their own: making a model, measuring the roofline, measuring one variant once."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.generation.throughput import workloads
+from benchmarks.generation.throughput.cases import DEMO_LM
+from benchmarks.generation.throughput.ways import Trial, loaded
 from benchmarks.trials import single_thread
-from generation.decoding.protocol import Completion, complete
+from generation.decoding.protocol import complete
 from generation.pipeline.writers import load_writer
 from hub.contract.recipe import LanguageModel
-from hub.memory import peak_rss_mb
-from hub.model_folder import NO_CODE, NO_PICKLES
-
-WORK = {"sts-x2": workloads.sts_work, "auto-nli-20shot": workloads.few_shot_work}
-DEMO_LM = Path("assets/demo-lm")
-Write = Callable[[workloads.Work], list[Completion]]
-Count = Callable[[str], int]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One variant on one piece of work: ``count`` first texts from place ``start`` on."""
-
-    work: str
-    model: str  # folder
-    random_words: bool  # the model writes words of ``models``, one token each
-    variant: str  # original, batched, engine
-    dtype: str
-    device: str
-    rows: int  # of a call of batched generate()
-    count: int
-    start: int
+from hub.model_folder import NO_CODE
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one trial took and gave."""
+    """What one trial took and gave. Memory is resident memory in MiB, of the process that computes."""
 
     asked: int
     accepted: int
+    tokens: int  # of all texts, without those that close them
+    rows: int  # of a batch, at most
     cpu_s: float
+    client_cpu_s: float | None  # of asking, where a server computes
     wall_s: float
     useful_gflop: float
-    peak_rss_mb: float
+    loading_peak_mb: float  # until the first text was begun
+    loaded_rss_mb: float  # after one text of two tokens: the model, the libraries, little else
+    peak_rss_mb: float  # while writing
     peak_gpu_mb: float | None
+    facts: dict[str, Any]  # what the engine says of itself
     texts: list[str]
 
 
@@ -84,30 +71,48 @@ def describe_model(folder: Path) -> dict[str, Any]:
 
 
 def measure(trial: Trial) -> Result:
-    """Load the model, warm up on other first texts, then do the work once under the clock."""
+    """Load the model, begin one other text, then do the work once under the clock, shared beginnings included."""
     import torch
 
     single_thread()
-    job = WORK[trial.work](trial.count, trial.start)
-    warm_up = WORK[trial.work](1, trial.start + trial.count)
-    write, count_tokens = (_engine if trial.variant == "engine" else _generate)(trial)
-    write(warm_up)
-    cpu, wall = time.process_time(), time.perf_counter()
-    completions = write(job)
-    if trial.device != "cpu":
-        torch.cuda.synchronize()
-    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    words = (lambda text: len(text.split())) if trial.random_words else count_tokens
+    on_gpu = trial.device != "cpu"
+    job = workloads.KINDS[trial.work](trial.count, trial.start)
+    with loaded(trial, job) as way:
+        loading_peak = way.cost.peak_mb()
+        way.write(_first_words(trial))
+        rss = way.cost.rss_mb()
+        way.cost.forget_peak()
+        cost, own, wall = way.cost.cpu_s(), time.process_time(), time.perf_counter()
+        completions = way.write(job)
+        if on_gpu:
+            torch.cuda.synchronize()
+        cost, own, wall = way.cost.cpu_s() - cost, time.process_time() - own, time.perf_counter() - wall
+        peak = way.cost.peak_mb()
+    words = (lambda text: len(text.split())) if trial.random_words else way.count_tokens
+    model = _shape(Path(trial.model))
     return Result(
         asked=len(job.requests),
         accepted=sum(completion.problem is None for completion in completions),
-        cpu_s=cpu,
+        tokens=sum(words(completion.text) for completion in completions),
+        rows=way.rows(),
+        cpu_s=cost,
+        client_cpu_s=own if trial.way == "llama.cpp" else None,
         wall_s=wall,
-        useful_gflop=workloads.useful_flops(job, completions, _shape(Path(trial.model)), count_tokens, words) / 1e9,
-        peak_rss_mb=peak_rss_mb(),
-        peak_gpu_mb=round(torch.cuda.max_memory_allocated() / 2**20, 1) if trial.device != "cpu" else None,
+        useful_gflop=workloads.useful_flops(job, completions, model, way.count_tokens, words) / 1e9,
+        loading_peak_mb=loading_peak,
+        loaded_rss_mb=rss,
+        peak_rss_mb=peak,
+        peak_gpu_mb=round(torch.cuda.max_memory_allocated() / 2**20, 1) if on_gpu else None,
+        facts=way.facts,
         texts=[completion.text for completion in completions],
     )
+
+
+def _first_words(trial: Trial) -> workloads.Work:
+    """Two tokens of a text that is not measured: what libraries do at their first call stays out of the clock."""
+    whole = workloads.KINDS[trial.work](1, trial.start + trial.count)
+    settings = whole.settings.model_copy(update={"max_new_tokens": 2})
+    return replace(whole, requests=whole.requests[-1:], prefixes=(), settings=settings)
 
 
 def _shape(folder: Path) -> Any:
@@ -117,29 +122,3 @@ def _shape(folder: Path) -> Any:
 
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder, **NO_CODE), **NO_CODE)
-
-
-def _engine(trial: Trial) -> tuple[Write, Count]:
-    """The engine as a run loads it, at the batch size it finds itself."""
-    fields = {"path": trial.model, "dtype": trial.dtype, "device": trial.device, "license": "none"}
-    writer = load_writer(LanguageModel.model_validate(fields))
-    return lambda job: complete(writer, job.requests, job.settings, None, job.prefixes), writer.count_tokens
-
-
-def _generate(trial: Trial) -> tuple[Write, Count]:
-    """``generate()`` around the same weights."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    from benchmarks.generation.throughput.baselines import Generator
-
-    tokenizer = AutoTokenizer.from_pretrained(trial.model, **NO_CODE)
-    model: Any = AutoModelForCausalLM.from_pretrained(trial.model, dtype=getattr(torch, trial.dtype), **NO_PICKLES)
-    generator = Generator(model.to(trial.device), tokenizer)
-
-    def write(job: workloads.Work) -> list[Completion]:
-        if trial.variant == "original":
-            return generator.one_by_one(job.requests, job.settings)
-        return generator.batched(job.requests, job.settings, trial.rows)
-
-    return write, lambda text: len(tokenizer(text, add_special_tokens=False).input_ids)

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ from generation.inputs.prompts import load_prompts
 from generation.inputs.row_seeds import row_seed
 from hub.contract.recipe import X1, DatasetRecipe, DecodingParameters
 from hub.contract.recipe_file import load_recipe
+from hub.errors import InputError
 
 STS, AUTO_NLI = Path("recipes/demo/sts-dino-x2.yaml"), Path("recipes/demo/auto-nli.yaml")
 FIRST_TEXTS = Path("assets/demo-data/x1.tsv")
+EXAMPLES = Path("benchmarks/data/sts_examples.tsv")
+_EXAMPLE_TEXTS = '{"1": same, "0.5": similar, "0": different}'
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,7 @@ class Work:
     requests: list[Request]
     prefixes: tuple[str, ...]
     settings: DecodingParameters
+    labels: tuple[str, ...]  # of each request
 
 
 def first_texts(count: int, start: int = 0) -> list[str]:
@@ -34,17 +39,26 @@ def first_texts(count: int, start: int = 0) -> list[str]:
     return [mixed[place] + (f" ({turn})" if turn else "") for turn, place in turns]
 
 
-def sts_work(count: int, start: int = 0) -> Work:
-    """STS-x2 (DINO section 4): three labels, two texts each, for ``count`` first texts."""
-    recipe = load_recipe(STS, DatasetRecipe)
+def sts_work(count: int, start: int = 0, shots: int = 0, counters: bool = True) -> Work:
+    """STS-x2 (DINO section 4): three labels, two texts each, for ``count`` first texts.
+
+    Args:
+        shots: examples of about 40 tokens before each prompt, a counter-prompt's are its own label's; at most 8.
+        counters: whether prompts have their counter-prompts; without, sampling is plain (K = 0).
+    """
+    examples = f"{{kind: file, path: {EXAMPLES}, premise: text, texts: {_EXAMPLE_TEXTS}, description: -, license: -}}"
+    few_shot = [f"few_shot={{shots: [{shots}], sets: 1, examples: {examples}}}"] if shots else []
+    recipe = load_recipe(STS, DatasetRecipe, few_shot)
     prompts, variant = load_prompts(recipe), recipe.variants[0]
-    requests = [
-        Request(*prompts.of(label, text, variant), row_seed(recipe.seed, text, label.name, sample))
-        for text in first_texts(count, start)
-        for label in recipe.labels
-        for sample in range(recipe.decoding.samples)
-    ]
-    return Work(requests, prompts.prefixes(variant), recipe.decoding)
+    requests, labels = list[Request](), list[str]()
+    for text in first_texts(count, start):
+        for label in recipe.labels:
+            prompt, counter_prompts = prompts.of(label, text, variant)
+            for sample in range(recipe.decoding.samples):
+                seed = row_seed(recipe.seed, text, label.name, sample)
+                requests.append(Request(prompt, counter_prompts if counters else (), seed))
+                labels.append(label.name)
+    return Work(requests, prompts.prefixes(variant), recipe.decoding, tuple(labels))
 
 
 def few_shot_work(count: int, start: int = 0, shots: int = 20) -> Work:
@@ -67,7 +81,23 @@ def few_shot_work(count: int, start: int = 0, shots: int = 20) -> Work:
         for label in recipe.labels
     ]
     prefixes = tuple(blocks[label.name] + label.instruction.split(X1)[0] for label in recipe.labels)
-    return Work(requests, prefixes, recipe.decoding)
+    names = tuple(label.name for label in recipe.labels)
+    return Work(requests, prefixes, recipe.decoding, names * count)
+
+
+KINDS: dict[str, Callable[[int, int], Work]] = {
+    "sts-x2": sts_work,
+    "sts-x2-8shot": partial(sts_work, shots=8),
+    "sts-x2-no-counters": partial(sts_work, counters=False),
+    "auto-nli-20shot": few_shot_work,
+}
+
+
+def workload(kind: str) -> Callable[[int, int], Work]:
+    """What makes the work of a kind, from a number of first texts and a place. Raises InputError when unknown."""
+    if kind not in KINDS:
+        raise InputError(f"kind of work {kind}", "unknown", allowed=", ".join(KINDS))
+    return KINDS[kind]
 
 
 def corpus() -> list[str]:
