@@ -31,13 +31,13 @@ class Prompt:
     prefix_length: int  # tokens of the shared prefix
     tokens: list[int]  # the rest
     readers: int = 0  # rows of running sequences that ask for it
-    logits: Tensor | None = None  # (V,) of its last token, once it has been read
+    output: Tensor | None = None  # what the forward pass gave for its last token, once it has been read
 
     @property
-    def last_logits(self) -> Tensor:
-        """(V,) of its last token; it has been read."""
-        assert self.logits is not None
-        return self.logits
+    def last_output(self) -> Tensor:
+        """(H,) or (V,), what the forward pass gave for its last token; it has been read."""
+        assert self.output is not None
+        return self.output
 
 
 @dataclass

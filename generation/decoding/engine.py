@@ -15,14 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from generation.decoding.batch import KVCaches, LiveBatch, LiveSequence
+from generation.decoding.batch import KVCaches, LiveBatch, LiveSequence, Row
 from generation.decoding.endings import cut
 from generation.decoding.load_model import load_model
 from generation.decoding.memory import is_out_of_memory, rows_that_fit
 from generation.decoding.model_check import can_share, window
+from generation.decoding.output_layer import LogitsInPieces, take_output_layer
+from generation.decoding.packed_linear import pack_output_layer
 from generation.decoding.plain import PlainDecoding
 from generation.decoding.protocol import Completion, Request
-from generation.decoding.sampling import choose
+from generation.decoding.sampling import WholeLogits, choose
 from generation.decoding.shared_attention import KVCache, Level, Pass, Write, causal_mask, rounded, run_pass
 from generation.inputs.chat_template import ChatTemplate
 from hub.cli import say
@@ -48,6 +50,9 @@ class Engine:
         self.ends = self._end_tokens()
         self.stops = self._stop_tables()
         self._plain = None if shared and can_share(model) else PlainDecoding(model)
+        self._output = None if self._plain else take_output_layer(model)
+        if shared and self._output is None:
+            pack_output_layer(model)
         limits = (getattr(config, "max_position_embeddings", 0), 0 if self._plain else window(config))
         self.context = min((int(limit) for limit in limits if limit), default=0)
         self._template = ChatTemplate(tokenizer)
@@ -156,45 +161,33 @@ class Engine:
 
     def _step(self, batch: LiveBatch, settings: DecodingParameters) -> list[tuple[Request, Completion]]:
         """One pass and one token for every text; those that end leave the batch."""
-        going = [text for text in batch.sequences if text.tokens]
-        if going or batch.prefill:
-            logits = run_pass(self.model, batch.next_pass())
-            logits[:, self.banned(settings)] = -torch.inf
-            rows = sum(len(text.rows) for text in going)
-            for place, prompt in enumerate(batch.prefill):
-                prompt.logits = logits[rows + place].clone()
-            batch.prefill = []
-            self._advance(batch, going, logits[:rows], _row_index(going), settings)
-        starting = [text for text in batch.sequences if not text.tokens]
-        if starting:
-            distinct = list({id(row.prompt): row.prompt for text in starting for row in text.rows}.values())
-            number_of = {id(prompt): number for number, prompt in enumerate(distinct)}
-            index = _padded([[number_of[id(row.prompt)] for row in text.rows] for text in starting])
-            logits = torch.stack([prompt.last_logits for prompt in distinct])
-            self._advance(batch, starting, logits, index, settings)
-        done, going, stops = list[LiveSequence](), list[LiveSequence](), self.stops[settings.text_end]
+        going = [row for text in batch.sequences if text.tokens for row in text.rows]
+        outputs = [run_pass(self.model, batch.next_pass())] if going or batch.prefill else []
+        for place, prompt in enumerate(batch.prefill):
+            prompt.output = outputs[0][len(going) + place].clone()
+        batch.prefill = []
+        self._draw(batch, going, [output[: len(going)] for output in outputs], settings)
+        done, kept, stops = list[LiveSequence](), list[LiveSequence](), self.stops[settings.text_end]
         for text in batch.sequences:
             ended = stops[text.tokens[-1]] or len(text.tokens) == settings.max_new_tokens
-            (done if ended else going).append(text)
+            (done if ended else kept).append(text)
         written = [(text.request, self._finish(text.tokens, text.log_probs, settings)) for text in done]
         for text in done:
             batch.end(text)
         batch.forget()
-        batch.sequences = going  # last: until then, texts whose step fails are asked for again
+        batch.sequences = kept  # last: until then, texts whose step fails are asked for again
         return written
 
-    def _advance(
-        self,
-        batch: LiveBatch,
-        texts: list[LiveSequence],
-        logits: Tensor,
-        index: np.ndarray,
-        settings: DecodingParameters,
-    ) -> None:
-        if not texts:
-            return
-        places = torch.from_numpy(index).to(logits.device)
-        tokens, log_probs = choose(logits, places, settings, batch.uniforms(texts).to(logits.device))
+    def _draw(self, batch: LiveBatch, going: list[Row], outputs: list[Tensor], settings: DecodingParameters) -> None:
+        """One token for every text, from the ``outputs`` of rows that are ``going`` on or from those of its prompts."""
+        texts = batch.sequences
+        prompts = {id(row.prompt): row.prompt for text in texts if not text.tokens for row in text.rows}
+        table = torch.cat([*outputs, *(prompt.last_output[None] for prompt in prompts.values())])
+        place = {key: number for number, key in enumerate([*map(id, going), *prompts])}
+        index = _padded([[place[id(row if text.tokens else row.prompt)] for row in text.rows] for text in texts])
+        banned = self.banned(settings)
+        logits = LogitsInPieces(self._output, table, banned) if self._output else WholeLogits(table, banned)
+        tokens, log_probs = choose(logits, index.to(table.device), settings, batch.uniforms(texts))
         sums = log_probs.double().cpu().numpy()
         for text, token, added in zip(texts, tokens.tolist(), sums, strict=True):
             text.tokens.append(token)
@@ -296,16 +289,7 @@ def _prompts(request: Request) -> tuple[str, ...]:
     return (request.prompt, *request.counter_prompts)
 
 
-def _row_index(texts: list[LiveSequence]) -> np.ndarray:
-    """The rows (B, 1 + K) of texts whose rows stand one after the other."""
-    rows, first = [], 0
-    for text in texts:
-        rows.append(list(range(first, first + len(text.rows))))
-        first += len(text.rows)
-    return _padded(rows)
-
-
-def _padded(rows: list[list[int]]) -> np.ndarray:
+def _padded(rows: list[list[int]]) -> Tensor:
     """Rows of unequal length as one array; the first number stands where one is missing."""
-    width = max((len(row) for row in rows), default=0)
-    return np.array([row + row[:1] * (width - len(row)) for row in rows], dtype=np.int64)
+    width = max(len(row) for row in rows)
+    return torch.tensor([row + row[:1] * (width - len(row)) for row in rows])
