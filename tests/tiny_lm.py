@@ -49,7 +49,7 @@ def make_lm(directory: Path, kind: str = "llama", seed: int = 0, **changes: obje
     if kind in ("llama", "qwen3", "mistral", "gemma2"):
         sizes |= {"num_key_value_heads": 2, "head_dim": 16}
     ends = {"eos_token_id": 0, "pad_token_id": 0, "bos_token_id": 0}
-    config = AutoConfig.for_model(kind, vocab_size=len(tokenizer), **sizes | ends | changes)
+    config = AutoConfig.for_model(kind, **{"vocab_size": len(tokenizer)} | sizes | ends | changes)
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():  # peaked distributions, as a trained model has: a flat one hides mistakes
