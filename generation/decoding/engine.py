@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from generation.decoding.batch import KVCaches, LiveBatch, LiveSequence, Row
+from generation.decoding.batch import KVCaches, LiveBatch, LiveSequence, Prompt, Row
 from generation.decoding.endings import cut
 from generation.decoding.load_model import load_model
 from generation.decoding.memory import is_out_of_memory, rows_that_fit
@@ -162,11 +162,12 @@ class Engine:
     def _step(self, batch: LiveBatch, settings: DecodingParameters) -> list[tuple[Request, Completion]]:
         """One pass and one token for every text; those that end leave the batch."""
         going = [row for text in batch.sequences if text.tokens for row in text.rows]
-        outputs = [run_pass(self.model, batch.next_pass())] if going or batch.prefill else []
-        for place, prompt in enumerate(batch.prefill):
-            prompt.output = outputs[0][len(going) + place].clone()
+        read = [*going, *batch.prefill]
+        outputs = [run_pass(self.model, batch.next_pass())] if read else []
+        for place, prompt in enumerate(batch.prefill, len(going)):
+            prompt.output = outputs[0][place].clone()
         batch.prefill = []
-        self._draw(batch, going, [output[: len(going)] for output in outputs], settings)
+        self._draw(batch, read, outputs, settings)
         done, kept, stops = list[LiveSequence](), list[LiveSequence](), self.stops[settings.text_end]
         for text in batch.sequences:
             ended = stops[text.tokens[-1]] or len(text.tokens) == settings.max_new_tokens
@@ -178,18 +179,25 @@ class Engine:
         batch.sequences = kept  # last: until then, texts whose step fails are asked for again
         return written
 
-    def _draw(self, batch: LiveBatch, going: list[Row], outputs: list[Tensor], settings: DecodingParameters) -> None:
-        """One token for every text, from the ``outputs`` of rows that are ``going`` on or from those of its prompts."""
-        texts = batch.sequences
-        prompts = {id(row.prompt): row.prompt for text in texts if not text.tokens for row in text.rows}
-        table = torch.cat([*outputs, *(prompt.last_output[None] for prompt in prompts.values())])
-        place = {key: number for number, key in enumerate([*map(id, going), *prompts])}
-        index = _padded([[place[id(row if text.tokens else row.prompt)] for row in text.rows] for text in texts])
+    def _draw(
+        self, batch: LiveBatch, read: list[Row | Prompt], outputs: list[Tensor], settings: DecodingParameters
+    ) -> None:
+        """One token for every text, from the ``outputs`` of what has just been ``read`` or, once, of its prompts."""
+        place = {id(what): number for number, what in enumerate(read)}
+        kept = list[Tensor]()
+        for prompt in (row.prompt for text in batch.sequences if not text.tokens for row in text.rows):
+            if id(prompt) not in place:
+                place[id(prompt)] = len(place)
+                kept.append(prompt.last_output)
+        table = torch.cat([*outputs, torch.stack(kept)]) if kept else outputs[0]
+        index = _padded(
+            [[place[id(row if text.tokens else row.prompt)] for row in text.rows] for text in batch.sequences]
+        )
         banned = self.banned(settings)
         logits = LogitsInPieces(self._output, table, banned) if self._output else WholeLogits(table, banned)
-        tokens, log_probs = choose(logits, index.to(table.device), settings, batch.uniforms(texts))
+        tokens, log_probs = choose(logits, index.to(table.device), settings, batch.uniforms(batch.sequences))
         sums = log_probs.double().cpu().numpy()
-        for text, token, added in zip(texts, tokens.tolist(), sums, strict=True):
+        for text, token, added in zip(batch.sequences, tokens.tolist(), sums, strict=True):
             text.tokens.append(token)
             text.log_probs += added[: len(text.log_probs)]
 

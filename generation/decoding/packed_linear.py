@@ -58,6 +58,7 @@ def linear(weight: Tensor, bias: Tensor | None) -> nn.Module:
     return packed(layer)
 
 
+@torch.inference_mode()
 def packed(layer: nn.Module) -> nn.Module:
     """A linear layer in packed form; the layer itself where that cannot be done or gives something else."""
     if type(layer) not in (nn.Linear, Conv1D) or not _fits(layer.weight):
