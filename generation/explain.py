@@ -37,7 +37,7 @@ from hub.errors import InputError, RunError
 from hub.row_errors import reading_rows
 
 if TYPE_CHECKING:
-    from generation.decoding.trace import Step
+    from generation.token_trace import Step
 
 app = cli.new_app(__doc__)
 Row = dict[str, Any]
@@ -148,7 +148,7 @@ def explain(directory: Path, text: str, places: Sequence[str] = ()) -> Explanati
         )
     request = Request(*prompts.of(label, first.text, row_id.variant), seed)
 
-    from generation.decoding.trace import Tracer
+    from generation.token_trace import Tracer
 
     tracer, settings = Tracer(recipe.model), recipe.decoding
     steps, traced = tracer.trace(request, settings)

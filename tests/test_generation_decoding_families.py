@@ -6,6 +6,7 @@ from reference_decoding import reference
 from tiny_lm import FAMILIES, load_engine, make_family
 from transformers import AutoModelForCausalLM
 
+from generation.decoding import output_layer
 from generation.decoding.protocol import complete
 from hub.contract.recipe import DecodingParameters
 
@@ -16,10 +17,17 @@ NAMES = [name if name in EVERYDAY else pytest.param(name, marks=OTHERS) for name
 SETTINGS = DecodingParameters(max_new_tokens=12)
 
 
+@pytest.fixture(autouse=True)
+def in_pieces(monkeypatch):
+    """The tiny vocabularies are read as large ones are."""
+    monkeypatch.setattr(output_layer, "SMALLEST", 1)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_texts_equal_the_reference(name, tmp_path):
     engine = load_engine(make_family(tmp_path, name))
     assert engine.attention.shared == (name not in PLAIN), engine.attention.reason
+    assert (engine._output is not None) == engine.attention.shared
     original, asked = AutoModelForCausalLM.from_pretrained(tmp_path).eval(), requests(12)
     wanted = [reference(original, engine.tokenizer, request, SETTINGS) for request in asked]
     assert len(set(wanted)) >= 3

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from generation.decoding.sampling import choose, largest
+from generation.decoding.sampling import WholeLogits, choose, largest
 from generation.decoding.self_debiasing import debias, draw, nucleus
 from generation.inputs.row_seeds import uniforms
 from hub.contract.recipe import DecodingParameters
@@ -36,7 +36,7 @@ def test_equal_to_debiasing_the_whole_vocabulary(rows, decay_constant, top_k):
     table, index = rows
     settings = DecodingParameters(decay_constant=decay_constant, floor=1e-9, top_k=top_k, max_new_tokens=1)
     numbers = torch.from_numpy(uniforms(np.arange(TEXTS, dtype=np.uint64), 0))
-    tokens, log_probs = choose(table, index, settings, numbers)
+    tokens, log_probs = choose(WholeLogits(table), index, settings, numbers)
     assert torch.equal(tokens, in_full(table, index, settings, numbers))
     wanted = table.log_softmax(dim=-1)[index].gather(2, tokens[:, None, None].expand(-1, 3, 1))[:, :, 0]
     assert torch.allclose(log_probs, wanted, atol=1e-4)
@@ -51,16 +51,19 @@ def test_the_search_is_widened_where_debiasing_strikes_the_likeliest(monkeypatch
     counter[0, :40] += 1
     table, index = torch.cat([own, counter]), torch.tensor([[0, 1]])
     settings = DecodingParameters(decay_constant=1e6, floor=1e-9, top_p=1.0, max_new_tokens=1)
-    drawn = {int(choose(table, index, settings, torch.tensor([number]))[0]) for number in np.linspace(0, 0.999, 50)}
+    drawn = {
+        int(choose(WholeLogits(table), index, settings, torch.tensor([number]))[0])
+        for number in np.linspace(0, 0.999, 50)
+    }
     assert drawn == {40, 41, 42, 43, 44}
 
 
 def test_repeating_the_own_row_changes_nothing(rows):
     table, index = rows
     settings, numbers = DecodingParameters(max_new_tokens=1), torch.linspace(0, 0.99, TEXTS, dtype=torch.float64)
-    narrow = choose(table, index[:, :2], settings, numbers)[0]
+    narrow = choose(WholeLogits(table), index[:, :2], settings, numbers)[0]
     padded = torch.cat([index[:, :2], index[:, :1]], dim=1)
-    assert torch.equal(choose(table, padded, settings, numbers)[0], narrow)
+    assert torch.equal(choose(WholeLogits(table), padded, settings, numbers)[0], narrow)
 
 
 @pytest.mark.parametrize("length", [10, 640, 5001])

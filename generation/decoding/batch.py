@@ -2,8 +2,8 @@
 
 A request is one sequence of 1 + K *rows*, one for its prompt and one for each counter-prompt; all get the same token.
 Each distinct prompt is prefilled once, in the same pass in which other sequences get their next token, and is kept
-while a sequence needs it (and a while longer: a second attempt may ask for it). A row that goes on copies the keys and
-values of its prompt and adds its own, in pages; a sequence that ends frees its pages at once.
+while a sequence needs it (and a while longer: a second attempt may ask for it). All its rows read it where it lies;
+what is written lies in pages of each row, which a sequence that ends frees at once.
 """
 
 import heapq
@@ -16,10 +16,12 @@ import torch
 from torch import Tensor
 
 from generation.decoding.protocol import Request
-from generation.decoding.shared_attention import MIN_SLOTS, KVCache, Level, Pass, Write, rounded
+from generation.decoding.shared_attention import KVCache, Level, Pass, Write, rounded
 from generation.inputs.row_seeds import uniforms
 
-KV_PAGE = 32  # tokens of a row that are kept and read together; fixed, because sums depend on where pages end
+KV_PAGE = 16  # written tokens of a row that are kept and read together; fixed: sums depend on where pages end
+PROMPT_SLOTS = 8  # rows that read a prompt in one product, empty ones included: how sums are made depends on it
+PREFIX_SLOTS = 16  # at least so many rows for a shared prefix: from there on sums are made alike
 
 
 @dataclass
@@ -31,18 +33,18 @@ class Prompt:
     prefix_length: int  # tokens of the shared prefix
     tokens: list[int]  # the rest
     readers: int = 0  # rows of running sequences that ask for it
-    logits: Tensor | None = None  # (V,) of its last token, once it has been read
+    output: Tensor | None = None  # what the forward pass gave for its last token, once it has been read
 
     @property
-    def last_logits(self) -> Tensor:
-        """(V,) of its last token; it has been read."""
-        assert self.logits is not None
-        return self.logits
+    def last_output(self) -> Tensor:
+        """(H,) or (V,), what the forward pass gave for its last token; it has been read."""
+        assert self.output is not None
+        return self.output
 
 
 @dataclass
 class Row:
-    """One prompt of a sequence with what is written after it: its entry in each cache of pages."""
+    """One prompt of a sequence, and the entries in the caches of pages that hold what is written after it."""
 
     prompt: Prompt
     pages: list[int] = field(default_factory=list)
@@ -140,9 +142,9 @@ class LiveBatch:
     def next_pass(self) -> Pass:
         """The next forward pass: the newest token of every row, in order, then the tokens of the prompts to prefill."""
         decoding = [(sequence, row) for sequence in self.sequences if sequence.tokens for row in sequence.rows]
-        offsets = np.array([len(row.prompt.tokens) + len(seq.tokens) - 1 for seq, row in decoding], dtype=np.int64)
+        offsets = np.array([len(sequence.tokens) - 1 for sequence, _ in decoding], dtype=np.int64)
         inputs = [
-            (sequence.tokens[-1], row.prompt.prefix_length + offset, row.prompt.prefix)
+            (sequence.tokens[-1], row.prompt.prefix_length + len(row.prompt.tokens) + offset, row.prompt.prefix)
             for (sequence, row), offset in zip(decoding, offsets.tolist(), strict=True)
         ]
         for prompt in self.prefill:
@@ -154,7 +156,10 @@ class LiveBatch:
         last_tokens = len(decoding) + np.cumsum(lengths, dtype=np.int64) - 1
         found = Pass(ids, positions, np.concatenate([np.arange(len(decoding)), last_tokens]))
         self._prefix_level(found, prefixes)
-        self._page_levels(found, [row for _, row in decoding], offsets)
+        if decoding:
+            rows = [row for _, row in decoding]
+            self._prompt_levels(found, rows)
+            self._page_levels(found, rows, offsets)
         if self.prefill:
             self._prefill_level(found, lengths, len(decoding))
         return found
@@ -163,42 +168,71 @@ class LiveBatch:
         members = np.flatnonzero(prefixes >= 0)
         if not len(members):
             return
-        entries, slots, place = _grouped(prefixes[members], members)
+        entries, slots, place = _grouped(prefixes[members], members, PREFIX_SLOTS)
         length = rounded(int(self.prefix_lengths[entries].max()))
         seen = np.arange(length) < self.prefix_lengths[entries][:, None, None]
         chosen = self._chosen(members, len(prefixes))
-        now.levels.append(self._level(self.caches.shared_prefixes, entries, length, slots, place, chosen, seen))
+        now.levels.append(
+            self._where_they_lie(self.caches.shared_prefixes, entries, length, slots, place, chosen, seen)
+        )
+
+    def _prompt_levels(self, now: Pass, rows: list[Row]) -> None:
+        """The rows that decode read their prompts, in levels of at most PROMPT_SLOTS rows a prompt."""
+        groups = np.array([row.prompt.entry for row in rows])
+        lengths = {row.prompt.entry: len(row.prompt.tokens) for row in rows}
+        rank = _ranks(groups)
+        for first in range(0, int(rank.max()) + 1, PROMPT_SLOTS):
+            members = np.flatnonzero(rank // PROMPT_SLOTS == first // PROMPT_SLOTS)
+            entries, slots, place = _grouped(groups[members], members, PROMPT_SLOTS)
+            tokens = np.array([lengths[entry] for entry in entries.tolist()])
+            length = rounded(int(tokens.max()))
+            seen = np.arange(length) < tokens[:, None, None]
+            chosen = self._chosen(members, len(rows))
+            now.levels.append(self._where_they_lie(self.caches.prompts, entries, length, slots, place, chosen, seen))
 
     def _page_levels(self, now: Pass, rows: list[Row], offsets: np.ndarray) -> None:
         """Each row's newest token is written at its offset; then the row reads its pages, one level for each."""
         self._allocate_pages(rows, offsets)
-        for page in range(int(offsets.max()) // KV_PAGE + 1 if rows else 0):
+        for page in range(int(offsets.max()) // KV_PAGE + 1):
             members = np.flatnonzero(offsets >= page * KV_PAGE)
             entries = np.array([rows[number].pages[page] for number in members.tolist()])
             within = offsets[members] - page * KV_PAGE
             newest, cache = within < KV_PAGE, self.caches.pages[page]
             written = self._chosen(members[newest], len(rows))
             now.writes.append(Write(cache, written, self._tensor(entries[newest]), self._tensor(within[newest])))
-            seen = np.arange(KV_PAGE) <= within[:, None, None]
-            now.levels.append(self._page_level(cache, entries, members, self._chosen(members, len(rows)), seen))
+            order, chosen = np.argsort(entries), self._chosen(members, len(rows))
+            slots, place, seen = (
+                members[order][:, None],
+                np.argsort(order),
+                np.arange(KV_PAGE) <= within[order][:, None, None],
+            )
+            now.levels.append(self._where_they_lie(cache, entries[order], KV_PAGE, slots, place, chosen, seen))
 
-    def _page_level(
-        self, cache: KVCache, entries: np.ndarray, members: np.ndarray, chosen: slice | Tensor, seen: np.ndarray
+    def _where_they_lie(
+        self,
+        cache: KVCache,
+        entries: np.ndarray,
+        length: int,
+        slots: np.ndarray,
+        place: np.ndarray,
+        members: slice | Tensor,
+        seen: np.ndarray,
     ) -> Level:
-        """One page of some rows: gathered where few entries are read, else all up to the last where they lie."""
-        span = int(entries.max()) + 1
+        """A level of entries in rising order: gathered where they are few, else all up to the last, copying none."""
+        span, width = int(entries[-1]) + 1, slots.shape[1]
         if 2 * len(entries) < span:
-            return self._level(cache, entries, KV_PAGE, members[:, None], np.arange(len(members)), chosen, seen)
-        slots, spread = np.zeros((span, 1), dtype=np.int64), np.zeros((span, 1, KV_PAGE), dtype=bool)
-        slots[entries, 0], spread[entries] = members, seen
-        return self._level(cache, np.arange(span), KV_PAGE, slots, entries, chosen, spread)
+            return self._level(cache, entries, length, slots, place, members, seen)
+        spread, seen_there = np.zeros((span, width), dtype=np.int64), np.zeros((span, 1, length), dtype=bool)
+        spread[entries], seen_there[entries] = slots, seen
+        there = entries[place // width] * width + place % width
+        return self._level(cache, None, length, spread, there, members, seen_there)
 
     def _chosen(self, members: np.ndarray, rows: int) -> slice | Tensor:
         """The numbers of some of the first ``rows`` rows as an index; all of them are a slice, which copies nothing."""
         return slice(0, rows) if len(members) == rows else self._tensor(members)
 
     def _allocate_pages(self, rows: list[Row], offsets: np.ndarray) -> None:
-        """Give rows the pages they need; a row's first ones begin with the keys and values of its prompt."""
+        """Give rows the pages they need."""
         for row, offset in zip(rows, offsets.tolist(), strict=True):
             for page in range(len(row.pages), offset // KV_PAGE + 1):
                 if page == len(self.page_entries):
@@ -207,13 +241,6 @@ class LiveBatch:
                     self.caches.pages.append(KVCache(0, KV_PAGE))
                 row.pages.append(self.page_entries[page].allocate())
                 self.caches.pages[page].reserve(self.page_entries[page].used, KV_PAGE)
-        new = [row for row, offset in zip(rows, offsets.tolist(), strict=True) if offset == len(row.prompt.tokens)]
-        for page in range(len(self.caches.pages)):
-            copied = [row for row in new if len(row.prompt.tokens) > page * KV_PAGE]
-            if copied:
-                sources = self._tensor(np.array([row.prompt.entry for row in copied]))
-                entries = self._tensor(np.array([row.pages[page] for row in copied]))
-                self.caches.pages[page].copy(entries, self.caches.prompts, sources, page * KV_PAGE)
 
     def _prefill_level(self, now: Pass, lengths: list[int], rows: int) -> None:
         """The tokens of the prompts to prefill, each of which sees those before it."""
@@ -231,16 +258,15 @@ class LiveBatch:
     def _level(
         self,
         cache: KVCache,
-        entries: np.ndarray,
+        entries: np.ndarray | None,
         length: int,
         slots: np.ndarray,
         place: np.ndarray,
         members: slice | Tensor,
         seen: np.ndarray,
     ) -> Level:
-        whole = cache is not self.caches.prompts and np.array_equal(entries, np.arange(len(entries)))
         attn_bias = torch.from_numpy(np.where(seen, np.float32(0), np.float32(-np.inf))).to(self.device)
-        chosen = None if whole else self._tensor(entries)
+        chosen = None if entries is None else self._tensor(entries)
         return Level(cache, chosen, length, self._tensor(slots), self._tensor(place), members, attn_bias)
 
     def _tensor(self, values: np.ndarray) -> Tensor:
@@ -253,13 +279,22 @@ class LiveBatch:
         return torch.from_numpy(uniforms(seeds, steps)).to(self.device)
 
 
-def _grouped(groups: np.ndarray, members: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Members by group: the groups there are (E,), a slot matrix (E, n) of members, each member's flat slot (L,)."""
-    entries, which, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    order = np.argsort(which, kind="stable")
+def _ranks(groups: np.ndarray) -> np.ndarray:
+    """How many before each of (L,) are of the same group."""
+    _, which, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     rank = np.empty(len(groups), dtype=np.int64)
-    rank[order] = np.arange(len(groups)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    width = max(MIN_SLOTS, int(sizes.max()))
+    rank[np.argsort(which, kind="stable")] = np.arange(len(groups)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return rank
+
+
+def _grouped(groups: np.ndarray, members: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Members by group: the groups there are (E,), a slot matrix (E, n) of members, each member's flat slot (L,).
+
+    n is at least ``width``.
+    """
+    entries, which = np.unique(groups, return_inverse=True)
+    rank = _ranks(groups)
+    width = max(width, int(rank.max()) + 1)
     slots = np.zeros((len(entries), width), dtype=np.int64)
     slots[which, rank] = members
     return entries, slots, which * width + rank

@@ -15,14 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from generation.decoding.batch import KVCaches, LiveBatch, LiveSequence
+from generation.decoding.batch import KVCaches, LiveBatch, LiveSequence, Prompt, Row
 from generation.decoding.endings import cut
 from generation.decoding.load_model import load_model
 from generation.decoding.memory import is_out_of_memory, rows_that_fit
 from generation.decoding.model_check import AttentionPath, find_path
+from generation.decoding.output_layer import LogitsInPieces, take_output_layer
+from generation.decoding.packed_linear import pack_output_layer
 from generation.decoding.plain import PlainDecoding
 from generation.decoding.protocol import Completion, Request
-from generation.decoding.sampling import choose
+from generation.decoding.sampling import WholeLogits, choose
 from generation.decoding.shared_attention import KVCache, Level, Pass, Write, causal_mask, rounded, run_pass
 from generation.inputs.chat_template import ChatTemplate
 from hub.cli import say
@@ -51,6 +53,9 @@ class Engine:
         self.attention = find_path(model) if shared else AttentionPath(False, "asked for", config._attn_implementation)
         if shared and not self.attention.shared:
             say(f"{config.model_type}: the plain, slower loop writes the texts ({self.attention.reason})")
+        self._output = take_output_layer(model) if self.attention.shared else None
+        if shared and self._output is None:
+            pack_output_layer(model)
         self._plain, self._told_of_window = PlainDecoding(model, self.attention.own), False
         self.context = int(getattr(config, "max_position_embeddings", 0) or 0)
         self._template = ChatTemplate(tokenizer)
@@ -189,47 +194,44 @@ class Engine:
 
     def _step(self, batch: LiveBatch, settings: DecodingParameters) -> list[tuple[Request, Completion]]:
         """One pass and one token for every text; those that end leave the batch."""
-        going = [text for text in batch.sequences if text.tokens]
-        if going or batch.prefill:
-            logits = run_pass(self.model, batch.next_pass())
-            logits[:, self.banned(settings)] = -torch.inf
-            rows = sum(len(text.rows) for text in going)
-            for place, prompt in enumerate(batch.prefill):
-                prompt.logits = logits[rows + place].clone()
-            batch.prefill = []
-            self._advance(batch, going, logits[:rows], _row_index(going), settings)
-        starting = [text for text in batch.sequences if not text.tokens]
-        if starting:
-            distinct = list({id(row.prompt): row.prompt for text in starting for row in text.rows}.values())
-            number_of = {id(prompt): number for number, prompt in enumerate(distinct)}
-            index = _padded([[number_of[id(row.prompt)] for row in text.rows] for text in starting])
-            logits = torch.stack([prompt.last_logits for prompt in distinct])
-            self._advance(batch, starting, logits, index, settings)
-        done, going, stops = list[LiveSequence](), list[LiveSequence](), self.stops[settings.text_end]
+        going = [row for text in batch.sequences if text.tokens for row in text.rows]
+        read = [*going, *batch.prefill]
+        outputs = [run_pass(self.model, batch.next_pass())] if read else []
+        for place, prompt in enumerate(batch.prefill, len(going)):
+            prompt.output = outputs[0][place].clone()
+        batch.prefill = []
+        if batch.sequences:  # none when all that waits is beyond the window
+            self._draw(batch, read, outputs, settings)
+        done, kept, stops = list[LiveSequence](), list[LiveSequence](), self.stops[settings.text_end]
         for text in batch.sequences:
             ended = stops[text.tokens[-1]] or len(text.tokens) == settings.max_new_tokens
-            (done if ended else going).append(text)
+            (done if ended else kept).append(text)
         written = [(text.request, self._finish(text.tokens, text.log_probs, settings)) for text in done]
         for text in done:
             batch.end(text)
         batch.forget()
-        batch.sequences = going  # last: until then, texts whose step fails are asked for again
+        batch.sequences = kept  # last: until then, texts whose step fails are asked for again
         return written
 
-    def _advance(
-        self,
-        batch: LiveBatch,
-        texts: list[LiveSequence],
-        logits: Tensor,
-        index: np.ndarray,
-        settings: DecodingParameters,
+    def _draw(
+        self, batch: LiveBatch, read: list[Row | Prompt], outputs: list[Tensor], settings: DecodingParameters
     ) -> None:
-        if not texts:
-            return
-        places = torch.from_numpy(index).to(logits.device)
-        tokens, log_probs = choose(logits, places, settings, batch.uniforms(texts).to(logits.device))
+        """One token for every text, from the ``outputs`` of what has just been ``read`` or, once, of its prompts."""
+        place = {id(what): number for number, what in enumerate(read)}
+        kept = list[Tensor]()
+        for prompt in (row.prompt for text in batch.sequences if not text.tokens for row in text.rows):
+            if id(prompt) not in place:
+                place[id(prompt)] = len(place)
+                kept.append(prompt.last_output)
+        table = torch.cat([*outputs, torch.stack(kept)]) if kept else outputs[0]
+        index = _padded(
+            [[place[id(row if text.tokens else row.prompt)] for row in text.rows] for text in batch.sequences]
+        )
+        banned = self.banned(settings)
+        logits = LogitsInPieces(self._output, table, banned) if self._output else WholeLogits(table, banned)
+        tokens, log_probs = choose(logits, index.to(table.device), settings, batch.uniforms(batch.sequences))
         sums = log_probs.double().cpu().numpy()
-        for text, token, added in zip(texts, tokens.tolist(), sums, strict=True):
+        for text, token, added in zip(batch.sequences, tokens.tolist(), sums, strict=True):
             text.tokens.append(token)
             text.log_probs += added[: len(text.log_probs)]
 
@@ -330,16 +332,7 @@ def _prompts(request: Request) -> tuple[str, ...]:
     return (request.prompt, *request.counter_prompts)
 
 
-def _row_index(texts: list[LiveSequence]) -> np.ndarray:
-    """The rows (B, 1 + K) of texts whose rows stand one after the other."""
-    rows, first = [], 0
-    for text in texts:
-        rows.append(list(range(first, first + len(text.rows))))
-        first += len(text.rows)
-    return _padded(rows)
-
-
-def _padded(rows: list[list[int]]) -> np.ndarray:
+def _padded(rows: list[list[int]]) -> Tensor:
     """Rows of unequal length as one array; the first number stands where one is missing."""
-    width = max((len(row) for row in rows), default=0)
-    return np.array([row + row[:1] * (width - len(row)) for row in rows], dtype=np.int64)
+    width = max(len(row) for row in rows)
+    return torch.tensor([row + row[:1] * (width - len(row)) for row in rows])

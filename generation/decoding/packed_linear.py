@@ -30,26 +30,47 @@ class PackedLinear(nn.Module):
 
 @torch.inference_mode()
 def pack(model: nn.Module) -> int:
-    """Replace the linear layers of a model on the CPU by packed ones; how many were. Training is over after that."""
-    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
-        return 0
-    layers: list[tuple[nn.Module, str, nn.Linear | Conv1D]] = [
-        (parent, name, layer)
-        for parent in model.modules()
-        for name, layer in parent.named_children()
-        if isinstance(layer, nn.Linear | Conv1D) and type(layer) in (nn.Linear, Conv1D) and _fits(layer.weight)
-    ]
-    for parent, name, layer in layers:
-        weight = layer.weight.t() if isinstance(layer, Conv1D) else layer.weight
-        packed = PackedLinear(weight.detach(), None if layer.bias is None else layer.bias.detach())
-        if not _equal(layer, packed):
-            return 0
-        setattr(parent, name, packed)
-    return len(layers)
+    """Replace a model's linear layers, but the last one, by packed ones; how many were. Training is over after that."""
+    output = model.get_output_embeddings()  # type: ignore[operator]  # its stub takes it for a tensor
+    found = [(parent, name, layer) for parent in model.modules() for name, layer in parent.named_children()]
+    count = 0
+    for parent, name, layer in found:
+        if layer is not output and (replacement := packed(layer)) is not layer:
+            setattr(parent, name, replacement)
+            count += 1
+    return count
+
+
+def pack_output_layer(model: nn.Module) -> None:
+    """Replace a model's last layer, too."""
+    output = model.get_output_embeddings()
+    for parent in list(model.modules()):
+        for name, layer in parent.named_children():
+            if layer is output:
+                setattr(parent, name, packed(layer))
+
+
+def linear(weight: Tensor, bias: Tensor | None) -> nn.Module:
+    """x·Wᵀ + b for a weight (out, in) and a bias (out,), packed where that can be done."""
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    layer.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+    return packed(layer)
+
+
+@torch.inference_mode()
+def packed(layer: nn.Module) -> nn.Module:
+    """A linear layer in packed form; the layer itself where that cannot be done or gives something else."""
+    if type(layer) not in (nn.Linear, Conv1D) or not _fits(layer.weight):
+        return layer
+    weight = layer.weight.t() if isinstance(layer, Conv1D) else layer.weight
+    found = PackedLinear(weight.detach(), None if layer.bias is None else layer.bias.detach())
+    return found if _equal(layer, found) else layer
 
 
 def _fits(weight: Tensor) -> bool:
-    return weight.device.type == "cpu" and weight.dtype in TYPES
+    can = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    return can and weight.device.type == "cpu" and weight.dtype in TYPES
 
 
 def _equal(layer: nn.Linear | Conv1D, packed: PackedLinear) -> bool:

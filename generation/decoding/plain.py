@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from generation.decoding.sampling import choose
+from generation.decoding.sampling import WholeLogits, choose
 from generation.inputs.row_seeds import uniforms
 from hub.contract.recipe import DecodingParameters
 
@@ -65,8 +65,8 @@ class PlainDecoding:
         live = np.arange(len(prompts))
         for step in range(settings.max_new_tokens):
             numbers = torch.from_numpy(uniforms(np.array(seeds, dtype=np.uint64)[live], step)).to(logits.device)
-            logits[:, banned] = -torch.inf
-            chosen, log_probs = choose(logits, index.to(logits.device), settings, numbers)
+            whole = WholeLogits(logits, banned)
+            chosen, log_probs = choose(whole, index.to(logits.device), settings, numbers)
             sums[live] += log_probs.double().cpu().numpy()
             for text, token in zip(live.tolist(), chosen.tolist(), strict=True):
                 tokens[text].append(token)

@@ -2,8 +2,11 @@
 
 Debiasing only lowers: p·α <= p. So the k best debiased tokens are among the M best raw ones as soon as the k-th
 debiased value is at least the M-th raw one; M is widened for the rows where it is not. With top-k off the bound says
-nothing and the whole vocabulary is used.
+nothing and the whole vocabulary is used, a few texts at a time.
 """
+
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -11,14 +14,57 @@ from torch import Tensor
 from generation.decoding.self_debiasing import debias, draw, log_alpha, nucleus
 from hub.contract.recipe import DecodingParameters
 
+WHOLE_ROWS = 64  # rows whose logits are computed as a whole at a time, where that must be
 TOPK_TILE = 64  # tokens whose maximum stands for them in the search for the largest
 
 
-def choose(table: Tensor, index: Tensor, settings: DecodingParameters, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+class NextTokenLogits(Protocol):
+    """The logits of R rows over V tokens, in the forms that a draw needs."""
+
+    norms: Tensor  # (R,) log-normalisers
+
+    def largest(self, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """The largest logits (B, count or fewer: all) of the rows (B,), in falling order, and their tokens."""
+        ...
+
+    def at(self, rows: Tensor, ids: Tensor) -> Tensor:
+        """Logits (B, W, C) of the rows (B, W) at the tokens (B, C)."""
+        ...
+
+    def whole(self, rows: Tensor) -> Tensor:
+        """All logits (n, V) of the rows (n,)."""
+        ...
+
+
+class WholeLogits:
+    """Logits (R, V) that are in memory."""
+
+    def __init__(self, table: Tensor, banned: Sequence[int] = ()):
+        """``banned`` tokens get a logit of -∞, in ``table`` itself."""
+        table[:, list(banned)] = -torch.inf
+        self._table = table.float()
+        self.norms = self._table.logsumexp(dim=-1)
+
+    def largest(self, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """See ``NextTokenLogits``."""
+        return largest(self._table[rows], min(count, self._table.shape[1]))
+
+    def at(self, rows: Tensor, ids: Tensor) -> Tensor:
+        """See ``NextTokenLogits``."""
+        return self._table[rows[:, :, None], ids[:, None]]
+
+    def whole(self, rows: Tensor) -> Tensor:
+        """See ``NextTokenLogits``."""
+        return self._table[rows]
+
+
+def choose(
+    logits: NextTokenLogits, index: Tensor, settings: DecodingParameters, uniforms: Tensor
+) -> tuple[Tensor, Tensor]:
     """Draw one token for each text.
 
     Args:
-        table: (R, V) logits of every row.
+        logits: of every row.
         index: (B, 1 + K) for each text the row of its prompt, then of its counter-prompts; a text with fewer than K
             counter-prompts repeats its own row, which changes nothing (δ = 0).
         uniforms: (B,) float64 in [0, 1), the randomness.
@@ -26,44 +72,35 @@ def choose(table: Tensor, index: Tensor, settings: DecodingParameters, uniforms:
     Returns:
         token ids (B,) and their log-probabilities under each row of ``index`` (B, 1 + K), before debiasing.
     """
-    table = table.float()
-    norms = table.logsumexp(dim=-1)
-    if settings.top_k:
-        probs, ids = _likeliest(table, norms, index, settings, 4 * settings.top_k)
-    else:
-        log_probs = table[index] - norms[index][:, :, None]
+    unsure = torch.arange(len(index), device=index.device)
+    tokens = torch.zeros_like(unsure)
+    for width in (4 * settings.top_k, 32 * settings.top_k) if settings.top_k else ():
+        if len(unsure):
+            probs, ids, again = _among_largest(logits, index[unsure], settings, width)
+            tokens[unsure] = draw(probs, ids, uniforms[unsure])
+            unsure = unsure[again]
+    for some in unsure.split(max(1, WHOLE_ROWS // index.shape[1])) if len(unsure) else ():
+        rows = index[some]
+        log_probs = logits.whole(rows.flatten()).unflatten(0, rows.shape) - logits.norms[rows][:, :, None]
         probs, ids = nucleus(debias(log_probs, settings.decay_constant, settings.epsilon), settings)
-    tokens = draw(probs, ids, uniforms)
-    return tokens, table[index, tokens[:, None]] - norms[index]
-
-
-def _likeliest(
-    table: Tensor, norms: Tensor, index: Tensor, settings: DecodingParameters, width: int
-) -> tuple[Tensor, Tensor]:
-    """Probabilities and ids (B, k) that sampling may choose from; ``width`` grows for texts where it is too small."""
-    probs, ids, unsure = _among_largest(table, norms, index, settings, width)
-    while len(unsure):
-        width *= 8
-        probs[unsure], ids[unsure], again = _among_largest(table, norms, index[unsure], settings, width)
-        unsure = unsure[again]
-    return probs, ids
+        tokens[some] = draw(probs, ids, uniforms[some])
+    return tokens, logits.at(index, tokens[:, None])[:, :, 0] - logits.norms[index]
 
 
 def _among_largest(
-    table: Tensor, norms: Tensor, index: Tensor, settings: DecodingParameters, width: int
+    logits: NextTokenLogits, index: Tensor, settings: DecodingParameters, width: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Probabilities and ids (B, k) among the ``width`` largest raw logits; the texts for which they may be wrong."""
-    width = min(width, table.shape[1])
-    logits, ids = largest(table[index[:, 0]], width)
-    own = logits - norms[index[:, 0], None]
+    found, ids = logits.largest(index[:, 0], width)
+    own = found - logits.norms[index[:, 0], None]
     debiased = own
     if index.shape[1] > 1 and settings.decay_constant:
-        counters = table[index[:, 1:, None], ids[:, None]] - norms[index[:, 1:], None]
+        counters = logits.at(index[:, 1:], ids) - logits.norms[index[:, 1:], None]
         debiased = own + log_alpha(own, counters, settings.decay_constant, settings.epsilon)
-    best, place = debiased.topk(min(settings.top_k, width), dim=-1)
+    best, place = debiased.topk(min(settings.top_k, debiased.shape[1]), dim=-1)
     probs, order = nucleus(best, settings)
-    bounded = debiased is own or width == table.shape[1]
-    unsure = torch.zeros(0, dtype=torch.long) if bounded else (best[:, -1] < own[:, -1]).nonzero()[:, 0]
+    bounded = debiased is own or found.shape[1] < width
+    unsure = torch.zeros(len(index), dtype=torch.bool, device=index.device) if bounded else best[:, -1] < own[:, -1]
     return probs, ids.gather(1, place).gather(1, order), unsure
 
 
