@@ -195,7 +195,7 @@ class Engine:
     def _step(self, batch: LiveBatch, settings: DecodingParameters) -> list[tuple[Request, Completion]]:
         """One pass and one token for every text; those that end leave the batch."""
         going = [row for text in batch.sequences if text.tokens for row in text.rows]
-        read = [*going, *batch.prefill]
+        read: list[Row | Prompt] = [*going, *batch.prefill]
         outputs = [run_pass(self.model, batch.next_pass())] if read else []
         for place, prompt in enumerate(batch.prefill, len(going)):
             prompt.output = outputs[0][place].clone()

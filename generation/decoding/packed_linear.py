@@ -5,6 +5,8 @@ and its result for a row does not depend on how many rows there are, from one ro
 torch: ``pack`` checks each layer against the plain one and leaves the model as it is where they are missing or differ.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
@@ -29,41 +31,46 @@ class PackedLinear(nn.Module):
 
 
 @torch.inference_mode()
-def pack(model: nn.Module) -> int:
+def pack(model: Any) -> int:
     """Replace a model's linear layers, but the last one, by packed ones; how many were. Training is over after that."""
-    output = model.get_output_embeddings()  # type: ignore[operator]  # its stub takes it for a tensor
-    found = [(parent, name, layer) for parent in model.modules() for name, layer in parent.named_children()]
-    count = 0
-    for parent, name, layer in found:
+    output, count = model.get_output_embeddings(), 0
+    for parent, name, layer in _layers(model):
         if layer is not output and (replacement := packed(layer)) is not layer:
             setattr(parent, name, replacement)
             count += 1
     return count
 
 
-def pack_output_layer(model: nn.Module) -> None:
+def pack_output_layer(model: Any) -> None:
     """Replace a model's last layer, too."""
     output = model.get_output_embeddings()
-    for parent in list(model.modules()):
-        for name, layer in parent.named_children():
-            if layer is output:
-                setattr(parent, name, packed(layer))
+    for parent, name, layer in _layers(model):
+        if layer is output:
+            setattr(parent, name, packed(layer))
+
+
+def _layers(model: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
+    """Every layer with its parent and its name there."""
+    return [(parent, name, layer) for parent in model.modules() for name, layer in parent.named_children()]
 
 
 def linear(weight: Tensor, bias: Tensor | None) -> nn.Module:
     """x·Wᵀ + b for a weight (out, in) and a bias (out,), packed where that can be done."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
     layer.weight = nn.Parameter(weight, requires_grad=False)
-    layer.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+    if bias is not None:
+        layer.bias = nn.Parameter(bias, requires_grad=False)
     return packed(layer)
 
 
 @torch.inference_mode()
 def packed(layer: nn.Module) -> nn.Module:
     """A linear layer in packed form; the layer itself where that cannot be done or gives something else."""
-    if type(layer) not in (nn.Linear, Conv1D) or not _fits(layer.weight):
+    if type(layer) is not nn.Linear and type(layer) is not Conv1D:
         return layer
     weight = layer.weight.t() if isinstance(layer, Conv1D) else layer.weight
+    if not _fits(weight):
+        return layer
     found = PackedLinear(weight.detach(), None if layer.bias is None else layer.bias.detach())
     return found if _equal(layer, found) else layer
 

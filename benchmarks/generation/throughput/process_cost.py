@@ -36,14 +36,13 @@ class ProcessCost:
 
     def peak_mb(self) -> float:
         """Peak resident memory in MiB since ``forget_peak`` (since the process began, where that is not possible)."""
-        if self._own:
-            return peak_rss_mb()
-        return round(sum(map(_high_water, self._processes)) / 2**20, 1)
+        peaks = [_high_water(process) for process in self._processes]
+        return peak_rss_mb() if self._own and None in peaks else round(sum(peak or 0 for peak in peaks) / 2**20, 1)
 
 
-def _high_water(process: psutil.Process) -> int:
-    """Bytes of a process's peak; where /proc does not tell it, what is resident now."""
+def _high_water(process: psutil.Process) -> int | None:
+    """Bytes of a process's peak; None where /proc does not tell it."""
     status = Path(f"/proc/{process.pid}/status")
     lines = status.read_text(encoding="ascii", errors="replace").splitlines() if status.is_file() else []
     told = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
-    return told[0] if told else int(process.memory_info().rss)
+    return told[0] if told else None
