@@ -1,11 +1,13 @@
 """The output layer in pieces says what the whole logits say, for every way in which they are read."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from tiny_lm import TEXTS, load_engine, make_lm
 from torch import nn
 
-from generation.decoding import engine, output_layer
+from generation.decoding import engine, memory, output_layer
 from generation.decoding.output_layer import LogitsInPieces, OutputLayer
 from generation.decoding.protocol import Request, complete
 from generation.decoding.sampling import WholeLogits, choose
@@ -93,3 +95,13 @@ def test_logits_of_all_rows_are_never_there_at_once(tmp_path, monkeypatch):
     requests = [Request(TEXTS[0], (TEXTS[1],), seed) for seed in range(5)]
     assert complete(loaded, requests, DecodingParameters(max_new_tokens=3), 4)
     assert shapes == {("outputs", 32), ("piece", output_layer.PIECE)}
+
+
+def test_rows_that_fit_count_the_output_layer(tmp_path, monkeypatch):
+    """In 64 MB there is room for more than twice as many rows as with whole logits."""
+    free = SimpleNamespace(available=64 << 20)
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: free)
+    engine = load_engine(make_lm(tmp_path, vocab_size=5 * output_layer.PIECE))
+    in_pieces = engine.rows(DecodingParameters())
+    monkeypatch.setattr(engine, "_output", None)
+    assert 100 < in_pieces < 512 and 16 < engine.rows(DecodingParameters()) < in_pieces / 2

@@ -87,7 +87,7 @@ class Engine:
         prefixes: Sequence[str] = (),
     ) -> Iterator[tuple[Request, Completion]]:
         """See ``generation.decoding.protocol.Writer.stream``; ``batch_size`` counts model rows (a text has 1 + K)."""
-        rows = self._rows(settings, batch_size)
+        rows = self.rows(settings, batch_size)
         if not self.attention.shared:
             yield from self._stream_plain(queue, settings, rows)
             return
@@ -141,9 +141,10 @@ class Engine:
         """
         return self.no_tokens + (self.ends if settings.text_end == "quotation_mark" else [])
 
-    def _rows(self, settings: DecodingParameters, batch_size: int | None) -> int:
+    def rows(self, settings: DecodingParameters, batch_size: int | None = None) -> int:
         """Model rows to decode together: as many as the recipe says or as fit, and no more than memory once held."""
-        rows = batch_size or rows_that_fit(self.model, settings.max_new_tokens)
+        logits = self._output.bytes_per_row if self._output else 12 * self.vocabulary  # float32, thrice for a softmax
+        rows = batch_size or rows_that_fit(self.model, settings.max_new_tokens, logits)
         return rows if self._most_rows is None else min(rows, self._most_rows)
 
     def _fewer(self, rows: int) -> int:

@@ -17,22 +17,25 @@ _CUDA_MEMORY = 2  # cudaErrorMemoryAllocation
 _SIGNS = ("can't allocate memory", "not enough memory", "status_alloc_failed", "cuda error: out of memory")
 
 
-def rows_that_fit(model: Any, max_new_tokens: int) -> int:
-    """Model rows to decode together: what half of the free memory holds, within the limits of use."""
+def rows_that_fit(model: Any, max_new_tokens: int, logits: int) -> int:
+    """Model rows to decode together: what half of the free memory holds, within the limits of use.
+
+    ``logits``: bytes that the output layer takes for a row.
+    """
     device = model.get_input_embeddings().weight.device
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
     most = MOST.get(device.type, MOST["cpu"])
-    return max(16, min(most, int(SHARE * free / bytes_per_row(model, max_new_tokens))))
+    return max(16, min(most, int(SHARE * free / (bytes_per_row(model, max_new_tokens) + logits))))
 
 
 def bytes_per_row(model: Any, max_new_tokens: int) -> int:
-    """Bytes of one row: its keys and values, its logits in float32 (three times, for the softmax), its activations."""
+    """Bytes of one row: its keys and values and its activations."""
     config = model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     width = model.get_input_embeddings().weight.element_size()
     cached = 2 * config.num_hidden_layers * heads * head * width * (PROMPT_TOKENS + max_new_tokens)
-    return int(cached + 12 * config.vocab_size + 4 * PROMPT_TOKENS * 16 * config.hidden_size)
+    return int(cached + 4 * PROMPT_TOKENS * 16 * config.hidden_size)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

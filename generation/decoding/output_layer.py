@@ -35,6 +35,11 @@ class OutputLayer:
         self.starts = range(0, self.vocabulary, PIECE)
         self._pieces = [self._piece(start) for start in self.starts]
 
+    @property
+    def bytes_per_row(self) -> int:
+        """Bytes that a row takes: the maxima of its tiles, twice while they are put together, and two pieces."""
+        return 8 * self.vocabulary // TILE + 8 * PIECE
+
     def _piece(self, start: int) -> Callable[[Tensor], Tensor]:
         """Hidden states (R, H) to the logits of a piece, whose length is filled up to whole tiles."""
         weight = self.weight[start : start + PIECE]

@@ -57,11 +57,9 @@ def loaded(trial: Trial, work: Work) -> Iterator[Way]:
 
 def _engine(trial: Trial, work: Work) -> Way:
     """The engine as a run loads it."""
-    from generation.decoding.memory import rows_that_fit
-
     fields = {"path": trial.model, "dtype": trial.dtype, "device": trial.device, "license": "none", **dict(trial.keys)}
     writer: Any = load_writer(LanguageModel.model_validate(fields))
-    rows = trial.rows or rows_that_fit(writer.model, work.settings.max_new_tokens)
+    rows = writer.rows(work.settings, trial.rows or None)
 
     def write(job: Work) -> list[Completion]:
         return complete(writer, job.requests, job.settings, rows, job.prefixes)
