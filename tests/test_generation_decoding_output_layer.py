@@ -57,10 +57,11 @@ def test_the_same_tokens_are_drawn(both, top_k):
     assert torch.equal(tokens, wanted) and torch.allclose(ours, log_probs, atol=1e-4)
 
 
-def test_a_row_has_the_same_bits_whatever_rows_are_there():
+@pytest.mark.parametrize("top_k", [5, 0])
+def test_a_row_has_the_same_bits_whatever_rows_are_there(top_k):
     generator = torch.Generator().manual_seed(2)
     layer = OutputLayer(torch.randn(9001, 640, generator=generator), None)
-    hidden, settings = torch.randn(100, 640, generator=generator), DecodingParameters(floor=1e-6)
+    hidden, settings = torch.randn(100, 640, generator=generator), DecodingParameters(top_k=top_k, floor=1e-6)
     numbers = torch.rand(100, generator=generator, dtype=torch.float64)
 
     def drawn(rows, index):

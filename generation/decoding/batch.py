@@ -180,9 +180,9 @@ class LiveBatch:
         """The rows that decode read their prompts, in levels of at most PROMPT_SLOTS rows a prompt."""
         groups = np.array([row.prompt.entry for row in rows])
         lengths = {row.prompt.entry: len(row.prompt.tokens) for row in rows}
-        rank = _ranks(groups)
-        for first in range(0, int(rank.max()) + 1, PROMPT_SLOTS):
-            members = np.flatnonzero(rank // PROMPT_SLOTS == first // PROMPT_SLOTS)
+        turn = _ranks(groups) // PROMPT_SLOTS
+        for number in range(int(turn.max()) + 1):
+            members = np.flatnonzero(turn == number)
             entries, slots, place = _grouped(groups[members], members, PROMPT_SLOTS)
             tokens = np.array([lengths[entry] for entry in entries.tolist()])
             length = rounded(int(tokens.max()))

@@ -19,7 +19,7 @@ from generation.decoding.batch import KVCaches, LiveBatch, LiveSequence, Prompt,
 from generation.decoding.endings import cut
 from generation.decoding.load_model import load_model
 from generation.decoding.memory import is_out_of_memory, rows_that_fit
-from generation.decoding.model_check import AttentionPath, find_path
+from generation.decoding.model_check import AttentionPath, find_path, with_attention
 from generation.decoding.output_layer import LogitsInPieces, take_output_layer
 from generation.decoding.packed_linear import pack_output_layer
 from generation.decoding.plain import PlainDecoding
@@ -56,7 +56,7 @@ class Engine:
         self._output = take_output_layer(model) if self.attention.shared else None
         if shared and self._output is None:
             pack_output_layer(model)
-        self._plain, self._told_of_window = PlainDecoding(model, self.attention.own), False
+        self._plain, self._told_of_window = PlainDecoding(model), False
         self.context = int(getattr(config, "max_position_embeddings", 0) or 0)
         self._template = ChatTemplate(tokenizer)
         self._caches = KVCaches()
@@ -123,7 +123,8 @@ class Engine:
             prompts = [[self._checked(prompt, settings) for prompt in _prompts(request)] for request in batch]
             try:
                 seeds, stops = [request.seed for request in batch], self.stops[settings.text_end]
-                written = self._plain.complete(prompts, seeds, settings, stops, self.banned(settings))
+                with with_attention(self.model, self.attention.own):
+                    written = self._plain.complete(prompts, seeds, settings, stops, self.banned(settings))
             except (RuntimeError, MemoryError) as error:
                 _check_smaller(error, rows)
                 written = None

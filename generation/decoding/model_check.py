@@ -4,6 +4,8 @@ Tried at load on the model itself, and for a plan on a small random copy of its 
 as the engine reads them, against those of the model's own attention. The masks that the model asks for tell its window.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -84,6 +86,18 @@ def find_path(model: Any) -> AttentionPath:
     return AttentionPath(True, "gives the logits of the model's own attention", own, window)
 
 
+@contextmanager
+def with_attention(model: Any, name: str) -> Iterator[None]:
+    """Let the model read with the attention that transformers knows by this name, for as long as it is needed."""
+    config = model.config.get_text_config()
+    before = config._attn_implementation
+    model.set_attn_implementation(name)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
 def _own_logits(model: Any, ids: np.ndarray) -> Tensor:
     """(1 + WRITTEN, V) of the end of the prompt and of every written token, in one pass of the model as it stands."""
     device = model.get_input_embeddings().weight.device
@@ -110,11 +124,8 @@ def _rounding(model: Any, ids: np.ndarray, wanted: Tensor) -> float:
     """
     if model.config.get_text_config()._attn_implementation != "sdpa":
         return UNKNOWN_ROUNDING
-    model.set_attn_implementation("eager")
-    try:
+    with with_attention(model, "eager"):
         return float((_own_logits(model, ids) - wanted).abs().mean() / wanted.std())
-    finally:
-        model.set_attn_implementation("sdpa")
 
 
 def _equal(found: Tensor, wanted: Tensor) -> bool:

@@ -34,7 +34,8 @@ class PackedLinear(nn.Module):
 def pack(model: Any) -> int:
     """Replace a model's linear layers, but the last one, by packed ones; how many were. Training is over after that."""
     output, count = model.get_output_embeddings(), 0
-    for parent, name, layer in _layers(model):
+    for parent, name in _places(model):
+        layer = getattr(parent, name)
         if layer is not output and (replacement := packed(layer)) is not layer:
             setattr(parent, name, replacement)
             count += 1
@@ -44,14 +45,14 @@ def pack(model: Any) -> int:
 def pack_output_layer(model: Any) -> None:
     """Replace a model's last layer, too."""
     output = model.get_output_embeddings()
-    for parent, name, layer in _layers(model):
-        if layer is output:
-            setattr(parent, name, packed(layer))
+    for parent, name in _places(model):
+        if getattr(parent, name) is output:
+            setattr(parent, name, packed(output))
 
 
-def _layers(model: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
-    """Every layer with its parent and its name there."""
-    return [(parent, name, layer) for parent in model.modules() for name, layer in parent.named_children()]
+def _places(model: nn.Module) -> list[tuple[nn.Module, str]]:
+    """Every layer by its parent and its name there: what is replaced is not held, or weights would be there twice."""
+    return [(parent, name) for parent in model.modules() for name, _ in parent.named_children()]
 
 
 def linear(weight: Tensor, bias: Tensor | None) -> nn.Module:

@@ -22,10 +22,10 @@ Ids = tuple[int, ...]
 class PlainDecoding:
     """A model that reads every row with its own forward pass."""
 
-    def __init__(self, model: Any, own: str):
-        """``own``: transformers' name of the model's own attention; the model may stand with another one."""
-        self.model, self.own = model, own
+    def __init__(self, model: Any):
+        self.model = model
 
+    @torch.inference_mode()
     def complete(
         self,
         prompts: Sequence[Sequence[Ids]],
@@ -38,22 +38,6 @@ class PlainDecoding:
 
         ``stops`` (V,) says which tokens end a text, ``banned`` which ones are never drawn.
         """
-        before = self.model.config.get_text_config()._attn_implementation
-        self.model.set_attn_implementation(self.own)
-        try:
-            return self._complete(prompts, seeds, settings, stops, banned)
-        finally:
-            self.model.set_attn_implementation(before)
-
-    @torch.inference_mode()
-    def _complete(
-        self,
-        prompts: Sequence[Sequence[Ids]],
-        seeds: Sequence[int],
-        settings: DecodingParameters,
-        stops: np.ndarray,
-        banned: list[int],
-    ) -> list[tuple[list[int], np.ndarray]]:
         distinct = list(dict.fromkeys(ids for text in prompts for ids in text))
         place = {ids: number for number, ids in enumerate(distinct)}
         width = max(len(text) for text in prompts)
