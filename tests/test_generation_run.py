@@ -269,8 +269,8 @@ def test_a_full_disk_is_one_error_and_leaves_nothing_half_written(full_at, whole
     assert digests(tmp_path / "full") == digests(whole)
 
 
-def test_another_recipe_in_the_same_directory_is_refused(whole, lm):
-    with pytest.raises(InputError, match="holds a run of another recipe"):
+def test_another_recipe_in_the_same_directory_is_refused_with_the_keys_that_differ(whole, lm):
+    with pytest.raises(InputError, match=r"holds a run of another recipe .*; seed 42 there, 43 now\)"):
         generate(lm, whole, "seed=43")
 
 
@@ -439,3 +439,6 @@ def test_auto_is_resolved_before_the_run_is_named_and_told(lm, tmp_path, monkeyp
     told = manifest.provenance["model"]
     assert told["attention"] == "shared" and "own attention" in told["attention_reason"]
     assert generate(lm, tmp_path / "auto", f"model.dtype={dtype}") == manifest
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {} if able else {"amx_bf16": True})
+    with pytest.raises(InputError, match=f"model.dtype '{dtype}' there, '(?!{dtype})"):  # another machine resolves it otherwise
+        generate(lm, tmp_path / "auto", "model.dtype=auto")

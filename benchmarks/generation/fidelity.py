@@ -61,7 +61,7 @@ def main(
         raise InputError(model, "is no folder of a language model", hint=f"name one, or make it: {MAKE_LM}")
     check_dtypes(dtypes)
     workload(kind)
-    alone = FreshProcesses(["benchmarks.generation.fidelity", "generation.decoding.engine"])
+    alone = FreshProcesses(["benchmarks.generation.throughput.workloads", "generation.decoding.engine"])
     rows_of = {dtype: _written(alone, parts(kind, model, dtype, count, rows, work)) for dtype in dtypes}
     found = alone(measured, rows_of)
     print(told(found))

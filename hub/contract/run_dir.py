@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 
-from hub import cli
+from hub import cli, safe_yaml
 from hub.contract.shards import sha256_file, write_text
 from hub.durable import make_folder
 from hub.errors import InputError, RunError
@@ -152,6 +153,7 @@ def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
                 directory,
                 f"holds a run of another recipe or of other inputs ({found.name} v{found.version}"
                 + "".join(f"; {path} has changed" for path in _changed_inputs(found, manifest)[:1])
+                + "".join(f"; {key}" for key in _changed_keys(directory / RECIPE, recipe_yaml)[:3])
                 + ")",
                 hint="choose another --out, or remove the directory to start again",
             )
@@ -202,6 +204,33 @@ def holds_recipe(directory: Path, manifest: Manifest) -> bool:
 def _changed_inputs(found: Manifest, now: Manifest) -> list[str]:
     """Inputs that both manifests name and that have other bytes now."""
     return [path for path in sorted(found.inputs.keys() & now.inputs.keys()) if found.inputs[path] != now.inputs[path]]
+
+
+def _changed_keys(kept: Path, recipe_yaml: str) -> list[str]:
+    """Keys of the recipe that lies there with other values now; none when it cannot be read."""
+    limits = {"max_bytes": 1 << 20, "max_depth": 20, "max_nodes": 50_000}
+    try:
+        before, now = (
+            dict(_leaves(safe_yaml.load(text, **limits))) for text in (kept.read_text(encoding="utf-8"), recipe_yaml)
+        )
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return []
+    keys = [key for key in {**before, **now} if before.get(key) != now.get(key) and key not in ("", "version")]
+    return [f"{key} {_in_words(before.get(key))} there, {_in_words(now.get(key))} now" for key in keys]
+
+
+def _leaves(tree: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value that is no collection, under its keys joined by dots."""
+    if not isinstance(tree, dict | list):
+        yield place, tree
+        return
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        yield from _leaves(value, f"{place}.{key}" if place else str(key))
+
+
+def _in_words(value: Any) -> str:
+    text = "unset" if value is None else repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def _require_versions(directory: Path, found: Manifest, now: Manifest) -> None:
