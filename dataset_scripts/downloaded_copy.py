@@ -12,7 +12,13 @@ import pyarrow.parquet as pq
 from .finished_rows import sift
 from .published_dataset import SPLITS, config_name
 
-SIFTED = ("identical", "duplicate", "over_cap")  # reasons of rows that stand in raw and in rejected
+SIFTED = (
+    "identical",
+    "other_label",
+    "not_best",
+    "duplicate",
+    "over_cap",
+)  # reasons of rows that stand in raw and in rejected
 
 
 class Damage(Exception):

@@ -7,6 +7,7 @@ a split, or ``sifted`` or ``late``: rows of ``rejected`` that post-processing dr
 
 import functools
 import hashlib
+import math
 import sqlite3
 from collections import Counter
 
@@ -31,13 +32,55 @@ def by_split(spec, rows):
     return splits
 
 
+def label_shift(spec, raw):
+    """Label → nats that its log-likelihoods are lowered by: its mean over the texts of a shard, all labels alike."""
+    centred = {name: [] for name in spec.targets}
+    for row in raw:
+        if row["text1"] != row["text2"]:
+            level = math.fsum(row["log_likelihoods"].values()) / len(spec.targets)
+            centred[row["target"]].append({name: row["log_likelihoods"][name] - level for name in spec.targets})
+    if not spec.verification["calibrated"] or not all(centred.values()):
+        return dict.fromkeys(spec.targets, 0.0)
+    return {
+        name: math.fsum(math.fsum(row[name] for row in rows) / len(rows) for rows in centred.values()) / len(centred)
+        for name in spec.targets
+    }
+
+
+def shifted(row, shift):
+    """Label → log-likelihood of a row, without what is common to its label."""
+    return {name: row["log_likelihoods"][name] - shift[name] for name in shift}
+
+
+def unverified(spec, raw):
+    """The reason of each raw row that verification drops: another label fits better, or other texts of its label do."""
+    if not spec.verification:
+        return {}
+    shift, reasons, cells = label_shift(spec, raw), {}, {}
+    for number, row in enumerate(raw):
+        nats = shifted(row, shift)
+        if spec.verification["drop"] and nats[row["target"]] < max(nats.values()):
+            reasons[number] = "other_label"
+        elif row["text1"] != row["text2"]:
+            texts = cells.setdefault((row["text1"], row["target"]), {})
+            texts.setdefault(row["text2"], (-row["label_probability"], number))
+    if spec.verification["best_of"] > 1:
+        best = {cell: sorted(texts, key=texts.get)[: spec.samples] for cell, texts in cells.items()}
+        for number, row in enumerate(raw):
+            if row["text2"] not in best.get((row["text1"], row["target"]), ()):
+                reasons.setdefault(number, "not_best")
+    return reasons
+
+
 def sift(spec, raw):
     """Kept and dropped rows of a shard: no text equal to its first text, none twice, so many of a label."""
-    kept, dropped, seen, found = [], [], set(), Counter()
-    for row in raw:
+    kept, dropped, seen, found, reasons = [], [], set(), Counter(), unverified(spec, raw)
+    for number, row in enumerate(raw):
         cell, text = (row["text1"], row["target"]), (row["text1"], row["target"], row["text2"])
         if row["text1"] == row["text2"]:
             dropped.append({**row, "reason": "identical"})
+        elif number in reasons:
+            dropped.append({**row, "reason": reasons[number]})
         elif text in seen:
             dropped.append({**row, "reason": "duplicate"})
         elif found[cell] == spec.max_per_label:
@@ -46,7 +89,51 @@ def sift(spec, raw):
             kept.append(row)
             seen.add(text)
             found[cell] += 1
-    return kept, dropped
+    return soft(spec, kept, raw), dropped
+
+
+def soft(spec, kept, raw):
+    """Kept rows, with the score that their label probabilities expect where the recipe asks for soft scores."""
+    if spec.verification.get("scores") != "soft":
+        return kept
+    shift, hard = label_shift(spec, raw), {name: smoothed(spec, name) for name in spec.scores}
+    expected = {name: [] for name in hard}
+    for row in kept:
+        nats = shifted(row, shift)
+        top = max(nats.values())
+        weights = {name: math.exp((nats[name] - top) / spec.verification["temperature"]) for name in nats}
+        total = math.fsum(weights.values())
+        value = math.fsum(weights[name] / total * hard[name] for name in hard)
+        expected[row["target"]].append(value)
+    means = {name: math.fsum(values) / len(values) for name, values in expected.items() if values}
+    widths = {name: width(hard[name], means[name], expected[name]) for name in means}
+    values = {name: iter(expected[name]) for name in means}
+    made = []
+    for row in kept:
+        name = row["target"]
+        score = hard[name] + widths[name] * (next(values[name]) - means[name])
+        made.append({**row, "score": min(1.0, max(0.0, score))})
+    return made
+
+
+def width(score, mean, expected):
+    """The factor of at most 1 by which expected scores vary about a label's score without leaving [0, 1]."""
+    factor = 1.0
+    if max(expected) > mean:
+        factor = min(factor, (1 - score) / (max(expected) - mean))
+    if min(expected) < mean:
+        factor = min(factor, score / (mean - min(expected)))
+    return factor
+
+
+def smoothed(spec, target):
+    """The score of a label after smoothing."""
+    return (1 - spec.smoothing) * spec.scores[target] + spec.smoothing / 2
+
+
+def provenance(spec):
+    """The columns of a row with one second text that say where it comes from."""
+    return (*PROVENANCE, *spec.label_probability)
 
 
 def origin(spec, row, names):
@@ -64,14 +151,13 @@ def by_first_text(rows):
 
 def scored(spec, row, text2, score):
     """A row of the config ``postprocessed`` of a dataset of scored pairs."""
-    return {"sentence1": row["text1"], "sentence2": text2, "score": score, **origin(spec, row, PROVENANCE)}
+    return {"sentence1": row["text1"], "sentence2": text2, "score": score, **origin(spec, row, provenance(spec))}
 
 
 def scored_pairs(spec, rows, pool):
     """Rows with smoothed scores, then pairs of score 0 of each first text and texts that were written for others."""
     for row in rows:
-        score = (1 - spec.smoothing) * spec.scores[row["target"]] + spec.smoothing / 2
-        yield scored(spec, row, row["text2"], score)
+        yield scored(spec, row, row["text2"], row["score"] if "score" in row else smoothed(spec, row["target"]))
     for text1, own in by_first_text(rows).items():
         taken = {text1, *(row["text2"] for row in own)}
         for number in range(spec.sampled_negatives):
@@ -82,6 +168,7 @@ def scored_pairs(spec, rows, pool):
                 break
             taken.add(chosen)
             told = {"sample": number, "attempt": number, "seed": seed, "log_prob": None, "margin": None}
+            told["label_probability"] = None
             yield scored(spec, {**own[0], **told, "target": "sampled"}, chosen, 0.0)
 
 
@@ -130,7 +217,12 @@ def classified_pairs(spec, rows):
     """Every text with its class."""
     for row in rows:
         label = spec.labels.index(row["target"])
-        yield {"premise": row["text1"], "hypothesis": row["text2"], "label": label, **origin(spec, row, PROVENANCE)}
+        yield {
+            "premise": row["text1"],
+            "hypothesis": row["text2"],
+            "label": label,
+            **origin(spec, row, provenance(spec)),
+        }
 
 
 def remade_nli(repository):
@@ -159,7 +251,7 @@ class SeenTexts:
 
 def labelled(spec, row):
     """A row of the config ``postprocessed`` of a dataset of single texts."""
-    return {"text": row["text2"], "label": spec.labels.index(row["target"]), **origin(spec, row, PROVENANCE)}
+    return {"text": row["text2"], "label": spec.labels.index(row["target"]), **origin(spec, row, provenance(spec))}
 
 
 def remade_text(repository):

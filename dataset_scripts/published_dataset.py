@@ -48,6 +48,9 @@ class Spec:
     sampled_negatives: int = 0  # sts: for a first text
     equal_triplets: bool = False  # nli: whether positive and negative may be the same text
     sources: bool = False  # whether the first texts are by the model, in a config of their own
+    verification: dict = field(default_factory=dict)  # how likelihoods under all labels' prompts are used; or none
+    targets: list = field(default_factory=list)  # with verification: the labels of the recipe, in its order
+    samples: int = 0  # with verification: texts wanted of a first text and label
 
     @property
     def finished(self):
@@ -55,13 +58,24 @@ class Spec:
         text, label = datasets.Value("string"), datasets.ClassLabel(names=list(self.labels))
         if self.form == "sts":
             columns = {"sentence1": text, "sentence2": text, "score": datasets.Value("float32")}
-            return {"postprocessed": {**columns, **PROVENANCE}}
+            return {"postprocessed": {**columns, **PROVENANCE, **self.label_probability}}
         if self.form == "text":
-            return {"postprocessed": {"text": text, "label": label, **PROVENANCE}}
+            return {"postprocessed": {"text": text, "label": label, **PROVENANCE, **self.label_probability}}
         return {
             "triplet": {"anchor": text, "positive": text, "negative": text, "source_id": text},
-            "pair-class": {"premise": text, "hypothesis": text, "label": label, **PROVENANCE},
+            "pair-class": {"premise": text, "hypothesis": text, "label": label, **PROVENANCE, **self.label_probability},
         }
+
+    @property
+    def label_probability(self):
+        """The column that verification adds to rows with one second text."""
+        return {"label_probability": datasets.Value("float32")} if self.verification else {}
+
+    @property
+    def log_likelihoods(self):
+        """The column that verification adds to raw and rejected rows."""
+        nats = {name: datasets.Value("float32") for name in self.targets}
+        return {"log_likelihoods": nats} if self.verification else {}
 
     @property
     def example_set(self):
@@ -71,7 +85,9 @@ class Spec:
     @functools.cached_property
     def features(self):
         """Config → features, in the order of the dataset card."""
-        bases = {**self.finished, "raw": RAW, "rejected": {**RAW, "reason": datasets.Value("string")}}
+        raw, verified = RAW, {**self.log_likelihoods, **self.label_probability}
+        rejected = {**RAW, "reason": datasets.Value("string"), **verified}
+        bases = {**self.finished, "raw": {**raw, **verified}, "rejected": rejected}
         found = {
             config_name(base, shots): datasets.Features({**columns, **self.example_set})
             for shots in self.sets

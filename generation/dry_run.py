@@ -11,7 +11,7 @@ from generation.inputs.row_seeds import fraction
 from generation.inputs.sources import CountTokens, FirstText, GivenTexts
 from generation.pipeline.writers import load_preview, with_dtype
 from generation.run_state import layout
-from hub.contract.recipe import DatasetRecipe, Label, Variant
+from hub.contract.recipe import DatasetRecipe, Label, Variant, Verification
 from hub.errors import InputError
 
 RENDERED = 5  # prompts shown of each label and shot count
@@ -76,20 +76,38 @@ def _first_text_lines(recipe: DatasetRecipe, prompts: Prompts, firsts: Firsts) -
 
 def _work_lines(recipe: DatasetRecipe, total: int) -> Iterator[str]:
     decoding, variants = recipe.decoding, len(recipe.variants)
-    wanted = total * decoding.samples * variants
+    wanted = total * recipe.texts_asked * variants
     yield (
         f"texts: {wanted * len(recipe.labels)} wanted, {wanted} of each label; at most "
         f"{total * decoding.max_attempts * variants * len(recipe.labels)} attempts"
     )
+    if recipe.verification:
+        yield from _verification_lines(recipe.verification, recipe)
     whole, last = divmod(total, recipe.shard_size)
     blocks = whole + (last > 0)
     sizes = f"{whole} of {recipe.shard_size}" if not last else f"one of {last}"
     if whole and last:
         sizes = f"{whole} of {recipe.shard_size} and {sizes}"
-    per_first = len(recipe.labels) * decoding.samples
+    per_first = len(recipe.labels) * recipe.texts_asked
     yield (
         f"shards: {blocks * variants} ({sizes} first texts{f', for each of {variants} variants' * (variants > 1)}; "
         f"{recipe.shard_size * per_first} wanted texts in a whole one)"
+    )
+
+
+def _verification_lines(asked: Verification, recipe: DatasetRecipe) -> Iterator[str]:
+    """Which prompts a text is scored under, at how many model rows, and what is made of it."""
+    labels = len(recipe.labels)
+    before = sum(1 + len(label.counter_labels) for label in recipe.labels) / labels
+    done = {
+        f"the best {recipe.decoding.samples} of {recipe.texts_asked} texts stay": asked.best_of > 1,
+        "texts that fit another label better are dropped": asked.drop,
+        f"scores are soft (temperature {asked.temperature:g})": asked.scores == "soft",
+        "labels are calibrated over each shard": asked.calibrated,
+    }
+    yield (
+        f"verification: each text is scored under the prompts of {labels} labels ({labels} model rows a text, "
+        f"{before:.3g} on average without it)" + "".join(f"; {words}" for words, is_so in done.items() if is_so)
     )
 
 
@@ -123,7 +141,7 @@ def _few_enough(folders: dict[str, int]) -> bool:
 
 def _advice(recipe: DatasetRecipe, total: int) -> str:
     """The next larger shard size, by doubling, that gives few enough files."""
-    size, per_first = 2 * recipe.shard_size, len(recipe.labels) * recipe.decoding.samples
+    size, per_first = 2 * recipe.shard_size, len(recipe.labels) * recipe.texts_asked
     while size * per_first <= ROWS_OF_SHARD:
         if _few_enough(layout.folders(recipe.model_copy(update={"shard_size": size}), total)):
             return f"take shard_size: {size}"

@@ -27,7 +27,7 @@ from generation.pipeline.first_texts import prepare
 from generation.pipeline.worker import Worker
 from generation.pipeline.writers import load_writer, with_dtype
 from generation.rows.attempts import write_pairs
-from generation.rows.filters import deduplicated
+from generation.rows.filters import sifted
 from generation.run_state.directory import DatasetRun
 from generation.run_state.scratch import Scratch
 from hub.cli import say
@@ -91,7 +91,7 @@ def pilot(
     """Write the texts of some first texts as a shard of a run would, and throw them away."""
     watched = Watched(writer, clock)
     raw, failed = write_pairs(watched, prompts, recipe, firsts, lambda _: None, variant)
-    kept, dropped = deduplicated(raw, recipe.postprocess.max_per_label)
+    kept, dropped = sifted(raw, recipe)
     return Pilot(
         firsts=len(firsts),
         texts=watched.texts,

@@ -105,6 +105,9 @@ def spec(recipe: DatasetRecipe) -> dict[str, str]:
     if recipe.dataset_form.scored:
         facts["scores"] = json.dumps({label.name: label.score or 0.0 for label in recipe.labels})
         facts |= {"smoothing": repr(rules.smoothing), "sampled_negatives": repr(rules.sampled_negatives)}
+    if recipe.verification:
+        facts |= {"verification": repr(recipe.verification.model_dump()), "targets": json.dumps(names)}
+        facts["samples"] = repr(recipe.decoding.samples)
     return facts | ({"equal_triplets": repr(rules.equal_triplets)} if "triplet" in recipe.dataset_form.finished else {})
 
 

@@ -1,12 +1,14 @@
 """Batched self-debiased decoding with a KV cache. Knows prompts and counter-prompts, no labels, files or datasets.
 
-The 1 + K rows of a request (its prompt and K counter-prompts) get the same token at every step. Whatever rows share is
-computed once (``generation.decoding.shared_attention``); a text that ends makes room for a waiting one. Text and
-statistics are a function of (model, request, settings) in float32 on a CPU, whatever the batch (docs/engine.md).
+The 1 + K rows of a request (its prompt and K counter-prompts) get the same token at every step; so do rows of further
+prompts under which the text is only scored. Whatever rows share is computed once
+(``generation.decoding.shared_attention``); a text that ends makes room for a waiting one. Text and statistics are a
+function of (model, request, settings) in float32 on a CPU, whatever the batch (docs/engine.md).
 """
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -86,7 +88,10 @@ class Engine:
         batch_size: int | None = None,
         prefixes: Sequence[str] = (),
     ) -> Iterator[tuple[Request, Completion]]:
-        """See ``generation.decoding.protocol.Writer.stream``; ``batch_size`` counts model rows (a text has 1 + K)."""
+        """See ``generation.decoding.protocol.Writer.stream``.
+
+        ``batch_size`` counts model rows: a text has 1 + K, and one for each other prompt that it is scored under.
+        """
         rows = self.rows(settings, batch_size)
         if not self.attention.shared:
             yield from self._stream_plain(queue, settings, rows)
@@ -118,13 +123,14 @@ class Engine:
         self, queue: deque[Request], settings: DecodingParameters, rows: int
     ) -> Iterator[tuple[Request, Completion]]:
         while queue:
-            width = 1 + max(len(request.counter_prompts) for request in islice(queue, rows))
+            width = max(len(request.prompts) for request in islice(queue, rows))
             batch = [queue.popleft() for _ in range(min(len(queue), max(1, rows // width)))]
-            prompts = [[self._checked(prompt, settings) for prompt in _prompts(request)] for request in batch]
+            prompts = [[self._checked(prompt, settings) for prompt in request.prompts] for request in batch]
             try:
                 seeds, stops = [request.seed for request in batch], self.stops[settings.text_end]
+                drawn = [_drawn(request) for request in batch]
                 with with_attention(self.model, self.attention.own):
-                    written = self._plain.complete(prompts, seeds, settings, stops, self.banned(settings))
+                    written = self._plain.complete(prompts, seeds, settings, stops, self.banned(settings), drawn)
             except (RuntimeError, MemoryError) as error:
                 _check_smaller(error, rows)
                 written = None
@@ -133,7 +139,7 @@ class Engine:
                 rows = self._fewer(rows)
                 continue
             for request, (tokens, log_probs) in zip(batch, written, strict=True):
-                yield request, self._finish(tokens, log_probs, settings)
+                yield request, self._completed(request, tokens, log_probs, settings)
 
     def banned(self, settings: DecodingParameters) -> list[int]:
         """The ids that cannot be drawn: those of no token, and the end of text where a quotation mark ends a text.
@@ -182,17 +188,17 @@ class Engine:
         Those beyond the model's window, which shared attention does not know, go to ``wide``.
         """
         live = batch.rows
-        while queue and (not live or live + 1 + len(queue[0].counter_prompts) <= rows):
+        while queue and (not live or live + len(queue[0].prompts) <= rows):
             if batch.prefill_tokens > 4 * rows:
                 break
             request = queue[0]
-            prompts = [self._checked(prompt, settings) for prompt in _prompts(request)]
+            prompts = [self._checked(prompt, settings) for prompt in request.prompts]
             if not self.attention.holds(max(map(len, prompts)) + settings.max_new_tokens):
                 wide.append(queue.popleft())
                 continue
             batch.add(request, [(ids, self._prefix_of(ids)) for ids in prompts])
             queue.popleft()  # not before it is in the batch: making room for it may fail
-            live += 1 + len(request.counter_prompts)
+            live += len(prompts)
 
     def _step(self, batch: LiveBatch, settings: DecodingParameters) -> list[tuple[Request, Completion]]:
         """One pass and one token for every text; those that end leave the batch."""
@@ -208,7 +214,9 @@ class Engine:
         for text in batch.sequences:
             ended = stops[text.tokens[-1]] or len(text.tokens) == settings.max_new_tokens
             (done if ended else kept).append(text)
-        written = [(text.request, self._finish(text.tokens, text.log_probs, settings)) for text in done]
+        written = [
+            (text.request, self._completed(text.request, text.tokens, text.log_probs, settings)) for text in done
+        ]
         for text in done:
             batch.end(text)
         batch.forget()
@@ -226,12 +234,12 @@ class Engine:
                 place[id(prompt)] = len(place)
                 kept.append(prompt.last_output)
         table = torch.cat([*outputs, torch.stack(kept)]) if kept else outputs[0]
-        index = _padded(
-            [[place[id(row if text.tokens else row.prompt)] for row in text.rows] for text in batch.sequences]
-        )
+        rows = [[place[id(row if text.tokens else row.prompt)] for row in text.rows] for text in batch.sequences]
+        drawn = _padded([row[: _drawn(text.request)] for row, text in zip(rows, batch.sequences, strict=True)])
         banned = self.banned(settings)
         logits = LogitsInPieces(self._output, table, banned) if self._output else WholeLogits(table, banned)
-        tokens, log_probs = choose(logits, index.to(table.device), settings, batch.uniforms(batch.sequences))
+        device, numbers = table.device, batch.uniforms(batch.sequences)
+        tokens, log_probs = choose(logits, drawn.to(device), settings, numbers, _padded(rows).to(device))
         sums = log_probs.double().cpu().numpy()
         for text, token, added in zip(batch.sequences, tokens.tolist(), sums, strict=True):
             text.tokens.append(token)
@@ -315,6 +323,16 @@ class Engine:
         decoded = self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return cut(decoded, tokens[-1] in self.ends, settings.text_end)
 
+    def _completed(
+        self, request: Request, tokens: list[int], log_probs: np.ndarray, settings: DecodingParameters
+    ) -> Completion:
+        """``log_probs``: sums over the tokens, under each of the request's prompts."""
+        done = self._finish(tokens, log_probs[: _drawn(request)], settings)
+        if not request.scored_prompts:
+            return done
+        sums = dict(zip(request.prompts, log_probs.tolist(), strict=True))
+        return replace(done, log_likelihoods=tuple(sums[prompt] for prompt in request.scored_prompts))
+
     def _finish(self, tokens: list[int], log_probs: np.ndarray, settings: DecodingParameters) -> Completion:
         means = (log_probs / len(tokens)).tolist()
         margin = means[0] - max(means[1:]) if len(means) > 1 else None
@@ -330,8 +348,9 @@ def _check_smaller(error: Exception, rows: int) -> None:
         raise OutOfMemory("memory", "is too small for one text at a time", hint=hint) from error
 
 
-def _prompts(request: Request) -> tuple[str, ...]:
-    return (request.prompt, *request.counter_prompts)
+def _drawn(request: Request) -> int:
+    """How many rows, the first ones, a text is drawn from: 1 + K."""
+    return 1 + len(request.counter_prompts)
 
 
 def _padded(rows: list[list[int]]) -> Tensor:

@@ -33,10 +33,12 @@ class PlainDecoding:
         settings: DecodingParameters,
         stops: np.ndarray,
         banned: list[int],
+        drawn: Sequence[int],
     ) -> list[tuple[list[int], np.ndarray]]:
-        """Tokens and summed log-probabilities (1 + K,) of B texts; ``prompts``: the 1 + K token lists of each.
+        """Tokens of B texts, and their summed log-probabilities under each of a text's ``prompts`` (token lists).
 
-        ``stops`` (V,) says which tokens end a text, ``banned`` which ones are never drawn.
+        ``stops`` (V,) says which tokens end a text, ``banned`` which ones are never drawn, ``drawn`` (B,) how many
+        prompts of a text, the first ones, it is drawn from (1 + K); under the others it is only scored.
         """
         distinct = list(dict.fromkeys(ids for text in prompts for ids in text))
         place = {ids: number for number, ids in enumerate(distinct)}
@@ -46,11 +48,13 @@ class PlainDecoding:
         logits, mask, cache = self._read(distinct)
         tokens: list[list[int]] = [[] for _ in prompts]
         sums = np.zeros((len(prompts), width))
-        live = np.arange(len(prompts))
+        live, counts = np.arange(len(prompts)), torch.tensor(drawn)
         for step in range(settings.max_new_tokens):
             numbers = torch.from_numpy(uniforms(np.array(seeds, dtype=np.uint64)[live], step)).to(logits.device)
             whole = WholeLogits(logits, banned)
-            chosen, log_probs = choose(whole, index.to(logits.device), settings, numbers)
+            own = torch.where(torch.arange(width) < counts[live, None], index, index[:, :1])[:, : max(drawn)]
+            device = logits.device
+            chosen, log_probs = choose(whole, own.to(device), settings, numbers, index.to(device))
             sums[live] += log_probs.double().cpu().numpy()
             for text, token in zip(live.tolist(), chosen.tolist(), strict=True):
                 tokens[text].append(token)

@@ -16,6 +16,13 @@ class Request:
     counter_prompts: tuple[str, ...]
     seed: int
     key: Any = None  # the caller's own, handed back with the completion
+    scored_prompts: tuple[str, ...] = ()  # under which the text is scored; they do not change it (the engine alone)
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        """One for each of the text's rows: its prompt, its counter-prompts, then what it is scored under besides."""
+        drawn = (self.prompt, *self.counter_prompts)
+        return (*drawn, *(prompt for prompt in dict.fromkeys(self.scored_prompts) if prompt not in drawn))
 
 
 @dataclass(frozen=True)
@@ -26,6 +33,7 @@ class Completion:
     problem: str | None
     log_prob: float | None  # mean nats per token, the ending one included, under the own prompt; None: not told
     margin: float | None  # log_prob minus the best counter-prompt's; None without counter-prompts
+    log_likelihoods: tuple[float, ...] = ()  # nats of all tokens, the ending one included, under each scored prompt
 
 
 class TokenCounter(Protocol):

@@ -59,7 +59,11 @@ class WholeLogits:
 
 
 def choose(
-    logits: NextTokenLogits, index: Tensor, settings: DecodingParameters, uniforms: Tensor
+    logits: NextTokenLogits,
+    index: Tensor,
+    settings: DecodingParameters,
+    uniforms: Tensor,
+    scored: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Draw one token for each text.
 
@@ -68,9 +72,10 @@ def choose(
         index: (B, 1 + K) for each text the row of its prompt, then of its counter-prompts; a text with fewer than K
             counter-prompts repeats its own row, which changes nothing (δ = 0).
         uniforms: (B,) float64 in [0, 1), the randomness.
+        scored: (B, W) the rows whose log-probabilities are told; None: those of ``index``.
 
     Returns:
-        token ids (B,) and their log-probabilities under each row of ``index`` (B, 1 + K), before debiasing.
+        token ids (B,) and their log-probabilities under each row of ``scored`` (B, W), before debiasing.
     """
     unsure = torch.arange(len(index), device=index.device)
     tokens = torch.zeros_like(unsure)
@@ -84,7 +89,8 @@ def choose(
         log_probs = logits.whole(rows.flatten()).unflatten(0, rows.shape) - logits.norms[rows][:, :, None]
         probs, ids = nucleus(debias(log_probs, settings.decay_constant, settings.epsilon), settings)
         tokens[some] = draw(probs, ids, uniforms[some])
-    return tokens, logits.at(index, tokens[:, None])[:, :, 0] - logits.norms[index]
+    told = index if scored is None else scored
+    return tokens, logits.at(told, tokens[:, None])[:, :, 0] - logits.norms[told]
 
 
 def _among_largest(

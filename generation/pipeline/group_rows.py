@@ -15,7 +15,7 @@ from typing import NamedTuple
 from generation.inputs.sources import SeenTexts
 from generation.rows import pairs
 from generation.rows.counts import Tally
-from generation.rows.filters import deduplicated
+from generation.rows.filters import sifted
 from generation.run_state import layout
 from generation.run_state.layout import Shard
 from generation.run_state.output_files import output_files
@@ -23,6 +23,7 @@ from generation.run_state.tasks import FinishGroup, Read, Row, TaskResult
 from hub.contract.forms import SAMPLED
 from hub.contract.reasons import DUPLICATE
 from hub.contract.recipe import DatasetRecipe
+from hub.contract.schema import verified_columns
 from hub.contract.shards import read_shard
 
 POOL = 256  # pairs that sampled negatives are chosen from, if so many can be had
@@ -36,10 +37,15 @@ class RawRows:
         self.recipe, self._read, self._empty = recipe, read, empty
         self.pairs = lru_cache(maxsize=PARTNERS)(self._pairs)
 
+    def all(self, shard: Shard, columns: Sequence[str] | None = None) -> list[Row]:
+        """All raw rows of a shard."""
+        raw, _ = layout.paths(self.recipe, shard)
+        return self._rows(raw, columns)
+
     def kept(self, shard: Shard, columns: Sequence[str] | None = None) -> list[Row]:
         """The rows that sifting keeps; ``columns`` must hold text1, text2 and target."""
-        raw, _ = layout.paths(self.recipe, shard)
-        return deduplicated(self._rows(raw, columns), self.recipe.postprocess.max_per_label)[0]
+        read = columns and (*columns, *verified_columns("raw", self.recipe))
+        return sifted(self.all(shard, read), self.recipe)[0]
 
     def rejects(self, shard: Shard) -> list[Row]:
         """Target and reason of the rejected rows."""
@@ -85,14 +91,16 @@ def finish_group(
     files, late = dict[str, list[Row]](), list[Row]()
     for shard in task.group.shards:
         tally.reject(shots, raw.rejects(shard))
-        kept = raw.kept(shard)
+        rows = raw.all(shard)
+        tally.verify(shots, rows, recipe)
+        kept = pairs.scored(sifted(rows, recipe)[0], rows, recipe)
         if seen is not None:
             kept, known = _new_and_known(kept, seen)
             late += known
         tally.keep(shots, kept, length)
-        for split, rows in pairs.by_split(kept, recipe).items():
+        for split, of_split in pairs.by_split(kept, recipe).items():
             pool = raw.pool(shard, split) if recipe.dataset_form.sampled_negatives else []
-            for config, finished in pairs.finished_rows(rows, pool, recipe).items():
+            for config, finished in pairs.finished_rows(of_split, pool, recipe).items():
                 if finished:
                     files.setdefault(task.group.path(config, split), []).extend(finished)
                 tally.sampled += sum(row.get("target") == SAMPLED for row in finished)

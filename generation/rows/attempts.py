@@ -4,8 +4,9 @@ Source: DINO section 4, footnote 2: up to five tries for two texts, because a mo
 The original code writes all tries, removes what is not closed, identical pairs and duplicates, and keeps two of what is
 left. Here a completion that is no usable text, whatever the reason (``generation.rows.filters``), asks for the next
 attempt at once: a (first text, label) is asked for the shortest prefix 0..m of attempts that holds ``samples`` usable
-texts (or for all ``max_attempts``), in whatever order they end. Every completion becomes one raw or rejected row or, if
-sifting drops it, both, so kept + rejected = requested.
+texts (or for all ``max_attempts``), in whatever order they end; with ``verification.best_of`` for that many times
+``samples``, and a text that ``verification.drop`` will drop is none. Every completion becomes one raw or rejected row
+or, if sifting drops it, both, so kept + rejected = requested.
 """
 
 from collections import deque
@@ -16,6 +17,7 @@ from generation.decoding.protocol import Completion, Request, Writer
 from generation.inputs.prompts import Prompts
 from generation.inputs.row_seeds import row_seed
 from generation.inputs.sources import FirstText
+from generation.rows import verification
 from generation.rows.filters import Row, TextFilters
 from hub.contract.recipe import DatasetRecipe, Label, Variant
 
@@ -33,9 +35,14 @@ class _Wanted:
     done: dict[int, tuple[Request, Completion, str | None]] = field(default_factory=dict)
     texts: set[str] = field(default_factory=set)
 
-    def take(self, text: str) -> bool:
-        """Whether a text is neither the first text nor one that was taken. In any order as many are."""
-        usable = text != self.first.text and text not in self.texts
+    def take(self, completion: Completion, recipe: DatasetRecipe) -> bool:
+        """Whether a text is neither the first text, nor one that was taken, nor one that verification will drop.
+
+        In any order as many are.
+        """
+        text = completion.text
+        row = {"target": self.label.name, **verification.columns(completion, self.label.name, recipe)}
+        usable = text != self.first.text and text not in self.texts and not verification.asks_again(row, recipe)
         self.texts |= {text} if usable else set()
         return usable
 
@@ -58,14 +65,14 @@ def write_pairs(
     wanted, copies = [_Wanted(place, *need) for place, need in enumerate(needs)], TextFilters(recipe, prompts.sets)
     queue: deque[Request] = deque()
     for need in sorted(wanted, key=lambda need: len(need.first.text)):
-        queue += [_request(need, recipe, prompts, variant) for _ in range(recipe.decoding.samples)]
+        queue += [_request(need, recipe, prompts, variant) for _ in range(recipe.texts_asked)]
     stream = writer.stream(queue, recipe.decoding, recipe.decoding.batch_size, prompts.prefixes(variant))
     for request, completion in stream:
         place, attempt = request.key
         need = wanted[place]
         reason = completion.problem or copies.reason(completion.text, need.label.name, variant)
         need.done[attempt] = request, completion, reason
-        if reason is None and need.take(completion.text):
+        if reason is None and need.take(completion, recipe):
             tick(1)
         elif need.asked < recipe.decoding.max_attempts:
             queue.appendleft(_request(need, recipe, prompts, variant))
@@ -84,7 +91,10 @@ def _request(need: _Wanted, recipe: DatasetRecipe, prompts: Prompts, variant: Va
     attempt, need.asked = need.asked, need.asked + 1
     prompt, counter_prompts = prompts.of(need.label, need.first.text, variant)
     seed = text_seed(recipe, variant, need.first, need.label.name, attempt)
-    return Request(prompt, counter_prompts, seed, (need.place, attempt))
+    scored = tuple(
+        prompts.of(label, need.first.text, variant)[0] for label in recipe.labels * bool(recipe.verification)
+    )
+    return Request(prompt, counter_prompts, seed, (need.place, attempt), scored)
 
 
 def _rows(need: _Wanted, recipe: DatasetRecipe, variant: Variant) -> list[Row]:
@@ -103,10 +113,11 @@ def _rows(need: _Wanted, recipe: DatasetRecipe, variant: Variant) -> list[Row]:
                 "seed": request.seed,
                 "log_prob": completion.log_prob,
                 "margin": completion.margin,
+                **verification.columns(completion, need.label.name, recipe),
                 **example_set,
                 "reason": reason,
             }
         )
         if reason is None:
-            before.take(completion.text)
+            before.take(completion, recipe)
     return rows

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from generation.rows.verification import label_bias, likeliest
 from hub.contract.recipe import DatasetRecipe
 
 Row = dict[str, Any]
@@ -29,7 +30,14 @@ class Tally:
         self.lengths = Counter[tuple[str, int]]()
         self.kept = Counter[tuple[int | None, str]]()
         self.rejected = Counter[tuple[int | None, str, str]]()
+        self.likeliest = Counter[tuple[int | None, str, str]]()
         self.sampled = 0
+
+    def verify(self, shots: int | None, raw: list[Row], recipe: DatasetRecipe) -> None:
+        """Count which label each raw text of a shard fits best, where it was scored under all of them."""
+        if recipe.verification:
+            bias = label_bias(raw, recipe)
+            self.likeliest.update((shots, row["target"], likeliest(row, bias)) for row in raw)
 
     def keep(self, shots: int | None, rows: list[Row], length: Callable[[str], int]) -> None:
         """Count rows that are kept, and the length of their second texts."""
@@ -44,12 +52,13 @@ class Tally:
         """The counts as JSON."""
         counters: dict[str, Counter[Any]] = {"lengths": self.lengths, "kept": self.kept, "rejected": self.rejected}
         listed = {name: [[*key, n] for key, n in sorted(found.items(), key=repr)] for name, found in counters.items()}
-        return {**listed, "sampled": self.sampled}
+        likeliest = {"likeliest": [[*key, n] for key, n in sorted(self.likeliest.items(), key=repr)]}
+        return {**listed, **(likeliest if self.likeliest else {}), "sampled": self.sampled}
 
     def add(self, parts: dict[str, Any]) -> None:
         """Add what another tally's ``parts`` say."""
-        for name in ("lengths", "kept", "rejected"):
-            getattr(self, name).update({tuple(key): n for *key, n in parts[name]})
+        for name in ("lengths", "kept", "rejected", "likeliest"):
+            getattr(self, name).update({tuple(key): n for *key, n in parts.get(name, ())})
         self.sampled += parts["sampled"]
 
     def token_lengths(self, recipe: DatasetRecipe, length: TextLength) -> dict[str, Any]:
@@ -73,10 +82,20 @@ class Tally:
         counts = dict.fromkeys(variant.shots for variant in recipe.variants)
         return {f"{n}shot": _totals(*self._sums(lambda shots, _, n=n: shots == n)) for n in counts}
 
+    def by_likeliest(self, recipe: DatasetRecipe) -> dict[str, dict[str, int]]:
+        """Label asked for → label that the text fits best by its likelihoods → raw texts."""
+        found = Counter[tuple[str, str]]()
+        for (_, target, label), n in self.likeliest.items():
+            found[target, label] += n
+        names = [label.name for label in recipe.labels]
+        return {target: {name: found[target, name] for name in names} for target in names}
+
     def counts(self, recipe: DatasetRecipe, length: TextLength) -> dict[str, Any]:
         """The manifest's counts of texts. ``kept`` + ``rejected`` = ``requested``, in all and for every label."""
         kept, reasons = self._sums(lambda *_: True)
         variants = {"variants": self.by_shots(recipe)} if recipe.few_shot else {}
+        if recipe.verification:
+            variants["likeliest"] = self.by_likeliest(recipe)
         return {
             **_totals(kept, reasons),
             "rejected": reasons,

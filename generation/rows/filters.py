@@ -2,7 +2,8 @@
 
 The reasons stand in ``hub.contract.reasons``. Those of copies are ours, and a recipe chooses among them
 (``postprocess.reject``); identical is of DINO section 4, duplicate and over_cap (``postprocess.max_per_label``) of the
-original code. Rows of these three stand in the config ``raw`` as well: whoever has ``raw`` can find them again.
+original code, those of verification ours. Rows of all these stand in the config ``raw`` as well: whoever has ``raw``
+can find them again.
 """
 
 import re
@@ -10,9 +11,11 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from itertools import zip_longest
 from typing import Any
 
 from generation.inputs.examples import ExampleSet
+from generation.rows import verification
 from hub.contract.reasons import DUPLICATE, EXAMPLE_COPY, IDENTICAL, OVER_CAP, PROMPT_WORDS
 from hub.contract.recipe import X1, DatasetRecipe, Variant
 
@@ -88,19 +91,30 @@ def _joined(found: Words) -> str:
     return f" {' '.join(found)} "
 
 
-def deduplicated(raw: Iterable[Row], max_per_label: int) -> tuple[list[Row], list[Row]]:
-    """Split the raw rows of a shard, in order, into kept rows and rows dropped as identical, duplicate or over_cap."""
+def sifted(raw: Sequence[Row], recipe: DatasetRecipe) -> tuple[list[Row], list[Row]]:
+    """Split all raw rows of a shard, in order, into kept rows and rows dropped for a reason of ``SIFT``."""
+    return deduplicated(raw, recipe.postprocess.max_per_label, verification.refused(raw, recipe))
+
+
+def deduplicated(
+    raw: Iterable[Row], max_per_label: int, refused: Sequence[str | None] = ()
+) -> tuple[list[Row], list[Row]]:
+    """Split the raw rows of a shard, in order, into kept rows and rows dropped as identical, duplicate or over_cap.
+
+    ``refused``: for each row another reason to drop it, or None; () for none.
+    """
     kept, dropped = list[Row](), list[Row]()
     seen, per_label = set[tuple[str, str, str]](), Counter[tuple[str, str]]()
-    for row in raw:
+    for row, other in zip_longest(raw, refused):
         key = (row["text1"], row["text2"], row["target"])
         found = {
-            IDENTICAL: row["text1"] == row["text2"],
-            DUPLICATE: key in seen,
-            OVER_CAP: per_label[key[0], key[2]] >= max_per_label,
+            IDENTICAL.name: row["text1"] == row["text2"],
+            other: other is not None,
+            DUPLICATE.name: key in seen,
+            OVER_CAP.name: per_label[key[0], key[2]] >= max_per_label,
         }
         if any(found.values()):
-            dropped.append({**row, "reason": next(reason.name for reason, is_so in found.items() if is_so)})
+            dropped.append({**row, "reason": next(reason for reason, is_so in found.items() if is_so)})
             continue
         seen.add(key)
         per_label[key[0], key[2]] += 1

@@ -18,10 +18,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from generation.inputs.row_seeds import fraction, row_seed
+from generation.rows import verification
 from generation.rows.filters import Row
 from hub.contract.forms import NLI_LABELS, SAMPLED
 from hub.contract.recipe import DatasetRecipe
-from hub.contract.schema import EXAMPLE_SET, PROVENANCE
+from hub.contract.schema import EXAMPLE_SET, LABEL_PROBABILITY, PROVENANCE
 
 Pair = tuple[str, str]
 
@@ -52,11 +53,23 @@ def finished_rows(kept: Sequence[Row], pool: Sequence[Pair], recipe: DatasetReci
     return FINISHING[recipe.form](kept, pool, recipe)
 
 
+def scored(kept: Sequence[Row], raw: Sequence[Row], recipe: DatasetRecipe) -> list[Row]:
+    """The kept rows of a shard, with a ``score`` of their own where the recipe asks for soft scores.
+
+    ``raw``: all raw rows of the shard.
+    """
+    return verification.with_soft_scores(kept, raw, recipe, _smoothed_scores(recipe))
+
+
+def _smoothed_scores(recipe: DatasetRecipe) -> dict[str, float]:
+    return {label.name: smooth(label.score or 0.0, recipe.postprocess.smoothing) for label in recipe.labels}
+
+
 def scored_pairs(kept: Sequence[Row], pool: Sequence[Pair], recipe: DatasetRecipe) -> list[Row]:
-    """Rows of the sts form: smoothed scores, then the sampled negatives of each first text."""
-    scores = {label.name: smooth(label.score or 0.0, recipe.postprocess.smoothing) for label in recipe.labels}
-    scored = [_scored(row, row["text2"], scores[row["target"]]) for row in kept]
-    return scored + sampled_negatives(kept, pool, recipe.seed, recipe.postprocess.sampled_negatives)
+    """Rows of the sts form: smoothed scores, or soft ones, then the sampled negatives of each first text."""
+    scores = _smoothed_scores(recipe)
+    written = [_scored(row, row["text2"], row.get("score", scores[row["target"]])) for row in kept]
+    return written + sampled_negatives(kept, pool, recipe.seed, recipe.postprocess.sampled_negatives)
 
 
 def sampled_negatives(kept: Sequence[Row], pool: Sequence[Pair], seed: int, count: int) -> list[Row]:
@@ -89,14 +102,15 @@ def _other(pool: Sequence[Pair], text: str, taken: set[str], start: int) -> str 
 
 def _sampled(first: Row, text2: str, number: int, seed: int) -> Row:
     written = {"sample": number, "attempt": number, "seed": seed, "log_prob": None, "margin": None}
-    return _scored({**first, "target": SAMPLED, **written}, text2, 0.0)
+    verified = {LABEL_PROBABILITY: None} if LABEL_PROBABILITY in first else {}
+    return _scored({**first, "target": SAMPLED, **written, **verified}, text2, 0.0)
 
 
 def _scored(row: Row, text2: str, score: float) -> Row:
     return {"sentence1": row["text1"], "sentence2": text2, "score": score, **_origin(row)}
 
 
-def _origin(row: Row, columns: Iterable[str] = PROVENANCE) -> Row:
+def _origin(row: Row, columns: Iterable[str] = (*PROVENANCE, LABEL_PROBABILITY)) -> Row:
     return {name: row[name] for name in (*columns, *EXAMPLE_SET) if name in row}
 
 

@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from hub import safe_yaml
 
@@ -29,6 +38,11 @@ class NotFingerprinted:
     use: str
 
 
+@dataclass(frozen=True)
+class UnwrittenIfNone:
+    """Marks an optional section: a recipe without it is written down, and known, as if there were no such key."""
+
+
 CARD_ONLY = NotFingerprinted("what a card says")
 SCORING_ONLY = NotFingerprinted("how a finished encoder is scored")
 SPEED_ONLY = NotFingerprinted("how fast, or at what price, the same is done")
@@ -38,6 +52,17 @@ class Strict(BaseModel):
     """Base of every recipe section: immutable, no unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        unwritten = self.unwritten_keys()
+        return {key: value for key, value in write(self).items() if key not in unwritten}
+
+    def unwritten_keys(self) -> set[str]:
+        """The optional sections that are not there and leave no trace (``UnwrittenIfNone``)."""
+        fields = type(self).model_fields.items()
+        marked = {name for name, field in fields if any(isinstance(mark, UnwrittenIfNone) for mark in field.metadata)}
+        return {name for name in marked if getattr(self, name) is None}
 
     @classmethod
     def deciding_keys(cls) -> list[str]:
@@ -301,6 +326,27 @@ class FewShot(Strict):
         if len(set(values)) != len(values):
             key = "labels: two labels have one value" if self.examples.labels else "texts: two labels have one column"
             raise ValueError(f"examples.{key}: {values}")
+        return self
+
+
+class Verification(Strict):
+    """Every text is scored under the prompt of every label: log p(text | prompt), columns of ``raw`` and ``rejected``.
+
+    With no key the columns are all that is added. How labels are compared: ``generation.rows.verification``.
+    """
+
+    calibrated: bool = False  # compare after subtracting each label's mean over the shard
+    drop: bool = False  # reject texts that another label's prompt makes likelier than their own
+    best_of: Positive = 1  # usable texts asked for each one wanted; those least probable for their label are rejected
+    scores: Literal["asked", "soft"] = "asked"  # of finished rows: the label's, or the expectation over all labels
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0  # of soft scores
+
+    @model_validator(mode="after")
+    def _keys_are_used(self) -> "Verification":
+        if self.calibrated and not (self.drop or self.scores == "soft"):
+            raise ValueError("calibrated is for comparing labels: add drop: true or scores: soft, or remove it")
+        if self.temperature != 1.0 and self.scores != "soft":
+            raise ValueError("temperature is of soft scores: add scores: soft, or remove it")
         return self
 
 

@@ -1,7 +1,8 @@
 """Why a text is rejected: each value of the column ``reason`` and of the manifest's counts, with a card's words.
 
 Those of ``COMPLETION`` are found where a text ends (``generation.decoding.endings``), of ``COPY`` against its prompt,
-of ``SIFT`` against the other texts of its shard (``generation.rows.filters``), the others among first texts
+of ``SIFT`` against the other texts of its shard (``generation.rows.filters``), ``VERIFIED`` of them by its likelihood
+under every label's prompt (``generation.rows.verification``), the others among first texts
 (``generation.inputs.sources``, ``generation.pipeline.first_texts``); duplicates of whole datasets in
 ``generation.pipeline.group_rows``. To add one: declare it here, and find it there.
 """
@@ -35,6 +36,8 @@ PROMPT_WORDS = Reason(
 )
 IDENTICAL = Reason("identical", second="the second text repeats the first")
 DUPLICATE = Reason("duplicate", second="the same pair was kept before", first="the same first text was there before")
+OTHER_LABEL = Reason("other_label", second="likelier under another label's prompt than under its own")
+NOT_BEST = Reason("not_best", second="other texts for the same first text and label are more probably of the label")
 OVER_CAP = Reason("over_cap", second="more texts than wanted for one first text and label")
 QUOTATION_MARK = Reason("quotation_mark", first="a quotation mark inside, which the recipe passes over")
 NOT_UNICODE = Reason("not_unicode", first="half a surrogate pair, which is no text")
@@ -43,6 +46,7 @@ NOT_NEEDED = Reason("not_needed", first="there were enough first texts already")
 
 COMPLETION = (NOT_CLOSED, LINE_BREAK, EMPTY)
 COPY = (EXAMPLE_COPY, PROMPT_WORDS)
-SIFT = (IDENTICAL, DUPLICATE, OVER_CAP)
+VERIFIED = (OTHER_LABEL, NOT_BEST)
+SIFT = (IDENTICAL, *VERIFIED, DUPLICATE, OVER_CAP)
 OF_SECOND_TEXTS = (*COMPLETION, *COPY, *SIFT)  # in the order of a card
 OF_FIRST_TEXTS = (*COMPLETION, DUPLICATE, QUOTATION_MARK, PROMPT_WORDS, NOT_UNICODE, LENGTH, NOT_NEEDED)

@@ -29,6 +29,8 @@ from hub.contract.dataset_sections import (
     Source,
     Strict,
     TextEnd,
+    UnwrittenIfNone,
+    Verification,
     Version,
 )
 from hub.contract.forms import FORMS, NLI_LABELS, DatasetForm
@@ -63,6 +65,7 @@ __all__ = [
     "TrainingData",
     "ValidationData",
     "Variant",
+    "Verification",
     "config_name",
 ]
 
@@ -100,6 +103,7 @@ class DatasetRecipe(Strict):
     labels: Annotated[tuple[Label, ...], Field(min_length=1)]
     few_shot: FewShot | None = None
     decoding: Decoding = Decoding()
+    verification: Annotated[Verification | None, UnwrittenIfNone()] = None
     postprocess: Postprocess = Postprocess()
     premise_tokens: tuple[int, int] | None = None  # keep only first texts of so many tokens (Auto-NLI: 4-32)
     shard_size: Positive = 64  # first texts per shard
@@ -156,6 +160,32 @@ class DatasetRecipe(Strict):
                 "remove the counter-labels"
             )
         return self
+
+    @model_validator(mode="after")
+    def _verification_fits(self) -> "DatasetRecipe":
+        asked, decoding = self.verification, self.decoding
+        if asked is None:
+            return self
+        if self.model.backend != "engine":
+            raise ValueError(
+                f"verification scores a text under every label's prompt, which backend {self.model.backend!r} cannot "
+                "do; use backend: engine, or remove the section"
+            )
+        if len({label.instruction for label in self.labels}) < max(2, len(self.labels)):
+            raise ValueError("verification compares the prompts of labels: it needs two labels or more, all different")
+        if asked.scores == "soft" and not self.dataset_form.scored:
+            raise ValueError(f"verification.scores: soft is for forms with scores, which {self.form} has not")
+        if self.texts_asked > decoding.max_attempts:
+            raise ValueError(
+                f"verification.best_of {asked.best_of} asks for {self.texts_asked} texts of a first text and label, "
+                f"but decoding.max_attempts is {decoding.max_attempts}"
+            )
+        return self
+
+    @property
+    def texts_asked(self) -> int:
+        """Usable texts asked for each first text and label; ``decoding.samples`` of them are wanted."""
+        return self.decoding.samples * (self.verification.best_of if self.verification else 1)
 
     @property
     def dataset_form(self) -> DatasetForm:

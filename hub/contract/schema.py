@@ -7,7 +7,7 @@ selects columns by form, because a sentence-transformers trainer feeds every oth
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hub.contract.recipe import NLI_LABELS, DatasetRecipe
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SPLITS = ("train", "validation", "test")
-ColumnType = str | tuple[str, ...]  # an arrow type by name, or the class names of a label
+# an arrow type by name, the class names of a label, or the types of a struct's fields
+ColumnType = str | tuple[str, ...] | Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ TRIPLET = RowSchema(
     {"source_id": PROVENANCE["source_id"]},  # two completions made it: they are looked up by source in `pair-class`
 )
 EXAMPLE_SET: dict[str, ColumnType] = {"example_set": "int32"}  # 0-based; a column of few-shot recipes alone
+LOG_LIKELIHOODS, LABEL_PROBABILITY = "log_likelihoods", "label_probability"
 ROW_SCHEMAS = {form.name: form for form in (STS, PAIR_CLASS, TRIPLET)}
 
 RAW: dict[str, ColumnType] = {"text1": "string", "text2": "string", **PROVENANCE}
@@ -69,13 +71,30 @@ def text_schema(label_names: Sequence[str]) -> RowSchema:
     return RowSchema("text", columns, PROVENANCE)
 
 
+def verified_columns(base: str, recipe: DatasetRecipe) -> dict[str, ColumnType]:
+    """Columns that a recipe's section ``verification`` adds to a config of some base name; none without the section.
+
+    ``log_likelihoods``: label → log p(text | that label's prompt) in nats, of all its tokens with the one that ends it.
+    ``label_probability``: what a softmax of them gives to the label asked for; null for a sampled negative.
+    """
+    if recipe.verification is None or base == "sources":
+        return {}
+    probability: dict[str, ColumnType] = {LABEL_PROBABILITY: "float32"}
+    if base in ("raw", "rejected"):
+        return {LOG_LIKELIHOODS: {label.name: "float32" for label in recipe.labels}, **probability}
+    return probability if finished_schema(base, recipe).provenance is PROVENANCE else {}
+
+
 def features(columns: Mapping[str, ColumnType]) -> "datasets.Features":
     """Columns as ``datasets`` has them."""
     from datasets import ClassLabel, Features, Value
 
-    return Features(
-        {name: ClassLabel(names=list(of)) if isinstance(of, tuple) else Value(of) for name, of in columns.items()}
-    )
+    def feature(of: ColumnType) -> Any:
+        if isinstance(of, tuple):
+            return ClassLabel(names=list(of))
+        return Value(of) if isinstance(of, str) else {name: Value(one) for name, one in of.items()}
+
+    return Features({name: feature(of) for name, of in columns.items()})
 
 
 def published_features(form: RowSchema) -> "datasets.Features":
@@ -103,6 +122,7 @@ def config_features(config: str, recipe: DatasetRecipe) -> "datasets.Features":
     else:
         form = finished_schema(config, recipe)
         columns = {**form.columns, **form.provenance}
+    columns = {**columns, **verified_columns(base, recipe)}
     return features({**columns, **EXAMPLE_SET} if recipe.few_shot and base != "sources" else columns)
 
 

@@ -83,6 +83,7 @@ def of_recipe(recipe: DatasetRecipe) -> dict[str, Any]:
         "debiased": tables.is_debiased(recipe),
         "decoding": tables.decoding_table(recipe),
         "postprocess": tables.postprocess_table(recipe),
+        "verification": tables.verification_table(recipe),
         "examples": tables.example_table(recipe),
         "exact": tables.is_exact(recipe),
         "citation": fenced(cited({recipe.dataset_form.card.method}, tables.is_debiased(recipe)), "bibtex"),
@@ -128,6 +129,7 @@ def state(directory: Path, manifest: Manifest, recipe: DatasetRecipe, now: datet
         "counts": counts,
         "dropped": sum(counts.rejected.values()),
         "labels": tables.counts_table("label", {name: counts.by_label[name] for name in named}),
+        "likeliest": tables.likeliest_table(recipe, counts),
         "rejected": tables.rejected_table(recipe, counts),
         "variants": tables.counts_table("examples in the prompt", counts.variants) if counts.variants else None,
         "rejects": rejected_samples(

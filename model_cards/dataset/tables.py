@@ -73,6 +73,8 @@ def _table(columns: dict[str, Any], base: str = "", more: dict[str, str] | None 
 
 
 def _type(feature: object) -> str:
+    if isinstance(feature, dict):
+        return "struct: " + ", ".join(f"{name} {_type(one)}" for name, one in feature.items())
     names = getattr(feature, "names", None)
     if names:
         return "class: " + ", ".join(f"{index} {name}" for index, name in enumerate(names))
@@ -138,6 +140,32 @@ def postprocess_table(recipe: DatasetRecipe) -> Markdown:
     if recipe.premise_tokens is not None:
         rows.append(["tokens of a first text", "{} to {}".format(*recipe.premise_tokens)])
     return table(["constant", "value"], rows)
+
+
+def verification_table(recipe: DatasetRecipe) -> Markdown | None:
+    """What is made of the likelihoods under all labels' prompts. None where they were not taken."""
+    asked = recipe.verification
+    if asked is None:
+        return None
+    scores = f"soft, at temperature {asked.temperature:g}" if asked.scores == "soft" else "those asked for"
+    rows: list[list[Any]] = [
+        ["texts that fit another label better", "dropped" if asked.drop else "kept"],
+        ["texts written for each one wanted", asked.best_of],
+        *([["scores", scores]] if recipe.dataset_form.scored else []),
+        ["each label's mean over a shard is subtracted first", "yes" if asked.calibrated else "no"],
+    ]
+    return table(["constant", "value"], rows)
+
+
+def likeliest_table(recipe: DatasetRecipe, counts: DatasetCounts) -> Markdown | None:
+    """Raw texts by the label asked for and the label they fit best. None where they were not scored."""
+    names = [label.name for label in recipe.labels if label.name in counts.likeliest]
+    rows: list[list[Any]] = []
+    for target in names:
+        found = [counts.likeliest[target].get(name, 0) for name in names]
+        share = counts.likeliest[target].get(target, 0) / max(1, sum(found))
+        rows.append([code(target), *found, f"{share:.0%}"])
+    return table(["asked for", *(code(name) for name in names), "own label"], rows) if rows else None
 
 
 def label_names(recipe: DatasetRecipe, counts: DatasetCounts) -> list[str]:

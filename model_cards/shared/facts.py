@@ -59,6 +59,7 @@ class DatasetCounts(Facts):
     rejected: dict[str, int]
     sampled_negatives: int = 0
     by_label: dict[str, LabelCounts]
+    likeliest: dict[str, dict[str, int]] = {}  # label asked for → label that fits best → raw texts; {}: not scored
     variants: dict[str, Counts] = {}  # shot count (e.g. 5shot) → texts of all its example sets
     splits: dict[str, dict[str, int]]  # config → split → rows
     token_lengths: TextLengths | None = None  # None: made before lengths were counted

@@ -1,0 +1,155 @@
+"""Verification: a text's likelihood under the prompt of every label says which label it fits best. Pure.
+
+It is the same text under every prompt, with the same first text, so its length and how common its words are cancel.
+log p(text | prompt) is the sum over the tokens that were drawn, the one that ends the text included (whatever else that
+token holds: it is the same for all labels), of the language model's own probabilities: before debiasing, top-k and
+top-p, over the tokens that can be drawn (``generation.decoding.engine.Engine.banned``), as ``log_prob`` is.
+
+Calibrated, each label's mean is subtracted first, since one prompt may make all texts likelier than another does. The
+mean is over the raw rows of the shard, which are there when the shard is written and whenever it is read again: with
+the labels asked for weighing alike, so that it does not depend on how many texts each has left.
+
+Numbers are rounded to the columns' float32 before anything is decided, so that whoever reads the rows decides alike.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from generation.decoding.protocol import Completion
+from hub.contract.reasons import NOT_BEST, OTHER_LABEL
+from hub.contract.recipe import DatasetRecipe, Verification
+from hub.contract.schema import LABEL_PROBABILITY, LOG_LIKELIHOODS
+
+Row = dict[str, Any]
+Bias = Mapping[str, float]  # label → nats
+
+
+def columns(completion: Completion, target: str, recipe: DatasetRecipe) -> Row:
+    """The columns of a text that was written for the label ``target``; none without the section ``verification``."""
+    if recipe.verification is None:
+        return {}
+    names = (label.name for label in recipe.labels)
+    found = {name: float(np.float32(nats)) for name, nats in zip(names, completion.log_likelihoods, strict=True)}
+    row: Row = {LOG_LIKELIHOODS: found}
+    return {**row, LABEL_PROBABILITY: float(np.float32(probabilities(row)[target]))}
+
+
+def probabilities(row: Row, bias: Bias | None = None, temperature: float = 1.0) -> dict[str, float]:
+    """p(label | text): softmax of (log-likelihood - bias) / temperature, all labels alike beforehand."""
+    nats = {name: found - (bias or {}).get(name, 0.0) for name, found in row[LOG_LIKELIHOODS].items()}
+    top = max(nats.values())
+    weights = {name: math.exp((found - top) / temperature) for name, found in nats.items()}
+    total = math.fsum(weights.values())
+    return {name: weight / total for name, weight in weights.items()}
+
+
+def likeliest(row: Row, bias: Bias | None = None) -> str:
+    """The label whose prompt makes the text likeliest; of several, the one asked for, else the first."""
+    nats = {name: found - (bias or {}).get(name, 0.0) for name, found in row[LOG_LIKELIHOODS].items()}
+    top = max(nats.values())
+    return str(row["target"]) if nats[row["target"]] == top else next(name for name in nats if nats[name] == top)
+
+
+def label_bias(raw: Sequence[Row], recipe: DatasetRecipe) -> dict[str, float]:
+    """What is subtracted from each label's log-likelihoods, from the raw rows of a shard; nothing unless calibrated.
+
+    A row's log-likelihoods minus their mean, averaged over the texts for each label, then over the labels. Copies of
+    the first text do not count. A shard in which a label has no text is not calibrated.
+    """
+    if recipe.verification is None or not recipe.verification.calibrated:
+        return {}
+    names = [label.name for label in recipe.labels]
+    centred: dict[str, list[list[float]]] = {name: [] for name in names}
+    for row in raw:
+        if row["text1"] != row["text2"]:
+            nats = [row[LOG_LIKELIHOODS][name] for name in names]
+            mean = math.fsum(nats) / len(names)
+            centred[row["target"]].append([found - mean for found in nats])
+    if not all(centred.values()):
+        return {}
+    means = [[math.fsum(column) / len(rows) for column in zip(*rows, strict=True)] for rows in centred.values()]
+    return {name: math.fsum(of) / len(names) for name, of in zip(names, zip(*means, strict=True), strict=True)}
+
+
+def asks_again(row: Row, recipe: DatasetRecipe) -> bool:
+    """Whether the next attempt is asked for because a text will be dropped; a calibrated drop is not known in time."""
+    asked = recipe.verification
+    return asked is not None and asked.drop and not asked.calibrated and likeliest(row) != row["target"]
+
+
+def refused(raw: Sequence[Row], recipe: DatasetRecipe) -> list[str | None]:
+    """For each raw row of a shard why verification drops it, or None; empty where nothing is dropped."""
+    asked = recipe.verification
+    if asked is None or not (asked.drop or asked.best_of > 1):
+        return []
+    bias = label_bias(raw, recipe)
+    off = [asked.drop and likeliest(row, bias) != row["target"] for row in raw]
+    best = _best(raw, off, recipe.decoding.samples) if asked.best_of > 1 else None
+    return [
+        OTHER_LABEL.name
+        if is_off
+        else NOT_BEST.name
+        if best is not None and row["text2"] not in best[row["text1"], row["target"]]
+        else None
+        for row, is_off in zip(raw, off, strict=True)
+    ]
+
+
+def _best(raw: Sequence[Row], off: Sequence[bool], wanted: int) -> dict[tuple[str, str], set[str]]:
+    """For each first text and label the ``wanted`` texts most probable for the label; the earlier of equal ones."""
+    found = defaultdict[tuple[str, str], dict[str, float]](dict)
+    for row, is_off in zip(raw, off, strict=True):
+        texts = found[row["text1"], row["target"]]
+        if not is_off and row["text1"] != row["text2"]:
+            texts.setdefault(row["text2"], row[LABEL_PROBABILITY])
+    return {key: set(sorted(texts, key=texts.__getitem__, reverse=True)[:wanted]) for key, texts in found.items()}
+
+
+def with_soft_scores(
+    kept: Sequence[Row], raw: Sequence[Row], recipe: DatasetRecipe, scores: Mapping[str, float]
+) -> list[Row]:
+    """The kept rows of a shard, each with a ``score``: what its label probabilities expect, in place of its label's.
+
+    The expected score of a text, Σ p(label | text)·score(label), is moved and if need be narrowed, so that the texts
+    for each label have that label's score on average and stay within [0, 1]: score(label) + k·(expected - mean
+    expected), with the largest such k ≤ 1.
+
+    Args:
+        raw: all raw rows of the shard, for the bias.
+        scores: label → score after smoothing.
+    """
+    asked = recipe.verification
+    if asked is None or asked.scores != "soft":
+        return list(kept)
+    bias = label_bias(raw, recipe)
+    expected = [_expected(row, bias, asked, scores) for row in kept]
+    by_target = defaultdict[str, list[float]](list)
+    for row, value in zip(kept, expected, strict=True):
+        by_target[row["target"]].append(value)
+    lines = {target: _line(values, scores[target]) for target, values in by_target.items()}
+    return [
+        {**row, "score": _moved(value, scores[row["target"]], *lines[row["target"]])}
+        for row, value in zip(kept, expected, strict=True)
+    ]
+
+
+def _expected(row: Row, bias: Bias, asked: Verification, scores: Mapping[str, float]) -> float:
+    found = probabilities(row, bias, asked.temperature)
+    return math.fsum(found[name] * score for name, score in scores.items())
+
+
+def _line(values: Iterable[float], score: float) -> tuple[float, float]:
+    """The mean of some expected scores, and the factor k ≤ 1 that keeps them within [0, 1] around ``score``."""
+    listed = list(values)
+    mean = math.fsum(listed) / len(listed)
+    above, below = max(listed) - mean, mean - min(listed)
+    factors = [room / most for room, most in ((1 - score, above), (score, below)) if most > 0]
+    return mean, min([1.0, *factors])
+
+
+def _moved(value: float, score: float, mean: float, factor: float) -> float:
+    return min(1.0, max(0.0, score + factor * (value - mean)))

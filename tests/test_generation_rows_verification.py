@@ -1,0 +1,352 @@
+"""Verification: what every text is scored as, and what each option makes of it."""
+
+import math
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from small_runs import raw_rows, small_recipe, small_run
+from test_dataset_scripts_contract import from_card, imported
+from test_dataset_scripts_verify import as_published, rebuilt, told
+from test_generation_rows_attempts import FIRSTS, SeededWriter
+from tiny_lm import make_lm
+
+from generation.dry_run import plan
+from generation.inputs.examples import Example
+from generation.inputs.prompts import Prompts
+from generation.pipeline import job
+from generation.rows import verification
+from generation.rows.attempts import write_pairs
+from generation.rows.filters import sifted
+from generation.run_state.directory import DatasetRun
+from hub.contract.recipe import DatasetRecipe, Variant, Verification
+from hub.contract.recipe_file import fingerprint, load_recipe, resolved
+from hub.contract.schema import config_features
+from hub.errors import InputError
+
+X2 = Path("recipes/demo/sts-dino-x2.yaml")
+LABELS = ("1", "0.5", "0")
+EVERYTHING = {"calibrated": True, "drop": True, "best_of": 2, "scores": "soft", "temperature": 20}
+
+__all__ = ["told"]
+
+
+def recipe_with(**section: Any) -> DatasetRecipe:
+    settings = [f"verification.{key}={value}" for key, value in section.items()] or ["verification={}"]
+    return load_recipe(X2, DatasetRecipe, [*settings, "decoding.max_attempts=8"])
+
+
+def row(target: str, *nats: float, text1: str = "x", text2: str = "y") -> dict[str, Any]:
+    found = {
+        "text1": text1,
+        "text2": text2,
+        "target": target,
+        "log_likelihoods": dict(zip(LABELS, nats, strict=True)),
+    }
+    return {**found, "label_probability": verification.probabilities(found)[target]}
+
+
+def test_a_recipe_without_the_section_is_written_and_known_as_before():
+    recipe, given = load_recipe(X2, DatasetRecipe), recipe_with()
+    assert "verification" not in resolved(recipe) and "verification" not in yaml.safe_load(resolved(recipe))
+    assert recipe.verification is None and given.verification == Verification()
+    assert yaml.safe_load(resolved(given))["verification"]["scores"] == "asked"
+    changed = [recipe, given, recipe_with(drop="true"), recipe_with(best_of=2)]
+    assert len({fingerprint(one.model_copy(update={"decoding": recipe.decoding}), {}) for one in changed}) == 4
+    assert DatasetRecipe.model_validate(yaml.safe_load(resolved(given))) == given
+    assert DatasetRecipe.model_validate_json(recipe.model_dump_json()) == recipe
+
+
+SERVER = ["model={backend: openai, license: mit, server: {base_url: 'http://localhost:1/v1', model: m}}"]
+SAME = 'labels.1.instruction="Task: Write two sentences that mean the same thing.\\nSentence 1: \\"<X1>\\"\\n'
+SAME += 'Sentence 2: \\""'
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        (["verification.best_of=3"], "best_of 3 asks for 6 texts of a .* label, but decoding.max_attempts is 5"),
+        (["verification.calibrated=true"], "calibrated is for comparing labels: add drop: true or scores: soft"),
+        (["verification.temperature=2"], "temperature is of soft scores"),
+        (["verification.temperature=0", "verification.scores=soft"], "greater than 0"),
+        (["verification.drop=perhaps"], r"verification.drop: .*bool"),
+        (["verification.dorp=true"], "did you mean 'drop'"),
+        (["verification={}", SAME], "it needs two labels or more, all different"),
+        (["verification={}", *SERVER, *(f"labels.{n}.counter_labels=[]" for n in (1, 2))], "use backend: engine"),
+    ],
+)  # fmt: skip
+def test_a_section_that_cannot_be_used_is_one_clear_line(settings, problem):
+    with pytest.raises(InputError, match=problem) as error:
+        load_recipe(X2, DatasetRecipe, settings)
+    assert "\n" not in str(error.value)
+
+
+def test_soft_scores_are_for_forms_with_scores():
+    with pytest.raises(ValueError, match="soft is for forms with scores, which nli has not"):
+        small_recipe("nli", verification={"scores": "soft"})
+
+
+def test_probabilities_are_a_softmax_over_the_labels():
+    found = verification.probabilities(row("1", -3.0, -3.0 - math.log(3), -900.0))
+    assert found == pytest.approx({"1": 0.75, "0.5": 0.25, "0": 0.0})
+    cool = verification.probabilities(row("1", -3.0, -5.0, -5.0), temperature=2)
+    assert cool["1"] / cool["0"] == pytest.approx(math.e)
+    shifted = verification.probabilities(row("1", -3.0, -3.0, -3.0), {"0": -math.log(2)})
+    assert shifted["0"] == pytest.approx(0.5)
+
+
+def test_the_label_that_wins_is_the_own_one_of_equals():
+    assert verification.likeliest(row("0.5", -4, -4, -9)) == "0.5"
+    assert verification.likeliest(row("0", -4, -4, -9)) == "1"
+    assert verification.likeliest(row("0", -4, -5, -9), {"1": 6.0, "0.5": 6.0}) == "0"
+
+
+def test_the_bias_weighs_labels_alike_and_leaves_copies_out():
+    recipe = recipe_with(calibrated="true", drop="true")
+    rows = [row("1", -3, -6, -9), row("0.5", -3, -6, -9), row("0", -3, -6, -9), row("0", -6, -6, -6)]
+    rows.append(row("1", -900, 0, 0, text2="x"))
+    found = verification.label_bias(rows, recipe)
+    assert found == pytest.approx({"1": 2.5, "0.5": 0.0, "0": -2.5})
+    assert verification.label_bias(rows[:2], recipe) == {} and verification.label_bias(rows, recipe_with()) == {}
+    kept, dropped = sifted(rows[:4], recipe)
+    assert [one["target"] for one in kept] == ["0.5", "0"] or {one["reason"] for one in dropped} <= {
+        "other_label",
+        "duplicate",
+    }
+
+
+def test_texts_that_fit_another_label_better_are_dropped_by_name():
+    rows = [row("1", -3, -6, -9), row("0.5", -3, -6, -9), row("0", -9, -9, -2), row("0", -1, 0, -2, text2="x")]
+    kept, dropped = sifted(rows, recipe_with(drop="true"))
+    assert kept == [rows[0], rows[2]]
+    assert [one["reason"] for one in dropped] == ["other_label", "identical"]
+    assert sifted(rows, recipe_with())[0] == rows[:3]
+
+
+def test_the_best_texts_stay_and_repeats_share_their_fate():
+    nats = {"a": -5.0, "b": -1.0, "c": -3.0, "d": -4.0}
+    rows = [row("1", nats[text], -3, -3, text2=text) for text in "abcda"] + [row("0", -3, -3, -9, text2="a")]
+    kept, dropped = sifted([*rows, rows[1]], recipe_with(best_of=4))
+    assert [one["text2"] for one in kept] == ["b", "c", "a"]
+    assert [(one["text2"], one["reason"]) for one in dropped] == [
+        ("a", "not_best"), ("d", "not_best"), ("a", "not_best"), ("b", "duplicate"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("calibrated", ["true", "false"])
+def test_soft_scores_keep_each_labels_mean_and_order(calibrated):
+    recipe, numbers = recipe_with(scores="soft", calibrated=calibrated, temperature=5), np.random.default_rng(0)
+    rows = [row(LABELS[i % 3], *numbers.normal(-20, 8, 3), text2=f"{i}") for i in range(90)]
+    hard = {"1": 0.9, "0.5": 0.5, "0": 0.1}
+    found = verification.with_soft_scores(rows, rows, recipe, hard)
+    bias = verification.label_bias(rows, recipe)
+    assert (bias != {}) == (calibrated == "true")
+    for label, score in hard.items():
+        mine = [one for one in found if one["target"] == label]
+        scores = [one["score"] for one in mine]
+        assert np.mean(scores) == pytest.approx(score) and np.std(scores) > 0.03
+        assert min(scores) >= 0 and max(scores) <= 1
+        expected = [sum(p * hard[name] for name, p in verification.probabilities(one, bias, 5).items()) for one in mine]
+        assert np.argsort(scores).tolist() == np.argsort(expected).tolist()
+    assert verification.with_soft_scores(rows, rows, recipe_with(), hard) == rows
+    alone = verification.with_soft_scores(rows[:1], rows[:1], recipe, hard)
+    assert [one["score"] for one in alone] == [0.9]
+
+
+class ScoringWriter(SeededWriter):
+    """Likelihoods that are a function of the request too."""
+
+    def stream(self, queue, settings, batch_size, prefixes=()):
+        for request, done in super().stream(queue, settings, batch_size, prefixes):
+            numbers = np.random.default_rng(request.seed)
+            yield request, replace(done, log_likelihoods=tuple(numbers.normal(-9, 4, len(request.scored_prompts))))
+
+
+def test_texts_that_will_be_dropped_are_asked_for_again():
+    recipe = recipe_with(drop="true")
+    results = [write_pairs(ScoringWriter(order, 0.9), Prompts(recipe), recipe, FIRSTS, int) for order in range(4)]
+    assert all(found == results[0] for found in results)
+    raw, failed = results[0]
+    kept, dropped = sifted(raw, recipe)
+    assert {one["reason"] for one in dropped} == {"other_label"}
+    attempts = Counter((one["source_id"], one["target"]) for one in (*raw, *failed))
+    left = Counter((one["source_id"], one["target"]) for one in kept)
+    assert all(attempts[key] == 8 or left[key] == recipe.decoding.samples for key in attempts)
+    assert max(attempts.values()) > 2 and len(attempts) == 3 * len(FIRSTS)
+    later = recipe_with(drop="true", calibrated="true")
+    raw, failed = write_pairs(ScoringWriter(0, 1.0), Prompts(later), later, FIRSTS, int)
+    assert len(raw) == 2 * 3 * len(FIRSTS) and not failed
+
+
+def test_best_of_asks_for_so_many_usable_texts():
+    recipe = recipe_with(best_of=3)
+    raw, _ = write_pairs(ScoringWriter(1, 1.0), Prompts(recipe), recipe, FIRSTS, int)
+    assert set(Counter((one["source_id"], one["target"]) for one in raw).values()) == {6}
+    kept, dropped = sifted(raw, recipe)
+    assert len(kept) == 2 * 3 * len(FIRSTS) and {one["reason"] for one in dropped} == {"not_best"}
+    worst = min(one["label_probability"] for one in kept if one["source_id"] == "000000" and one["target"] == "1")
+    assert all(
+        one["label_probability"] <= worst for one in dropped if (one["source_id"], one["target"]) == ("000000", "1")
+    )
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory) -> Path:
+    return make_lm(tmp_path_factory.mktemp("lm"))
+
+
+def tiny(lm: Path, *settings: str) -> DatasetRecipe:
+    given = [
+        f"model.path={lm}",
+        "source.limit=12",
+        "decoding.max_new_tokens=6",
+        "shard_size=4",
+        "decoding.max_attempts=20",
+    ]
+    return load_recipe(X2, DatasetRecipe, [*given, *settings])
+
+
+def rows_of(directory: Path, config: str) -> list[dict[str, Any]]:
+    return [one for path in sorted(directory.glob(f"data/{config}/*")) for one in pq.read_table(path).to_pylist()]
+
+
+def test_scoring_changes_no_text_and_adds_columns_alone(lm, tmp_path):
+    job.generate(tiny(lm), tmp_path / "without", "test")
+    manifest = job.generate(tiny(lm, "verification={}"), tmp_path / "with", "test")
+    for config in ("raw", "rejected", "postprocessed"):
+        found = rows_of(tmp_path / "with", config)
+        more = [
+            {name: one.pop(name) for name in ("log_likelihoods", "label_probability") if name in one} for one in found
+        ]
+        assert found == rows_of(tmp_path / "without", config) and found
+        assert set(more[0]) == {"label_probability"} | ({"log_likelihoods"} if config != "postprocessed" else set())
+        for one, columns in zip(found, more, strict=True):
+            assert (columns["label_probability"] is None) == (one["target"] == "sampled")
+            if config == "raw":
+                own = columns["log_likelihoods"][one["target"]]
+                assert own / one["log_prob"] == pytest.approx(round(own / one["log_prob"]), abs=1e-3)  # tokens
+    likeliest = manifest.counts["likeliest"]
+    assert sum(sum(found.values()) for found in likeliest.values()) == len(rows_of(tmp_path / "with", "raw"))
+    assert "likeliest" not in job.generate(tiny(lm), tmp_path / "without", "test").counts
+
+
+def options(**section: Any) -> list[str]:
+    return [f"verification.{key}={value}" for key, value in section.items()]
+
+
+@pytest.mark.parametrize("section", [{"drop": "true"}, {"scores": "soft", "temperature": 30}, EVERYTHING], ids=str)
+def test_finished_rows_are_made_again_from_raw_copies(tmp_path, lm, told, section):
+    recipe = tiny(lm, *options(**section))
+    manifest = job.generate(recipe, tmp_path / "run", "test")
+    counts = manifest.counts
+    assert counts["kept"] + sum(counts["rejected"].values()) == counts["requested"]
+    assert ("other_label" in counts["rejected"]) == ("drop" in section)
+    assert ("not_best" in counts["rejected"]) == ("best_of" in section)
+    scores = {one["score"] for one in rows_of(tmp_path / "run", "postprocessed") if one["target"] != "sampled"}
+    assert (len(scores) > 10) == (section.get("scores") == "soft")
+    for config, features in imported(recipe, tmp_path).SPEC.features.items():
+        wanted = config_features(config, recipe)
+        assert (list(features), features) == (list(wanted), wanted)
+    code, said, problem = told(recipe, "--verify", tmp_path / "run")
+    assert (code, problem) == (0, "") and "postprocessed/train" in said
+    assert told(recipe, "--rebuild", tmp_path / "out", tmp_path / "run")[0] == 0
+    assert rebuilt(tmp_path / "out") == as_published(manifest)
+
+
+@pytest.mark.parametrize("form", ["sts", "nli", "text"])
+def test_every_form_with_labels_and_its_card(tmp_path, told, form, monkeypatch):
+    soft = {"scores": "soft", "temperature": 2} if form == "sts" else {}
+    recipe = small_recipe(form, verification={"drop": True, "calibrated": True, **soft})
+    import small_runs
+
+    def scored_rows(recipe, shard):
+        for number, one in enumerate(raw_rows(recipe, shard)):
+            numbers = np.random.default_rng(number)
+            nats = {label.name: float(np.float32(numbers.normal(-9, 4))) for label in recipe.labels}
+            one = {**one, "log_likelihoods": nats}
+            yield {**one, "label_probability": float(np.float32(verification.probabilities(one)[one["target"]]))}
+
+    monkeypatch.setattr(small_runs, "raw_rows", scored_rows)
+    manifest = small_run(tmp_path / "run", recipe)
+    assert manifest.counts["rejected"]["other_label"] > 0
+    code, said, problem = told(recipe, "--verify", tmp_path / "run")
+    assert (code, problem) == (0, ""), said
+    card = (tmp_path / "run" / "README.md").read_text()
+    for words in (
+        "Which label the texts fit",
+        "`label_probability`",
+        "`other_label`",
+        "likelier under another label's",
+    ):
+        assert words in card
+    assert ("soft, at temperature 2" in card) == (form == "sts")
+    infos = yaml.safe_load(card.split("---\n")[1])["dataset_info"]
+    found = {info["config_name"]: from_card(info) for info in infos}
+    assert found == {config: config_features(config, recipe) for config in recipe.configs}
+    plain = small_recipe(form)
+    small_runs.raw_rows = raw_rows
+    small_run(tmp_path / "plain", plain)
+    before = (tmp_path / "plain" / "README.md").read_text()
+    assert "label_probability" not in before and "erification" not in before
+
+
+class Killed(Exception):
+    pass
+
+
+def test_a_killed_run_goes_on_to_the_same_bytes(lm, tmp_path, monkeypatch):
+    """What is calibrated and moved is so over a shard, so it is the same whenever a group is finished."""
+    recipe = tiny(lm, *options(**EVERYTHING))
+    wanted = job.generate(recipe, tmp_path / "whole", "test")
+    add, calls = DatasetRun.add_shard, []
+
+    def killing(self, *given):
+        add(self, *given)
+        calls.append(1)
+        if len(calls) in (1, 2):
+            raise Killed
+
+    monkeypatch.setattr(DatasetRun, "add_shard", killing)
+    for _ in range(2):
+        with pytest.raises(Killed):
+            job.generate(recipe, tmp_path / "run", "test")
+    found = job.generate(recipe, tmp_path / "run", "test")
+    assert len(calls) == 3 and {f.path: f.sha256 for f in found.files} == {f.path: f.sha256 for f in wanted.files}
+    assert found.counts == wanted.counts
+
+
+def test_few_shot_prompts_score_with_their_own_labels_examples():
+    few = small_recipe("nli", verification={})
+    examples = [Example(number, f"premise {number}", "said") for number in range(5)]
+    sets = {0: [{"entailment": (), "contradiction": ()}]}
+    sets[5] = [
+        {
+            "entailment": tuple(replace(one, hypothesis="yes") for one in examples),
+            "contradiction": tuple(replace(one, hypothesis="no") for one in examples),
+        }
+    ] * 2
+    writer = ScoringWriter(0, 1.0)
+    write_pairs(writer, Prompts(few, sets), few, FIRSTS[:1], int, Variant(5, 1))
+    for request in writer.asked:
+        entailment, contradiction = request.scored_prompts
+        assert entailment.count('"yes"') == 5 and contradiction.count('"no"') == 5
+        assert request.prompt in request.scored_prompts
+
+
+def test_a_plan_tells_the_rows_and_what_is_done(lm, tmp_path):
+    told = plan(tiny(lm, *options(**EVERYTHING)), tmp_path / "run")
+    line = next(line for line in told.splitlines() if line.startswith("verification: "))
+    assert line.split("; ") == [
+        "verification: each text is scored under the prompts of 3 labels "
+        "(3 model rows a text, 2 on average without it)",
+        "the best 2 of 4 texts stay",
+        "texts that fit another label better are dropped",
+        "scores are soft (temperature 20)",
+        "labels are calibrated over each shard",
+    ]
+    assert "texts: 144 wanted" in told and "verification" not in plan(tiny(lm), tmp_path / "run")
