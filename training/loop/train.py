@@ -24,8 +24,9 @@ from training.loop.checkpoints import newest_whole, processes_of
 from training.loop.distributed import is_main, on_main, process_count
 from training.loop.finish import disk_errors, finish, finish_baseline, write_timing
 from training.loop.job import TrainingJob
-from training.loop.trainer import EncoderTrainer, require_finite
+from training.loop.trainer import DIVERGED, EncoderTrainer, require_finite
 from training.model.encoder import build_encoder, has_dropout, save_release
+from training.model.prompts import PROBES
 
 SAME, SAME_IN_HALF = 1e-4, 5e-3  # scores of the same weights; half: another number of processes batches texts otherwise
 
@@ -72,12 +73,14 @@ def _tell_resumption(checkpoint: Path) -> None:
 
 
 def verify(trainer: EncoderTrainer, job: TrainingJob) -> None:
-    """The weights must be finite and, where a checkpoint was chosen, score what it scored.
+    """Weights and embeddings must be finite and, where a checkpoint was chosen, score what it scored.
 
     All processes take part, as they did when it was chosen: in half precision, what a text is given depends on the
     texts that are read beside it.
     """
     require_finite(list(trainer.model.parameters()), "training")
+    if not torch.isfinite(trainer.model.encode(list(PROBES), convert_to_tensor=True)).all():
+        raise RunError("training", "the embeddings are not finite", hint=DIVERGED)  # of weights that are, but large
     best = trainer.state.best_metric
     if job.evaluator is None or best is None:
         return

@@ -33,7 +33,9 @@ from training.loop.checkpoints import (
 from training.loop.distributed import is_main, process_count, process_index, wait_for_all
 from training.loop.schedules import slanted_triangular_schedule
 
-DIVERGED = "lower arguments.learning_rate, or give it a longer warm-up"
+DIVERGED = (
+    "lower arguments.learning_rate, or give it a longer warm-up; this run's directory and checkpoints are of no use"
+)
 
 
 @dataclass
