@@ -342,6 +342,18 @@ def test_a_guide_is_pinned_and_not_trained(tmp_path):
         prepare(path, tmp_path / "out", None, [f"datasets.0.guide.path={tmp_path}/none"])
 
 
+def test_the_untrained_encoder_guides_an_adapter(tmp_path):
+    """Another guide would read the prompt as if it were text."""
+    base = {"path": str(make_llama(tmp_path / "llama")), "pooling": "lasttoken", "prompt": 'It: "[X]" is:"'}
+    lora = {"r": "2", "alpha": "4", "dropout": "0.1", "release": "merged"}
+    data = {"form": "self-pair", "loss": "CachedGISTEmbedLoss", "loss_arguments": {"margin": "0.1"}}
+    path = recipe(tmp_path, data, base=base | {"license": "mit"}, lora=lora)
+    main(path, out=tmp_path / "out")
+    assert require_complete(tmp_path / "out").provenance["training"]["steps"] > 0
+    with pytest.raises(InputError, match=r"datasets.0.guide: would read base.prompt around every text"):
+        prepare(path, tmp_path / "out", None, ["datasets.0.guide={path: nowhere, license: mit}"])
+
+
 def test_a_killed_run_ends_in_the_same_weights(tmp_path):
     """Of all that is made anew when it goes on: pairs, triplets, weights, and the untrained encoder as guide."""
     rows = sts_rows(96)

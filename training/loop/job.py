@@ -158,6 +158,10 @@ def check_losses(recipe: ModelRecipe, place: str) -> None:
         if DOCUMENTS in loss.examples and recipe.base.modules != "transformer":
             found = f"is {recipe.base.modules}, and documents train layers that read tokens in their places"
             raise InputError(f"{place}:base.modules", found, allowed="transformer")
+        if spec.guide is not None and recipe.base.prompt is not None:
+            found = "would read base.prompt around every text: it is given what the encoder reads"
+            hint = "leave it out: the untrained encoder is the guide then"
+            raise InputError(f"{place}:datasets.{index}.guide", found, hint=hint)
         alone = SELF_PAIR.name, GRADED_PAIR.name  # a row without negatives of its own
         if loss.in_batch and (STS in loss.examples or spec.form in alone) and recipe.batch_size == 1:
             found = f"is 1, and {spec.loss} compares pairs of a batch with one another: it would learn nothing"
