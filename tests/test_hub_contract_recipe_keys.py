@@ -8,6 +8,7 @@ import pytest
 
 from hub.contract import recipe, run_dir
 from hub.contract.dataset_sections import Strict
+from hub.contract.model_sections import Grades
 from hub.contract.recipe_file import deciding, fingerprint, load_recipe, resolved
 from hub.contract.run_dir import Manifest, begin, read_manifest
 from hub.errors import InputError
@@ -37,6 +38,7 @@ BESIDE = {
         "license",
         "base.license",
         "datasets.license",
+        "datasets.guide.license",
         "evaluation",
         "bootstrap_samples",
     },
@@ -57,7 +59,8 @@ def whole_model() -> recipe.ModelRecipe:
     """A model recipe with every section; what does not fit together is put in unchecked."""
     found = load_recipe(LORA, recipe.ModelRecipe)
     validation = recipe.ValidationData(repo_id="org/pairs", revision="v1.0.0")
-    dataset = found.datasets[0].model_copy(update={"spans": recipe.Spans()})
+    sections = {"spans": recipe.Spans(), "grades": Grades(), "guide": found.base}
+    dataset = found.datasets[0].model_copy(update=sections)
     more = {"slanted_triangular": recipe.SlantedTriangular(), "validation": (validation,), "datasets": (dataset,)}
     return found.model_copy(update=more)
 

@@ -107,3 +107,26 @@ def test_spans_of_documents(tmp_path: Path) -> None:
     assert dict(table_with(card, "spans"))["words of a span"] == "8 to 32"
     assert load_recipe(directory / RECIPE, ModelRecipe).slanted_triangular is not None
     assert "slanted triangular: up for 25 %" in card
+
+
+def test_texts_paired_with_themselves_and_pairs_by_their_grades(tmp_path: Path) -> None:
+    make_mlm(tmp_path / "guide")
+    write_recipe(tmp_path)
+    copies = {"path": str(tmp_path / "pairs"), "config": "postprocessed", "form": "self-pair"}
+    copies |= {"loss": "MultipleNegativesRankingLoss", "columns": ["sentence1", "sentence2"]}
+    card = render(trained(tmp_path / "copies", datasets=[copies]))["README.md"].decode()
+    assert "trained on texts paired with themselves, without labels" in card and "language model wrote" not in card
+    assert "gao-etal-2021-simcse" in card and "schick-schutze" not in card
+    (row,) = table_with(card, "dataset", "revision")
+    assert row[3] == "self-pair: each distinct text (sentence1, sentence2) with itself"
+    guide = {"path": str(tmp_path / "guide"), "license": "cc-by-nc-4.0"}
+    graded = copies | {"form": "graded-pair", "loss": "GISTEmbedLoss", "guide": guide}
+    del graded["columns"]
+    data = [copies, graded]
+    card = render(trained(tmp_path / "both", datasets=data, license="cc-by-nc-4.0"))["README.md"].decode()
+    assert "wrote and labelled, and on texts paired with themselves" in card
+    tags = yaml.safe_load(card.split("---\n")[1])["tags"]
+    assert {"simcse", "dino"} < set(tags) and len(set(tags)) == len(tags)
+    _, row = table_with(card, "dataset", "revision")
+    assert row[3:5] == ["graded-pair: positive from 0.75", "GISTEmbedLoss, guided by guide"]
+    assert "Guide of the loss" in card

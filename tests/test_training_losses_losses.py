@@ -1,5 +1,6 @@
 """Each objective is right, against an independent reading of its source; names are upstream's."""
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from hub.contract.recipe import TrainingData
 from hub.errors import InputError
 from training.data.example_types import EXAMPLE_TYPES, STS
 from training.data.training_sets import load_all
-from training.losses.losses import LOSSES, build_loss, check_arguments, check_loss
+from training.losses.losses import LOSSES, build_loss, check_arguments, check_keys, check_loss
 from training.model.bases import Base
 
 ANCHORS = [
@@ -194,18 +195,154 @@ def test_a_softmax_classifier_is_drawn_by_the_callers_seed(encoder):
     assert torch.equal(build(encoder, "SoftmaxLoss", "pair-class").classifier.weight, first)
 
 
+WEIGHTS = [0.5, 2.0, 0.0, 1.0, 1.5, 0.25, 3.0]
+
+
+def weighted_build(encoder, loss, form="triplet", processes=1, **arguments):
+    found = spec(loss, form, **arguments).model_copy(update={"weights": "w"})
+    return build_loss(found, encoder, Base(Path("none"), None, "0" * 64), processes)
+
+
+def same(encoder, loss, reference):
+    assert loss.item() == pytest.approx(reference.item(), rel=1e-10)
+    torch.testing.assert_close(gradients(encoder, loss), gradients(encoder, reference), rtol=1e-7, atol=1e-10)
+
+
+def labelled(weights=WEIGHTS):
+    return torch.tensor([SCORES, weights], dtype=torch.float64).T
+
+
+def test_weighted_squares_of_the_cosine(encoder):
+    (left, right), scores = pairs(encoder, SCORES)
+    squares = (torch.cosine_similarity(left, right) - scores) ** 2
+    reference = sum(weight * square for weight, square in zip(WEIGHTS, squares, strict=True)) / len(WEIGHTS)
+    loss = weighted_build(encoder, "CosineSimilarityLoss", "sts")
+    same(encoder, loss(features(encoder, TEXTS[:2]), labelled()), reference)
+
+
+def test_weighted_cosent_counts_a_term_as_much_as_its_two_rows(encoder):
+    (left, right), _ = pairs(encoder, SCORES)
+    cosines, total = torch.cosine_similarity(left, right), torch.ones((), dtype=torch.float64)
+    for high, first, i in zip(SCORES, cosines, WEIGHTS, strict=True):
+        for low, second, j in zip(SCORES, cosines, WEIGHTS, strict=True):
+            if high > low:
+                total = total + i * j * torch.exp(20.0 * (second - first))
+    loss = weighted_build(encoder, "CoSENTLoss", "sts")
+    same(encoder, loss(features(encoder, TEXTS[:2]), labelled()), torch.log(total))
+
+
+CACHED = {"mini_batch_size": "3"}
+RANKING = [("MultipleNegativesRankingLoss", {}), ("CachedMultipleNegativesRankingLoss", CACHED)]
+
+
+@pytest.mark.parametrize(("name", "arguments"), RANKING)
+@pytest.mark.parametrize(("form", "columns"), [("triplet", TEXTS), ("graded-pair", TEXTS[:2])])
+def test_weighted_info_nce(encoder, name, arguments, form, columns):
+    """A row of weight 0 teaches nothing of its own, and is a negative of the others."""
+    anchors, *documents = embed(encoder, columns)
+    reference = torch.zeros((), dtype=torch.float64)
+    for row, anchor in enumerate(anchors):
+        cosines = torch.stack([torch.cosine_similarity(anchor, other, dim=0) for other in torch.cat(documents)])
+        reference = reference - WEIGHTS[row] / len(anchors) * torch.log_softmax(20.0 * cosines, 0)[row]
+    loss = weighted_build(encoder, name, form, **arguments)
+    same(encoder, loss(features(encoder, columns), torch.tensor(WEIGHTS, dtype=torch.float64)), reference)
+
+
+@pytest.mark.parametrize("name", [loss.name for loss in LOSSES.values() if loss.weighted])
+def test_equal_weights_change_nothing(encoder, name):
+    form = LOSSES[name].examples[0].name
+    plain = whole_batch(encoder, build(encoder, name, form), form)
+    same(encoder, whole_batch(encoder, weighted_build(encoder, name, form), form, weights=[1.0] * 7), plain)
+
+
+def test_a_loss_that_is_nan_stays_nan_under_weights(encoder):
+    """Or a run that diverges would go on."""
+    loss = weighted_build(encoder, "CoSENTLoss", "sts")
+    broken = torch.full((7, 4), torch.nan, dtype=torch.float64)
+    assert loss.compute_loss_from_embeddings([broken, broken], labelled()).isnan()
+
+
+@pytest.fixture
+def guide(encoder):
+    """Another encoder of the same tokenizer."""
+    other = copy.deepcopy(encoder)
+    generator = torch.Generator().manual_seed(1)
+    for weight in other.parameters():
+        weight.data += 0.1 * torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
+    return other
+
+
+def guided(encoder, guide, name, form="triplet", processes=1, **arguments):
+    return build_loss(spec(name, form, **arguments), encoder, Base(Path("none"), None, "0" * 64), processes, guide)
+
+
+GUIDED = [("GISTEmbedLoss", {}), ("CachedGISTEmbedLoss", CACHED)]
+
+
+@pytest.mark.parametrize(("name", "arguments"), GUIDED)
+@pytest.mark.parametrize(("margin", "kept"), [("0", slice(0, 3)), ("0.05", slice(0, 2))])
+def test_the_guide_masks_the_negatives_that_it_finds_nearer_than_the_positive(
+    encoder, guide, name, arguments, margin, kept
+):
+    """Solatorio 2024, section 3: all of anchors, positives and negatives, at temperature 0.01; here also of pairs."""
+    columns, masked = TEXTS[kept], 0
+    anchors, positives, *negatives = embed(encoder, columns)
+    with torch.no_grad():
+        seen = embed(guide, columns)
+    reference = torch.zeros((), dtype=torch.float64)
+    for row in range(len(anchors)):
+        bound = torch.cosine_similarity(seen[0][row], seen[1][row], dim=0) - float(margin)
+        terms = [torch.cosine_similarity(anchors[row], positives[row], dim=0)]
+        compared = [(0, 0), (0, 1), (1, 1), *((0, 2) for _ in negatives)]  # a side of the row, a side of others
+        sides = [anchors, positives, *negatives]
+        for own, theirs in compared:
+            for other in range(len(anchors)):
+                if (own, theirs, other) == (0, 1, row):
+                    continue
+                if torch.cosine_similarity(seen[own][row], seen[theirs][other], dim=0) > bound:
+                    masked += 1
+                    continue
+                terms.append(torch.cosine_similarity(sides[own][row], sides[theirs][other], dim=0))
+        reference = reference - torch.log_softmax(torch.stack(terms) / 0.01, 0)[0] / len(anchors)
+    assert 2 * len(anchors) < masked  # more than each text's likeness to itself
+    form = "triplet" if negatives else "self-pair"
+    before = {key: weight.clone() for key, weight in guide.state_dict().items()}
+    same(
+        encoder,
+        guided(encoder, guide, name, form, margin=margin, **arguments)(features(encoder, columns), None),
+        reference,
+    )
+    assert all(weight.grad is None and not weight.requires_grad for weight in guide.parameters())
+    assert all(torch.equal(weight, before[key]) for key, weight in guide.state_dict().items())
+
+
 IN_BATCH = {
     "CoSENTLoss": ("sts", {}),
     "AnglELoss": ("sts", {}),
     "MultipleNegativesRankingLoss": ("triplet", {}),
     "CachedMultipleNegativesRankingLoss": ("triplet", {"mini_batch_size": "2"}),
+    "GISTEmbedLoss": ("triplet", {}),
+    "CachedGISTEmbedLoss": ("triplet", {"mini_batch_size": "2"}),
 }
+IN_BATCH |= {f"Weighted{name}": IN_BATCH[name] for name in IN_BATCH if LOSSES[name].weighted}
 
 
-def whole_batch(encoder, loss, form, rows=slice(0, 6)):
+def whole_batch(encoder, loss, form, rows=slice(0, 6), weights=None):
     columns = [texts[rows] for texts in (TEXTS if form == "triplet" else TEXTS[:2])]
-    scores = None if form == "triplet" else torch.tensor(SCORES[rows], dtype=torch.float64)
-    return loss(features(encoder, columns), scores)
+    found = [torch.tensor(SCORES[rows]).double()] if form == "sts" else []  # float32, as losses make them
+    found += [torch.tensor(weights[rows], dtype=torch.float64)] if weights is not None else []
+    labels = None if not found else found[0] if len(found) == 1 else torch.stack(found, dim=1)
+    return loss(features(encoder, columns), labels)
+
+
+def shared(encoder, name, processes, rows=slice(0, 6)):
+    """The value of a loss of ``IN_BATCH`` on these rows."""
+    (form, arguments), plain = IN_BATCH[name], name.removeprefix("Weighted")
+    if plain != name:
+        loss = weighted_build(encoder, plain, form, processes, **arguments)
+        return whole_batch(encoder, loss, form, rows, WEIGHTS)
+    start = copy.deepcopy(encoder) if LOSSES[plain].guided else None
+    return whole_batch(encoder, guided(encoder, start, plain, form, processes, **arguments), form, rows)
 
 
 def on_one_of_two_processes(rank, folder, out):
@@ -214,9 +351,8 @@ def on_one_of_two_processes(rank, folder, out):
     transformer = Transformer(str(folder), processor_kwargs={"padding_side": "right"}, max_seq_length=64)
     encoder = SentenceTransformer(modules=[transformer, Pooling(32, "mean")]).double().eval()
     results = {}
-    for name, (form, arguments) in IN_BATCH.items():
-        loss = build_loss(spec(name, form, **arguments), encoder, Base(Path("none"), None, "0" * 64), processes=2)
-        value = whole_batch(encoder, loss, form, slice(3 * rank, 3 * rank + 3))
+    for name in IN_BATCH:
+        value = shared(encoder, name, 2, slice(3 * rank, 3 * rank + 3))
         mean, found = value.detach().clone(), gradients(encoder, value)
         for tensor in (mean, found):
             distributed.all_reduce(tensor)
@@ -231,14 +367,14 @@ def test_two_processes_compare_the_rows_of_the_whole_batch(encoder, folder, tmp_
         on_one_of_two_processes, (folder, tmp_path), nprocs=2, start_method="fork", join=True
     )
     results = torch.load(tmp_path / "results.pt")
-    for name, (form, arguments) in IN_BATCH.items():
-        alone = whole_batch(encoder, build(encoder, name, form, **arguments), form)
+    for name in IN_BATCH:
+        alone = shared(encoder, name, 1)
         assert results[name]["loss"].item() == pytest.approx(alone.item(), rel=1e-10), name
         torch.testing.assert_close(results[name]["gradients"], gradients(encoder, alone), rtol=1e-7, atol=1e-10)
 
 
 def test_every_loss_takes_its_forms_only():
-    assert check_loss("CoSENTLoss", "sts", "p").examples == STS
+    assert check_loss("CoSENTLoss", "sts", "p").examples == (STS,)
     with pytest.raises(InputError, match=r"p.loss: CosineSimilarityLoss does not learn from the triplet form; allowed"):
         check_loss("CosineSimilarityLoss", "triplet", "p")
     with pytest.raises(InputError, match=r"pair-class form; allowed: \['SoftmaxLoss'\]"):
@@ -248,7 +384,7 @@ def test_every_loss_takes_its_forms_only():
 
 
 def test_every_form_has_a_loss():
-    assert {loss.examples.name for loss in LOSSES.values()} == EXAMPLE_TYPES.keys()
+    assert {form.name for loss in LOSSES.values() for form in loss.examples} == EXAMPLE_TYPES.keys()
 
 
 def test_an_unknown_loss_is_answered_with_the_did_you_mean():
@@ -279,6 +415,8 @@ def test_loss_arguments_get_the_types_of_the_signature():
         ("MultipleNegativesRankingLoss", "hardness_mode", "some", r"loss_arguments.hardness_mode: .*found 'some'"),
         ("MultipleNegativesRankingLoss", "gather_across_devices", "true", r"is set by this stage; remove it"),
         ("SoftmaxLoss", "num_labels", "3", r"is set by this stage; remove it"),
+        ("GISTEmbedLoss", "guide", "x", r"loss_arguments.guide: is set by the dataset's own key guide; remove it"),
+        ("GISTEmbedLoss", "margin", "-1", r"loss_arguments.margin: is -1; allowed: 0 or a positive number"),
         ("CoSENTLoss", "model", "x", r"is set by the recipe's base; remove it"),
         ("DeclutrLoss", "head", "x", r"is set by the recipe's base; remove it"),
         ("CoSENTLoss", "similarity_fct", "dot", r"is set by the loss: a function is no text; remove it"),
@@ -286,7 +424,33 @@ def test_loss_arguments_get_the_types_of_the_signature():
 )
 def test_loss_arguments_that_cannot_be_used(loss, name, text, message):
     with pytest.raises(InputError, match=message):
-        check_arguments(spec(loss, LOSSES[loss].examples.name, **{name: text}), "p")
+        check_arguments(spec(loss, LOSSES[loss].examples[0].name, **{name: text}), "p")
+
+
+@pytest.mark.parametrize(
+    ("loss", "form", "keys", "message"),
+    [
+        ("AnglELoss", "sts", {"weights": "w"}, r"p.weights: AnglELoss takes no weights of rows; allowed: \['Cos"),
+        (
+            "CoSENTLoss",
+            "sts",
+            {"guide": {"path": "d", "license": "mit"}},
+            r"p.guide: CoSENTLoss has no .*'GISTEmbedLoss'",
+        ),
+        (
+            "MultipleNegativesRankingLoss",
+            "triplet",
+            {"weights": "w", "loss_arguments": {"hardness_mode": "hard_negatives"}},
+            r"p.loss_arguments.hardness_mode: does not go with weights; remove one of the two",
+        ),
+        ("GISTEmbedLoss", "self-pair", {}, r"p.loss_arguments.margin: is 0: a text is as similar .*margin: 0.1"),
+    ],
+)
+def test_keys_that_do_not_go_with_the_loss(loss, form, keys, message):
+    with pytest.raises(InputError, match=message):
+        check_keys(TrainingData(path="d", config="c", form=form, loss=loss, **keys), "p")
+    if form == "self-pair":
+        check_keys(spec(loss, form, margin="0.1"), "p")
 
 
 def test_a_loss_that_does_not_fit_the_student(encoder):

@@ -173,6 +173,36 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
     assert not require_incomplete(tmp_path / "out")
 
 
+DATA = {"path": "pairs", "config": "postprocessed"}
+
+
+@pytest.mark.parametrize(
+    ("form", "loss", "arguments", "message"),
+    [
+        ("self-pair", "MultipleNegativesRankingLoss", {}, r"step \d+: the loss is nan"),
+        ("graded-pair", "GISTEmbedLoss", {}, r"step \d+: the loss is nan"),
+        ("sts", "CoSENTLoss", {"logging_steps": "1000"}, r"the (loss|norm of the gradient) is nan"),
+        ("sts", "CosineSimilarityLoss", {"max_steps": "1"}, "the embeddings are not finite"),
+    ],
+)
+def test_a_run_that_diverges_ends_in_one_line_and_leaves_no_model(
+    tmp_path, monkeypatch, capsys, form, loss, arguments, message
+):
+    write_dataset(tmp_path / "pairs", {"train": sts_rows(64)})
+    large = {"learning_rate": "1e30", "max_grad_norm": "0", "warmup_steps": "0", "report_to": "none"}
+    data = DATA | {"path": str(tmp_path / "pairs"), "form": form, "loss": loss}
+    recipe = write_recipe(tmp_path, datasets=[data], arguments=large | {"logging_steps": "2"} | arguments)
+    monkeypatch.setattr(sys, "argv", ["training.run", str(recipe), "--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit) as stopped:
+        run(app)
+    told = capsys.readouterr().err
+    (line,) = [line for line in told.splitlines() if "lower arguments.learning_rate" in line]
+    assert stopped.value.code == 1 and re.search(message, line) and "Traceback" not in told
+    assert not require_incomplete(tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"manifest.json", "recipe.yaml"}
+    assert not (tmp_path / "out.timing.json").exists()
+
+
 @pytest.mark.parametrize(
     ("off", "half", "same"), [(5e-5, False, True), (1e-3, False, False), (1e-3, True, True), (1e-2, True, False)]
 )

@@ -174,6 +174,9 @@ def check_model(recipe: ModelRecipe, datasets: Iterable[tuple[str, str]]) -> Ver
     name = origin_name(recipe.base.repo_id, recipe.base.path)
     base = Part("Base", name, known(f"{place}: base", recipe.base.license))
     data = [Part("Training data", name, known(f"{place}: dataset {name}", licence)) for name, licence in datasets]
+    for guide in filter(None, (item.guide for item in recipe.datasets)):  # what it says is trained on, too
+        name = origin_name(guide.repo_id, guide.path)
+        data.append(Part("Guide of the loss", name, known(f"{place}: guide {name}", guide.license)))
     allowed = model_licences(base.licence, [part.licence for part in data], place)
     notes = [f"{part.what}: {note}." for part in (base, *data) for note in _terms(part.licence)]
     if base.licence.notice:

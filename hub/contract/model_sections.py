@@ -111,26 +111,65 @@ class Spans(Strict):
         return max(blocks * self.max_length, self.max_length + beside)
 
 
+class Grades(Strict):
+    """Which scored pairs of a first text hold its positives and which its hard negatives, by score (bounds included).
+
+    The defaults fit DINO's labels 1, 0.5 and 0, smoothed or not: 1 is positive, 0.5 and 0 are negative.
+    """
+
+    positive_from: Annotated[float, Field(gt=0, le=1)] = 0.75
+    negative_from: Annotated[float, Field(ge=0, lt=1)] = 0.0  # 0.4: the pairs of label 0.5 alone
+    negative_to: Annotated[float, Field(ge=0, lt=1)] = 0.6  # 0.3: those of label 0 alone
+
+    @model_validator(mode="after")
+    def _apart(self) -> "Grades":
+        if not self.negative_from <= self.negative_to < self.positive_from:
+            found = f"{self.negative_from:g}, {self.negative_to:g}, {self.positive_from:g}"
+            raise ValueError(f"negative_from <= negative_to < positive_from does not hold for {found}")
+        return self
+
+
+MADE = ("self-pair", "graded-pair", "graded-triplet")  # forms whose rows are made from all that are read
+
+
 class TrainingData(Pinned):
     """One dataset of a model: a Hub dataset pinned by tag (or a local run directory), its config, form and loss.
 
-    A documents dataset may also be a file: .txt (one document a line), .jsonl or .parquet with a column ``text``.
+    It may also be a file with the form's columns: .jsonl or .parquet, and for texts alone .txt, one a line.
+
+    Three forms are made of the rows that are read. ``self-pair``: each distinct text of ``columns`` with itself
+    (unsupervised SimCSE, Gao et al. 2021). ``graded-pair`` and ``graded-triplet``: of sts pairs, whose first text is
+    the anchor, and whose ``grades`` say what is positive and what is a hard negative.
     """
 
     config: str
     split: str = "train"
-    form: Literal["sts", "triplet", "pair-class", "documents"]
+    form: Literal["sts", "triplet", "pair-class", "documents", "self-pair", "graded-pair", "graded-triplet"]
     example_set: Annotated[int, Field(ge=0)] | None = None  # only the rows of this set of few-shot examples
     streaming: bool = False  # read while training, never whole in memory or on disk; needs arguments.max_steps
+    columns: Annotated[tuple[str, ...], Field(min_length=1)] | None = None  # self-pair; left out: the first texts
+    grades: Grades | None = None  # graded-pair, graded-triplet; left out: its defaults
+    weights: str | None = None  # the column that says how much each row counts; left out: all the same
     loss: str
     loss_arguments: dict[str, str] = Field(default_factory=dict)  # under the loss class's own names
+    guide: Encoder | None = None  # of GISTEmbedLoss and its cached form; left out: the untrained base
     spans: Spans | None = None  # documents; left out: DeCLUTR's values
     license: Annotated[str | None, CARD_ONLY] = None  # of files and datasets that do not say theirs
 
     @model_validator(mode="after")
-    def _spans_fit(self) -> Self:
+    def _keys_fit(self) -> Self:
         if self.spans is not None and self.form != "documents":
             raise ValueError(f"spans are cut from documents, form is {self.form}")
+        if self.columns is not None and self.form != "self-pair":
+            raise ValueError(f"columns are those of the texts of self-pair, form is {self.form}")
+        if self.grades is not None and not self.form.startswith("graded-"):
+            raise ValueError(f"grades are those of graded-pair and graded-triplet, form is {self.form}")
+        if self.form in MADE and self.streaming:
+            raise ValueError(f"form {self.form} is made from all rows of its dataset: it cannot be streamed")
+        if self.weights is not None and self.streaming:
+            raise ValueError("weights are divided by their mean, which is not known of a stream: remove streaming")
+        if self.weights is not None and self.form in ("self-pair", "documents"):
+            raise ValueError(f"weights are of rows, and form {self.form} has none of its own")
         return self
 
 

@@ -155,6 +155,8 @@ def about_training(
     return {
         "tag": Markdown(f"v{recipe.version}"),
         "documents": "documents" in forms,
+        "copies": forms == {"self-pair"},
+        "copies_too": "self-pair" in forms,
         "adapter": tables.adapter(recipe.lora) if recipe.lora else None,
         "licence_terms": known("recipe: base.license", recipe.base.license).terms,
         "datasets": tables.dataset_table(provenance.datasets, recipe),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hub.contract.model_sections import Lora
+from hub.contract.model_sections import Grades, Lora, TrainingData
 from hub.contract.published_paths import origin_name
 from hub.contract.recipe import ModelRecipe, Spans
 from hub.markdown import Markdown, code, table
@@ -31,8 +31,31 @@ def dataset_table(items: tuple[TrainedOn, ...], recipe: ModelRecipe) -> Markdown
         part = "" if item.example_set is None else f", example set {item.example_set}"
         given = ", ".join(f"{key}={value}" for key, value in spec.loss_arguments.items())
         loss = code(f"{item.loss}({given})" if given else item.loss)
-        rows.append([code(name), code(pin), Markdown(f"{code(item.config)}{part}"), item.form, loss, _rows(item)])
+        told = Markdown(", ".join([loss, *_beside_the_loss(spec)]))
+        rows.append([code(name), code(pin), Markdown(f"{code(item.config)}{part}"), _form(spec), told, _rows(item)])
     return table(["dataset", "revision", "config", "form", "loss", "rows"], rows)
+
+
+def _form(spec: TrainingData) -> Markdown:
+    """The form of the rows, and what they were made of."""
+    if spec.form == "self-pair":
+        columns = f" ({', '.join(map(code, spec.columns))})" if spec.columns else ""
+        return Markdown(f"{spec.form}: each distinct text{columns} with itself")
+    if not spec.form.startswith("graded-"):
+        return Markdown(spec.form)
+    grades = spec.grades or Grades()
+    negatives = f", negative {grades.negative_from:g} to {grades.negative_to:g}" if "triplet" in spec.form else ""
+    return Markdown(f"{spec.form}: positive from {grades.positive_from:g}{negatives}")
+
+
+def _beside_the_loss(spec: TrainingData) -> list[str]:
+    """What else decides the loss of a row."""
+    told = [f"rows weighted by {code(spec.weights)}"] if spec.weights else []
+    if spec.guide is not None:
+        told.append(f"guided by {code(origin_name(spec.guide.repo_id, spec.guide.path))}")
+    elif "GIST" in spec.loss:
+        told.append("guided by the untrained encoder")
+    return told
 
 
 def _rows(item: TrainedOn) -> str:

@@ -14,7 +14,10 @@ from model_cards.shared.configs import Split, data_files, dataset_info, default_
 from model_cards.shared.facts import ModelProvenance
 
 # example type of training data → tag of the paper
-METHODS = {"sts": "dino", "triplet": "auto-nli", "pair-class": "auto-nli", "documents": "declutr"}
+METHODS = {
+    **{"sts": "dino", "triplet": "auto-nli", "pair-class": "auto-nli", "documents": "declutr"},
+    **{"self-pair": "simcse", "graded-pair": "dino", "graded-triplet": "dino"},
+}
 PAGE = "https://huggingface.co/"
 
 
@@ -87,8 +90,8 @@ def model_data(recipe: ModelRecipe, provenance: ModelProvenance, model_index: li
 
 def _method(recipe: ModelRecipe) -> list[str]:
     """Tags of an adapter, and of what wrote or cut the training pairs."""
-    forms = dict.fromkeys(item.form for item in recipe.datasets)
-    return [*(["peft", "lora"] if recipe.lora else []), *(METHODS[form] for form in forms)]
+    methods = dict.fromkeys(METHODS[item.form] for item in recipe.datasets)
+    return [*(["peft", "lora"] if recipe.lora else []), *methods]
 
 
 def _relation(recipe: ModelRecipe) -> str | None:

@@ -28,17 +28,26 @@ class ExampleType:
     """A type of training example, under its name in recipes (``form``).
 
     ``columns`` are all that the trainer is given, in the loss's order. ``buffer``: rows that a stream draws from.
+    ``blank``: whether a text may be blank, as lines of a file are. ``made_from``: the type of the rows that are read,
+    where the trainer's are made from them (``training.data.made_rows``).
     """
 
     name: str
     columns: dict[str, ColumnType]
     target: Target | None = None
     buffer: int = 10_000
+    blank: bool = False
+    made_from: ExampleType | None = None
 
     @property
     def texts(self) -> list[str]:
         """The columns that the encoder reads."""
         return [column for column in self.columns if self.target is None or column != self.target.column]
+
+    @property
+    def read(self) -> ExampleType:
+        """The type of the rows as they are read."""
+        return self.made_from or self
 
     @property
     def features(self) -> datasets.Features:
@@ -52,6 +61,15 @@ LABEL = Target("label", 0, 2, "0 to 2 (hub.contract.schema's label order)", inte
 STS = ExampleType("sts", ROW_SCHEMAS["sts"].columns, SCORE)
 PAIR_CLASS = ExampleType("pair-class", ROW_SCHEMAS["pair-class"].columns, LABEL)
 TRIPLET = ExampleType("triplet", ROW_SCHEMAS["triplet"].columns)
-DOCUMENTS = ExampleType("documents", {"text": "string"}, buffer=1_000)  # each is cut into spans
+DOCUMENTS = ExampleType("documents", {"text": "string"}, buffer=1_000, blank=True)  # each is cut into spans
 
-EXAMPLE_TYPES = {found.name: found for found in (STS, PAIR_CLASS, TRIPLET, DOCUMENTS)}
+PAIR: dict[str, ColumnType] = {"anchor": "string", "positive": "string"}
+TEXTS = ExampleType("self-pair", {"text": "string"}, blank=True)  # its columns are those that a recipe names
+SELF_PAIR = ExampleType("self-pair", PAIR, made_from=TEXTS)
+GRADED_PAIR = ExampleType("graded-pair", PAIR, made_from=STS)
+GRADED_TRIPLET = ExampleType("graded-triplet", TRIPLET.columns, made_from=STS)
+
+EXAMPLE_TYPES = {
+    found.name: found for found in (STS, PAIR_CLASS, TRIPLET, DOCUMENTS, SELF_PAIR, GRADED_PAIR, GRADED_TRIPLET)
+}
+WEIGHT = "weight"  # the trainer's column of row weights, whose mean is 1

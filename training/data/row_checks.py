@@ -35,6 +35,8 @@ class RowChecks:
     examples: ExampleType
     example_set: int | None
     place: str
+    weights: str | None = None  # the column of row weights
+    one_target: bool = False  # whether all rows may have one and the same target
     rows: int = 0
     low: float = math.inf
     high: float = -math.inf
@@ -42,21 +44,29 @@ class RowChecks:
 
     @property
     def columns(self) -> list[str]:
-        """Columns the checks read: those of the example type and, for one set alone, ``example_set``."""
-        return [*self.examples.columns, *([SET] if self.example_set is not None else [])]
+        """Columns the checks read: those that are trained on and, for one set alone, ``example_set``."""
+        return [*self.kept, *([SET] if self.example_set is not None else [])]
+
+    @property
+    def kept(self) -> list[str]:
+        """Columns that are trained on: those of the example type, and the weights."""
+        return [*self.examples.columns, *([self.weights] if self.weights is not None else [])]
 
     def require_columns(self, schema: pa.Schema) -> None:
         """Raise InputError unless the columns are there and hold text and numbers."""
         target = self.examples.target
+        if self.weights in (*self.examples.columns, SET):
+            raise InputError(self.place, f"weights: column {self.weights!r} is no column of weights")
         for column in self.columns:
             if column not in schema.names:
-                needs = f"the {self.examples.name} form" if column != SET else "example_set"
+                needs = {SET: SET, self.weights: "weights"}.get(column, f"the {self.examples.name} form")
                 raise InputError(self.place, f"has no column {column!r}, which {needs} needs", allowed=schema.names)
             dtype = schema.field(column).type
             number = column not in self.examples.texts
             if number:
                 fits = pa.types.is_integer(dtype)
-                fits |= column != SET and target is not None and not target.integers and pa.types.is_floating(dtype)
+                real = column == self.weights or (column != SET and target is not None and not target.integers)
+                fits |= real and pa.types.is_floating(dtype)
             else:
                 fits = pa.types.is_string(dtype) or pa.types.is_large_string(dtype)
             if not fits:
@@ -71,18 +81,21 @@ class RowChecks:
         return np.flatnonzero(pc.fill_null(pc.equal(table[SET], self.example_set), False).to_numpy())
 
     def require_cells(self, table: pa.Table, numbers: Indices) -> None:
-        """Raise InputError for the first empty text, or target that is missing, NaN or out of range.
+        """Raise InputError for the first empty text, or target or weight that is missing, NaN or out of range.
 
         ``numbers``: (rows,) from 0, what the error calls the rows. Documents may be blank, as lines of a text file are:
         such a one is shorter than any span.
         """
-        for column in self.examples.columns:
+        for column in self.kept:
             cells, target = table[column], self.examples.target
             allowed = None
-            if target is not None and column == target.column:
+            if column == self.weights:
+                allowed = "0 or a positive number"
+                fits = pc.and_(pc.greater_equal(cells, 0), pc.is_finite(cells))
+            elif target is not None and column == target.column:
                 allowed = target.allowed
                 fits = pc.and_(pc.greater_equal(cells, target.low), pc.less_equal(cells, target.high))  # false for NaN
-            elif self.examples == DOCUMENTS:
+            elif self.examples.blank:
                 fits = pc.is_valid(cells)
             else:
                 fits = pc.not_equal(pc.utf8_trim_whitespace(cells), "")
@@ -112,7 +125,7 @@ class RowChecks:
             raise InputError(place, f"has no rows of example_set {self.example_set}", allowed=found)
         if self.rows == 0:
             raise InputError(place, "has no rows", hint=NO_ROWS)
-        if self.examples.target is not None and self.low == self.high:
+        if self.examples.target is not None and self.low == self.high and not self.one_target:
             problem = f"every {self.examples.target.column} is {self.low:g}: there is nothing to learn from"
             raise InputError(place, problem, hint="mix the labels")
 

@@ -1,4 +1,4 @@
-"""Training data as found: a pinned Hub dataset, a finished run directory, or a file of documents; whole or streamed.
+"""Training data as found: a pinned Hub dataset, a finished run directory, or a file; whole or streamed.
 
 Nothing is checked here but that the place is what the recipe says; the rows are checked by ``training_sets``.
 """
@@ -69,12 +69,12 @@ def from_directory(directory: Path, config: str, streaming: bool, place: str) ->
 
 
 def is_file(path: Path) -> bool:
-    """Whether ``path`` names a file of documents (DeCLUTR) rather than a run directory."""
+    """Whether ``path`` names a file of rows rather than a run directory."""
     return path.is_file() or path.suffix in FILES
 
 
 def from_file(path: Path, config: str, split: str, streaming: bool, place: str) -> Origin:
-    """The documents of a file, as its one split. Raises InputError when it is not there or not of a known kind."""
+    """The rows of a file, as its one split. Raises InputError when it is not there or not of a known kind."""
     if path.suffix not in FILES:
         raise InputError(place, f"has the ending {path.suffix!r}", allowed=list(FILES))
     if not path.is_file():

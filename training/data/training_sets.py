@@ -7,7 +7,7 @@ the trainer shuffles.
 """
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,20 @@ import numpy as np
 from datasets import Dataset, IterableDataset
 
 from hub.client.failures import reading
+from hub.contract.model_sections import MADE, Grades
 from hub.contract.published_paths import published
 from hub.contract.recipe import Spans, TrainingData
 from hub.errors import InputError
-from training.data.example_types import DOCUMENTS, EXAMPLE_TYPES
+from training.data.example_types import DOCUMENTS, EXAMPLE_TYPES, GRADED_TRIPLET, SELF_PAIR, ExampleType
+from training.data.made_rows import graded_rows, self_pairs, text_columns, weighted
 from training.data.row_checks import NO_ROWS, RowChecks, tables
 from training.data.sources import Origin, from_directory, from_file, from_hub, is_file
 from training.data.streams import checked_stream, in_memory, shuffled
 
-DESCRIBED = {"repo_id", "revision", "path", "config", "form", "example_set", "loss"}  # of a spec, for the manifest
+DESCRIBED = {  # of a spec, for the manifest
+    *("repo_id", "revision", "path", "config", "form", "example_set", "loss"),
+    *("columns", "grades", "weights"),
+}
 VALIDATION_ROWS = 10_000  # of a stream's validation split: they are kept in memory
 
 
@@ -32,7 +37,8 @@ class TrainingSet:
     """A checked training dataset with the columns of its example type alone, and what pins it.
 
     ``commit`` is the Hub commit its revision stood for (None: local); ``sha256`` identifies the rows' origin;
-    ``own_license`` is what its card or recipe says of itself (None: nothing).
+    ``own_license`` is what its card or recipe says of itself (None: nothing). ``passed_over``: first texts that no row
+    could be made of.
     """
 
     name: str
@@ -42,6 +48,7 @@ class TrainingSet:
     commit: str | None
     sha256: str
     own_license: str | None
+    passed_over: int = 0
 
     @property
     def rows(self) -> int | None:
@@ -83,41 +90,67 @@ def _load(spec: TrainingData, limit: int | None, index: int, seed: int, own_vali
     origin = _find(spec, place)
     rows = origin.split(spec.split, place)
     part = f"{place}, {spec.split}"
+    passed_over = 0
     with reading(spec.repo_id, spec.revision) if spec.repo_id is not None else nullcontext():
         train: Dataset | IterableDataset
         if isinstance(rows, IterableDataset):
             train = shuffled(checked_stream(rows, spec, part, limit), EXAMPLE_TYPES[spec.form].buffer, seed)
+        elif spec.form in MADE:
+            train, passed_over = _made(rows, spec, part, limit)
         else:
-            train = checked(rows, spec.form, part, spec.example_set, limit, spec.spans)
+            checks = RowChecks(EXAMPLE_TYPES[spec.form], spec.example_set, part, spec.weights)
+            train = _checked(rows, checks, limit, spec.spans)
+        if isinstance(train, Dataset) and spec.weights is not None:
+            train = weighted(train, spec.weights, part)
         validation = _validation(spec, origin, place) if own_validation else None
     stem = Path(spec.repo_id or spec.path or "").name.replace(".", "-")  # torch takes no dot in a module's name
     name = f"{stem}-{spec.config}-{index}"
-    return TrainingSet(name, spec, train, validation, origin.commit, origin.sha256, origin.license)
+    return TrainingSet(name, spec, train, validation, origin.commit, origin.sha256, origin.license, passed_over)
+
+
+def _made(rows: Dataset, spec: TrainingData, place: str, limit: int | None) -> tuple[Dataset, int]:
+    """The rows of a form that is made, at most ``limit``; and of how many first texts none could be made."""
+    examples = EXAMPLE_TYPES[spec.form]
+    read = examples.read
+    if examples == SELF_PAIR:
+        read = replace(read, columns=dict.fromkeys(text_columns(spec.columns, rows.column_names, place), "string"))
+    found = _checked(rows, RowChecks(read, spec.example_set, place, spec.weights, one_target=True))
+    if examples == SELF_PAIR:
+        made, without = self_pairs(found, limit), 0
+    else:
+        grades = spec.grades or Grades()
+        made, without = graded_rows(found, grades, examples == GRADED_TRIPLET, spec.weights, limit)
+    if len(made) == 0:
+        wanted = {"self-pair": "a text", "graded-pair": "a positive"}.get(spec.form, "a positive and a negative")
+        hint = "look at datasets.N.grades" if spec.form != "self-pair" else None
+        raise InputError(place, f"no row can be made of it: no first text has {wanted}", hint=hint)
+    return made, without
 
 
 def _find(spec: TrainingData, place: str) -> Origin:
     if spec.repo_id is not None:
         return from_hub(spec.repo_id, spec.revision, spec.config, spec.streaming, place)
     path = Path(spec.path or "")
-    if EXAMPLE_TYPES[spec.form] == DOCUMENTS and is_file(path):
+    if is_file(path):
         return from_file(path, spec.config, spec.split, spec.streaming, place)
     return from_directory(path, spec.config, spec.streaming, place)
 
 
 def _validation(spec: TrainingData, origin: Origin, place: str) -> Dataset | None:
-    """The validation split, unless it is what is trained on; documents score nothing."""
-    if EXAMPLE_TYPES[spec.form] == DOCUMENTS or spec.split == "validation" or "validation" not in origin.splits:
+    """The validation split, as it is read, unless it is what is trained on; texts alone score nothing."""
+    examples = EXAMPLE_TYPES[spec.form]
+    if examples in (DOCUMENTS, SELF_PAIR) or spec.split == "validation" or "validation" not in origin.splits:
         return None
     rows = origin.split("validation", place)
     part = f"{place}, validation"
     if isinstance(rows, IterableDataset):
         rows = in_memory(rows.take(VALIDATION_ROWS), part)
-    return checked(rows, spec.form, part, spec.example_set)
+    return checked(rows, examples.read, part, spec.example_set)
 
 
 def checked(
     rows: Dataset,
-    form: str,
+    form: str | ExampleType,
     place: str,
     example_set: int | None = None,
     limit: int | None = None,
@@ -127,9 +160,14 @@ def checked(
 
     Raises InputError unless the trainer can learn from every one of them.
     """
+    examples = EXAMPLE_TYPES[form] if isinstance(form, str) else form
+    return _checked(rows, RowChecks(examples, example_set, place), limit, spans)
+
+
+def _checked(rows: Dataset, checks: RowChecks, limit: int | None = None, spans: Spans | None = None) -> Dataset:
+    place, example_set = checks.place, checks.example_set
     if len(rows) == 0:  # its columns may have no type
         raise InputError(place, "has no rows", hint=NO_ROWS)
-    checks = RowChecks(EXAMPLE_TYPES[form], example_set, place)
     checks.require_columns(rows.features.arrow_schema)
     kept, first = [np.arange(0)], 0
     for table in tables(rows, checks.columns):
@@ -145,7 +183,7 @@ def checked(
             break
     checks.require_rows(place)
     checks.require_long_enough(spans or Spans())
-    rows = rows.select_columns(list(checks.examples.columns))
+    rows = rows.select_columns(checks.kept)
     if example_set is not None:
         return rows.select(np.concatenate(kept))
     return rows.select(range(checks.rows)) if checks.rows < len(rows) else rows

@@ -3,7 +3,7 @@
 The base is built from its config, with fake tensors of the device that would train, and one optimiser step is taken on
 the largest batch that can come up: every text at ``max_seq_length``. Fake tensors have no numbers: every operation says
 what it would allocate there. Not counted: libraries and the CUDA context (hundreds of MiB), the allocator's waste,
-kernels' workspaces, data loading, and the loss's own matrices of batch x batch scores.
+kernels' workspaces, data loading, the loss's own matrices of batch x batch scores, and a second encoder that guides it.
 """
 
 import math

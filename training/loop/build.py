@@ -1,7 +1,7 @@
 """Builds the trainer of a job: rows, losses and callbacks around an encoder."""
 
 from collections.abc import Mapping
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 
 from datasets import DatasetDict, IterableDataset
@@ -19,7 +19,8 @@ from training.loop.distributed import is_main, process_count
 from training.loop.job import TrainingJob
 from training.loop.reporting import ProgressReporter, tensorboard
 from training.loop.trainer import Checks, EncoderTrainer
-from training.losses.losses import build_loss
+from training.losses.losses import LOSSES, build_loss
+from training.model.encoder import build_encoder
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def read_rows(item: TrainingSet, encoder: SentenceTransformer, job: TrainingJob)
         return span_rows(item.train, encoder.tokenizer, item.spec.spans or Spans(), job.recipe.seed, limit)
     if isinstance(item.train, IterableDataset):
         return TrainerRows(endless(item.train, item.name), passed_over=None)
-    return TrainerRows(item.train)
+    return TrainerRows(item.train, passed_over=item.passed_over)
 
 
 def make_trainer(
@@ -50,7 +51,8 @@ def make_trainer(
 ) -> EncoderTrainer:
     """A trainer over all datasets, each with its own loss; ``first_step`` is where a resumed run goes on (0: new)."""
     losses: dict[str, nn.Module] = {
-        item.name: build_loss(item.spec, encoder, job.base, process_count()) for item in job.sets
+        item.name: build_loss(item.spec, encoder, job.base, process_count(), _guide(index, encoder, job))
+        for index, item in enumerate(job.sets)
     }
     first = next(iter(rows.values()))
     read = {name: found.rows for name, found in rows.items()}
@@ -69,6 +71,16 @@ def make_trainer(
     )
     trainer.remove_callback(PrinterCallback)
     return trainer
+
+
+def _guide(index: int, encoder: SentenceTransformer, job: TrainingJob) -> SentenceTransformer | None:
+    """The guide of a dataset's loss, if it takes one: the encoder that it names, else a copy of the untrained one."""
+    spec = job.sets[index].spec
+    if not LOSSES[spec.loss].guided:
+        return None
+    if spec.guide is None:
+        return deepcopy(encoder)
+    return build_encoder(spec.guide, job.guides[index], key=f"datasets.{index}.guide")
 
 
 def _watchers(job: TrainingJob, first_step: int) -> list[TrainerCallback]:

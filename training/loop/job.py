@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
@@ -16,7 +16,7 @@ from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe
 from hub.contract.run_dir import ARTIFACTS, Manifest
 from hub.errors import InputError
-from training.data.example_types import DOCUMENTS, STS
+from training.data.example_types import DOCUMENTS, GRADED_PAIR, SELF_PAIR, STS
 from training.loop.arguments import (
     check_decided,
     check_together,
@@ -25,7 +25,7 @@ from training.loop.arguments import (
     typed_arguments,
 )
 from training.loop.distributed import process_count
-from training.losses.losses import LOSSES, check_arguments, check_loss
+from training.losses.losses import LOSSES, check_arguments, check_keys, check_loss
 from training.model.bases import Base, find_base
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ LIBRARIES = ("torch", "transformers", "sentence-transformers", "datasets", "acce
 class TrainingJob:
     """Everything a training run needs, checked: recipe, inputs on this disk, and trainer arguments.
 
+    ``guides`` are the encoders that the losses' guides are, by the dataset's place in the recipe, where it names one.
     ``reporters`` are the names that were asked for, TensorBoard among them.
     """
 
@@ -51,6 +52,7 @@ class TrainingJob:
     evaluator: ValidationEvaluator | None
     arguments: SentenceTransformerTrainingArguments
     reporters: list[str]
+    guides: dict[int, Base] = field(default_factory=dict)
 
     @property
     def checkpoints(self) -> Path:
@@ -74,6 +76,10 @@ class TrainingJob:
         for item in self.sets:
             name = item.spec.repo_id or published_path(item.spec.path or "")
             inputs[_new(f"dataset:{name}:{item.spec.config}", inputs)] = item.sha256
+        for index, guide in self.guides.items():
+            spec = self.recipe.datasets[index].guide
+            assert spec is not None
+            inputs[_new(f"guide:{origin_name(spec.repo_id, spec.path)}", inputs)] = guide.sha256
         inputs |= {} if self.evaluator is None else self.evaluator.inputs
         libraries = (*LIBRARIES, *(("peft",) if self.recipe.lora else ()))
         return Manifest(
@@ -117,6 +123,11 @@ def prepare(recipe_path: Path, out: Path | None, limit: int | None, settings: li
     check_batch(recipe, given.get("gradient_accumulation_steps", 1), str(recipe_path))
     out = (out or ARTIFACTS / "models" / recipe.name).resolve()
     base = find_base(recipe.base)
+    guides = {
+        index: find_base(item.guide, f"datasets.{index}.guide")
+        for index, item in enumerate(recipe.datasets)
+        if item.guide is not None
+    }
     from training.data.training_sets import load_all  # these import their libraries, which takes seconds
     from training.loop.validation import validation_evaluator
     from training.model.adapters import check_base_branch
@@ -128,7 +139,7 @@ def prepare(recipe_path: Path, out: Path | None, limit: int | None, settings: li
     evaluator = validation_evaluator(recipe, sets, given.get("per_device_eval_batch_size", 64))
     checkpoints = out.with_name(f"{out.name}.checkpoints")
     arguments, reporters = trainer_arguments(recipe, given, checkpoints, process_count(), evaluator is not None, place)
-    return TrainingJob(recipe, out, sets, base, evaluator, arguments, reporters)
+    return TrainingJob(recipe, out, sets, base, evaluator, arguments, reporters, guides)
 
 
 def check_licences(recipe: ModelRecipe, sets: list[TrainingSet]) -> None:
@@ -144,10 +155,15 @@ def check_losses(recipe: ModelRecipe, place: str) -> None:
     """Raise InputError when a loss does not learn from its dataset's example type, or not with this base or batch."""
     for index, spec in enumerate(recipe.datasets):
         loss = check_loss(spec.loss, spec.form, f"{place}:datasets.{index}")
-        if loss.examples == DOCUMENTS and recipe.base.modules != "transformer":
+        if DOCUMENTS in loss.examples and recipe.base.modules != "transformer":
             found = f"is {recipe.base.modules}, and documents train layers that read tokens in their places"
             raise InputError(f"{place}:base.modules", found, allowed="transformer")
-        if loss.in_batch and loss.examples == STS and recipe.batch_size == 1:
+        if spec.guide is not None and recipe.base.prompt is not None:
+            found = "would read base.prompt around every text: it is given what the encoder reads"
+            hint = "leave it out: the untrained encoder is the guide then"
+            raise InputError(f"{place}:datasets.{index}.guide", found, hint=hint)
+        alone = SELF_PAIR.name, GRADED_PAIR.name  # a row without negatives of its own
+        if loss.in_batch and (STS in loss.examples or spec.form in alone) and recipe.batch_size == 1:
             found = f"is 1, and {spec.loss} compares pairs of a batch with one another: it would learn nothing"
             raise InputError(f"{place}:batch_size", found, allowed="at least 2")
 
@@ -157,6 +173,7 @@ def check_batch(recipe: ModelRecipe, accumulated: int, place: str) -> None:
     check_losses(recipe, place)
     for index, spec in enumerate(recipe.datasets):
         check_arguments(spec, f"{place}:datasets.{index}")
+        check_keys(spec, f"{place}:datasets.{index}")
         if LOSSES[spec.loss].in_batch and accumulated > 1:
             raise InputError(
                 f"{place}:arguments.gradient_accumulation_steps",

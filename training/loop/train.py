@@ -17,14 +17,16 @@ from hub.cli import say
 from hub.contract.recipe_file import resolved
 from hub.contract.run_dir import Manifest, begin, locked
 from hub.errors import RunError
+from training.data.example_types import SELF_PAIR
 from training.data.streams import stream_errors
 from training.loop.build import Trained, make_trainer, read_rows
 from training.loop.checkpoints import newest_whole, processes_of
 from training.loop.distributed import is_main, on_main, process_count
 from training.loop.finish import disk_errors, finish, finish_baseline, write_timing
 from training.loop.job import TrainingJob
-from training.loop.trainer import EncoderTrainer, require_finite
-from training.model.encoder import build_encoder, save_release
+from training.loop.trainer import DIVERGED, EncoderTrainer, require_finite
+from training.model.encoder import build_encoder, has_dropout, save_release
+from training.model.prompts import PROBES
 
 SAME, SAME_IN_HALF = 1e-4, 5e-3  # scores of the same weights; half: another number of processes batches texts otherwise
 
@@ -40,6 +42,7 @@ def train(job: TrainingJob, fingerprint: str) -> Trained:
     encoder = untrained_encoder(job)
     if is_main():
         save_release(encoder, job.untrained, job.recipe.base, job.base, job.recipe.lora)
+        _tell_without_dropout(encoder, job)
     checkpoint = on_main(lambda: newest_whole(job.checkpoints, fingerprint))
     with stream_errors(job.sets[0].spec):  # a stream is trained on alone
         rows = {item.name: read_rows(item, encoder, job) for item in job.sets}
@@ -49,6 +52,13 @@ def train(job: TrainingJob, fingerprint: str) -> Trained:
         started = time.monotonic()
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     return Trained(trainer, rows, _step(checkpoint), time.monotonic() - started)
+
+
+def _tell_without_dropout(encoder: SentenceTransformer, job: TrainingJob) -> None:
+    names = [item.name for item in job.sets if item.spec.form == SELF_PAIR.name]
+    if names and not has_dropout(encoder):
+        told = "the encoder has no dropout, so nothing tells a text from itself: it learns from negatives alone"
+        say(f"warning: {names[0]}: {told}")
 
 
 def _step(checkpoint: Path | None) -> int:
@@ -63,12 +73,14 @@ def _tell_resumption(checkpoint: Path) -> None:
 
 
 def verify(trainer: EncoderTrainer, job: TrainingJob) -> None:
-    """The weights must be finite and, where a checkpoint was chosen, score what it scored.
+    """Weights and embeddings must be finite and, where a checkpoint was chosen, score what it scored.
 
     All processes take part, as they did when it was chosen: in half precision, what a text is given depends on the
     texts that are read beside it.
     """
     require_finite(list(trainer.model.parameters()), "training")
+    if not torch.isfinite(trainer.model.encode(list(PROBES), convert_to_tensor=True)).all():
+        raise RunError("training", "the embeddings are not finite", hint=DIVERGED)  # of weights that are, but large
     best = trainer.state.best_metric
     if job.evaluator is None or best is None:
         return

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 import torch.distributed
 from datasets import IterableDataset
 from sentence_transformers import SentenceTransformerTrainer
+from sentence_transformers.base.data_collator import DEFAULT_LABEL_COLUMNS
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -16,6 +18,7 @@ from transformers.trainer_utils import IntervalStrategy
 
 from hub.contract.model_sections import SlantedTriangular
 from hub.errors import InputError, RunError
+from training.data.example_types import WEIGHT
 from training.loop.batches import SharedBatches, shared_loader
 from training.loop.checkpoints import (
     ENCODER,
@@ -30,11 +33,30 @@ from training.loop.checkpoints import (
 from training.loop.distributed import is_main, process_count, process_index, wait_for_all
 from training.loop.schedules import slanted_triangular_schedule
 
-DIVERGED = "lower arguments.learning_rate, or give it a longer warm-up"
+DIVERGED = (
+    "lower arguments.learning_rate, or give it a longer warm-up; this run's directory and checkpoints are of no use"
+)
 
 
+@dataclass
 class TextCollator(SentenceTransformerDataCollator):
-    """Upstream's, without its guess from their names that columns are out of order: the schema orders them."""
+    """Upstream's, without its guess from their names that columns are out of order: the schema orders them.
+
+    Labels of rows with weights are (rows, 2), scores and weights; of rows without scores (rows,), the weights.
+    """
+
+    valid_label_columns: list[str] = field(  # what a sampler does not take for texts
+        default_factory=lambda: [*DEFAULT_LABEL_COLUMNS, WEIGHT]
+    )
+
+    def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
+        """A batch of token ids by column, and the labels."""
+        if not features or WEIGHT not in features[0]:
+            return super().__call__(features)
+        weights = torch.tensor([row[WEIGHT] for row in features])
+        batch = super().__call__([{name: row[name] for name in row if name != WEIGHT} for row in features])
+        batch["label"] = torch.stack([batch["label"], weights], dim=1) if "label" in batch else weights
+        return batch
 
     def maybe_warn_about_column_order(self, column_names: list[str]) -> None:
         """Nothing: NLI's (premise, hypothesis) would be told to put the hypothesis first."""

@@ -21,7 +21,7 @@ from hub.contract.published_paths import published, published_path
 from hub.contract.recipe import ModelRecipe, ValidationData
 from hub.contract.shards import sha256_file
 from hub.errors import InputError
-from training.data.example_types import STS, TRIPLET, ExampleType
+from training.data.example_types import EXAMPLE_TYPES, STS, TRIPLET, ExampleType
 from training.data.row_checks import RowChecks
 from training.data.sources import from_hub
 from training.data.streams import in_memory
@@ -76,7 +76,7 @@ def validation_evaluator(
     pairs = [
         ValidationPairs(item.name, *_columns(item, STS), origin=_own(item), sha256=item.sha256)
         for item in own
-        if item.spec.form == STS.name
+        if EXAMPLE_TYPES[item.spec.form].read == STS
     ]
     if pairs:
         return _of_pairs(pairs, {}, batch_size)

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from hub.contract.recipe import NLI_LABELS, TrainingData
 from hub.errors import InputError, did_you_mean
-from training.data.example_types import DOCUMENTS, PAIR_CLASS, STS, TRIPLET, ExampleType
+from training.data.example_types import (
+    DOCUMENTS,
+    EXAMPLE_TYPES,
+    GRADED_PAIR,
+    GRADED_TRIPLET,
+    PAIR_CLASS,
+    SELF_PAIR,
+    STS,
+    TRIPLET,
+    ExampleType,
+)
 from training.losses.typed_arguments import require_positive, typed_argument
 from training.model.bases import Base
 
@@ -23,6 +33,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 UPSTREAM = "sentence_transformers.sentence_transformer.losses"
+CONTRASTIVE = (TRIPLET, SELF_PAIR, GRADED_PAIR, GRADED_TRIPLET)  # anchors, positives and perhaps hard negatives
+LOWER = "lower its loss_arguments.mini_batch_size, which fits any memory"
 OTHERS = "use more processes, or arguments.activation_checkpointing"
 
 
@@ -41,15 +53,19 @@ class Loss:
     """A training loss: the class called ``name`` in ``module``, imported when it is used, and what it learns from.
 
     ``in_batch``: it compares the rows of a batch with one another, so accumulated steps are not one batch for it, and
-    ``smaller`` says how it fits less memory. ``gathered``: its class in ``training.losses.gathered`` for several
-    processes, where it has no argument for them. ``decided``: the arguments that encoder and base decide.
+    ``smaller`` says how it fits less memory. ``gathered``: whether its class for several processes is
+    ``training.losses.gathered.Gathered...``, since it has no argument for them. ``weighted``: whether rows may have
+    weights, in ``training.losses.weighted.Weighted...``. ``guided``: whether a second encoder says which negatives are
+    false. ``decided``: the arguments that encoder and base decide.
     """
 
     name: str
-    examples: ExampleType
+    examples: tuple[ExampleType, ...]
     in_batch: bool = False
     smaller: str = OTHERS
-    gathered: str | None = None
+    gathered: bool = False
+    weighted: bool = False
+    guided: bool = False
     module: str = UPSTREAM
     decided: Callable[[SentenceTransformer, Base], dict[str, Any]] = lambda encoder, base: {}
 
@@ -57,6 +73,15 @@ class Loss:
     def loss_class(self) -> type[nn.Module]:
         """The class, called with the encoder and the loss's arguments."""
         found: type[nn.Module] = getattr(import_module(self.module), self.name)
+        return found
+
+    def made(self, weights: bool, processes: int) -> type[nn.Module]:
+        """The class for rows with ``weights`` or without, over the batch of so many processes."""
+        name = f"Weighted{self.name}" if weights else self.name
+        if processes > 1 and self.gathered:
+            found: type[nn.Module] = getattr(import_module("training.losses.gathered"), f"Gathered{name}")
+        else:
+            found = getattr(import_module("training.losses.weighted"), name) if weights else self.loss_class
         return found
 
     @property
@@ -67,39 +92,47 @@ class Loss:
 
 ALL = (
     # DINO section 4: the squared error of the cosine
-    Loss("CosineSimilarityLoss", STS),
+    Loss("CosineSimilarityLoss", (STS,), weighted=True),
     # Huang et al. 2024: the order of the cosines
-    Loss("CoSENTLoss", STS, in_batch=True, gathered="GatheredCoSENTLoss"),
+    Loss("CoSENTLoss", (STS,), in_batch=True, gathered=True, weighted=True),
     # Li and Li 2024: the order of angles in complex space
-    Loss("AnglELoss", STS, in_batch=True, gathered="GatheredAnglELoss"),
+    Loss("AnglELoss", (STS,), in_batch=True, gathered=True),
     # InfoNCE with in-batch and hard negatives; scale is 1 / temperature, so its default 20 is temperature 0.05
     Loss(
         "MultipleNegativesRankingLoss",
-        TRIPLET,
+        CONTRASTIVE,
         in_batch=True,
         smaller="use CachedMultipleNegativesRankingLoss: its mini_batch_size fits any memory",
+        weighted=True,
     ),
     # the same by gradient caching (Gao et al. 2021): mini_batch_size rows are in memory at a time
+    Loss("CachedMultipleNegativesRankingLoss", CONTRASTIVE, in_batch=True, smaller=LOWER, weighted=True),
+    # Solatorio 2024: InfoNCE without the negatives that a guide finds nearer to the anchor than its positive
     Loss(
-        "CachedMultipleNegativesRankingLoss",
-        TRIPLET,
+        "GISTEmbedLoss",
+        CONTRASTIVE,
         in_batch=True,
-        smaller="lower its loss_arguments.mini_batch_size, which fits any memory",
+        smaller="use CachedGISTEmbedLoss: its mini_batch_size fits any memory",
+        gathered=True,
+        guided=True,
     ),
+    Loss("CachedGISTEmbedLoss", CONTRASTIVE, in_batch=True, smaller=LOWER, gathered=True, guided=True),
     # Reimers and Gurevych 2019, section 3: a classifier on (u, v, |u - v|); a parameter of the loss, not of the encoder
-    Loss("SoftmaxLoss", PAIR_CLASS, decided=_classifier),
+    Loss("SoftmaxLoss", (PAIR_CLASS,), decided=_classifier),
     # Giorgi et al. 2021: NT-Xent on spans plus masked language modelling
-    Loss("DeclutrLoss", DOCUMENTS, in_batch=True, module="training.losses.declutr", decided=_language_head),
+    Loss("DeclutrLoss", (DOCUMENTS,), in_batch=True, module="training.losses.declutr", decided=_language_head),
 )
 LOSSES = {loss.name: loss for loss in ALL}
 
 DECIDED = {
     **dict.fromkeys(("model", "encoder", "head", "embedding_dimension"), "the recipe's base"),
+    "guide": "the dataset's own key guide",
     **dict.fromkeys(("num_labels", "gather_across_devices", "show_progress_bar"), "this stage"),
     **dict.fromkeys(("similarity_fct", "loss_fct", "cos_score_transformation"), "the loss: a function is no text"),
     **dict.fromkeys(("directions", "partition_mode"), "this stage: anchors are compared with positives and negatives"),
 }
-MAY_BE_ZERO = ("hardness_strength", "mlm_probability")
+MAY_BE_ZERO = ("hardness_strength", "mlm_probability", "margin")
+HARDNESS = ("hardness_mode", "hardness_strength")  # of upstream's losses, which the weighted ones lack
 
 
 def check_loss(name: str, form: str, place: str) -> Loss:
@@ -107,10 +140,29 @@ def check_loss(name: str, form: str, place: str) -> Loss:
     if name not in LOSSES:
         hint = did_you_mean(name, LOSSES)
         raise InputError(f"{place}.loss", f"unknown loss {name!r}", allowed=sorted(LOSSES), hint=hint)
-    if LOSSES[name].examples.name != form:
-        fitting = [loss.name for loss in ALL if loss.examples.name == form]
+    if EXAMPLE_TYPES[form] not in LOSSES[name].examples:
+        fitting = [loss.name for loss in ALL if EXAMPLE_TYPES[form] in loss.examples]
         raise InputError(f"{place}.loss", f"{name} does not learn from the {form} form", allowed=fitting)
     return LOSSES[name]
+
+
+def check_keys(spec: TrainingData, place: str) -> None:
+    """Raise InputError for weights, a guide or arguments that do not go with the dataset's loss or form."""
+    loss = LOSSES[spec.loss]
+    if spec.weights is not None and not loss.weighted:
+        allowed = [other.name for other in ALL if other.weighted]
+        raise InputError(f"{place}.weights", f"{loss.name} takes no weights of rows", allowed=allowed)
+    if spec.guide is not None and not loss.guided:
+        allowed = [other.name for other in ALL if other.guided]
+        raise InputError(f"{place}.guide", f"{loss.name} has no guide", allowed=allowed)
+    for name in HARDNESS:
+        if spec.weights is not None and name in spec.loss_arguments:
+            raise InputError(f"{place}.loss_arguments.{name}", "does not go with weights", hint="remove one of the two")
+    if loss.guided and spec.form == SELF_PAIR.name and not check_arguments(spec, place).get("margin"):
+        found = (
+            "is 0: a text is as similar to itself as can be, so no negative would be masked, and it would be its own"
+        )
+        raise InputError(f"{place}.loss_arguments.margin", found, hint="give one, e.g. margin: 0.1")
 
 
 def check_arguments(spec: TrainingData, place: str) -> dict[str, Any]:
@@ -142,19 +194,25 @@ def _typed(name: str, text: str, hints: dict[str, Any], names: list[str], place:
     return value
 
 
-def build_loss(spec: TrainingData, encoder: SentenceTransformer, base: Base, processes: int = 1) -> nn.Module:
+def build_loss(
+    spec: TrainingData,
+    encoder: SentenceTransformer,
+    base: Base,
+    processes: int = 1,
+    guide: SentenceTransformer | None = None,
+) -> nn.Module:
     """The loss of a dataset around ``encoder``; its own parameters, if any, are drawn from torch's generator.
 
-    Raises InputError when the loss and the encoder, or the arguments, do not go together.
+    ``guide``: of a guided loss, which it freezes. Raises InputError when the loss and the encoder, or the arguments, do
+    not go together.
     """
     loss = LOSSES[spec.loss]
     arguments = check_arguments(spec, "datasets") | loss.decided(encoder, base)
-    made = loss.loss_class
-    if processes > 1 and loss.gathered is not None:
-        made = getattr(import_module("training.losses.gathered"), loss.gathered)
-    elif processes > 1 and "gather_across_devices" in loss.parameters:
+    if guide is not None:
+        arguments["guide"] = guide.requires_grad_(False).eval()
+    if processes > 1 and not loss.gathered and "gather_across_devices" in loss.parameters:
         arguments["gather_across_devices"] = True
     try:
-        return made(encoder, **arguments)
+        return loss.made(spec.weights is not None, processes)(encoder, **arguments)
     except ValueError as error:
         raise InputError(f"datasets: {spec.loss}", str(error)) from error

@@ -30,19 +30,19 @@ class Base:
         return {**told, "commit": self.commit, "sha256": self.sha256}
 
 
-def find_base(spec: Encoder) -> Base:
-    """The base that a recipe names, downloaded when it is on the Hub.
+def find_base(spec: Encoder, key: str = "base") -> Base:
+    """The base that a recipe names under ``key``, downloaded when it is on the Hub.
 
     Raises InputError when it is absent or not what ``spec.modules`` takes, RunError when the Hub cannot be read.
     """
     commit, folder = _fetched(spec) if spec.repo_id is not None else (None, Path(spec.path or ""))
-    place = f"base: {spec.repo_id or spec.path}"
+    place = f"{key}: {spec.repo_id or spec.path}"
     if spec.modules == "word-vectors":
         if not folder.is_file() or not folder.name.endswith(WORD_FILES):
             raise InputError(place, f"{folder.name} is not a file of word vectors", allowed=", ".join(WORD_FILES))
         return Base(folder, commit, sha256_file(folder))
     if not folder.is_dir():
-        raise InputError(place, "no such folder", hint="run from the repository root, or fix base.path")
+        raise InputError(place, "no such folder", hint=f"run from the repository root, or fix {key}.path")
     if spec.modules == "sentence-transformer":
         if not (folder / "modules.json").is_file():
             raise InputError(place, "is not a sentence-transformers model", allowed="a folder with modules.json")

@@ -29,12 +29,12 @@ from training.model.word_vectors import load_word_vectors
 MODULE_CONFIG = "sentence_bert_config.json"
 
 
-def build_encoder(spec: Encoder, base: Base, lora: Lora | None = None) -> SentenceTransformer:
-    """The untrained encoder: with ``lora``, a frozen base under a new adapter, which is the identity.
+def build_encoder(spec: Encoder, base: Base, lora: Lora | None = None, key: str = "base") -> SentenceTransformer:
+    """The encoder of a recipe's ``key``, untrained: with ``lora``, a frozen base under a new adapter, the identity.
 
     Raises InputError when the base cannot be loaded, or prompt, lengths or adapter do not fit it.
     """
-    place = f"base: {spec.repo_id or spec.path}"
+    place = f"{key}: {spec.repo_id or spec.path}"
     if spec.modules == "word-vectors":
         module = load_word_vectors(base.folder, spec.max_seq_length)
         return SentenceTransformer(modules=[module], similarity_fn_name="cosine")
@@ -154,6 +154,14 @@ def _set_padding(transformer: Transformer, place: str) -> None:
         if tokenizer.eos_token is None:
             raise InputError(place, "its tokenizer has no pad and no eos token")
         tokenizer.pad_token = tokenizer.eos_token
+
+
+def has_dropout(encoder: SentenceTransformer) -> bool:
+    """Whether reading a text twice in training may give two embeddings."""
+    layers = list(encoder.modules())
+    rates = [layer.p for layer in layers if isinstance(layer, torch.nn.Dropout)]
+    rates += [getattr(layer, "attention_dropout", 0.0) for layer in layers]  # of scores inside a kernel
+    return any(isinstance(rate, float) and rate > 0 for rate in rates)
 
 
 def save_release(encoder: SentenceTransformer, folder: Path, spec: Encoder, base: Base, lora: Lora | None) -> None:
