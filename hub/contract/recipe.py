@@ -75,6 +75,9 @@ class Variant:
     example_set: int
 
 
+_OF_LABELS = {"labels": "value of the label column", "texts": "column", "scores": "band"}
+
+
 def config_name(base: str, shots: int | None) -> str:
     """The Hub config of a shot count, e.g. triplet-20shot; just the base without few-shot."""
     return base if shots is None else f"{base}-{shots}shot"
@@ -141,9 +144,14 @@ class DatasetRecipe(Strict):
                     f"labels.{label.name}.instruction: {X1} must stand between quotation marks ({QUOTE}) where the "
                     "model writes the first texts: it writes them up to the closing one"
                 )
-            if self.few_shot and label.name not in self.few_shot.examples.names:
-                known = "labels: no value of the label column" if self.few_shot.examples.labels else "texts: no column"
-                raise ValueError(f"few_shot.examples.{known} is given for {label.name!r}")
+        shown = self.few_shot.examples if self.few_shot else None
+        if shown and shown.kind in ("file", "hub"):
+            names = [label.name for label in self.labels]
+            key = next(key for key in _OF_LABELS if getattr(shown, key))
+            for missing in (name for name in names if name not in shown.names):
+                raise ValueError(f"few_shot.examples.{key}: no {_OF_LABELS[key]} is given for {missing!r}")
+            for unknown in (name for name in shown.names if name not in names):
+                raise ValueError(f"few_shot.examples.{key}: unknown label {unknown!r}; {_choices(unknown, names)}")
         return self
 
     @model_validator(mode="after")
@@ -169,7 +177,17 @@ class DatasetRecipe(Strict):
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """The ways every first text is asked for: one, or one for each shot count and example set."""
+        """The ways every first text is asked for: one, or one for each shot count and example set.
+
+        With ``few_shot.rotate`` one for each shot count: its first texts have sets of their own (``row_variants``).
+        """
+        if self.few_shot and self.few_shot.rotate:
+            return tuple(Variant(shots, 0) for shots in self.few_shot.shots)
+        return self.row_variants
+
+    @property
+    def row_variants(self) -> tuple[Variant, ...]:
+        """The variants that rows have: one, or one for each shot count and example set."""
         if self.few_shot is None:
             return (Variant(None, 0),)
         return tuple(
