@@ -147,9 +147,12 @@ def test_too_few_good_rows_and_unfinished_runs_are_one_line(tmp_path):
     with pytest.raises(InputError, match=r"column 'margins'.*did you mean 'margin'"):
         example_sets(sts(kind="own", path=str(tmp_path / "done"), rank_by="margins", top=3))
     with pytest.raises(InputError, match="'x' is no number"):
-        list(best([(("a", "b", "1"), "x")], "score", 1))
+        list(best([(("a", "b", "1"), "x")], ["1"], "score", 1))
+    with pytest.raises(InputError, match="0 rows of label '1' have a margin, and 3 are wanted"):
+        example_sets(sts(kind="own", path=str(tmp_path / "done"), rank_by="margin", top=3))
 
 
 def test_ranking_keeps_the_numbers_of_rows():
     pairs = [((f"f{n}", f"t{n}", "1"), str(n % 5)) for n in range(10)]
-    assert [place for place, pair in enumerate(best(pairs, "c", 4)) if pair[2]] == [3, 4, 8, 9]
+    more = [*pairs, (("f", "t", "of another label"), "9"), (("f", "f", "1"), "9"), (("f", "t", "1"), "")]
+    assert [place for place, pair in enumerate(best(more, ["1"], "c", 4)) if pair[2]] == [3, 4, 8, 9]

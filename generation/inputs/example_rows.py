@@ -1,6 +1,7 @@
 """The labelled pairs that few-shot examples are drawn from: gold data, a file written by hand, an own run."""
 
 import heapq
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -31,7 +32,8 @@ def labelled_pairs(few_shot: FewShot, labels: Sequence[str], quotes: bool = Fals
         return written_pairs(Path(examples.path or ""), labels, quotes)
     if examples.rank_by is None:
         return (pair for pair, _ in _pairs(examples))
-    return best(_pairs(examples), examples.rank_by, examples.top or 0)
+    values = [examples.names.get(label, label) for label in labels]
+    return best(_pairs(examples), values, examples.rank_by, examples.top or 0)
 
 
 def written_pairs(path: Path, labels: Sequence[str], quotes: bool) -> Iterator[LabelledPair]:
@@ -70,19 +72,19 @@ def _problem(text: str, quotes: bool, first: str | None) -> str | None:
     return "repeats its first text, which teaches to copy" if text == first else None
 
 
-def best(pairs: Iterable[tuple[LabelledPair, str]], column: str, top: int) -> Iterator[LabelledPair]:
+def best(
+    pairs: Iterable[tuple[LabelledPair, str]], values: Sequence[str], column: str, top: int
+) -> Iterator[LabelledPair]:
     """Of each label the ``top`` pairs with the largest numbers, in their order, with ``NO_PAIR`` for those before them.
 
-    A pair without a number, and one that repeats its first text, is passed over. Raises InputError for what is no
-    number, and for a label with fewer pairs than ``top``.
+    ``values``: what the labels are called in the pairs; others, pairs without a number and those that repeat their
+    first text are passed over. Raises InputError for what is no number, and for a label with fewer pairs than ``top``.
     """
-    held = dict[str, list[tuple[float, int, LabelledPair]]]()
+    held: dict[str, list[tuple[float, int, LabelledPair]]] = {value: [] for value in values}
     for place, (pair, cell) in enumerate(pairs):
-        if pair is NO_PAIR:
+        if pair[2] not in held or not cell or pair[0].strip() == pair[1].strip():
             continue
-        of_label = held.setdefault(pair[2], [])
-        if not cell or pair[0].strip() == pair[1].strip():
-            continue
+        of_label = held[pair[2]]
         entry = (_number(cell, column), -place, pair)
         if len(of_label) < top:
             heapq.heappush(of_label, entry)
@@ -98,9 +100,12 @@ def best(pairs: Iterable[tuple[LabelledPair, str]], column: str, top: int) -> It
 
 def _number(cell: str, column: str) -> float:
     try:
-        return float(cell)
+        number = float(cell)
     except ValueError:
-        raise InputError(f"few_shot.examples: column {column!r}", f"{cell!r} is no number") from None
+        number = math.nan
+    if math.isnan(number):
+        raise InputError(f"few_shot.examples: column {column!r}", f"{cell!r} is no number")
+    return number
 
 
 def _pairs(examples: Examples) -> Iterator[tuple[LabelledPair, str]]:
