@@ -170,7 +170,7 @@ def _token_counts(
     """Tokens of a label's prompts and counter-prompts, in rising order. Example sets take turns over the sample."""
     counts = []
     for place, first in enumerate(sample):
-        prompt, counters = prompts.of(label, first.text, variants[place % len(variants)])
+        prompt, counters = prompts.of(label, first.text, prompts.variant(variants[place % len(variants)], first.text))
         counts += [writer.count_tokens(text) for text in (prompt, *counters)]
     return sorted(counts)
 
@@ -192,7 +192,7 @@ def _rendered(
     """Some prompts in full, spread over the sample; what the text must not fit stands after the first."""
     step = max(1, len(sample) // RENDERED)
     for number, first in enumerate(sample[::step][:RENDERED]):
-        variant = variants[number % len(variants)]
+        variant = prompts.variant(variants[number % len(variants)], first.text)
         prompt, counters = prompts.of(label, first.text, variant)
         yield f"--- {visible(first.source_id)}" + (f", example set {variant.example_set}" if variant.shots else "")
         yield visible(prompt)

@@ -95,11 +95,11 @@ def parse_row_id(text: str, recipe: DatasetRecipe) -> RowId:
     few_shot = recipe.few_shot is not None
     found = re.fullmatch(form + (r"/(?P<shots>\d+)shot-(?P<set>\d+)" if few_shot else ""), text)
     variant = Variant(int(found["shots"]), int(found["set"])) if found and few_shot else Variant(None, 0)
-    if found is None or variant not in recipe.variants:
+    if found is None or variant not in recipe.row_variants:
         names = " | ".join(label.name for label in recipe.labels)
         allowed = f"SOURCE_ID/TARGET/ATTEMPT{'/<SHOTS>shot-<EXAMPLE_SET>' if few_shot else ''} with TARGET {names}"
         if few_shot:
-            allowed += f" and one of {', '.join(f'{v.shots}shot-{v.example_set}' for v in recipe.variants)}"
+            allowed += f" and one of {', '.join(f'{v.shots}shot-{v.example_set}' for v in recipe.row_variants)}"
         hint = "take them from the columns source_id, target and attempt of a row of raw or rejected"
         raise InputError(f"row id {text!r}", "is none of this run", allowed=allowed, hint=hint)
     return RowId(found["source"], found["target"], int(found["attempt"]), variant)

@@ -35,7 +35,10 @@ RecipeArgument = Annotated[Path, typer.Argument(metavar="RECIPE", help="The reci
 OutOption = Annotated[Path | None, typer.Option("--out", help="Run directory [default: artifacts/KIND/NAME]")]
 LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Use only the first N inputs")]
 SetOption = Annotated[
-    list[str], typer.Option("--set", metavar="KEY.KEY=VALUE", help="Override a recipe key; repeatable")
+    list[str],
+    typer.Option(
+        "--set", metavar="KEY.KEY=VALUE", help="Override a recipe key; @FILE: files for Hub repositories; repeatable"
+    ),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, write nothing")]
 PatienceOption = Annotated[

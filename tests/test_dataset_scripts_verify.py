@@ -101,6 +101,21 @@ def test_what_a_language_model_wrote(tmp_path, told, name):
     assert rebuilt(tmp_path / "out") == as_published(manifest)
 
 
+def test_rotating_examples_and_texts_outside_their_band(tmp_path, told):
+    """A first text has one example set, and texts rejected for their words stand in ``rejected`` alone."""
+    examples = "{kind: hand, path: assets/examples/sts.tsv, description: d, license: cc0-1.0}"
+    more = [f"few_shot={{shots: [1], sets: 3, rotate: true, examples: {examples}}}", "labels.0.overlap=[0, 0.01]"]
+    lm = make_lm(tmp_path / "lm", max_position_embeddings=2048)
+    settings = [f"model.path={lm}", "source.limit=12", "decoding.max_new_tokens=6", "shard_size=4", *more]
+    recipe = load_recipe(Path("recipes/demo/sts-dino-x2.yaml"), DatasetRecipe, [*settings, "decoding.max_attempts=20"])
+    manifest = job.generate(recipe, tmp_path / "run", "test")
+    assert len(manifest.shards("raw-1shot")) == 3
+    code, said, problem = told(recipe, "--verify", tmp_path / "run")
+    assert (code, problem) == (0, "") and "postprocessed-1shot/train: " in said
+    assert told(recipe, "--rebuild", tmp_path / "out", tmp_path / "run")[0] == 0
+    assert rebuilt(tmp_path / "out") == as_published(manifest)
+
+
 def test_as_a_user_runs_it(tmp_path, runs):
     """Beside the files it checks, without an argument, in a process that knows nothing of ours."""
     copy = shutil.copytree(runs["text"], tmp_path / "copy")

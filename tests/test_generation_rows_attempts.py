@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from generation.decoding.protocol import Completion, Request
-from generation.inputs.prompts import Prompts
+from generation.inputs.prompts import Prompts, load_prompts
 from generation.inputs.sources import FirstText
 from generation.pipeline.worker import Worker
-from generation.rows.attempts import write_pairs
+from generation.rows.attempts import text_seed, write_pairs
 from generation.rows.filters import deduplicated
 from generation.run_state.tasks import WriteFirstTexts
 from hub.contract.recipe import DatasetRecipe, DecodingParameters, Variant
@@ -188,3 +188,58 @@ def test_few_shot_variants_have_seeds_of_their_own_and_say_which_set(recipe):
     assert len(few.variants) == 3 and len(set(seeds)) == len(seeds) == 3 * len(rows)
     plain, _ = written(recipe, SeededWriter(0, 1.0))
     assert "example_set" not in plain[0] and plain[0]["seed"] not in seeds
+
+
+def test_texts_too_near_or_too_far_are_asked_for_again_and_kept_from_raw(recipe):
+    """With the two keys, every text of the raw rows is in its label's band, and the attempts are used up before."""
+    labels = [label.model_copy(update={"overlap": (0.0, 0.5)}) for label in recipe.labels[:2]]
+    rules = recipe.postprocess.model_copy(update={"near_copy": 0.9})
+    strict = recipe.model_copy(update={"labels": (*labels, recipe.labels[2]), "postprocess": rules})
+    choice = ["word word", "Word, word!", "word word dog", "a cat", "a dog", FIRSTS[3].text]
+    runs = [written(strict, SeededWriter(order, 1.0, choice)) for order in range(4)]
+    raw, rejected = runs[0]
+    assert all(run == runs[0] for run in runs)
+    assert {row["reason"] for row in rejected} == {"near_copy", "overlap"}
+    own = [row for row in (*raw, *rejected) if row["text1"] == FIRSTS[3].text]  # "word word "
+    assert {row["text2"] for row in own if row.get("reason") == "near_copy"} == {"word word", "Word, word!"}
+    assert {row["target"] for row in own if row.get("reason") == "overlap"} <= {"1", "0.5"}
+    attempts = Counter((row["source_id"], row["target"]) for row in (*raw, *rejected))
+    usable = {(row["source_id"], row["target"]): set() for row in (*raw, *rejected)}
+    for row in raw:
+        usable[row["source_id"], row["target"]] |= {row["text2"]} - {row["text1"]}
+    assert all(n == recipe.decoding.max_attempts or len(usable[need]) == 2 for need, n in attempts.items())
+    assert 5 in attempts.values()
+
+
+def test_with_rotation_each_first_text_has_one_set_in_all_its_rows(recipe):
+    examples = {"kind": "hand", "path": "assets/examples/sts.tsv", "description": "d", "license": "cc0-1.0"}
+    shots = {"shots": [0, 2], "sets": 4, "rotate": True, "examples": examples}
+    rotating = DatasetRecipe.model_validate({**recipe.model_dump(mode="json"), "few_shot": shots})
+    prompts = load_prompts(rotating)
+    assert rotating.variants == (Variant(0, 0), Variant(2, 0)) and len(rotating.row_variants) == 5
+    firsts = [FirstText(f"{i:06d}", f"Text {i}.") for i in range(30)]
+    writer = SeededWriter(0, 0.5)
+    raw, rejected = write_pairs(writer, prompts, rotating, firsts, lambda n: None, Variant(2, 0))
+    sets = {
+        first.text: {row["example_set"] for row in (*raw, *rejected) if row["text1"] == first.text} for first in firsts
+    }
+    assert {len(found) for found in sets.values()} == {1} and set.union(*sets.values()) == {0, 1, 2, 3}
+    assert len(writer.prefixes) == 4 * 3 and all(r.prompt.startswith(writer.prefixes) for r in writer.asked)
+    for first in firsts:
+        (number,) = sets[first.text]
+        expected, counters = prompts.of(rotating.labels[2], first.text, Variant(2, number))
+        asked = [request for request in writer.asked if request.prompt == expected]
+        assert asked and {request.counter_prompts for request in asked} == {counters}
+        for example in prompts.sets[2][number]["0.5"]:  # a counter-prompt has its own label's examples
+            assert example.hypothesis in counters[1] and example.hypothesis not in expected
+    seeds = {row["seed"] for row in (*raw, *rejected)}
+    assert seeds == {
+        text_seed(
+            rotating,
+            prompts.variant(Variant(2, 0), row["text1"]),
+            FirstText(row["source_id"], row["text1"]),
+            row["target"],
+            row["attempt"],
+        )
+        for row in (*raw, *rejected)
+    }

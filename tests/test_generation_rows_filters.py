@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from generation.inputs.examples import Example
-from generation.rows.filters import InstructionText, TextFilters, deduplicated, words
+from generation.rows.filters import InstructionText, TextFilters, deduplicated, word_overlap, words
 from hub.contract.recipe import DatasetRecipe, Variant
 from hub.contract.recipe_file import load_recipe
 from model_cards.dataset.tables import REASONS, SOURCE_REASONS
@@ -118,3 +118,46 @@ def test_sift_names_every_drop_and_keeps_order():
     assert [(row["text2"], row["target"]) for row in kept] == [("b", "1"), ("b", "0"), ("c", "1")]
     assert [row["reason"] for row in dropped] == ["identical", "duplicate", "over_cap"]
     assert len(kept) + len(dropped) == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shared"),
+    [
+        ("A man plays a flute.", "a man plays a FLUTE", 1.0),
+        ("A man plays a flute.", "A flute plays a man!", 1.0),  # order does not count
+        ("A man plays a flute.", "The man plays.", 2 / 6),
+        ("a a b", "a b b", 2 / 4),  # bags, not sets
+        ("One two.", "Three four.", 0.0),
+        ("...", "!", 1.0),
+        ("...", "One.", 0.0),
+    ],
+)
+def test_word_overlap_is_jaccards_index_of_bags_of_words(one, other, shared):
+    assert word_overlap(one, other) == word_overlap(other, one) == pytest.approx(shared)
+
+
+def overlapping(near_copy: float | None, *bands: tuple[float, float] | None) -> DatasetRecipe:
+    labels = [label.model_copy(update={"overlap": band}) for label, band in zip(STS.labels, bands, strict=True)]
+    rules = STS.postprocess.model_copy(update={"near_copy": near_copy})
+    return STS.model_copy(update={"postprocess": rules, "labels": tuple(labels)})
+
+
+def test_near_copies_and_texts_outside_their_labels_band_have_reasons_of_their_own():
+    recipe = overlapping(0.8, None, (0.2, 0.6), (0.0, 0.1))
+    same, half, none = recipe.labels
+    filters, first = TextFilters(recipe, {}), "A man plays a flute."
+    assert filters.overlap_reason("a man plays a flute!", first, same) == "near_copy"
+    assert filters.overlap_reason("A man plays a red flute.", first, same) == "near_copy"  # 5 of 6
+    assert filters.overlap_reason("A man plays the flute.", first, same) is None  # 4 of 6
+    assert filters.overlap_reason("A man plays the flute.", first, half) == "overlap"
+    assert filters.overlap_reason("A man sings.", first, half) is None
+    assert filters.overlap_reason("It rains.", first, half) == "overlap"
+    assert filters.overlap_reason("It rains.", first, none) is filters.overlap_reason("It rains.", first, same) is None
+    assert filters.overlap_reason("A dog.", first, none) == "overlap"
+    assert {filters.overlap_reason(first, first, label) for label in recipe.labels} == {None}  # sifting: identical
+    assert REASONS["near_copy"] and REASONS["overlap"]
+
+
+def test_without_the_keys_nothing_is_said_of_shared_words():
+    filters = TextFilters(STS, {})
+    assert {filters.overlap_reason(text, "A dog.", STS.labels[0]) for text in ("a dog", "It rains.")} == {None}

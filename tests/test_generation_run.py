@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from benchmarks.generation.generation_memory import make_model
 from generation import run
+from generation.explain import explain
 from generation.inputs.sources import FirstText
 from generation.pipeline import first_texts, job
 from generation.rows.counts import WORDS
@@ -385,6 +386,29 @@ def test_a_few_shot_run_killed_between_variants_ends_in_the_same_bytes(closing, 
     killed(given, there(out / "data/raw-1shot/train-00002-of-00004.parquet"))
     generate(closing, out, *more, recipe=NLI)
     assert_same_but_for_the_command(out, tmp_path / "whole")
+
+
+@pytest.mark.slow("kills a run, and verifies and explains what it ends in")
+def test_a_run_with_rotating_examples_killed_ends_in_the_same_bytes_and_is_explained(closing, tmp_path):
+    examples = "{kind: hand, path: assets/examples/sts.tsv, description: d, license: cc0-1.0}"
+    few_shot = f"few_shot={{shots: [2], sets: 4, rotate: true, examples: {examples}}}"
+    more = [*WRITING, "source.limit=8", few_shot, "postprocess.near_copy=0.9", "labels.2.overlap=[0, 0.6]"]
+    manifest = generate(closing, tmp_path / "whole", *more)
+    rows = [row for file in manifest.shards("raw-2shot") for row in read_shard(tmp_path / "whole" / file.path)]
+    assert len(manifest.shards("raw-2shot")) == 2 and len({row["example_set"] for row in rows}) > 1
+    assert len(manifest.provenance["examples"]["rows"]["2shot"]) == 4
+    sets = {row["text1"]: row["example_set"] for row in rows}
+    finished = [row for f in manifest.shards("postprocessed-2shot") for row in read_shard(tmp_path / "whole" / f.path)]
+    assert finished and all(row["example_set"] == sets[row["sentence1"]] for row in finished)
+    out = tmp_path / "killed"
+    killed(arguments(closing, out, *more), there(out / "data/raw-2shot/train-00000-of-00002.parquet"))
+    generate(closing, out, *more)
+    assert_same_but_for_the_command(out, tmp_path / "whole")
+    row = rows[0]
+    name = f"{row['source_id']}/{row['target']}/{row['attempt']}/2shot-"
+    assert explain(tmp_path / "whole", f"{name}{row['example_set']}").differences == []
+    with pytest.raises(InputError, match="stands neither in raw nor in rejected"):
+        explain(tmp_path / "whole", f"{name}{(row['example_set'] + 1) % 4}")
 
 
 @pytest.mark.slow("starts command after command")

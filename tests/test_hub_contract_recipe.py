@@ -1,3 +1,4 @@
+import json
 import re
 from pathlib import Path
 
@@ -6,7 +7,7 @@ import yaml
 
 from hub.contract.dataset_sections import quantization_values
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from hub.contract.recipe_file import fingerprint, load_recipe, resolved
+from hub.contract.recipe_file import deciding, fingerprint, load_recipe, resolved
 from hub.errors import InputError
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")
@@ -182,3 +183,58 @@ def test_keys_and_names_that_nothing_reads(path, change, message):
 def test_every_shot_count_but_0_has_all_sets():
     recipe = load_recipe(NLI, DatasetRecipe, [FEW_SHOT, "few_shot.sets=3"])
     assert [(variant.shots, variant.example_set) for variant in recipe.variants] == [(0, 0), (5, 0), (5, 1), (5, 2)]
+
+
+STAND_INS = """
+google/gemma-3-270m: {path: lm}
+org/texts: {kind: file, path: x1.txt, description: here, license: cc0-1.0}
+"""
+
+
+def hub_recipe(folder: Path) -> Path:
+    tree = yaml.safe_load(X2.read_text())
+    tree["model"] = {"repo_id": "google/gemma-3-270m", "revision": "main", "gguf_file": "a.gguf", "license": "gemma"}
+    source = {"kind": "hub", "repo_id": "org/texts", "revision": "main", "config": "en", "splits": ["a"], "limit": 7}
+    tree["source"] = {**source, "columns": ["text"], "description": "theirs", "license": "cc0-1.0"}
+    (folder / "hub.yaml").write_text(yaml.safe_dump(tree))
+    (folder / "offline.yaml").write_text(STAND_INS)
+    return folder / "hub.yaml"
+
+
+def test_a_file_of_stand_ins_takes_the_place_of_hub_repositories(tmp_path):
+    path = hub_recipe(tmp_path)
+    hub = load_recipe(path, DatasetRecipe)
+    local = load_recipe(path, DatasetRecipe, [f"@{tmp_path}/offline.yaml", "source.columns=[]"])
+    assert (local.model.path, local.model.repo_id, local.model.revision, local.model.gguf_file) == ("lm", *[None] * 3)
+    assert local.model.license == "gemma"  # what the file does not name stays
+    assert (local.source.kind, local.source.path, local.source.limit) == ("file", "x1.txt", 7)
+    assert (local.source.description, local.source.config, local.source.splits) == ("here", None, ("train",))
+    assert "google" not in resolved(local) and "org/texts" not in resolved(local)
+    assert fingerprint(hub, {}) != fingerprint(local, {})
+    again = load_recipe(path, DatasetRecipe, ["source.columns=[]", f"@{tmp_path}/offline.yaml"])
+    assert again == local
+
+
+def test_what_is_wrong_with_a_file_of_stand_ins(tmp_path):
+    path = hub_recipe(tmp_path)
+    assert "no such recipe" in refused(path, DatasetRecipe, f"@{tmp_path}/none.yaml")
+    other = tmp_path / "other.yaml"
+    other.write_text("org/other: {path: lm}\n")
+    assert "no repository in the recipe has a stand-in here" in refused(path, DatasetRecipe, f"@{other}")
+    other.write_text("google/gemma-3-270m: lm\n")
+    assert "other.yaml:google/gemma-3-270m: is no mapping" in refused(path, DatasetRecipe, f"@{other}")
+    other.write_text("google/gemma-3-270m: {paht: lm}\n")
+    assert "did you mean 'path'" in refused(path, DatasetRecipe, f"@{other}")
+
+
+def test_an_option_that_is_not_set_is_told_nowhere():
+    """So runs and cards from before the key was made stay what they are."""
+    recipe = load_recipe(X2, DatasetRecipe)
+    assert recipe.postprocess.unset_options and recipe.labels[0].unset_options
+    text, options = resolved(recipe), ("near_copy", "overlap", "rotate", "rank_by")
+    assert not any(option in text for option in options)
+    assert not any(f'"{option}"' in json.dumps(deciding(recipe)) for option in options)
+    with_option = load_recipe(X2, DatasetRecipe, ["postprocess.near_copy=0.8", "labels.0.overlap=[0, 0.5]"])
+    assert "near_copy: 0.8" in resolved(with_option) and fingerprint(with_option, {}) != fingerprint(recipe, {})
+    assert load_recipe(X2, DatasetRecipe, ["labels.0.overlap=[0.5, 0.5]"]).labels[0].overlap == (0.5, 0.5)
+    assert "the least stands before the most" in refused(X2, DatasetRecipe, "labels.0.overlap=[0.5, 0.2]")

@@ -31,6 +31,26 @@ def test_without_0shot_no_config_is_free_of_labels(tmp_path):
     assert "**No config is label-free**" in said and "Only the configs" not in said
 
 
+HAND = {"kind": "hand", "path": "assets/examples/sts.tsv", "description": "ours", "license": "cc0-1.0"}
+
+
+def test_examples_by_hand_rotation_and_word_overlap_are_told(tmp_path):
+    few_shot = {"shots": [5], "sets": 8, "rotate": True, "examples": HAND}
+    said = card(tmp_path / "run", few_shot=few_shot, postprocess={"near_copy": 0.8})
+    assert "**No config is label-free**: every prompt has examples before it that people wrote for each label." in said
+    assert "5 hand-written examples in the prompt" in said and "gold" not in said
+    assert "Each first text has one of\nthe example sets, chosen by a hash" in said
+    assert "| share of words in common from which a text is a near-copy | 0.8 |" in said
+    assert "| texts wanted per first text and label |" in said
+
+
+def test_examples_of_an_own_run_are_no_persons_labels(tmp_path):
+    own = {**HAND, "kind": "own", "path": "artifacts/datasets/first", "rank_by": "margin", "top": 50}
+    said = card(tmp_path / "run", few_shot={"shots": [5], "sets": 2, "examples": own})
+    assert "**No person labelled an example**" in said and "label-free where that run is" in said
+    assert "the 50 rows with the largest `margin` are drawn from" in said and "gold" not in said
+
+
 def test_examples_are_not_spoken_of_where_there_are_none(tmp_path):
     said = card(tmp_path / "run")
     assert "gold" not in said and "example_set" not in said

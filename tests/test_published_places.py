@@ -54,6 +54,8 @@ def test_a_path_is_published_as_it_is_only_inside_the_folder_of_the_command(path
         ("datasets=[{path: /home/sally/d, form: sts}]", "datasets=[{form: sts, path: d}]"),
         ("few_shot.end=/", "few_shot.end=/"),
         ("source.path=a.txt", "source.path=a.txt"),
+        ("@/home/sally/offline.yaml", "@offline.yaml"),
+        ("@assets/offline.yaml", "@assets/offline.yaml"),
     ],
 )
 def test_settings_in_the_command_that_a_manifest_keeps(setting, shown):

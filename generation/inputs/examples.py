@@ -1,4 +1,4 @@
-"""Few-shot examples (Auto-NLI section 3.2): gold pairs drawn by seed from a labelled NLI dataset.
+"""Few-shot examples (Auto-NLI section 3.2): pairs drawn by seed from a labelled dataset, a file or an own run.
 
 The dataset is read once, as a stream, and a fixed number of premises is held: those with the smallest hash of
 (seed, shot count, premise). Such a sample of premises does not depend on the order of the rows, and it keeps a
@@ -6,17 +6,17 @@ premise's rows together wherever they stand: in SNLI they are neighbours, in Mul
 """
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
+from generation.inputs.example_rows import LabelledPair, labelled_pairs
 from generation.inputs.row_seeds import row_seed
-from generation.inputs.sources import source_rows, text_problem
+from generation.inputs.sources import text_problem
 from hub.contract.published_paths import published
-from hub.contract.recipe import QUOTE, DatasetRecipe, FewShot, Source
+from hub.contract.recipe import QUOTE, DatasetRecipe, FewShot
 from hub.errors import InputError
 
 POOL = 64  # premises held for every one needed, so that enough of them have an example of every label
@@ -25,7 +25,7 @@ VALUES_SHOWN = 10  # label values that an error lists
 
 @dataclass(frozen=True)
 class Example:
-    """A gold pair. ``row`` is its row number in the dataset, from 0 (splits are read one after the other)."""
+    """A pair to show. ``row`` is its row number in the dataset, from 0 (splits are read one after the other)."""
 
     row: int
     premise: str
@@ -33,7 +33,6 @@ class Example:
 
 
 ExampleSet = Mapping[str, Sequence[Example]]  # label → its examples, in prompt order
-LabelledPair = tuple[str, str, str]  # premise, hypothesis, value of the label column or name of the text's
 
 
 class PremiseSample:
@@ -76,12 +75,13 @@ def draw(
 
     What is drawn for a shot count does not depend on the other counts, and the first sets not on how many follow. The
     labels of a set have the same premises in the same order, as in the authors' sets, as long as there are premises
-    with an example of every label. No example stands in two sets of one shot count.
+    with an example of every label. No example stands in two sets of one shot count; with ``few_shot.rotate`` each set
+    is a draw of its own from the same examples, in its own order, so that a dozen of them make many sets.
 
     Args:
         pairs: the rows of the dataset. Rows of other labels are passed over, and so are texts that cannot be first
             texts either: empty ones and those with a line break.
-        labels: the recipe's labels; ``few_shot.examples.names`` has the value of each in the dataset.
+        labels: the recipe's labels; ``few_shot.examples.names`` has the value of each in the dataset (absent: itself).
         quotes: whether a text may hold a quotation mark. Where one ends a text, an example would teach a wrong end.
 
     Raises:
@@ -89,8 +89,9 @@ def draw(
     """
     counts = [shots for shots in few_shot.shots if shots]
     samples = {shots: PremiseSample(POOL * shots * few_shot.sets, seed, "examples", shots) for shots in counts}
-    names = {few_shot.examples.names[label]: label for label in labels}
-    values, of_row = dict[str, None](), len(few_shot.examples.texts) or 1
+    names = {few_shot.examples.names.get(label, label): label for label in labels}
+    in_columns = few_shot.examples.kind == "hand" or bool(few_shot.examples.texts)
+    values, of_row = dict[str, None](), len(labels) if in_columns else 1
     for number, (premise, hypothesis, value) in enumerate(pairs):
         if len(values) <= VALUES_SHOWN or value in names:
             values[value] = None
@@ -99,7 +100,8 @@ def draw(
             for sample in samples.values():
                 sample.add(names[value], example)
     _check_values(names, values, few_shot)
-    return {shots: _sets(samples[shots].by_label(labels), shots, few_shot) for shots in counts}
+    sets = _rotating_sets if few_shot.rotate else _sets
+    return {shots: sets(samples[shots].by_label(labels), shots, few_shot, seed) for shots in counts}
 
 
 def _fits(text: str, quotes: bool) -> bool:
@@ -107,7 +109,7 @@ def _fits(text: str, quotes: bool) -> bool:
 
 
 def _check_values(names: Mapping[str, str], values: Mapping[str, None], few_shot: FewShot) -> None:
-    for value, label in names.items():
+    for value, label in names.items() if few_shot.examples.labels else ():
         if value not in values:
             found = ", ".join(repr(other) for other in list(values)[:VALUES_SHOWN]) or "no rows"
             raise InputError(
@@ -117,19 +119,36 @@ def _check_values(names: Mapping[str, str], values: Mapping[str, None], few_shot
             )
 
 
-def _sets(pool: Mapping[str, Sequence[Example]], shots: int, few_shot: FewShot) -> list[ExampleSet]:
+def _sets(pool: Mapping[str, Sequence[Example]], shots: int, few_shot: FewShot, _: int) -> list[ExampleSet]:
     wanted = shots * few_shot.sets
-    for label, examples in pool.items():
-        if len(examples) < wanted:
-            raise InputError(
-                f"few_shot.examples {place(few_shot)}",
-                f"has {len(examples)} usable examples of {label!r}, but {few_shot.sets} sets of {shots} need {wanted}",
-                hint="lower few_shot.sets or few_shot.shots, or name a larger dataset",
-            )
+    _require(pool, wanted, few_shot, f"{few_shot.sets} sets of {shots} need {wanted}")
     return [
         {label: examples[start : start + shots] for label, examples in pool.items()}
         for start in range(0, wanted, shots)
     ]
+
+
+def _rotating_sets(pool: Mapping[str, Sequence[Example]], shots: int, few_shot: FewShot, seed: int) -> list[ExampleSet]:
+    """Sets that may share examples: in each, the premises with the smallest hashes of (seed, shot count, set)."""
+    _require(pool, shots, few_shot, f"a set needs {shots}")
+    shared = set.intersection(*({example.premise for example in examples} for examples in pool.values()))
+    if len(shared) >= shots:  # the labels of a set show the same premises
+        pool = {label: [one for one in examples if one.premise in shared] for label, examples in pool.items()}
+
+    def drawn(number: int, examples: Sequence[Example]) -> list[Example]:
+        return sorted(examples, key=lambda one: row_seed(seed, "example set", shots, number, one.premise))[:shots]
+
+    return [{label: drawn(number, examples) for label, examples in pool.items()} for number in range(few_shot.sets)]
+
+
+def _require(pool: Mapping[str, Sequence[Example]], least: int, few_shot: FewShot, need: str) -> None:
+    for label, examples in pool.items():
+        if len(examples) < least:
+            raise InputError(
+                f"few_shot.examples {place(few_shot)}",
+                f"has {len(examples)} usable examples of {label!r}, but {need}",
+                hint="lower few_shot.sets or few_shot.shots, or name a larger dataset",
+            )
 
 
 def place(few_shot: FewShot) -> str:
@@ -142,26 +161,10 @@ def example_sets(recipe: DatasetRecipe) -> dict[int, list[ExampleSet]]:
     if recipe.few_shot is None or not any(recipe.few_shot.shots):
         return {}
     labels = [label.name for label in recipe.labels]
-    pairs = tqdm(labelled_pairs(recipe.few_shot), unit="row", desc=f"{recipe.name} examples", delay=1)
-    return draw(pairs, recipe.few_shot, labels, recipe.seed, quotes=recipe.decoding.text_end == "line")
-
-
-def labelled_pairs(few_shot: FewShot) -> Iterator[LabelledPair]:
-    """The pairs of the examples' dataset, streamed from its file or from the Hub; of triplets, those of each column.
-
-    Raises InputError when it is not there, cannot be read or lacks a named column.
-    """
-    examples = few_shot.examples
-    if examples.kind == "file" and not Path(examples.path or "").is_file():
-        raise InputError(f"few_shot.examples.path {examples.path}", "no such file", hint="check it in the recipe")
-    shared = examples.model_dump(exclude={"premise", "hypothesis", "label", "labels", "texts"})
-    columns = tuple(examples.texts.values()) or (examples.hypothesis, examples.label)
-    for _, rows in source_rows(Source(**shared, columns=(examples.premise, *columns))):
-        for premise, *cells in rows:
-            if examples.texts:
-                yield from ((premise, text, column) for text, column in zip(cells, columns, strict=True))
-            else:
-                yield premise, cells[0], cells[1]
+    quotes = recipe.decoding.text_end == "line"
+    rows = labelled_pairs(recipe.few_shot, labels, quotes)
+    pairs = tqdm(rows, unit="row", desc=f"{recipe.name} examples", delay=1)
+    return draw(pairs, recipe.few_shot, labels, recipe.seed, quotes)
 
 
 def described(recipe: DatasetRecipe, sets: Mapping[int, Sequence[ExampleSet]]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from generation.inputs.examples import ExampleSet, described, example_sets
+from generation.inputs.row_seeds import row_seed
 from hub.contract.recipe import X1, DatasetRecipe, Label, Variant
 
 
@@ -25,9 +26,28 @@ class Prompts:
         counters = tuple(self._prompt(self.labels[name], text1, variant) for name in label.counter_labels)
         return self._prompt(label, text1, variant), counters
 
-    def prefixes(self, variant: Variant) -> tuple[str, ...]:
-        """What the prompts of a variant begin with, whatever the first text: one for each label."""
-        return tuple(self._block(label.name, variant) + self.first_text_prefix(label) for label in self.labels.values())
+    def variant(self, asked: Variant, text1: str) -> Variant:
+        """The variant in which a first text is asked for, of those that ``asked`` stands for.
+
+        With ``few_shot.rotate`` a hash of (seed, shot count, first text) chooses its example set, so that all rows of a
+        first text, its triplets among them, have one set, and its samples share a prompt. Else it is ``asked``.
+        """
+        few_shot = self.recipe.few_shot
+        if few_shot is None or not few_shot.rotate or not asked.shots:
+            return asked
+        return Variant(asked.shots, row_seed(self.recipe.seed, "example set", asked.shots, text1) % few_shot.sets)
+
+    def prefixes(self, asked: Variant) -> tuple[str, ...]:
+        """What the prompts of a variant begin with, whatever the first text: one for each label and example set."""
+        few_shot = self.recipe.few_shot
+        rotates = few_shot is not None and few_shot.rotate and bool(asked.shots)
+        sets = range(few_shot.sets) if few_shot and rotates else (asked.example_set,)
+        variants = [Variant(asked.shots, number) for number in sets]
+        return tuple(
+            self._block(label.name, variant) + self.first_text_prefix(label)
+            for variant in variants
+            for label in self.labels.values()
+        )
 
     def first_text_prefix(self, label: Label) -> str:
         """The instruction up to the first text, its opening quotation mark included (DINO section 3)."""

@@ -4,6 +4,7 @@ import hashlib
 import json
 from pathlib import Path
 
+from generation.inputs.example_rows import own_files
 from generation.inputs.prompts import load_prompts
 from generation.pipeline.executor import Executor, ExecutorSpec, StartExecutor, local_executor
 from generation.pipeline.finish import finish
@@ -90,7 +91,9 @@ def input_files(recipe: DatasetRecipe) -> dict[Path, str]:
     """SHA-256 of every local file the run depends on (Hub inputs are pinned by revision). Raises InputError."""
     examples = recipe.few_shot.examples if recipe.few_shot else None
     sections: list[Source | Examples] = [recipe.source, *([examples] if examples else [])]
-    paths = [Path(section.path) for section in sections if section.kind == "file" and section.path]
+    paths = [Path(section.path) for section in sections if section.kind in ("file", "hand") and section.path]
+    own = _own_examples(recipe)
+    paths += [own / path for path in own_files(own)] if own else []
     paths += model_files(recipe.model)
     return {path: sha256_file(path) for path in paths if path.is_file()}
 
@@ -106,9 +109,17 @@ def input_hashes(recipe: DatasetRecipe) -> dict[str, str]:
     return hashes
 
 
+def _own_examples(recipe: DatasetRecipe) -> Path | None:
+    """The run directory that examples are drawn from, if they are."""
+    examples = recipe.few_shot.examples if recipe.few_shot else None
+    return Path(examples.path or "") if examples and examples.kind == "own" else None
+
+
 def _published_input(path: Path, recipe: DatasetRecipe) -> str:
-    """A file of the model keeps its folder's name."""
-    folder = recipe.model.path
+    """A file of the model, or of the run that examples are drawn from, keeps its folder's name."""
+    folder, own = recipe.model.path, _own_examples(recipe)
+    if own and path.is_relative_to(own):
+        return f"{published_path(str(own))}/{path.relative_to(own).as_posix()}"
     if folder and path in model_files(recipe.model):
         return f"{published_path(folder)}/{path.relative_to(folder).as_posix()}"
     return published_path(str(path))

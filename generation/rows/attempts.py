@@ -31,6 +31,7 @@ class _Wanted:
     place: int
     first: FirstText
     label: Label
+    variant: Variant
     asked: int = 0
     done: dict[int, tuple[Request, Completion, str | None]] = field(default_factory=dict)
     texts: set[str] = field(default_factory=set)
@@ -61,24 +62,30 @@ def write_pairs(
     only. Requests are handed over in the order of their first texts' length, so that neighbours have prompts of like
     length; ``samples`` of one prompt stand side by side.
     """
-    needs = ((first, label) for first in firsts for label in recipe.labels)
-    wanted, copies = [_Wanted(place, *need) for place, need in enumerate(needs)], TextFilters(recipe, prompts.sets)
+    needs = ((one, label, prompts.variant(variant, one.text)) for one in firsts for label in recipe.labels)
+    wanted, filters = [_Wanted(place, *need) for place, need in enumerate(needs)], TextFilters(recipe, prompts.sets)
     queue: deque[Request] = deque()
     for need in sorted(wanted, key=lambda need: len(need.first.text)):
-        queue += [_request(need, recipe, prompts, variant) for _ in range(recipe.texts_asked)]
+        queue += [_request(need, recipe, prompts) for _ in range(recipe.texts_asked)]
     stream = writer.stream(queue, recipe.decoding, recipe.decoding.batch_size, prompts.prefixes(variant))
     for request, completion in stream:
         place, attempt = request.key
         need = wanted[place]
-        reason = completion.problem or copies.reason(completion.text, need.label.name, variant)
+        reason = completion.problem or _problem(filters, completion.text, need)
         need.done[attempt] = request, completion, reason
         if reason is None and need.take(completion, recipe):
             tick(1)
         elif need.asked < recipe.decoding.max_attempts:
-            queue.appendleft(_request(need, recipe, prompts, variant))
-    rows = [row for need in wanted for row in _rows(need, recipe, variant)]
+            queue.appendleft(_request(need, recipe, prompts))
+    rows = [row for need in wanted for row in _rows(need, recipe)]
     raw = [{k: v for k, v in row.items() if k != "reason"} for row in rows if row["reason"] is None]
     return raw, [row for row in rows if row["reason"] is not None]
+
+
+def _problem(filters: TextFilters, text: str, need: _Wanted) -> str | None:
+    return filters.reason(text, need.label.name, need.variant) or filters.overlap_reason(
+        text, need.first.text, need.label
+    )
 
 
 def text_seed(recipe: DatasetRecipe, variant: Variant, first: FirstText, label: str, attempt: int) -> int:
@@ -87,20 +94,20 @@ def text_seed(recipe: DatasetRecipe, variant: Variant, first: FirstText, label: 
     return row_seed(recipe.seed, first.source_id, first.text, label, attempt, *asked)
 
 
-def _request(need: _Wanted, recipe: DatasetRecipe, prompts: Prompts, variant: Variant) -> Request:
+def _request(need: _Wanted, recipe: DatasetRecipe, prompts: Prompts) -> Request:
     attempt, need.asked = need.asked, need.asked + 1
-    prompt, counter_prompts = prompts.of(need.label, need.first.text, variant)
-    seed = text_seed(recipe, variant, need.first, need.label.name, attempt)
+    prompt, counter_prompts = prompts.of(need.label, need.first.text, need.variant)
+    seed = text_seed(recipe, need.variant, need.first, need.label.name, attempt)
     scored = tuple(
-        prompts.of(label, need.first.text, variant)[0] for label in recipe.labels * bool(recipe.verification)
+        prompts.of(label, need.first.text, need.variant)[0] for label in recipe.labels * bool(recipe.verification)
     )
     return Request(prompt, counter_prompts, seed, (need.place, attempt), scored)
 
 
-def _rows(need: _Wanted, recipe: DatasetRecipe, variant: Variant) -> list[Row]:
+def _rows(need: _Wanted, recipe: DatasetRecipe) -> list[Row]:
     """A row for every attempt, in order; ``sample`` counts the usable texts before it."""
-    rows, before = list[Row](), _Wanted(need.place, need.first, need.label)
-    example_set = {"example_set": variant.example_set} if recipe.few_shot else {}
+    rows, before = list[Row](), _Wanted(need.place, need.first, need.label, need.variant)
+    example_set = {"example_set": need.variant.example_set} if recipe.few_shot else {}
     for attempt, (request, completion, reason) in sorted(need.done.items()):
         rows.append(
             {

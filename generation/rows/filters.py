@@ -1,9 +1,9 @@
-"""Filters: texts that copy their prompt, and duplicates within a shard, are rejected. Pure.
+"""Filters: texts that copy their prompt or share too many or too few words with x1, and duplicates, are rejected. Pure.
 
-The reasons stand in ``hub.contract.reasons``. Those of copies are ours, and a recipe chooses among them
-(``postprocess.reject``); identical is of DINO section 4, duplicate and over_cap (``postprocess.max_per_label``) of the
-original code, those of verification ours. Rows of all these stand in the config ``raw`` as well: whoever has ``raw``
-can find them again.
+The reasons stand in ``hub.contract.reasons``. Those of copies and of shared words are ours, and a recipe chooses among
+them (``postprocess.reject``, ``postprocess.near_copy``, a label's ``overlap``); identical is of DINO section 4,
+duplicate and over_cap (``postprocess.max_per_label``) of the original code, those of verification ours. Rows that
+sifting drops stand in the config ``raw`` as well: whoever has ``raw`` can find them again.
 """
 
 import re
@@ -16,8 +16,8 @@ from typing import Any
 
 from generation.inputs.examples import ExampleSet
 from generation.rows import verification
-from hub.contract.reasons import DUPLICATE, EXAMPLE_COPY, IDENTICAL, OVER_CAP, PROMPT_WORDS
-from hub.contract.recipe import X1, DatasetRecipe, Variant
+from hub.contract.reasons import DUPLICATE, EXAMPLE_COPY, IDENTICAL, NEAR_COPY, OVER_CAP, OVERLAP, PROMPT_WORDS
+from hub.contract.recipe import X1, DatasetRecipe, Label, Variant
 
 Row = dict[str, Any]
 Words = tuple[str, ...]
@@ -26,18 +26,32 @@ _ENDS_A_PIECE = re.compile(r'[\n".:;!?]')
 
 
 class TextFilters:
-    """Rejects completions that copy few-shot texts or words of the prompt."""
+    """Rejects completions that copy few-shot texts or words of the prompt, or stand too near to or far from x1."""
 
     def __init__(self, recipe: DatasetRecipe, sets: Mapping[int, Sequence[ExampleSet]]):
+        self._near_copy = recipe.postprocess.near_copy
         self._chosen, self._sets = frozenset(recipe.postprocess.reject), sets
         self._scaffold = InstructionText(label.instruction for label in recipe.labels)
         self._shown = cache(self._examples)
 
     def reason(self, text: str, label: str, variant: Variant) -> str | None:
-        """Why a second text of ``label`` is a copy, or None."""
+        """Why a second text of ``label`` is a copy of its prompt, or None."""
         if EXAMPLE_COPY.name in self._chosen and words(text) in self._shown(label, variant):
             return EXAMPLE_COPY.name
         return self.first_text_reason(text)
+
+    def overlap_reason(self, text: str, text1: str, label: Label) -> str | None:
+        """Why a second text of ``label`` shares too many or too few words with its first text, or None.
+
+        A text that is the first text is left to sifting, which calls it ``identical``.
+        """
+        if text == text1 or (self._near_copy is None and label.overlap is None):
+            return None
+        shared = word_overlap(text1, text)
+        if self._near_copy is not None and shared >= self._near_copy:
+            return NEAR_COPY.name
+        least, most = label.overlap or (0.0, 1.0)
+        return None if least <= shared <= most else OVERLAP.name
 
     def first_text_reason(self, text: str) -> str | None:
         """Why a text that was written without examples is a copy, or None."""
@@ -75,6 +89,18 @@ class InstructionText:
             if start in ends:
                 ends |= {start + len(piece) for piece in self._pieces if found[start : start + len(piece)] == piece}
         return bool(found) and len(found) in ends
+
+
+def word_overlap(one: str, other: str) -> float:
+    """The share of their words, 0 to 1, that two texts have in common: Jaccard's index of the two bags of ``words``.
+
+    A word that stands twice in both counts twice; order, case and punctuation do not count. 1 for the same words in any
+    order, and for two texts without any word; 0 where no word is shared. A run of letters is a word, so in writing
+    without spaces whole clauses are compared.
+    """
+    ours, theirs = Counter(words(one)), Counter(words(other))
+    whole = (ours | theirs).total()
+    return (ours & theirs).total() / whole if whole else 1.0
 
 
 def words(text: str) -> Words:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -29,6 +30,8 @@ Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Positive = Annotated[int, Field(ge=1)]
 TextEnd = Literal["quotation_mark", "line"]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
@@ -38,31 +41,27 @@ class NotFingerprinted:
     use: str
 
 
-@dataclass(frozen=True)
-class UnwrittenIfNone:
-    """Marks an optional section: a recipe without it is written down, and known, as if there were no such key."""
-
-
 CARD_ONLY = NotFingerprinted("what a card says")
 SCORING_ONLY = NotFingerprinted("how a finished encoder is scored")
 SPEED_ONLY = NotFingerprinted("how fast, or at what price, the same is done")
+
+
+@dataclass(frozen=True)
+class LeftOutUnlessSet:
+    """Marks a key, as ``Annotated[bool, OPTION]``, that a recipe without it does not know of.
+
+    While it has its default it stands neither in the fingerprint nor in the resolved recipe, so that recipes, runs and
+    cards from before the key was made stay as they are.
+    """
+
+
+OPTION = LeftOutUnlessSet()
 
 
 class Strict(BaseModel):
     """Base of every recipe section: immutable, no unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-
-    @model_serializer(mode="wrap")
-    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        unwritten = self.unwritten_keys()
-        return {key: value for key, value in write(self).items() if key not in unwritten}
-
-    def unwritten_keys(self) -> set[str]:
-        """The optional sections that are not there and leave no trace (``UnwrittenIfNone``)."""
-        fields = type(self).model_fields.items()
-        marked = {name for name, field in fields if any(isinstance(mark, UnwrittenIfNone) for mark in field.metadata)}
-        return {name for name in marked if getattr(self, name) is None}
 
     @classmethod
     def deciding_keys(cls) -> list[str]:
@@ -71,6 +70,22 @@ class Strict(BaseModel):
         return [
             name for name, field in fields if not any(isinstance(mark, NotFingerprinted) for mark in field.metadata)
         ]
+
+    @property
+    def unset_options(self) -> set[str]:
+        """The keys marked ``OPTION`` that have their default."""
+        fields = type(self).model_fields.items()
+        options = {name: field for name, field in fields if OPTION in field.metadata}
+        return {
+            name
+            for name, field in options.items()
+            if getattr(self, name) == field.get_default(call_default_factory=True)
+        }
+
+    @model_serializer(mode="wrap")
+    def _without_unset_options(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        unset = self.unset_options
+        return {name: value for name, value in serialised(self).items() if name not in unset}
 
 
 class Source(Strict):
@@ -215,6 +230,14 @@ class Label(Strict):
     score: Annotated[float, Field(ge=0, le=1)] | None = None  # sts form
     instruction: str
     counter_labels: tuple[str, ...] = ()
+    overlap: Annotated[tuple[Share, Share] | None, OPTION] = None  # least and most words shared with x1: word_overlap
+
+    @field_validator("overlap")
+    @classmethod
+    def _band(cls, band: tuple[float, float] | None) -> tuple[float, float] | None:
+        if band and band[0] > band[1]:
+            raise ValueError("the least stands before the most, e.g. [0.1, 0.6]")
+        return band
 
     @field_validator("instruction")
     @classmethod
@@ -257,14 +280,19 @@ class Decoding(DecodingParameters):
 
 
 class Examples(Strict):
-    """An NLI dataset that few-shot examples are drawn from: a .tsv, .csv, .jsonl or .parquet file, or the Hub.
+    """Where few-shot examples come from. A file is a .tsv, .csv, .jsonl or .parquet one.
 
-    Of pairs with a label, ``labels`` says which value of the label column stands for which label of the recipe, e.g.
-    {entailment: "0"}. Where a row has a text for every label, as in triplets, ``texts`` names their columns, e.g.
-    {entailment: sent1, contradiction: hard_neg}; ``hypothesis`` and ``label`` are not read then.
+    - ``file``, ``hub``: a dataset of pairs. With a label, ``labels`` says which value of the label column stands for
+      which label of the recipe, e.g. {entailment: "0"}; with a score, ``scores`` gives each label a band of it, e.g.
+      {"1": [4.5, 5]}, limits included. Where a row has a text for every label, as in triplets, ``texts`` names their
+      columns, e.g. {entailment: sent1, contradiction: hard_neg}; ``hypothesis`` and ``label`` are not read then.
+    - ``hand``: a .tsv file written for prompts: the column text1 and one for each label, named like it.
+    - ``own``: the run directory of a finished dataset, whose labels the recipe's are among: the model's own texts.
+
+    ``rank_by`` names a numeric column, of which each label's ``top`` rows with the largest values are drawn from.
     """
 
-    kind: Literal["file", "hub"]
+    kind: Literal["file", "hub", "hand", "own"]
     path: str | None = None  # with kind hub: a file of the repo
     repo_id: str | None = None
     revision: str | None = None
@@ -275,23 +303,54 @@ class Examples(Strict):
     label: str = "label"
     labels: dict[str, str] = Field(default_factory=dict)
     texts: dict[str, str] = Field(default_factory=dict)
+    scores: Annotated[dict[str, tuple[Number, Number]], OPTION] = Field(default_factory=dict)
+    rank_by: Annotated[str | None, OPTION] = None
+    top: Annotated[Positive | None, OPTION] = None
     description: Annotated[str, CARD_ONLY]
     license: Annotated[str, CARD_ONLY]
 
     @model_validator(mode="after")
     def _one_way(self) -> "Examples":
-        if bool(self.labels) == bool(self.texts):
-            raise ValueError("give either labels (the values of a label column) or texts (a column for every label)")
+        given = [key for key in ("labels", "texts", "scores") if getattr(self, key)]
+        if self.kind in ("hand", "own"):
+            columns = ("premise", "hypothesis", "label")
+            unused = given + [key for key in columns if getattr(self, key) != type(self).model_fields[key].default]
+            if unused:
+                raise ValueError(f"examples of kind {self.kind} name their columns themselves: remove {unused[0]}")
+        elif len(given) != 1:
+            raise ValueError(
+                "give either labels (the values of a label column) or texts (a column for every label) or scores "
+                "(a band for every label)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _bands(self) -> "Examples":
+        bands = sorted(self.scores.items(), key=lambda item: item[1])
+        for label, (low, high) in bands:
+            if low > high:
+                raise ValueError(f"scores.{label}: the lower limit stands before the upper one, e.g. [4.5, 5]")
+        for (one, (_, high)), (other, (low, _)) in pairwise(bands):
+            if low <= high:
+                raise ValueError(f"scores: the bands of {one!r} and {other!r} share a score")
+        return self
+
+    @model_validator(mode="after")
+    def _ranked(self) -> "Examples":
+        if (self.rank_by is None) != (self.top is None):
+            raise ValueError("rank_by names the column and top says how many rows are drawn from: give both or neither")
+        if self.rank_by and (self.texts or self.kind == "hand"):
+            raise ValueError("rank_by ranks pairs, but a row here has a text for every label: remove rank_by and top")
         return self
 
     @property
     def names(self) -> dict[str, str]:
-        """For each label of the recipe the value, or the column, that it has in the dataset."""
-        return self.labels or self.texts
+        """For each label of the recipe the value, or the column, that it has in the dataset; empty: its own name."""
+        return self.labels or self.texts or {label: label for label in self.scores}
 
     @model_validator(mode="after")
     def _complete(self) -> "Examples":
-        needed = {"file": ("path",), "hub": ("repo_id", "revision")}[self.kind]
+        needed = ("repo_id", "revision") if self.kind == "hub" else ("path",)
         missing = [key for key in needed if getattr(self, key) is None]
         if missing:
             raise ValueError(f"examples of kind {self.kind} need {', '.join(missing)}")
@@ -317,6 +376,7 @@ class FewShot(Strict):
     examples: Examples
     end: Annotated[str, Field(pattern=f"^{QUOTE}")] = QUOTE  # what closes an example's text (the authors' files: ".)
     separator: str = "\n"  # between examples, and before the prompt: without examples too, as in the authors' code
+    rotate: Annotated[bool, OPTION] = False  # each first text has one set, chosen by a hash, instead of all of them
 
     @model_validator(mode="after")
     def _distinct(self) -> "FewShot":
@@ -324,7 +384,7 @@ class FewShot(Strict):
             raise ValueError(f"shots: a count stands twice: {list(self.shots)}")
         values = list(self.examples.names.values())
         if len(set(values)) != len(values):
-            key = "labels: two labels have one value" if self.examples.labels else "texts: two labels have one column"
+            key = "texts: two labels have one column" if self.examples.texts else "labels: two labels have one value"
             raise ValueError(f"examples.{key}: {values}")
         return self
 
@@ -364,3 +424,4 @@ class Postprocess(Strict):
         "prompt_words",
     )  # generation.rows.filters
     validation_fraction: Fraction = 0.1
+    near_copy: Annotated[Share | None, OPTION] = None  # a word_overlap with x1 from which a text is a near-copy of it

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from hub.contract.dataset_sections import CARD_ONLY, Fraction, Positive, Quantization, Strict
+from hub.contract.dataset_sections import CARD_ONLY, OPTION, Fraction, Positive, Quantization, Strict
 
 PROMPT_TEXT = "[X]"  # where the sentence stands in ``Encoder.prompt``, as PromptEOL's paper writes it
 
@@ -147,12 +147,18 @@ class TrainingData(Pinned):
     form: Literal["sts", "triplet", "pair-class", "documents", "self-pair", "graded-pair", "graded-triplet"]
     example_set: Annotated[int, Field(ge=0)] | None = None  # only the rows of this set of few-shot examples
     streaming: bool = False  # read while training, never whole in memory or on disk; needs arguments.max_steps
-    columns: Annotated[tuple[str, ...], Field(min_length=1)] | None = None  # self-pair; left out: the first texts
-    grades: Grades | None = None  # graded-pair, graded-triplet; left out: its defaults
-    weights: str | None = None  # the column that says how much each row counts; left out: all the same
+    columns: Annotated[Annotated[tuple[str, ...], Field(min_length=1)] | None, OPTION] = (
+        None  # self-pair; left out: the first texts
+    )
+    grades: Annotated[Grades | None, OPTION] = None  # graded-pair, graded-triplet; left out: its defaults
+    weights: Annotated[str | None, OPTION] = (
+        None  # the column that says how much each row counts; left out: all the same
+    )
     loss: str
     loss_arguments: dict[str, str] = Field(default_factory=dict)  # under the loss class's own names
-    guide: Encoder | None = None  # of GISTEmbedLoss and its cached form; left out: the untrained base
+    guide: Annotated[Encoder | None, OPTION] = (
+        None  # of GISTEmbedLoss and its cached form; left out: the untrained base
+    )
     spans: Spans | None = None  # documents; left out: DeCLUTR's values
     license: Annotated[str | None, CARD_ONLY] = None  # of files and datasets that do not say theirs
 

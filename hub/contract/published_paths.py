@@ -82,6 +82,8 @@ def _paths(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 def published_setting(setting: str) -> str:
     """``KEY=VALUE`` of ``--set`` as others may see it: the command that made a run is in its manifest."""
+    if setting.startswith("@"):  # a file of stand-ins
+        return f"@{published_path(setting[1:])}"
     key, equals, text = setting.partition("=")
     if key.split(".")[-1] == PATH:
         return f"{key}{equals}{published_path(text)}"

@@ -1,8 +1,8 @@
 """Why a text is rejected: each value of the column ``reason`` and of the manifest's counts, with a card's words.
 
-Those of ``COMPLETION`` are found where a text ends (``generation.decoding.endings``), of ``COPY`` against its prompt,
-of ``SIFT`` against the other texts of its shard (``generation.rows.filters``), ``VERIFIED`` of them by its likelihood
-under every label's prompt (``generation.rows.verification``), the others among first texts
+Those of ``COMPLETION`` are found where a text ends (``generation.decoding.endings``), of ``COPY`` against its prompt
+and first text, of ``SIFT`` against the other texts of its shard (``generation.rows.filters``), ``VERIFIED`` of them by
+its likelihood under every label's prompt (``generation.rows.verification``), the others among first texts
 (``generation.inputs.sources``, ``generation.pipeline.first_texts``); duplicates of whole datasets in
 ``generation.pipeline.group_rows``. To add one: declare it here, and find it there.
 """
@@ -34,6 +34,8 @@ PROMPT_WORDS = Reason(
     second="nothing but words of its prompt, such as the name of a line",
     first="nothing but words of its prompt, such as the name of a line",
 )
+NEAR_COPY = Reason("near_copy", second="nearly the words of the first text (`postprocess.near_copy`)")
+OVERLAP = Reason("overlap", second="shares more or fewer words with the first text than its label may (`overlap`)")
 IDENTICAL = Reason("identical", second="the second text repeats the first")
 DUPLICATE = Reason("duplicate", second="the same pair was kept before", first="the same first text was there before")
 OTHER_LABEL = Reason("other_label", second="likelier under another label's prompt than under its own")
@@ -45,7 +47,7 @@ LENGTH = Reason("length", first="not of the wanted number of tokens")
 NOT_NEEDED = Reason("not_needed", first="there were enough first texts already")
 
 COMPLETION = (NOT_CLOSED, LINE_BREAK, EMPTY)
-COPY = (EXAMPLE_COPY, PROMPT_WORDS)
+COPY = (EXAMPLE_COPY, PROMPT_WORDS, NEAR_COPY, OVERLAP)
 VERIFIED = (OTHER_LABEL, NOT_BEST)
 SIFT = (IDENTICAL, *VERIFIED, DUPLICATE, OVER_CAP)
 OF_SECOND_TEXTS = (*COMPLETION, *COPY, *SIFT)  # in the order of a card

@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from hub.contract.dataset_sections import (
     CARD_ONLY,
+    OPTION,
     QUOTE,
     SCORING_ONLY,
     X1,
@@ -29,7 +30,6 @@ from hub.contract.dataset_sections import (
     Source,
     Strict,
     TextEnd,
-    UnwrittenIfNone,
     Verification,
     Version,
 )
@@ -78,6 +78,9 @@ class Variant:
     example_set: int
 
 
+_OF_LABELS = {"labels": "value of the label column", "texts": "column", "scores": "band"}
+
+
 def config_name(base: str, shots: int | None) -> str:
     """The Hub config of a shot count, e.g. triplet-20shot; just the base without few-shot."""
     return base if shots is None else f"{base}-{shots}shot"
@@ -103,7 +106,7 @@ class DatasetRecipe(Strict):
     labels: Annotated[tuple[Label, ...], Field(min_length=1)]
     few_shot: FewShot | None = None
     decoding: Decoding = Decoding()
-    verification: Annotated[Verification | None, UnwrittenIfNone()] = None
+    verification: Annotated[Verification | None, OPTION] = None
     postprocess: Postprocess = Postprocess()
     premise_tokens: tuple[int, int] | None = None  # keep only first texts of so many tokens (Auto-NLI: 4-32)
     shard_size: Positive = 64  # first texts per shard
@@ -145,9 +148,14 @@ class DatasetRecipe(Strict):
                     f"labels.{label.name}.instruction: {X1} must stand between quotation marks ({QUOTE}) where the "
                     "model writes the first texts: it writes them up to the closing one"
                 )
-            if self.few_shot and label.name not in self.few_shot.examples.names:
-                known = "labels: no value of the label column" if self.few_shot.examples.labels else "texts: no column"
-                raise ValueError(f"few_shot.examples.{known} is given for {label.name!r}")
+        shown = self.few_shot.examples if self.few_shot else None
+        if shown and shown.kind in ("file", "hub"):
+            names = [label.name for label in self.labels]
+            key = next(key for key in _OF_LABELS if getattr(shown, key))
+            for missing in (name for name in names if name not in shown.names):
+                raise ValueError(f"few_shot.examples.{key}: no {_OF_LABELS[key]} is given for {missing!r}")
+            for unknown in (name for name in shown.names if name not in names):
+                raise ValueError(f"few_shot.examples.{key}: unknown label {unknown!r}; {_choices(unknown, names)}")
         return self
 
     @model_validator(mode="after")
@@ -199,7 +207,17 @@ class DatasetRecipe(Strict):
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """The ways every first text is asked for: one, or one for each shot count and example set."""
+        """The ways every first text is asked for: one, or one for each shot count and example set.
+
+        With ``few_shot.rotate`` one for each shot count: its first texts have sets of their own (``row_variants``).
+        """
+        if self.few_shot and self.few_shot.rotate:
+            return tuple(Variant(shots, 0) for shots in self.few_shot.shots)
+        return self.row_variants
+
+    @property
+    def row_variants(self) -> tuple[Variant, ...]:
+        """The variants that rows have: one, or one for each shot count and example set."""
         if self.few_shot is None:
             return (Variant(None, 0),)
         return tuple(

@@ -22,6 +22,7 @@ from hub.errors import InputError, did_you_mean
 
 MAX_BYTES = 1 << 20
 _MAX_DEPTH, _MAX_NODES = 20, 20_000  # a recipe has about 100 values on 4 levels
+ON_HUB = ("repo_id", "revision", "path", "config", "splits", "gguf_file")  # keys that say which part of the Hub
 _MOST_SHOWN = 200  # characters of a value in a message
 
 
@@ -74,12 +75,18 @@ def _read(text: str) -> Any:
 
 
 def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """``tree`` with ``a.b=c`` settings applied (list items by index). Raises InputError for a malformed one."""
+    """``tree`` with ``a.b=c`` settings applied (list items by index), and files of stand-ins (``@FILE``) put in.
+
+    Raises InputError for a malformed one.
+    """
     tree = json.loads(json.dumps(tree))
     for setting in overrides:
+        if setting.startswith("@"):
+            tree = with_stand_ins(tree, Path(setting[1:]))
+            continue
         path, equals, text = setting.partition("=")
         if not equals or not all(path.split(".")):
-            raise InputError(f"--set {setting}", "cannot be read", allowed="KEY.KEY=VALUE")
+            raise InputError(f"--set {setting}", "cannot be read", allowed="KEY.KEY=VALUE, or @FILE of stand-ins")
         try:
             value = _read(text)
         except yaml.YAMLError as error:
@@ -91,6 +98,37 @@ def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any
             node = node.setdefault(place, {}) if isinstance(node, dict) else node[place]
         node[_place(node, last, setting)] = value
     return tree
+
+
+def with_stand_ins(tree: dict[str, Any], path: Path) -> dict[str, Any]:
+    """``tree`` with what a file names in place of repositories of the Hub: the way to run a recipe without one.
+
+    The file maps a ``repo_id`` to keys of a section, e.g. ``google/gemma-3-270m: {path: artifacts/lm/gemma-3-270m}``.
+    Each section of that repo_id loses the keys that say where on the Hub (``ON_HUB``) and has those keys instead. So
+    the recipe that is run, and all that is written from it, names what was read. Raises InputError for a file of
+    anything else, and for one that has nothing for this recipe.
+    """
+    stand_ins, used = read_yaml(path), set[str]()
+    for repo_id, keys in stand_ins.items():
+        if not isinstance(keys, dict) or not keys:
+            hint = "write google/gemma-3-270m: {path: FOLDER}"
+            raise InputError(f"{path}:{repo_id}", "is no mapping of a section's keys", hint=hint)
+
+    def replaced(node: Any) -> Any:
+        if isinstance(node, list):
+            return [replaced(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        repo_id = node.get("repo_id")
+        if not isinstance(repo_id, str) or repo_id not in stand_ins:
+            return {key: replaced(item) for key, item in node.items()}
+        used.add(repo_id)
+        return {**{key: item for key, item in node.items() if key not in ON_HUB}, **stand_ins[repo_id]}
+
+    found: dict[str, Any] = replaced(tree)
+    if not used:
+        raise InputError(path, "no repository in the recipe has a stand-in here", allowed=", ".join(stand_ins))
+    return found
 
 
 def _place(node: Any, key: str, setting: str) -> Any:
@@ -164,8 +202,7 @@ def resolved(recipe: DatasetRecipe | ModelRecipe) -> str:
 def deciding(value: Any) -> Any:
     """A recipe as plain values without the keys that decide no row and no weight (``NotFingerprinted``)."""
     if isinstance(value, Strict):
-        unwritten = value.unwritten_keys()
-        return {key: deciding(getattr(value, key)) for key in value.deciding_keys() if key not in unwritten}
+        return {key: deciding(getattr(value, key)) for key in value.deciding_keys() if key not in value.unset_options}
     return [deciding(item) for item in value] if isinstance(value, tuple) else value
 
 

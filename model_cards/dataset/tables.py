@@ -29,14 +29,15 @@ def config_list(configs: list[str], recipe: DatasetRecipe) -> Markdown:
 
 
 def config_note(config: str, recipe: DatasetRecipe) -> str:
-    """What a config holds, and with how many gold examples in the prompt it was made."""
+    """What a config holds, and with how many examples of which kind in the prompt it was made."""
     base = base_config(config)
     finished = recipe.dataset_form.finished
     note = finished[base].holds if base in finished else WORDS["configs"][base]
     if base == config:
         return note
     shots = int(config.removeprefix(f"{base}-").removesuffix("shot"))
-    examples = {0: "no example", 1: "one gold example"}.get(shots, f"{shots} gold examples")
+    kind = WORDS["examples"][recipe.few_shot.examples.kind] if recipe.few_shot else ""
+    examples = {0: "no example", 1: f"one {kind} example"}.get(shots, f"{shots} {kind} examples")
     return f"{note}; {examples} in the prompt"
 
 
@@ -96,6 +97,7 @@ def is_exact(recipe: DatasetRecipe) -> bool:
 def decoding_table(recipe: DatasetRecipe) -> Markdown:
     """The decoding constants, under their names in the recipe."""
     decoding = recipe.decoding
+    each_set = ", example set" if recipe.few_shot and not recipe.few_shot.rotate else ""
     rows: list[list[Any]] = []
     if is_debiased(recipe):
         rows += [["decay constant λ", decoding.decay_constant], ["floor ε", decoding.floor]]
@@ -104,7 +106,7 @@ def decoding_table(recipe: DatasetRecipe) -> Markdown:
         ["top-p", decoding.top_p],
         ["new tokens, at most", decoding.max_new_tokens],
         ["a text ends at", "the end of its line" if decoding.text_end == "line" else "its closing quotation mark"],
-        [f"texts wanted per first text{', example set' if recipe.few_shot else ''} and label", decoding.samples],
+        [f"texts wanted per first text{each_set} and label", decoding.samples],
         ["attempts, at most", decoding.max_attempts],
         ["number format", recipe.model.dtype if recipe.model.backend != "openai" else "the server's"],
         ["seed", recipe.seed],
@@ -137,6 +139,12 @@ def postprocess_table(recipe: DatasetRecipe) -> Markdown:
         ["texts per first text and label, at most", chosen.max_per_label],
         ["fraction of first texts in validation", chosen.validation_fraction],
     ]
+    if chosen.near_copy is not None:
+        rows.append(["share of words in common from which a text is a near-copy", chosen.near_copy])
+    for label in recipe.labels:
+        if label.overlap is not None:
+            allowed = "{:g} to {:g}".format(*label.overlap)
+            rows.append([f"share of words in common, label {label.name}", allowed])
     if recipe.premise_tokens is not None:
         rows.append(["tokens of a first text", "{} to {}".format(*recipe.premise_tokens)])
     return table(["constant", "value"], rows)
