@@ -464,5 +464,5 @@ def test_auto_is_resolved_before_the_run_is_named_and_told(lm, tmp_path, monkeyp
     assert told["attention"] == "shared" and "own attention" in told["attention_reason"]
     assert generate(lm, tmp_path / "auto", f"model.dtype={dtype}") == manifest
     monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {} if able else {"amx_bf16": True})
-    with pytest.raises(InputError, match=f"model.dtype '{dtype}' there, '(?!{dtype})"):  # another machine resolves it otherwise
+    with pytest.raises(InputError, match=f"model.dtype '{dtype}' there, '(?!{dtype})"):  # of another machine
         generate(lm, tmp_path / "auto", "model.dtype=auto")

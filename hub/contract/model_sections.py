@@ -129,6 +129,7 @@ class Grades(Strict):
         return self
 
 
+Columns = Annotated[tuple[str, ...], Field(min_length=1)]
 MADE = ("self-pair", "graded-pair", "graded-triplet")  # forms whose rows are made from all that are read
 
 
@@ -151,9 +152,7 @@ class TrainingData(Pinned):
         None  # self-pair; left out: the first texts
     )
     grades: Annotated[Grades | None, OPTION] = None  # graded-pair, graded-triplet; left out: its defaults
-    weights: Annotated[str | None, OPTION] = (
-        None  # the column that says how much each row counts; left out: all the same
-    )
+    weights: Annotated[str | None, OPTION] = None  # the column of how much each row counts; left out: all the same
     loss: str
     loss_arguments: dict[str, str] = Field(default_factory=dict)  # under the loss class's own names
     guide: Annotated[Encoder | None, OPTION] = (
