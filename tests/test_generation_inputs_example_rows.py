@@ -86,7 +86,7 @@ def test_the_shipped_examples_are_fit_and_unlike_their_first_texts():
     recipe = sts(shots=(5,), sets=4, kind="hand", path=str(HAND))
     sets = example_sets(recipe)[5]
     assert sum(len(one["1"]) for one in sets) == 20
-    for label, most in (("1", 0.5), ("0.5", 0.5), ("0", 0.2)):
+    for label, most in (("1", 0.7), ("0.5", 0.5), ("0", 0.2)):
         assert all(word_overlap(e.premise, e.hypothesis) <= most for one in sets for e in one[label])
 
 
