@@ -13,23 +13,28 @@ import pytest
 import typer
 import yaml
 from planted_evaluations import evaluation, planted
+from small_runs import small_recipe, small_run
 from test_model_cards_runs import dataset_run
 from tiny_lm import make_lm
 from training_inputs import sts_rows, triplet_rows, write_dataset, write_recipe
 
 import release.value as value_module
 from eval import arms as eval_arms
-from hub.contract.recipe import ModelRecipe
+from hub.client.fetch import fetch
+from hub.client.publish import Options, publish
+from hub.client.repository import Repository
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import Manifest, read_manifest, write_manifest
 from hub.contract.schema import TRIPLET
 from hub.contract.shards import read_table
 from hub.errors import InputError, RunError
 from hub.training_value import VALUE, TrainingValue, read_value, require_value
-from model_cards.render import render
+from model_cards.render import render, write
 from release.value import STUDENT, find_people, read_student, table
 from release.value_arms import copies, read_dataset, read_people, shuffled, write_pairs
 
+pytest_plugins = ["local_hub"]
 DEV = Path(__file__).parent.parent / "assets/stsb/sts-dev.csv"
 SEEDS = "1-2"
 
@@ -249,6 +254,21 @@ def test_the_card_shows_a_measured_value_and_nothing_else(tmp_path):
     (run / VALUE).write_text(a_value("other rows").model_dump_json())
     with pytest.raises(InputError, match="was measured on other rows than the run directory holds; measure again"):
         render(run)
+
+
+def test_a_measured_value_goes_to_the_hub_and_comes_back_with_the_run(local_hub, hub_api, tmp_path):
+    run = tmp_path / "small-sts"
+    manifest = small_run(run, small_recipe("sts"))
+    (run / VALUE).write_text(a_value(manifest.fingerprint).model_dump_json())
+    write(run, render(run, f"acme/{manifest.name}"))
+    publish(hub_api, run, "acme", True, Options())
+    repository = Repository(hub_api, f"acme/{manifest.name}", "dataset")
+    remote = repository.branch()
+    assert remote is not None
+    fetch(repository, remote, manifest, load_recipe(run / "recipe.yaml", DatasetRecipe), tmp_path / "again")
+    assert (tmp_path / "again" / VALUE).read_bytes() == (run / VALUE).read_bytes()
+    plan = publish(hub_api, run, "acme", False, Options())
+    assert not plan.changes and not plan.edits  # the card's stamp covers the value
 
 
 def test_a_release_asks_for_a_least_value(tmp_path):
