@@ -1,7 +1,7 @@
 # sts-dino: `make` alone prints the targets. Every target that runs Python makes .venv first, once per change of the pins.
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-loaders hub install lm style quality dataset train evaluate card publish regenerate republish
-.PHONY: release-all job scripts bench clean clean-artifacts evaluate-reference
+.PHONY: release-all value job scripts bench clean clean-artifacts evaluate-reference
 PYTHON ?= python3
 RUN := .venv/bin/python
 RECIPE ?= recipes/demo/sts-dino-x2.yaml
@@ -68,6 +68,9 @@ republish: .venv/.ready ## new card and publication of a finished artefact, noth
 
 release-all: .venv/.ready ## regenerate and publish every dataset and model: make release-all [RECIPES=recipes/demo] YES=1
 	$(RUN) -m release.run $(RECIPES) --org $(ORG) $(SPREAD) $(SCORE) $(ACT)
+
+value: .venv/.ready ## measure what an encoder gains from a dataset, beside controls: make value RUN_DIR=artifacts/datasets/... [SENTEVAL=DIR; else the validation split]
+	$(RUN) -m release.value $(RUN_DIR) $(if $(SENTEVAL),--senteval-data $(SENTEVAL),--split validation)
 
 job: .venv/.ready ## regenerate as a job of Hugging Face: print its command, YES=1 starts it (more options: python -m release.job --help): make job RECIPE=... ORG=... FLAVOR=l4x4 WORKERS=4 [TIMEOUT=2d]
 	$(if $(RAY)$(STORE),$(error a job is one machine: RAY and STORE are not for it))

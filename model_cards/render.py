@@ -2,9 +2,9 @@
 
     python -m model_cards.render artifacts/datasets/NAME [--repo-id ORG/NAME] [--dry-run]
 
-Reads manifest.json, recipe.yaml, results.json, the files the manifest names and ``model_cards/sections/``. A finished
-run gives the same bytes each time: its card holds no date, no timing and no machine. Only while a run grows does its
-card tell the time, from the timing that lies beside the run directory.
+Reads manifest.json, recipe.yaml, results.json, value.json, the files the manifest names and
+``model_cards/sections/``. A finished run gives the same bytes each time: its card holds no date, no timing and no
+machine. Only while a run grows does its card tell the time, from the timing that lies beside the run directory.
 """
 
 from datetime import UTC, datetime
@@ -23,6 +23,7 @@ from hub.contract.run_dir import RECIPE, Manifest, manifest_text, read_manifest
 from hub.contract.shards import atomic_path
 from hub.errors import InputError
 from hub.printable import first_line
+from hub.training_value import VALUE, read_value
 from model_cards.dataset.card import dataset_files
 from model_cards.model.card import RESULTS, model_files
 from model_cards.model.eval_results import FOLDER as EVAL_RESULTS
@@ -41,17 +42,19 @@ def render(
     """The files of the card, path → content. Writes nothing.
 
     ``manifest`` (default: the one on disk) may be a snapshot of a run that goes on growing: only files that it names
-    are read. ``now`` (UTC; default: this moment) is told by the cards of growing runs alone.
+    are read, and no value.json. ``now`` (UTC; default: this moment) is told by the cards of growing runs alone.
 
     Raises InputError when the directory is no run directory, or when its facts do not agree.
     """
-    manifest = manifest or _manifest(directory)
+    on_disk, manifest = manifest is None, manifest or _manifest(directory)
     repo_id = checked_repo_id(repo_id or f"{ORGANISATION}/{manifest.name}")
     if manifest.kind == "dataset":
         recipe = load_recipe(directory / RECIPE, DatasetRecipe)
         check_identity(directory, manifest, recipe.name, recipe.version)
-        files = dataset_files(directory, manifest, recipe, repo_id, now or datetime.now(UTC))
-        return {**files, CARD: _stamped(files[CARD], repo_id, manifest)}
+        value = read_value(directory, manifest) if on_disk and manifest.complete else None
+        files = dataset_files(directory, manifest, recipe, repo_id, now or datetime.now(UTC), value)
+        of_value = (directory / VALUE).read_bytes() if (directory / VALUE).exists() and on_disk else None
+        return {**files, CARD: _stamped(files[CARD], repo_id, manifest, value=of_value)}
     model_recipe = load_recipe(directory / RECIPE, ModelRecipe)
     check_identity(directory, manifest, model_recipe.name, model_recipe.version)
     files = model_files(directory, _complete(directory, manifest), model_recipe, repo_id)
@@ -61,9 +64,14 @@ def render(
 
 
 def _stamped(
-    card: bytes, repo_id: str, manifest: Manifest, results: bytes | None = None, repeats: bytes | None = None
+    card: bytes,
+    repo_id: str,
+    manifest: Manifest,
+    results: bytes | None = None,
+    repeats: bytes | None = None,
+    value: bytes | None = None,
 ) -> bytes:
-    facts = facts_digest(manifest_text(manifest).encode(), results, repeats)
+    facts = facts_digest(manifest_text(manifest).encode(), results, repeats, value)
     return stamped(card.decode(), repo_id, facts).encode()
 
 

@@ -19,6 +19,8 @@ from hub.client.repository import Repository
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe, resolved
+from hub.errors import InputError
+from hub.training_value import require_value
 from release.child_process import StageProcess, run_stage
 from release.grow import IncrementalPublisher
 from release.options import (
@@ -165,6 +167,26 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
         recipe = load_recipe(path, DatasetRecipe, request.overrides.keys("source.limit"))
         check_dtype(path, recipe)
         super().__init__(path, recipe, request)
+
+    def check(self) -> None:
+        """With ``--yes``, refuse one without the value asked for, too: it would be published while it grows."""
+        super().check()
+        if self.options.yes:
+            self._require_value()
+
+    def publish(self) -> Plan | None:
+        """The publication or its plan, of a dataset that has the value asked for."""
+        self._require_value()
+        return super().publish()
+
+    def _require_value(self) -> None:
+        if self.options.min_value is not None:
+            try:
+                manifest = run_dir.require_complete(self.directory)
+            except InputError as error:
+                hint = f"make it without --yes, measure it (python -m release.value {self.directory}), then publish it"
+                raise InputError(self.directory, "is not made, so its value is not known", hint=hint) from error
+            require_value(self.directory, manifest, self.options.min_value)
 
     def make(self) -> None:
         """Generate it; with ``--yes``, go on from what the Hub has of it and publish it while it grows."""

@@ -146,6 +146,10 @@ class ReleaseOptions(PublishOptions):
     fresh: Annotated[bool, typer.Option("--fresh", help="Do not go on from what the Hub has of an unfinished run")] = (
         False
     )
+    min_value: Annotated[
+        float | None,
+        typer.Option("--min-value", help="Of a dataset: refuse it unless python -m release.value measured such a gain"),
+    ] = None
     commits_per_hour: Annotated[
         int, typer.Option(min=4, max=128, help="Commits an hour to a growing repository; the Hub allows 128")
     ] = PER_HOUR

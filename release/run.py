@@ -58,6 +58,8 @@ def main(
         raise InputError("--limit and --set", f"are of one recipe, but {len(paths)} are given", hint="give one recipe")
     if options.again and evaluation != EvaluationOptions():
         raise InputError("--again", "scores nothing", hint="leave out either it, or --tasks and the evaluation data")
+    if options.min_value is not None and any(map(is_model, paths)):
+        raise InputError("--min-value", "is of datasets, but a model's recipe is given", hint="give it alone")
     workers.require_datasets(sum(not is_model(path) for path in paths))
     from release.artefact import DatasetArtefact, ModelArtefact, Request  # here, for it takes long
 

@@ -199,3 +199,17 @@ def test_folders_stand_for_their_recipes_datasets_first(tmp_path):
     (tmp_path / "odd.yaml").write_text("kind: cake\n")
     with pytest.raises(InputError, match="'cake' is no kind of recipe; allowed: dataset, model"):
         expanded([tmp_path])
+
+
+def test_a_dataset_whose_value_is_not_measured_is_refused_before_anything_is_made(local_hub, hub_api, tmp_path):
+    words = (local_hub, tmp_path / "home", tmp_path / "out", make_lm(tmp_path / "lm"), "of-no-value")
+    code, _, err = ended(command(*words, "--min-value", "0.5", "--yes"))
+    assert code == 2 and "is not made, so its value is not known; make it without --yes, measure it" in err
+    assert not (tmp_path / "out/datasets/of-no-value").exists()
+    assert not hub_api.repo_exists("acme/of-no-value", repo_type="dataset")
+
+
+def test_a_least_value_is_no_models():
+    app = [sys.executable, "-m", "release.run", "recipes/demo/demo-sts-dino.yaml", "--org", "acme", "--min-value", "1"]
+    done = subprocess.run(app, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "--min-value: is of datasets, but a model's recipe is given" in done.stderr

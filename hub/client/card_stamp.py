@@ -20,13 +20,17 @@ class Stamp:
     facts: str
 
 
-def facts_digest(manifest: bytes, results: bytes | None, repeats: bytes | None = None) -> str:
-    """SHA-256 over what a card is written from: the bytes of manifest.json and, of a model, of results.json and
-    repeats.json, where there are any.
+def facts_digest(
+    manifest: bytes, results: bytes | None, repeats: bytes | None = None, value: bytes | None = None
+) -> str:
+    """SHA-256 over what a card is written from: the bytes of manifest.json and, where there are any, of a model's
+    results.json and repeats.json, of a dataset's value.json.
     """
     parts = [hashlib.sha256(content).hexdigest() for content in (manifest, results) if content is not None]
     if repeats is not None:
         parts.append(f"repeats {hashlib.sha256(repeats).hexdigest()}")
+    if value is not None:
+        parts.append(f"value {hashlib.sha256(value).hexdigest()}")
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 

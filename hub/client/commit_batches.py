@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from hub.client.card_stamp import facts_digest, restamped, stamped
-from hub.client.plan import CARD, Changes, Content, Remote, Snapshot, compare, is_beside
+from hub.client.plan import CARD, MEASURED, Changes, Content, Remote, Snapshot, compare, is_beside
 from hub.contract.run_dir import MANIFEST, RECIPE, Manifest, manifest_text
 
 # Files of a commit: the most that the official client sends at once (it begins with 250). The Hub advises a hundred and
@@ -45,10 +45,10 @@ class Step:
 
 @dataclass(frozen=True)
 class BranchCard:
-    """The card of a branch, and the bytes of results.json and repeats.json it was written from."""
+    """The card of a branch, and the bytes of the measured files (``MEASURED``) it was written from."""
 
     card: str | None = None
-    measured: tuple[bytes | None, ...] = (None, None)
+    measured: tuple[bytes | None, ...] = (None,) * len(MEASURED)
 
 
 def count(changes: Changes) -> int:

@@ -7,9 +7,8 @@ import hashlib
 import re
 
 from hub.client.card_stamp import facts_digest, read_stamp
-from hub.client.plan import CARD, DIFF_LINES, RESULTS, Remote, Snapshot, strangers, text_diff
+from hub.client.plan import CARD, DIFF_LINES, MEASURED, Remote, Snapshot, strangers, text_diff
 from hub.client.repository import Repository
-from hub.contract.repeats import REPEATS
 from hub.contract.run_dir import MANIFEST, Manifest
 from hub.errors import RunError
 
@@ -62,7 +61,7 @@ def edits_since(
         published = _last_published_card(repository, remote)
         lines = text_diff(published, card, CARD) if published is not None else card.splitlines()[:DIFF_LINES]
         return {**edits, CARD: "edited by hand"}, tuple(lines)
-    measured = [repository.read(remote, path) if path in remote.files else None for path in (RESULTS, REPEATS)]
+    measured = [repository.read(remote, path) if path in remote.files else None for path in MEASURED]
     if stamp.facts != facts_digest(repository.read(remote, MANIFEST) or b"", *measured):
         edits[MANIFEST] = "this or results.json was changed by hand: the card was written from others"
     return edits, ()

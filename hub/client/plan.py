@@ -14,12 +14,14 @@ from hub.contract.repeats import REPEATS
 from hub.contract.run_dir import MANIFEST, RECIPE, Manifest
 from hub.contract.shards import sha256_file
 from hub.printable import printable
+from hub.training_value import VALUE
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoFile
 
 CARD, RESULTS = "README.md", "results.json"
-BESIDE = (CARD, RECIPE, MANIFEST, RESULTS, REPEATS, ".eval_results/*.yaml", "assets/*.png")  # not in the manifest
+MEASURED = (RESULTS, REPEATS, VALUE)  # what a card is written from, beside the manifest
+BESIDE = (CARD, RECIPE, MANIFEST, *MEASURED, ".eval_results/*.yaml", "assets/*.png")  # not in the manifest
 KEPT = (".gitattributes",)  # the Hub's own
 DIFF_LINES = 40
 

@@ -16,14 +16,13 @@ from hub.client import commit_batches as batches
 from hub.client.account import account
 from hub.client.card_stamp import facts_digest, read_stamp
 from hub.client.ownership import Edits, check_place, edits_since, is_later, remote_manifest
-from hub.client.plan import BESIDE, CARD, RESULTS, Changes, Content, Plan, Remote, Snapshot, compare
+from hub.client.plan import BESIDE, CARD, MEASURED, Changes, Content, Plan, Remote, Snapshot, compare
 from hub.client.repository import MAIN, Repository
 from hub.client.retry import RetryPolicy
 from hub.contract import run_dir
 from hub.contract.dropped import INPUT
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe
-from hub.contract.repeats import REPEATS
 from hub.contract.run_dir import MANIFEST, RECIPE, Manifest
 from hub.contract.schema import config_features, same_schema
 from hub.contract.shards import parquet_schema
@@ -132,10 +131,10 @@ class Release:
         stamp = read_stamp(card.read_text(encoding="utf-8"))
         if stamp is None:
             raise InputError(card, "was edited by hand: prose belongs into model_cards/sections", hint=hint)
-        measured = [self.directory / name for name in (RESULTS, REPEATS)]
+        measured = [self.directory / name for name in MEASURED]
         contents = [path.read_bytes() if path.is_file() else None for path in measured]
         if stamp.facts != facts_digest((self.directory / MANIFEST).read_bytes(), *contents):
-            held = f"{MANIFEST}, {RESULTS} and {REPEATS} hold now"
+            held = f"{MANIFEST}, {', '.join(MEASURED[:-1])} and {MEASURED[-1]} hold now"
             raise InputError(card, f"was written from other facts than {held}", hint=hint)
         if stamp.repo_id != self.repository.repo_id:
             raise InputError(card, f"is that of {stamp.repo_id}, not of {self.repository.repo_id}", hint=hint)
@@ -173,8 +172,7 @@ class Release:
         branch_card = batches.BranchCard()
         if batches.count(compare(self.snapshot, remote)) > batches.FILES:
             card, *measured = (
-                self.repository.read(remote, path) if path in remote.files else None
-                for path in (CARD, RESULTS, REPEATS)
+                self.repository.read(remote, path) if path in remote.files else None for path in (CARD, *MEASURED)
             )
             branch_card = batches.BranchCard(None if card is None else card.decode("utf-8", "replace"), tuple(measured))
         return batches.steps(self.snapshot, remote, self.manifest, self.repository.repo_id, branch_card)

@@ -11,10 +11,12 @@ from hub.contract.licences import check
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.run_dir import Manifest
 from hub.markdown import Markdown, code, fenced, inline, table
+from hub.training_value import TrainingValue
 from model_cards.dataset import tables
 from model_cards.dataset.pictures import LABELS, LENGTHS, dataset_pictures, length_note, length_table
 from model_cards.dataset.progress import done_so_far, time_left
 from model_cards.dataset.samples import rejected_samples, sample_config, sample_table
+from model_cards.dataset.value import value_table
 from model_cards.shared.attribution import attribution
 from model_cards.shared.changes import change_table
 from model_cards.shared.checks import check_counts, check_dropped, check_files, check_splits
@@ -30,17 +32,32 @@ SMALL_GENERATOR = 100_000_000  # parameters; the smallest GPT-2 has 124 million
 
 
 def dataset_files(
-    directory: Path, manifest: Manifest, recipe: DatasetRecipe, repo_id: str, now: datetime
+    directory: Path,
+    manifest: Manifest,
+    recipe: DatasetRecipe,
+    repo_id: str,
+    now: datetime,
+    value: TrainingValue | None = None,
 ) -> dict[str, bytes]:
-    """README.md of a dataset and its plots, path → content. Raises InputError when its numbers do not agree."""
-    files = {"README.md": dataset_card(directory, manifest, recipe, repo_id, now).encode()}
+    """README.md of a dataset and its plots, path → content. Raises InputError when its numbers do not agree.
+
+    ``value``: what an encoder gains from it, where that was measured.
+    """
+    files = {"README.md": dataset_card(directory, manifest, recipe, repo_id, now, value).encode()}
     if manifest.complete:
         counts = read_facts(directory, "counts", manifest.counts, DatasetCounts)
         files |= dataset_pictures(directory, manifest, recipe, counts)
     return files
 
 
-def dataset_card(directory: Path, manifest: Manifest, recipe: DatasetRecipe, repo_id: str, now: datetime) -> str:
+def dataset_card(
+    directory: Path,
+    manifest: Manifest,
+    recipe: DatasetRecipe,
+    repo_id: str,
+    now: datetime,
+    value: TrainingValue | None = None,
+) -> str:
     """README.md of a dataset, front matter included."""
     attributed = attribution(check(recipe))
     dropped = dropped_rows(directory, manifest)
@@ -58,6 +75,8 @@ def dataset_card(directory: Path, manifest: Manifest, recipe: DatasetRecipe, rep
         "prose": section(recipe.name) or (section(dropped.dataset.name) if dropped else None),
         **of_rows(directory, manifest, recipe, configs),
         **state(directory, manifest, recipe, now),
+        "value": value,
+        "arms": value_table(value) if value is not None else None,
     }
     head = front_matter(dataset_data(recipe, configs, f"{PAGE}datasets/{repo_id}"))
     return head + "\n" + fill("dataset_card.md.jinja", context)

@@ -1,0 +1,92 @@
+"""Compare training arms over several seeds: ``python -m eval.arms PLAN.json --out SCORES.json``.
+
+PLAN.json names the arms' finished evaluations by seed (``hub.training_value.ArmPlan``); SCORES.json has each arm's mean
+over tasks and its difference to the control, with intervals over rows and seeds. Nothing is encoded.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from hub.cli import new_app, run, say
+from hub.errors import InputError
+from hub.training_value import Arm, ArmPlan, ArmScore, ArmScores, Estimate, write_json
+
+SEED = 42  # of the resamples
+
+app = new_app(__doc__ or "")
+
+
+@app.command()
+def main(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN.json", help="Arms, tasks and the control")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the scores are written")],
+) -> None:
+    """Score arms of an experiment over seeds and rows, paired with the control's.
+
+    Examples:
+
+      python -m eval.arms plan.json --out scores.json
+    """
+    try:
+        asked = ArmPlan.model_validate_json(plan.read_bytes())
+    except FileNotFoundError as error:
+        raise InputError(plan, "no such file") from error
+    except ValidationError as error:
+        raise InputError(plan, f"not a plan of arms: {error.errors()[0]['msg']}") from error
+    write_json(out, compared(asked))
+    say(f"written: {out}")
+
+
+def compared(plan: ArmPlan) -> ArmScores:
+    """The scores of a plan's arms.
+
+    Raises InputError when an evaluation lacks a task or was made on other rows than the others.
+    """
+    import numpy as np
+
+    from eval.runs.records import read_evaluation
+    from eval.statistics.bootstrap import interval, score
+    from eval.statistics.seeds import drawn_seeds, mean_over_tasks, over_seeds
+
+    places = [(arm, place) for arm, folders in plan.arms.items() for place in folders]
+    evaluations = [read_evaluation(place) for _, place in places]
+    tasks, points = [], dict[str, list[float]]()
+    for task in plan.tasks:
+        outcomes = [evaluation.outcomes(task, plan.split) for evaluation in evaluations]
+        record = evaluations[0].records.find(task, plan.split)
+        assert record is not None and record.metric is not None  # it has outcomes
+        tasks.append((outcomes, record.metric, record.aggregation))
+        points[task] = [score(one, record.metric, record.aggregation) for one in outcomes]
+    try:
+        rows = mean_over_tasks(tasks, plan.samples, SEED)
+    except ValueError as error:
+        raise InputError("evaluations", str(error), hint="score all arms on the same data") from error
+    drawn = drawn_seeds(max(map(len, plan.arms.values())), plan.samples, SEED)
+    mine = {arm: [number for number, (name, _) in enumerate(places) if name == arm] for arm in plan.arms}
+    samples = {arm: over_seeds(rows[numbers], drawn) for arm, numbers in mine.items()}
+    by_task = {arm: {task: float(np.mean([points[task][n] for n in mine[arm]])) for task in plan.tasks} for arm in mine}
+    means = {arm: float(np.mean(list(found.values()))) for arm, found in by_task.items()}
+
+    def estimate(arm: Arm, against: Arm | None = None) -> Estimate:
+        moved = samples[arm] if against is None else samples[arm] - samples[against]
+        around = interval(moved)
+        centre = means[arm] - (0.0 if against is None else means[against])
+        return Estimate(score=centre, low=around.low, high=around.high)
+
+    return ArmScores(
+        arms={
+            arm: ArmScore(
+                average=estimate(arm),
+                tasks=by_task[arm],
+                over_copies=None if arm == plan.control else estimate(arm, plan.control),
+            )
+            for arm in plan.arms
+        }
+    )
+
+
+if __name__ == "__main__":
+    run(app)

@@ -1,0 +1,140 @@
+"""value.json: what an encoder gains from a dataset, beside what it gains from controls that cost no language model.
+
+Also the two files by which ``release.value`` asks ``eval.arms`` for scores: stages meet on disk.
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from hub.contract.results import Finite
+from hub.contract.run_dir import Manifest
+from hub.contract.shards import write_text
+from hub.errors import InputError, RunError
+
+VALUE = "value.json"
+Count = Annotated[int, Field(ge=1)]
+Split = Literal["validation", "test"]
+Arm = Literal["untrained", "copies", "shuffled", "dataset", "people"]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Estimate(_Frozen):
+    """Points (Spearman x 100) with a 95 % interval, over sentence pairs and, where there are several, seeds."""
+
+    score: Finite
+    low: Finite
+    high: Finite
+
+    def __str__(self) -> str:
+        return f"{self.score:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+
+class ArmScore(_Frozen):
+    """What one arm of the experiment scored: the mean over tasks and seeds, and each task's mean over seeds.
+
+    ``over_copies``: the paired difference to the copies control (None: that control itself).
+    """
+
+    average: Estimate
+    tasks: dict[str, Finite]
+    over_copies: Estimate | None = None
+
+
+class ArmPlan(_Frozen):
+    """The evaluations to compare: arm → their folders by seed. Arms of several seeds share them, in this order."""
+
+    tasks: Annotated[tuple[str, ...], Field(min_length=1)]
+    split: Split
+    samples: Count
+    arms: dict[Arm, Annotated[tuple[str, ...], Field(min_length=1)]]
+    control: Arm
+
+    @model_validator(mode="after")
+    def _paired(self) -> Self:
+        if self.control not in self.arms:
+            raise ValueError(f"the control {self.control!r} is none of the arms")
+        if len({len(places) for places in self.arms.values()} - {1}) > 1:
+            raise ValueError("arms differ in their number of seeds")
+        return self
+
+
+class ArmScores(_Frozen):
+    """What ``eval.arms`` found, by arm."""
+
+    arms: dict[Arm, ArmScore]
+
+
+class TrainingValue(_Frozen):
+    """The training value of a dataset, under one student, one number of pairs and the same steps for every arm.
+
+    ``fingerprint`` is that of the dataset's run (of the rows that were measured), ``student`` the recipe's name,
+    ``student_sha256`` a digest of all that decides a training but its pairs and seed. ``skipped``: arm → why it was
+    not trained.
+    """
+
+    dataset: str
+    config: str
+    fingerprint: str
+    student: str
+    student_sha256: str
+    base: str
+    pairs: Count
+    seeds: Annotated[tuple[int, ...], Field(min_length=1)]
+    tasks: Annotated[tuple[str, ...], Field(min_length=1)]
+    split: Split
+    samples: Count
+    arms: dict[Arm, ArmScore]
+    skipped: dict[Arm, str] = {}
+    versions: dict[str, str]
+
+    @model_validator(mode="after")
+    def _measured(self) -> Self:
+        if not {"dataset", "copies"} <= self.arms.keys() or self.arms["dataset"].over_copies is None:
+            raise ValueError("the dataset and the copies control are always measured")
+        return self
+
+    @property
+    def gain(self) -> Estimate:
+        """Points by which the dataset's arm is above the copies control."""
+        found = self.arms["dataset"].over_copies
+        assert found is not None
+        return found
+
+
+def write_json(path: Path, value: BaseModel) -> None:
+    """Write one of these forms atomically."""
+    write_text(path, json.dumps(value.model_dump(mode="json"), indent=2) + "\n")
+
+
+def read_value(directory: Path, manifest: Manifest) -> TrainingValue | None:
+    """value.json of a run directory, or None when there is none.
+
+    Raises InputError when it has another form or was measured on other rows than the run's.
+    """
+    path, hint = directory / VALUE, f"measure again: python -m release.value {directory}"
+    try:
+        value = TrainingValue.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise InputError(path, f"not a training value: {error.errors()[0]['msg']}", hint=hint) from error
+    if value.fingerprint != manifest.fingerprint:
+        raise InputError(path, "was measured on other rows than the run directory holds", hint=hint)
+    return value
+
+
+def require_value(directory: Path, manifest: Manifest, least: float) -> None:
+    """Raise InputError when the gain over the copies control was not measured, RunError when it is below ``least``."""
+    value = read_value(directory, manifest)
+    if value is None:
+        hint = f"measure it: python -m release.value {directory}"
+        raise InputError(directory, f"its training value is not measured (no {VALUE})", hint=hint)
+    if value.gain.score < least:
+        found = f"its training value, {value.gain} points over the copies control, is below --min-value {least:g}"
+        raise RunError(directory, found, hint="write better pairs, or lower --min-value")

@@ -1,0 +1,310 @@
+"""The training value of a dataset: python -m release.value DATASET... --senteval-data DIR
+
+One fixed small encoder (recipes/value/student.yaml) is trained on each dataset and on controls, always on the same
+number of pairs: untrained; copies of the first texts (no language model's work); the dataset's pairs with shuffled
+scores; people's pairs. Each training and each evaluation is a child process and a folder named by what decides it, so
+a killed command goes on where it was. The table is printed, and value.json written where the dataset's card shows it.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from hub import cli
+from hub.contract.published_paths import origin_name
+from hub.contract.recipe import ModelRecipe
+from hub.contract.recipe_file import apply_overrides, checked, deciding, read_yaml
+from hub.contract.run_dir import ARTIFACTS, locked, require_complete
+from hub.contract.shards import sha256_file, write_text
+from hub.errors import InputError, RunError
+from hub.interruption import INTERRUPTED
+from hub.training_value import VALUE, Arm, ArmPlan, ArmScores, Split, TrainingValue, write_json
+from release.child_process import run_stage
+from release.repeats import is_scored, parsed_range
+from release.value_arms import (
+    CONFIG,
+    MeasuredDataset,
+    Row,
+    ScoredPairs,
+    copies,
+    read_dataset,
+    read_people,
+    shuffled,
+    write_pairs,
+)
+
+STUDENT = Path(__file__).parents[1] / "recipes/value/student.yaml"
+LIBRARIES = ("torch", "transformers", "sentence-transformers", "datasets", "sts-dino")
+FINAL = (*(f"sts{year}/all" for year in range(12, 17)), "stsb-tokenised/cosine", "sick-r-tokenised/cosine")
+TASKS: dict[Split, tuple[str, ...]] = {"validation": ("stsb/cosine",), "test": FINAL}
+OF_COPIES = {"form": "triplet", "loss": "MultipleNegativesRankingLoss"}  # InfoNCE at temperature 0.05
+UNIQUE = {"batch_sampler": "no_duplicates"}  # of copies: a first text twice in a batch would be its own negative
+ORDER: tuple[Arm, ...] = ("untrained", "shuffled", "copies", "dataset", "people")
+STSB_TRAIN = "STSBenchmark/sts-train.csv"
+TRAINING_KEYS = ("datasets", "lora", "validation", "slanted_triangular", "arguments", "limit")  # none of a baseline
+
+app = cli.new_app(__doc__)
+
+
+@dataclass(frozen=True)
+class Student:
+    """The student's recipe as a tree, checked; ``sha256`` is of what decides a training beside pairs and seed."""
+
+    tree: Mapping[str, Any]
+    recipe: ModelRecipe
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What all arms have in common. ``folder`` holds pairs and arms, ``data`` the words that name evaluation data."""
+
+    student: Student
+    pairs: int
+    seeds: tuple[int, ...]
+    split: Split
+    samples: int
+    folder: Path
+    data: tuple[str, ...]
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The evaluation tasks of the split."""
+        return TASKS[self.split]
+
+
+@app.command()
+def main(
+    datasets: Annotated[list[str], typer.Argument(metavar="DATASET...", help="Run directories, or ORG/NAME@REVISION")],
+    senteval_data: Annotated[
+        Path | None, typer.Option("--senteval-data", metavar="DIR", help="SentEval's directory: seven tasks are read")
+    ] = None,
+    split: Annotated[
+        str, typer.Option("--split", metavar="test|validation", help="validation: the STS Benchmark's alone, to choose")
+    ] = "test",
+    pairs: Annotated[int, typer.Option("--pairs", min=2, help="Pairs that every arm is trained on")] = 2000,
+    seeds: Annotated[
+        str, typer.Option("--seeds", metavar="1,2,3", help="Each draws pairs and trains; 1-3 is the same")
+    ] = "1-3",
+    people: Annotated[
+        Path | None,
+        typer.Option("--people", metavar="FILE", help="Pairs with people's scores [default: STSb-train in SentEval's]"),
+    ] = None,
+    config: Annotated[str | None, typer.Option("--config", help="Of the datasets, where one has several")] = None,
+    student: Annotated[Path, typer.Option("--student", metavar="RECIPE", help="Another student")] = STUDENT,
+    settings: cli.SetOption = [],  # noqa: B006 - typer copies it
+    samples: Annotated[int, typer.Option("--bootstrap-samples", min=1, help="For the intervals")] = 1000,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where arms and scores are")] = ARTIFACTS / "value",
+) -> None:
+    """Measure what an encoder gains from each DATASET, beside controls trained on as many pairs.
+
+    Examples:
+
+      python -m release.value artifacts/datasets/sts-dino-x2 --split validation
+
+      python -m release.value artifacts/datasets/a artifacts/datasets/b --senteval-data DIR
+
+      python -m release.value my-org/sts-dino-x2@v1.0.0 --senteval-data DIR --pairs 5000 --seeds 1-5
+    """
+    chosen = next((name for name in TASKS if name == split), None)
+    if chosen is None:
+        raise InputError("--split", f"{split!r} is none", allowed="test, validation")
+    experiment = Experiment(
+        student=read_student(student, settings),
+        pairs=pairs,
+        seeds=parsed_range(seeds, "--seeds"),
+        split=chosen,
+        samples=samples,
+        folder=out.resolve(),
+        data=_data_words(split, senteval_data),
+    )
+    found = [read_dataset(place, config) for place in datasets]
+    known, skipped = find_people(people, senteval_data, pairs)
+    for dataset in found:
+        dataset.pairs.draw(pairs, 0)  # too few pairs are told before anything is trained
+    with locked(experiment.folder):
+        values = [measured(experiment, dataset, known, skipped) for dataset in found]
+    for dataset, value in zip(found, values, strict=True):
+        write_value(experiment, dataset, value)
+        print(table(value))
+
+
+def _data_words(split: str, senteval: Path | None) -> tuple[str, ...]:
+    if split == "validation":
+        return ()
+    if senteval is None:
+        hint = "or choose on the STS Benchmark's validation split, which is in assets: --split validation"
+        raise InputError("--senteval-data", f"is needed for {', '.join(FINAL)}", hint=hint)
+    if not (senteval / "downstream").is_dir():
+        raise InputError(f"--senteval-data {senteval}", "has no folder downstream", allowed="SentEval's data directory")
+    return ("--senteval-data", str(senteval))
+
+
+def read_student(path: Path, settings: Sequence[str] = ()) -> Student:
+    """The student of a model recipe whose only dataset stands for each arm's pairs. Raises InputError for any other."""
+    tree = apply_overrides(read_yaml(path), list(settings))
+    recipe = checked(path, ModelRecipe, tree)
+    if len(recipe.datasets) != 1 or recipe.datasets[0].path is None:
+        hint = "it says how scored pairs are trained on; each arm's take the place of its path"
+        raise InputError(f"{path}:datasets", "a student has exactly one, by path", hint=hint)
+    if recipe.validation or recipe.limit is not None:
+        raise InputError(path, "a student has no validation and no limit: all arms train alike, to the last step")
+    if "max_steps" not in recipe.arguments:
+        raise InputError(f"{path}:arguments", "a student states its max_steps, which are the same for every arm")
+    plain = deciding(recipe)
+    plain.pop("seed")
+    base = recipe.base.path
+    files = sorted(Path(base).glob("*.safetensors")) if base is not None else []
+    digests = [sha256_file(file) for file in files]
+    text = json.dumps([plain, digests, {name: version(name) for name in LIBRARIES}], sort_keys=True)
+    return Student(tree, recipe, hashlib.sha256(text.encode()).hexdigest())
+
+
+def find_people(path: Path | None, senteval: Path | None, pairs: int) -> tuple[ScoredPairs | None, str | None]:
+    """People's pairs, or why there are none. Raises InputError when a file that was named cannot be used."""
+    if path is not None and not path.is_file():
+        raise InputError(f"--people {path}", "no such file", allowed="a file in the STS Benchmark's layout")
+    place = path or (senteval / "downstream/STS" / STSB_TRAIN if senteval is not None else None)
+    if place is None or not place.is_file():
+        return None, "no pairs with people's scores at hand (--people FILE)"
+    found = read_people(place)
+    if len(found.firsts) < pairs:
+        return None, f"{place.name} has {len(found.firsts):,} pairs, fewer than {pairs:,}"
+    return found, None
+
+
+def measured(
+    experiment: Experiment, dataset: MeasuredDataset, people: ScoredPairs | None, skipped: str | None
+) -> TrainingValue:
+    """The value of one dataset: what is missing of its arms is trained and scored, then all are compared."""
+    folders: dict[Arm, list[Path]] = {"untrained": [train(experiment, "untrained", experiment.seeds[0], None)]}
+    for seed in experiment.seeds:
+        rows = dataset.pairs.draw(experiment.pairs, seed)
+        arms: dict[Arm, list[Row]] = {
+            "shuffled": shuffled(rows, seed),
+            "copies": copies(rows, seed, dataset.pairs.place),
+            "dataset": rows,
+        }
+        if people is not None:
+            arms["people"] = people.draw(experiment.pairs, seed)
+        for arm, one in arms.items():
+            folders.setdefault(arm, []).append(train(experiment, arm, seed, one))
+    return TrainingValue(
+        dataset=dataset.name,
+        config=dataset.config,
+        fingerprint=dataset.fingerprint,
+        student=experiment.student.recipe.name,
+        student_sha256=experiment.student.sha256,
+        base=origin_name(experiment.student.recipe.base.repo_id, experiment.student.recipe.base.path),
+        pairs=experiment.pairs,
+        seeds=experiment.seeds,
+        tasks=experiment.tasks,
+        split=experiment.split,
+        samples=experiment.samples,
+        arms=compare(experiment, {arm: folders[arm] for arm in ORDER if arm in folders}).arms,
+        skipped={} if skipped is None else {"people": skipped},
+        versions={name: version(name) for name in LIBRARIES},
+    )
+
+
+def train(experiment: Experiment, arm: Arm, seed: int, rows: list[Row] | None) -> Path:
+    """The student trained on an arm's rows (None: not at all) and scored; what is done already is found.
+
+    Raises InputError or RunError naming arm and seed when a stage fails.
+    """
+    pairs = None if rows is None else write_pairs(experiment.folder / "pairs", rows)
+    tree = arm_recipe(experiment, arm, seed, pairs)
+    given = [tree["datasets"][0]["form"], tree["arguments"], pairs.name] if pairs else []
+    decides = [experiment.student.sha256, tree["seed"], *given]
+    key = hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:12]
+    folder = experiment.folder / "arms" / (f"{arm}-{seed}-{key}" if pairs else f"{arm}-{key}")
+    model, path = folder / "encoder", folder / f"{experiment.split}.yaml"
+    recipe = checked(path, ModelRecipe, tree)
+    if not (model / "results.json").is_file() or not is_scored(model, require_complete(model), recipe):
+        write_text(path, yaml.safe_dump(tree, sort_keys=False))
+        _stage(arm, seed, folder, "training.run", str(path), "--out", str(model))
+        shutil.rmtree(folder / "encoder.base", ignore_errors=True)  # else it would be scored with every arm
+        _stage(arm, seed, folder, "eval.run", str(path), "--model", str(model), "--no-cache", *experiment.data)
+    return model
+
+
+def arm_recipe(experiment: Experiment, arm: Arm, seed: int, pairs: Path | None) -> dict[str, Any]:
+    """The student's recipe for the run directory ``pairs``; without one, of the untrained student, a baseline."""
+    tasks = [{"task": task, "split": experiment.split} for task in experiment.tasks]
+    tree = {**experiment.student.tree, "evaluation": tasks, "bootstrap_samples": "100"}  # eval.arms makes its own
+    if pairs is None:
+        return {key: value for key, value in tree.items() if key not in TRAINING_KEYS} | {
+            "seed": str(experiment.student.recipe.seed)
+        }
+    data = {**experiment.student.tree["datasets"][0], "path": str(pairs), "config": CONFIG}
+    arguments = tree.get("arguments", {})
+    if arm == "copies":
+        data = {key: value for key, value in data.items() if key != "loss_arguments"} | OF_COPIES
+        arguments = arguments | UNIQUE
+    return tree | {"datasets": [data], "arguments": arguments, "seed": str(seed)}
+
+
+def _stage(arm: Arm, seed: int, folder: Path, *words: str) -> None:
+    try:
+        run_stage(*words)
+    except typer.Exit as end:
+        if end.exit_code == INTERRUPTED:
+            raise
+        kind = InputError if end.exit_code == InputError.exit_code else RunError
+        problem = f"arm {arm}, seed {seed}: {words[0]} failed, it says why above"
+        raise kind(folder, problem, hint="what is finished is kept: the same command goes on") from None
+
+
+def compare(experiment: Experiment, folders: Mapping[Arm, Sequence[Path]]) -> ArmScores:
+    """Scores of all arms with intervals over rows and seeds, by ``eval.arms``."""
+    plan = ArmPlan(
+        tasks=experiment.tasks,
+        split=experiment.split,
+        samples=experiment.samples,
+        arms={arm: tuple(map(str, each)) for arm, each in folders.items()},
+        control="copies",
+    )
+    path, scores = experiment.folder / "plan.json", experiment.folder / "scores.json"
+    write_json(path, plan)
+    run_stage("eval.arms", str(path), "--out", str(scores))
+    return ArmScores.model_validate_json(scores.read_bytes())
+
+
+def write_value(experiment: Experiment, dataset: MeasuredDataset, value: TrainingValue) -> None:
+    """Write value.json: into the run directory for its card, or beside the arms for a dataset of a Hub."""
+    if dataset.directory is None:
+        path = experiment.folder / f"{dataset.name}-{dataset.fingerprint[:12]}.{value.split}.json"
+        write_json(path, value)
+    else:
+        path = dataset.directory / VALUE
+        with locked(dataset.directory):
+            if require_complete(dataset.directory).fingerprint != value.fingerprint:
+                raise RunError(dataset.directory, "its rows changed while they were measured", hint="measure again")
+            write_json(path, value)
+        cli.say(f"next: python -m model_cards.render {dataset.directory}")
+    cli.say(f"written: {path}")
+
+
+def table(value: TrainingValue) -> str:
+    """One line an arm: the mean over tasks with its interval, and the difference to the copies control; x 100."""
+    several = f"{len(value.seeds)} seeds" if len(value.seeds) > 1 else "1 seed: intervals over sentence pairs alone"
+    rows = [("trained on", f"mean of {len(value.tasks)}", "over copies")]
+    for arm, found in value.arms.items():
+        rows.append((arm, str(found.average), str(found.over_copies or "")))
+    rows += [(arm, f"not trained: {why}", "") for arm, why in value.skipped.items()]
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    lines = [f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]}".rstrip() for row in rows]
+    head = f"{value.dataset} ({value.config}): {value.pairs:,} pairs, {several}, {value.split}, Spearman x 100"
+    return "\n".join([head, *lines])
+
+
+if __name__ == "__main__":
+    cli.run(app, ends_on_sigterm=True)
