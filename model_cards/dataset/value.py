@@ -1,6 +1,6 @@
 """A dataset card's table of training value: what one fixed student scored after each arm, beside the copies control."""
 
-from hub.markdown import Markdown, table
+from hub.markdown import Markdown, inline, table
 from hub.training_value import Arm, TrainingValue
 
 TRAINED_ON: dict[Arm, str] = {
@@ -18,5 +18,5 @@ def value_table(value: TrainingValue) -> Markdown:
         [Markdown(TRAINED_ON[arm]), Markdown(found.average), Markdown(found.over_copies or "-")]
         for arm, found in value.arms.items()
     ]
-    rows += [[Markdown(TRAINED_ON[arm]), f"not trained: {why}", "-"] for arm, why in value.skipped.items()]
+    rows += [[Markdown(TRAINED_ON[arm]), inline(f"not trained: {why}"), Markdown("-")] for arm, why in value.skipped.items()]
     return table(["trained on", "Spearman x 100", "over the copies"], rows)
