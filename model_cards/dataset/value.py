@@ -8,7 +8,7 @@ TRAINED_ON: dict[Arm, str] = {
     "shuffled": "pairs of this dataset, their scores shuffled",
     "copies": "copies of the first texts (no language model)",
     "dataset": "**pairs of this dataset**",
-    "people": "pairs of the STS Benchmark's train part, scored by people",
+    "people": "pairs that people wrote or chose, and scored",
 }
 
 
