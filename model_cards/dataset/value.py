@@ -18,5 +18,7 @@ def value_table(value: TrainingValue) -> Markdown:
         [Markdown(TRAINED_ON[arm]), Markdown(found.average), Markdown(found.over_copies or "-")]
         for arm, found in value.arms.items()
     ]
-    rows += [[Markdown(TRAINED_ON[arm]), inline(f"not trained: {why}"), Markdown("-")] for arm, why in value.skipped.items()]
+    rows += [
+        [Markdown(TRAINED_ON[arm]), inline(f"not trained: {why}"), Markdown("-")] for arm, why in value.skipped.items()
+    ]
     return table(["trained on", "Spearman x 100", "over the copies"], rows)
