@@ -148,16 +148,12 @@ class TrainingData(Pinned):
     form: Literal["sts", "triplet", "pair-class", "documents", "self-pair", "graded-pair", "graded-triplet"]
     example_set: Annotated[int, Field(ge=0)] | None = None  # only the rows of this set of few-shot examples
     streaming: bool = False  # read while training, never whole in memory or on disk; needs arguments.max_steps
-    columns: Annotated[Annotated[tuple[str, ...], Field(min_length=1)] | None, OPTION] = (
-        None  # self-pair; left out: the first texts
-    )
+    columns: Annotated[Columns | None, OPTION] = None  # of the texts of self-pair; left out: the first texts
     grades: Annotated[Grades | None, OPTION] = None  # graded-pair, graded-triplet; left out: its defaults
     weights: Annotated[str | None, OPTION] = None  # the column of how much each row counts; left out: all the same
     loss: str
     loss_arguments: dict[str, str] = Field(default_factory=dict)  # under the loss class's own names
-    guide: Annotated[Encoder | None, OPTION] = (
-        None  # of GISTEmbedLoss and its cached form; left out: the untrained base
-    )
+    guide: Annotated[Encoder | None, OPTION] = None  # of GISTEmbedLoss and its cached form; left out: the base
     spans: Spans | None = None  # documents; left out: DeCLUTR's values
     license: Annotated[str | None, CARD_ONLY] = None  # of files and datasets that do not say theirs
 
