@@ -1,7 +1,7 @@
 """The training value of a dataset: python -m release.value DATASET... --senteval-data DIR
 
-One fixed small encoder (recipes/value/student.yaml) is trained on each dataset and on controls, always on the same
-number of pairs: untrained; copies of the first texts (no language model's work); the dataset's pairs with shuffled
+One fixed small encoder (recipes/value/value-student.yaml) is trained on each dataset and on controls, always on as
+many pairs: untrained; copies of the first texts (no language model's work); the dataset's pairs with shuffled
 scores; people's pairs. Each training and each evaluation is a child process and a folder named by what decides it, so
 a killed command goes on where it was. The table is printed, and value.json written where the dataset's card shows it.
 """
@@ -41,7 +41,7 @@ from release.value_arms import (
     write_pairs,
 )
 
-STUDENT = Path(__file__).parents[1] / "recipes/value/student.yaml"
+STUDENT = Path(__file__).parents[1] / "recipes/value/value-student.yaml"
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "datasets", "sts-dino")
 FINAL = (*(f"sts{year}/all" for year in range(12, 17)), "stsb-tokenised/cosine", "sick-r-tokenised/cosine")
 TASKS: dict[Split, tuple[str, ...]] = {"validation": ("stsb/cosine",), "test": FINAL}

@@ -19,6 +19,7 @@ from hub.cli import new_app, run
 from hub.contract.recipe import QUOTE, X1, DatasetRecipe, DecodingParameters
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
+from hub.model_folder import NO_CODE, NO_PICKLES, reading_model
 
 app = new_app(__doc__)
 
@@ -43,10 +44,12 @@ def measure(model: Path, count: int) -> dict[str, Any]:
     from generation.decoding.self_debiasing import log_alpha
 
     single_thread()
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    exact, half = (
-        AutoModelForCausalLM.from_pretrained(model, dtype=dtype).eval() for dtype in (torch.float32, torch.bfloat16)
-    )
+    with reading_model(str(model)):
+        tokenizer = AutoTokenizer.from_pretrained(model, **NO_CODE)
+        exact, half = (
+            AutoModelForCausalLM.from_pretrained(model, dtype=dtype, **NO_PICKLES).eval()
+            for dtype in (torch.float32, torch.bfloat16)
+        )
     head, layer = exact.get_output_embeddings(), OutputLayer(half.get_output_embeddings().weight, None)
 
     def in_pieces(states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
