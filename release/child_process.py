@@ -4,11 +4,15 @@ import ctypes
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import typer
 
 from hub import cli
-from hub.errors import RunError
+from hub.errors import InputError, RunError
+from hub.interruption import INTERRUPTED
 
 _LIBC = ctypes.CDLL(None)  # opened before any fork
 _SET_PARENT_DEATH_SIGNAL = 1
@@ -59,6 +63,21 @@ def run_stage(module: str, *arguments: str) -> None:
     """Run a stage to its end."""
     with StageProcess(module, *arguments) as stage:
         stage.wait()
+
+
+@contextmanager
+def named(what: str, place: Path, hint: str) -> Iterator[None]:
+    """Give a stage that fails, one of many of a command, a line of its own: InputError or RunError at ``place``.
+
+    An interruption passes as it is.
+    """
+    try:
+        yield
+    except typer.Exit as end:
+        if end.exit_code == INTERRUPTED:
+            raise
+        kind = InputError if end.exit_code == InputError.exit_code else RunError
+        raise kind(place, f"{what} failed, it says why above", hint=hint) from None
 
 
 def die_with_parent() -> None:

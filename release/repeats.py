@@ -20,9 +20,8 @@ from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import deciding, load_recipe
 from hub.contract.repeats import REPEATS, Repeats, Run, repeats_of, run_of, write_repeats
 from hub.contract.results import read_results
-from hub.errors import InputError, RunError
-from hub.interruption import INTERRUPTED
-from release.child_process import run_stage
+from hub.errors import InputError
+from release.child_process import named, run_stage
 from release.options import EvaluationOptions, RecipeOverrides, option_groups, set_words, words_of
 
 app = cli.new_app(__doc__)
@@ -154,15 +153,9 @@ def run_once(series: Series, value: int) -> Run:
 
 
 def _stage(series: Series, value: int, *words: str) -> None:
-    try:
+    hint = "finished runs are kept: give the same command again to go on, or leave this run out and say so"
+    with named(f"{series.over.replace('_', ' ')} {value}: {words[0]}", series.directory(value), hint):
         run_stage(*words)
-    except typer.Exit as end:
-        if end.exit_code == INTERRUPTED:
-            raise
-        kind = InputError if end.exit_code == InputError.exit_code else RunError
-        problem = f"{series.over.replace('_', ' ')} {value}: {words[0]} failed, it says why above"
-        hint = "finished runs are kept: give the same command again to go on, or leave this run out and say so"
-        raise kind(series.directory(value), problem, hint=hint) from None
 
 
 def is_scored(directory: Path, manifest: run_dir.Manifest, recipe: ModelRecipe) -> bool:

@@ -20,14 +20,13 @@ import yaml
 
 from hub import cli
 from hub.contract.published_paths import origin_name
-from hub.contract.recipe import ModelRecipe
+from hub.contract.recipe import OF_TRAINING, ModelRecipe
 from hub.contract.recipe_file import apply_overrides, checked, deciding, read_yaml
 from hub.contract.run_dir import ARTIFACTS, locked, require_complete
 from hub.contract.shards import sha256_file, write_text
 from hub.errors import InputError, RunError
-from hub.interruption import INTERRUPTED
 from hub.training_value import VALUE, Arm, ArmPlan, ArmScores, Split, TrainingValue, write_json
-from release.child_process import run_stage
+from release.child_process import named, run_stage
 from release.repeats import is_scored, parsed_range
 from release.value_arms import (
     CONFIG,
@@ -49,7 +48,7 @@ OF_COPIES = {"form": "triplet", "loss": "MultipleNegativesRankingLoss"}  # InfoN
 UNIQUE = {"batch_sampler": "no_duplicates"}  # of copies: a first text twice in a batch would be its own negative
 ORDER: tuple[Arm, ...] = ("untrained", "shuffled", "copies", "dataset", "people")
 STSB_TRAIN = "STSBenchmark/sts-train.csv"
-TRAINING_KEYS = ("datasets", "lora", "validation", "slanted_triangular", "arguments", "limit")  # none of a baseline
+TRAINING_KEYS = ("datasets", *OF_TRAINING)  # none of a baseline
 
 app = cli.new_app(__doc__)
 
@@ -253,14 +252,8 @@ def arm_recipe(experiment: Experiment, arm: Arm, seed: int, pairs: Path | None) 
 
 
 def _stage(arm: Arm, seed: int, folder: Path, *words: str) -> None:
-    try:
+    with named(f"arm {arm}, seed {seed}: {words[0]}", folder, "what is finished is kept: the same command goes on"):
         run_stage(*words)
-    except typer.Exit as end:
-        if end.exit_code == INTERRUPTED:
-            raise
-        kind = InputError if end.exit_code == InputError.exit_code else RunError
-        problem = f"arm {arm}, seed {seed}: {words[0]} failed, it says why above"
-        raise kind(folder, problem, hint="what is finished is kept: the same command goes on") from None
 
 
 def compare(experiment: Experiment, folders: Mapping[Arm, Sequence[Path]]) -> ArmScores:

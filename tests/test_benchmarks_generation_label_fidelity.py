@@ -3,11 +3,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import small_runs
 from scipy.stats import spearmanr
 from small_runs import small_recipe, small_run
 
 from benchmarks.generation import label_fidelity
 from benchmarks.generation.label_fidelity import RunRows, measured, read_run, told
+from hub.contract.recipe import Verification
 from hub.errors import InputError
 
 SCORES = {"1": 1.0, "0.5": 0.5, "0": 0.0}
@@ -57,6 +59,24 @@ def test_the_texts_of_a_run_are_those_that_post_processing_keeps(tmp_path):
     small_run(tmp_path / "nli", small_recipe("nli"))
     with pytest.raises(InputError, match="its form nli has no scores"):
         read_run(tmp_path / "nli")
+
+
+def test_texts_that_verification_drops_are_not_kept(tmp_path, monkeypatch):
+    plain = small_runs.raw_rows
+
+    def verified_rows(recipe, shard):
+        """Every fourth text is likelier under the next label's prompt."""
+        names = [label.name for label in recipe.labels]
+        for number, row in enumerate(plain(recipe, shard)):
+            best = names[(names.index(row["target"]) + (number % 4 == 0)) % len(names)]
+            nats = {name: -1.0 if name == best else -9.0 for name in names}
+            yield {**row, "log_likelihoods": nats, "label_probability": 0.9 if best == row["target"] else 0.1}
+
+    monkeypatch.setattr(small_runs, "raw_rows", verified_rows)
+    recipe = small_recipe("sts").model_copy(update={"verification": Verification(drop=True)})
+    manifest = small_run(tmp_path / "run", recipe)
+    assert manifest.counts["rejected"]["other_label"] > 0
+    assert len(read_run(tmp_path / "run").kept) == manifest.counts["kept"]
 
 
 def test_the_command_writes_a_file(tmp_path, monkeypatch, capsys):

@@ -1,7 +1,7 @@
 """What half precision does to self-debiasing: python -m benchmarks.generation.half_precision MODEL
 
 δ is the difference of a token's probabilities under the prompt of one label and under that of its counter-label (DINO,
-equation 2). It is computed in float32 and from bfloat16 layers with three output layers: as ``generate()`` reads them
+section 3). It is computed in float32 and from bfloat16 layers with three output layers: as ``generate()`` reads them
 (logits rounded to bfloat16), as the engine does, and in float32. Told are the mean error of δ and the share of tokens
 whose factor α changes by more than a tenth. Second texts are given: each first text again, and another one.
 """

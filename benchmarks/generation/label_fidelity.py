@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import typer
 
 from benchmarks.trials import single_thread, table, write_results
 from generation.inputs.file_rows import file_rows
-from generation.rows.filters import deduplicated, word_overlap
+from generation.rows.filters import sifted, word_overlap
 from hub.cli import new_app, run
 from hub.contract.reasons import NEAR_COPY, OVERLAP
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import RECIPE, require_complete
-from hub.contract.schema import base_config
+from hub.contract.schema import LABEL_PROBABILITY, LOG_LIKELIHOODS, base_config
 from hub.errors import InputError
 
 app = new_app(__doc__)
@@ -67,13 +68,13 @@ def read_run(directory: Path) -> RunRows:
     manifest, recipe = require_complete(directory), load_recipe(directory / RECIPE, DatasetRecipe)
     if not recipe.dataset_form.scored:
         raise InputError(directory, f"its form {recipe.form} has no scores", allowed="sts")
+    columns = [*COLUMNS, *((LOG_LIKELIHOODS, LABEL_PROBABILITY) if recipe.verification else ())]
     kept, closed = list[Row](), list[Row]()
     for file in manifest.files:
         base = base_config(file.config or "")
         if base == "raw":
-            whole = file_rows(directory / file.path, COLUMNS, file.path)
-            rows = [dict(zip(COLUMNS, row, strict=True)) for row in whole]
-            kept += deduplicated(rows, recipe.postprocess.max_per_label)[0]
+            rows = pq.read_table(directory / file.path, columns=columns).to_pylist()
+            kept += sifted(rows, recipe)[0]
             closed += rows
         elif base == "rejected":
             for *cells, reason in file_rows(directory / file.path, (*COLUMNS, "reason"), file.path):
@@ -85,6 +86,8 @@ def read_run(directory: Path) -> RunRows:
 
 def measured(found: RunRows, encode: Encode) -> dict[str, Any]:
     """All figures of a run. ``encode`` gives unit vectors (N, d) of N texts. Raises InputError for an empty label."""
+    from scipy.stats import spearmanr
+
     of_texts = {text: number for number, text in enumerate(dict.fromkeys(row["text1"] for row in found.kept))}
     places = np.array([of_texts[row["text1"]] for row in found.kept])
     targets = np.array([row["target"] for row in found.kept])
@@ -110,7 +113,7 @@ def measured(found: RunRows, encode: Encode) -> dict[str, Any]:
         return mean
 
     labels = {label: interval(mean_of(label)) for label in found.scores}
-    correlation = interval(lambda rows: spearman(scores[rows], cosines[rows]))
+    correlation = interval(lambda rows: float(spearmanr(scores[rows], cosines[rows]).statistic))
     copies = {name: copy_shares(rows, found.scores) for name, rows in (("closed", found.closed), ("kept", found.kept))}
     kept = round(len(found.kept) / found.asked, 4)
     texts = {"asked": found.asked, "closed": len(found.closed), "kept": len(found.kept), "first_texts": len(of_texts)}
@@ -130,16 +133,6 @@ def copy_shares(rows: Sequence[Row], labels: Sequence[str] | dict[str, float]) -
             "mean_overlap": round(float(np.mean(overlaps)), 4),
         }
     return found
-
-
-def spearman(one: np.ndarray, other: np.ndarray) -> float:
-    """Spearman's correlation: Pearson's of average ranks."""
-    return float(np.corrcoef(_ranks(one), _ranks(other))[0, 1])
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[places]
 
 
 def told(results: dict[str, dict[str, Any]]) -> str:

@@ -235,11 +235,13 @@ class Engine:
                 kept.append(prompt.last_output)
         table = torch.cat([*outputs, torch.stack(kept)]) if kept else outputs[0]
         rows = [[place[id(row if text.tokens else row.prompt)] for row in text.rows] for text in batch.sequences]
-        drawn = _padded([row[: _drawn(text.request)] for row, text in zip(rows, batch.sequences, strict=True)])
+        index = drawn = _padded(rows).to(table.device)
+        if any(text.request.scored_prompts for text in batch.sequences):
+            first = [row[: _drawn(text.request)] for row, text in zip(rows, batch.sequences, strict=True)]
+            drawn = _padded(first).to(table.device)
         banned = self.banned(settings)
         logits = LogitsInPieces(self._output, table, banned) if self._output else WholeLogits(table, banned)
-        device, numbers = table.device, batch.uniforms(batch.sequences)
-        tokens, log_probs = choose(logits, drawn.to(device), settings, numbers, _padded(rows).to(device))
+        tokens, log_probs = choose(logits, drawn, settings, batch.uniforms(batch.sequences), index)
         sums = log_probs.double().cpu().numpy()
         for text, token, added in zip(batch.sequences, tokens.tolist(), sums, strict=True):
             text.tokens.append(token)

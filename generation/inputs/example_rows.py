@@ -134,7 +134,7 @@ def _label(cell: str, examples: Examples) -> str:
 
 
 def _own_pairs(directory: Path, ranked: tuple[str, ...]) -> Iterator[tuple[LabelledPair, str]]:
-    """The pairs of a finished run's raw rows; ``NO_PAIR`` for those that post-processing drops."""
+    """The pairs of a finished run's raw rows; ``NO_PAIR`` for copies of a first text and pairs that stood before."""
     seen = set[LabelledPair]()
     for file in own_files(directory):
         for first, text, label, *cells in file_rows(directory / file, (*PAIR, *ranked), f"{directory}/{file}"):

@@ -98,9 +98,8 @@ def _request(need: _Wanted, recipe: DatasetRecipe, prompts: Prompts) -> Request:
     attempt, need.asked = need.asked, need.asked + 1
     prompt, counter_prompts = prompts.of(need.label, need.first.text, need.variant)
     seed = text_seed(recipe, need.variant, need.first, need.label.name, attempt)
-    scored = tuple(
-        prompts.of(label, need.first.text, need.variant)[0] for label in recipe.labels * bool(recipe.verification)
-    )
+    labels = recipe.labels if recipe.verification else ()
+    scored = tuple(prompts.of(label, need.first.text, need.variant)[0] for label in labels)
     return Request(prompt, counter_prompts, seed, (need.place, attempt), scored)
 
 

@@ -235,6 +235,9 @@ class DatasetRecipe(Strict):
         return (*named, *(("sources",) if self.source.kind == "model" else ()))
 
 
+OF_TRAINING = ("lora", "validation", "slanted_triangular", "arguments", "limit")  # keys that a baseline has not
+
+
 class ModelRecipe(Strict):
     """Everything that decides one published encoder, or one baseline (no ``datasets``: the base as it is).
 
@@ -264,7 +267,7 @@ class ModelRecipe(Strict):
     def _baseline_is_not_trained(self) -> "ModelRecipe":
         if self.datasets:
             return self
-        for key in ("lora", "validation", "slanted_triangular", "arguments", "limit"):
+        for key in OF_TRAINING:
             if getattr(self, key):
                 raise ValueError(f"{key} is for training, but the recipe names no datasets")
         return self
