@@ -81,6 +81,9 @@ def _work_lines(recipe: DatasetRecipe, total: int) -> Iterator[str]:
         f"texts: {wanted * len(recipe.labels)} wanted, {wanted} of each label; at most "
         f"{total * decoding.max_attempts * variants * len(recipe.labels)} attempts"
     )
+    if recipe.decoding.guidance:
+        plain = ", ".join(repr(prompt) for prompt in dict.fromkeys(label.plain_prompt for label in recipe.labels))
+        yield f"guidance: γ = {recipe.decoding.guidance:g} away from {plain} (one model row more a text)"
     if recipe.verification:
         yield from _verification_lines(recipe.verification, recipe)
     whole, last = divmod(total, recipe.shard_size)
@@ -97,8 +100,8 @@ def _work_lines(recipe: DatasetRecipe, total: int) -> Iterator[str]:
 
 def _verification_lines(asked: Verification, recipe: DatasetRecipe) -> Iterator[str]:
     """Which prompts a text is scored under, at how many model rows, and what is made of it."""
-    labels = len(recipe.labels)
-    before = sum(1 + len(label.counter_labels) for label in recipe.labels) / labels
+    labels, plain = len(recipe.labels), int(recipe.decoding.guidance > 0)
+    before = sum(1 + len(label.counter_labels) for label in recipe.labels) / labels + plain
     done = {
         f"the best {recipe.decoding.samples} of {recipe.texts_asked} texts stay": asked.best_of > 1,
         "texts that fit another label better are dropped": asked.drop,
@@ -106,7 +109,7 @@ def _verification_lines(asked: Verification, recipe: DatasetRecipe) -> Iterator[
         "labels are calibrated over each shard": asked.calibrated,
     }
     yield (
-        f"verification: each text is scored under the prompts of {labels} labels ({labels} model rows a text, "
+        f"verification: each text is scored under the prompts of {labels} labels ({labels + plain} model rows a text, "
         f"{before:.3g} on average without it)" + "".join(f"; {words}" for words, is_so in done.items() if is_so)
     )
 

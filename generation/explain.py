@@ -1,7 +1,8 @@
 """How a row came about: python -m generation.explain RUN_DIR SOURCE_ID/TARGET/ATTEMPT
 
 Prints the prompt, the counter-prompts and, for every token, its probability under the own prompt, under the best
-counter-prompt, after debiasing and after top-k and top-p. Then the engine writes the row again: text and outcome must
+counter-prompt, after debiasing and after top-k and top-p; with guidance also the plain prompt, the probability under it
+and after guidance. Then the engine writes the row again: text and outcome must
 be the same, and the statistics but for rounding.
 
 The id of a row are its columns: source_id, target and attempt, e.g. 000014/0.5/1; with few-shot examples also the
@@ -146,7 +147,7 @@ def explain(directory: Path, text: str, places: Sequence[str] = ()) -> Explanati
         raise RunError(
             f"{directory}: row {row_id}", f"its seed was {row['seed']} and is {seed}", hint=_changes(manifest)
         )
-    request = Request(*prompts.of(label, first.text, row_id.variant), seed)
+    request = Request(*prompts.of(label, first.text, row_id.variant), seed, plain_prompt=prompts.plain(label))
 
     from generation.token_trace import Tracer
 
@@ -180,22 +181,32 @@ def rendered(explanation: Explanation) -> str:
     lines.append(visible(explanation.request.prompt))
     for counter in explanation.request.counter_prompts:
         lines += ["--- counter-prompt: the text must not fit", visible(counter)]
+    if explanation.request.plain_prompt is not None:
+        lines += ["--- plain prompt: guidance leads away from it", visible(explanation.request.plain_prompt)]
     lines += ["--- tokens", _table(explanation.steps), "--- row"]
     lines += [f"{name}: {visible(str(value))}" for name, value in row.items()]
     return "\n".join(lines)
 
 
 def _table(steps: "list[Step]") -> str:
-    """A line for each token. δ = p - p(counter), α = what debiasing multiplies p by."""
-    lines = [f"{'token':<20} {'p':>8} {'p(counter)':>10} {'δ':>8} {'α':>8} {'debiased':>8} {'sampled':>8}"]
+    """A line for each token. δ = p - p(counter), α = what debiasing multiplies p, or what guidance gives, by."""
+    heads = {"p": 8, "p(counter)": 10, "δ": 8, "p(plain)": 8, "guided": 8, "α": 8, "debiased": 8, "sampled": 8}
+    if all(step.plain is None for step in steps):
+        heads = {name: width for name, width in heads.items() if name not in ("p(plain)", "guided")}
+    lines = [f"{'token':<20} " + " ".join(f"{name:>{width}}" for name, width in heads.items())]
     for step in steps:
-        counter = "-" if step.counter is None else f"{step.counter:.4f}"
-        delta = "-" if step.delta is None else f"{step.delta:+.4f}"
+        cells = {
+            "p": f"{step.own:.4f}",
+            "p(counter)": "-" if step.counter is None else f"{step.counter:.4f}",
+            "δ": "-" if step.delta is None else f"{step.delta:+.4f}",
+            "p(plain)": "-" if step.plain is None else f"{step.plain:.4f}",
+            "guided": "-" if step.guided is None else f"{step.guided:.4f}",
+            "α": f"{step.alpha:.4f}",
+            "debiased": f"{step.debiased:.4f}",
+            "sampled": f"{step.sampled:.4f}",
+        }
         token = visible(repr(step.token))
-        lines.append(
-            f"{token:<20} {step.own:>8.4f} {counter:>10} {delta:>8} {step.alpha:>8.4f} {step.debiased:>8.4f} "
-            f"{step.sampled:>8.4f}"
-        )
+        lines.append(f"{token:<20} " + " ".join(f"{cells[name]:>{width}}" for name, width in heads.items()))
     return "\n".join(lines)
 
 
@@ -207,6 +218,7 @@ def as_json(explanation: Explanation) -> str:
         "row": explanation.row,
         "prompt": explanation.request.prompt,
         "counter_prompts": explanation.request.counter_prompts,
+        "plain_prompt": explanation.request.plain_prompt,
         "tokens": [asdict(step) for step in explanation.steps],
         "regenerated": asdict(explanation.regenerated),
         "identical": not explanation.differences,

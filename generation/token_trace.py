@@ -16,21 +16,24 @@ from transformers import DynamicCache
 from generation.decoding.engine import Engine
 from generation.decoding.load_model import load_model
 from generation.decoding.protocol import Completion, Request, complete
-from generation.decoding.self_debiasing import debias, draw, log_alpha, nucleus
+from generation.decoding.self_debiasing import debias, draw, guide, log_alpha, nucleus
 from generation.inputs.row_seeds import uniforms
 from hub.contract.recipe import DecodingParameters, LanguageModel
 
 
 @dataclass(frozen=True)
 class Step:
-    """One token of a completion. ``counter``, ``delta``: None without counter-prompts."""
+    """One token of a completion. ``counter``, ``delta``: None without counter-prompts; ``plain``, ``guided``: without
+    guidance."""
 
     token: str
     token_id: int
     own: float  # p under the prompt
     counter: float | None  # p under the counter-prompt that gives it most
     delta: float | None  # own - counter (DINO's δ)
-    alpha: float  # what debiasing multiplies p by, before renormalisation
+    plain: float | None  # p under the plain prompt
+    guided: float | None  # p after guidance: own · (own / plain)^γ, renormalised
+    alpha: float  # what debiasing multiplies p, or what guidance gives, by, before renormalisation
     debiased: float  # p after debiasing
     sampled: float  # p after top-k and top-p: what it was drawn with
     number: float  # the uniform random number of the draw
@@ -48,12 +51,16 @@ class Tracer:
     @torch.inference_mode()
     def trace(self, request: Request, settings: DecodingParameters) -> tuple[list[Step], str]:
         """The steps of a text and the text up to its end."""
-        readers = [self._read(prompt) for prompt in (request.prompt, *request.counter_prompts)]
+        plain = () if request.plain_prompt is None else (request.plain_prompt,)
+        readers = [self._read(prompt) for prompt in (request.prompt, *request.counter_prompts, *plain)]
         seed, steps = np.array([request.seed], dtype=np.uint64), list[Step]()
         for number in range(settings.max_new_tokens):
-            logits = torch.stack([reader[0] for reader in readers])
+            logits = torch.stack([reader[0] for reader in readers]).float()
+            if plain:
+                logits = torch.cat([logits, guide(logits[:1], logits[-1:], settings.guidance)])
             logits[:, self._slow.banned(settings)] = -torch.inf
-            step = self._step(logits.float().log_softmax(dim=-1)[None], settings, float(uniforms(seed, number)[0]))
+            log_probs = logits.log_softmax(dim=-1)[None]
+            step = self._step(log_probs, request.debiased_by, settings, float(uniforms(seed, number)[0]))
             steps.append(step)
             if self._slow.stops[settings.text_end][step.token_id]:
                 break
@@ -67,9 +74,12 @@ class Tracer:
         engine = Engine(self._model, self._slow.tokenizer, chat=self._chat)
         return complete(engine, [request], settings, batch_size, prefixes)[0]
 
-    def _step(self, log_probs: Tensor, settings: DecodingParameters, number: float) -> Step:
-        """Draw a token from log-probabilities (1, 1 + K, V)."""
-        debiased = debias(log_probs, settings.decay_constant, settings.epsilon)
+    def _step(self, every: Tensor, compared: int, settings: DecodingParameters, number: float) -> Step:
+        """Draw a token from log-probabilities (1, 1 + K, V), behind which those of the plain row and the guided stand."""
+        log_probs, plain, guided = every[:, :compared], None, None
+        if every.shape[1] > compared:
+            plain, guided = every[:, compared], every[:, compared + 1]
+        debiased = debias(log_probs, settings.decay_constant, settings.epsilon, guided)
         probs, ids = nucleus(debiased, settings)
         token = int(draw(probs, ids, torch.tensor([number], dtype=torch.float64, device=probs.device)))
         own, counter, alpha = float(log_probs[0, 0, token].exp()), None, 1.0
@@ -83,6 +93,8 @@ class Tracer:
             own=own,
             counter=counter,
             delta=None if counter is None else own - counter,
+            plain=None if plain is None else float(plain[0, token].exp()),
+            guided=None if guided is None else float(guided[0, token].exp()),
             alpha=alpha,
             debiased=float(debiased[0, token].exp()),
             sampled=float(probs[ids == token].sum()),

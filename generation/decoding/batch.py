@@ -1,6 +1,7 @@
 """Continuous batching: the sequences being decoded, their paged KV cache, and the inputs of the next forward pass.
 
-A request is one sequence of 1 + K *rows*, one for its prompt and one for each counter-prompt; all get the same token.
+A request is one sequence of *rows*, one for its prompt, one for each counter-prompt and each prompt that it is only
+scored under, and with guidance one for its plain prompt; all get the same token.
 Each distinct prompt is prefilled once, in the same pass in which other sequences get their next token, and is kept
 while a sequence needs it (and a while longer: a second attempt may ask for it). All its rows read it where it lies;
 what is written lies in pages of each row, which a sequence that ends frees at once.
@@ -32,6 +33,7 @@ class Prompt:
     prefix: int  # its entry in the cache of shared prefixes; -1: none
     prefix_length: int  # tokens of the shared prefix
     tokens: list[int]  # the rest
+    common: bool = False  # the plain prompt of many sequences, whose rows read it in one product
     readers: int = 0  # rows of running sequences that ask for it
     output: Tensor | None = None  # what the forward pass gave for its last token, once it has been read
 
@@ -55,9 +57,9 @@ class LiveSequence:
     """One request that is being decoded."""
 
     request: Request
-    rows: list[Row]  # of its prompt, then of its counter-prompts
+    rows: list[Row]  # of ``request.prompts``
     tokens: list[int]
-    log_probs: np.ndarray  # (1 + K,) sums
+    log_probs: np.ndarray  # sums under ``request.told_prompts``
 
 
 class EntryAllocator:
@@ -109,11 +111,13 @@ class LiveBatch:
         return sum(len(prompt.tokens) for prompt in self.prefill)
 
     def add(self, request: Request, prompts: Sequence[tuple[tuple[int, ...], int]]) -> None:
-        """Begin a sequence. ``prompts``: the token ids and the prefix (-1: none) of each of its 1 + K prompts."""
+        """Begin a sequence. ``prompts``: the token ids and the prefix (-1: none) of each of its prompts."""
         rows = [Row(self._prompt(ids, prefix)) for ids, prefix in prompts]
         for row in rows:
             row.prompt.readers += 1
-        self.sequences.append(LiveSequence(request, rows, [], np.zeros(len(rows))))
+        if request.plain_prompt is not None:
+            rows[request.plain_row].prompt.common = True
+        self.sequences.append(LiveSequence(request, rows, [], np.zeros(len(request.told_prompts))))
 
     def _prompt(self, ids: tuple[int, ...], prefix: int) -> Prompt:
         prompt = self.prompts.get(ids)
@@ -177,13 +181,17 @@ class LiveBatch:
         )
 
     def _prompt_levels(self, now: Pass, rows: list[Row]) -> None:
-        """The rows that decode read their prompts, in levels of at most PROMPT_SLOTS rows a prompt."""
+        """The rows that decode read their prompts, in levels of at most PROMPT_SLOTS rows a prompt.
+
+        Common prompts are read in one level, as shared prefixes are: turns would be as many as there are sequences.
+        """
         groups = np.array([row.prompt.entry for row in rows])
         lengths = {row.prompt.entry: len(row.prompt.tokens) for row in rows}
         turn = _ranks(groups) // PROMPT_SLOTS
-        for number in range(int(turn.max()) + 1):
+        turn[[row.prompt.common for row in rows]] = -1
+        for number in np.unique(turn).tolist():
             members = np.flatnonzero(turn == number)
-            entries, slots, place = _grouped(groups[members], members, PROMPT_SLOTS)
+            entries, slots, place = _grouped(groups[members], members, PROMPT_SLOTS if number >= 0 else PREFIX_SLOTS)
             tokens = np.array([lengths[entry] for entry in entries.tolist()])
             length = rounded(int(tokens.max()))
             seen = np.arange(length) < tokens[:, None, None]

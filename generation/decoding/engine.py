@@ -1,7 +1,7 @@
 """Batched self-debiased decoding with a KV cache. Knows prompts and counter-prompts, no labels, files or datasets.
 
 The 1 + K rows of a request (its prompt and K counter-prompts) get the same token at every step; so do rows of further
-prompts under which the text is only scored. Whatever rows share is computed once
+prompts under which the text is only scored, and that of the plain prompt that guidance reads. Whatever rows share is computed once
 (``generation.decoding.shared_attention``); a text that ends makes room for a waiting one. Text and statistics are a
 function of (model, request, settings) in float32 on a CPU, whatever the batch (docs/engine.md).
 """
@@ -26,7 +26,7 @@ from generation.decoding.output_layer import LogitsInPieces, take_output_layer
 from generation.decoding.packed_linear import pack_output_layer
 from generation.decoding.plain import PlainDecoding
 from generation.decoding.protocol import Completion, Request
-from generation.decoding.sampling import WholeLogits, choose
+from generation.decoding.sampling import WholeLogits, choose, guided_rows
 from generation.decoding.shared_attention import KVCache, Level, Pass, Write, causal_mask, rounded, run_pass
 from generation.inputs.chat_template import ChatTemplate
 from hub.cli import say
@@ -90,7 +90,8 @@ class Engine:
     ) -> Iterator[tuple[Request, Completion]]:
         """See ``generation.decoding.protocol.Writer.stream``.
 
-        ``batch_size`` counts model rows: a text has 1 + K, and one for each other prompt that it is scored under.
+        ``batch_size`` counts model rows: a text has 1 + K, one for each other prompt that it is scored under, and
+        with guidance one for its plain prompt.
         """
         rows = self.rows(settings, batch_size)
         if not self.attention.shared:
@@ -127,10 +128,9 @@ class Engine:
             batch = [queue.popleft() for _ in range(min(len(queue), max(1, rows // width)))]
             prompts = [[self._checked(prompt, settings) for prompt in request.prompts] for request in batch]
             try:
-                seeds, stops = [request.seed for request in batch], self.stops[settings.text_end]
-                drawn = [_drawn(request) for request in batch]
+                stops, banned = self.stops[settings.text_end], self.banned(settings)
                 with with_attention(self.model, self.attention.own):
-                    written = self._plain.complete(prompts, seeds, settings, stops, self.banned(settings), drawn)
+                    written = self._plain.complete(prompts, batch, settings, stops, banned)
             except (RuntimeError, MemoryError) as error:
                 _check_smaller(error, rows)
                 written = None
@@ -235,13 +235,19 @@ class Engine:
                 kept.append(prompt.last_output)
         table = torch.cat([*outputs, torch.stack(kept)]) if kept else outputs[0]
         rows = [[place[id(row if text.tokens else row.prompt)] for row in text.rows] for text in batch.sequences]
-        index = drawn = _padded(rows).to(table.device)
-        if any(text.request.scored_prompts for text in batch.sequences):
-            first = [row[: _drawn(text.request)] for row, text in zip(rows, batch.sequences, strict=True)]
-            drawn = _padded(first).to(table.device)
+        requests = [text.request for text in batch.sequences]
+        drawn, told = (
+            _padded([row[:count] for row, count in zip(rows, counts, strict=True)]).to(table.device)
+            for counts in ([one.debiased_by for one in requests], [len(one.told_prompts) for one in requests])
+        )
+        guided = None
+        if settings.guidance:
+            plain = torch.tensor([row[one.plain_row] for row, one in zip(rows, requests, strict=True)])
+            away = plain.to(table.device)
+            table, drawn, told, guided = guided_rows(table, drawn, told, away, settings.guidance)
         banned = self.banned(settings)
         logits = LogitsInPieces(self._output, table, banned) if self._output else WholeLogits(table, banned)
-        tokens, log_probs = choose(logits, drawn, settings, batch.uniforms(batch.sequences), index)
+        tokens, log_probs = choose(logits, drawn, settings, batch.uniforms(batch.sequences), told, guided)
         sums = log_probs.double().cpu().numpy()
         for text, token, added in zip(batch.sequences, tokens.tolist(), sums, strict=True):
             text.tokens.append(token)
@@ -328,11 +334,11 @@ class Engine:
     def _completed(
         self, request: Request, tokens: list[int], log_probs: np.ndarray, settings: DecodingParameters
     ) -> Completion:
-        """``log_probs``: sums over the tokens, under each of the request's prompts."""
-        done = self._finish(tokens, log_probs[: _drawn(request)], settings)
+        """``log_probs``: sums over the tokens, under each of the request's ``told_prompts``."""
+        done = self._finish(tokens, log_probs[: request.debiased_by], settings)
         if not request.scored_prompts:
             return done
-        sums = dict(zip(request.prompts, log_probs.tolist(), strict=True))
+        sums = dict(zip(request.told_prompts, log_probs.tolist(), strict=True))
         return replace(done, log_likelihoods=tuple(sums[prompt] for prompt in request.scored_prompts))
 
     def _finish(self, tokens: list[int], log_probs: np.ndarray, settings: DecodingParameters) -> Completion:
@@ -348,11 +354,6 @@ def _check_smaller(error: Exception, rows: int) -> None:
     if rows <= 1:
         hint = "use a smaller model, a narrower dtype or a shorter prompt"
         raise OutOfMemory("memory", "is too small for one text at a time", hint=hint) from error
-
-
-def _drawn(request: Request) -> int:
-    """How many rows, the first ones, a text is drawn from: 1 + K."""
-    return 1 + len(request.counter_prompts)
 
 
 def _padded(rows: list[list[int]]) -> Tensor:

@@ -54,6 +54,7 @@ class OutputLayer:
 
     def pieces(self, hidden: Tensor, banned: Sequence[int]) -> Iterator[Tensor]:
         """Logits (R, at most PIECE) in float32, piece by piece; -∞ for ``banned`` tokens and behind the vocabulary."""
+        hidden = hidden.to(self.weight.dtype)
         never = dict[int, list[int]]()
         for token in banned:
             never.setdefault(token // PIECE, []).append(token % PIECE)
@@ -74,7 +75,7 @@ class LogitsInPieces:
     """
 
     def __init__(self, layer: OutputLayer, hidden: Tensor, banned: Sequence[int]):
-        """``hidden`` is (R, H); ``banned`` tokens have a logit of -∞."""
+        """``hidden`` is (R, H), of the layer's dtype or float32; ``banned`` tokens have a logit of -∞."""
         self._layer, self._banned, self._rows = layer, banned, len(hidden)
         self._hidden = nn.functional.pad(hidden, (0, 0, 0, -len(hidden) % ROW_ALIGN))
         peak = hidden.new_full((len(self._hidden),), _LOWEST, dtype=torch.float32)
@@ -87,8 +88,8 @@ class LogitsInPieces:
         self._tops = torch.cat(tops, dim=1)
         self.norms = (peak + total.log())[: self._rows]
         self._refined = list[tuple[Tensor, Tensor]]()  # logits of the likeliest tiles, and their tokens, by AT_ONCE
-        if hidden.dtype != torch.float32:
-            self._refine(hidden.dtype)
+        if layer.weight.dtype != torch.float32:
+            self._refine(layer.weight.dtype)
 
     def _refine(self, rounded: torch.dtype) -> None:
         """Put the exact logits of each row's likeliest tokens in the place of the rounded ones in its normaliser."""

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from generation.decoding.sampling import WholeLogits, choose
+from generation.decoding.protocol import Request
+from generation.decoding.sampling import WholeLogits, choose, guided_rows
 from generation.inputs.row_seeds import uniforms
 from hub.contract.recipe import DecodingParameters
 
@@ -29,16 +30,15 @@ class PlainDecoding:
     def complete(
         self,
         prompts: Sequence[Sequence[Ids]],
-        seeds: Sequence[int],
+        requests: Sequence[Request],
         settings: DecodingParameters,
         stops: np.ndarray,
         banned: list[int],
-        drawn: Sequence[int],
     ) -> list[tuple[list[int], np.ndarray]]:
-        """Tokens of B texts, and their summed log-probabilities under each of a text's ``prompts`` (token lists).
+        """Tokens of B texts, and their summed log-probabilities under each of a request's ``told_prompts``.
 
-        ``stops`` (V,) says which tokens end a text, ``banned`` which ones are never drawn, ``drawn`` (B,) how many
-        prompts of a text, the first ones, it is drawn from (1 + K); under the others it is only scored.
+        ``prompts`` are those of each of the ``requests``, as tokens; ``stops`` (V,) says which tokens end a text, ``banned`` which
+        ones are never drawn.
         """
         distinct = list(dict.fromkeys(ids for text in prompts for ids in text))
         place = {ids: number for number, ids in enumerate(distinct)}
@@ -48,14 +48,20 @@ class PlainDecoding:
         logits, mask, cache = self._read(distinct)
         tokens: list[list[int]] = [[] for _ in prompts]
         sums = np.zeros((len(prompts), width))
-        live, counts = np.arange(len(prompts)), torch.tensor(drawn)
+        live, seeds = np.arange(len(prompts)), np.array([request.seed for request in requests], dtype=np.uint64)
+        debiased = torch.tensor([request.debiased_by for request in requests])
+        told = torch.tensor([len(request.told_prompts) for request in requests])
+        plain = torch.tensor([request.plain_row for request in requests])
         for step in range(settings.max_new_tokens):
-            numbers = torch.from_numpy(uniforms(np.array(seeds, dtype=np.uint64)[live], step)).to(logits.device)
-            whole = WholeLogits(logits, banned)
-            own = torch.where(torch.arange(width) < counts[live, None], index, index[:, :1])[:, : max(drawn)]
             device = logits.device
-            chosen, log_probs = choose(whole, own.to(device), settings, numbers, index.to(device))
-            sums[live] += log_probs.double().cpu().numpy()
+            numbers = torch.from_numpy(uniforms(seeds[live], step)).to(device)
+            drawn, scored = (_first(index, counts[live]).to(device) for counts in (debiased, told))
+            guided = None
+            if settings.guidance:
+                away = index.gather(1, plain[live, None])[:, 0].to(device)
+                logits, drawn, scored, guided = guided_rows(logits, drawn, scored, away, settings.guidance)
+            chosen, log_probs = choose(WholeLogits(logits, banned), drawn, settings, numbers, scored, guided)
+            sums[live, : log_probs.shape[1]] += log_probs.double().cpu().numpy()
             for text, token in zip(live.tolist(), chosen.tolist(), strict=True):
                 tokens[text].append(token)
             keep = np.flatnonzero(~stops[chosen.cpu().numpy()])
@@ -67,7 +73,7 @@ class PlainDecoding:
             cache.batch_select_indices(rows_kept.to(mask.device))
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
             logits = self._logits(ids[:, None].to(mask.device), mask, cache)
-        return [(tokens[text], sums[text, : len(row)]) for text, row in enumerate(rows)]
+        return [(tokens[text], sums[text, :count]) for text, count in enumerate(told.tolist())]
 
     def _read(self, prompts: list[Ids]) -> tuple[Tensor, Tensor, DynamicCache]:
         longest = max(len(ids) for ids in prompts)
@@ -94,8 +100,13 @@ class PlainDecoding:
         return output.logits[:, -1]
 
 
+def _first(index: Tensor, counts: Tensor) -> Tensor:
+    """The first ``counts`` (B,) rows of each text of ``index`` (B, W), its own one where it has fewer than others."""
+    return torch.where(torch.arange(index.shape[1]) < counts[:, None], index, index[:, :1])[:, : int(counts.max())]
+
+
 def _kept_rows(index: Tensor, tokens: Tensor, first: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """What goes on of the texts of ``index`` (B, 1 + K): numbers of their rows, their new index and the rows' tokens.
+    """What goes on of the texts of ``index`` (B, W): numbers of their rows, their new index and the rows' tokens.
 
     After its ``first`` token every text gets rows of its own; until then, texts share those of their prompts.
     """

@@ -17,12 +17,28 @@ class Request:
     seed: int
     key: Any = None  # the caller's own, handed back with the completion
     scored_prompts: tuple[str, ...] = ()  # under which the text is scored; they do not change it (the engine alone)
+    plain_prompt: str | None = None  # which guidance leads away from (the engine alone)
+
+    @property
+    def debiased_by(self) -> int:
+        """How many of ``told_prompts``, the first ones, self-debiasing compares: 1 + K."""
+        return 1 + len(self.counter_prompts)
+
+    @property
+    def told_prompts(self) -> tuple[str, ...]:
+        """Under which log-probabilities are told: its prompt, its counter-prompts, then what it is scored under."""
+        drawn = (self.prompt, *self.counter_prompts)
+        return (*drawn, *(prompt for prompt in dict.fromkeys(self.scored_prompts) if prompt not in drawn))
 
     @property
     def prompts(self) -> tuple[str, ...]:
-        """One for each of the text's rows: its prompt, its counter-prompts, then what it is scored under besides."""
-        drawn = (self.prompt, *self.counter_prompts)
-        return (*drawn, *(prompt for prompt in dict.fromkeys(self.scored_prompts) if prompt not in drawn))
+        """One for each of the text's rows: those that are told, then the plain one if there is any."""
+        return self.told_prompts if self.plain_prompt is None else (*self.told_prompts, self.plain_prompt)
+
+    @property
+    def plain_row(self) -> int:
+        """Which of ``prompts`` is the plain one; the text's own where there is none, so that guidance does nothing."""
+        return 0 if self.plain_prompt is None else len(self.told_prompts)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 Debiasing only lowers: p·α <= p. So the k best debiased tokens are among the M best raw ones as soon as the k-th
 debiased value is at least the M-th raw one; M is widened for the rows where it is not. With top-k off the bound says
-nothing and the whole vocabulary is used, a few texts at a time.
+nothing and the whole vocabulary is used, a few texts at a time. With guidance p is the guided probability, which has a
+row of its own.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from generation.decoding.self_debiasing import debias, draw, log_alpha, nucleus
+from generation.decoding.self_debiasing import debias, draw, guide, log_alpha, nucleus
 from hub.contract.recipe import DecodingParameters
 
 WHOLE_ROWS = 64  # rows whose logits are computed as a whole at a time, where that must be
@@ -58,12 +59,34 @@ class WholeLogits:
         return self._table[rows]
 
 
+def guided_rows(
+    outputs: Tensor, drawn: Tensor, told: Tensor, plain: Tensor, guidance: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A model's outputs with a guided row for each text in the place of plain ones, which nobody reads by themselves.
+
+    Args:
+        outputs: (R, V) logits, or (R, H) hidden states before an affine output layer.
+        drawn: (B, 1 + K) rows among those of ``told``, as ``index`` of ``choose``.
+        told: (B, W) the rows whose log-probabilities are told.
+        plain: (B,) the row of each text's plain prompt; of its own one where it has none.
+        guidance: γ.
+
+    Returns:
+        outputs (R', V or H) in float32, drawn and told there, and the guided rows (B,).
+    """
+    guided = guide(outputs[drawn[:, 0]].float(), outputs[plain].float(), guidance)
+    read, told = told.unique(return_inverse=True)
+    places = torch.arange(len(read), len(read) + len(guided), device=outputs.device)
+    return torch.cat([outputs[read].float(), guided]), torch.searchsorted(read, drawn), told, places
+
+
 def choose(
     logits: NextTokenLogits,
     index: Tensor,
     settings: DecodingParameters,
     uniforms: Tensor,
     scored: Tensor | None = None,
+    guided: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Draw one token for each text.
 
@@ -73,6 +96,7 @@ def choose(
             counter-prompts repeats its own row, which changes nothing (δ = 0).
         uniforms: (B,) float64 in [0, 1), the randomness.
         scored: (B, W) the rows whose log-probabilities are told; None: those of ``index``.
+        guided: (B,) the rows that texts are drawn from; None: those of their prompts.
 
     Returns:
         token ids (B,) and their log-probabilities under each row of ``scored`` (B, W), before debiasing.
@@ -81,32 +105,38 @@ def choose(
     tokens = torch.zeros_like(unsure)
     for width in (4 * settings.top_k, 32 * settings.top_k) if settings.top_k else ():
         if len(unsure):
-            probs, ids, again = _among_largest(logits, index[unsure], settings, width)
+            some = None if guided is None else guided[unsure]
+            probs, ids, again = _among_largest(logits, index[unsure], settings, width, some)
             tokens[unsure] = draw(probs, ids, uniforms[unsure])
             unsure = unsure[again]
-    for some in unsure.split(max(1, WHOLE_ROWS // index.shape[1])) if len(unsure) else ():
-        rows = index[some]
+    read = index if guided is None else torch.cat([index, guided[:, None]], dim=1)
+    for some in unsure.split(max(1, WHOLE_ROWS // read.shape[1])) if len(unsure) else ():
+        rows = read[some]
         log_probs = logits.whole(rows.flatten()).unflatten(0, rows.shape) - logits.norms[rows][:, :, None]
-        probs, ids = nucleus(debias(log_probs, settings.decay_constant, settings.epsilon), settings)
+        drawn = None if guided is None else log_probs[:, -1]
+        debiased = debias(log_probs[:, : index.shape[1]], settings.decay_constant, settings.epsilon, drawn)
+        probs, ids = nucleus(debiased, settings)
         tokens[some] = draw(probs, ids, uniforms[some])
     told = index if scored is None else scored
     return tokens, logits.at(told, tokens[:, None])[:, :, 0] - logits.norms[told]
 
 
 def _among_largest(
-    logits: NextTokenLogits, index: Tensor, settings: DecodingParameters, width: int
+    logits: NextTokenLogits, index: Tensor, settings: DecodingParameters, width: int, guided: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Probabilities and ids (B, k) among the ``width`` largest raw logits; the texts for which they may be wrong."""
-    found, ids = logits.largest(index[:, 0], width)
-    own = found - logits.norms[index[:, 0], None]
-    debiased = own
+    """Probabilities and ids (B, k) among the ``width`` largest logits drawn from; texts for which they may be wrong."""
+    rows = index[:, 0] if guided is None else guided
+    found, ids = logits.largest(rows, width)
+    drawn = found - logits.norms[rows, None]
+    debiased = drawn
     if index.shape[1] > 1 and settings.decay_constant:
+        own = drawn if guided is None else logits.at(index[:, :1], ids)[:, 0] - logits.norms[index[:, :1]]
         counters = logits.at(index[:, 1:], ids) - logits.norms[index[:, 1:], None]
-        debiased = own + log_alpha(own, counters, settings.decay_constant, settings.epsilon)
+        debiased = drawn + log_alpha(own, counters, settings.decay_constant, settings.epsilon)
     best, place = debiased.topk(min(settings.top_k, debiased.shape[1]), dim=-1)
     probs, order = nucleus(best, settings)
-    bounded = debiased is own or found.shape[1] < width
-    unsure = torch.zeros(len(index), dtype=torch.bool, device=index.device) if bounded else best[:, -1] < own[:, -1]
+    bounded = debiased is drawn or found.shape[1] < width
+    unsure = torch.zeros(len(index), dtype=torch.bool, device=index.device) if bounded else best[:, -1] < drawn[:, -1]
     return probs, ids.gather(1, place).gather(1, order), unsure
 
 

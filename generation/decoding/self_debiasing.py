@@ -1,8 +1,11 @@
-"""The mathematics of self-debiasing, pure: logits of a prompt and its counter-prompts to one distribution.
+"""The mathematics of self-debiasing and guidance, pure: logits under some prompts to one distribution.
 
 Source: DINO (Schick & Schütze 2021), section 3; ε is the original implementation's. A token that is likelier
 under some counter-instruction than under its own is penalised by α = max(exp(λ·δ), ε), with
 δ = p_y(token) - max over counter-labels y' of p_y'(token), wherever δ < 0; then the distribution is renormalised.
+
+Guidance (classifier-free guidance for language models, Sanchez et al. 2023) multiplies p_y by (p_y / p_plain)^γ, where
+the plain prompt has neither task nor first text. α is made of p_y as it is, and multiplies what guidance gives.
 """
 
 import math
@@ -13,21 +16,36 @@ from torch import Tensor
 from hub.contract.recipe import DecodingParameters
 
 
-def debias(log_probs: Tensor, decay_constant: float, epsilon: float) -> Tensor:
+def guide(own: Tensor, plain: Tensor, guidance: float) -> Tensor:
+    """Guided logits: those of p·(p / p_plain)^γ but for a constant, as (1 + γ)·own - γ·plain.
+
+    Of hidden states before an affine output layer it makes those that have the guided logits.
+
+    Args:
+        own: (B, V) logits, or (B, H) hidden states, under the own instruction.
+        plain: the same under the plain prompt.
+        guidance: γ >= 0; 0 gives ``own``.
+    """
+    return own + guidance * (own - plain)
+
+
+def debias(log_probs: Tensor, decay_constant: float, epsilon: float, guided: Tensor | None = None) -> Tensor:
     """Self-debiased log-probabilities.
 
     Args:
         log_probs: (B, 1 + K, V) normalised; row 0 under the own instruction, rows 1..K under counter-instructions.
         decay_constant: λ >= 0; 0 leaves the distribution as it is.
         epsilon: ε in (0, 1], the smallest factor a probability is multiplied by.
+        guided: (B, V) log-probabilities that α multiplies; None: those of row 0.
 
     Returns:
         (B, V), normalised.
     """
     own = log_probs[:, 0]
+    drawn = own if guided is None else guided
     if log_probs.shape[1] == 1 or decay_constant == 0:
-        return own
-    return (own + log_alpha(own, log_probs[:, 1:], decay_constant, epsilon)).log_softmax(dim=-1)
+        return drawn
+    return (drawn + log_alpha(own, log_probs[:, 1:], decay_constant, epsilon)).log_softmax(dim=-1)
 
 
 def log_alpha(own: Tensor, counters: Tensor, decay_constant: float, epsilon: float) -> Tensor:

@@ -100,7 +100,7 @@ def _request(need: _Wanted, recipe: DatasetRecipe, prompts: Prompts) -> Request:
     seed = text_seed(recipe, need.variant, need.first, need.label.name, attempt)
     labels = recipe.labels if recipe.verification else ()
     scored = tuple(prompts.of(label, need.first.text, need.variant)[0] for label in labels)
-    return Request(prompt, counter_prompts, seed, (need.place, attempt), scored)
+    return Request(prompt, counter_prompts, seed, (need.place, attempt), scored, prompts.plain(need.label))
 
 
 def _rows(need: _Wanted, recipe: DatasetRecipe) -> list[Row]:

@@ -248,9 +248,22 @@ class Label(Strict):
             raise ValueError(f"the instruction must end with the opening quotation mark ({QUOTE}) of the text to write")
         return text
 
+    @property
+    def plain_prompt(self) -> str | None:
+        """The instruction without task and first text, e.g. ``Sentence 2: "``: its last piece after ``<X1>``.
+
+        A piece begins after a line break, a quotation mark or the end of a sentence. None where it has no word.
+        """
+        piece = re.split(r'[\n".!?]', self.instruction.partition(X1)[2].removesuffix(QUOTE))[-1].lstrip()
+        return piece + QUOTE if re.search(r"\w", piece) else None
+
 
 class DecodingParameters(Strict):
-    """How a text is decoded (DINO sections 3-4): what a writer needs to know. ``floor`` is the original code's ε."""
+    """How a text is decoded (DINO sections 3-4): what a writer needs to know. ``floor`` is the original code's ε.
+
+    ``guidance`` is γ of classifier-free guidance (Sanchez et al. 2023): probabilities are multiplied by
+    (p(t | prompt) / p(t | plain prompt))^γ, with ``Label.plain_prompt``.
+    """
 
     decay_constant: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 100.0  # λ
     floor: Annotated[float, Field(gt=0, le=1)] = 0.01
@@ -258,6 +271,7 @@ class DecodingParameters(Strict):
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.9
     max_new_tokens: Positive = 40
     text_end: TextEnd = "quotation_mark"  # where a text ends: generation.decoding.endings (Auto-NLI's code: line)
+    guidance: Annotated[float, Field(ge=0, allow_inf_nan=False), OPTION] = 0.0  # γ; 0 = off
 
     @property
     def epsilon(self) -> float:

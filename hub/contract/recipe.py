@@ -170,6 +170,24 @@ class DatasetRecipe(Strict):
         return self
 
     @model_validator(mode="after")
+    def _guidance_fits(self) -> "DatasetRecipe":
+        if not self.decoding.guidance:
+            return self
+        if self.model.backend != "engine":
+            raise ValueError(
+                "decoding.guidance draws each token from the model's answers to two prompts at once, which backend "
+                f"{self.model.backend!r} cannot do; use backend: engine, or remove guidance"
+            )
+        for label in self.labels:
+            if label.plain_prompt is None:
+                raise ValueError(
+                    f"labels.{label.name}.instruction: decoding.guidance needs a prompt without task and first text, "
+                    f"but no word stands between {X1} and the opening quotation mark; end the instruction with some, "
+                    f"e.g. Sentence 2: {QUOTE}, or remove guidance"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _verification_fits(self) -> "DatasetRecipe":
         asked, decoding = self.verification, self.decoding
         if asked is None:
