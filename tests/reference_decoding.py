@@ -1,4 +1,7 @@
-"""The slow reference for the engine: transformers' generate() with a self-debiasing and a row-tying processor."""
+"""The slow reference for the engine: transformers' generate() with a self-debiasing and a row-tying processor.
+
+Guidance is transformers' own processor, which reads the plain prompt with a cache of its own.
+"""
 
 import math
 import re
@@ -6,6 +9,7 @@ import re
 import numpy as np
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
+from transformers.generation import UnbatchedClassifierFreeGuidanceLogitsProcessor
 
 from generation.decoding.protocol import Request
 from generation.inputs.row_seeds import uniforms
@@ -13,17 +17,18 @@ from hub.contract.recipe import DecodingParameters
 
 
 class SelfDebias(LogitsProcessor):
-    def __init__(self, rows: int, settings: DecodingParameters):
-        self.rows, self.settings = rows, settings
+    def __init__(self, rows: int, settings: DecodingParameters, guidance=None):
+        self.rows, self.settings, self.guidance = rows, settings, guidance
 
     def __call__(self, input_ids, scores):
         probs = scores.softmax(-1)
+        drawn = scores[:1] if self.guidance is None else self.guidance(input_ids[:1], scores[:1])
         if self.rows == 1:
-            return scores.log_softmax(-1)
+            return drawn.log_softmax(-1)
         delta = (probs[0] - probs[1:].max(0).values).clamp(max=0)
         alpha = torch.clamp(torch.exp(self.settings.decay_constant * delta), min=self.settings.epsilon)
         alpha = torch.where(delta < 0, alpha, 1.0) if self.settings.decay_constant else torch.ones_like(alpha)
-        return (probs[0] * alpha).log().log_softmax(-1).repeat(self.rows, 1)
+        return (drawn[0].softmax(-1) * alpha).log().log_softmax(-1).repeat(self.rows, 1)
 
 
 class TieRows(LogitsProcessor):
@@ -47,6 +52,11 @@ def reference(model, tokenizer, request: Request, settings: DecodingParameters) 
     banned = {*range(model.config.vocab_size)} - {*tokenizer.get_vocab().values()}  # rows of a padded embedding
     banned |= ends if settings.text_end == "quotation_mark" else set()
     batch = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
+    guidance = None
+    if settings.guidance:
+        plain = tokenizer(request.plain_prompt, return_tensors="pt").input_ids
+        guidance = UnbatchedClassifierFreeGuidanceLogitsProcessor(1 + settings.guidance, model, plain)
+    debias = SelfDebias(len(prompts), settings, guidance)
     warpers = [TopKLogitsWarper(settings.top_k)] if settings.top_k else []
     warpers += [TopPLogitsWarper(settings.top_p)] if settings.top_p < 1 else []
     ids = model.generate(
@@ -56,7 +66,7 @@ def reference(model, tokenizer, request: Request, settings: DecodingParameters) 
         do_sample=False,
         pad_token_id=tokenizer.eos_token_id,
         suppress_tokens=sorted(banned) or None,
-        logits_processor=LogitsProcessorList([SelfDebias(len(prompts), settings), *warpers, TieRows(request.seed)]),
+        logits_processor=LogitsProcessorList([debias, *warpers, TieRows(request.seed)]),
     )
     written = tokenizer.decode(ids[0, batch.input_ids.shape[1] :], skip_special_tokens=True)
     if settings.text_end == "line":

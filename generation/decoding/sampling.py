@@ -77,7 +77,7 @@ def guided_rows(
     guided = guide(outputs[drawn[:, 0]].float(), outputs[plain].float(), guidance)
     read, told = told.unique(return_inverse=True)
     places = torch.arange(len(read), len(read) + len(guided), device=outputs.device)
-    return torch.cat([outputs[read].float(), guided]), torch.searchsorted(read, drawn), told, places
+    return torch.cat([outputs[read].float(), guided]), torch.searchsorted(read, drawn.contiguous()), told, places
 
 
 def choose(
