@@ -75,7 +75,7 @@ class Tracer:
         return complete(engine, [request], settings, batch_size, prefixes)[0]
 
     def _step(self, every: Tensor, compared: int, settings: DecodingParameters, number: float) -> Step:
-        """Draw a token from log-probabilities (1, 1 + K, V), behind which those of the plain row and the guided stand."""
+        """Draw a token from log-probabilities (1, 1 + K, V); with guidance plain and guided ones stand behind them."""
         log_probs, plain, guided = every[:, :compared], None, None
         if every.shape[1] > compared:
             plain, guided = every[:, compared], every[:, compared + 1]

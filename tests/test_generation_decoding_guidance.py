@@ -204,7 +204,7 @@ def test_in_half_precision_guided_logits_are_not_rounded_once_more(vocabulary):
     weight = torch.randn(vocabulary, 64, generator=generator).bfloat16()
     hidden = torch.randn(60, 64, generator=generator).bfloat16()
     drawn = torch.arange(20)[:, None]
-    outputs, drawn, told, places = guided_rows(hidden, drawn, drawn, torch.arange(20, 40), 1.5)
+    outputs, drawn, _, places = guided_rows(hidden, drawn, drawn, torch.arange(20, 40), 1.5)
     pieces = LogitsInPieces(OutputLayer(weight, None), outputs, [])
     exact = hidden.double() @ weight.double().T
     wanted = 2.5 * exact[:20] - 1.5 * exact[20:40]

@@ -100,3 +100,15 @@ def test_single_texts_are_a_classification_dataset(tmp_path):
     assert "Label `good`, against `bad`:" in said and "δ(t)" in said
     assert "The texts and the first texts were written by a language model" in said
     assert "Schick" in said and "Sato" not in said and "score" not in said.split("## Load it")[1]
+
+
+def test_guidance_is_told_where_it_is_on(tmp_path):
+    without, with_it = (
+        card(tmp_path / name, form="sts", decoding=decoding)
+        for name, decoding in (("off", {}), ("on", {"guidance": 0.5}))
+    )
+    assert "uidance" not in without and "Sanchez" not in without and "p'(t) = α(t) · p(t | own prompt)" in without
+    assert 'neither task nor first\ntext, here `Sentence 2: "`:' in with_it and "| guidance γ | 0.5 |" in with_it
+    assert "p'(t) = α(t) · g(t)" in with_it and "Sanchez" in with_it and "applied to g." not in with_it
+    few = card(tmp_path / "few", few_shot=FEW_SHOT, decoding={"guidance": 1})
+    assert "text nor examples, here" in few and "Top-k and top-p are applied to g." in few and "δ(t)" not in few

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from model_cards.shared.citations import AUTO_NLI, DECLUTR, DINO, PROMPT_EOL, SIMCSE, cited
+from model_cards.shared.citations import AUTO_NLI, DECLUTR, DINO, GUIDANCE, PROMPT_EOL, SIMCSE, cited
 
 ROOT = Path(__file__).parent.parent
 
@@ -19,7 +19,7 @@ def references() -> dict[str, dict[str, Any]]:
     return {entry["title"]: entry for entry in tree["references"]}
 
 
-@pytest.mark.parametrize("entry", [DINO, AUTO_NLI, PROMPT_EOL, DECLUTR, SIMCSE])
+@pytest.mark.parametrize("entry", [DINO, AUTO_NLI, PROMPT_EOL, DECLUTR, SIMCSE, GUIDANCE])
 def test_a_cited_paper_is_in_the_citation_file(entry: str) -> None:
     fields = dict(re.findall(r"  (\w+) = \{(.*)\},", entry))
     reference = references()[fields["title"]]
@@ -35,4 +35,5 @@ def test_a_card_cites_the_methods_it_used() -> None:
     assert cited({"auto-nli"}, debiased=False, prompted=True) == f"{AUTO_NLI}\n\n{PROMPT_EOL}"
     assert cited({"declutr"}, debiased=False) == DECLUTR
     assert cited({"dino", "simcse"}, debiased=False) == f"{DINO}\n\n{SIMCSE}"
+    assert cited({"dino"}, debiased=True, guided=True) == f"{DINO}\n\n{GUIDANCE}"
     assert cited({"dino", "auto-nli"}, debiased=True) == f"{DINO}\n\n{AUTO_NLI}"

@@ -1,9 +1,9 @@
 """Batched self-debiased decoding with a KV cache. Knows prompts and counter-prompts, no labels, files or datasets.
 
 The 1 + K rows of a request (its prompt and K counter-prompts) get the same token at every step; so do rows of further
-prompts under which the text is only scored, and that of the plain prompt that guidance reads. Whatever rows share is computed once
-(``generation.decoding.shared_attention``); a text that ends makes room for a waiting one. Text and statistics are a
-function of (model, request, settings) in float32 on a CPU, whatever the batch (docs/engine.md).
+prompts under which the text is only scored, and that of the plain prompt that guidance reads. Whatever rows share is
+computed once (``generation.decoding.shared_attention``); a text that ends makes room for a waiting one. Text and
+statistics are a function of (model, request, settings) in float32 on a CPU, whatever the batch (docs/engine.md).
 """
 
 from collections import deque

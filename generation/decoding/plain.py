@@ -37,8 +37,8 @@ class PlainDecoding:
     ) -> list[tuple[list[int], np.ndarray]]:
         """Tokens of B texts, and their summed log-probabilities under each of a request's ``told_prompts``.
 
-        ``prompts`` are those of each of the ``requests``, as tokens; ``stops`` (V,) says which tokens end a text, ``banned`` which
-        ones are never drawn.
+        ``prompts`` are those of each of the ``requests``, as tokens; ``stops`` (V,) says which tokens end a text,
+        ``banned`` which ones are never drawn.
         """
         distinct = list(dict.fromkeys(ids for text in prompts for ids in text))
         place = {ids: number for number, ids in enumerate(distinct)}

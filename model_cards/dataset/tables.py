@@ -94,6 +94,12 @@ def is_exact(recipe: DatasetRecipe) -> bool:
     return model.backend == "engine" and model.dtype == "float32" and on_cpu
 
 
+def plain_prompts(recipe: DatasetRecipe) -> Markdown:
+    """The prompts that guidance leads away from, as code; one where the labels have the same one."""
+    distinct = dict.fromkeys(label.plain_prompt or "" for label in recipe.labels)
+    return Markdown(", ".join(code(prompt) for prompt in distinct))
+
+
 def decoding_table(recipe: DatasetRecipe) -> Markdown:
     """The decoding constants, under their names in the recipe."""
     decoding = recipe.decoding
@@ -101,6 +107,8 @@ def decoding_table(recipe: DatasetRecipe) -> Markdown:
     rows: list[list[Any]] = []
     if is_debiased(recipe):
         rows += [["decay constant λ", decoding.decay_constant], ["floor ε", decoding.floor]]
+    if decoding.guidance:
+        rows.append(["guidance γ", decoding.guidance])
     rows += [
         ["top-k", decoding.top_k or "off"],
         ["top-p", decoding.top_p],
