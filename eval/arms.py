@@ -1,7 +1,8 @@
 """Compare training arms over several seeds: ``python -m eval.arms PLAN.json --out SCORES.json``.
 
 PLAN.json names the arms' finished evaluations by seed (``hub.training_value.ArmPlan``); SCORES.json has each arm's mean
-over tasks and its difference to the control, with intervals over rows and seeds. Nothing is encoded.
+over tasks and its difference to the control, with intervals over rows and seeds (of the data, too, where there are
+several), and the other differences that were asked for. Nothing is encoded.
 """
 
 from pathlib import Path
@@ -12,7 +13,7 @@ from pydantic import ValidationError
 
 from hub.cli import new_app, run, say
 from hub.errors import InputError
-from hub.training_value import Arm, ArmPlan, ArmScore, ArmScores, Estimate, write_json
+from hub.training_value import ArmPlan, ArmScore, ArmScores, Estimate, write_json
 
 SEED = 42  # of the resamples
 
@@ -49,7 +50,7 @@ def compared(plan: ArmPlan) -> ArmScores:
 
     from eval.runs.records import read_evaluation
     from eval.statistics.bootstrap import interval, score
-    from eval.statistics.seeds import drawn_seeds, mean_over_tasks, over_seeds
+    from eval.statistics.seeds import mean_over_tasks, over_data_seeds
 
     places = [(arm, place) for arm, folders in plan.arms.items() for place in folders]
     evaluations = [read_evaluation(place) for _, place in places]
@@ -64,13 +65,12 @@ def compared(plan: ArmPlan) -> ArmScores:
         rows = mean_over_tasks(tasks, plan.samples, SEED)
     except ValueError as error:
         raise InputError("evaluations", str(error), hint="score all arms on the same data") from error
-    drawn = drawn_seeds(max(map(len, plan.arms.values())), plan.samples, SEED)
     mine = {arm: [number for number, (name, _) in enumerate(places) if name == arm] for arm in plan.arms}
-    samples = {arm: over_seeds(rows[numbers], drawn) for arm, numbers in mine.items()}
+    samples = {arm: over_data_seeds(rows[numbers], plan.data_seeds, SEED) for arm, numbers in mine.items()}
     by_task = {arm: {task: float(np.mean([points[task][n] for n in mine[arm]])) for task in plan.tasks} for arm in mine}
     means = {arm: float(np.mean(list(found.values()))) for arm, found in by_task.items()}
 
-    def estimate(arm: Arm, against: Arm | None = None) -> Estimate:
+    def estimate(arm: str, against: str | None = None) -> Estimate:
         moved = samples[arm] if against is None else samples[arm] - samples[against]
         around = interval(moved)
         centre = means[arm] - (0.0 if against is None else means[against])
@@ -84,7 +84,9 @@ def compared(plan: ArmPlan) -> ArmScores:
                 over_copies=None if arm == plan.control else estimate(arm, plan.control),
             )
             for arm in plan.arms
-        }
+        },
+        pairs=plan.differences,
+        differences=tuple(estimate(*pair) for pair in plan.differences),
     )
 
 

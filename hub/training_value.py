@@ -47,27 +47,39 @@ class ArmScore(_Frozen):
 
 
 class ArmPlan(_Frozen):
-    """The evaluations to compare: arm → their folders by seed. Arms of several seeds share them, in this order."""
+    """The evaluations to compare: arm → their folders by seed. Arms of several seeds share them, in this order.
+
+    ``data_seeds``: the folders of an arm are of so many datasets, written with as many seeds; those of the first stand
+    first. ``differences``: pairs of arms to compare beside each with the control.
+    """
 
     tasks: Annotated[tuple[str, ...], Field(min_length=1)]
     split: Split
     samples: Count
-    arms: dict[Arm, Annotated[tuple[str, ...], Field(min_length=1)]]
-    control: Arm
+    arms: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]]
+    control: str
+    data_seeds: Count = 1
+    differences: tuple[tuple[str, str], ...] = ()
 
     @model_validator(mode="after")
     def _paired(self) -> Self:
-        if self.control not in self.arms:
-            raise ValueError(f"the control {self.control!r} is none of the arms")
-        if len({len(places) for places in self.arms.values()} - {1}) > 1:
+        for name in (self.control, *(name for pair in self.differences for name in pair)):
+            if name not in self.arms:
+                raise ValueError(f"{name!r}, which is to be compared with, is none of the arms")
+        sizes = {len(places) for places in self.arms.values()} - {1}
+        if len(sizes) > 1:
             raise ValueError("arms differ in their number of seeds")
+        if any(size % self.data_seeds for size in sizes):
+            raise ValueError(f"{max(sizes)} folders are not equally many of {self.data_seeds} datasets")
         return self
 
 
 class ArmScores(_Frozen):
-    """What ``eval.arms`` found, by arm."""
+    """What ``eval.arms`` found, by arm; ``differences``: the first arm's minus the second's, of ``pairs``."""
 
-    arms: dict[Arm, ArmScore]
+    arms: dict[str, ArmScore]
+    pairs: tuple[tuple[str, str], ...] = ()
+    differences: tuple[Estimate, ...] = ()
 
 
 class TrainingValue(_Frozen):

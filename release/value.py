@@ -148,12 +148,14 @@ def _data_words(split: str, senteval: Path | None) -> tuple[str, ...]:
 
 
 def read_student(path: Path, settings: Sequence[str] = ()) -> Student:
-    """The student of a model recipe whose only dataset stands for each arm's pairs. Raises InputError for any other."""
+    """The student of a model recipe whose datasets all stand for each arm's pairs, read in several forms where there
+    are several. Raises InputError for any other.
+    """
     tree = apply_overrides(read_yaml(path), list(settings))
     recipe = checked(path, ModelRecipe, tree)
-    if len(recipe.datasets) != 1 or recipe.datasets[0].path is None:
-        hint = "it says how scored pairs are trained on; each arm's take the place of its path"
-        raise InputError(f"{path}:datasets", "a student has exactly one, by path", hint=hint)
+    if not recipe.datasets or any(one.path is None for one in recipe.datasets):
+        hint = "they say how scored pairs are trained on; each arm's take the place of their path"
+        raise InputError(f"{path}:datasets", "a student has one or several, by path", hint=hint)
     if recipe.validation or recipe.limit is not None:
         raise InputError(path, "a student has no validation and no limit: all arms train alike, to the last step")
     if "max_steps" not in recipe.arguments:
@@ -196,6 +198,7 @@ def measured(
             arms["people"] = people.draw(experiment.pairs, seed)
         for arm, one in arms.items():
             folders.setdefault(arm, []).append(train(experiment, arm, seed, one))
+    scores = compare(experiment, {arm: folders[arm] for arm in ORDER if arm in folders}).arms
     return TrainingValue(
         dataset=dataset.name,
         config=dataset.config,
@@ -208,7 +211,7 @@ def measured(
         tasks=experiment.tasks,
         split=experiment.split,
         samples=experiment.samples,
-        arms=compare(experiment, {arm: folders[arm] for arm in ORDER if arm in folders}).arms,
+        arms={arm: scores[arm] for arm in ORDER if arm in scores},
         skipped={} if skipped is None else {"people": skipped},
         versions={name: version(name) for name in LIBRARIES},
     )
@@ -243,12 +246,12 @@ def arm_recipe(experiment: Experiment, arm: Arm, seed: int, pairs: Path | None) 
         return {key: value for key, value in tree.items() if key not in TRAINING_KEYS} | {
             "seed": str(experiment.student.recipe.seed)
         }
-    data = {**experiment.student.tree["datasets"][0], "path": str(pairs), "config": CONFIG}
+    place, data = {"path": str(pairs), "config": CONFIG}, tree["datasets"]
     arguments = tree.get("arguments", {})
     if arm == "copies":
-        data = {key: value for key, value in data.items() if key != "loss_arguments"} | OF_COPIES
+        data = [{key: value for key, value in data[0].items() if key == "license"} | OF_COPIES]
         arguments = arguments | UNIQUE
-    return tree | {"datasets": [data], "arguments": arguments, "seed": str(seed)}
+    return tree | {"datasets": [{**one, **place} for one in data], "arguments": arguments, "seed": str(seed)}
 
 
 def _stage(arm: Arm, seed: int, folder: Path, *words: str) -> None:

@@ -1,4 +1,4 @@
-"""Intervals over sentence pairs and training seeds at once: a bootstrap of two levels, paired between systems.
+"""Intervals over sentence pairs, training seeds and data seeds at once: a bootstrap, paired between systems.
 
 Every resample draws rows with replacement, the same for all systems, and seeds with replacement, the same for all that
 were trained with several. S seeds drawn from S vary less than new ones would, by (S - 1) / S (Davison & Hinkley 1997,
@@ -17,6 +17,9 @@ from eval.tasks.data.example_types import Vector
 from eval.tasks.task import Aggregation, Metric
 
 
+APART = 1_000  # between the seeds of draws that are independent; tasks take the numbers between
+
+
 def drawn_seeds(seeds: int, samples: int, seed: int) -> NDArray[np.intp]:
     """Which seeds every resample draws: (samples, seeds)."""
     return np.random.default_rng(seed).integers(0, seeds, size=(samples, seeds))
@@ -33,6 +36,24 @@ def over_seeds(scores: Matrix, drawn: NDArray[np.intp]) -> Vector:
         return centre
     mean = scores[drawn, np.arange(samples)[:, None]].mean(axis=1)
     return centre + np.sqrt(seeds / (seeds - 1)) * (mean - centre)
+
+
+def over_data_seeds(scores: Matrix, data_seeds: int, seed: int) -> Vector:
+    """``over_seeds`` at two levels: (data seeds x training seeds, samples) scores → (samples,).
+
+    Every resample draws data seeds, the same for all systems, and training seeds of each data seed by itself. The
+    spread between data seeds holds some of that between trainings already, so with few of them intervals are rather
+    too wide than too narrow. A single system, trained once for all data, has nothing to draw.
+    """
+    number, samples = scores.shape
+    if number == 1:
+        return over_seeds(scores, np.zeros((samples, 1), dtype=np.intp))
+    each = number // data_seeds
+    of_data = [
+        over_seeds(scores[place * each : (place + 1) * each], drawn_seeds(each, samples, seed + APART * place))
+        for place in range(data_seeds)
+    ]
+    return over_seeds(np.stack(of_data), drawn_seeds(data_seeds, samples, seed - 1))
 
 
 def mean_over_tasks(tasks: Sequence[tuple[Sequence[Outcomes], Metric, Aggregation]], samples: int, seed: int) -> Matrix:
