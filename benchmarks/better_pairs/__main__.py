@@ -15,7 +15,7 @@ import typer
 from benchmarks.better_pairs.arms import Arm, Search, read_search
 from benchmarks.better_pairs.figures import Row
 from benchmarks.better_pairs.report import plot, read_rows, tables, with_row, with_tables
-from benchmarks.better_pairs.runner import Runner, require_judge
+from benchmarks.better_pairs.runner import Runner, commands, require_judge
 from benchmarks.better_pairs.steps import HINT, Steps
 from benchmarks.trials import table, write_results
 from hub import cli
@@ -34,9 +34,7 @@ app = cli.new_app(__doc__)
 def main(
     arms: Annotated[list[str] | None, typer.Argument(metavar="ARM...", help="Names of arms or of groups")] = None,
     every: Annotated[bool, typer.Option("--all", help="Every arm")] = False,
-    listed: Annotated[
-        bool, typer.Option("--list", help="Only print the arms, and the commands of those named")
-    ] = False,
+    listed: Annotated[bool, typer.Option("--list", help="Print all arms, or the commands of those named")] = False,
     stage: Annotated[str, typer.Option("--stage", metavar="NAME", help="How arms are measured")] = "screening",
     tables_too: Annotated[bool, typer.Option("--table", help="Print the tables, and write them into --page")] = False,
     plot_too: Annotated[bool, typer.Option("--plot", help="Draw a plot of each stage beside --page")] = False,
@@ -69,9 +67,7 @@ def main(
         raise InputError("ARM...", "which arms?", hint="name arms or groups, or give --all; --list shows them")
     chosen = search.chosen(arms or []) if arms or every or listed else []
     if listed:
-        print(
-            overview(search, chosen, Runner(search, stage, Steps(folder), data, settings), read_rows(out), bool(arms))
-        )
+        print(commands_of(search, chosen, stage, settings) if arms else overview(chosen, read_rows(out)))
         return
     failed = list[str]()
     if chosen:
@@ -92,9 +88,8 @@ def main(
             write_bytes(path, plot(rows, name))
             cli.say(f"written: {path}")
     if failed:
-        raise RunError(
-            "arms", f"{len(failed)} of {len(chosen)} failed, they say why above: {', '.join(failed)}", hint=HINT
-        )
+        problem = f"{len(failed)} of {len(chosen)} failed, they say why above: {', '.join(failed)}"
+        raise RunError("arms", problem, hint=HINT)
 
 
 def at(search: Search, stage: str, texts: int | None, pairs: int | None) -> Search:
@@ -134,13 +129,19 @@ def measured(runner: Runner, arms: Sequence[Arm], workers: int, failed: list[str
             yield runner.measure(arm)
 
 
-def overview(search: Search, arms: Sequence[Arm], runner: Runner, rows: Sequence[Row], commands: bool) -> str:
-    """The arms as a table, with what is measured of them; or the commands that make them."""
-    if commands:
-        return "\n".join(line for arm in arms for line in (f"# {arm.name}: {arm.varies}", *runner.commands(arm)))
-    stages = {arm.name: [row.stage for row in rows if row.arm == arm.name] for arm in search.arms}
-    cells = [[arm.group, arm.name, arm.varies, ", ".join(stages[arm.name])] for arm in search.arms if arm in arms]
+def overview(arms: Sequence[Arm], rows: Sequence[Row]) -> str:
+    """The arms as a table, with the stages that each is measured in."""
+    stages = {arm.name: [row.stage for row in rows if row.arm == arm.name] for arm in arms}
+    cells = [[arm.group, arm.name, arm.varies, ", ".join(stages[arm.name])] for arm in arms]
     return table(["group", "arm", "what varies", "measured"], cells, names=4)
+
+
+def commands_of(search: Search, arms: Sequence[Arm], stage: str, settings: Sequence[str]) -> str:
+    """The commands that make the arms, with the places that are made on the way by their names."""
+    lines = list[str]()
+    for arm in arms:
+        lines += [f"# {arm.name}: {arm.varies}", *commands(search, arm, search.stages[stage].data_seeds[0], settings)]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -163,7 +163,7 @@ def judged(runs: Sequence[dict[str, Any]]) -> Fidelity:
 
 
 def pooled(found: Sequence[dict[str, float]]) -> Interval:
-    """The mean of independent estimates; each side of its interval is the root of the summed squares, over their number."""
+    """The mean of independent estimates; its interval's sides are roots of their summed squares, over their number."""
     centre = mean(one["value"] for one in found)
     below, above = (
         math.sqrt(math.fsum((one["value"] - one[side]) ** 2 for one in found)) / len(found) for side in ("low", "high")

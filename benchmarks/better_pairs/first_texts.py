@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -30,6 +30,7 @@ BATCH = 500
 WORDS = (4, 40)  # a heading has fewer, a run-on line more
 STATEMENT = re.compile(r'[^"\u201c\u201d]*[a-z][^"\u201c\u201d]*')  # no quotation mark, which would end a text
 Item = tuple[str, ...]
+Kinds = Callable[[Sequence[str]], list[str | None]]
 
 app = new_app(__doc__)
 
@@ -51,20 +52,21 @@ def main(
       python -m benchmarks.better_pairs.first_texts data/captions/train.1.en.gz --texts 500 --out x1.txt
     """
     pairs = read_people(file) if people else None
-    rows = (
-        list(zip(pairs.firsts, pairs.seconds, strict=True)) if pairs else [(text,) for text in sentences(file, columns)]
-    )
-    scores = dict(zip(rows, pairs.scores, strict=True)) if pairs else {}
-    found, told = drawn(rows, texts, seed, evaluation_check(senteval, scored_only=people))
+    if pairs:
+        rows: list[Item] = list(zip(pairs.firsts, pairs.seconds, strict=True))
+        scores = dict(zip(rows, pairs.scores, strict=True))
+    else:
+        rows, scores = [(text,) for text in sentences(file, columns)], {}
+    kinds, places = evaluation_check(senteval, scored_only=people)
+    found, passed = drawn(rows, texts, seed, kinds)
     if people:
-        lines = [json.dumps({"sentence1": one, "sentence2": two, "score": scores[one, two]}) for one, two in found]
+        lines = [json.dumps({"sentence1": row[0], "sentence2": row[1], "score": scores[row]}) for row in found]
     else:
         lines = [text for (text,) in found]
-    write_text(out.with_suffix(".json"), json.dumps({"file": file.name, "seed": seed, **told}, indent=1) + "\n")
+    told = {"file": file.name, "seed": seed, "rows": len(found), "passed_over": passed, "checked": places}
+    write_text(out.with_suffix(".json"), json.dumps(told, indent=1) + "\n")
     write_text(out, "\n".join(lines) + "\n")
-    say(
-        f"written: {out}, {len(found):,} rows; passed over: {told['passed_over']}; checked: {', '.join(told['checked'])}"
-    )
+    say(f"written: {out}, {len(found):,} rows; passed over: {passed}; checked: {', '.join(places)}")
 
 
 def sentences(file: Path, columns: Sequence[str]) -> list[str]:
@@ -89,9 +91,7 @@ def sentences(file: Path, columns: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(fitting))
 
 
-def evaluation_check(
-    senteval: Path | None, scored_only: bool
-) -> tuple[Callable[[Sequence[str]], list[str | None]], list[str]]:
+def evaluation_check(senteval: Path | None, scored_only: bool) -> tuple[Kinds, list[str]]:
     """What says of texts how they match evaluation sentences (None: not at all), and the splits that it knows.
 
     Without SentEval's directory these are the STS Benchmark's validation and test, which the repository has.
@@ -111,11 +111,8 @@ def evaluation_check(
     return kinds, [one.place for one in sets]
 
 
-def drawn(
-    rows: Sequence[Item], wanted: int, seed: int, check: tuple[Callable[[Sequence[str]], list[str | None]], list[str]]
-) -> tuple[list[Item], dict[str, Any]]:
-    """The first ``wanted`` rows, in an order that ``seed`` shuffles, that match nothing; and what was passed over."""
-    kinds, checked = check
+def drawn(rows: Sequence[Item], wanted: int, seed: int, kinds: Kinds) -> tuple[list[Item], dict[str, int]]:
+    """The first ``wanted`` rows, in an order that ``seed`` shuffles, that match nothing; those passed over, by kind."""
     order, found, passed = list(rows), list[Item](), Counter[str]()
     Random(seed).shuffle(order)
     for start in range(0, len(order), BATCH):
@@ -123,12 +120,12 @@ def drawn(
         sides = [kinds(side) for side in zip(*batch, strict=True)]
         for row, matches in zip(batch, zip(*sides, strict=True), strict=True):
             if len(found) == wanted:
-                break
+                return found, dict(passed)
             if kind := next(filter(None, matches), None):
                 passed[kind] += 1
             else:
                 found.append(row)
-    return found, {"rows": len(found), "passed_over": dict(passed), "checked": checked}
+    return found, dict(passed)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,13 @@
 """The results file of the search as tables and as plots: from its rows alone."""
 
+from __future__ import annotations
+
 import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from pydantic import ValidationError
 
 from benchmarks.better_pairs.figures import Interval, Row
@@ -18,9 +16,14 @@ from hub.errors import InputError
 from hub.plot_style import COLOURS, STYLE
 from hub.training_value import Estimate
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 NOTHING = "No arm has been measured yet."
 ROW_INCHES = 0.32
+GAINS = ("copies", "shuffled", "untrained", "people")  # what the dataset is compared with
 BETTER, WORSE, OPEN = COLOURS[0], COLOURS[5], "#767676"
 MARKS = {"better": ("^", BETTER), "worse": ("v", WORSE), "not separable": ("o", OPEN)}
 
@@ -62,31 +65,14 @@ def _of_stage(rows: Sequence[Row], stage: str) -> str:
         near = " / ".join(f"{row.fidelity.near_copies[label]:.0%}" for label in labels)
         cosines = [str(row.fidelity.cosine[label]) for label in labels]
         cost = [f"{row.cost.pairs_per_second:.2f}", _number(row.cost.points_per_hour)]
-        texts.append(
-            [
-                row.group,
-                row.arm,
-                row.varies,
-                f"{row.fidelity.keep_rate:.0%}",
-                near,
-                *cosines,
-                str(row.fidelity.spearman),
-                *cost,
-            ]
-        )
+        fits = [f"{row.fidelity.keep_rate:.0%}", near, *cosines, str(row.fidelity.spearman)]
+        texts.append([row.group, row.arm, row.varies, *fits, *cost])
         scores = [str(row.scores["dataset"]), *(_estimate(row.gains.get(name)) for name in GAINS)]
         other = f"{row.against.difference} ({row.against.arm})" if row.against else ""
         values.append([row.group, row.arm, *scores, other])
     of_labels = [f"cosine of {label}" for label in labels]
-    head = [
-        "group",
-        "arm",
-        "what varies",
-        "kept",
-        f"near-copies {' / '.join(labels)}",
-        *of_labels,
-        "Spearman(label, cosine)",
-    ]
+    head = ["group", "arm", "what varies", "kept", f"near-copies {' / '.join(labels)}", *of_labels]
+    head += ["Spearman(label, cosine)", "pairs a CPU second", "points over copies a CPU hour"]
     return "\n".join(
         [
             f"### {stage.capitalize()}: what an encoder gains",
@@ -97,19 +83,16 @@ def _of_stage(rows: Sequence[Row], stage: str) -> str:
             "",
             f"### {stage.capitalize()}: what the texts are, and what they cost",
             "",
-            table([*head, "pairs a CPU second", "points over copies a CPU hour"], texts, names=3),
+            table(head, texts, names=3),
         ]
     )
-
-
-GAINS = ("copies", "shuffled", "untrained", "people")
 
 
 def _setting(row: Row) -> str:
     seeds = f"{len(row.data_seeds)} data seed{'s' * (len(row.data_seeds) > 1)}"
     return (
-        f"{row.texts:,} first texts, {row.pairs:,} pairs, student {row.student}, {seeds}, {row.training_seeds} training "
-        f"seeds each, {row.split} ({len(row.tasks['dataset'])} tasks)."
+        f"{row.texts:,} first texts, {row.pairs:,} pairs, student {row.student}, {seeds}, {row.training_seeds} "
+        f"training seeds each, {row.split} ({len(row.tasks['dataset'])} tasks)."
     )
 
 
@@ -134,6 +117,10 @@ def plot(rows: Sequence[Row], stage: str) -> bytes:
 
     Marks say what colours do: better is a triangle, worse one upside down, not separable an open circle.
     """
+    import matplotlib  # which takes a second
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     mine = by_group(rows, stage)
     lines: list[Row | str] = []
     for row in mine:
@@ -168,7 +155,9 @@ def plot(rows: Sequence[Row], stage: str) -> bytes:
 
 
 def _legend(name: str, mark: str, colour: str) -> Line2D:
-    filled = "none" if mark == "o" else colour
+    from matplotlib.lines import Line2D
+
+    filled = "white" if mark == "o" else colour
     return Line2D([], [], linestyle="", marker=mark, color=colour, markerfacecolor=filled, label=name)
 
 
@@ -176,9 +165,8 @@ def _gain(axes: Axes, height: int, found: Estimate) -> None:
     word = "better" if found.low > 0 else "worse" if found.high < 0 else "not separable"
     mark, colour = MARKS[word]
     axes.plot([found.low, found.high], [height, height], color=colour, linewidth=2)
-    axes.plot(
-        [found.score], [height], mark, color=colour, markersize=7, markerfacecolor="white" if mark == "o" else colour
-    )
+    filled = "white" if mark == "o" else colour
+    axes.plot([found.score], [height], mark, color=colour, markersize=7, markerfacecolor=filled)
 
 
 def _fidelity(axes: Axes, height: int, found: Interval) -> None:

