@@ -106,12 +106,12 @@ def test_arms_are_listed_with_the_commands_that_make_them(tmp_path):
     assert "benchmarks.better_pairs.refinish '<run:base>' --as-many-as '<run:few>'" in told
 
 
-def test_a_step_is_done_once_and_again_when_what_it_made_is_gone(tmp_path):
+def test_a_step_is_done_once_and_again_when_what_it_made_is_gone(tmp_path, monkeypatch):
     steps, out = Steps(tmp_path), tmp_path / "out.json"
     (tmp_path / "waster.py").write_text(
         "import sys, time\nwhile time.process_time() < 0.3: pass\nopen(sys.argv[1], 'a').write('x')\n"
     )
-    os.environ["PYTHONPATH"] = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     with pytest.raises(NotDone):
         Steps(tmp_path, finished_only=True).once("kind", "key", ["waster", str(out)], "arm", out)
     for _ in range(2):
@@ -224,7 +224,7 @@ def test_a_random_drop_keeps_as_many_of_each_label_and_counts_what_was_asked(ver
         drawn.append([(row["text1"], row["text2"]) for row in texts_of(out)])
         assert any(row["label_probability"] == pytest.approx(0.1) for row in texts_of(out))  # no filter chose
     assert drawn[0] != drawn[1]
-    with pytest.raises(InputError, match=r"label '1': \d+ texts are kept, fewer than \d+"):
+    with pytest.raises(InputError, match=r"label '.+': \d+ texts are kept, fewer than \d+"):
         refinish.main(tmp_path / "drop", tmp_path / "more", [], verified, 1)
 
 

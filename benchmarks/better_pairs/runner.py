@@ -145,9 +145,11 @@ class Runner:
 
     def _gold(self) -> Path:
         """The file of people's pairs that examples are drawn from."""
-        if self.people is None:
-            raise InputError(GOLD, "people's pairs are read from the folder senteval of --data, which is not there")
-        return self._texts("gold", self.people, ["--people", "--texts", "10000"], ".jsonl")
+        file = self.data / "sts-original" / STSB_TRAIN if self.data else None  # as it was written: case and spaces
+        if file is None or not file.is_file():
+            place = f"sts-original/{STSB_TRAIN}"
+            raise InputError(GOLD, f"people's pairs are read from {place} of --data, which is not there")
+        return self._texts("gold", file, ["--people", "--texts", "10000"], ".jsonl")
 
     def _texts(self, name: str, file: Path, words: list[str], suffix: str) -> Path:
         where = ["--senteval-data", str(self.senteval)] if self.senteval else []
