@@ -24,14 +24,14 @@ from hub.client.fetch import fetch
 from hub.client.publish import Options, publish
 from hub.client.repository import Repository
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from hub.contract.recipe_file import load_recipe
+from hub.contract.recipe_file import checked, load_recipe
 from hub.contract.run_dir import Manifest, read_manifest, write_manifest
 from hub.contract.schema import TRIPLET
 from hub.contract.shards import read_table
 from hub.errors import InputError, RunError
 from hub.training_value import VALUE, TrainingValue, read_value, require_value
 from model_cards.render import render, write
-from release.value import STUDENT, find_people, read_student, table
+from release.value import STUDENT, Experiment, arm_recipe, find_people, read_student, table
 from release.value_arms import copies, read_dataset, read_people, shuffled, write_pairs
 
 pytest_plugins = ["local_hub"]
@@ -195,7 +195,24 @@ def test_what_cannot_be_measured_is_refused_in_one_line(data, stages, tmp_path):
     assert not out.exists() and not stages
 
 
-def test_a_student_is_a_recipe_of_one_dataset_without_validation(tmp_path):
+def test_a_student_may_read_the_pairs_in_several_forms_and_the_copies_control_in_one():
+    form = "path: pairs, config: pairs, license: cc-by-nc-sa-4.0"
+    graded = f"{{{form}, form: graded-triplet, loss: MultipleNegativesRankingLoss, grades: {{negative_to: 0.3}}}}"
+    own = f"{{{form}, form: self-pair, loss: MultipleNegativesRankingLoss}}"
+    student = read_student(STUDENT, [f"datasets=[{graded}, {own}]"])
+    experiment = Experiment(student, 60, (1,), "validation", 100, Path("out"), ())
+    forms = {
+        arm: [
+            (one.form, one.path, one.grades is None)
+            for one in checked(STUDENT, ModelRecipe, arm_recipe(experiment, arm, 1, Path("arm"))).datasets
+        ]
+        for arm in ("dataset", "copies")
+    }
+    assert forms["dataset"] == [("graded-triplet", "arm", False), ("self-pair", "arm", True)]
+    assert forms["copies"] == [("triplet", "arm", True)]
+
+
+def test_a_student_is_a_recipe_of_datasets_by_path_without_validation(tmp_path):
     assert read_student(STUDENT).sha256 != read_student(STUDENT, ["batch_size=64"]).sha256
     assert read_student(STUDENT).sha256 == read_student(STUDENT, ["seed=1", "version=2.0.0"]).sha256
     with pytest.raises(InputError, match="states its max_steps"):
@@ -203,7 +220,7 @@ def test_a_student_is_a_recipe_of_one_dataset_without_validation(tmp_path):
     for changes in ({"limit": "5"}, {"validation": [{"path": str(DEV)}]}):
         with pytest.raises(InputError, match="no validation and no limit"):
             read_student(write_recipe(tmp_path, **changes))
-    with pytest.raises(InputError, match="exactly one, by path"):
+    with pytest.raises(InputError, match="one or several, by path"):
         read_student(Path("recipes/models/roberta-base-mean.yaml"))
 
 
