@@ -20,6 +20,7 @@ from hub.contract.dataset_sections import (
     DecodingParameters,
     Examples,
     FewShot,
+    Fraction,
     Label,
     Language,
     LanguageModel,
@@ -253,7 +254,14 @@ class DatasetRecipe(Strict):
         return (*named, *(("sources",) if self.source.kind == "model" else ()))
 
 
-OF_TRAINING = ("lora", "validation", "slanted_triangular", "arguments", "limit")  # keys that a baseline has not
+OF_TRAINING = (
+    "lora",
+    "validation",
+    "slanted_triangular",
+    "token_dropout",
+    "arguments",
+    "limit",
+)  # keys that a baseline has not
 
 
 class ModelRecipe(Strict):
@@ -274,6 +282,7 @@ class ModelRecipe(Strict):
     validation: tuple[ValidationData, ...] = ()  # the checkpoint is chosen by these, else by the datasets' own splits
     batch_size: Positive = 32  # of one optimiser step, over all devices and accumulated steps
     slanted_triangular: SlantedTriangular | None = None  # instead of the trainer's schedule
+    token_dropout: Annotated[Fraction, OPTION] = 0.0  # share of each text's tokens left out whenever it is trained on
     arguments: dict[str, str] = Field(default_factory=dict)
     limit: Positive | None = None  # at most so many training rows per dataset, in file order
     threads: Positive | None = None  # torch threads; fixed because sums depend on it
@@ -312,6 +321,8 @@ class ModelRecipe(Strict):
         forms = {item.form for item in self.datasets}
         if "documents" in forms and len(self.datasets) > 1:
             raise ValueError("datasets: documents are trained on alone: their spans are not pairs")
+        if "documents" in forms and self.token_dropout:
+            raise ValueError("token_dropout is for texts, and documents are cut into spans: remove one of the two")
         return self
 
     @property

@@ -121,6 +121,8 @@ def training_table(recipe: ModelRecipe, training: TrainingFacts) -> Markdown:
         ["batch size", f"{training.batch_size}{processes}"],
         ["seed", training.seed],
     ]
+    if recipe.token_dropout:
+        rows.append(["tokens of a text left out when it is read", f"{100 * recipe.token_dropout:g} %, at random"])
     if triangle := recipe.slanted_triangular:
         peak = f"up for {100 * triangle.cut_fraction:g} % of the steps, then down to 1/{triangle.ratio:g} of the peak"
         rows.append(["learning rate", f"slanted triangular: {peak}"])

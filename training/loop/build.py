@@ -13,12 +13,13 @@ from hub.contract.model_sections import Spans
 from training.data.example_types import DOCUMENTS, EXAMPLE_TYPES
 from training.data.span_rows import TrainerRows, span_rows
 from training.data.streams import endless
+from training.data.token_dropout import TokenDropout
 from training.data.training_sets import TrainingSet
 from training.loop.arguments import TENSORBOARD
 from training.loop.distributed import is_main, process_count
 from training.loop.job import TrainingJob
 from training.loop.reporting import ProgressReporter, tensorboard
-from training.loop.trainer import Checks, EncoderTrainer
+from training.loop.trainer import Checks, EncoderTrainer, TextCollator
 from training.losses.losses import LOSSES, build_loss
 from training.model.encoder import build_encoder
 
@@ -66,11 +67,19 @@ def make_trainer(
         losses=losses,
         slanted=job.recipe.slanted_triangular,
         evaluator=job.evaluator,
-        data_collator=first.collator,
+        data_collator=first.collator or TextCollator(encoder.preprocess, token_dropout=_token_dropout(encoder, job)),
         callbacks=[checks, *first.callbacks, *(_watchers(job, first_step) if is_main() else ())],
     )
     trainer.remove_callback(PrinterCallback)
     return trainer
+
+
+def _token_dropout(encoder: SentenceTransformer, job: TrainingJob) -> TokenDropout | None:
+    """The recipe's noise on tokens, if it has any; static encoders, whose texts are never padded, have no pad token."""
+    if not job.recipe.token_dropout:
+        return None
+    pad = getattr(encoder.tokenizer, "pad_token_id", None) or 0
+    return TokenDropout(encoder.preprocess, job.recipe.token_dropout, job.recipe.seed, pad)
 
 
 def _guide(index: int, encoder: SentenceTransformer, job: TrainingJob) -> SentenceTransformer | None:

@@ -19,6 +19,7 @@ from transformers.trainer_utils import IntervalStrategy
 from hub.contract.model_sections import SlantedTriangular
 from hub.errors import InputError, RunError
 from training.data.example_types import WEIGHT
+from training.data.token_dropout import TokenDropout
 from training.loop.batches import SharedBatches, shared_loader
 from training.loop.checkpoints import (
     ENCODER,
@@ -48,9 +49,14 @@ class TextCollator(SentenceTransformerDataCollator):
     valid_label_columns: list[str] = field(  # what a sampler does not take for texts
         default_factory=lambda: [*DEFAULT_LABEL_COLUMNS, WEIGHT]
     )
+    token_dropout: TokenDropout | None = None
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
-        """A batch of token ids by column, and the labels."""
+        """A batch of token ids by column, some of them left out with ``token_dropout``, and the labels."""
+        batch = self._whole(features)
+        return batch if self.token_dropout is None else self.token_dropout(batch)
+
+    def _whole(self, features: list[dict[str, Any]]) -> dict[str, Any]:
         if not features or WEIGHT not in features[0]:
             return super().__call__(features)
         weights = torch.tensor([row[WEIGHT] for row in features])

@@ -1,0 +1,171 @@
+"""Token dropout: which tokens may go, how many do, and that the draw is a batch's own."""
+
+import json
+
+import pytest
+import torch
+from tiny_bases import make_llama, make_mlm
+from training_inputs import write_recipe
+from training_processes import killed
+
+from hub.contract.recipe import Encoder, ModelRecipe
+from hub.contract.recipe_file import fingerprint, load_recipe, resolved
+from hub.contract.run_dir import require_complete
+from hub.errors import InputError
+from training.data.token_dropout import TokenDropout
+from training.loop.build import make_trainer, read_rows
+from training.loop.checkpoints import MARK
+from training.loop.job import prepare
+from training.loop.train import untrained_encoder
+from training.loop.trainer import TextCollator
+from training.model.bases import find_base
+from training.model.encoder import build_encoder
+from training.model.prompts import input_ids
+from training.run import main
+
+PROMPT = 'This text: "[X]" is:"'
+TEXTS = [f"a man plays the flute {word} on the old red beach" for word in ("twice", "", "with two dogs and a cat")]
+
+
+def encoder_of(folder, kind):
+    if kind == "static":
+        spec = {"path": str(make_mlm(folder / "lm")), "modules": "static"}
+    elif kind == "mlm":
+        spec = {"path": str(make_mlm(folder / "lm"))}
+    else:
+        spec = {"path": str(make_llama(folder / "lm")), "pooling": "lasttoken", "prompt": PROMPT}
+    encoder = Encoder(**spec, license="mit")
+    return build_encoder(encoder, find_base(encoder))
+
+
+def tokens(features, column="anchor"):
+    """The ids of each text in a batch."""
+    ids = features[f"{column}_input_ids"]
+    if f"{column}_offsets" in features:
+        bounds = [*features[f"{column}_offsets"].tolist(), len(ids)]
+        return [ids[first:last].tolist() for first, last in zip(bounds, bounds[1:], strict=False)]
+    mask = features[f"{column}_attention_mask"].bool()
+    return [row[seen].tolist() for row, seen in zip(ids, mask, strict=True)]
+
+
+def is_part(part, whole):
+    """Whether ``part`` is ``whole`` with some elements left out, in order."""
+    rest = iter(whole)
+    return all(token in rest for token in part)
+
+
+@pytest.mark.parametrize("kind", ["static", "mlm", "prompted"])
+def test_a_share_of_the_tokens_is_left_out_and_never_what_stands_around_a_text(tmp_path, kind):
+    encoder = encoder_of(tmp_path, kind)
+    rows = [{"anchor": text, "positive": text} for text in TEXTS for _ in range(100)]
+    whole = tokens(TextCollator(encoder.preprocess)(rows))
+    noise = TokenDropout(encoder.preprocess, 0.3, seed=1, pad=1)
+    batch = TextCollator(encoder.preprocess, token_dropout=noise)(rows)
+    around = {"static": (0, 0), "mlm": (1, 1)}.get(kind, (noise.before, noise.after))
+    assert (noise.before, noise.after) == around and (kind != "prompted" or min(around) >= 3)
+    gone = there = 0
+    for column in ("anchor", "positive"):
+        for left, ids in zip(tokens(batch, column), whole, strict=True):
+            before, after = noise.before, len(ids) - noise.after
+            assert left[:before] == ids[:before] and left[len(left) - noise.after :] == ids[after:]
+            inner = left[before : len(left) - noise.after]
+            assert 0 < len(inner) and is_part(inner, ids[before:after])
+            gone, there = gone + len(ids) - len(left), there + after - before
+    assert 0.28 < gone / there < 0.32
+    assert tokens(batch) != tokens(batch, "positive")  # the two sides of a text
+    if kind != "static":
+        mask = batch["anchor_attention_mask"]
+        assert (mask.diff(dim=1) <= 0).all() and mask.any(dim=0).all()  # padding behind, no column of it alone
+        assert set(batch["anchor_input_ids"][mask == 0].tolist()) <= {1}
+        ends = mask.sum(1)
+        assert encoder({"input_ids": batch["anchor_input_ids"], "attention_mask": mask})["sentence_embedding"].shape
+        assert (ends < len(whole[0])).any()
+
+
+@pytest.mark.parametrize("kind", ["static", "prompted"])
+def test_never_all_of_a_text(tmp_path, kind):
+    encoder = encoder_of(tmp_path, kind)
+    noise = TokenDropout(encoder.preprocess, 0.99, seed=1)
+    batch = TextCollator(encoder.preprocess, token_dropout=noise)([{"anchor": text} for text in TEXTS * 50])
+    assert {len(ids) for ids in tokens(batch)} >= {noise.before + noise.after + 1}
+    assert min(len(ids) for ids in tokens(batch)) == noise.before + noise.after + 1
+    empty = TextCollator(encoder.preprocess, token_dropout=noise)([{"anchor": ""}, {"anchor": "a"}])
+    assert len(tokens(empty)) == 2
+
+
+def test_the_draw_is_the_batch_s_own(tmp_path):
+    """Whatever was drawn before: a resumed run skips batches, and loaders read ahead."""
+    encoder = encoder_of(tmp_path, "static")
+    rows = [{"anchor": text} for text in TEXTS * 5]
+    collators = [
+        TextCollator(encoder.preprocess, token_dropout=TokenDropout(encoder.preprocess, 0.3, seed))
+        for seed in (1, 1, 2)
+    ]
+    first, again, other = collators
+    drawn = tokens(first(rows))
+    torch.manual_seed(5)
+    again(rows[3:])
+    assert tokens(again(rows)) == drawn != tokens(other(rows))
+    assert tokens(first(rows[1:]))[0] != drawn[1] or tokens(first(rows[1:])) != drawn[1:]  # another batch, another draw
+
+
+def of_pairs(folder, **changes):
+    data = {"path": str(folder / "pairs"), "config": "postprocessed", "form": "self-pair"}
+    base = {"path": str(folder / "lm"), "modules": "static", "license": "mit"}
+    loss = {"loss": "MultipleNegativesRankingLoss"}
+    return write_recipe(folder, datasets=[data | loss], base=base, **changes)
+
+
+def test_a_text_with_itself_is_told_from_itself_in_an_encoder_without_dropout(tmp_path, capsys):
+    losses = {}
+    for rate in ("0", "0.3"):
+        recipe = of_pairs(tmp_path, token_dropout=rate)
+        job = prepare(recipe, tmp_path / "out", None, [])
+        encoder = untrained_encoder(job)
+        trainer = make_trainer(job, encoder, {item.name: read_rows(item, encoder, job) for item in job.sets}, "f", 0)
+        batch = next(iter(trainer.get_train_dataloader()))
+        losses[rate] = batch["anchor_input_ids"].tolist() == batch["positive_input_ids"].tolist()
+        main(recipe, out=tmp_path / rate)
+        assert ("has no dropout" in capsys.readouterr().err) == (rate == "0")
+    assert losses == {"0": True, "0.3": False}
+    assert require_complete(tmp_path / "0.3").provenance["training"]["steps"] > 0
+
+
+def test_a_killed_run_ends_in_the_same_bytes(tmp_path):
+    steps = {"eval_strategy": "no", "save_strategy": "steps", "save_steps": "2", "num_train_epochs": "4"}
+    quiet = {"learning_rate": "1e-3", "report_to": "none", "logging_steps": "2"}
+    recipe = of_pairs(tmp_path, token_dropout="0.2", arguments=quiet | steps)
+    main(recipe, out=tmp_path / "whole")
+    out = tmp_path / "cut"
+    second = out.with_name("cut.checkpoints") / "checkpoint-4" / MARK
+    killed([str(recipe), "--out", str(out)], 1, tmp_path / "log", second.is_file, out)
+    main(recipe, out=out)
+    assert json.loads(out.with_name("cut.timing.json").read_text())["resumed_from_step"] > 0
+    whole, cut = (
+        {file.path: file.sha256 for file in require_complete(folder).files} for folder in (out, tmp_path / "whole")
+    )
+    assert whole == cut
+
+
+def test_left_out_it_leaves_no_trace_and_it_fits_what_is_trained(tmp_path):
+    plain, zero, some = (
+        load_recipe(of_pairs(tmp_path, **keys), ModelRecipe)
+        for keys in ({}, {"token_dropout": "0"}, {"token_dropout": "0.1"})
+    )
+    assert fingerprint(plain, {}) == fingerprint(zero, {}) != fingerprint(some, {})
+    assert "token_dropout" not in resolved(zero) and "token_dropout: 0.1" in resolved(some)
+    with pytest.raises(InputError, match=r"token_dropout: Input should be less than 1"):
+        load_recipe(of_pairs(tmp_path, token_dropout="1"), ModelRecipe)
+    with pytest.raises(InputError, match="token_dropout is for training, but the recipe names no datasets"):
+        load_recipe(of_pairs(tmp_path, token_dropout="0.1"), ModelRecipe, ["datasets=[]", "arguments={}"])
+    spans = "datasets=[{path: a.txt, config: default, form: documents, loss: DeclutrLoss}]"
+    with pytest.raises(InputError, match="token_dropout is for texts, and documents are cut into spans"):
+        load_recipe(of_pairs(tmp_path, token_dropout="0.1"), ModelRecipe, [spans])
+
+
+def test_a_prompt_is_as_long_as_it_is_alone(tmp_path):
+    encoder = encoder_of(tmp_path, "prompted")
+    noise = TokenDropout(encoder.preprocess, 0.5, seed=1)
+    (one,) = input_ids(encoder[0], ["Dogs"])
+    (bare,) = input_ids(encoder[0], [""])
+    assert noise.before + noise.after < len(one) and noise.before + noise.after <= len(bare)
