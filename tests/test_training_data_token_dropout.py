@@ -1,6 +1,7 @@
 """Token dropout: which tokens may go, how many do, and that the draw is a batch's own."""
 
 import json
+from itertools import pairwise
 
 import pytest
 import torch
@@ -43,7 +44,7 @@ def tokens(features, column="anchor"):
     ids = features[f"{column}_input_ids"]
     if f"{column}_offsets" in features:
         bounds = [*features[f"{column}_offsets"].tolist(), len(ids)]
-        return [ids[first:last].tolist() for first, last in zip(bounds, bounds[1:], strict=False)]
+        return [ids[first:last].tolist() for first, last in pairwise(bounds)]
     mask = features[f"{column}_attention_mask"].bool()
     return [row[seen].tolist() for row, seen in zip(ids, mask, strict=True)]
 
@@ -69,7 +70,7 @@ def test_a_share_of_the_tokens_is_left_out_and_never_what_stands_around_a_text(t
             before, after = noise.before, len(ids) - noise.after
             assert left[:before] == ids[:before] and left[len(left) - noise.after :] == ids[after:]
             inner = left[before : len(left) - noise.after]
-            assert 0 < len(inner) and is_part(inner, ids[before:after])
+            assert len(inner) > 0 and is_part(inner, ids[before:after])
             gone, there = gone + len(ids) - len(left), there + after - before
     assert 0.28 < gone / there < 0.32
     assert tokens(batch) != tokens(batch, "positive")  # the two sides of a text

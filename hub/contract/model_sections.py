@@ -27,6 +27,23 @@ class Pinned(Strict):
         return self
 
 
+Columns = Annotated[tuple[str, ...], Field(min_length=1)]
+
+
+class Vocabulary(Pinned):
+    """Which tokens a static encoder keeps of its base, and what becomes of their vectors.
+
+    The place is a corpus: a dataset as those under ``datasets`` are named, or a file (.txt: a text a line).
+    """
+
+    config: str = "default"
+    split: str = "train"
+    columns: Columns | None = None  # of the texts; left out: the first texts
+    size: Positive | None = None  # the corpus's most frequent tokens; left out: all of its tokens
+    dimensions: Positive | None = None  # principal components of the vectors; left out: all, as they are
+    sif: PositiveFloat | None = None  # a of a / (a + p), which a token of frequency p is multiplied by; usual: 1e-3
+
+
 class Encoder(Pinned):
     """The encoder before training, in stock modules of sentence-transformers.
 
@@ -40,6 +57,8 @@ class Encoder(Pinned):
     pooling: Literal["mean", "cls", "lasttoken"] = "mean"
     max_seq_length: Positive = 64  # tokens, the prompt's included
     prompt: str | None = None  # around every sentence, e.g. PromptEOL's; [X] stands for the sentence
+    layers: Annotated[Positive | None, OPTION] = None  # the base's first so many; left out: all
+    vocabulary: Annotated[Vocabulary | None, OPTION] = None  # static: the tokens of a corpus alone; left out: all
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # of the base's weights; half needs lora
     quantization: Quantization | None = None  # as in a dataset recipe's model; needs lora
     license: Annotated[str, CARD_ONLY]
@@ -57,6 +76,10 @@ class Encoder(Pinned):
             raise ValueError(f"modules {self.modules} is a mean of embeddings: pooling {self.pooling} does not fit")
         if self.prompt is not None and self.modules != "transformer":
             raise ValueError(f"a prompt needs modules: transformer, not {self.modules}")
+        if self.layers is not None and self.modules != "transformer":
+            raise ValueError(f"layers are those of modules: transformer, not of {self.modules}")
+        if self.vocabulary is not None and self.modules != "static":
+            raise ValueError(f"vocabulary is cut for modules: static, not for {self.modules}")
         if (self.file is not None) != (self.modules == "word-vectors" and self.repo_id is not None):
             raise ValueError("file names the vectors in a Hub repo: give it with repo_id and modules: word-vectors")
         return self
@@ -129,7 +152,6 @@ class Grades(Strict):
         return self
 
 
-Columns = Annotated[tuple[str, ...], Field(min_length=1)]
 MADE = ("self-pair", "graded-pair", "graded-triplet")  # forms whose rows are made from all that are read
 
 
@@ -159,6 +181,8 @@ class TrainingData(Pinned):
 
     @model_validator(mode="after")
     def _keys_fit(self) -> Self:
+        if self.guide is not None and self.guide.vocabulary is not None:
+            raise ValueError("guide.vocabulary: a guide reads what the encoder reads: remove it")
         if self.spans is not None and self.form != "documents":
             raise ValueError(f"spans are cut from documents, form is {self.form}")
         if self.columns is not None and self.form != "self-pair":

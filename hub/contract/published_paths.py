@@ -152,4 +152,6 @@ def require_inputs(recipe_path: Path, recipe: Strict, unneeded: Sequence[str] = 
 
 def _is_of(name: str, path: str) -> bool:
     """Whether an input's name in a manifest is of ``path``: the file, a file in the folder, a base or a dataset."""
-    return name in (path, f"base:{path}", f"guide:{path}") or name.startswith((f"{path}/", f"dataset:{path}:"))
+    return name in (path, f"base:{path}", f"guide:{path}") or name.startswith(
+        (f"{path}/", f"dataset:{path}:", f"vocabulary:{path}:")
+    )

@@ -314,6 +314,10 @@ class ModelRecipe(Strict):
             raise ValueError("base.quantization needs lora: rounded weights are not trained")
         if self.lora and self.lora.release == "adapter" and self.base.repo_id is None:
             raise ValueError("a released adapter names its base by Hub id: give base.repo_id, or lora.release: merged")
+        if self.lora and self.lora.release == "adapter" and self.base.layers is not None:
+            raise ValueError(
+                "a released adapter is loaded on its whole base: remove base.layers, or lora.release: merged"
+            )
         return self
 
     @model_validator(mode="after")

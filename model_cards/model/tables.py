@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hub.contract.model_sections import Grades, Lora, TrainingData
+from hub.contract.model_sections import Grades, Lora, TrainingData, Vocabulary
 from hub.contract.published_paths import origin_name
 from hub.contract.recipe import ModelRecipe, Spans
 from hub.markdown import Markdown, code, table
@@ -73,6 +73,7 @@ def base_table(recipe: ModelRecipe, provenance: ModelProvenance) -> Markdown:
         "SHA-256": provenance.base.sha256 and code(provenance.base.sha256),
         "used": _used(recipe),
         "prompt around a sentence": base.prompt and code(base.prompt),
+        "vocabulary": base.vocabulary and vocabulary(base.vocabulary),
         "adapter": recipe.lora and adapter(recipe.lora),
         "numbers of its weights": code(base.dtype) if base.dtype != "float32" else None,
         "rounded weights": rounded and code(rounded),
@@ -83,12 +84,24 @@ def base_table(recipe: ModelRecipe, provenance: ModelProvenance) -> Markdown:
 
 
 def _used(recipe: ModelRecipe) -> str:
+    layers = "all layers" if recipe.base.layers is None else f"its first {recipe.base.layers} layers"
     return {
-        "transformer": f"all layers, {recipe.base.pooling} pooling",
+        "transformer": f"{layers}, {recipe.base.pooling} pooling",
         "static": "its input embeddings alone, averaged",
         "word-vectors": "its vectors of words, averaged",
         "sentence-transformer": "as it is, with its own pooling",
     }[recipe.base.modules]
+
+
+def vocabulary(cut: Vocabulary) -> Markdown:
+    """Which tokens of the base were kept, and what became of their vectors."""
+    tokens = f"the {cut.size:,} most frequent tokens" if cut.size else "the tokens"
+    told = [Markdown(f"{tokens} of {code(origin_name(cut.repo_id, cut.path))}, and what they are built from")]
+    if cut.dimensions:
+        told.append(Markdown(f"first {cut.dimensions} principal components"))
+    if cut.sif:
+        told.append(Markdown(f"weighted by a / (a + frequency), a = {cut.sif:g}"))
+    return Markdown("; ".join(told))
 
 
 def adapter(lora: Lora) -> Markdown:

@@ -1,7 +1,7 @@
 """Token dropout: a share of each text's tokens is left out at random whenever the text is read for training.
 
 It is the noise that tells a text from itself in unsupervised SimCSE where an encoder has no dropout of its own: static
-embeddings, Gemma, Llama. Word deletion is among the noises of Gao et al. 2021 (table 2) and of TSDAE (Wang et al. 2021).
+embeddings, Gemma, Llama. Deleted words are among the noises of Gao et al. 2021 (table 2) and TSDAE (Wang et al. 2021).
 """
 
 import hashlib

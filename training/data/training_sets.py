@@ -82,11 +82,14 @@ def load_all(
         problem = "a streamed dataset is trained on alone: the trainer mixes datasets by their lengths"
         hint = "remove it, or make the stream the only dataset"
         raise InputError(f"datasets.{streamed[0]}.streaming", problem, hint=hint)
-    return [_load(spec, limit, index, seed, own_validation) for index, spec in enumerate(specs)]
+    return [load(spec, f"datasets.{index}", limit, seed, own_validation) for index, spec in enumerate(specs)]
 
 
-def _load(spec: TrainingData, limit: int | None, index: int, seed: int, own_validation: bool) -> TrainingSet:
-    place = f"datasets.{index}: {spec.repo_id or spec.path} ({spec.config})"
+def load(
+    spec: TrainingData, key: str, limit: int | None = None, seed: int = 42, own_validation: bool = False
+) -> TrainingSet:
+    """The dataset that a recipe names under ``key``, as ``load_all`` reads it."""
+    place = f"{key}: {spec.repo_id or spec.path} ({spec.config})"
     origin = _find(spec, place)
     rows = origin.split(spec.split, place)
     part = f"{place}, {spec.split}"
@@ -104,7 +107,7 @@ def _load(spec: TrainingData, limit: int | None, index: int, seed: int, own_vali
             train = weighted(train, spec.weights, part)
         validation = _validation(spec, origin, place) if own_validation else None
     stem = Path(spec.repo_id or spec.path or "").name.replace(".", "-")  # torch takes no dot in a module's name
-    name = f"{stem}-{spec.config}-{index}"
+    name = f"{stem}-{spec.config}-{key.rsplit('.', 1)[-1]}"
     return TrainingSet(name, spec, train, validation, origin.commit, origin.sha256, origin.license, passed_over)
 
 

@@ -15,7 +15,7 @@ from training.data.example_types import DOCUMENTS
 from training.losses.declutr import MaskedLanguageHead
 from training.model.adapters import attach
 from training.model.bases import Base
-from training.model.encoder import without_pooler
+from training.model.encoder import build_encoder, first_layers, without_pooler
 
 
 class MetaEncoder(nn.Module):
@@ -47,6 +47,9 @@ def build_meta_encoder(recipe: ModelRecipe, base: Base, arguments: SentenceTrans
     A quantized base stands in the dtype that its layers compute in. Raises InputError for a config that transformers
     does not know (or not as a masked language model, for documents), or layers that the base does not have.
     """
+    if recipe.base.vocabulary is not None:  # how many tokens a corpus has is known when they are counted
+        static: Any = build_encoder(recipe.base, base)[0]
+        return MetaEncoder(nn.Embedding(static.num_embeddings, static.embedding_dim, device="meta"), None)
     with torch.device("meta"):
         layers, head = _architecture(recipe, base)
         if recipe.base.modules == "static":
@@ -68,6 +71,8 @@ def _architecture(recipe: ModelRecipe, base: Base) -> tuple[Any, MaskedLanguageH
     dtype = getattr(torch, recipe.base.dtype)
     with reading_model(f"base: {recipe.base.repo_id or recipe.base.path}", "its architecture cannot be built"):
         config = AutoConfig.from_pretrained(base.folder, **NO_CODE)
+        for name, value in first_layers(config, recipe.base.layers, "base").items():
+            setattr(config, name, value)
         if all(item.form != DOCUMENTS.name for item in recipe.datasets):
             return AutoModel.from_config(config, **without_pooler(config), dtype=dtype, **NO_CODE), None
         whole = AutoModelForMaskedLM.from_config(config, dtype=dtype, **NO_CODE)

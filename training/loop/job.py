@@ -73,6 +73,9 @@ class TrainingJob:
         """The manifest of this run before anything is trained."""
         base = self.recipe.base
         inputs = {f"base:{base.repo_id or published_path(base.path or '')}": self.base.sha256}
+        if base.vocabulary is not None and self.base.corpus is not None:
+            name = origin_name(base.vocabulary.repo_id, base.vocabulary.path)
+            inputs[f"vocabulary:{name}:{base.vocabulary.config}"] = self.base.corpus.sha256
         for item in self.sets:
             name = item.spec.repo_id or published_path(item.spec.path or "")
             inputs[_new(f"dataset:{name}:{item.spec.config}", inputs)] = item.sha256

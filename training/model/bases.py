@@ -1,15 +1,21 @@
 """Base checkpoints: the pretrained model of a recipe, on this disk or downloaded from the Hub of HF_ENDPOINT."""
 
+from __future__ import annotations
+
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hub.client.failures import reading
 from hub.contract.published_paths import published
-from hub.contract.recipe import Encoder
+from hub.contract.recipe import Encoder, TrainingData
 from hub.contract.shards import sha256_file
 from hub.errors import InputError
 from hub.model_folder import read_object
+
+if TYPE_CHECKING:
+    from training.data.training_sets import TrainingSet
 
 BASE_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -18,11 +24,15 @@ WORD_FILES = (".txt", ".vec", ".txt.gz", ".vec.gz")
 
 @dataclass(frozen=True)
 class Base:
-    """A base on this disk: its folder (word vectors: the file), its Hub commit (None: local), a hash over its files."""
+    """A base on this disk: its folder (word vectors: the file), its Hub commit (None: local), a hash over its files.
+
+    ``corpus``: the distinct texts whose tokens are kept of its vocabulary (None: all are).
+    """
 
     folder: Path
     commit: str | None
     sha256: str
+    corpus: TrainingSet | None = field(default=None, repr=False)
 
     def describe(self, spec: Encoder) -> dict[str, object]:
         """Its provenance entry for the manifest."""
@@ -51,7 +61,18 @@ def find_base(spec: Encoder, key: str = "base") -> Base:
         raise InputError(place, "is an adapter", allowed="the model it is for, or its merged form")
     if not (folder / "config.json").is_file() or not list(folder.glob("*.safetensors")):
         raise InputError(place, "is not a transformers model", allowed="a folder with config.json and *.safetensors")
-    return Base(folder, commit, _hash(folder))
+    return Base(folder, commit, _hash(folder), _corpus(spec, key))
+
+
+def _corpus(spec: Encoder, key: str) -> TrainingSet | None:
+    """The texts of ``spec.vocabulary``: each distinct one, which is what the form self-pair reads."""
+    if spec.vocabulary is None:
+        return None
+    from training.data.training_sets import load  # imports its libraries, which takes seconds
+
+    place = {name: getattr(spec.vocabulary, name) for name in ("repo_id", "revision", "path", "config", "split")}
+    texts = TrainingData(**place, columns=spec.vocabulary.columns, form="self-pair", loss="none")
+    return load(texts, f"{key}.vocabulary")
 
 
 def _fetched(spec: Encoder) -> tuple[str | None, Path]:

@@ -24,6 +24,7 @@ from hub.model_folder import NO_CODE, NO_PICKLES, reading_model, require_safeten
 from training.model import adapters
 from training.model.bases import Base
 from training.model.prompts import PLAIN, PROBES, PROMPTED, check_saved_ids, input_ids, set_prompt
+from training.model.vocabulary import cut
 from training.model.word_vectors import load_word_vectors
 
 MODULE_CONFIG = "sentence_bert_config.json"
@@ -42,7 +43,7 @@ def build_encoder(spec: Encoder, base: Base, lora: Lora | None = None, key: str 
         return _finished(spec, base, place)
     transformer = _load(spec, base, place)
     if spec.modules == "static":
-        return SentenceTransformer(modules=[_static(transformer, spec, place)], similarity_fn_name="cosine")
+        return SentenceTransformer(modules=[_static(transformer, spec, base, place)], similarity_fn_name="cosine")
     set_prompt(transformer, spec.prompt, place)
     pooling = Pooling(transformer.get_embedding_dimension(), spec.pooling)
     encoder = SentenceTransformer(modules=[transformer, pooling], similarity_fn_name="cosine")
@@ -55,12 +56,13 @@ def _load(spec: Encoder, base: Base, place: str) -> Transformer:
     """The base with its tokenizer, in the recipe's precision. Raises InputError when transformers cannot load it."""
     with reading_model(place):
         config = AutoConfig.from_pretrained(base.folder, **NO_CODE)
+        first = first_layers(config, spec.layers, place)
         transformer = Transformer(
             str(base.folder),
             max_seq_length=spec.max_seq_length,
             model_kwargs=_model_arguments(spec, config),
             processor_kwargs={"padding_side": "right", **NO_CODE},
-            config_kwargs=dict(NO_CODE),
+            config_kwargs={**NO_CODE, **first},
             modality_config=PROMPTED if spec.prompt else PLAIN,
             module_output_name="token_embeddings",
         )
@@ -91,6 +93,24 @@ def _model_arguments(spec: Encoder, config: Any) -> dict[str, Any]:
     if spec.quantization is not None:
         arguments["quantization_config"] = AutoQuantizationConfig.from_dict(quantization_values(spec.quantization))
     return arguments
+
+
+def first_layers(config: Any, layers: int | None, place: str) -> dict[str, Any]:
+    """The config's changes that keep the first ``layers`` layers alone (None: no change); the last norm stays.
+
+    Raises InputError when there are not so many.
+    """
+    if layers is None:
+        return {}
+    there = config.num_hidden_layers
+    if layers > there:
+        raise InputError(
+            f"{place}.layers", f"{layers} is more than the {there} that the base has", allowed=f"1 to {there}"
+        )
+    each = {
+        name: value[:layers] for name, value in vars(config).items() if isinstance(value, list) and len(value) == there
+    }
+    return {**each, "num_hidden_layers": layers}
 
 
 def without_pooler(config: Any) -> dict[str, Any]:
@@ -134,15 +154,19 @@ def _finished(spec: Encoder, base: Base, place: str) -> SentenceTransformer:
     return encoder
 
 
-def _static(transformer: Transformer, spec: Encoder, place: str) -> StaticEmbedding:
+def _static(transformer: Transformer, spec: Encoder, base: Base, place: str) -> StaticEmbedding:
     """The mean of the base's input embeddings: no layer of the base is kept, and word order does not count."""
     if not isinstance(transformer.tokenizer, PreTrainedTokenizerFast):
         raise InputError(place, "a static encoder needs a fast tokenizer")
     tokenizer = transformer.tokenizer.backend_tokenizer
-    tokenizer.enable_truncation(spec.max_seq_length)  # stays in tokenizer.json
     weights = transformer.model.get_input_embeddings().weight
     assert isinstance(weights, torch.Tensor)
-    return StaticEmbedding(tokenizer, embedding_weights=weights.detach().clone())
+    weights = weights.detach().clone()
+    if spec.vocabulary is not None and base.corpus is not None:
+        tokenizer.no_truncation()
+        tokenizer, weights = cut(tokenizer, weights, base.corpus.train["anchor"][:], spec.vocabulary, place)
+    tokenizer.enable_truncation(spec.max_seq_length)  # stays in tokenizer.json
+    return StaticEmbedding(tokenizer, embedding_weights=weights)
 
 
 def _set_padding(transformer: Transformer, place: str) -> None:

@@ -1,0 +1,163 @@
+"""A static encoder's vocabulary cut to a corpus: texts keep their tokens, vectors become few, short and weighted."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from sentence_transformers import SentenceTransformer
+from tiny_bases import make_mlm_tokenizer
+from tiny_lm import TEXTS, make_lm
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from training_inputs import write_recipe
+
+from hub.contract.model_sections import Vocabulary
+from hub.contract.recipe import Encoder, ModelRecipe
+from hub.contract.recipe_file import fingerprint, load_recipe, resolved
+from hub.contract.run_dir import require_complete
+from hub.errors import InputError
+from training.loop.job import prepare
+from training.model.vocabulary import cut, cut_tokenizer, principal_components
+from training.run import main
+
+CORPUS = ["Write two sentences that mean the same thing.", "A man is playing a flute.", "two dogs", "the same man"]
+OTHERS = ["Zwölf Boxkämpfer 東京 🦜!", "a completely different topic on the beach", "\n\t 3.5 %", "q"]
+BYTES = [f"<0x{number:02X}>" for number in range(256)]
+
+
+def with_fallback() -> Tokenizer:
+    """Byte pair encoding on characters, which falls back to bytes, as Gemma and Llama 2 have it."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    specials = ["<pad>", "<unk>", "<table>", *BYTES]
+    tokenizer.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=480, special_tokens=specials))
+    definition = json.loads(tokenizer.to_str())
+    definition["added_tokens"] = definition["added_tokens"][:3]
+    return Tokenizer.from_str(json.dumps(definition))
+
+
+def on_bytes() -> Tokenizer:
+    """Byte pair encoding on bytes, as GPT-2 and RoBERTa have it."""
+    tokenizer: Tokenizer = make_mlm_tokenizer().backend_tokenizer
+    return tokenizer
+
+
+def tokens(tokenizer, text):
+    return tokenizer.encode(text, add_special_tokens=False).tokens
+
+
+@pytest.mark.parametrize("make", [with_fallback, on_bytes])
+@pytest.mark.parametrize("size", [None, 12])
+def test_texts_of_the_corpus_keep_their_tokens_and_all_others_have_some(make, size):
+    whole = make()
+    smaller, ids = cut_tokenizer(whole, CORPUS, size, "base")
+    assert len(ids) == smaller.get_vocab_size() < whole.get_vocab_size() - 30
+    assert all(whole.token_to_id(smaller.id_to_token(new)) == old for new, old in enumerate(ids))
+    if size is None:
+        assert [tokens(smaller, text) for text in CORPUS] == [tokens(whole, text) for text in CORPUS]
+    for text in (*CORPUS, *OTHERS):
+        found = smaller.encode(text, add_special_tokens=False)
+        assert found.ids and "<unk>" not in found.tokens
+        assert smaller.decode(found.ids, skip_special_tokens=False) == text
+    assert smaller.encode("dogs").ids == smaller.encode("dogs", add_special_tokens=False).ids
+
+
+def test_the_most_frequent_tokens_are_kept_and_what_they_are_built_from():
+    whole = with_fallback()
+    texts = ["▁sentences " * 50, "playing"]
+    smaller, _ = cut_tokenizer(whole, texts, 1, "base")
+    known = smaller.get_vocab()
+    (most,) = {token for token in tokens(whole, texts[0]) if "sentences" in token}
+    assert most in known and not {token for token in known if len(token) > len(most)} - set(BYTES)
+    letters = {token for token in known if token not in BYTES and token != "<unk>"}
+    assert all(token in most for token in letters)
+    pairs = [pair for pair in json.loads(smaller.to_str())["model"]["merges"] if "".join(pair) in known]
+    assert len(pairs) >= len({token for token in letters if len(token) > 1}) > 2  # each can be merged again
+
+
+def test_vectors_are_components_weighted_by_rarity():
+    whole = with_fallback()
+    weights = torch.randn(whole.get_vocab_size(), 6, generator=torch.Generator().manual_seed(1))
+    texts = ["the man " * 30, "two dogs"]
+    plain_tokenizer, plain = cut(whole, weights, texts, Vocabulary(path="c.txt"), "base")
+    _, ids = cut_tokenizer(whole, texts, None, "base")
+    assert torch.equal(plain, weights[ids])
+    count = np.zeros(len(ids))
+    for text in texts:
+        np.add.at(count, plain_tokenizer.encode(text).ids, 1)
+    p = count / count.sum()
+    _, weighted = cut(whole, weights, texts, Vocabulary(path="c.txt", sif=0.01), "base")
+    assert np.allclose(weighted.numpy(), plain.numpy() * (0.01 / (0.01 + p))[:, None], atol=1e-6)
+    _, rotated = cut(whole, weights, texts, Vocabulary(path="c.txt", dimensions=6), "base")
+    assert np.allclose(torch.cdist(rotated, rotated), torch.cdist(plain, plain), atol=1e-4)  # nothing is lost
+    assert np.allclose(p @ rotated.numpy(), 0, atol=1e-5)
+    _, two = cut(whole, weights, texts, Vocabulary(path="c.txt", dimensions=2), "base")
+    assert np.allclose(two, rotated[:, :2]) and two.shape == (len(ids), 2)
+    spread = [p @ rotated[:, axis].numpy() ** 2 for axis in range(6)]
+    assert spread == sorted(spread, reverse=True)
+    assert np.isclose(sum(spread), p @ ((plain.numpy() - p @ plain.numpy()) ** 2).sum(1))
+    line = np.outer(np.arange(4.0), [3.0, 4.0])
+    assert np.allclose(np.abs(principal_components(line, np.full(4, 0.25), 1))[:, 0], [7.5, 2.5, 2.5, 7.5])
+
+
+def recipe(folder, **vocabulary):
+    (folder / "corpus.txt").write_text("\n".join(CORPUS) + "\n\n" + CORPUS[0] + "\n")
+    base = {"path": str(folder / "lm"), "modules": "static", "license": "mit"}
+    cut_to = {"path": str(folder / "corpus.txt"), **vocabulary}
+    return write_recipe(folder, base=base | {"vocabulary": cut_to})
+
+
+def test_a_small_encoder_is_trained_and_loads_as_any_other(tmp_path, capsys):
+    path = recipe(tmp_path, size="40", dimensions="16", sif="1e-3")
+    main(path, out=tmp_path / "out", dry_run=True)
+    assert "static, mean pooling" in capsys.readouterr().out
+    main(path, out=tmp_path / "out")
+    manifest = require_complete(tmp_path / "out")
+    loaded = SentenceTransformer(str(tmp_path / "out"))
+    count = loaded[0].num_embeddings
+    assert loaded.encode(OTHERS).shape == (4, 16) and 256 < count < 330
+    assert manifest.counts["parameters"] == manifest.counts["trained_parameters"] == count * 16
+    assert any(name.startswith("vocabulary:corpus.txt:") for name in manifest.inputs)
+    assert manifest.provenance["base"]["vocabulary"]["path"] == "corpus.txt"
+    assert SentenceTransformer(str(tmp_path / "out.base"))[0].num_embeddings == count
+    long = "dog " * 200
+    assert np.array_equal(loaded.encode(long), loaded.encode(long + "beach"))  # max_seq_length holds
+
+
+def test_the_vocabulary_can_be_that_of_the_training_data_and_of_a_baseline(tmp_path):
+    path = recipe(tmp_path)
+    data = {"path": str(tmp_path / "pairs"), "config": "postprocessed", "columns": ["sentence1", "sentence2"]}
+    settings = [f"base.vocabulary={json.dumps(data)}", "datasets=[]", "arguments={}"]
+    main(path, out=tmp_path / "out", settings=settings)
+    assert SentenceTransformer(str(tmp_path / "out"))[0].num_embeddings < 330
+
+
+def test_the_corpus_decides_and_no_vocabulary_leaves_no_trace(tmp_path):
+    path = recipe(tmp_path)
+    one = prepare(path, tmp_path / "out", None, []).manifest().fingerprint
+    (tmp_path / "corpus.txt").write_text("another\n")
+    assert prepare(path, tmp_path / "out", None, []).manifest().fingerprint != one
+    plain = load_recipe(write_recipe(tmp_path), ModelRecipe)
+    unset = load_recipe(write_recipe(tmp_path), ModelRecipe, ["base.vocabulary=null", "base.layers=null"])
+    assert fingerprint(plain, {}) == fingerprint(unset, {})
+    assert not {"vocabulary", "layers"} & {line.split(":")[0].strip() for line in resolved(unset).splitlines()}
+
+
+def test_what_cannot_be_cut_is_told(tmp_path):
+    path = recipe(tmp_path, dimensions="4000")
+    with pytest.raises(InputError, match=r"base: .*vocabulary.dimensions: 4000 is more than the \d+ dimensions"):
+        main(path, out=tmp_path / "out")
+    with pytest.raises(InputError, match=r"base.vocabulary: .*none.txt .*: no such file"):
+        prepare(path, tmp_path / "out", None, [f"base.vocabulary.path={tmp_path}/none.txt"])
+    pieces = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    with pytest.raises(InputError, match=r"base.vocabulary: its tokenizer is not one of byte pair encoding"):
+        cut_tokenizer(pieces, ["a"], None, "base")
+    with pytest.raises(InputError, match=r"base.vocabulary: the corpus has no token"):
+        cut_tokenizer(with_fallback(), [""], None, "base")
+    place = {"path": "lm", "license": "mit", "vocabulary": {"path": "c.txt"}}
+    with pytest.raises(ValidationError, match="vocabulary is cut for modules: static, not for transformer"):
+        Encoder.model_validate(place)
+    assert make_lm(tmp_path / "lm").is_dir()
