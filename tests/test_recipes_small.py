@@ -1,22 +1,30 @@
-"""recipes/small: complete, and planned offline with what stands in for the Hub."""
+"""recipes/small: complete, and planned offline (models: trained) with what stands in for the Hub."""
 
 import inspect
 from pathlib import Path
 
 import pytest
 import yaml
+from sentence_transformers import SentenceTransformer
 from tiny_lm import make_lm
+from training_inputs import sts_rows, write_dataset
 
+import training.run
 from generation import fetch_lm
 from generation.dry_run import plan
-from hub.contract.licences import check
-from hub.contract.recipe import DatasetRecipe
-from hub.contract.recipe_file import load_recipe
+from hub.contract.licences import check, check_model
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe_file import load_recipe, read_yaml
+from hub.contract.run_dir import require_complete
 from model_cards.shared.changes import read_changes
 from model_cards.shared.templates import section
 
 OFFLINE = Path("assets/offline.yaml")
-PATHS = sorted(Path("recipes/small").glob("*.yaml"))
+FOLDER = Path("recipes/small")
+KINDS = {path: read_yaml(path)["kind"] for path in sorted(FOLDER.glob("*.yaml"))}
+PATHS = [path for path, kind in KINDS.items() if kind == "dataset"]
+MODELS = [path for path, kind in KINDS.items() if kind == "model"]
+WRITTEN = "sts-dino/sts-dino-x2-gemma-5shot"
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +33,9 @@ def offline(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("small")
     stand_ins = yaml.safe_load(OFFLINE.read_text())
     stand_ins["google/gemma-3-270m"]["path"] = str(make_lm(folder / "lm", max_position_embeddings=4096))
+    rows = [{**row, "sentence1": f"text {number // 3}"} for number, row in enumerate(sts_rows(96))]
+    pairs = write_dataset(folder / "pairs", {"train": rows, "validation": rows[:24]}, "postprocessed-5shot")
+    stand_ins[WRITTEN]["path"] = str(pairs)
     (folder / "offline.yaml").write_text(yaml.safe_dump(stand_ins))
     return folder / "offline.yaml"
 
@@ -46,6 +57,38 @@ def test_a_recipe_names_the_hub_and_has_prose_changes_and_a_licence(path):
     assert check(recipe).licence.id == recipe.license
 
 
+@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
+def test_a_model_is_trained_offline_by_one_switch(path, offline, tmp_path):
+    """As it is, but for the length, and for dimensions that the tiny model has not."""
+    short = ["arguments.max_steps=2", "arguments.eval_steps=2", "arguments.bf16=false"]
+    data = [f"datasets.{index}.license=mixed" for index in range(len(load_recipe(path, ModelRecipe).datasets))]
+    settings = [f"@{offline}", *short, *data]
+    if load_recipe(path, ModelRecipe).base.vocabulary:
+        settings.append("base.vocabulary.dimensions=16")
+    dev = Path("assets/stsb/sts-dev.csv").read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "dev.csv").write_text("".join(dev[::50]), encoding="utf-8")
+    recipe = load_recipe(path, ModelRecipe, settings)
+    assert recipe.base.repo_id is None and not any(item.repo_id for item in (*recipe.datasets, *recipe.validation))
+    training.run.main(path, out=tmp_path / "out", settings=[*settings, f"validation=[{{path: {tmp_path}/dev.csv}}]"])
+    assert require_complete(tmp_path / "out").provenance["training"]["steps"] == 2
+    assert SentenceTransformer(str(tmp_path / "out")).encode("A man plays.").shape in ((16,), (32,))
+
+
+@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
+def test_a_model_s_recipe_names_the_hub_and_a_dataset_of_ours_and_has_prose_and_changes(path):
+    recipe = load_recipe(path, ModelRecipe)
+    places = [recipe.base, *recipe.datasets, *recipe.validation, *filter(None, [recipe.base.vocabulary])]
+    assert all(place.repo_id for place in places) and section(recipe.name)
+    assert recipe.version in read_changes(recipe.name)
+    for item in recipe.datasets:
+        made = load_recipe(FOLDER / f"{(item.repo_id or '').split('/')[1]}.yaml", DatasetRecipe)
+        assert (item.revision, item.config in made.configs) == (f"v{made.version}", True)
+        check_model(recipe, [(item.repo_id or "", made.license)])
+    assert recipe.evaluation and all(task.path and Path(task.path).is_file() for task in recipe.evaluation)
+
+
 def test_the_stand_in_for_the_model_is_where_make_lm_leaves_it():
     default = inspect.signature(fetch_lm.main).parameters["out"].default
-    assert Path(yaml.safe_load(OFFLINE.read_text())["google/gemma-3-270m"]["path"]) == default
+    stand_ins = yaml.safe_load(OFFLINE.read_text())
+    assert Path(stand_ins["google/gemma-3-270m"]["path"]) == default
+    assert Path(stand_ins[WRITTEN]["path"]) == Path("artifacts/datasets") / WRITTEN.split("/")[1]

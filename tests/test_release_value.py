@@ -110,6 +110,20 @@ def test_every_arm_has_the_same_number_of_pairs_and_the_value_is_written(data, s
     assert capsys.readouterr().out.startswith("pairs (postprocessed): 60 pairs, 2 seeds, test, Spearman x 100\n")
 
 
+def test_the_other_student_drops_tokens_in_every_arm_and_is_the_same_else(data, stages, tmp_path):
+    other = STUDENT.with_name("value-student-dropout.yaml")
+    measure(data, out=tmp_path / "out", student=other)
+    recipes = [load_recipe(path, ModelRecipe) for module, path in stages if module == "training.run"]
+    assert {one.token_dropout for one in recipes if one.datasets} == {0.1}
+    assert [one.token_dropout for one in recipes if not one.datasets] == [0.0]  # the untrained one
+    trees = [load_recipe(path, ModelRecipe).model_dump() for path in (STUDENT, other)]
+    assert {key for key in trees[0] | trees[1] if trees[0].get(key) != trees[1].get(key)} == {
+        *("name", "pretty_name", "token_dropout")
+    }
+    assert read_student(STUDENT).sha256 != read_student(other).sha256
+    assert read_student(STUDENT, ["token_dropout=0"]).sha256 == read_student(STUDENT).sha256
+
+
 def test_a_second_call_trains_nothing_and_another_seed_trains_only_that(data, stages, tmp_path):
     measure(data, out=tmp_path / "out")
     first = (data / VALUE).read_bytes()

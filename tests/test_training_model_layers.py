@@ -7,7 +7,7 @@ import torch
 from pydantic import ValidationError
 from sentence_transformers import SentenceTransformer
 from tiny_bases import make_mlm
-from tiny_lm import make_lm
+from tiny_lm import make_family
 from training_inputs import write_recipe
 from transformers import AutoModel
 
@@ -24,10 +24,10 @@ SENTENCES = ["A man is playing a flute.", "Dogs."]
 
 
 def make_base(folder, kind):
-    return make_mlm(folder / "lm") if kind == "mlm" else make_lm(folder / "lm", kind)
+    return make_mlm(folder / "lm") if kind == "mlm" else make_family(folder / "lm", kind)
 
 
-@pytest.mark.parametrize("kind", ["gemma3", "llama", "gpt2", "mlm"])
+@pytest.mark.parametrize("kind", ["gemma3", "smollm3", "gpt2", "mlm"])
 def test_the_first_layers_give_what_they_give_inside_the_whole(tmp_path, kind):
     """Of decoders under their last norm, which stays."""
     base = make_base(tmp_path, kind)

@@ -120,10 +120,11 @@ def with_stand_ins(tree: dict[str, Any], path: Path) -> dict[str, Any]:
         if not isinstance(node, dict):
             return node
         repo_id = node.get("repo_id")
+        inner = {key: replaced(item) for key, item in node.items()}  # a section may hold another
         if not isinstance(repo_id, str) or repo_id not in stand_ins:
-            return {key: replaced(item) for key, item in node.items()}
+            return inner
         used.add(repo_id)
-        return {**{key: item for key, item in node.items() if key not in ON_HUB}, **stand_ins[repo_id]}
+        return {**{key: item for key, item in inner.items() if key not in ON_HUB}, **stand_ins[repo_id]}
 
     found: dict[str, Any] = replaced(tree)
     if not used:
