@@ -8,7 +8,7 @@ import pytest
 
 from hub.contract import recipe, run_dir
 from hub.contract.dataset_sections import Strict
-from hub.contract.model_sections import Grades
+from hub.contract.model_sections import Grades, Vocabulary
 from hub.contract.recipe_file import deciding, fingerprint, load_recipe, resolved
 from hub.contract.run_dir import Manifest, begin, read_manifest
 from hub.errors import InputError
@@ -62,7 +62,8 @@ def whole_model() -> recipe.ModelRecipe:
     sections = {"spans": recipe.Spans(), "grades": Grades(), "guide": found.base}
     dataset = found.datasets[0].model_copy(update=sections)
     more = {"slanted_triangular": recipe.SlantedTriangular(), "validation": (validation,), "datasets": (dataset,)}
-    return found.model_copy(update=more)
+    base = found.base.model_copy(update={"vocabulary": Vocabulary(path="sentences.txt")})
+    return found.model_copy(update={**more, "base": base})
 
 
 WHOLE = (whole_dataset(), whole_model())
