@@ -1,7 +1,6 @@
 """Recipes: frozen, strict models of what is to be made. One recipe file is one published artefact.
 
-``hub.contract.recipe_file`` reads them; the sections stand in ``hub.contract.dataset_sections`` (datasets) and
-``hub.contract.model_sections``.
+``hub.contract.recipe_file`` reads them; the sections stand in ``hub.contract.sections``.
 """
 
 from collections.abc import Sequence
@@ -10,31 +9,31 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from hub.contract.dataset_sections import (
+from hub.contract.forms import FORMS, NLI_LABELS, DatasetForm
+from hub.contract.sections.base import (
     CARD_ONLY,
     OPTION,
     QUOTE,
     SCORING_ONLY,
     X1,
-    Decoding,
-    DecodingParameters,
-    Examples,
-    FewShot,
-    Label,
     Language,
-    LanguageModel,
     Name,
     Positive,
+    Strict,
+    TextEnd,
+    Version,
+)
+from hub.contract.sections.dataset import (
+    Decoding,
+    DecodingParameters,
+    Label,
+    LanguageModel,
     Postprocess,
     Server,
     Source,
-    Strict,
-    TextEnd,
-    Verification,
-    Version,
 )
-from hub.contract.forms import FORMS, NLI_LABELS, DatasetForm
-from hub.contract.model_sections import (
+from hub.contract.sections.few_shot import Examples, FewShot
+from hub.contract.sections.model import (
     Encoder,
     EvaluationTask,
     Lora,
@@ -43,6 +42,7 @@ from hub.contract.model_sections import (
     TrainingData,
     ValidationData,
 )
+from hub.contract.sections.verification import Verification
 from hub.errors import did_you_mean
 
 __all__ = [
