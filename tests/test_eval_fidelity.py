@@ -12,10 +12,10 @@ from scipy.stats import spearmanr
 from small_runs import small_recipe, small_run
 from typer.testing import CliRunner
 
-import eval.audit.quality.fidelity as measuring
 from eval import fidelity as command
 from eval.audit.annotation.sample import read_examples
 from eval.audit.annotation.store import AnswerStore
+from eval.audit.quality import fidelity as measuring
 from eval.audit.quality.fidelity import Pairs, draw_pairs, label_fidelity
 from eval.audit.source import find_rows
 from eval.encoders import packaged
@@ -175,9 +175,10 @@ def test_nli_pairs_have_no_scores_to_correlate_and_shot_counts_are_named(tmp_pat
     assert "## Label fidelity" in render(tmp_path / "nli")["README.md"].decode()
 
 
-def test_it_goes_to_the_hub_with_the_dataset_and_comes_back(run, local_hub, hub_api, tmp_path):
+def test_it_goes_to_the_hub_with_the_dataset_and_comes_back(local_hub, hub_api, tmp_path):
+    run = tmp_path / "run"
+    manifest = small_run(run, small_recipe("sts", name="measured-sts"))
     measure(run, *JUDGE)
-    manifest = read_manifest(run)
     write(run, render(run, f"acme/{manifest.name}"))
     publish(hub_api, run, "acme", True, Options())
     repository = Repository(hub_api, f"acme/{manifest.name}", "dataset")

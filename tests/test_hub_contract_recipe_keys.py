@@ -41,6 +41,7 @@ BESIDE = {
         "datasets.guide.license",
         "evaluation",
         "bootstrap_samples",
+        "control",
     },
 }
 

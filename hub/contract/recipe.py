@@ -253,7 +253,7 @@ class DatasetRecipe(Strict):
         return (*named, *(("sources",) if self.source.kind == "model" else ()))
 
 
-OF_TRAINING = ("lora", "validation", "slanted_triangular", "arguments", "limit")  # keys that a baseline has not
+OF_TRAINING = ("lora", "validation", "slanted_triangular", "arguments", "limit", "control")  # not of baselines
 
 
 class ModelRecipe(Strict):
@@ -279,6 +279,7 @@ class ModelRecipe(Strict):
     threads: Positive | None = None  # torch threads; fixed because sums depend on it
     evaluation: Annotated[tuple[EvaluationTask, ...], SCORING_ONLY] = ()
     bootstrap_samples: Annotated[Positive, SCORING_ONLY] = 1000
+    control: Annotated[Literal["copies"] | None, SCORING_ONLY, OPTION] = None  # trained and scored beside it
     seed: Annotated[int, Field(ge=0)] = 42
 
     @model_validator(mode="after")
@@ -312,6 +313,8 @@ class ModelRecipe(Strict):
         forms = {item.form for item in self.datasets}
         if "documents" in forms and len(self.datasets) > 1:
             raise ValueError("datasets: documents are trained on alone: their spans are not pairs")
+        if "documents" in forms and self.control:
+            raise ValueError("control: copies is trained on first texts, and documents have none: remove it")
         return self
 
     @property
