@@ -149,7 +149,7 @@ def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
     for leftover in directory.rglob(".*.tmp"):  # of a killed process; the caller holds the lock
         leftover.unlink()
     found = read_manifest(directory)
-    if found is not None and (found.fingerprint == manifest.fingerprint or _has_work(directory, found)):
+    if found is not None and (found.fingerprint == manifest.fingerprint or has_work(directory, found)):
         if found.fingerprint != manifest.fingerprint:
             raise InputError(
                 directory,
@@ -174,7 +174,7 @@ def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
     return manifest
 
 
-def _has_work(directory: Path, found: Manifest) -> bool:
+def has_work(directory: Path, found: Manifest) -> bool:
     """Whether anything was made: files in the directory, or folders beside it, where stages keep work under way."""
     made = {path.name for path in directory.iterdir()} - {MANIFEST, RECIPE}
     beside = directory.parent.glob(f"{glob.escape(directory.name)}.*")
