@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from hub.contract.results import read_results
+from hub.contract.results import TaskScore, by_task, read_results
 from hub.contract.run_dir import Manifest, require_complete
 from hub.errors import RunError
 
@@ -40,12 +40,18 @@ def _dataset_table(artifacts: Path, manifests: dict[str, Manifest]) -> list[str]
 
 
 def _score_table(directory: Path) -> list[str]:
-    lines = [f"{'Spearman x 100':<24} {'before':>22} {'after':>24}"]
-    for before, after in read_results(directory / "results.json").pairs_of_scores():
-        earlier = f"{before.main_score:.2f} [{before.low:.2f}, {before.high:.2f}]" if before else "-"
-        later = f"{after.main_score:.2f} [{after.low:.2f}, {after.high:.2f}]"
-        lines.append(f"{after.task + ' ' + after.split:<24} {earlier:>22} {later:>24}")
+    """Before training, the copies control (trained without labels on the same first texts), and after training."""
+    results = read_results(directory / "results.json")
+    control = by_task(results.control_scores)
+    lines = [f"{'Spearman x 100':<24} {'before':>22} {'copies control':>22} {'after':>22}"]
+    for before, after in results.pairs_of_scores():
+        shown = map(_score, (before, control.get((after.task, after.split)), after))
+        lines.append(f"{after.task + ' ' + after.split:<24} " + " ".join(f"{one:>22}" for one in shown))
     return lines
+
+
+def _score(score: TaskScore | None) -> str:
+    return f"{score.main_score:.2f} [{score.low:.2f}, {score.high:.2f}]" if score else "-"
 
 
 def _usage(dataset: str, model: str, org: str, endpoint: str) -> list[str]:

@@ -1,9 +1,9 @@
 """The whole chain, offline: python -m demo.run (what `make demo` calls).
 
 Writes three small datasets with the built-in language model and publishes them to the embedded Hub while they grow,
-trains an encoder on one of them loaded back by repo id, scores it before and after on the STS Benchmark, publishes it
-with its card, and loads everything by name in a clean process. Each step is the command a user types; finished steps
-are not done again.
+trains an encoder on two of them loaded back by repo id, scores it before and after on the STS Benchmark beside a
+control that is trained on their first texts alone, publishes it with its card, and loads everything by name in a clean
+process. Each step is the command a user types; finished steps are not done again.
 """
 
 import json

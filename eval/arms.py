@@ -12,8 +12,9 @@ import typer
 from pydantic import ValidationError
 
 from hub.cli import new_app, run, say
+from hub.contract.measured import write_json
 from hub.errors import InputError
-from hub.training_value import ArmPlan, ArmScore, ArmScores, Estimate, write_json
+from hub.training_value import ArmPlan, ArmScore, ArmScores, Estimate
 
 SEED = 42  # of the resamples
 

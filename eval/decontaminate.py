@@ -13,12 +13,14 @@ from tqdm import tqdm
 
 from eval.audit.decontamination.drop import SUFFIX, Target, command_of, drop, dropped_recipe, require_new
 from eval.audit.decontamination.ledger import DROPPED, SCORED, Bookkeeper
-from eval.audit.decontamination.match import KINDS, Kind, MatchSettings, Sentences
+from eval.audit.decontamination.match import MatchSettings, Sentences
 from eval.audit.decontamination.report import report
 from eval.audit.decontamination.sentences import EvaluationTexts, read_evaluation_sets
 from eval.audit.rows import DatasetRows
 from eval.audit.source import default_folder, find_dataset, made_folder
 from hub.cli import new_app, run, say
+from hub.contract.decontamination import KINDS, LEDGER, Kind
+from hub.contract.measured import write_measured
 from hub.contract.shards import write_text
 from hub.errors import InputError, did_you_mean
 
@@ -52,6 +54,16 @@ def require_possible(place: str, target: Target, split: str | None) -> None:
     made_folder(target.out.parent, "--drop")
 
 
+def require_whole(place: str, config: str | None, split: str | None) -> None:
+    """Raise InputError, before anything is checked, when the ledger would not be that of a whole run directory."""
+    if not Path(place).is_dir():
+        raise InputError(place, "--card writes into a run directory", hint="leave it out, or give the run directory")
+    for option, value in (("--config", config), ("--split", split)):
+        if value is not None:
+            found = f"a card tells of every config and split, but {option} {value} is given"
+            raise InputError("--card", found, hint=f"leave {option} out")
+
+
 @app.command()
 def main(
     place: Annotated[str, typer.Argument(metavar="RUN", help="Run directory, or ORG/NAME@REVISION of a Hub")],
@@ -76,6 +88,9 @@ def main(
     drop_version: Annotated[
         str | None, typer.Option("--drop-version", metavar="X.Y.Z", help="Its version [default: the dataset's]")
     ] = None,
+    card: Annotated[
+        bool, typer.Option("--card", help="Into the run directory, too: its card shows the counts")
+    ] = False,
     out: Annotated[Path | None, typer.Option("--out", help="[default: a folder in artifacts/quality]")] = None,
 ) -> None:
     """Check every text of the dataset RUN against STS, SICK and SentEval sentences.
@@ -88,6 +103,8 @@ def main(
       python -m eval.decontaminate artifacts/datasets/sts-dino-x2 --senteval-data DIR --sts-data DIR2
 
       python -m eval.decontaminate artifacts/datasets/auto-nli --senteval-data DIR --drop artifacts/datasets/clean
+
+      python -m eval.decontaminate artifacts/datasets/clean --senteval-data DIR --card
     """
     kinds: list[Kind] = [kind for kind in KINDS if kind in split_list(drop_kinds, KINDS, "--drop-kinds")]
     splits = split_list(drop_splits, ("train", *SCORED), "--drop-splits")
@@ -105,6 +122,8 @@ def main(
     target = Target(drop_to, command_of(place, options), drop_name, drop_version) if drop_to else None
     if target is not None:
         require_possible(place, target, split)
+    if card:
+        require_whole(place, config, split)
     dataset = find_dataset(place)
     configs = [dataset.rows(name, split) for name in ([config] if config else dataset.finished or [None])]
     folder = made_folder(out or default_folder("quality", dataset.name, config or "all"))
@@ -115,6 +134,9 @@ def main(
     write_text(folder / "ledger.md", text)
     write_text(folder / "ledger.json", ledger.model_dump_json(indent=2) + "\n")
     say(f"written: {folder}")
+    if card:
+        say(f"written: {write_measured(Path(place), LEDGER, ledger, ledger.revision)}")
+        say(f"next: python -m model_cards.render {place}")
     print(text, end="", flush=True)
     if target is not None:
         manifest = drop(Path(place), target, books)

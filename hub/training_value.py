@@ -3,15 +3,14 @@
 Also the two files by which ``release.value`` asks ``eval.arms`` for scores: stages meet on disk.
 """
 
-import json
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from hub.contract.measured import read_measured
 from hub.contract.results import Finite
 from hub.contract.run_dir import Manifest
-from hub.contract.shards import write_text
 from hub.errors import InputError, RunError
 
 VALUE = "value.json"
@@ -119,26 +118,13 @@ class TrainingValue(_Frozen):
         return found
 
 
-def write_json(path: Path, value: BaseModel) -> None:
-    """Write one of these forms atomically."""
-    write_text(path, json.dumps(value.model_dump(mode="json"), indent=2) + "\n")
-
-
 def read_value(directory: Path, manifest: Manifest) -> TrainingValue | None:
     """value.json of a run directory, or None when there is none.
 
     Raises InputError when it has another form or was measured on other rows than the run's.
     """
-    path, hint = directory / VALUE, f"measure again: python -m release.value {directory}"
-    try:
-        value = TrainingValue.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except ValidationError as error:
-        raise InputError(path, f"not a training value: {error.errors()[0]['msg']}", hint=hint) from error
-    if value.fingerprint != manifest.fingerprint:
-        raise InputError(path, "was measured on other rows than the run directory holds", hint=hint)
-    return value
+    command = f"python -m release.value {directory}"
+    return read_measured(directory, manifest, VALUE, TrainingValue, "fingerprint", command)
 
 
 def require_value(directory: Path, manifest: Manifest, least: float) -> None:

@@ -2,11 +2,12 @@
 
     python -m model_cards.render artifacts/datasets/NAME [--repo-id ORG/NAME] [--dry-run]
 
-Reads manifest.json, recipe.yaml, results.json, value.json, the files the manifest names and
+Reads manifest.json, recipe.yaml, what was measured (results.json, value.json ...), the files the manifest names and
 ``model_cards/sections/``. A finished run gives the same bytes each time: its card holds no date, no timing and no
 machine. Only while a run grows does its card tell the time, from the timing that lies beside the run directory.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +16,7 @@ import typer
 
 from hub.cli import DryRunOption, new_app, run, say
 from hub.client.card_stamp import facts_digest, stamped
+from hub.client.plan import OF_DATASETS
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.repeats import REPEATS
@@ -23,8 +25,8 @@ from hub.contract.run_dir import RECIPE, Manifest, manifest_text, read_manifest
 from hub.contract.shards import atomic_path
 from hub.errors import InputError
 from hub.printable import first_line
-from hub.training_value import VALUE, read_value
 from model_cards.dataset.card import dataset_files
+from model_cards.dataset.measured import Measured
 from model_cards.model.card import RESULTS, model_files
 from model_cards.model.eval_results import FOLDER as EVAL_RESULTS
 from model_cards.shared.checks import check_identity
@@ -42,7 +44,8 @@ def render(
     """The files of the card, path → content. Writes nothing.
 
     ``manifest`` (default: the one on disk) may be a snapshot of a run that goes on growing: only files that it names
-    are read, and no value.json. ``now`` (UTC; default: this moment) is told by the cards of growing runs alone.
+    are read, and nothing that was measured. ``now`` (UTC; default: this moment) is told by the cards of growing runs
+    alone.
 
     Raises InputError when the directory is no run directory, or when its facts do not agree.
     """
@@ -51,27 +54,23 @@ def render(
     if manifest.kind == "dataset":
         recipe = load_recipe(directory / RECIPE, DatasetRecipe)
         check_identity(directory, manifest, recipe.name, recipe.version)
-        value = read_value(directory, manifest) if on_disk and manifest.complete else None
-        files = dataset_files(directory, manifest, recipe, repo_id, now or datetime.now(UTC), value)
-        of_value = (directory / VALUE).read_bytes() if (directory / VALUE).exists() and on_disk else None
-        return {**files, CARD: _stamped(files[CARD], repo_id, manifest, value=of_value)}
+        measured = Measured.of(directory, manifest) if on_disk and manifest.complete else Measured()
+        files = dataset_files(directory, manifest, recipe, repo_id, now or datetime.now(UTC), measured)
+        contents = _contents(directory, OF_DATASETS) if on_disk else []
+        return {**files, CARD: _stamped(files[CARD], repo_id, manifest, None, None, *contents)}
     model_recipe = load_recipe(directory / RECIPE, ModelRecipe)
     check_identity(directory, manifest, model_recipe.name, model_recipe.version)
     files = model_files(directory, _complete(directory, manifest), model_recipe, repo_id)
-    measured = [directory / name for name in (RESULTS, REPEATS)]
-    contents = [path.read_bytes() if path.exists() else None for path in measured]
-    return {**files, CARD: _stamped(files[CARD], repo_id, manifest, *contents)}
+    return {**files, CARD: _stamped(files[CARD], repo_id, manifest, *_contents(directory, (RESULTS, REPEATS)))}
 
 
-def _stamped(
-    card: bytes,
-    repo_id: str,
-    manifest: Manifest,
-    results: bytes | None = None,
-    repeats: bytes | None = None,
-    value: bytes | None = None,
-) -> bytes:
-    facts = facts_digest(manifest_text(manifest).encode(), results, repeats, value)
+def _contents(directory: Path, names: Sequence[str]) -> list[bytes | None]:
+    """What each file of a run directory holds; None: it is not there."""
+    return [path.read_bytes() if (path := directory / name).exists() else None for name in names]
+
+
+def _stamped(card: bytes, repo_id: str, manifest: Manifest, results: bytes | None, *others: bytes | None) -> bytes:
+    facts = facts_digest(manifest_text(manifest).encode(), results, *others)
     return stamped(card.decode(), repo_id, facts).encode()
 
 

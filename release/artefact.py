@@ -22,6 +22,7 @@ from hub.contract.recipe_file import load_recipe, resolved
 from hub.errors import InputError
 from hub.training_value import require_value
 from release.child_process import StageProcess, run_stage
+from release.copies_control import train_control
 from release.grow import IncrementalPublisher
 from release.options import (
     ClusterWorkers,
@@ -140,11 +141,12 @@ class ModelArtefact(Artefact[ModelRecipe]):
         super().check()
 
     def make(self) -> None:
-        """Train and score."""
+        """Train it and its control, if the recipe names one, and score both."""
         if self.options.yes and not self.recipe.is_baseline:
             self.find_target()
         overrides, evaluation = self.request.overrides, words_of(self.request.evaluation)
         run_stage("training.run", str(self.path), "--out", str(self.directory), *overrides.words)
+        train_control(self.directory, self.recipe)
         settings = set_words(overrides.settings)
         run_stage("eval.run", str(self.path), "--model", str(self.directory), *evaluation, *settings)
 

@@ -63,7 +63,7 @@ def check_dtype(path: Path, recipe: DatasetRecipe) -> None:
 def check_run(directory: Path, recipe: DatasetRecipe | ModelRecipe) -> None:
     """Raise InputError when a directory holds a run of another recipe: it must not be published under this one."""
     found = run_dir.read_manifest(directory)
-    if found is not None and not is_run_of(found, recipe):
+    if found is not None and run_dir.has_work(directory, found) and not is_run_of(found, recipe):
         problem = f"holds a run of another recipe ({found.name} v{found.version}), or one with other --limit or --set"
         hint = "give the same options, choose another --artifacts, or remove the directory to start again"
         raise InputError(directory, problem, hint=hint)

@@ -11,7 +11,7 @@ import typer
 
 from hub import cli
 from hub.client.failures import hub_errors
-from hub.contract.dropped import PROVENANCE
+from hub.contract.decontamination import PROVENANCE
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import RECIPE, require_complete

@@ -19,13 +19,14 @@ import typer
 import yaml
 
 from hub import cli
+from hub.contract.measured import write_json, write_measured
 from hub.contract.published_paths import origin_name
 from hub.contract.recipe import OF_TRAINING, ModelRecipe
 from hub.contract.recipe_file import apply_overrides, checked, deciding, read_yaml
 from hub.contract.run_dir import ARTIFACTS, locked, require_complete
 from hub.contract.shards import sha256_file, write_text
-from hub.errors import InputError, RunError
-from hub.training_value import VALUE, Arm, ArmPlan, ArmScores, Split, TrainingValue, write_json
+from hub.errors import InputError
+from hub.training_value import VALUE, Arm, ArmPlan, ArmScores, Split, TrainingValue
 from release.child_process import named, run_stage
 from release.repeats import is_scored, parsed_range
 from release.value_arms import (
@@ -280,11 +281,7 @@ def write_value(experiment: Experiment, dataset: MeasuredDataset, value: Trainin
         path = experiment.folder / f"{dataset.name}-{dataset.fingerprint[:12]}.{value.split}.json"
         write_json(path, value)
     else:
-        path = dataset.directory / VALUE
-        with locked(dataset.directory):
-            if require_complete(dataset.directory).fingerprint != value.fingerprint:
-                raise RunError(dataset.directory, "its rows changed while they were measured", hint="measure again")
-            write_json(path, value)
+        path = write_measured(dataset.directory, VALUE, value, value.fingerprint)
         cli.say(f"next: python -m model_cards.render {dataset.directory}")
     cli.say(f"written: {path}")
 

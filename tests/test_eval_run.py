@@ -16,7 +16,7 @@ from training_inputs import write_recipe
 from eval.encoders.load import wrap
 from eval.run import app
 from eval.runs.evaluate import evaluate
-from eval.runs.job import default_base, one_task
+from eval.runs.job import beside_model, one_task
 from eval.runs.records import Records, beside, read_evaluation
 from eval.runs.summary import summarise
 from eval.runs.table import table
@@ -165,8 +165,8 @@ def test_a_trial_replaces_no_whole_evaluation_nor_the_other_way_round(tmp_path, 
 
 
 def test_the_untrained_student_is_found_beside_the_model(scored):
-    assert default_base(str(scored / "model")) == str(scored / "model.base")
-    assert default_base(str(scored / "model.base")) is None
+    assert beside_model(str(scored / "model"), "base") == str(scored / "model.base")
+    assert beside_model(str(scored / "model.base"), "base") is None
 
 
 def test_a_function_is_scored_without_a_recipe(tmp_path, capsys):

@@ -11,7 +11,7 @@ from senteval_layout import bag_of_words, write_senteval
 
 from eval.encoders.embeddings import Embeddings
 from eval.encoders.load import load_encoder
-from eval.runs.reference_scores import minilm
+from eval.encoders.packaged import minilm
 from eval.scoring.sts import cosine_scores, measure_sts, pearson, spearman
 from eval.tasks.data.example_types import ScoredPairs
 from eval.tasks.data.pins import Pins

@@ -81,7 +81,7 @@ def test_other_files_and_keys_are_refused(tmp_path):
 
 
 def test_the_shipped_examples_are_fit_and_unlike_their_first_texts():
-    from generation.rows.filters import word_overlap
+    from hub.word_overlap import word_overlap
 
     recipe = sts(shots=(5,), sets=4, kind="hand", path=str(HAND))
     sets = example_sets(recipe)[5]

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from generation.inputs.examples import Example
-from generation.rows.filters import InstructionText, TextFilters, deduplicated, word_overlap, words
+from generation.rows.filters import InstructionText, TextFilters, deduplicated
 from hub.contract.recipe import DatasetRecipe, Variant
 from hub.contract.recipe_file import load_recipe
+from hub.word_overlap import word_overlap, words
 from model_cards.dataset.tables import REASONS, SOURCE_REASONS
 
 NLI = load_recipe(Path("recipes/datasets/auto-nli.yaml"), DatasetRecipe)

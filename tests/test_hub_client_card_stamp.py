@@ -19,4 +19,6 @@ def test_the_facts_are_the_bytes_of_manifest_results_and_repeats():
     measured = (None, b"", b"a")
     digests = {facts_digest(m, r, again) for m in (b"a", b"b") for r in measured for again in measured}
     assert len(digests) == 18
-    assert len({facts_digest(b"a", r, None, v) for r in measured for v in measured}) == 9
+    for place in range(4):  # repeats, value, fidelity, decontamination: each tells, and none stands for another
+        assert len({facts_digest(b"a", r, *[None] * place, v) for r in measured for v in measured}) == 9
+    assert len({facts_digest(b"a", None, *[None] * place, b"x") for place in range(4)}) == 4

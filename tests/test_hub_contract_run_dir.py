@@ -33,6 +33,7 @@ def test_begin_starts_resumes_and_drops_damaged_files(tmp_path):
 
 def test_begin_refuses_what_is_not_its_run(tmp_path):
     run_dir.begin(tmp_path / "run", manifest(), "recipe")
+    write_text(tmp_path / "run" / "a.txt", "work, though no manifest names it yet")
     with pytest.raises(InputError, match="another recipe"):
         run_dir.begin(tmp_path / "run", manifest("other"), "recipe")
     (tmp_path / "mine").mkdir()
@@ -40,6 +41,17 @@ def test_begin_refuses_what_is_not_its_run(tmp_path):
     with pytest.raises(InputError, match="not empty and not a run directory"):
         run_dir.begin(tmp_path / "mine", manifest(), "recipe")
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
+
+
+def test_a_run_that_bad_input_stopped_before_anything_was_made_begins_again(tmp_path):
+    run_dir.begin(tmp_path / "run", manifest(), "recipe")
+    (tmp_path / "run.lock").touch()
+    again = run_dir.begin(tmp_path / "run", manifest("corrected"), "other recipe")
+    assert run_dir.read_manifest(tmp_path / "run") == again and again.fingerprint == "corrected"
+    assert (tmp_path / "run" / run_dir.RECIPE).read_text() == "other recipe"
+    run_dir.write_manifest(tmp_path / "run", again.model_copy(update={"complete": True}))
+    with pytest.raises(InputError, match="another recipe"):
+        run_dir.begin(tmp_path / "run", manifest(), "recipe")
 
 
 def test_an_unfinished_run_goes_on_under_its_own_versions_only(tmp_path):
@@ -61,6 +73,7 @@ def test_an_unfinished_run_goes_on_under_its_own_versions_only(tmp_path):
 def test_a_changed_input_is_named(tmp_path):
     before = manifest().model_copy(update={"inputs": {"a.tsv": "1", "b.tsv": "1"}})
     run_dir.begin(tmp_path / "run", before, "recipe")
+    (tmp_path / "run.checkpoints").mkdir()  # work under way
     after = manifest("other").model_copy(update={"inputs": {"a.tsv": "1", "b.tsv": "2"}})
     with pytest.raises(InputError, match=r"of other inputs \(x v0.1.0; b.tsv has changed\)"):
         run_dir.begin(tmp_path / "run", after, "recipe")

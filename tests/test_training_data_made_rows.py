@@ -11,11 +11,11 @@ from tiny_bases import make_llama, make_mlm
 from training_inputs import PROVENANCE, data_spec, sts_rows, triplet_rows, write_dataset, write_recipe
 from training_processes import killed
 
-from hub.contract.model_sections import Grades
 from hub.contract.recipe import Encoder, Lora, ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import require_complete
 from hub.contract.schema import STS, TRIPLET, features
+from hub.contract.sections.model import Grades
 from hub.errors import InputError
 from training.data.training_sets import load_all
 from training.loop.build import make_trainer, read_rows

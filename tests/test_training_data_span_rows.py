@@ -11,7 +11,7 @@ from tiny_lm import TEXTS
 from torch.utils.data import DataLoader
 from transformers import TrainerControl, TrainerState
 
-from hub.contract.model_sections import Spans
+from hub.contract.sections.model import Spans
 from hub.errors import InputError
 from training.data.span_rows import SpanCollator, span_rows, special_tokens
 

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 from scipy import stats
 
-from hub.contract.model_sections import Spans
+from hub.contract.sections.model import Spans
 from training.data.spans import (
     Span,
     anchors_apart,

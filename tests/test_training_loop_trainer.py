@@ -342,6 +342,7 @@ def test_a_run_with_another_batch_size_is_refused(tmp_path):
     recipe = write_recipe(tmp_path, arguments=QUIET)
     job = prepare(recipe, tmp_path / "out", None, [])
     begin(job.out, job.manifest(), "recipe")
+    job.untrained.mkdir()  # the first thing that training makes
     with pytest.raises(InputError, match="holds a run of another recipe"):
         main(recipe, out=tmp_path / "out", settings=["batch_size=32"])
 

@@ -9,8 +9,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from hub.contract.dataset_sections import Name, Positive, Strict
 from hub.contract.recipe_file import read_yaml
+from hub.contract.sections.base import Name, Positive, Strict
 from hub.errors import InputError, did_you_mean
 
 GOLD = "<gold>"  # in a setting: the file of people's pairs

@@ -150,15 +150,15 @@ def row_of(
 
 def judged(runs: Sequence[dict[str, Any]]) -> Fidelity:
     """Fidelity over data seeds: counts are added; figures are means, whose first texts are independent."""
-    labels = list(runs[0]["cosine"])
-    asked, kept = (sum(run["texts"][name] for run in runs) for name in ("asked", "kept"))
+    labels = list(runs[0]["labels"])
+    asked, kept = (sum(run[name] for run in runs) for name in ("requested", "kept"))
     return Fidelity(
         asked=asked,
         kept=kept,
         keep_rate=round(kept / asked, 4),
         spearman=pooled([run["spearman"] for run in runs]),
-        cosine={label: pooled([run["cosine"][label] for run in runs]) for label in labels},
-        near_copies={label: round(mean(run["copies"]["kept"][label]["near"] for run in runs), 4) for label in labels},
+        cosine={label: pooled([run["labels"][label]["cosine"] for run in runs]) for label in labels},
+        near_copies={label: round(mean(run["labels"][label]["near_copies"] for run in runs), 4) for label in labels},
     )
 
 

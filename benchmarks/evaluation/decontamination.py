@@ -20,11 +20,12 @@ import typer
 
 from benchmarks.trials import write_results
 from eval.audit.decontamination.ledger import DROPPED
-from eval.audit.decontamination.match import KINDS, Sentences
+from eval.audit.decontamination.match import Sentences
 from eval.audit.decontamination.near_duplicates import SCHEME, Banding, NearIndex, grams, signatures
 from eval.audit.decontamination.sentences import EvaluationTexts, read_evaluation_sets
 from eval.audit.text_forms import normal_form
 from hub.cli import new_app, run
+from hub.contract.decontamination import KINDS
 
 app = new_app(__doc__)
 EDITS = ("change", "add", "remove", "case", "punctuation")

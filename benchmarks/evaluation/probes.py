@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from benchmarks.evaluation.cost import minilm
 from benchmarks.trials import table, write_results
 from eval.encoders.embeddings import CACHE, Embeddings
 from eval.encoders.load import load_encoder
+from eval.encoders.packaged import minilm
 from eval.tasks.registry import find_task
 from eval.tasks.sources import Source
 from eval.tasks.task import Task
@@ -61,7 +61,7 @@ def main(
 
     torch.set_num_threads(1)
     tasks = [find_task(f"{name}/senteval") for name in dict.fromkeys((*timed, *scored))]
-    place = model or minilm()
+    place = model or str(minilm("install it, or name an encoder: --model"))
     encoder = load_encoder(place)
     known = json.loads(out.read_text(encoding="utf-8"))["tasks"] if out.is_file() else {}
     with Embeddings(encoder, cache) as embeddings:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from eval.encoders.embeddings import CACHE
 from eval.encoders.load import FUNCTION
-from eval.runs.records import RESULTS, Records, beside, is_run_directory
+from eval.runs.records import BASE, RESULTS, Records, beside, is_run_directory
 from eval.statistics.scores import EvaluationSettings
 from eval.tasks.registry import GROUPS, find_task, find_tasks
 from eval.tasks.sources import Source
@@ -23,6 +23,7 @@ from hub.contract.results import Method
 from hub.contract.run_dir import ARTIFACTS
 from hub.errors import InputError
 
+COPIES = "copies"
 EVALUATIONS = ARTIFACTS / "evaluations"
 LONGEST = 120  # characters of a model's name in its folder's
 WITHOUT_RECIPE = ("bootstrap_samples", "seed")  # what --set can name
@@ -36,6 +37,7 @@ class EvaluationJob:
     settings: EvaluationSettings
     model: str
     base: str | None
+    control: str | None
     records: Records
     results: Path | None
     cache: Path | None
@@ -75,7 +77,8 @@ def prepare(request: Request) -> EvaluationJob:
         entries=_entries(request, recipe),
         settings=settings,
         model=model,
-        base=request.base or default_base(model),
+        base=request.base or beside_model(model, BASE),
+        control=beside_model(model, COPIES),
         records=Records(folder),
         results=Path(model) / RESULTS if is_whole else None,
         cache=kept_in if request.keeps_embeddings else None,
@@ -133,7 +136,8 @@ def plan(job: EvaluationJob, data: TaskData) -> Iterator[str]:
         yield f"{entry}{rows}" + (f" of {entry.path}" if entry.path else "")
     if job.settings.part:
         yield f"{job.settings.part}: a trial, no scores of the tasks"
-    yield f"model {job.model}; base {job.base or 'none'}; results to {job.results or job.records.folder / RESULTS}"
+    others = f"base {job.base or 'none'}" + (f"; control {job.control}" if job.control else "")
+    yield f"model {job.model}; {others}; results to {job.results or job.records.folder / RESULTS}"
 
 
 def _require_alike(job: EvaluationJob) -> None:
@@ -144,10 +148,10 @@ def _require_alike(job: EvaluationJob) -> None:
             raise InputError(job.records.folder, problem, hint="give another --out")
 
 
-def default_base(model: str) -> str | None:
-    """The untrained base that training left beside a model folder, if it is there."""
+def beside_model(model: str, kind: str) -> str | None:
+    """What training left beside a model folder, if it is there: the untrained ``base``, the ``copies`` control."""
     path = Path(model)
-    beside_it = path.with_name(f"{path.name}.base") if path.name else path
+    beside_it = path.with_name(f"{path.name}.{kind}") if path.name else path
     return str(beside_it) if beside_it.is_dir() and beside_it != path else None
 
 

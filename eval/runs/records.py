@@ -3,7 +3,7 @@
     FOLDER/tasks/<task>--<split>.json         the score, and what it was measured with
     FOLDER/outcomes/<task>--<split>.parquet   gold, predicted and part of every scored row
     FOLDER/results.json                       all scores of one revision of the encoder
-    FOLDER/base/                              the same of the untrained base
+    FOLDER/base/, FOLDER/control/             the same of the untrained base and of the copies control
 
 A task's outcomes are written before its record, which names their SHA-256: a run killed in between has no record of it.
 """
@@ -26,7 +26,7 @@ from hub.contract.shards import atomic_path, read_table, sha256_file, write_text
 from hub.errors import InputError
 
 RESULTS = "results.json"
-BASE = "base"
+BASE, CONTROL = "base", "control"
 
 
 class Record(BaseModel):

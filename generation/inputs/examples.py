@@ -141,13 +141,17 @@ def _rotating_sets(pool: Mapping[str, Sequence[Example]], shots: int, few_shot: 
     return [{label: drawn(number, examples) for label, examples in pool.items()} for number in range(few_shot.sets)]
 
 
+MORE_DATA = "name a larger dataset"
+MORE = {"own": "raise few_shot.examples.top, or write more rows in the first round", "hand": "write more rows"}
+
+
 def _require(pool: Mapping[str, Sequence[Example]], least: int, few_shot: FewShot, need: str) -> None:
     for label, examples in pool.items():
         if len(examples) < least:
             raise InputError(
                 f"few_shot.examples {place(few_shot)}",
                 f"has {len(examples)} usable examples of {label!r}, but {need}",
-                hint="lower few_shot.sets or few_shot.shots, or name a larger dataset",
+                hint=f"lower few_shot.sets or few_shot.shots, or {MORE.get(few_shot.examples.kind, MORE_DATA)}",
             )
 
 

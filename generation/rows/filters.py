@@ -7,7 +7,6 @@ sifting drops stand in the config ``raw`` as well: whoever has ``raw`` can find 
 """
 
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -18,9 +17,9 @@ from generation.inputs.examples import ExampleSet
 from generation.rows import verification
 from hub.contract.reasons import DUPLICATE, EXAMPLE_COPY, IDENTICAL, NEAR_COPY, OVER_CAP, OVERLAP, PROMPT_WORDS
 from hub.contract.recipe import X1, DatasetRecipe, Label, Variant
+from hub.word_overlap import Words, word_overlap, words
 
 Row = dict[str, Any]
-Words = tuple[str, ...]
 RUN = 4  # so many of an instruction's words in a row are a copy: "a bad movie" is none, "mean the same thing" is one
 _ENDS_A_PIECE = re.compile(r'[\n".:;!?]')
 
@@ -89,24 +88,6 @@ class InstructionText:
             if start in ends:
                 ends |= {start + len(piece) for piece in self._pieces if found[start : start + len(piece)] == piece}
         return bool(found) and len(found) in ends
-
-
-def word_overlap(one: str, other: str) -> float:
-    """The share of their words, 0 to 1, that two texts have in common: Jaccard's index of the two bags of ``words``.
-
-    A word that stands twice in both counts twice; order, case and punctuation do not count. 1 for the same words in any
-    order, and for two texts without any word; 0 where no word is shared. A run of letters is a word, so in writing
-    without spaces whole clauses are compared.
-    """
-    ours, theirs = Counter(words(one)), Counter(words(other))
-    whole = (ours | theirs).total()
-    return (ours & theirs).total() / whole if whole else 1.0
-
-
-def words(text: str) -> Words:
-    """The words of a text, without case, punctuation and width. Marks stay: vowels are marks in Indic scripts."""
-    plain = unicodedata.normalize("NFKC", text).casefold()
-    return tuple("".join(c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in plain).split())
 
 
 def _unnumbered(text: str) -> Words:

@@ -24,7 +24,7 @@ CODE = "sts-dino code"
 ROOT = Path(__file__).parents[2]
 _PACKAGES = ("generation", "hub")
 _WORK = "generation.pipeline.job"  # what a run calls
-_SECTION = "Strict"  # hub.contract.dataset_sections: the base of recipes and their sections
+_SECTION = "Strict"  # hub.contract.sections.base: the base of recipes and their sections
 _CHECKS = ("field_validator", "model_validator")
 ASIDE = {
     "generation.pipeline.usage": "counts what a server's answers cost",
@@ -36,7 +36,7 @@ ASIDE = {
     "hub.errors": "how a problem is said",
     "hub.interruption": "signals, exit codes",
     "hub.memory": "the peak that is shown",
-    "hub.contract.model_sections": "recipes of models",
+    "hub.contract.sections.model": "recipes of models",
     "hub.printable": "text on its way to a terminal",
     "hub.contract.recipe_file": "what it reads is in the fingerprint",
     "hub.client.failures": "how a Hub's failure is said",

@@ -9,6 +9,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 
+OTHERS = ("repeats", "value", "fidelity", "decontamination")  # measured files beside results, as plan.MEASURED
 _LINE = re.compile(r"<!-- sts-dino: (?P<repo_id>\S+) facts (?P<facts>[0-9a-f]{64}) text (?P<text>[0-9a-f]{64}) -->\n\Z")
 
 
@@ -20,17 +21,15 @@ class Stamp:
     facts: str
 
 
-def facts_digest(
-    manifest: bytes, results: bytes | None, repeats: bytes | None = None, value: bytes | None = None
-) -> str:
-    """SHA-256 over what a card is written from: the bytes of manifest.json and, where there are any, of a model's
-    results.json and repeats.json, of a dataset's value.json.
+def facts_digest(manifest: bytes, results: bytes | None, *others: bytes | None) -> str:
+    """SHA-256 over what a card is written from: manifest.json and, where there are any, the measured files.
+
+    Those are a model's results.json, and ``others`` in the order of ``OTHERS`` (the last ones may be left out).
     """
     parts = [hashlib.sha256(content).hexdigest() for content in (manifest, results) if content is not None]
-    if repeats is not None:
-        parts.append(f"repeats {hashlib.sha256(repeats).hexdigest()}")
-    if value is not None:
-        parts.append(f"value {hashlib.sha256(value).hexdigest()}")
+    for name, content in zip(OTHERS, others, strict=False):
+        if content is not None:
+            parts.append(f"{name} {hashlib.sha256(content).hexdigest()}")
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 

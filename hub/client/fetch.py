@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from hub import cli
-from hub.client.plan import Remote
+from hub.client.plan import OF_DATASETS, Remote
 from hub.client.repository import Repository, unwrapped
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
@@ -13,7 +13,6 @@ from hub.contract.run_dir import Manifest
 from hub.contract.shards import sha256_file, write_bytes
 from hub.durable import rename_folder
 from hub.errors import RunError
-from hub.training_value import VALUE
 
 _REPAIR = "repair the repository, or start again without it: --fresh"
 
@@ -61,9 +60,10 @@ def fetch(repository: Repository, remote: Remote, manifest: Manifest, recipe: Da
     for path in staging.rglob("*"):  # an earlier start may have fetched another state
         if path.is_file() and path not in named:
             path.unlink()
-    value = repository.read(remote, VALUE) if VALUE in remote.files else None
-    if value is not None:  # it was measured: no stage makes it again
-        write_bytes(staging / VALUE, value)
+    for name in OF_DATASETS:  # they were measured: no stage makes them again
+        content = repository.read(remote, name) if name in remote.files else None
+        if content is not None:
+            write_bytes(staging / name, content)
     run_dir.write_manifest(staging, manifest)
     run_dir.rewrite_recipe(staging, manifest, recipe.version, resolved(recipe))
     rename_folder(staging, directory)

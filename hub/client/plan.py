@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hub.contract.decontamination import LEDGER
+from hub.contract.label_fidelity import FIDELITY
 from hub.contract.repeats import REPEATS
 from hub.contract.run_dir import MANIFEST, RECIPE, Manifest
 from hub.contract.shards import sha256_file
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoFile
 
 CARD, RESULTS = "README.md", "results.json"
-MEASURED = (RESULTS, REPEATS, VALUE)  # what a card is written from, beside the manifest
+OF_DATASETS = (VALUE, FIDELITY, LEDGER)
+MEASURED = (RESULTS, REPEATS, *OF_DATASETS)  # what a card is written from, beside the manifest
 BESIDE = (CARD, RECIPE, MANIFEST, *MEASURED, ".eval_results/*.yaml", "assets/*.png")  # not in the manifest
 KEPT = (".gitattributes",)  # the Hub's own
 DIFF_LINES = 40

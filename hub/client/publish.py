@@ -20,7 +20,7 @@ from hub.client.plan import BESIDE, CARD, MEASURED, Changes, Content, Plan, Remo
 from hub.client.repository import MAIN, Repository
 from hub.client.retry import RetryPolicy
 from hub.contract import run_dir
-from hub.contract.dropped import INPUT
+from hub.contract.decontamination import INPUT
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe
 from hub.contract.run_dir import MANIFEST, RECIPE, Manifest

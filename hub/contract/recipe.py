@@ -1,7 +1,6 @@
 """Recipes: frozen, strict models of what is to be made. One recipe file is one published artefact.
 
-``hub.contract.recipe_file`` reads them; the sections stand in ``hub.contract.dataset_sections`` (datasets) and
-``hub.contract.model_sections``.
+``hub.contract.recipe_file`` reads them; the sections stand in ``hub.contract.sections``.
 """
 
 from collections.abc import Sequence
@@ -10,32 +9,32 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from hub.contract.dataset_sections import (
+from hub.contract.forms import FORMS, NLI_LABELS, DatasetForm
+from hub.contract.sections.base import (
     CARD_ONLY,
     OPTION,
     QUOTE,
     SCORING_ONLY,
     X1,
-    Decoding,
-    DecodingParameters,
-    Examples,
-    FewShot,
     Fraction,
-    Label,
     Language,
-    LanguageModel,
     Name,
     Positive,
+    Strict,
+    TextEnd,
+    Version,
+)
+from hub.contract.sections.dataset import (
+    Decoding,
+    DecodingParameters,
+    Label,
+    LanguageModel,
     Postprocess,
     Server,
     Source,
-    Strict,
-    TextEnd,
-    Verification,
-    Version,
 )
-from hub.contract.forms import FORMS, NLI_LABELS, DatasetForm
-from hub.contract.model_sections import (
+from hub.contract.sections.few_shot import Examples, FewShot
+from hub.contract.sections.model import (
     Encoder,
     EvaluationTask,
     Lora,
@@ -44,6 +43,7 @@ from hub.contract.model_sections import (
     TrainingData,
     ValidationData,
 )
+from hub.contract.sections.verification import Verification
 from hub.errors import did_you_mean
 
 __all__ = [
@@ -261,6 +261,7 @@ OF_TRAINING = (
     "token_dropout",
     "arguments",
     "limit",
+    "control",
 )  # keys that a baseline has not
 
 
@@ -288,6 +289,7 @@ class ModelRecipe(Strict):
     threads: Positive | None = None  # torch threads; fixed because sums depend on it
     evaluation: Annotated[tuple[EvaluationTask, ...], SCORING_ONLY] = ()
     bootstrap_samples: Annotated[Positive, SCORING_ONLY] = 1000
+    control: Annotated[Literal["copies"] | None, SCORING_ONLY, OPTION] = None  # trained and scored beside it
     seed: Annotated[int, Field(ge=0)] = 42
 
     @model_validator(mode="after")
@@ -327,6 +329,8 @@ class ModelRecipe(Strict):
             raise ValueError("datasets: documents are trained on alone: their spans are not pairs")
         if "documents" in forms and self.token_dropout:
             raise ValueError("token_dropout is for texts, and documents are cut into spans: remove one of the two")
+        if "documents" in forms and self.control:
+            raise ValueError("control: copies is trained on first texts, and documents have none: remove it")
         return self
 
     @property

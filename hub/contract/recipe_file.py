@@ -15,9 +15,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from hub import safe_yaml
-from hub.contract.dataset_sections import Strict
 from hub.contract.published_paths import published
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.sections.base import Strict
 from hub.errors import InputError, did_you_mean
 
 MAX_BYTES = 1 << 20

@@ -1,10 +1,19 @@
 """results.json: what an evaluation wrote down, in the form that cards, tables and comparisons read."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from hub.contract.shards import write_text
 from hub.errors import InputError
@@ -85,10 +94,10 @@ class TaskScore(_Frozen):
 
 
 class Gain(_Frozen):
-    """After minus before on one task, both scored on the same bootstrap resamples (a paired 95 % interval).
+    """After minus before, or minus the control, on one task: a paired 95 % interval, on the same bootstrap resamples.
 
-    ``p`` is the p-value of ``test``, ``p_holm`` the same adjusted over all gains of the file, ``verdict`` what ``RULE``
-    makes of it. None: written before there were verdicts.
+    ``p`` is the p-value of ``test``, ``p_holm`` the same adjusted over all gains on the same encoder, ``verdict`` what
+    ``RULE`` makes of it. None: written before there were verdicts.
     """
 
     task: str
@@ -112,7 +121,10 @@ class Average(_Frozen):
 
 
 class Results(_Frozen):
-    """All scores of one encoder: after training and, under the same protocol, of its untrained base.
+    """All scores of one encoder: after training and, under the same protocol, of its untrained base and its control.
+
+    ``control_scores`` and ``over_control`` are of the copies control: the same base, trained for as many steps on the
+    first texts alone, each its own positive. They are not in the file where there is none.
 
     ``fingerprint`` is that of the evaluated run directory's manifest (None: not a run directory), so that results of
     other weights can be told; ``revision`` is the Hub commit or the hash of the model's files.
@@ -128,6 +140,8 @@ class Results(_Frozen):
     averages: tuple[Average, ...] = ()
     base_scores: tuple[TaskScore, ...] = ()
     gains: tuple[Gain, ...] = ()
+    control_scores: tuple[TaskScore, ...] = ()
+    over_control: tuple[Gain, ...] = ()
     fingerprint: str | None = None
 
     @property
@@ -137,8 +151,21 @@ class Results(_Frozen):
 
     def pairs_of_scores(self) -> list[tuple[TaskScore | None, TaskScore]]:
         """(before, after) for every task, in the order of ``scores``."""
-        before = {(score.task, score.split): score for score in self.base_scores}
+        before = by_task(self.base_scores)
         return [(before.get((score.task, score.split)), score) for score in self.scores]
+
+    @model_serializer(mode="wrap")
+    def _without_absent_control(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        absent = {name for name in ("control_scores", "over_control") if not getattr(self, name)}
+        return {name: value for name, value in serialised(self).items() if name not in absent}
+
+
+Told = TypeVar("Told", TaskScore, Gain)
+
+
+def by_task(told: Iterable[Told]) -> dict[tuple[str, str], Told]:
+    """Scores or gains by task and split."""
+    return {(one.task, one.split): one for one in told}
 
 
 def write_results(path: Path, results: Results) -> None:

@@ -5,6 +5,7 @@ names it with its SHA-256; the manifest is replaced after the files it names, so
 nobody names. What must not be published (timings, the lock, checkpoints) lies beside the directory, not in it.
 """
 
+import glob
 import hashlib
 import json
 from collections.abc import Iterator
@@ -142,12 +143,13 @@ def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
     run is handed back whatever versions made it; one that has work left goes on under the versions it began with. Where
     only keys changed that decide no row, recipe and manifest are written anew (``rewrite_recipe``).
 
-    Raises InputError when the directory holds a run of another recipe, of other inputs, or one begun by other versions.
+    Raises InputError when the directory holds a run of another recipe, of other inputs, or one begun by other versions;
+    not where nothing was made yet, because bad input stopped that run: it begins again with what was corrected.
     """
     for leftover in directory.rglob(".*.tmp"):  # of a killed process; the caller holds the lock
         leftover.unlink()
     found = read_manifest(directory)
-    if found is not None:
+    if found is not None and (found.fingerprint == manifest.fingerprint or has_work(directory, found)):
         if found.fingerprint != manifest.fingerprint:
             raise InputError(
                 directory,
@@ -163,13 +165,20 @@ def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
         kept = tuple(file for file in found.files if file.path not in broken)
         found = rewrite_recipe(directory, found, manifest.version, recipe_yaml)
         return found if not broken else found.model_copy(update={"files": kept, "complete": False})
-    if directory.exists() and any(directory.iterdir()):
+    if found is None and directory.exists() and any(directory.iterdir()):
         raise InputError(directory, "is not empty and not a run directory", hint="choose another --out")
     make_folder(directory)
     manifest = _of_recipe(manifest, manifest.version, recipe_yaml)
     write_manifest(directory, manifest)
     write_text(directory / RECIPE, recipe_yaml)
     return manifest
+
+
+def has_work(directory: Path, found: Manifest) -> bool:
+    """Whether anything was made: files in the directory, or folders beside it, where stages keep work under way."""
+    made = {path.name for path in directory.iterdir()} - {MANIFEST, RECIPE}
+    beside = directory.parent.glob(f"{glob.escape(directory.name)}.*")
+    return bool(found.complete or found.files or made or any(path.is_dir() for path in beside))
 
 
 def rewrite_recipe(directory: Path, manifest: Manifest, version: str, recipe_yaml: str) -> Manifest:

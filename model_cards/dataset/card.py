@@ -6,17 +6,18 @@ from typing import Any
 
 import yaml
 
-from hub.contract.dropped import PROVENANCE, Dropped
+from hub.contract.decontamination import PROVENANCE, Dropped
+from hub.contract.label_fidelity import NEAR_COPY
 from hub.contract.licences import check
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.run_dir import Manifest
 from hub.markdown import Markdown, code, fenced, inline, table
-from hub.training_value import TrainingValue
 from model_cards.dataset import tables
+from model_cards.dataset.measured import Measured
+from model_cards.dataset.measured_tables import fidelity_table, ledger_table, people_table, value_table
 from model_cards.dataset.pictures import LABELS, LENGTHS, dataset_pictures, length_note, length_table
 from model_cards.dataset.progress import done_so_far, time_left
 from model_cards.dataset.samples import rejected_samples, sample_config, sample_table
-from model_cards.dataset.value import value_table
 from model_cards.shared.attribution import attribution
 from model_cards.shared.changes import change_table
 from model_cards.shared.checks import check_counts, check_dropped, check_files, check_splits
@@ -28,6 +29,7 @@ from model_cards.shared.templates import fill, section
 
 GENERATORS = Path(__file__).with_name("generators.yaml")
 BENCHMARKS = {"stsb-train": "STS Benchmark", "stsb-captions-and-headlines": "STS Benchmark"}  # by the source's licence
+NOT_MEASURED = Measured()
 SMALL_GENERATOR = 100_000_000  # parameters; the smallest GPT-2 has 124 million
 
 
@@ -37,13 +39,13 @@ def dataset_files(
     recipe: DatasetRecipe,
     repo_id: str,
     now: datetime,
-    value: TrainingValue | None = None,
+    measured: Measured = NOT_MEASURED,
 ) -> dict[str, bytes]:
     """README.md of a dataset and its plots, path → content. Raises InputError when its numbers do not agree.
 
-    ``value``: what an encoder gains from it, where that was measured.
+    ``measured``: what stands beside its manifest.
     """
-    files = {"README.md": dataset_card(directory, manifest, recipe, repo_id, now, value).encode()}
+    files = {"README.md": dataset_card(directory, manifest, recipe, repo_id, now, measured).encode()}
     if manifest.complete:
         counts = read_facts(directory, "counts", manifest.counts, DatasetCounts)
         files |= dataset_pictures(directory, manifest, recipe, counts)
@@ -56,7 +58,7 @@ def dataset_card(
     recipe: DatasetRecipe,
     repo_id: str,
     now: datetime,
-    value: TrainingValue | None = None,
+    measured: Measured = NOT_MEASURED,
 ) -> str:
     """README.md of a dataset, front matter included."""
     attributed = attribution(check(recipe))
@@ -75,11 +77,25 @@ def dataset_card(
         "prose": section(recipe.name) or (section(dropped.dataset.name) if dropped else None),
         **of_rows(directory, manifest, recipe, configs),
         **state(directory, manifest, recipe, now),
-        "value": value,
-        "arms": value_table(value) if value is not None else None,
+        **of_measured(measured),
     }
     head = front_matter(dataset_data(recipe, configs, f"{PAGE}datasets/{repo_id}"))
     return head + "\n" + fill("dataset_card.md.jinja", context)
+
+
+def of_measured(measured: Measured) -> dict[str, Any]:
+    """Template variables of what was measured; None for what was not."""
+    value, fidelity, ledger = measured.value, measured.fidelity, measured.ledger
+    return {
+        "value": value,
+        "arms": value_table(value) if value is not None else None,
+        "fidelity": fidelity,
+        "near_copy": NEAR_COPY,
+        "by_label": fidelity_table(fidelity) if fidelity is not None else None,
+        "people": people_table(fidelity) if fidelity is not None and fidelity.people else None,
+        "ledger": ledger,
+        "ledger_rows": ledger_table(ledger) if ledger is not None else None,
+    }
 
 
 def dropped_rows(directory: Path, manifest: Manifest) -> Dropped | None:

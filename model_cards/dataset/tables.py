@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from hub.contract.dropped import Dropped
+from hub.contract.decontamination import Dropped
 from hub.contract.reasons import OF_FIRST_TEXTS, OF_SECOND_TEXTS
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.schema import EXAMPLE_SET, PROVENANCE, base_config, config_features, features

@@ -116,14 +116,14 @@ def about(
 
 def about_scores(results: Results, row: PaperRow | None, trained: bool) -> dict[str, Any]:
     """Template variables of ``scores.md.jinja``."""
-    scores = [*results.scores, *results.base_scores]
+    scores = [*results.scores, *results.base_scores, *results.control_scores]
     return {
         "scores": score_tables(results, row, trained),
         "averages": average_table(results, row),
         "parts": part_table(results),
         "no_interval": any(score.interval() is None for score in scores),
         "interval": INTERVALS[results.interval],
-        "rule": RULE if any(gain.verdict for gain in results.gains) else None,
+        "rule": RULE if any(gain.verdict for gain in (*results.gains, *results.over_control)) else None,
         "protocols": list({(score.task, score.protocol): score for score in results.scores}.values()),
         "open_protocols": OPEN_PROTOCOLS,
         "versions": listed(results.versions),
@@ -139,6 +139,7 @@ def listed(versions: Mapping[str, str]) -> str:
 def made_otherwise(results: Results) -> list[tuple[str, str]]:
     """(task and split, libraries with their versions) of every score that was not made with the file's versions."""
     told = [("", score) for score in results.scores] + [("before training, ", score) for score in results.base_scores]
+    told += [("copies control, ", score) for score in results.control_scores]
     return [(f"{when}{one.task} {one.split}", listed(one.versions)) for when, one in told if one.versions]
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hub.contract.repeats import Repeats, Summary
-from hub.contract.results import Gain, Results, TaskScore
+from hub.contract.results import Gain, Results, TaskScore, by_task
 from hub.markdown import Markdown, code, table
 from model_cards.model.families import families, in_order, title
 from model_cards.model.papers import PaperRow
@@ -20,20 +20,23 @@ def score_tables(results: Results, row: PaperRow | None = None, trained: bool = 
 
 
 def _family_table(scores: list[TaskScore], results: Results, row: PaperRow | None, trained: bool) -> Markdown:
-    before = {(score.task, score.split): score for score in results.base_scores}
-    gains = {(gain.task, gain.split): gain for gain in results.gains}
+    before, gains = by_task(results.base_scores), by_task(results.gains)
+    control, over = by_task(results.control_scores), by_task(results.over_control)
     units = {score.unit for score in scores}
     papers = [row.score(score) if row else None for score in scores]
     in_paper = any(paper is not None for paper in papers)
     header = ["task", "split", *(units if len(units) == 1 else ["rows"])]
     header += ["before training", "after training", "gain"] if trained else ["score"]
+    header += ["copies control", "over the control"] if control else []
     rows: list[list[Any]] = []
     for score, paper in zip(scores, papers, strict=True):
         counted = score.n if len(units) == 1 else f"{score.n:,} {score.unit}"
+        key = score.task, score.split
         measured = [_score(score)]
         if trained:
-            key = score.task, score.split
             measured = [_score(before.get(key)), _score(score), _gain(before.get(key), score, gains.get(key))]
+        if control:
+            measured += [_score(control.get(key)), _gain(control.get(key), score, over.get(key))]
         rows.append([code(score.task), score.split, counted, *measured, *([_number(paper)] if in_paper else [])])
     return table([*header, *(["paper"] if in_paper else [])], rows)
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from hub.contract.dropped import INPUT, PROVENANCE, Dropped
+from hub.contract.decontamination import INPUT, PROVENANCE, Dropped
 from hub.contract.run_dir import MANIFEST, RECIPE, Manifest, changed_files
 from hub.errors import InputError
 from model_cards.shared.facts import Counts, DatasetCounts

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from hub.contract.dropped import Dropped
+from hub.contract.decontamination import Dropped
 from hub.contract.run_dir import MANIFEST
 from hub.errors import InputError
 

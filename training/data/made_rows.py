@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
 
-from hub.contract.model_sections import Grades
+from hub.contract.sections.model import Grades
 from hub.errors import InputError
 from training.data.example_types import GRADED_PAIR, GRADED_TRIPLET, SELF_PAIR, STS, WEIGHT
 

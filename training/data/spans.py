@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hub.contract.model_sections import Spans
+from hub.contract.sections.model import Spans
 
 
 @dataclass(frozen=True)

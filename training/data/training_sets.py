@@ -15,9 +15,9 @@ import numpy as np
 from datasets import Dataset, IterableDataset
 
 from hub.client.failures import reading
-from hub.contract.model_sections import MADE, Grades
 from hub.contract.published_paths import published
 from hub.contract.recipe import Spans, TrainingData
+from hub.contract.sections.model import MADE, Grades
 from hub.errors import InputError
 from training.data.example_types import DOCUMENTS, EXAMPLE_TYPES, GRADED_TRIPLET, SELF_PAIR, ExampleType
 from training.data.made_rows import graded_rows, self_pairs, text_columns, weighted

@@ -21,9 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import Trainer
 
-from hub.contract.dataset_sections import quantization_values
-from hub.contract.model_sections import Spans, TrainingData
 from hub.contract.recipe import ModelRecipe
+from hub.contract.sections.dataset import quantization_values
+from hub.contract.sections.model import Spans, TrainingData
 from training.data.example_types import DOCUMENTS, EXAMPLE_TYPES
 from training.dry_run.meta_encoder import MetaEncoder, build_meta_encoder, fill_with_fakes
 from training.losses.losses import LOSSES, check_arguments

@@ -5,7 +5,7 @@ import math
 from sentence_transformers.base.training_args import MultiDatasetBatchSamplers
 from transformers import AutoTokenizer
 
-from hub.contract.model_sections import PROMPT_TEXT
+from hub.contract.sections.model import PROMPT_TEXT
 from hub.model_folder import NO_CODE, reading_model
 from training.data.example_types import DOCUMENTS
 from training.dry_run.memory import memory_estimate

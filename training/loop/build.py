@@ -9,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 from torch import nn
 from transformers import PrinterCallback, TrainerCallback
 
-from hub.contract.model_sections import Spans
+from hub.contract.sections.model import Spans
 from training.data.example_types import DOCUMENTS, EXAMPLE_TYPES
 from training.data.span_rows import TrainerRows, span_rows
 from training.data.streams import endless

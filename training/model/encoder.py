@@ -16,8 +16,8 @@ from sentence_transformers.sentence_transformer.modules import Pooling, StaticEm
 from transformers import MODEL_MAPPING, AutoConfig, PreTrainedTokenizerFast
 from transformers.quantizers.auto import AutoQuantizationConfig
 
-from hub.contract.dataset_sections import quantization_values
 from hub.contract.recipe import Encoder, Lora
+from hub.contract.sections.dataset import quantization_values
 from hub.contract.shards import write_text
 from hub.errors import InputError
 from hub.model_folder import NO_CODE, NO_PICKLES, reading_model, require_safetensors

@@ -14,7 +14,7 @@ from typing import Any
 from sentence_transformers.sentence_transformer.modules import Transformer
 from transformers import AutoTokenizer
 
-from hub.contract.model_sections import PROMPT_TEXT
+from hub.contract.sections.model import PROMPT_TEXT
 from hub.errors import InputError, RunError
 from hub.model_folder import NO_CODE
 

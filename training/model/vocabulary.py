@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from hub.contract.model_sections import Vocabulary
+from hub.contract.sections.model import Vocabulary
 from hub.errors import InputError
 
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # what a character outside the vocabulary falls back to

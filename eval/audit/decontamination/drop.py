@@ -2,7 +2,7 @@
 
 Only finished configs are written: raw rows, rejects and first texts stay with the dataset that was checked. The new
 run has the recipe of the old one under a name or version of its own; what was dropped and why
-(``hub.contract.dropped``) stands in its manifest and is one of its inputs.
+(``hub.contract.decontamination``) stands in its manifest and is one of its inputs.
 """
 
 import shlex
@@ -15,9 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from eval.audit.decontamination.ledger import Bookkeeper, Hits
-from eval.audit.decontamination.match import KINDS, Kind
 from eval.audit.rows import BATCH
-from hub.contract.dropped import INPUT, PROVENANCE, Dropped, Origin, SplitRows
+from hub.contract.decontamination import INPUT, KINDS, PROVENANCE, Dropped, Kind, Origin, SplitRows
 from hub.contract.published_paths import is_outside, published_path
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import checked, fingerprint, load_recipe, resolved

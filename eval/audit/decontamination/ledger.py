@@ -1,8 +1,4 @@
-"""The ledger of a decontamination: what was checked, what was found, under which settings.
-
-Texts are not in it: several sets allow no redistribution. A match is told by the SHA-256 of the dataset's text and by
-where the evaluation sentence stands.
-"""
+"""Keeping the ledger of a decontamination (``hub.contract.decontamination.Ledger``) while rows are matched."""
 
 import hashlib
 from collections import defaultdict
@@ -11,75 +7,15 @@ from dataclasses import asdict
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
-from eval.audit.decontamination.match import KINDS, Kind, Match, Sentences
+from eval.audit.decontamination.match import Match, Sentences
 from eval.audit.decontamination.sentences import EvaluationTexts
 from eval.audit.rows import Batch, DatasetRows
+from hub.contract.decontamination import KINDS, Checked, ConfigCount, Example, Kind, Ledger
 
 SCORED = ("all", "validation", "test")  # splits that scores come from; `all` of k-fold tasks
 DROPPED: tuple[Kind, ...] = ("exact", "normal", "near")
 EXAMPLES = 10  # of every split and kind
-
-
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Checked(_Frozen):
-    """A split of evaluation data: its rows' SHA-256 by text form, its sentences, and what of it was found.
-
-    ``rows`` are the dataset's rows that match it, by the strongest kind; ``found`` its distinct sentences (by normal
-    form) that some text matches, by kind: a sentence may be matched in several.
-    """
-
-    texts: int
-    sha256: dict[str, str]
-    rows: dict[Kind, int]
-    found: dict[Kind, int]
-
-
-class ConfigCount(BaseModel, extra="forbid"):
-    """Rows of one config. ``kinds``: by a row's strongest match with a split that scores come from; ``train_only``:
-    rows that match train splits alone (exact, normal or near)."""
-
-    splits: dict[str, int]
-    kinds: dict[Kind, int]
-    train_only: int
-    columns: dict[str, dict[Kind, int]]  # texts of a column, likewise
-    labels: dict[str, dict[Kind, int]]
-
-
-class Example(_Frozen):
-    """One match; rows count from 0."""
-
-    config: str
-    split: str
-    row: int
-    column: str
-    text_sha256: str
-    kind: Kind
-    similarity: float
-    place: str  # e.g. sts12/test
-    place_row: int
-    place_side: int
-
-
-class Ledger(_Frozen):
-    """ledger.json. ``not_checked``: splits without files in the directories that were given.
-
-    ``settings``: the thresholds, how near matches are looked up, and ``recall``, the share of the near pairs just at
-    the threshold that is expected to be found.
-    """
-
-    dataset: str
-    revision: str
-    settings: dict[str, float | int | dict[str, int]]
-    sentences: int  # distinct normal forms of all evaluation data
-    checked: dict[str, Checked]
-    not_checked: tuple[str, ...]
-    configs: dict[str, ConfigCount]
-    examples: tuple[Example, ...]
 
 
 Hits = dict[str, NDArray[np.int8]]  # split → (rows,): 0 keeps a row, k + 1 drops it for KINDS[k]

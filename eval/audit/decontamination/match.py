@@ -21,14 +21,12 @@ Memory: the distinct evaluation sentences with their signatures' hashes (about 1
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 from eval.audit.decontamination.near_duplicates import Banding, NearIndex
 from eval.audit.decontamination.sentences import EvaluationSet
 from eval.audit.text_forms import normal_form
+from hub.contract.decontamination import KINDS, Kind
 
-Kind = Literal["exact", "normal", "near", "short"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 BLOCK = 512  # texts whose neighbours are looked up at once
 
 

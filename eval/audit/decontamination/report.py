@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 
-from eval.audit.decontamination.ledger import Checked, Ledger
-from eval.audit.decontamination.match import KINDS, Kind
 from eval.audit.tables import code, table
+from hub.contract.decontamination import KINDS, Checked, Kind, Ledger
 
 
 def report(ledger: Ledger) -> str:

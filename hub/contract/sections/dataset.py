@@ -2,90 +2,26 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from hub import safe_yaml
-
-X1 = "<X1>"
-QUOTE = '"'
-
-Name = Annotated[str, Field(pattern=r"^[a-z0-9]+([.-][a-z0-9]+)*$", max_length=96)]
-Version = Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
-Language = Annotated[str, Field(pattern=r"^([a-z]{2,3}|code|multilingual)$")]  # what the Hub takes: ISO 639, lower case
-Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
-Positive = Annotated[int, Field(ge=1)]
-TextEnd = Literal["quotation_mark", "line"]
-Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Number = Annotated[float, Field(allow_inf_nan=False)]
-
-
-@dataclass(frozen=True)
-class NotFingerprinted:
-    """Marks a key, as ``Annotated[str, CARD_ONLY]``, that decides no row and no weight. Any other key does."""
-
-    use: str
-
-
-CARD_ONLY = NotFingerprinted("what a card says")
-SCORING_ONLY = NotFingerprinted("how a finished encoder is scored")
-SPEED_ONLY = NotFingerprinted("how fast, or at what price, the same is done")
-
-
-@dataclass(frozen=True)
-class LeftOutUnlessSet:
-    """Marks a key, as ``Annotated[bool, OPTION]``, that a recipe without it does not know of.
-
-    While it has its default it stands neither in the fingerprint nor in the resolved recipe, so that recipes, runs and
-    cards from before the key was made stay as they are.
-    """
-
-
-OPTION = LeftOutUnlessSet()
-
-
-class Strict(BaseModel):
-    """Base of every recipe section: immutable, no unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-
-    @classmethod
-    def deciding_keys(cls) -> list[str]:
-        """The keys that decide rows or weights: all but those that are marked otherwise."""
-        fields = cls.model_fields.items()
-        return [
-            name for name, field in fields if not any(isinstance(mark, NotFingerprinted) for mark in field.metadata)
-        ]
-
-    @property
-    def unset_options(self) -> set[str]:
-        """The keys marked ``OPTION`` that have their default."""
-        fields = type(self).model_fields.items()
-        options = {name: field for name, field in fields if OPTION in field.metadata}
-        return {
-            name
-            for name, field in options.items()
-            if getattr(self, name) == field.get_default(call_default_factory=True)
-        }
-
-    @model_serializer(mode="wrap")
-    def _without_unset_options(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        unset = self.unset_options
-        return {name: value for name, value in serialised(self).items() if name not in unset}
+from hub.contract.sections.base import (
+    CARD_ONLY,
+    OPTION,
+    QUOTE,
+    SPEED_ONLY,
+    X1,
+    Fraction,
+    Positive,
+    Price,
+    Share,
+    Strict,
+    TextEnd,
+    check_parts,
+)
 
 
 class Source(Strict):
@@ -115,7 +51,7 @@ class Source(Strict):
             raise ValueError(f"a source of kind {self.kind} needs {', '.join(missing)}")
         if self.kind == "model" and self.share < 1:
             raise ValueError("share chooses among rows that are read, but the model writes these: set limit alone")
-        _check_parts(self)
+        check_parts(self)
         return self
 
 
@@ -290,137 +226,6 @@ class Decoding(DecodingParameters):
     def _attempts(self) -> "Decoding":
         if self.max_attempts < self.samples:
             raise ValueError(f"max_attempts ({self.max_attempts}) is below samples ({self.samples})")
-        return self
-
-
-class Examples(Strict):
-    """Where few-shot examples come from. A file is a .tsv, .csv, .jsonl or .parquet one.
-
-    - ``file``, ``hub``: a dataset of pairs. With a label, ``labels`` says which value of the label column stands for
-      which label of the recipe, e.g. {entailment: "0"}; with a score, ``scores`` gives each label a band of it, e.g.
-      {"1": [4.5, 5]}, limits included. Where a row has a text for every label, as in triplets, ``texts`` names their
-      columns, e.g. {entailment: sent1, contradiction: hard_neg}; ``hypothesis`` and ``label`` are not read then.
-    - ``hand``: a .tsv file written for prompts: the column text1 and one for each label, named like it.
-    - ``own``: the run directory of a finished dataset, whose labels the recipe's are among: the model's own texts.
-
-    ``rank_by`` names a numeric column, of which each label's ``top`` rows with the largest values are drawn from.
-    """
-
-    kind: Literal["file", "hub", "hand", "own"]
-    path: str | None = None  # with kind hub: a file of the repo
-    repo_id: str | None = None
-    revision: str | None = None
-    config: str | None = None
-    splits: tuple[str, ...] = ("train",)
-    premise: str = "premise"
-    hypothesis: str = "hypothesis"
-    label: str = "label"
-    labels: dict[str, str] = Field(default_factory=dict)
-    texts: dict[str, str] = Field(default_factory=dict)
-    scores: Annotated[dict[str, tuple[Number, Number]], OPTION] = Field(default_factory=dict)
-    rank_by: Annotated[str | None, OPTION] = None
-    top: Annotated[Positive | None, OPTION] = None
-    description: Annotated[str, CARD_ONLY]
-    license: Annotated[str, CARD_ONLY]
-
-    @model_validator(mode="after")
-    def _one_way(self) -> "Examples":
-        given = [key for key in ("labels", "texts", "scores") if getattr(self, key)]
-        if self.kind in ("hand", "own"):
-            columns = ("premise", "hypothesis", "label")
-            unused = given + [key for key in columns if getattr(self, key) != type(self).model_fields[key].default]
-            if unused:
-                raise ValueError(f"examples of kind {self.kind} name their columns themselves: remove {unused[0]}")
-        elif len(given) != 1:
-            raise ValueError(
-                "give either labels (the values of a label column) or texts (a column for every label) or scores "
-                "(a band for every label)"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _bands(self) -> "Examples":
-        bands = sorted(self.scores.items(), key=lambda item: item[1])
-        for label, (low, high) in bands:
-            if low > high:
-                raise ValueError(f"scores.{label}: the lower limit stands before the upper one, e.g. [4.5, 5]")
-        for (one, (_, high)), (other, (low, _)) in pairwise(bands):
-            if low <= high:
-                raise ValueError(f"scores: the bands of {one!r} and {other!r} share a score")
-        return self
-
-    @model_validator(mode="after")
-    def _ranked(self) -> "Examples":
-        if (self.rank_by is None) != (self.top is None):
-            raise ValueError("rank_by names the column and top says how many rows are drawn from: give both or neither")
-        if self.rank_by and (self.texts or self.kind == "hand"):
-            raise ValueError("rank_by ranks pairs, but a row here has a text for every label: remove rank_by and top")
-        return self
-
-    @property
-    def names(self) -> dict[str, str]:
-        """For each label of the recipe the value, or the column, that it has in the dataset; empty: its own name."""
-        return self.labels or self.texts or {label: label for label in self.scores}
-
-    @model_validator(mode="after")
-    def _complete(self) -> "Examples":
-        needed = ("repo_id", "revision") if self.kind == "hub" else ("path",)
-        missing = [key for key in needed if getattr(self, key) is None]
-        if missing:
-            raise ValueError(f"examples of kind {self.kind} need {', '.join(missing)}")
-        _check_parts(self)
-        return self
-
-
-def _check_parts(origin: Source | Examples) -> None:
-    """Raise ValueError for ``config`` or ``splits`` where there is one file, or no data, to read."""
-    if origin.kind == "hub" and origin.path is None:
-        return
-    for key in ("config", "splits"):
-        if getattr(origin, key) != type(origin).model_fields[key].default:
-            reads = "the model writes these texts" if origin.kind == "model" else "one file is read, whole"
-            raise ValueError(f"{key} names parts of a Hub dataset, but {reads}: remove {key}")
-
-
-class FewShot(Strict):
-    """Gold examples before the prompt (Auto-NLI section 3.2). Every shot count has Hub configs of its own."""
-
-    shots: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]  # examples per prompt; 0 = none
-    sets: Positive = 10  # example sets of each shot count, drawn by seed; every set writes for every premise
-    examples: Examples
-    end: Annotated[str, Field(pattern=f"^{QUOTE}")] = QUOTE  # what closes an example's text (the authors' files: ".)
-    separator: str = "\n"  # between examples, and before the prompt: without examples too, as in the authors' code
-    rotate: Annotated[bool, OPTION] = False  # each first text has one set, chosen by a hash, instead of all of them
-
-    @model_validator(mode="after")
-    def _distinct(self) -> "FewShot":
-        if len(set(self.shots)) != len(self.shots):
-            raise ValueError(f"shots: a count stands twice: {list(self.shots)}")
-        values = list(self.examples.names.values())
-        if len(set(values)) != len(values):
-            key = "texts: two labels have one column" if self.examples.texts else "labels: two labels have one value"
-            raise ValueError(f"examples.{key}: {values}")
-        return self
-
-
-class Verification(Strict):
-    """Every text is scored under the prompt of every label: log p(text | prompt), columns of ``raw`` and ``rejected``.
-
-    With no key the columns are all that is added. How labels are compared: ``generation.rows.verification``.
-    """
-
-    calibrated: bool = False  # compare after subtracting each label's mean over the shard
-    drop: bool = False  # reject texts that another label's prompt makes likelier than their own
-    best_of: Positive = 1  # usable texts asked for each one wanted; those least probable for their label are rejected
-    scores: Literal["asked", "soft"] = "asked"  # of finished rows: the label's, or the expectation over all labels
-    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0  # of soft scores
-
-    @model_validator(mode="after")
-    def _keys_are_used(self) -> "Verification":
-        if self.calibrated and not (self.drop or self.scores == "soft"):
-            raise ValueError("calibrated is for comparing labels: add drop: true or scores: soft, or remove it")
-        if self.temperature != 1.0 and self.scores != "soft":
-            raise ValueError("temperature is of soft scores: add scores: soft, or remove it")
         return self
 
 

@@ -1,0 +1,27 @@
+"""What was measured of a dataset, where it was: training value, label fidelity, evaluation sentences in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hub.contract.decontamination import Ledger, read_ledger
+from hub.contract.label_fidelity import Fidelity, read_fidelity
+from hub.contract.run_dir import Manifest
+from hub.training_value import TrainingValue, read_value
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Each measurement that stands in a run directory; None: not measured."""
+
+    value: TrainingValue | None = None
+    fidelity: Fidelity | None = None
+    ledger: Ledger | None = None
+
+    @classmethod
+    def of(cls, directory: Path, manifest: Manifest) -> Measured:
+        """Those of a finished run. Raises InputError when one is damaged or of other rows."""
+        return cls(
+            read_value(directory, manifest), read_fidelity(directory, manifest), read_ledger(directory, manifest)
+        )

