@@ -65,7 +65,7 @@ def unverified(spec, raw):
             texts = cells.setdefault((row["text1"], row["target"]), {})
             texts.setdefault(row["text2"], (-row["label_probability"], number))
     if spec.verification["best_of"] > 1:
-        best = {cell: sorted(texts, key=texts.get)[: spec.samples] for cell, texts in cells.items()}
+        best = {cell: sorted(texts, key=texts.get)[: spec.samples[cell[1]]] for cell, texts in cells.items()}
         for number, row in enumerate(raw):
             if row["text2"] not in best.get((row["text1"], row["target"]), ()):
                 reasons.setdefault(number, "not_best")

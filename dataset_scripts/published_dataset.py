@@ -50,7 +50,7 @@ class Spec:
     sources: bool = False  # whether the first texts are by the model, in a config of their own
     verification: dict = field(default_factory=dict)  # how likelihoods under all labels' prompts are used; or none
     targets: list = field(default_factory=list)  # with verification: the labels of the recipe, in its order
-    samples: int = 0  # with verification: texts wanted of a first text and label
+    samples: dict = field(default_factory=dict)  # with verification: label → texts wanted of a first text
 
     @property
     def finished(self):

@@ -79,7 +79,7 @@ def main(
         rows = find_rows(str(directory), config)
         pairs, chosen = draw_pairs(rows, first_texts, seed), str(rows.config)
         classes = second.predict(pairs.first, pairs.second) if second else None
-        scores = {label.name: label.score for label in recipe.labels}
+        scores = {label.name: label.score for label in recipe.written_labels}
         requested, kept = _asked_and_kept(manifest, chosen)
         found = Fidelity(
             dataset=manifest.name,

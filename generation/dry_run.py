@@ -68,22 +68,23 @@ def visible(text: str) -> str:
 def _first_text_lines(recipe: DatasetRecipe, prompts: Prompts, firsts: Firsts) -> Iterator[str]:
     if recipe.source.kind == "model":
         yield f"first texts: {firsts.total}, written by the model after:"
-        yield from (f"  {prompts.first_text_prefix(label)!r}" for label in recipe.labels)
+        yield from (f"  {prompts.first_text_prefix(label)!r}" for label in recipe.written_labels)
     else:
         passed = ", ".join(f"{count} {reason}" for reason, count in firsts.skipped.items()) or "none"
         yield f"first texts: {firsts.total} (passed over: {passed})"
 
 
 def _work_lines(recipe: DatasetRecipe, total: int) -> Iterator[str]:
-    decoding, variants = recipe.decoding, len(recipe.variants)
-    wanted = total * recipe.texts_asked * variants
+    labels, variants = recipe.written_labels, len(recipe.variants)
+    wanted = {label.name: total * recipe.texts_asked(label) * variants for label in labels}
+    each = f"{wanted[labels[0].name]} of each label"
+    if len(set(wanted.values())) > 1:
+        each = ", ".join(f"{count} of label {name}" for name, count in wanted.items())
     yield (
-        f"texts: {wanted * len(recipe.labels)} wanted, {wanted} of each label; at most "
-        f"{total * decoding.max_attempts * variants * len(recipe.labels)} attempts"
+        f"texts: {sum(wanted.values())} wanted, {each}; at most "
+        f"{total * recipe.decoding.max_attempts * variants * len(labels)} attempts"
     )
-    if recipe.decoding.guidance:
-        plain = ", ".join(repr(prompt) for prompt in dict.fromkeys(label.plain_prompt for label in recipe.labels))
-        yield f"guidance: γ = {recipe.decoding.guidance:g} away from {plain} (one model row more a text)"
+    yield from _own_lines(recipe)
     if recipe.verification:
         yield from _verification_lines(recipe.verification, recipe)
     whole, last = divmod(total, recipe.shard_size)
@@ -91,7 +92,7 @@ def _work_lines(recipe: DatasetRecipe, total: int) -> Iterator[str]:
     sizes = f"{whole} of {recipe.shard_size}" if not last else f"one of {last}"
     if whole and last:
         sizes = f"{whole} of {recipe.shard_size} and {sizes}"
-    per_first = len(recipe.labels) * recipe.texts_asked
+    per_first = recipe.texts_per_first_text
     yield (
         f"shards: {blocks * variants} ({sizes} first texts{f', for each of {variants} variants' * (variants > 1)}; "
         f"{recipe.shard_size * per_first} wanted texts in a whole one)"
@@ -100,18 +101,46 @@ def _work_lines(recipe: DatasetRecipe, total: int) -> Iterator[str]:
 
 def _verification_lines(asked: Verification, recipe: DatasetRecipe) -> Iterator[str]:
     """Which prompts a text is scored under, at how many model rows, and what is made of it."""
-    labels, plain = len(recipe.labels), int(recipe.decoding.guidance > 0)
-    before = sum(1 + len(label.counter_labels) for label in recipe.labels) / labels + plain
+    labels = recipe.written_labels
+    samples = dict.fromkeys(str(recipe.decoding_of(label).samples) for label in labels)
+    of = dict.fromkeys(str(recipe.texts_asked(label)) for label in labels)
     done = {
-        f"the best {recipe.decoding.samples} of {recipe.texts_asked} texts stay": asked.best_of > 1,
+        f"the best {' or '.join(samples)} of {' or '.join(of)} texts stay": asked.best_of > 1,
         "texts that fit another label better are dropped": asked.drop,
         f"scores are soft (temperature {asked.temperature:g})": asked.scores == "soft",
         "labels are calibrated over each shard": asked.calibrated,
     }
     yield (
-        f"verification: each text is scored under the prompts of {labels} labels ({labels + plain} model rows a text, "
-        f"{before:.3g} on average without it)" + "".join(f"; {words}" for words, is_so in done.items() if is_so)
+        f"verification: each text is scored under the prompts of {len(labels)} labels "
+        f"({_rows_a_text(recipe, labels):.3g} model rows a text, {_rows_a_text(recipe):.3g} on average without it)"
+        + "".join(f"; {words}" for words, is_so in done.items() if is_so)
     )
+
+
+def _rows_a_text(recipe: DatasetRecipe, scored: Sequence[Label] = ()) -> float:
+    """Model rows of a text, the mean over all texts that are asked for; ``scored``: labels that it is scored under."""
+    rows = 0
+    for label in recipe.written_labels:
+        prompts = {label.name, *label.counter_labels, *(one.name for one in scored)}
+        rows += recipe.texts_asked(label) * (len(prompts) + (label in recipe.guided_labels))
+    return rows / recipe.texts_per_first_text
+
+
+def _own_lines(recipe: DatasetRecipe) -> Iterator[str]:
+    """What labels set for themselves, and where guidance leads away from."""
+    for label in recipe.labels:
+        if not label.written:
+            yield f"label {label.name}: never written, its prompt is a counter-prompt"
+        elif label.decay_constant is not None:
+            yield f"label {label.name}: λ = {label.decay_constant:g} in place of {recipe.decoding.decay_constant:g}"
+    strengths = dict[float, list[Label]]()
+    for label in recipe.guided_labels:
+        strengths.setdefault(recipe.decoding_of(label).guidance, []).append(label)
+    for strength, labels in strengths.items():
+        plain = ", ".join(repr(prompt) for prompt in dict.fromkeys(label.plain_prompt for label in labels))
+        whose = ", ".join(label.name for label in labels)
+        only = "" if len(labels) == len(recipe.written_labels) else f" of label {whose}"
+        yield f"guidance: γ = {strength:g} away from {plain} (one model row more a text{only})"
 
 
 def _file_lines(recipe: DatasetRecipe, directory: Path, total: int) -> Iterator[str]:
@@ -144,7 +173,7 @@ def _few_enough(folders: dict[str, int]) -> bool:
 
 def _advice(recipe: DatasetRecipe, total: int) -> str:
     """The next larger shard size, by doubling, that gives few enough files."""
-    size, per_first = 2 * recipe.shard_size, len(recipe.labels) * recipe.texts_asked
+    size, per_first = 2 * recipe.shard_size, recipe.texts_per_first_text
     while size * per_first <= ROWS_OF_SHARD:
         if _few_enough(layout.folders(recipe.model_copy(update={"shard_size": size}), total)):
             return f"take shard_size: {size}"
@@ -155,7 +184,7 @@ def _advice(recipe: DatasetRecipe, total: int) -> str:
 def _prompt_lines(recipe: DatasetRecipe, prompts: Prompts, writer: TokenCounter, firsts: Firsts) -> Iterator[str]:
     for shots in dict.fromkeys(variant.shots for variant in recipe.variants):
         variants = [variant for variant in recipe.variants if variant.shots == shots]
-        for label in recipe.labels:
+        for label in recipe.written_labels:
             name = f"label {label.name}" + (f", {shots} examples" if shots is not None else "")
             counts = _token_counts(prompts, writer, label, variants, firsts.sample)
             _check_context(recipe, writer, name, counts[-1])

@@ -157,7 +157,7 @@ def predict(recipe: DatasetRecipe, total: int, pilots: dict[int | None, Pilot], 
         seconds += whole * found.shard_seconds(recipe.shard_size) + (found.shard_seconds(rest) if rest else 0.0)
         rows += found.raw * total / found.firsts
         kept, asked = kept + found.kept, asked + found.asked
-    rates = {label.name: kept[label.name] / asked[label.name] for label in recipe.labels}
+    rates = {label.name: kept[label.name] / asked[label.name] for label in recipe.written_labels}
     return Estimate(total, round(rows), seconds, rates, sum(found.seconds for found in pilots.values()))
 
 

@@ -24,7 +24,7 @@ from generation.decoding.protocol import Completion, Request
 from generation.dry_run import visible
 from generation.inputs.prompts import load_prompts
 from generation.inputs.sources import FirstText
-from generation.rows.attempts import text_seed
+from generation.rows.attempts import text_request, text_seed
 from generation.run_state.code_digest import versions
 from hub import cli
 from hub.contract import run_dir
@@ -91,13 +91,13 @@ class Explanation:
 
 def parse_row_id(text: str, recipe: DatasetRecipe) -> RowId:
     """A row id of a recipe. Raises InputError that says how ids are made and which labels and variants there are."""
-    labels = "|".join(re.escape(label.name) for label in recipe.labels)
+    labels = "|".join(re.escape(label.name) for label in recipe.written_labels)
     form = rf"(?P<source>.+)/(?P<target>{labels})/(?P<attempt>\d+)"
     few_shot = recipe.few_shot is not None
     found = re.fullmatch(form + (r"/(?P<shots>\d+)shot-(?P<set>\d+)" if few_shot else ""), text)
     variant = Variant(int(found["shots"]), int(found["set"])) if found and few_shot else Variant(None, 0)
     if found is None or variant not in recipe.row_variants:
-        names = " | ".join(label.name for label in recipe.labels)
+        names = " | ".join(label.name for label in recipe.written_labels)
         allowed = f"SOURCE_ID/TARGET/ATTEMPT{'/<SHOTS>shot-<EXAMPLE_SET>' if few_shot else ''} with TARGET {names}"
         if few_shot:
             allowed += f" and one of {', '.join(f'{v.shots}shot-{v.example_set}' for v in recipe.row_variants)}"
@@ -147,7 +147,7 @@ def explain(directory: Path, text: str, places: Sequence[str] = ()) -> Explanati
         raise RunError(
             f"{directory}: row {row_id}", f"its seed was {row['seed']} and is {seed}", hint=_changes(manifest)
         )
-    request = Request(*prompts.of(label, first.text, row_id.variant), seed, plain_prompt=prompts.plain(label))
+    request = text_request(prompts, label, first.text, row_id.variant, seed)
 
     from generation.token_trace import Tracer
 

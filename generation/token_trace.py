@@ -57,10 +57,10 @@ class Tracer:
         for number in range(settings.max_new_tokens):
             logits = torch.stack([reader[0] for reader in readers]).float()
             if plain:
-                logits = torch.cat([logits, guide(logits[:1], logits[-1:], settings.guidance)])
+                logits = torch.cat([logits, guide(logits[:1], logits[-1:], request.guidance_in(settings))])
             logits[:, self._slow.banned(settings)] = -torch.inf
             log_probs = logits.log_softmax(dim=-1)[None]
-            step = self._step(log_probs, request.debiased_by, settings, float(uniforms(seed, number)[0]))
+            step = self._step(log_probs, request, settings, float(uniforms(seed, number)[0]))
             steps.append(step)
             if self._slow.stops[settings.text_end][step.token_id]:
                 break
@@ -74,19 +74,20 @@ class Tracer:
         engine = Engine(self._model, self._slow.tokenizer, chat=self._chat)
         return complete(engine, [request], settings, batch_size, prefixes)[0]
 
-    def _step(self, every: Tensor, compared: int, settings: DecodingParameters, number: float) -> Step:
+    def _step(self, every: Tensor, request: Request, settings: DecodingParameters, number: float) -> Step:
         """Draw a token from log-probabilities (1, 1 + K, V); with guidance plain and guided ones stand behind them."""
+        compared, decay_constant = request.debiased_by, request.decay_constant_in(settings)
         log_probs, plain, guided = every[:, :compared], None, None
         if every.shape[1] > compared:
             plain, guided = every[:, compared], every[:, compared + 1]
-        debiased = debias(log_probs, settings.decay_constant, settings.epsilon, guided)
+        debiased = debias(log_probs, decay_constant, settings.epsilon, guided)
         probs, ids = nucleus(debiased, settings)
         token = int(draw(probs, ids, torch.tensor([number], dtype=torch.float64, device=probs.device)))
         own, counter, alpha = float(log_probs[0, 0, token].exp()), None, 1.0
         if log_probs.shape[1] > 1:
             counter = float(log_probs[0, 1:, token].amax().exp())
-            factors = log_alpha(log_probs[:, 0], log_probs[:, 1:], settings.decay_constant, settings.epsilon)
-            alpha = float(factors[0, token].exp()) if settings.decay_constant else 1.0
+            factors = log_alpha(log_probs[:, 0], log_probs[:, 1:], decay_constant, settings.epsilon)
+            alpha = float(factors[0, token].exp()) if decay_constant else 1.0
         return Step(
             token=self._slow.tokenizer.decode([token]),
             token_id=token,

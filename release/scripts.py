@@ -90,7 +90,7 @@ def script_text(recipe: DatasetRecipe) -> str:
 
 def spec(recipe: DatasetRecipe) -> dict[str, str]:
     """What a recipe decides, as the Python text of the arguments of ``published_dataset.Spec``."""
-    rules, names = recipe.postprocess, [label.name for label in recipe.labels]
+    rules, names = recipe.postprocess, [label.name for label in recipe.written_labels]
     sets = Counter(variant.shots for variant in recipe.variants)
     facts = {
         "name": json.dumps(recipe.name),
@@ -103,11 +103,13 @@ def spec(recipe: DatasetRecipe) -> dict[str, str]:
         "sources": repr(recipe.source.kind == "model"),
     }
     if recipe.dataset_form.scored:
-        facts["scores"] = json.dumps({label.name: label.score or 0.0 for label in recipe.labels})
+        facts["scores"] = json.dumps({label.name: label.score or 0.0 for label in recipe.written_labels})
         facts |= {"smoothing": repr(rules.smoothing), "sampled_negatives": repr(rules.sampled_negatives)}
     if recipe.verification:
         facts |= {"verification": repr(recipe.verification.model_dump()), "targets": json.dumps(names)}
-        facts["samples"] = repr(recipe.decoding.samples)
+        facts["samples"] = json.dumps(
+            {label.name: recipe.decoding_of(label).samples for label in recipe.written_labels}
+        )
     return facts | ({"equal_triplets": repr(rules.equal_triplets)} if "triplet" in recipe.dataset_form.finished else {})
 
 

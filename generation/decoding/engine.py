@@ -240,14 +240,21 @@ class Engine:
             _padded([row[:count] for row, count in zip(rows, counts, strict=True)]).to(table.device)
             for counts in ([one.debiased_by for one in requests], [len(one.told_prompts) for one in requests])
         )
+        decay_constants, guidance, plain = (
+            torch.tensor(values).to(table.device)
+            for values in (
+                [one.decay_constant_in(settings) for one in requests],
+                [one.guidance_in(settings) for one in requests],
+                [row[one.plain_row] for row, one in zip(rows, requests, strict=True)],
+            )
+        )
         guided = None
-        if settings.guidance:
-            plain = torch.tensor([row[one.plain_row] for row, one in zip(rows, requests, strict=True)])
-            away = plain.to(table.device)
-            table, drawn, told, guided = guided_rows(table, drawn, told, away, settings.guidance)
+        if guidance.any():
+            table, drawn, told, guided = guided_rows(table, drawn, told, plain, guidance)
         banned = self.banned(settings)
         logits = LogitsInPieces(self._output, table, banned) if self._output else WholeLogits(table, banned)
-        tokens, log_probs = choose(logits, drawn, settings, batch.uniforms(batch.sequences), told, guided)
+        numbers = batch.uniforms(batch.sequences)
+        tokens, log_probs = choose(logits, drawn, settings, numbers, told, guided, decay_constants)
         sums = log_probs.double().cpu().numpy()
         for text, token, added in zip(batch.sequences, tokens.tolist(), sums, strict=True):
             text.tokens.append(token)

@@ -52,15 +52,18 @@ class PlainDecoding:
         debiased = torch.tensor([request.debiased_by for request in requests])
         told = torch.tensor([len(request.told_prompts) for request in requests])
         plain = torch.tensor([request.plain_row for request in requests])
+        decay_constants = torch.tensor([request.decay_constant_in(settings) for request in requests])
+        guidance = torch.tensor([request.guidance_in(settings) for request in requests])
         for step in range(settings.max_new_tokens):
             device = logits.device
             numbers = torch.from_numpy(uniforms(seeds[live], step)).to(device)
             drawn, scored = (_first(index, counts[live]).to(device) for counts in (debiased, told))
-            guided = None
-            if settings.guidance:
+            guided, decay = None, decay_constants[live].to(device)
+            if guidance[live].any():
                 away = index.gather(1, plain[live, None])[:, 0].to(device)
-                logits, drawn, scored, guided = guided_rows(logits, drawn, scored, away, settings.guidance)
-            chosen, log_probs = choose(WholeLogits(logits, banned), drawn, settings, numbers, scored, guided)
+                logits, drawn, scored, guided = guided_rows(logits, drawn, scored, away, guidance[live].to(device))
+            table = WholeLogits(logits, banned)
+            chosen, log_probs = choose(table, drawn, settings, numbers, scored, guided, decay)
             sums[live, : log_probs.shape[1]] += log_probs.double().cpu().numpy()
             for text, token in zip(live.tolist(), chosen.tolist(), strict=True):
                 tokens[text].append(token)

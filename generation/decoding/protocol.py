@@ -18,11 +18,22 @@ class Request:
     key: Any = None  # the caller's own, handed back with the completion
     scored_prompts: tuple[str, ...] = ()  # under which the text is scored; they do not change it (the engine alone)
     plain_prompt: str | None = None  # which guidance leads away from (the engine alone)
+    decay_constant: float | None = None  # λ of this text; None: that of the settings (the engine alone)
+    guidance: float | None = None  # γ of this text; None: that of the settings (the engine alone)
 
     @property
     def debiased_by(self) -> int:
         """How many of ``told_prompts``, the first ones, self-debiasing compares: 1 + K."""
         return 1 + len(self.counter_prompts)
+
+    def decay_constant_in(self, settings: DecodingParameters) -> float:
+        """λ of the text."""
+        return settings.decay_constant if self.decay_constant is None else self.decay_constant
+
+    def guidance_in(self, settings: DecodingParameters) -> float:
+        """γ of the text, 0 where it has no plain prompt."""
+        chosen = settings.guidance if self.guidance is None else self.guidance
+        return 0.0 if self.plain_prompt is None else chosen
 
     @property
     def told_prompts(self) -> tuple[str, ...]:
@@ -37,7 +48,7 @@ class Request:
 
     @property
     def plain_row(self) -> int:
-        """Which of ``prompts`` is the plain one; the text's own where there is none, so that guidance does nothing."""
+        """Which of ``prompts`` is the plain one; the text's own where there is none."""
         return 0 if self.plain_prompt is None else len(self.told_prompts)
 
 

@@ -3,7 +3,7 @@
 Debiasing only lowers: p·α <= p. So the k best debiased tokens are among the M best raw ones as soon as the k-th
 debiased value is at least the M-th raw one; M is widened for the rows where it is not. With top-k off the bound says
 nothing and the whole vocabulary is used, a few texts at a time. With guidance p is the guided probability, which has a
-row of its own.
+row of its own. λ and γ are of each text, and so is the bound.
 """
 
 from collections.abc import Sequence
@@ -60,24 +60,29 @@ class WholeLogits:
 
 
 def guided_rows(
-    outputs: Tensor, drawn: Tensor, told: Tensor, plain: Tensor, guidance: float
+    outputs: Tensor, drawn: Tensor, told: Tensor, plain: Tensor, guidance: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A model's outputs with a guided row for each text in the place of plain ones, which nobody reads by themselves.
+    """A model's outputs with a row for each guided text in the place of plain ones, which nobody reads by themselves.
 
     Args:
         outputs: (R, V) logits, or (R, H) hidden states before an affine output layer.
         drawn: (B, 1 + K) rows among those of ``told``, as ``index`` of ``choose``.
         told: (B, W) the rows whose log-probabilities are told.
-        plain: (B,) the row of each text's plain prompt; of its own one where it has none.
-        guidance: γ.
+        plain: (B,) the row of each text's plain prompt; any where γ is 0.
+        guidance: (B,) γ of each text.
 
     Returns:
-        outputs (R', V or H) in float32, drawn and told there, and the guided rows (B,).
+        outputs (R', V or H) in float32, drawn and told there, and the rows that texts are drawn from (B,): the guided
+        ones, and where γ is 0 their own, so that such a text is drawn as one in a batch without guidance.
     """
-    guided = guide(outputs[drawn[:, 0]].float(), outputs[plain].float(), guidance)
+    chosen = guidance.nonzero()[:, 0]
+    own = outputs[drawn[chosen, 0]].float()
+    guided = guide(own, outputs[plain[chosen]].float(), guidance[chosen, None])
     read, told = told.unique(return_inverse=True)
-    places = torch.arange(len(read), len(read) + len(guided), device=outputs.device)
-    return torch.cat([outputs[read].float(), guided]), torch.searchsorted(read, drawn.contiguous()), told, places
+    drawn = torch.searchsorted(read, drawn.contiguous())
+    places = drawn[:, 0].clone()
+    places[chosen] = torch.arange(len(read), len(read) + len(guided), device=outputs.device)
+    return torch.cat([outputs[read].float(), guided]), drawn, told, places
 
 
 def choose(
@@ -87,6 +92,7 @@ def choose(
     uniforms: Tensor,
     scored: Tensor | None = None,
     guided: Tensor | None = None,
+    decay_constants: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Draw one token for each text.
 
@@ -97,16 +103,20 @@ def choose(
         uniforms: (B,) float64 in [0, 1), the randomness.
         scored: (B, W) the rows whose log-probabilities are told; None: those of ``index``.
         guided: (B,) the rows that texts are drawn from; None: those of their prompts.
+        decay_constants: (B,) λ of each text; None: that of ``settings``.
 
     Returns:
         token ids (B,) and their log-probabilities under each row of ``scored`` (B, W), before debiasing.
     """
+    if decay_constants is None:
+        decay_constants = torch.full((len(index),), settings.decay_constant, device=index.device)
     unsure = torch.arange(len(index), device=index.device)
     tokens = torch.zeros_like(unsure)
     for width in (4 * settings.top_k, 32 * settings.top_k) if settings.top_k else ():
         if len(unsure):
             some = None if guided is None else guided[unsure]
-            probs, ids, again = _among_largest(logits, index[unsure], settings, width, some)
+            constants = decay_constants[unsure, None]
+            probs, ids, again = _among_largest(logits, index[unsure], settings, width, some, constants)
             tokens[unsure] = draw(probs, ids, uniforms[unsure])
             unsure = unsure[again]
     read = index if guided is None else torch.cat([index, guided[:, None]], dim=1)
@@ -114,7 +124,7 @@ def choose(
         rows = read[some]
         log_probs = logits.whole(rows.flatten()).unflatten(0, rows.shape) - logits.norms[rows][:, :, None]
         drawn = None if guided is None else log_probs[:, -1]
-        debiased = debias(log_probs[:, : index.shape[1]], settings.decay_constant, settings.epsilon, drawn)
+        debiased = debias(log_probs[:, : index.shape[1]], decay_constants[some, None], settings.epsilon, drawn)
         probs, ids = nucleus(debiased, settings)
         tokens[some] = draw(probs, ids, uniforms[some])
     told = index if scored is None else scored
@@ -122,17 +132,25 @@ def choose(
 
 
 def _among_largest(
-    logits: NextTokenLogits, index: Tensor, settings: DecodingParameters, width: int, guided: Tensor | None
+    logits: NextTokenLogits,
+    index: Tensor,
+    settings: DecodingParameters,
+    width: int,
+    guided: Tensor | None,
+    decay_constants: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Probabilities and ids (B, k) among the ``width`` largest logits drawn from; texts for which they may be wrong."""
     rows = index[:, 0] if guided is None else guided
     found, ids = logits.largest(rows, width)
     drawn = found - logits.norms[rows, None]
     debiased = drawn
-    if index.shape[1] > 1 and settings.decay_constant:
-        own = drawn if guided is None else logits.at(index[:, :1], ids)[:, 0] - logits.norms[index[:, :1]]
+    if index.shape[1] > 1 and decay_constants.any():
+        own = drawn
+        if guided is not None:
+            apart = logits.at(index[:, :1], ids)[:, 0] - logits.norms[index[:, :1]]
+            own = torch.where((guided == index[:, 0])[:, None], drawn, apart)
         counters = logits.at(index[:, 1:], ids) - logits.norms[index[:, 1:], None]
-        debiased = drawn + log_alpha(own, counters, settings.decay_constant, settings.epsilon)
+        debiased = drawn + log_alpha(own, counters, decay_constants, settings.epsilon)
     best, place = debiased.topk(min(settings.top_k, debiased.shape[1]), dim=-1)
     probs, order = nucleus(best, settings)
     bounded = debiased is drawn or found.shape[1] < width

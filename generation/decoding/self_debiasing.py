@@ -16,7 +16,7 @@ from torch import Tensor
 from hub.contract.recipe import DecodingParameters
 
 
-def guide(own: Tensor, plain: Tensor, guidance: float) -> Tensor:
+def guide(own: Tensor, plain: Tensor, guidance: Tensor | float) -> Tensor:
     """Guided logits: those of p·(p / p_plain)^γ but for a constant, as (1 + γ)·own - γ·plain.
 
     Of hidden states before an affine output layer it makes those that have the guided logits.
@@ -24,17 +24,17 @@ def guide(own: Tensor, plain: Tensor, guidance: float) -> Tensor:
     Args:
         own: (B, V) logits, or (B, H) hidden states, under the own instruction.
         plain: the same under the plain prompt.
-        guidance: γ >= 0; 0 gives ``own``.
+        guidance: γ >= 0, one number or (B, 1); 0 gives ``own``.
     """
     return own + guidance * (own - plain)
 
 
-def debias(log_probs: Tensor, decay_constant: float, epsilon: float, guided: Tensor | None = None) -> Tensor:
+def debias(log_probs: Tensor, decay_constant: Tensor | float, epsilon: float, guided: Tensor | None = None) -> Tensor:
     """Self-debiased log-probabilities.
 
     Args:
         log_probs: (B, 1 + K, V) normalised; row 0 under the own instruction, rows 1..K under counter-instructions.
-        decay_constant: λ >= 0; 0 leaves the distribution as it is.
+        decay_constant: λ >= 0, one number or (B, 1); 0 leaves a distribution as it is.
         epsilon: ε in (0, 1], the smallest factor a probability is multiplied by.
         guided: (B, V) log-probabilities that α multiplies; None: those of row 0.
 
@@ -43,17 +43,20 @@ def debias(log_probs: Tensor, decay_constant: float, epsilon: float, guided: Ten
     """
     own = log_probs[:, 0]
     drawn = own if guided is None else guided
-    if log_probs.shape[1] == 1 or decay_constant == 0:
+    constants = torch.as_tensor(decay_constant, device=drawn.device)
+    if log_probs.shape[1] == 1 or not constants.any():
         return drawn
-    return (drawn + log_alpha(own, log_probs[:, 1:], decay_constant, epsilon)).log_softmax(dim=-1)
+    debiased = (drawn + log_alpha(own, log_probs[:, 1:], decay_constant, epsilon)).log_softmax(dim=-1)
+    return torch.where(constants > 0, debiased, drawn)
 
 
-def log_alpha(own: Tensor, counters: Tensor, decay_constant: float, epsilon: float) -> Tensor:
+def log_alpha(own: Tensor, counters: Tensor, decay_constant: Tensor | float, epsilon: float) -> Tensor:
     """log α of each token: never above 0, never below log ε.
 
     Args:
         own: (B, V) log-probabilities under the own instruction.
         counters: (B, K, V), K >= 1, under the counter-instructions.
+        decay_constant: λ, one number or (B, 1).
 
     Returns:
         (B, V).

@@ -2,7 +2,7 @@
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
 
 from generation.inputs.file_rows import file_rows
@@ -19,28 +19,32 @@ SHARED = {"kind", "path", "repo_id", "revision", "config", "splits", "descriptio
 PAIR = (FIRST, "text2", "target")  # the columns of the config raw that make an example
 
 
-def labelled_pairs(few_shot: FewShot, labels: Sequence[str], quotes: bool = False) -> Iterator[LabelledPair]:
+def labelled_pairs(
+    few_shot: FewShot, labels: Sequence[str], quotes: bool = False, unwritten: Set[str] = frozenset()
+) -> Iterator[LabelledPair]:
     """The pairs of the examples' origin, one after the other; of a row with a text for every label, one for each.
 
-    ``labels``: the recipe's. ``quotes``: whether a text may hold a quotation mark, in a file of kind ``hand``.
+    ``labels``: the recipe's. ``quotes``: whether a text may hold a quotation mark, in a file of kind ``hand``;
+    ``unwritten``: labels whose texts may repeat their first text there.
     Raises InputError when the origin is not there, cannot be read or is not as the recipe says.
     """
     examples = few_shot.examples
     if examples.kind in ("file", "hand") and not Path(examples.path or "").is_file():
         raise InputError(f"few_shot.examples.path {examples.path}", "no such file", hint="check it in the recipe")
     if examples.kind == "hand":
-        return written_pairs(Path(examples.path or ""), labels, quotes)
+        return written_pairs(Path(examples.path or ""), labels, quotes, unwritten)
     if examples.rank_by is None:
         return (pair for pair, _ in _pairs(examples))
     values = [examples.names.get(label, label) for label in labels]
     return best(_pairs(examples), values, examples.rank_by, examples.top or 0)
 
 
-def written_pairs(path: Path, labels: Sequence[str], quotes: bool) -> Iterator[LabelledPair]:
+def written_pairs(path: Path, labels: Sequence[str], quotes: bool, unwritten: Set[str]) -> Iterator[LabelledPair]:
     """The pairs of a .tsv file of kind ``hand``: ``text1`` and, in a column of its name, each label's text.
 
     Nothing is passed over: whoever wrote the file wants it shown as a whole. Raises InputError for a column that is no
-    label, a text that cannot stand in a prompt, and one that repeats its first text.
+    label, a text that cannot stand in a prompt, and one that repeats its first text; but that is what the examples of a
+    label that is never written may teach: its prompt is there to be kept away from.
     """
     place = f"few_shot.examples {path}"
     if path.suffix != ".tsv":
@@ -58,7 +62,8 @@ def written_pairs(path: Path, labels: Sequence[str], quotes: bool) -> Iterator[L
     for number, cells in enumerate(file_rows(path, wanted, place)):
         texts = [cell.strip() for cell in cells]
         for name, text in zip(wanted, texts, strict=True):
-            if problem := _problem(text, quotes, texts[0] if name != FIRST else None):
+            compared = None if name == FIRST or name in unwritten else texts[0]
+            if problem := _problem(text, quotes, compared):
                 raise InputError(f"{place}: row {number}, column {name!r}", f"{problem}: {text!r}")
         yield from ((texts[0], text, label) for label, text in zip(labels, texts[1:], strict=True))
 

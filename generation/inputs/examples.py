@@ -166,7 +166,8 @@ def example_sets(recipe: DatasetRecipe) -> dict[int, list[ExampleSet]]:
         return {}
     labels = [label.name for label in recipe.labels]
     quotes = recipe.decoding.text_end == "line"
-    rows = labelled_pairs(recipe.few_shot, labels, quotes)
+    unwritten = {label.name for label in recipe.labels if not label.written}
+    rows = labelled_pairs(recipe.few_shot, labels, quotes, unwritten)
     pairs = tqdm(rows, unit="row", desc=f"{recipe.name} examples", delay=1)
     return draw(pairs, recipe.few_shot, labels, recipe.seed, quotes)
 

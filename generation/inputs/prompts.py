@@ -27,8 +27,8 @@ class Prompts:
         return self._prompt(label, text1, variant), counters
 
     def plain(self, label: Label) -> str | None:
-        """The prompt that guidance leads away from, without examples; None where the recipe has no guidance."""
-        return label.plain_prompt if self.recipe.decoding.guidance else None
+        """The prompt that guidance leads away from, without examples; None where its texts are not guided."""
+        return label.plain_prompt if self.recipe.decoding_of(label).guidance else None
 
     def variant(self, asked: Variant, text1: str) -> Variant:
         """The variant in which a first text is asked for, of those that ``asked`` stands for.

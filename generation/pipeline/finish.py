@@ -90,7 +90,7 @@ def _late_parts(run: DatasetRun, shots: int | None, blocks: int) -> Parts:
 
 def _check_labels(run: DatasetRun, tally: Tally) -> None:
     for shots in dict.fromkeys(variant.shots for variant in run.recipe.variants):
-        for label in run.recipe.labels:
+        for label in run.recipe.written_labels:
             if tally.kept[shots, label.name]:
                 continue
             reasons = {r: n for (count, name, r), n in tally.rejected.items() if (count, name) == (shots, label.name)}

@@ -70,7 +70,7 @@ def write_shards(run: DatasetRun, executor: Executor, firsts: FirstTexts) -> Non
     shards = run.shards(firsts.blocks)
     missing = run.missing(shards)
     run.count(shards_done=len(shards) - len(missing), shards_total=len(shards))
-    wanted = len(run.recipe.labels) * run.recipe.texts_asked
+    wanted = run.recipe.texts_per_first_text
     total = firsts.total * len(run.recipe.variants) * wanted
     left = wanted * sum(firsts.size(shard.block) for shard in missing)
     tasks = (WriteShard(shard, tuple(firsts.block(shard.block))) for shard in missing)

@@ -45,8 +45,8 @@ class Worker:
         The labels' instructions take turns, cut after the quotation mark that opens the first text; nucleus sampling
         at ``source.top_p`` without top-k (DINO sections 3 and 4).
         """
-        recipe = self.recipe
-        labels = [recipe.labels[number % len(recipe.labels)] for number in task.numbers]
+        recipe, own = self.recipe, self.recipe.written_labels
+        labels = [own[number % len(own)] for number in task.numbers]
         requests = [
             Request(self.prompts.first_text_prefix(label), (), row_seed(recipe.seed, "x1", number))
             for number, label in zip(task.numbers, labels, strict=True)

@@ -11,7 +11,7 @@ or, if sifting drops it, both, so kept + rejected = requested.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from generation.decoding.protocol import Completion, Request, Writer
 from generation.inputs.prompts import Prompts
@@ -62,11 +62,11 @@ def write_pairs(
     only. Requests are handed over in the order of their first texts' length, so that neighbours have prompts of like
     length; ``samples`` of one prompt stand side by side.
     """
-    needs = ((one, label, prompts.variant(variant, one.text)) for one in firsts for label in recipe.labels)
+    needs = ((one, label, prompts.variant(variant, one.text)) for one in firsts for label in recipe.written_labels)
     wanted, filters = [_Wanted(place, *need) for place, need in enumerate(needs)], TextFilters(recipe, prompts.sets)
     queue: deque[Request] = deque()
     for need in sorted(wanted, key=lambda need: len(need.first.text)):
-        queue += [_request(need, recipe, prompts) for _ in range(recipe.texts_asked)]
+        queue += [_request(need, recipe, prompts) for _ in range(recipe.texts_asked(need.label))]
     stream = writer.stream(queue, recipe.decoding, recipe.decoding.batch_size, prompts.prefixes(variant))
     for request, completion in stream:
         place, attempt = request.key
@@ -94,13 +94,26 @@ def text_seed(recipe: DatasetRecipe, variant: Variant, first: FirstText, label: 
     return row_seed(recipe.seed, first.source_id, first.text, label, attempt, *asked)
 
 
+def text_request(prompts: Prompts, label: Label, text1: str, variant: Variant, seed: int) -> Request:
+    """The request for one text of a label, with the λ and γ that the label sets for itself."""
+    prompt, counter_prompts = prompts.of(label, text1, variant)
+    return Request(
+        prompt,
+        counter_prompts,
+        seed,
+        plain_prompt=prompts.plain(label),
+        decay_constant=label.decay_constant,
+        guidance=label.guidance,
+    )
+
+
 def _request(need: _Wanted, recipe: DatasetRecipe, prompts: Prompts) -> Request:
     attempt, need.asked = need.asked, need.asked + 1
-    prompt, counter_prompts = prompts.of(need.label, need.first.text, need.variant)
     seed = text_seed(recipe, need.variant, need.first, need.label.name, attempt)
-    labels = recipe.labels if recipe.verification else ()
+    labels = recipe.written_labels if recipe.verification else ()
     scored = tuple(prompts.of(label, need.first.text, need.variant)[0] for label in labels)
-    return Request(prompt, counter_prompts, seed, (need.place, attempt), scored, prompts.plain(need.label))
+    request = text_request(prompts, need.label, need.first.text, need.variant, seed)
+    return replace(request, key=(need.place, attempt), scored_prompts=scored)
 
 
 def _rows(need: _Wanted, recipe: DatasetRecipe) -> list[Row]:

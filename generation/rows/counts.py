@@ -65,14 +65,14 @@ class Tally:
         """Label → length → kept texts, with the unit and whose tokenizer counted."""
         by_label = {
             label.name: {str(size): n for (name, size), n in sorted(self.lengths.items()) if name == label.name}
-            for label in recipe.labels
+            for label in recipe.written_labels
         }
         return {"unit": length.unit, "tokenizer": length.tokenizer, "by_label": by_label}
 
     def by_label(self, recipe: DatasetRecipe) -> dict[str, dict[str, Any]]:
         """Requested, kept and rejected texts of every label, and the rejected ones by reason."""
         found = {}
-        for label in recipe.labels:
+        for label in recipe.written_labels:
             kept, reasons = self._sums(lambda _, name, wanted=label.name: name == wanted)
             found[label.name] = {**_totals(kept, reasons), "reasons": reasons}
         return found
@@ -87,7 +87,7 @@ class Tally:
         found = Counter[tuple[str, str]]()
         for (_, target, label), n in self.likeliest.items():
             found[target, label] += n
-        names = [label.name for label in recipe.labels]
+        names = [label.name for label in recipe.written_labels]
         return {target: {name: found[target, name] for name in names} for target in names}
 
     def counts(self, recipe: DatasetRecipe, length: TextLength) -> dict[str, Any]:

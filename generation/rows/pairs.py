@@ -62,7 +62,7 @@ def scored(kept: Sequence[Row], raw: Sequence[Row], recipe: DatasetRecipe) -> li
 
 
 def _smoothed_scores(recipe: DatasetRecipe) -> dict[str, float]:
-    return {label.name: smooth(label.score or 0.0, recipe.postprocess.smoothing) for label in recipe.labels}
+    return {label.name: smooth(label.score or 0.0, recipe.postprocess.smoothing) for label in recipe.written_labels}
 
 
 def scored_pairs(kept: Sequence[Row], pool: Sequence[Pair], recipe: DatasetRecipe) -> list[Row]:
@@ -116,7 +116,7 @@ def _origin(row: Row, columns: Iterable[str] = (*PROVENANCE, LABEL_PROBABILITY))
 
 def labelled_texts(kept: Sequence[Row], recipe: DatasetRecipe) -> list[Row]:
     """Rows of the text form: the second texts, each with its label's number in the recipe."""
-    numbers = {label.name: number for number, label in enumerate(recipe.labels)}
+    numbers = {label.name: number for number, label in enumerate(recipe.written_labels)}
     return [{"text": row["text2"], "label": numbers[row["target"]], **_origin(row)} for row in kept]
 
 

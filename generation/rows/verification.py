@@ -32,7 +32,7 @@ def columns(completion: Completion, target: str, recipe: DatasetRecipe) -> Row:
     """The columns of a text that was written for the label ``target``; none without the section ``verification``."""
     if recipe.verification is None:
         return {}
-    names = (label.name for label in recipe.labels)
+    names = (label.name for label in recipe.written_labels)
     found = {name: float(np.float32(nats)) for name, nats in zip(names, completion.log_likelihoods, strict=True)}
     row: Row = {LOG_LIKELIHOODS: found}
     return {**row, LABEL_PROBABILITY: float(np.float32(probabilities(row)[target]))}
@@ -62,7 +62,7 @@ def label_bias(raw: Sequence[Row], recipe: DatasetRecipe) -> dict[str, float]:
     """
     if recipe.verification is None or not recipe.verification.calibrated:
         return {}
-    names = [label.name for label in recipe.labels]
+    names = [label.name for label in recipe.written_labels]
     centred: dict[str, list[list[float]]] = {name: [] for name in names}
     for row in raw:
         if row["text1"] != row["text2"]:
@@ -88,7 +88,8 @@ def refused(raw: Sequence[Row], recipe: DatasetRecipe) -> list[str | None]:
         return []
     bias = label_bias(raw, recipe)
     off = [asked.drop and likeliest(row, bias) != row["target"] for row in raw]
-    best = _best(raw, off, recipe.decoding.samples) if asked.best_of > 1 else None
+    wanted = {label.name: recipe.decoding_of(label).samples for label in recipe.written_labels}
+    best = _best(raw, off, wanted) if asked.best_of > 1 else None
     return [
         OTHER_LABEL.name
         if is_off
@@ -99,14 +100,16 @@ def refused(raw: Sequence[Row], recipe: DatasetRecipe) -> list[str | None]:
     ]
 
 
-def _best(raw: Sequence[Row], off: Sequence[bool], wanted: int) -> dict[tuple[str, str], set[str]]:
-    """For each first text and label the ``wanted`` texts most probable for the label; the earlier of equal ones."""
+def _best(raw: Sequence[Row], off: Sequence[bool], wanted: Mapping[str, int]) -> dict[tuple[str, str], set[str]]:
+    """For each first text and label the most probable texts, as many as are ``wanted``; the earlier of equal ones."""
     found = defaultdict[tuple[str, str], dict[str, float]](dict)
     for row, is_off in zip(raw, off, strict=True):
         texts = found[row["text1"], row["target"]]
         if not is_off and row["text1"] != row["text2"]:
             texts.setdefault(row["text2"], row[LABEL_PROBABILITY])
-    return {key: set(sorted(texts, key=texts.__getitem__, reverse=True)[:wanted]) for key, texts in found.items()}
+    return {
+        key: set(sorted(texts, key=texts.__getitem__, reverse=True)[: wanted[key[1]]]) for key, texts in found.items()
+    }
 
 
 def with_soft_scores(

@@ -62,7 +62,7 @@ def groups(recipe: DatasetRecipe, blocks: int) -> Iterator[Group]:
 
 def shards_per_group(recipe: DatasetRecipe) -> int:
     """So many that a finished file has at most ``ROWS_PER_FILE`` rows, and at least one."""
-    kept = len(recipe.labels) * min(recipe.decoding.max_attempts, recipe.postprocess.max_per_label)
+    kept = len(recipe.written_labels) * min(recipe.decoding.max_attempts, recipe.postprocess.max_per_label)
     sampled = recipe.postprocess.sampled_negatives if recipe.dataset_form.sampled_negatives else 0
     return max(1, ROWS_PER_FILE // (recipe.shard_size * (kept + sampled)))
 

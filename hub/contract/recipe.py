@@ -79,6 +79,8 @@ class Variant:
     example_set: int
 
 
+OWN_SETTINGS = ("decay_constant", "guidance", "samples")  # of a label, in place of decoding's
+OF_WRITTEN_LABELS = ("counter_labels", "score", "decay_constant", "guidance", "overlap")  # keys that need texts
 _OF_LABELS = {"labels": "value of the label column", "texts": "column", "scores": "band"}
 
 
@@ -131,19 +133,42 @@ class DatasetRecipe(Strict):
                 if counter not in others:
                     problem = f"labels.{label.name}.counter_labels: unknown counter-label {counter!r}"
                     raise ValueError(f"{problem}; {_choices(counter, others)}")
-            if form.scored and label.score is None:
+            if form.scored and label.written and label.score is None:
                 raise ValueError(f"labels.{label.name}: the {form.name} form needs a score for every label")
-            if form.labels and label.name not in form.labels:
+            if form.labels and label.written and label.name not in form.labels:
                 raise ValueError(
                     f"labels.{label.name}: no label of the {form.name} form; {_choices(label.name, form.labels)}"
                 )
-        if not set(form.required) <= set(names):
+        if not set(form.required) <= {label.name for label in self.written_labels}:
             raise ValueError(f"labels: the {form.name} form needs the labels {' and '.join(form.required)}")
         return self
 
     @model_validator(mode="after")
-    def _prompts_fit(self) -> "DatasetRecipe":
+    def _own_settings_fit(self) -> "DatasetRecipe":
+        countered = {name for label in self.labels for name in label.counter_labels}
         for label in self.labels:
+            place = f"labels.{label.name}"
+            idle = [key for key in OF_WRITTEN_LABELS if getattr(label, key) not in (None, ())]
+            if not label.written and label.name not in countered:
+                raise ValueError(
+                    f"{place}.samples: 0, and no other label has it among its counter_labels, so that its prompt "
+                    "is never used; name it there, or remove the label"
+                )
+            if not label.written and idle:
+                raise ValueError(f"{place}.{idle[0]} is for texts, but samples: 0 asks for none: remove one of the two")
+            if label.decay_constant is not None and not label.counter_labels:
+                raise ValueError(
+                    f"{place}.decay_constant is of self-debiasing, but the label has no counter_labels: remove it"
+                )
+            if (label.samples or 0) > self.decoding.max_attempts:
+                raise ValueError(
+                    f"{place}.samples ({label.samples}) is above decoding.max_attempts ({self.decoding.max_attempts})"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _prompts_fit(self) -> "DatasetRecipe":
+        for label in self.written_labels:
             if self.source.kind == "model" and f"{QUOTE}{X1}{QUOTE}" not in label.instruction:
                 raise ValueError(
                     f"labels.{label.name}.instruction: {X1} must stand between quotation marks ({QUOTE}) where the "
@@ -172,17 +197,16 @@ class DatasetRecipe(Strict):
 
     @model_validator(mode="after")
     def _guidance_fits(self) -> "DatasetRecipe":
-        if not self.decoding.guidance:
-            return self
-        if self.model.backend != "engine":
-            raise ValueError(
-                "decoding.guidance draws each token from the model's answers to two prompts at once, which backend "
-                f"{self.model.backend!r} cannot do; use backend: engine, or remove guidance"
-            )
-        for label in self.labels:
+        for label in self.guided_labels:
+            key = "decoding.guidance" if label.guidance is None else f"labels.{label.name}.guidance"
+            if self.model.backend != "engine":
+                raise ValueError(
+                    f"{key} draws each token from the model's answers to two prompts at once, which backend "
+                    f"{self.model.backend!r} cannot do; use backend: engine, or remove guidance"
+                )
             if label.plain_prompt is None:
                 raise ValueError(
-                    f"labels.{label.name}.instruction: decoding.guidance needs a prompt without task and first text, "
+                    f"labels.{label.name}.instruction: {key} needs a prompt without task and first text, "
                     f"but no word stands between {X1} and the opening quotation mark; end the instruction with some, "
                     f"e.g. Sentence 2: {QUOTE}, or remove guidance"
                 )
@@ -190,7 +214,7 @@ class DatasetRecipe(Strict):
 
     @model_validator(mode="after")
     def _verification_fits(self) -> "DatasetRecipe":
-        asked, decoding = self.verification, self.decoding
+        asked, labels = self.verification, self.written_labels
         if asked is None:
             return self
         if self.model.backend != "engine":
@@ -198,21 +222,41 @@ class DatasetRecipe(Strict):
                 f"verification scores a text under every label's prompt, which backend {self.model.backend!r} cannot "
                 "do; use backend: engine, or remove the section"
             )
-        if len({label.instruction for label in self.labels}) < max(2, len(self.labels)):
+        if len({label.instruction for label in labels}) < max(2, len(labels)):
             raise ValueError("verification compares the prompts of labels: it needs two labels or more, all different")
         if asked.scores == "soft" and not self.dataset_form.scored:
             raise ValueError(f"verification.scores: soft is for forms with scores, which {self.form} has not")
-        if self.texts_asked > decoding.max_attempts:
+        most = max(self.texts_asked(label) for label in labels)
+        if most > self.decoding.max_attempts:
             raise ValueError(
-                f"verification.best_of {asked.best_of} asks for {self.texts_asked} texts of a first text and label, "
-                f"but decoding.max_attempts is {decoding.max_attempts}"
+                f"verification.best_of {asked.best_of} asks for {most} texts of a first text and label, "
+                f"but decoding.max_attempts is {self.decoding.max_attempts}"
             )
         return self
 
     @property
-    def texts_asked(self) -> int:
-        """Usable texts asked for each first text and label; ``decoding.samples`` of them are wanted."""
-        return self.decoding.samples * (self.verification.best_of if self.verification else 1)
+    def written_labels(self) -> tuple[Label, ...]:
+        """The labels that texts are asked for: those of rows, counts and verification."""
+        return tuple(label for label in self.labels if label.written)
+
+    @property
+    def guided_labels(self) -> tuple[Label, ...]:
+        """The labels whose texts are written with guidance."""
+        return tuple(label for label in self.written_labels if self.decoding_of(label).guidance)
+
+    def decoding_of(self, label: Label) -> Decoding:
+        """How texts of a label are decoded: what it sets itself, the rest as ``decoding`` says."""
+        own = {key: value for key in OWN_SETTINGS if (value := getattr(label, key)) is not None}
+        return self.decoding.model_copy(update=own)
+
+    def texts_asked(self, label: Label) -> int:
+        """Usable texts asked for each first text of a label; its ``samples`` of them are wanted."""
+        return self.decoding_of(label).samples * (self.verification.best_of if self.verification else 1)
+
+    @property
+    def texts_per_first_text(self) -> int:
+        """Usable texts asked for each first text, of all labels together."""
+        return sum(map(self.texts_asked, self.labels))
 
     @property
     def dataset_form(self) -> DatasetForm:

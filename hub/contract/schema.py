@@ -81,7 +81,7 @@ def verified_columns(base: str, recipe: DatasetRecipe) -> dict[str, ColumnType]:
         return {}
     probability: dict[str, ColumnType] = {LABEL_PROBABILITY: "float32"}
     if base in ("raw", "rejected"):
-        return {LOG_LIKELIHOODS: {label.name: "float32" for label in recipe.labels}, **probability}
+        return {LOG_LIKELIHOODS: {label.name: "float32" for label in recipe.written_labels}, **probability}
     return probability if finished_schema(base, recipe).provenance is PROVENANCE else {}
 
 
@@ -105,7 +105,11 @@ def published_features(form: RowSchema) -> "datasets.Features":
 def finished_schema(config: str, recipe: DatasetRecipe) -> RowSchema:
     """The form of a finished config of a recipe. Raises KeyError for any other config."""
     example_type = recipe.dataset_form.finished[base_config(config)].example_type
-    return text_schema([label.name for label in recipe.labels]) if example_type == "text" else ROW_SCHEMAS[example_type]
+    return (
+        text_schema([label.name for label in recipe.written_labels])
+        if example_type == "text"
+        else ROW_SCHEMAS[example_type]
+    )
 
 
 def base_config(config: str) -> str:

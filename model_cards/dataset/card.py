@@ -116,6 +116,8 @@ def of_recipe(recipe: DatasetRecipe) -> dict[str, Any]:
         "tag": Markdown(f"v{recipe.version}"),
         "provenance_columns": tables.provenance_table(recipe),
         "debiased": tables.is_debiased(recipe),
+        "against": {label.name for label in recipe.labels if tables.label_is_debiased(label, recipe)},
+        "guided": bool(recipe.guided_labels),
         "plain_prompts": tables.plain_prompts(recipe),
         "decoding": tables.decoding_table(recipe),
         "postprocess": tables.postprocess_table(recipe),
@@ -123,7 +125,7 @@ def of_recipe(recipe: DatasetRecipe) -> dict[str, Any]:
         "examples": tables.example_table(recipe),
         "exact": tables.is_exact(recipe),
         "citation": fenced(
-            cited({recipe.dataset_form.card.method}, tables.is_debiased(recipe), guided=recipe.decoding.guidance > 0),
+            cited({recipe.dataset_form.card.method}, tables.is_debiased(recipe), guided=bool(recipe.guided_labels)),
             "bibtex",
         ),
         "benchmark": BENCHMARKS.get(recipe.source.license),

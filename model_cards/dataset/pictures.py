@@ -53,7 +53,7 @@ def length_unit(lengths: TextLengths) -> str:
 
 def _in_order(recipe: DatasetRecipe, lengths: TextLengths) -> dict[str, dict[int, int]]:
     """The lengths of the labels that have any, in the recipe's order (the manifest's is alphabetical)."""
-    names = [label.name for label in recipe.labels]
+    names = [label.name for label in recipe.written_labels]
     return {name: lengths.by_label[name] for name in names if lengths.by_label.get(name)}
 
 

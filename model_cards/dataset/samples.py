@@ -35,7 +35,7 @@ def sample_table(directory: Path, manifest: Manifest, recipe: DatasetRecipe, con
     raw = base_config(config) == "raw"
     types = {} if raw else finished_schema(config, recipe).columns
     columns = RAW_COLUMNS if raw else list(types)
-    targets = [label.name for label in recipe.labels] if raw else targets_of(recipe)
+    targets = [label.name for label in recipe.written_labels] if raw else targets_of(recipe)
     shards = ordered_shards(manifest, config)[: None if manifest.complete else GROWING_SHARDS]
     found = first_rows(directory, shards, "target", targets, PER_TARGET)
     rows = [
@@ -48,7 +48,9 @@ def sample_table(directory: Path, manifest: Manifest, recipe: DatasetRecipe, con
 
 def targets_of(recipe: DatasetRecipe) -> list[str]:
     """The targets of finished rows: the labels, and for scored pairs the sampled negatives."""
-    return [label.name for label in recipe.labels] + ([SAMPLED] if recipe.dataset_form.sampled_negatives else [])
+    return [label.name for label in recipe.written_labels] + (
+        [SAMPLED] if recipe.dataset_form.sampled_negatives else []
+    )
 
 
 def rejected_samples(directory: Path, manifest: Manifest, recipe: DatasetRecipe, reasons: list[str]) -> Markdown | None:

@@ -3,7 +3,7 @@
 What a column, a config or a match means is said in ``words.yaml``; a test holds it against ``hub.contract.schema``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import yaml
 
 from hub.contract.decontamination import Dropped
 from hub.contract.reasons import OF_FIRST_TEXTS, OF_SECOND_TEXTS
-from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe import DatasetRecipe, Label
 from hub.contract.schema import EXAMPLE_SET, PROVENANCE, base_config, config_features, features
 from hub.markdown import Markdown, code, table
 from model_cards.shared.facts import Counts, DatasetCounts
@@ -84,7 +84,12 @@ def _type(feature: object) -> str:
 
 def is_debiased(recipe: DatasetRecipe) -> bool:
     """Is any label written against counter-labels?"""
-    return recipe.decoding.decay_constant > 0 and any(label.counter_labels for label in recipe.labels)
+    return any(label_is_debiased(label, recipe) for label in recipe.labels)
+
+
+def label_is_debiased(label: Label, recipe: DatasetRecipe) -> bool:
+    """Are a label's texts written against counter-labels?"""
+    return recipe.decoding_of(label).decay_constant > 0 and bool(label.counter_labels)
 
 
 def is_exact(recipe: DatasetRecipe) -> bool:
@@ -96,7 +101,7 @@ def is_exact(recipe: DatasetRecipe) -> bool:
 
 def plain_prompts(recipe: DatasetRecipe) -> Markdown:
     """The prompts that guidance leads away from, as code; one where the labels have the same one."""
-    distinct = dict.fromkeys(label.plain_prompt or "" for label in recipe.labels)
+    distinct = dict.fromkeys(label.plain_prompt or "" for label in recipe.guided_labels)
     return Markdown(", ".join(code(prompt) for prompt in distinct))
 
 
@@ -106,15 +111,17 @@ def decoding_table(recipe: DatasetRecipe) -> Markdown:
     each_set = ", example set" if recipe.few_shot and not recipe.few_shot.rotate else ""
     rows: list[list[Any]] = []
     if is_debiased(recipe):
-        rows += [["decay constant λ", decoding.decay_constant], ["floor ε", decoding.floor]]
-    if decoding.guidance:
-        rows.append(["guidance γ", decoding.guidance])
+        countered = [label for label in recipe.labels if label.counter_labels]
+        rows += _by_label("decay constant λ", "decay_constant", countered, recipe)
+        rows.append(["floor ε", decoding.floor])
+    if recipe.guided_labels:
+        rows += _by_label("guidance γ", "guidance", recipe.written_labels, recipe)
     rows += [
         ["top-k", decoding.top_k or "off"],
         ["top-p", decoding.top_p],
         ["new tokens, at most", decoding.max_new_tokens],
         ["a text ends at", "the end of its line" if decoding.text_end == "line" else "its closing quotation mark"],
-        [f"texts wanted per first text{each_set} and label", decoding.samples],
+        *_by_label(f"texts wanted per first text{each_set} and label", "samples", recipe.written_labels, recipe),
         ["attempts, at most", decoding.max_attempts],
         ["number format", recipe.model.dtype if recipe.model.backend != "openai" else "the server's"],
         ["seed", recipe.seed],
@@ -122,6 +129,13 @@ def decoding_table(recipe: DatasetRecipe) -> Markdown:
     if recipe.source.kind == "model":
         rows.append(["top-p for first texts (no top-k)", recipe.source.top_p])
     return table(["constant", "value"], rows)
+
+
+def _by_label(constant: str, key: str, labels: Sequence[Label], recipe: DatasetRecipe) -> list[list[Any]]:
+    """The rows of a constant that each of some labels may set for itself: what the others have comes first."""
+    own = [label for label in labels if getattr(label, key) is not None]
+    common = [[constant, getattr(recipe.decoding, key)]] if len(own) < len(labels) else []
+    return [*common, *([f"{constant}, label {label.name}", getattr(label, key)] for label in own)]
 
 
 def example_table(recipe: DatasetRecipe) -> Markdown | None:

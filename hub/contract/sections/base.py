@@ -14,7 +14,7 @@ Language = Annotated[str, Field(pattern=r"^([a-z]{2,3}|code|multilingual)$")]  #
 Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Positive = Annotated[int, Field(ge=1)]
 TextEnd = Literal["quotation_mark", "line"]
-Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 

@@ -15,8 +15,8 @@ from hub.contract.sections.base import (
     SPEED_ONLY,
     X1,
     Fraction,
+    NotNegative,
     Positive,
-    Price,
     Share,
     Strict,
     TextEnd,
@@ -67,7 +67,7 @@ class Server(Strict):
         60.0  # seconds that a server may be silent
     )
     max_retries: Annotated[int, Field(ge=0), SPEED_ONLY] = 6
-    price_per_million: Annotated[tuple[Price, Price] | None, SPEED_ONLY] = (
+    price_per_million: Annotated[tuple[NotNegative, NotNegative] | None, SPEED_ONLY] = (
         None  # prompt, completion tokens; in its currency
     )
 
@@ -160,13 +160,20 @@ class LanguageModel(Strict):
 
 
 class Label(Strict):
-    """One label: its instruction (with the ``<X1>`` placeholder) and the labels its texts must not fit."""
+    """One label: its instruction (with the ``<X1>`` placeholder) and the labels its texts must not fit.
+
+    ``decay_constant``, ``guidance`` and ``samples`` stand in place of those of ``decoding``. With ``samples`` 0 the
+    label is never written: its prompt is a counter-prompt of other labels, and nothing else.
+    """
 
     name: str
     score: Annotated[float, Field(ge=0, le=1)] | None = None  # sts form
     instruction: str
     counter_labels: tuple[str, ...] = ()
     overlap: Annotated[tuple[Share, Share] | None, OPTION] = None  # least and most words shared with x1: word_overlap
+    decay_constant: Annotated[NotNegative | None, OPTION] = None  # λ of this label's texts
+    guidance: Annotated[NotNegative | None, OPTION] = None  # γ of this label's texts
+    samples: Annotated[Annotated[int, Field(ge=0)] | None, OPTION] = None  # texts wanted per x1 of this label
 
     @field_validator("overlap")
     @classmethod
@@ -185,6 +192,11 @@ class Label(Strict):
         return text
 
     @property
+    def written(self) -> bool:
+        """Whether texts are asked for; of a label with ``samples`` 0 none are."""
+        return self.samples != 0
+
+    @property
     def plain_prompt(self) -> str | None:
         """The instruction without task and first text, e.g. ``Sentence 2: "``: its last piece after ``<X1>``.
 
@@ -201,13 +213,13 @@ class DecodingParameters(Strict):
     (p(t | prompt) / p(t | plain prompt))^γ, with ``Label.plain_prompt``.
     """
 
-    decay_constant: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 100.0  # λ
+    decay_constant: NotNegative = 100.0  # λ
     floor: Annotated[float, Field(gt=0, le=1)] = 0.01
     top_k: Annotated[int, Field(ge=0)] = 5  # 0 = off
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.9
     max_new_tokens: Positive = 40
     text_end: TextEnd = "quotation_mark"  # where a text ends: generation.decoding.endings (Auto-NLI's code: line)
-    guidance: Annotated[float, Field(ge=0, allow_inf_nan=False), OPTION] = 0.0  # γ; 0 = off
+    guidance: Annotated[NotNegative, OPTION] = 0.0  # γ; 0 = off
 
     @property
     def epsilon(self) -> float:
