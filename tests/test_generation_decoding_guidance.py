@@ -176,7 +176,7 @@ def test_equal_to_guiding_the_whole_vocabulary(decay_constant, top_k):
     drawn, plain = told[:, :2], torch.arange(3 * texts, 4 * texts)
     settings = DecodingParameters(decay_constant=decay_constant, floor=1e-9, top_k=top_k, guidance=gamma)
     numbers = torch.from_numpy(uniforms(np.arange(texts, dtype=np.uint64), 0))
-    outputs, *rows = guided_rows(table, drawn, told, plain, gamma)
+    outputs, *rows = guided_rows(table, drawn, told, plain, torch.full((texts,), gamma))
     assert len(outputs) == len(table)  # in the place of the plain rows
     tokens, log_probs = choose(WholeLogits(outputs), rows[0], settings, numbers, rows[1], rows[2])
     log = table.log_softmax(-1)
@@ -204,7 +204,7 @@ def test_in_half_precision_guided_logits_are_not_rounded_once_more(vocabulary):
     weight = torch.randn(vocabulary, 64, generator=generator).bfloat16()
     hidden = torch.randn(60, 64, generator=generator).bfloat16()
     drawn = torch.arange(20)[:, None]
-    outputs, drawn, _, places = guided_rows(hidden, drawn, drawn, torch.arange(20, 40), 1.5)
+    outputs, drawn, _, places = guided_rows(hidden, drawn, drawn, torch.arange(20, 40), torch.full((20,), 1.5))
     pieces = LogitsInPieces(OutputLayer(weight, None), outputs, [])
     exact = hidden.double() @ weight.double().T
     wanted = 2.5 * exact[:20] - 1.5 * exact[20:40]
