@@ -6,9 +6,9 @@ Also the two files by which ``release.value`` asks ``eval.arms`` for scores: sta
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from hub.contract.measured import read_measured
+from hub.contract.measured import Frozen, read_measured
 from hub.contract.results import Finite
 from hub.contract.run_dir import Manifest
 from hub.errors import InputError, RunError
@@ -19,11 +19,7 @@ Split = Literal["validation", "test"]
 Arm = Literal["untrained", "copies", "shuffled", "dataset", "people"]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Estimate(_Frozen):
+class Estimate(Frozen):
     """Points (Spearman x 100) with a 95 % interval, over sentence pairs and, where there are several, seeds."""
 
     score: Finite
@@ -34,7 +30,7 @@ class Estimate(_Frozen):
         return f"{self.score:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
 
-class ArmScore(_Frozen):
+class ArmScore(Frozen):
     """What one arm of the experiment scored: the mean over tasks and seeds, and each task's mean over seeds.
 
     ``over_copies``: the paired difference to the copies control (None: that control itself).
@@ -45,7 +41,7 @@ class ArmScore(_Frozen):
     over_copies: Estimate | None = None
 
 
-class ArmPlan(_Frozen):
+class ArmPlan(Frozen):
     """The evaluations to compare: arm → their folders by seed. Arms of several seeds share them, in this order.
 
     ``data_seeds``: the folders of an arm are of so many datasets, written with as many seeds; those of the first stand
@@ -73,7 +69,7 @@ class ArmPlan(_Frozen):
         return self
 
 
-class ArmScores(_Frozen):
+class ArmScores(Frozen):
     """What ``eval.arms`` found, by arm; ``differences``: the first arm's minus the second's, of ``pairs``."""
 
     arms: dict[str, ArmScore]
@@ -81,7 +77,7 @@ class ArmScores(_Frozen):
     differences: tuple[Estimate, ...] = ()
 
 
-class TrainingValue(_Frozen):
+class TrainingValue(Frozen):
     """The training value of a dataset, under one student, one number of pairs and the same steps for every arm.
 
     ``fingerprint`` is that of the dataset's run (of the rows that were measured), ``student`` the recipe's name,
@@ -101,7 +97,7 @@ class TrainingValue(_Frozen):
     split: Split
     samples: Count
     arms: dict[Arm, ArmScore]
-    skipped: dict[Arm, str] = {}
+    skipped: dict[Arm, str] = Field(default_factory=dict)
     versions: dict[str, str]
 
     @model_validator(mode="after")

@@ -25,6 +25,7 @@ from benchmarks.better_pairs.runner import Runner
 from benchmarks.better_pairs.steps import NotDone, Steps
 from eval import arms as eval_arms
 from hub.contract import licences
+from hub.contract.label_fidelity import Interval
 from hub.contract.recipe import DatasetRecipe, Verification
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import read_manifest, require_complete
@@ -232,7 +233,7 @@ def test_a_random_drop_keeps_as_many_of_each_label_and_counts_what_was_asked(ver
 def stages(monkeypatch, tmp_path):
     """The children's places taken by quick ones that leave what the commands leave; the calls are kept."""
     calls = list[str]()
-    monkeypatch.setattr(command, "require_judge", lambda: None)
+    monkeypatch.setattr(command, "minilm", lambda: None)
     folder = tmp_path / "steps"
 
     def ran(self, words, note):
@@ -266,11 +267,22 @@ def stages(monkeypatch, tmp_path):
 
 
 INTERVAL = {"value": 0.5, "low": 0.4, "high": 0.6}
+OF_LABEL = {"texts": 27, "cosine": INTERVAL, "identical": 0, "near_copies": 0.05, "word_overlap": 0.3}
 FIDELITY = {
+    "dataset": "small",
+    "config": "postprocessed",
+    "fingerprint": "0" * 64,
+    "judge": {"name": "all-MiniLM-L6-v2", "revision": "0"},
+    "nli_judge": None,
+    "first_texts": 20,
+    "all_first_texts": 20,
+    "seed": 42,
     "requested": 100,
     "kept": 80,
     "spearman": INTERVAL,
-    "labels": {label: {"cosine": INTERVAL, "near_copies": 0.05} for label in ("1", "0.5", "0")},
+    "near_copies": 0.05,
+    "labels": dict.fromkeys(("1", "0.5", "0"), OF_LABEL),
+    "versions": {},
 }
 
 
@@ -402,7 +414,7 @@ def test_the_page_shows_the_results_as_they_are():
 
 
 def test_the_mean_of_independent_intervals_is_narrower():
-    found = pooled([{"value": 1.0, "low": 0.6, "high": 1.4}, {"value": 2.0, "low": 1.7, "high": 2.3}])
+    found = pooled([Interval(value=1.0, low=0.6, high=1.4), Interval(value=2.0, low=1.7, high=2.3)])
     assert (found.value, found.low, found.high) == (1.5, 1.25, 1.75)
 
 

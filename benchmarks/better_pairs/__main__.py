@@ -15,9 +15,10 @@ import typer
 from benchmarks.better_pairs.arms import Arm, Search, read_search
 from benchmarks.better_pairs.figures import Row
 from benchmarks.better_pairs.report import plot, read_rows, tables, with_row, with_tables
-from benchmarks.better_pairs.runner import Runner, commands, require_judge
+from benchmarks.better_pairs.runner import Runner, commands
 from benchmarks.better_pairs.steps import HINT, Steps
 from benchmarks.trials import table, write_results
+from eval.encoders.packaged import minilm
 from hub import cli
 from hub.contract.run_dir import ARTIFACTS, locked
 from hub.contract.shards import write_bytes, write_text
@@ -71,7 +72,7 @@ def main(
         return
     failed = list[str]()
     if chosen:
-        require_judge()
+        minilm()  # the judge of fidelity: without it nothing is begun
         with locked(folder):
             runner = Runner(search, stage, Steps(folder), data, settings)
             for row in measured(runner, chosen, workers, failed):

@@ -6,30 +6,17 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from benchmarks.better_pairs.arms import Arm, Stage
+from hub.contract.label_fidelity import Fidelity, Interval
+from hub.contract.measured import Frozen
 from hub.training_value import ArmScores, Estimate
 
 HOUR = 3600
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Interval(_Frozen):
-    """A figure with its 95 % interval over first texts."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
-
-
-class Fidelity(_Frozen):
+class FidelityOfSeeds(Frozen):
     """How well kept texts fit their labels, means over data seeds; ``near_copies``: label → share of the kept."""
 
     asked: int
@@ -40,7 +27,7 @@ class Fidelity(_Frozen):
     near_copies: dict[str, float]
 
 
-class Cost(_Frozen):
+class Cost(Frozen):
     """CPU seconds of all data seeds' pairs (as if this arm had written its texts alone), and of one training."""
 
     pairs: float
@@ -49,14 +36,14 @@ class Cost(_Frozen):
     points_per_hour: float | None  # gained over the copies control: of the pairs and one training
 
 
-class Reference(_Frozen):
+class Reference(Frozen):
     """The paired difference to another arm's pairs."""
 
     arm: str
     difference: Estimate
 
 
-class Row(_Frozen):
+class Row(Frozen):
     """One arm of one stage. ``scores``: of each training arm; ``gains``: the dataset's paired differences to them."""
 
     stage: str
@@ -72,13 +59,13 @@ class Row(_Frozen):
     split: str
     student: str
     student_settings: tuple[str, ...]
-    fidelity: Fidelity
+    fidelity: FidelityOfSeeds
     cost: Cost
     scores: dict[str, Estimate]
     tasks: dict[str, dict[str, float]]
     gains: dict[str, Estimate]
     against: Reference | None = None
-    skipped: dict[str, str] = {}
+    skipped: dict[str, str] = Field(default_factory=dict)
 
     @property
     def told(self) -> str:
@@ -96,7 +83,7 @@ class Measured:
 
     seconds: Sequence[float]
     training_seconds: Sequence[float | None]
-    fidelity: Sequence[dict[str, Any]]
+    fidelity: Sequence[Fidelity]
     values: Sequence[dict[str, Any]]
     scores: ArmScores
     against: str | None
@@ -148,24 +135,25 @@ def row_of(
     )
 
 
-def judged(runs: Sequence[dict[str, Any]]) -> Fidelity:
+def judged(runs: Sequence[Fidelity]) -> FidelityOfSeeds:
     """Fidelity over data seeds: counts are added; figures are means, whose first texts are independent."""
-    labels = list(runs[0]["labels"])
-    asked, kept = (sum(run[name] for run in runs) for name in ("requested", "kept"))
-    return Fidelity(
+    labels = list(runs[0].labels)
+    asked, kept = sum(run.requested for run in runs), sum(run.kept for run in runs)
+    return FidelityOfSeeds(
         asked=asked,
         kept=kept,
         keep_rate=round(kept / asked, 4),
-        spearman=pooled([run["spearman"] for run in runs]),
-        cosine={label: pooled([run["labels"][label]["cosine"] for run in runs]) for label in labels},
-        near_copies={label: round(mean(run["labels"][label]["near_copies"] for run in runs), 4) for label in labels},
+        spearman=pooled([run.spearman for run in runs if run.spearman]),
+        cosine={label: pooled([run.labels[label].cosine for run in runs]) for label in labels},
+        near_copies={label: round(mean(run.labels[label].near_copies for run in runs), 4) for label in labels},
     )
 
 
-def pooled(found: Sequence[dict[str, float]]) -> Interval:
+def pooled(found: Sequence[Interval]) -> Interval:
     """The mean of independent estimates; its interval's sides are roots of their summed squares, over their number."""
-    centre = mean(one["value"] for one in found)
+    centre = mean(one.value for one in found)
     below, above = (
-        math.sqrt(math.fsum((one["value"] - one[side]) ** 2 for one in found)) / len(found) for side in ("low", "high")
+        math.sqrt(math.fsum((one.value - end) ** 2 for one, end in zip(found, ends, strict=True))) / len(found)
+        for ends in ([one.low for one in found], [one.high for one in found])
     )
     return Interval(value=round(centre, 4), low=round(centre - below, 4), high=round(centre + above, 4))

@@ -10,8 +10,7 @@ from typing import Any
 from benchmarks.better_pairs.arms import GOLD, RUN_OF, Arm, Search, Stage
 from benchmarks.better_pairs.figures import Measured, Row, row_of
 from benchmarks.better_pairs.steps import NotDone, Step, Steps, digest
-from eval.encoders.packaged import minilm
-from hub.contract.label_fidelity import FIDELITY
+from hub.contract.label_fidelity import FIDELITY, Fidelity
 from hub.contract.measured import write_json
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import deciding, load_recipe
@@ -40,11 +39,6 @@ class Value:
     value: dict[str, Any]
     folders: dict[str, list[str]]
     training_seconds: float | None
-
-
-def require_judge() -> None:
-    """Raise InputError, before anything is made, when the judge of fidelity is not installed."""
-    minilm()
 
 
 def commands(search: Search, arm: Arm, seed: int, settings: Sequence[str]) -> list[str]:
@@ -158,12 +152,11 @@ class Runner:
         self.steps.once("first_texts", key, line, f"first texts {name}", out)
         return out
 
-    def _fidelity(self, arm: Arm, run: Run, seed: int) -> dict[str, Any]:
+    def _fidelity(self, arm: Arm, run: Run, seed: int) -> Fidelity:
         """What ``eval.fidelity`` says of the run."""
         out = run.directory / FIDELITY
         self._step("fidelity", run.directory.name, ["eval.fidelity", str(run.directory)], arm, seed, out)
-        found: dict[str, Any] = json.loads(out.read_bytes())
-        return found
+        return Fidelity.model_validate_json(out.read_bytes())
 
     def _value(self, arm: Arm, run: Run, number: int) -> Value:
         """The training value under the ``number``-th data seed, whose training seeds no other one has."""

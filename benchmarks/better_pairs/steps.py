@@ -126,10 +126,10 @@ class Steps:
                     note(_seconds_so_far(process.pid))
                     noted = time.monotonic()
                 time.sleep(POLL)
-        except BaseException:
-            process.terminate()
-            process.wait()
-            raise
+        finally:
+            if process.returncode is None:  # an interruption, an error, or another thread's stop
+                process.terminate()
+                process.wait()
         spent = usage.ru_utime + usage.ru_stime
         if process.returncode:
             note(spent)

@@ -14,9 +14,9 @@ import json
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-from hub.contract.measured import read_measured
+from hub.contract.measured import Frozen, read_measured
 from hub.contract.run_dir import Manifest
 
 PROVENANCE, INPUT = "decontamination", "rows dropped"
@@ -26,11 +26,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 Count = Annotated[int, Field(ge=0)]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Origin(_Frozen):
+class Origin(Frozen):
     """The run that rows were dropped from."""
 
     name: str
@@ -38,7 +34,7 @@ class Origin(_Frozen):
     fingerprint: str
 
 
-class SplitRows(_Frozen):
+class SplitRows(Frozen):
     """Rows of one split of a config: those kept, and those dropped by the kind of their strongest match."""
 
     kept: Count
@@ -50,7 +46,7 @@ class SplitRows(_Frozen):
         return self.kept + sum(self.dropped.values())
 
 
-class Dropped(_Frozen):
+class Dropped(Frozen):
     """What was compared, under which settings, and the rows of every config and split."""
 
     dataset: Origin
@@ -71,7 +67,7 @@ class Dropped(_Frozen):
         return sum(sum(split.dropped.values()) for splits in self.rows.values() for split in splits.values())
 
 
-class Checked(_Frozen):
+class Checked(Frozen):
     """A split of evaluation data: its rows' SHA-256 by text form, its sentences, and what of it was found.
 
     ``rows`` are the dataset's rows that match it, by the strongest kind; ``found`` its distinct sentences (by normal
@@ -95,7 +91,7 @@ class ConfigCount(BaseModel, extra="forbid"):
     labels: dict[str, dict[Kind, int]]
 
 
-class Example(_Frozen):
+class Example(Frozen):
     """One match; rows count from 0."""
 
     config: str
@@ -110,7 +106,7 @@ class Example(_Frozen):
     place_side: int
 
 
-class Ledger(_Frozen):
+class Ledger(Frozen):
     """What was checked and found, under which settings.
 
     ``revision``: the Hub commit or the run's fingerprint. ``not_checked``: splits without files in what was given.

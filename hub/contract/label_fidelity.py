@@ -7,9 +7,9 @@ It measures alone: no row was dropped or kept for what it says.
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from hub.contract.measured import read_measured
+from hub.contract.measured import Frozen, read_measured
 from hub.contract.results import Finite
 from hub.contract.run_dir import Manifest
 
@@ -19,11 +19,7 @@ Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Interval(_Frozen):
+class Interval(Frozen):
     """A value and its 95 % bootstrap interval over first texts."""
 
     value: Finite
@@ -34,14 +30,14 @@ class Interval(_Frozen):
         return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
 
-class Judge(_Frozen):
+class Judge(Frozen):
     """A model that measured; ``revision`` is its commit or a hash of its files."""
 
     name: str
     revision: str
 
 
-class LabelFidelity(_Frozen):
+class LabelFidelity(Frozen):
     """The texts of one label: their cosine with x1, the shares that copy x1 or nearly do, and what an NLI judge says.
 
     ``nli``: class → share of the pairs (x1, text) that the NLI judge puts there; None where there was none.
@@ -55,7 +51,7 @@ class LabelFidelity(_Frozen):
     nli: dict[str, Share] | None = None
 
 
-class PersonAgreement(_Frozen):
+class PersonAgreement(Frozen):
     """How one person's blind answers agree with the labels of the finished rows: percent, and Cohen's κ if defined."""
 
     answers: Annotated[int, Field(ge=1)]
@@ -63,7 +59,7 @@ class PersonAgreement(_Frozen):
     kappa: Interval | None
 
 
-class Fidelity(_Frozen):
+class Fidelity(Frozen):
     """Label fidelity of one config of a dataset's run.
 
     ``first_texts`` were drawn by ``seed`` of ``all_first_texts``; ``requested`` and ``kept`` texts are those of the

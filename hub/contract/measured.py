@@ -4,13 +4,19 @@ import json
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hub.contract.run_dir import Manifest, locked, require_complete
 from hub.contract.shards import write_text
 from hub.errors import InputError, RunError
 
 Form = TypeVar("Form", bound=BaseModel)
+
+
+class Frozen(BaseModel):
+    """Base of what is measured and of its parts: immutable, no unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 def read_measured(
