@@ -46,6 +46,7 @@ LIBRARIES = ("torch", "transformers", "sentence-transformers", "datasets", "sts-
 FINAL = (*(f"sts{year}/all" for year in range(12, 17)), "stsb-tokenised/cosine", "sick-r-tokenised/cosine")
 TASKS: dict[Split, tuple[str, ...]] = {"validation": ("stsb/cosine",), "test": FINAL}
 OF_COPIES = {"form": "triplet", "loss": "MultipleNegativesRankingLoss"}  # InfoNCE at temperature 0.05
+OF_PEOPLE = {"form": "sts", "loss": "CoSENTLoss"}  # hardly two of their pairs share a first text: no triplets
 UNIQUE = {"batch_sampler": "no_duplicates"}  # of copies: a first text twice in a batch would be its own negative
 ORDER: tuple[Arm, ...] = ("untrained", "shuffled", "copies", "dataset", "people")
 STSB_TRAIN = "STSBenchmark/sts-train.csv"
@@ -249,9 +250,12 @@ def arm_recipe(experiment: Experiment, arm: Arm, seed: int, pairs: Path | None) 
         }
     place, data = {"path": str(pairs), "config": CONFIG}, tree["datasets"]
     arguments = tree.get("arguments", {})
+    licence = {key: value for key, value in data[0].items() if key == "license"}
     if arm == "copies":
-        data = [{key: value for key, value in data[0].items() if key == "license"} | OF_COPIES]
+        data = [licence | OF_COPIES]
         arguments = arguments | UNIQUE
+    elif arm == "people":
+        data = [one for one in data if one["form"] == "sts"] or [licence | OF_PEOPLE]
     return tree | {"datasets": [{**one, **place} for one in data], "arguments": arguments, "seed": str(seed)}
 
 

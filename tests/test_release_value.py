@@ -209,7 +209,7 @@ def test_what_cannot_be_measured_is_refused_in_one_line(data, stages, tmp_path):
     assert not out.exists() and not stages
 
 
-def test_a_student_may_read_the_pairs_in_several_forms_and_the_copies_control_in_one():
+def test_a_student_may_read_the_pairs_in_several_forms_and_the_controls_in_one():
     form = "path: pairs, config: pairs, license: cc-by-nc-sa-4.0"
     graded = f"{{{form}, form: graded-triplet, loss: MultipleNegativesRankingLoss, grades: {{negative_to: 0.3}}}}"
     own = f"{{{form}, form: self-pair, loss: MultipleNegativesRankingLoss}}"
@@ -220,10 +220,11 @@ def test_a_student_may_read_the_pairs_in_several_forms_and_the_copies_control_in
             (one.form, one.path, one.grades is None)
             for one in checked(STUDENT, ModelRecipe, arm_recipe(experiment, arm, 1, Path("arm"))).datasets
         ]
-        for arm in ("dataset", "copies")
+        for arm in ("dataset", "copies", "people")
     }
     assert forms["dataset"] == [("graded-triplet", "arm", False), ("self-pair", "arm", True)]
     assert forms["copies"] == [("triplet", "arm", True)]
+    assert forms["people"] == [("sts", "arm", True)]  # hardly two of their pairs share a first text
 
 
 def test_a_student_is_a_recipe_of_datasets_by_path_without_validation(tmp_path):
