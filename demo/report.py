@@ -1,7 +1,7 @@
-"""The demo's closing table: read from manifests, results and timings, nothing computed anew."""
+"""A chain's closing tables: read from manifests, results and timings, nothing computed anew."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hub.contract.results import TaskScore, by_task, read_results
@@ -10,22 +10,35 @@ from hub.errors import RunError
 
 
 def report(
-    artifacts: Path, datasets: Sequence[str], model: str, org: str, endpoint: str, loaded: dict[str, object]
+    artifacts: Path, datasets: Sequence[str], org: str, endpoint: str, loaded: Mapping[str, dict[str, object]]
 ) -> str:
-    """The closing text. Raises RunError when a clean process loaded other row counts than the manifests name."""
+    """The closing text; ``loaded``: of each model, what a clean process found. Raises RunError for other row counts."""
     manifests = {name: require_complete(artifacts / "datasets" / name) for name in datasets}
-    if loaded["datasets"] != {name: manifest.counts["splits"] for name, manifest in manifests.items()}:
-        raise RunError("demo.verify", f"loaded other rows than were written: {loaded['datasets']}")
-    lines = ["", *_dataset_table(artifacts, manifests), "", *_score_table(artifacts / "models" / model), ""]
+    written = {name: manifest.counts["splits"] for name, manifest in manifests.items()}
+    lines = ["", *_dataset_table(artifacts, manifests), ""]
+    for model, found in loaded.items():
+        if found["datasets"] != written:
+            raise RunError("demo.verify", f"loaded other rows than were written: {found['datasets']}")
+        lines += [*([model] if len(loaded) > 1 else []), *_score_table(artifacts / "models" / model), ""]
     lines += [
-        f"A clean process with an empty cache loaded all of it. Its cosines: {loaded['similar']} for two sentences",
-        f"about a flute, {loaded['other']} for one of them and stock prices.",
-        "",
-        f"On the embedded Hub, which `make hub` serves at {endpoint}:",
+        "A clean process with an empty cache loaded all of it. Cosines of two sentences about a flute, and of one of"
     ]
+    lines += [f"them and stock prices: {_cosines(loaded)}.", ""]
+    lines += [f"On the embedded Hub, which `make hub` serves at {endpoint}:"]
     lines += [f"  {endpoint}/datasets/{org}/{name}" for name in datasets]
-    lines += [f"  {endpoint}/{org}/{model}", "", *_usage(datasets[0], model, org, endpoint)]
+    lines += [
+        *(f"  {endpoint}/{org}/{model}" for model in loaded),
+        "",
+        *_usage(datasets[0], [*loaded][0], org, endpoint),
+    ]
     return "\n".join(lines)
+
+
+def _cosines(loaded: Mapping[str, dict[str, object]]) -> str:
+    each = [f"{found['similar']} and {found['other']}" for found in loaded.values()]
+    return (
+        "; ".join(f"{cosines} ({model})" for model, cosines in zip(loaded, each, strict=True)) if each[1:] else each[0]
+    )
 
 
 def _dataset_table(artifacts: Path, manifests: dict[str, Manifest]) -> list[str]:

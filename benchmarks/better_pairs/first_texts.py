@@ -42,6 +42,9 @@ def main(
     columns: Annotated[list[str], typer.Option("--column", help="Of a table; repeatable")] = [],  # noqa: B006
     texts: Annotated[int, typer.Option("--texts", min=1, help="So many, if there are")] = 1000,
     seed: Annotated[int, typer.Option("--seed", min=0)] = 42,
+    without: Annotated[
+        list[Path], typer.Option("--without", metavar="FILE", help="Pass over its lines; repeatable")
+    ] = [],  # noqa: B006
     people: Annotated[bool, typer.Option("--people", help="FILE holds pairs with people's scores")] = False,
     senteval: Annotated[Path | None, typer.Option("--senteval-data", metavar="DIR", help="SentEval's")] = None,
 ) -> None:
@@ -50,20 +53,30 @@ def main(
     Examples:
 
       python -m benchmarks.better_pairs.first_texts data/captions/train.1.en.gz --texts 500 --out x1.txt
+
+      python -m benchmarks.better_pairs.first_texts wikipedia.txt --texts 500 --without x1.txt --out unseen.txt
     """
     pairs = read_people(file) if people else None
+    unwanted = {line for place in without for line in lines_of(place)}
     if pairs:
         rows: list[Item] = list(zip(pairs.firsts, pairs.seconds, strict=True))
         scores = dict(zip(rows, pairs.scores, strict=True))
     else:
-        rows, scores = [(text,) for text in sentences(file, columns)], {}
+        rows, scores = [(text,) for text in sentences(file, columns) if text not in unwanted], {}
     kinds, places = evaluation_check(senteval, scored_only=people)
     found, passed = drawn(rows, texts, seed, kinds)
     if people:
         lines = [json.dumps({"sentence1": row[0], "sentence2": row[1], "score": scores[row]}) for row in found]
     else:
         lines = [text for (text,) in found]
-    told = {"file": file.name, "seed": seed, "rows": len(found), "passed_over": passed, "checked": places}
+    told = {
+        "file": file.name,
+        "seed": seed,
+        "without": len(unwanted),
+        "rows": len(found),
+        "passed_over": passed,
+        "checked": places,
+    }
     write_text(out.with_suffix(".json"), json.dumps(told, indent=1) + "\n")
     write_text(out, "\n".join(lines) + "\n")
     say(f"written: {out}, {len(found):,} rows; passed over: {passed}; checked: {', '.join(places)}")
@@ -89,6 +102,14 @@ def sentences(file: Path, columns: Sequence[str]) -> list[str]:
     if not fitting:
         raise InputError(file, f"has no sentence of {few} to {many} words")
     return list(dict.fromkeys(fitting))
+
+
+def lines_of(file: Path) -> list[str]:
+    """The lines of a file. Raises InputError when it is not there."""
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise InputError(f"--without {file}", "no such file") from None
 
 
 def evaluation_check(senteval: Path | None, scored_only: bool) -> tuple[Kinds, list[str]]:

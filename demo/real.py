@@ -1,0 +1,102 @@
+"""Pairs by a real language model and encoders of it, offline: python -m demo.real (what `make real` calls).
+
+Gemma 3 270M (`make lm`) writes sts-dino-gemma; its label fidelity and its training value beside the controls are
+measured; two encoders are trained on it, PromptEOL with LoRA on Gemma itself and static token embeddings, each scored
+beside its untrained base and its copies control; all of it is published on the embedded Hub with its cards and loaded
+by name in a clean process. Each step is the command a user types; finished steps are not done again.
+"""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from demo.chain import ORG, SERVED, Chain
+from demo.report import report
+from hub import cli
+from hub.contract.recipe import ModelRecipe
+from hub.contract.recipe_file import load_recipe
+from hub.contract.run_dir import ARTIFACTS
+from hub.errors import InputError
+from hub.memory import peak_rss_mb
+from hub_server.process import LocalHub
+from release.options import set_words
+
+RECIPES = Path("recipes/small")
+DATASET, STATIC, PROMPTEOL = "sts-dino-gemma", "static-sts-dino-gemma", "prompteol-gemma-sts-dino"
+STAND_INS = Path("assets/offline.yaml")  # of the language model and the first texts; the dataset is on the embedded Hub
+STUDENT = Path("recipes/value/value-student-triplets.yaml")
+LM = ARTIFACTS / "lm" / "gemma-3-270m"
+TASKS = "sts,stsb-tokenised/cosine,sick-r-tokenised/cosine"
+WHOLE = 1500  # first texts of the recipe
+
+app = cli.new_app(__doc__)
+
+
+@app.command()
+def main(
+    artifacts: Annotated[Path, typer.Option(help="Where everything is written, the Hub's storage included")] = ARTIFACTS
+    / "real",
+    port: Annotated[int, typer.Option(help="Port of the embedded Hub; 0 takes a free one")] = 0,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=60, max=WHOLE, help="A trial on N first texts and as few steps")
+    ] = None,
+    senteval: Annotated[
+        Path | None, typer.Option("--senteval-data", metavar="DIR", help="SentEval's: seven tasks, not STSb alone")
+    ] = None,
+) -> None:
+    """Run it and print what came out. Run again after any interruption: it goes on.
+
+    Examples:
+
+      python -m demo.real --limit 100 --artifacts artifacts/trial
+
+      python -m demo.real --senteval-data DIR
+    """
+    if not LM.is_dir():
+        raise InputError(LM, "Gemma 3 270M is not here", hint="make lm brings it (240 MB)")
+    started = time.monotonic()
+    with LocalHub(artifacts / "hub", port, orgs=[ORG], home=artifacts / "hf-home") as hub:
+        chain = Chain(hub, artifacts)
+        write(chain, limit, senteval)
+        with ThreadPoolExecutor(2) as lanes:  # a thread each
+            made = [lanes.submit(train, chain, name, limit, senteval) for name in (PROMPTEOL, STATIC)]
+            for one in made:
+                one.result()
+        loaded = {name: chain.verify(name, DATASET) for name in (PROMPTEOL, STATIC)}
+        seconds, peak = time.monotonic() - started, peak_rss_mb(children=True)
+        print(report(artifacts, [DATASET], ORG, SERVED, loaded))
+        print(f"\n{seconds / 60:.0f} min; the largest process took {peak / 1024:.1f} GB")
+
+
+def write(chain: Chain, limit: int | None, senteval: Path | None) -> None:
+    """Make the dataset, measure what its card shows of it, and publish it."""
+    recipe, directory = RECIPES / f"{DATASET}.yaml", str(chain.artifacts / "datasets" / DATASET)
+    words = ["--set", f"@{STAND_INS}", *(["--limit", str(limit)] if limit else [])]
+    chain.release(recipe, *words, publish=False)
+    chain.stage("how well texts fit their labels", "eval.fidelity", directory)
+    data = ["--senteval-data", str(senteval)] if senteval else ["--split", "validation"]
+    pairs = str(min(2000, 2 * (limit or WHOLE)))  # of three labels: some texts are no use, and some rows are held out
+    given = [directory, "--student", str(STUDENT), "--pairs", pairs, *data, "--out", str(chain.artifacts / "value")]
+    chain.stage("what an encoder gains from it", "release.value", *given)
+    chain.release(recipe, *words)
+
+
+def train(chain: Chain, name: str, limit: int | None, senteval: Path | None) -> None:
+    """Train an encoder and its control on the published dataset, score both, and publish the encoder."""
+    path = RECIPES / f"{name}.yaml"
+    settings = [f"@{STAND_INS}", *(scaled(path, limit) if limit else [])]
+    data = ["--tasks", TASKS, "--senteval-data", str(senteval)] if senteval and not limit else []
+    chain.release(path, *set_words(settings), *data, quiet=name == STATIC)
+
+
+def scaled(path: Path, limit: int) -> list[str]:
+    """Settings for a training in as small a part of its steps as ``limit`` is of the first texts."""
+    steps = int(load_recipe(path, ModelRecipe).arguments["max_steps"])
+    return [f"arguments.max_steps={max(10, steps * limit // WHOLE)}"]
+
+
+if __name__ == "__main__":
+    cli.run(app)
