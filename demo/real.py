@@ -23,13 +23,13 @@ from hub.errors import InputError
 from hub.memory import peak_rss_mb
 from hub_server.process import LocalHub
 from release.options import set_words
+from release.value import FINAL
 
 RECIPES = Path("recipes/small")
 DATASET, STATIC, PROMPTEOL = "sts-dino-gemma", "static-sts-dino-gemma", "prompteol-gemma-sts-dino"
 STAND_INS = Path("assets/offline.yaml")  # of the language model and the first texts; the dataset is on the embedded Hub
 STUDENT = Path("recipes/value/value-student-triplets.yaml")
 LM = ARTIFACTS / "lm" / "gemma-3-270m"
-TASKS = "sts,stsb-tokenised/cosine,sick-r-tokenised/cosine"
 WHOLE = 1500  # first texts of the recipe
 
 app = cli.new_app(__doc__)
@@ -88,7 +88,7 @@ def train(chain: Chain, name: str, limit: int | None, senteval: Path | None) -> 
     """Train an encoder and its control on the published dataset, score both, and publish the encoder."""
     path = RECIPES / f"{name}.yaml"
     settings = [f"@{STAND_INS}", *(scaled(path, limit) if limit else [])]
-    data = ["--tasks", TASKS, "--senteval-data", str(senteval)] if senteval and not limit else []
+    data = ["--tasks", ",".join(FINAL), "--senteval-data", str(senteval)] if senteval and not limit else []
     chain.release(path, *set_words(settings), *data, quiet=name == STATIC)
 
 

@@ -29,7 +29,7 @@ def report(
     lines += [
         *(f"  {endpoint}/{org}/{model}" for model in loaded),
         "",
-        *_usage(datasets[0], [*loaded][0], org, endpoint),
+        *_usage(datasets[0], next(iter(loaded)), org, endpoint),
     ]
     return "\n".join(lines)
 

@@ -15,11 +15,14 @@ import pytest
 
 from demo import real as demo_real
 from demo import run as demo_run
+from demo.chain import ORG
 from demo.report import report
 from hub.contract import run_dir
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe_file import load_recipe
 from hub.contract.results import Results, TaskScore, write_results
 from hub.contract.run_dir import Manifest
-from hub.errors import RunError
+from hub.errors import InputError, RunError
 
 
 @pytest.fixture
@@ -106,6 +109,30 @@ def _alive(pid: int) -> bool:
 def test_the_demo_names_committed_recipes():
     for name in (*demo_run.DATASETS, demo_run.MODEL):
         assert (demo_run.RECIPES / f"{name}.yaml").is_file()
+
+
+def test_make_real_names_committed_recipes_that_need_each_other():
+    written = load_recipe(demo_real.RECIPES / f"{demo_real.DATASET}.yaml", DatasetRecipe)
+    assert written.source.limit == demo_real.WHOLE
+    for name in (demo_real.STATIC, demo_real.PROMPTEOL):
+        encoder = load_recipe(demo_real.RECIPES / f"{name}.yaml", ModelRecipe)
+        assert {item.repo_id for item in encoder.datasets} == {f"{ORG}/{demo_real.DATASET}"}
+        assert encoder.control == "copies"
+    assert demo_real.STAND_INS.is_file() and demo_real.STUDENT.is_file()
+
+
+def test_a_trial_of_make_real_trains_in_proportion():
+    path = demo_real.RECIPES / f"{demo_real.PROMPTEOL}.yaml"
+    steps = int(load_recipe(path, ModelRecipe).arguments["max_steps"])
+    assert demo_real.scaled(path, demo_real.WHOLE // 2) == [f"arguments.max_steps={steps // 2}"]
+    assert demo_real.scaled(path, 60) == ["arguments.max_steps=10"]
+
+
+def test_make_real_without_the_language_model_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(demo_real, "LM", tmp_path / "none")
+    with pytest.raises(InputError, match="make lm"):
+        demo_real.main(artifacts=tmp_path / "real", port=0, limit=None, senteval=None)
+    assert not (tmp_path / "real").exists()
 
 
 def test_looking_at_what_was_published_leaves_a_persons_caches_alone(tmp_path, monkeypatch):
