@@ -30,7 +30,7 @@ DATASET, STATIC, PROMPTEOL = "sts-dino-gemma", "static-sts-dino-gemma", "prompte
 STAND_INS = Path("assets/offline.yaml")  # of the language model and the first texts; the dataset is on the embedded Hub
 STUDENT = Path("recipes/value/value-student-triplets.yaml")
 LM = ARTIFACTS / "lm" / "gemma-3-270m"
-WHOLE = 1500  # first texts of the recipe
+WHOLE = 1000  # first texts of the recipe
 
 app = cli.new_app(__doc__)
 

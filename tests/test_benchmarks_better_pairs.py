@@ -57,15 +57,20 @@ def test_every_shipped_arm_is_a_recipe_that_can_be_run_and_a_student_that_can_be
         texts = search.texts(arm.name)
         spec = search.first_texts[texts.first_texts]
         source = {"kind": "file", "path": "x1.txt", "description": spec.description, "license": spec.license}
-        given = [*texts.settings, "@assets/offline.yaml", f"source={json.dumps(source)}", "seed=1"]
-        recipe = load_recipe(ROOT / texts.recipe, DatasetRecipe, [*given, f"license={spec.dataset_license}"])
+        given = [
+            f"license={spec.dataset_license}",
+            *texts.settings,
+            "@assets/offline.yaml",
+            f"source={json.dumps(source)}",
+        ]
+        recipe = load_recipe(ROOT / texts.recipe, DatasetRecipe, [*given, "seed=1"])
         licences.check(recipe)
         for stage in search.stages.values():
             assert read_student(ROOT / stage.student, (*stage.student_set, *search.student(arm.name))).recipe.datasets
     order = [arm.name for arm in search.chosen([])]
     for arm in search.arms:
         assert all(order.index(name) < order.index(arm.name) for name in arm.named)
-    assert all(search.arm(arm.name).reference for arm in search.arms if arm.name != "dino")
+    assert all(search.arm(arm.name).reference for arm in search.arms if arm.name != "base")
     assert search.stages["final"].split == "test" and search.stages["screening"].split == "validation"
     assert set(search.stages["final"].data_seeds).isdisjoint(search.stages["screening"].data_seeds)
 
@@ -167,6 +172,10 @@ def test_first_texts_are_drawn_by_seed_without_evaluation_sentences(tmp_path):
     told = json.loads((tmp_path / "1.json").read_bytes())
     assert told["checked"] == ["stsb/validation", "stsb/test"] and told["rows"] == 10
     first_texts.main(tmp_path / "texts.txt.gz", tmp_path / "all.txt", [], 100, 1, False, None)
+    first_texts.main(tmp_path / "texts.txt.gz", tmp_path / "rest.txt", [], 100, 1, False, None, [tmp_path / "all.txt"])
+    assert not (tmp_path / "rest.txt").read_text().split()
+    with pytest.raises(InputError, match="--without"):
+        first_texts.main(tmp_path / "texts.txt.gz", out, [], 100, 1, False, None, [tmp_path / "none.txt"])
     assert sum(json.loads((tmp_path / "all.json").read_bytes())["passed_over"].values()) == len(set(known))
     with pytest.raises(InputError, match="no such file"):
         first_texts.sentences(tmp_path / "nothing.txt", [])

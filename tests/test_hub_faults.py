@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow("publishes among planted faults and kills, to the 
 NAME = RECIPE_FILE.stem
 REPO, LARGE = f"acme/{NAME}", "demo/publishing-load"
 DATASET = {"repo_type": "dataset"}
-SEEDS, RUNS = 12, 9  # more than a hundred processes
+SEEDS, RUNS = 6, 9  # more than fifty processes
 SHARE = 0.06  # of the requests is struck
 
 

@@ -94,13 +94,14 @@ def main(
 
 
 def at(search: Search, stage: str, texts: int | None, pairs: int | None) -> Search:
-    """The search with other numbers for a stage. Raises InputError for a stage that it has not."""
+    """The search with a stage's first texts, and other numbers for it. Raises InputError for no stage of its."""
     if stage not in search.stages:
         hint = did_you_mean(stage, search.stages)
         raise InputError("--stage", f"{stage!r} is none", allowed=", ".join(search.stages), hint=hint)
     given = {name: value for name, value in (("texts", texts), ("pairs", pairs)) if value is not None}
-    stages = {**search.stages, stage: search.stages[stage].model_copy(update=given)}
-    return search.model_copy(update={"stages": stages})
+    chosen = search.stages[stage].model_copy(update=given)
+    default = chosen.first_texts or search.default_first_texts
+    return search.model_copy(update={"stages": {**search.stages, stage: chosen}, "default_first_texts": default})
 
 
 def measured(runner: Runner, arms: Sequence[Arm], workers: int, failed: list[str]) -> Iterator[Row]:

@@ -36,6 +36,7 @@ class Stage(Strict):
     data_seeds: Annotated[tuple[int, ...], Field(min_length=1)]
     training_seeds: Positive  # of each data seed
     split: Literal["validation", "test"]
+    first_texts: str | None = None  # of arms that name none; left out: the search's default
     student: Path = Path("recipes/value/value-student.yaml")
     student_set: tuple[str, ...] = ()
 
@@ -118,6 +119,7 @@ class Search(Strict):
                     raise ValueError(f"{arm.name}: no arm is called {name}")
         places = {self.default_first_texts: "default_first_texts"}
         places |= {arm.first_texts: arm.name for arm in self.arms if arm.first_texts}
+        places |= {stage.first_texts: name for name, stage in self.stages.items() if stage.first_texts}
         for name, place in places.items():
             if name not in self.first_texts:
                 raise ValueError(f"{place}: no first texts are called {name}; there are {', '.join(self.first_texts)}")

@@ -42,11 +42,11 @@ def main(
     columns: Annotated[list[str], typer.Option("--column", help="Of a table; repeatable")] = [],  # noqa: B006
     texts: Annotated[int, typer.Option("--texts", min=1, help="So many, if there are")] = 1000,
     seed: Annotated[int, typer.Option("--seed", min=0)] = 42,
+    people: Annotated[bool, typer.Option("--people", help="FILE holds pairs with people's scores")] = False,
+    senteval: Annotated[Path | None, typer.Option("--senteval-data", metavar="DIR", help="SentEval's")] = None,
     without: Annotated[
         list[Path], typer.Option("--without", metavar="FILE", help="Pass over its lines; repeatable")
     ] = [],  # noqa: B006
-    people: Annotated[bool, typer.Option("--people", help="FILE holds pairs with people's scores")] = False,
-    senteval: Annotated[Path | None, typer.Option("--senteval-data", metavar="DIR", help="SentEval's")] = None,
 ) -> None:
     """Draw first texts, or people's pairs, that stand in no evaluation data.
 

@@ -107,7 +107,7 @@ class Runner:
         told = {"description": spec.description, "license": spec.license}
         source = {"kind": "file", "path": str(firsts), "limit": self.stage.texts, **told}
         own = [self._filled(setting, seed) for setting in (*texts.settings, *self.settings)]
-        given = [*own, f"source={json.dumps(source)}", f"license={spec.dataset_license}", f"seed={seed}"]
+        given = [f"license={spec.dataset_license}", *own, f"source={json.dumps(source)}", f"seed={seed}"]
         recipe = load_recipe(texts.recipe, DatasetRecipe, given)
         return self._dataset(arm, seed, ["generation.run", str(texts.recipe), *set_words(given)], deciding(recipe))
 
