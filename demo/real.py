@@ -43,6 +43,7 @@ def main(
     limit: Annotated[
         int | None, typer.Option("--limit", min=60, max=WHOLE, help="A trial on N first texts and as few steps")
     ] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes that write, a thread each")] = 2,
     senteval: Annotated[
         Path | None, typer.Option("--senteval-data", metavar="DIR", help="SentEval's: seven tasks, not STSb alone")
     ] = None,
@@ -60,7 +61,7 @@ def main(
     started = time.monotonic()
     with LocalHub(artifacts / "hub", port, orgs=[ORG], home=artifacts / "hf-home") as hub:
         chain = Chain(hub, artifacts)
-        write(chain, limit, senteval)
+        write(chain, limit, workers, senteval)
         with ThreadPoolExecutor(2) as lanes:  # a thread each
             made = [lanes.submit(train, chain, name, limit, senteval) for name in (PROMPTEOL, STATIC)]
             for one in made:
@@ -71,10 +72,11 @@ def main(
         print(f"\n{seconds / 60:.0f} min; the largest process took {peak / 1024:.1f} GB")
 
 
-def write(chain: Chain, limit: int | None, senteval: Path | None) -> None:
+def write(chain: Chain, limit: int | None, workers: int, senteval: Path | None) -> None:
     """Make the dataset, measure what its card shows of it, and publish it."""
     recipe, directory = RECIPES / f"{DATASET}.yaml", str(chain.artifacts / "datasets" / DATASET)
     words = ["--set", f"@{STAND_INS}", *(["--limit", str(limit)] if limit else [])]
+    words += ["--workers", str(workers)] if workers > 1 else []
     chain.release(recipe, *words, publish=False)
     chain.stage("how well texts fit their labels", "eval.fidelity", directory)
     data = ["--senteval-data", str(senteval)] if senteval else ["--split", "validation"]

@@ -102,6 +102,9 @@ def main(
     config: Annotated[str | None, typer.Option("--config", help="Of the datasets, where one has several")] = None,
     student: Annotated[Path, typer.Option("--student", metavar="RECIPE", help="Another student")] = STUDENT,
     settings: cli.SetOption = [],  # noqa: B006 - typer copies it
+    with_shuffled: Annotated[
+        bool, typer.Option("--shuffled/--no-shuffled", help="Train the control of shuffled scores, or save its time")
+    ] = True,
     samples: Annotated[int, typer.Option("--bootstrap-samples", min=1, help="For the intervals")] = 1000,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where arms and scores are")] = ARTIFACTS / "value",
 ) -> None:
@@ -128,7 +131,10 @@ def main(
         data=_data_words(split, senteval_data),
     )
     found = [read_dataset(place, config) for place in datasets]
-    known, skipped = find_people(people, senteval_data, pairs)
+    known, why = find_people(people, senteval_data, pairs)
+    skipped: dict[Arm, str] = {} if why is None else {"people": why}
+    if not with_shuffled:
+        skipped["shuffled"] = "left out (--no-shuffled)"
     for dataset in found:
         dataset.pairs.draw(pairs, 0)  # too few pairs are told before anything is trained
     with locked(experiment.folder):
@@ -185,17 +191,18 @@ def find_people(path: Path | None, senteval: Path | None, pairs: int) -> tuple[S
 
 
 def measured(
-    experiment: Experiment, dataset: MeasuredDataset, people: ScoredPairs | None, skipped: str | None
+    experiment: Experiment, dataset: MeasuredDataset, people: ScoredPairs | None, skipped: dict[Arm, str]
 ) -> TrainingValue:
-    """The value of one dataset: what is missing of its arms is trained and scored, then all are compared."""
+    """The value of one dataset: what is missing of its arms is trained and scored, then all are compared.
+
+    ``skipped``: arms that are left out, and why.
+    """
     folders: dict[Arm, list[Path]] = {"untrained": [train(experiment, "untrained", experiment.seeds[0], None)]}
     for seed in experiment.seeds:
         rows = dataset.pairs.draw(experiment.pairs, seed)
-        arms: dict[Arm, list[Row]] = {
-            "shuffled": shuffled(rows, seed),
-            "copies": copies(rows, seed, dataset.pairs.place),
-            "dataset": rows,
-        }
+        arms: dict[Arm, list[Row]] = {"copies": copies(rows, seed, dataset.pairs.place), "dataset": rows}
+        if "shuffled" not in skipped:
+            arms["shuffled"] = shuffled(rows, seed)
         if people is not None:
             arms["people"] = people.draw(experiment.pairs, seed)
         for arm, one in arms.items():
@@ -214,7 +221,7 @@ def measured(
         split=experiment.split,
         samples=experiment.samples,
         arms={arm: scores[arm] for arm in ORDER if arm in scores},
-        skipped={} if skipped is None else {"people": skipped},
+        skipped=skipped,
         versions={name: version(name) for name in LIBRARIES},
     )
 

@@ -131,7 +131,7 @@ def test_a_trial_of_make_real_trains_in_proportion():
 def test_make_real_without_the_language_model_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(demo_real, "LM", tmp_path / "none")
     with pytest.raises(InputError, match="make lm"):
-        demo_real.main(artifacts=tmp_path / "real", port=0, limit=None, senteval=None)
+        demo_real.main(artifacts=tmp_path / "real", port=0, limit=None, workers=1, senteval=None)
     assert not (tmp_path / "real").exists()
 
 

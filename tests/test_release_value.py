@@ -86,7 +86,14 @@ def stages(monkeypatch, tmp_path):
 def measure(*places, out, **more):
     """The command with its defaults, on the planted tasks of the test split."""
     given = {"senteval_data": out.parent / "senteval", "split": "test", "pairs": 60, "seeds": SEEDS, "people": DEV}
-    given |= {"config": None, "student": STUDENT, "settings": [], "samples": 200, "out": out} | more
+    given |= {
+        "config": None,
+        "student": STUDENT,
+        "settings": [],
+        "with_shuffled": True,
+        "samples": 200,
+        "out": out,
+    } | more
     (out.parent / "senteval/downstream").mkdir(parents=True, exist_ok=True)
     value_module.main(list(map(str, places)), **given)
 
@@ -144,6 +151,14 @@ def test_two_datasets_share_what_is_the_same(data, stages, tmp_path):
     measure(data, other, out=tmp_path / "out")
     assert sum(module == "training.run" for module, _ in stages) == 1 + 2 * 2 * 3 + 2
     assert (other / VALUE).is_file()
+
+
+def test_without_shuffled_scores_a_choice_takes_less_time(data, stages, tmp_path, capsys):
+    measure(data, out=tmp_path / "out", with_shuffled=False)
+    value = read_value(data, read_manifest(data))
+    assert list(value.arms) == ["untrained", "copies", "dataset", "people"] and "shuffled" in value.skipped
+    assert sum(module == "training.run" for module, _ in stages) == 1 + 2 * 3
+    assert "shuffled" in capsys.readouterr().out
 
 
 def test_without_peoples_pairs_that_arm_is_skipped_with_its_reason(data, stages, tmp_path, capsys):

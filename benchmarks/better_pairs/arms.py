@@ -39,6 +39,7 @@ class Stage(Strict):
     first_texts: str | None = None  # of arms that name none; left out: the search's default
     student: Path = Path("recipes/value/value-student.yaml")
     student_set: tuple[str, ...] = ()
+    shuffled: bool = True  # whether the control of shuffled scores is trained, too
 
 
 class Arm(Strict):

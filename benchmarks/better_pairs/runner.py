@@ -169,6 +169,7 @@ class Runner:
             *("--student", str(stage.student), *set_words(student), "--out", str(folder)),
             *(("--people", str(self.people)) if self.people else ()),
             *(("--senteval-data", str(self.senteval)) if stage.split == "test" else ()),
+            *(() if stage.shuffled else ("--no-shuffled",)),
         ]
         key = digest(words, read_student(stage.student, student).sha256)
 
