@@ -17,7 +17,7 @@ import typer
 from hub.cli import new_app, run, say
 from hub.contract.published_paths import is_outside
 from hub.contract.recipe import Lora, ModelRecipe
-from hub.contract.recipe_file import fingerprint, load_recipe, resolved
+from hub.contract.recipe_file import load_recipe, new_manifest, resolved
 from hub.contract.run_dir import ARTIFACTS, RECIPE, Manifest, begin, changed_files, locked, require_complete
 from hub.errors import InputError
 from training.model.bases import ADAPTER_WEIGHTS, Base, find_base
@@ -66,14 +66,8 @@ def first_manifest(recipe: ModelRecipe, adapter: Manifest) -> Manifest:
     """The manifest of the merged run before anything is merged: the adapter is an input."""
     weights = next(file.sha256 for file in adapter.files if file.path == ADAPTER_WEIGHTS)
     inputs = {**adapter.inputs, f"adapter:{adapter.name}": weights}
-    return Manifest(
-        kind="model",
-        name=recipe.name,
-        version=recipe.version,
-        fingerprint=fingerprint(recipe, inputs),
-        inputs=inputs,
-        versions={**adapter.versions, **{library: version(library) for library in LIBRARIES}},
-    )
+    versions = {**adapter.versions, **{library: version(library) for library in LIBRARIES}}
+    return new_manifest(recipe, inputs, versions)
 
 
 def merge_into(out: Path, directory: Path, recipe: ModelRecipe, manifest: Manifest, adapter: Manifest) -> Manifest:

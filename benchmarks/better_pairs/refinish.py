@@ -24,7 +24,7 @@ from hub import cli
 from hub.contract import run_dir
 from hub.contract.reasons import OVER_CAP, SIFT
 from hub.contract.recipe import DatasetRecipe
-from hub.contract.recipe_file import apply_overrides, checked, fingerprint, load_recipe, read_yaml, resolved
+from hub.contract.recipe_file import apply_overrides, checked, load_recipe, new_manifest, read_yaml, resolved
 from hub.contract.run_dir import RECIPE, Manifest
 from hub.contract.shards import read_shard
 from hub.errors import InputError
@@ -55,14 +55,7 @@ def main(
     recipe = checked(directory / RECIPE, DatasetRecipe, apply_overrides(read_yaml(directory / RECIPE), settings))
     caps = None if like is None else kept_by_label(like)
     inputs = {**before.inputs, **({} if caps is None else {"drawn": f"{json.dumps(caps, sort_keys=True)} by {seed}"})}
-    manifest = Manifest(
-        kind="dataset",
-        name=recipe.name,
-        version=recipe.version,
-        fingerprint=fingerprint(recipe, inputs),
-        inputs=inputs,
-        versions=before.versions,
-    )
+    manifest = new_manifest(recipe, inputs, before.versions)
     with run_dir.locked(out):
         run = DatasetRun(out, recipe, run_dir.begin(out, manifest, resolved(recipe)))
         if not run.manifest.complete:

@@ -22,7 +22,7 @@ from hub import cli
 from hub.contract import run_dir
 from hub.contract.published_paths import published_path, remember
 from hub.contract.recipe import DatasetRecipe, Examples, Source
-from hub.contract.recipe_file import fingerprint, resolved
+from hub.contract.recipe_file import new_manifest, resolved
 from hub.contract.run_dir import Manifest
 from hub.contract.shards import sha256_file
 from hub.errors import InputError
@@ -36,15 +36,7 @@ def generate(recipe: DatasetRecipe, directory: Path, command: str, start: StartE
     """
     recipe = with_dtype(recipe)
     inputs = input_hashes(recipe)
-    manifest = Manifest(
-        kind="dataset",
-        name=recipe.name,
-        version=recipe.version,
-        fingerprint=fingerprint(recipe, inputs),
-        inputs=inputs,
-        versions=versions(),
-    )
-    manifest = run_dir.begin(directory, manifest, resolved(recipe))
+    manifest = run_dir.begin(directory, new_manifest(recipe, inputs, versions()), resolved(recipe))
     remember(directory, recipe)
     scratch = Scratch(directory, run_key(manifest))
     if manifest.complete:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from hub import safe_yaml
 from hub.contract.published_paths import published
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.run_dir import Manifest
 from hub.contract.sections.base import Strict
 from hub.errors import InputError, did_you_mean
 
@@ -214,3 +215,15 @@ def fingerprint(recipe: DatasetRecipe | ModelRecipe, inputs: dict[str, str]) -> 
     """
     text = json.dumps({"recipe": deciding(published(recipe)), "inputs": inputs}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def new_manifest(recipe: DatasetRecipe | ModelRecipe, inputs: dict[str, str], versions: dict[str, str]) -> Manifest:
+    """The manifest of a run of which nothing is made yet; ``inputs``: input file or model → SHA-256."""
+    return Manifest(
+        kind=recipe.kind,
+        name=recipe.name,
+        version=recipe.version,
+        fingerprint=fingerprint(recipe, inputs),
+        inputs=inputs,
+        versions=versions,
+    )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hub.contract.licences import check_model
 from hub.contract.published_paths import origin_name, published_path, require_inputs
 from hub.contract.recipe import ModelRecipe
-from hub.contract.recipe_file import fingerprint, load_recipe
+from hub.contract.recipe_file import load_recipe, new_manifest
 from hub.contract.run_dir import ARTIFACTS, Manifest
 from hub.errors import InputError
 from training.data.example_types import DOCUMENTS, GRADED_PAIR, SELF_PAIR, STS
@@ -85,14 +85,8 @@ class TrainingJob:
             inputs[_new(f"guide:{origin_name(spec.repo_id, spec.path)}", inputs)] = guide.sha256
         inputs |= {} if self.evaluator is None else self.evaluator.inputs
         libraries = (*LIBRARIES, *(("peft",) if self.recipe.lora else ()))
-        return Manifest(
-            kind="model",
-            name=self.recipe.name,
-            version=self.recipe.version,
-            fingerprint=fingerprint(self.recipe, inputs),
-            inputs=inputs,
-            versions={"python": sys.version.split()[0], **{library: version(library) for library in libraries}},
-        )
+        versions = {"python": sys.version.split()[0], **{library: version(library) for library in libraries}}
+        return new_manifest(self.recipe, inputs, versions)
 
 
 def _new(name: str, taken: Mapping[str, str]) -> str:
