@@ -304,8 +304,8 @@ def test_the_card_shows_a_measured_value_and_nothing_else(tmp_path):
 
 
 def test_a_measured_value_goes_to_the_hub_and_comes_back_with_the_run(local_hub, hub_api, tmp_path):
-    run = tmp_path / "small-sts"
-    manifest = small_run(run, small_recipe("sts"))
+    run = tmp_path / "valued-sts"  # a name of its own: other files publish small-sts to the same Hub
+    manifest = small_run(run, small_recipe("sts").model_copy(update={"name": "valued-sts"}))
     (run / VALUE).write_text(a_value(manifest.fingerprint).model_dump_json())
     write(run, render(run, f"acme/{manifest.name}"))
     publish(hub_api, run, "acme", True, Options())
