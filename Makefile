@@ -9,6 +9,7 @@ DATA ?= $(STS_DINO_DATA)
 RECIPES ?= $(wildcard recipes/datasets recipes/models)
 ORG ?= sts-dino
 FLAVOR ?= cpu-basic
+HUB ?= artifacts/hub
 ACT := $(if $(filter 1,$(YES)),--yes) $(if $(filter 1,$(FORCE)),--force)
 SPREAD := $(if $(RAY),--ray $(RAY)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(STORE),--store '$(STORE)')
 SCORE := $(if $(TASKS),--tasks $(TASKS)) $(if $(SENTEVAL),--senteval-data $(SENTEVAL)) $(if $(STS),--sts-data $(STS))
@@ -42,8 +43,8 @@ test-all: .venv/.ready ## every test, offline, three files at a time (two cores:
 test-loaders: .venv/.ready ## load what is published with datasets 2.14, 2.21, 3.6, 4.8 and 5.2, each in its own environment
 	$(RUN) -m pytest -m loaders tests/test_loaders.py
 
-hub: .venv/.ready ## serve the demo's Hub again until Ctrl-C
-	$(RUN) -m hub_server serve --root artifacts/hub --org $(ORG) --port 8899
+hub: .venv/.ready ## serve the demo's Hub again until Ctrl-C; that of make real: make hub HUB=artifacts/real/hub
+	$(RUN) -m hub_server serve --root $(HUB) --org $(ORG) --port 8899
 
 dataset: .venv/.ready ## write a dataset: make dataset RECIPE=recipes/... [WORKERS=N] [RAY=auto|HOST:PORT] [STORE=URL]
 	$(RUN) -m generation.run $(RECIPE) $(SPREAD)

@@ -16,7 +16,7 @@ import typer
 from demo.chain import ORG, SERVED, Chain
 from demo.report import report
 from hub import cli
-from hub.contract.recipe import ModelRecipe
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import ARTIFACTS
 from hub.errors import InputError
@@ -30,18 +30,19 @@ DATASET, STATIC, PROMPTEOL = "sts-dino-gemma", "static-sts-dino-gemma", "prompte
 STAND_INS = Path("assets/offline.yaml")  # of the language model and the first texts; the dataset is on the embedded Hub
 STUDENT = Path("recipes/value/value-student-triplets.yaml")
 LM = ARTIFACTS / "lm" / "gemma-3-270m"
-WHOLE = 1000  # first texts of the recipe
 
 app = cli.new_app(__doc__)
 
 
 @app.command()
 def main(
-    artifacts: Annotated[Path, typer.Option(help="Where everything is written, the Hub's storage included")] = ARTIFACTS
-    / "real",
+    artifacts: Annotated[
+        Path | None,
+        typer.Option(help="Where all is written [default: artifacts/real, of a trial artifacts/real-LIMIT]"),
+    ] = None,
     port: Annotated[int, typer.Option(help="Port of the embedded Hub; 0 takes a free one")] = 0,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=60, max=WHOLE, help="A trial on N first texts and as few steps")
+        int | None, typer.Option("--limit", min=60, help="A trial on N first texts, trained in proportion")
     ] = None,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Processes that write, a thread each")] = 2,
     senteval: Annotated[
@@ -52,12 +53,13 @@ def main(
 
     Examples:
 
-      python -m demo.real --limit 100 --artifacts artifacts/trial
+      python -m demo.real --limit 100
 
       python -m demo.real --senteval-data DIR
     """
     if not LM.is_dir():
         raise InputError(LM, "Gemma 3 270M is not here", hint="make lm brings it (240 MB)")
+    artifacts = artifacts or ARTIFACTS / (f"real-{limit}" if limit else "real")  # a trial is another dataset
     started = time.monotonic()
     with LocalHub(artifacts / "hub", port, orgs=[ORG], home=artifacts / "hf-home") as hub:
         chain = Chain(hub, artifacts)
@@ -80,7 +82,7 @@ def write(chain: Chain, limit: int | None, workers: int, senteval: Path | None) 
     chain.release(recipe, *words, publish=False)
     chain.stage("how well texts fit their labels", "eval.fidelity", directory)
     data = ["--senteval-data", str(senteval)] if senteval else ["--split", "validation"]
-    pairs = str(min(2000, 2 * (limit or WHOLE)))  # of three labels: some texts are no use, and some rows are held out
+    pairs = str(min(2000, 2 * (limit or first_texts())))  # of three labels: some texts are no use
     given = [directory, "--student", str(STUDENT), "--pairs", pairs, *data, "--out", str(chain.artifacts / "value")]
     chain.stage("what an encoder gains from it", "release.value", *given)
     chain.release(recipe, *words)
@@ -90,14 +92,21 @@ def train(chain: Chain, name: str, limit: int | None, senteval: Path | None) -> 
     """Train an encoder and its control on the published dataset, score both, and publish the encoder."""
     path = RECIPES / f"{name}.yaml"
     settings = [f"@{STAND_INS}", *(scaled(path, limit) if limit else [])]
-    data = ["--tasks", ",".join(FINAL), "--senteval-data", str(senteval)] if senteval and not limit else []
+    data = ["--tasks", ",".join(FINAL), "--senteval-data", str(senteval)] if senteval else []
     chain.release(path, *set_words(settings), *data, quiet=name == STATIC)
+
+
+def first_texts() -> int:
+    """How many first texts the dataset's recipe reads."""
+    limit = load_recipe(RECIPES / f"{DATASET}.yaml", DatasetRecipe).source.limit
+    assert limit is not None
+    return limit
 
 
 def scaled(path: Path, limit: int) -> list[str]:
     """Settings for a training in as small a part of its steps as ``limit`` is of the first texts."""
     steps = int(load_recipe(path, ModelRecipe).arguments["max_steps"])
-    return [f"arguments.max_steps={max(10, steps * limit // WHOLE)}"]
+    return [f"arguments.max_steps={max(10, steps * limit // first_texts())}"]
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hub.contract.results import TaskScore, by_task, read_results
-from hub.contract.run_dir import Manifest, require_complete
+from hub.contract.run_dir import ARTIFACTS, Manifest, require_complete
 from hub.errors import RunError
 
 
@@ -16,29 +16,22 @@ def report(
     manifests = {name: require_complete(artifacts / "datasets" / name) for name in datasets}
     written = {name: manifest.counts["splits"] for name, manifest in manifests.items()}
     lines = ["", *_dataset_table(artifacts, manifests), ""]
+    several = len(loaded) > 1
     for model, found in loaded.items():
         if found["datasets"] != written:
             raise RunError("demo.verify", f"loaded other rows than were written: {found['datasets']}")
-        lines += [*([model] if len(loaded) > 1 else []), *_score_table(artifacts / "models" / model), ""]
-    lines += [
-        "A clean process with an empty cache loaded all of it. Cosines of two sentences about a flute, and of one of"
-    ]
-    lines += [f"them and stock prices: {_cosines(loaded)}.", ""]
-    lines += [f"On the embedded Hub, which `make hub` serves at {endpoint}:"]
+        lines += [*([model] if several else []), *_score_table(artifacts / "models" / model), ""]
+    for model, found in loaded.items():
+        what = model if several else "all of it"
+        lines += [
+            f"A clean process with an empty cache loaded {what}. Its cosines: {found['similar']} for two sentences",
+            f"about a flute, {found['other']} for one of them and stock prices.",
+        ]
+    place = "" if artifacts == ARTIFACTS else f" HUB={artifacts / 'hub'}"
+    lines += ["", f"On the embedded Hub, which `make hub{place}` serves at {endpoint}:"]
     lines += [f"  {endpoint}/datasets/{org}/{name}" for name in datasets]
-    lines += [
-        *(f"  {endpoint}/{org}/{model}" for model in loaded),
-        "",
-        *_usage(datasets[0], next(iter(loaded)), org, endpoint),
-    ]
-    return "\n".join(lines)
-
-
-def _cosines(loaded: Mapping[str, dict[str, object]]) -> str:
-    each = [f"{found['similar']} and {found['other']}" for found in loaded.values()]
-    return (
-        "; ".join(f"{cosines} ({model})" for model, cosines in zip(loaded, each, strict=True)) if each[1:] else each[0]
-    )
+    lines += [f"  {endpoint}/{org}/{model}" for model in loaded]
+    return "\n".join([*lines, "", *_usage(datasets[0], next(iter(loaded)), org, endpoint)])
 
 
 def _dataset_table(artifacts: Path, manifests: dict[str, Manifest]) -> list[str]:

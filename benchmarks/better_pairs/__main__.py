@@ -94,7 +94,7 @@ def main(
 
 
 def at(search: Search, stage: str, texts: int | None, pairs: int | None) -> Search:
-    """The search with a stage's first texts, and other numbers for it. Raises InputError for no stage of its."""
+    """The search with a stage's first texts, and other numbers for it. Raises InputError for an unknown one."""
     if stage not in search.stages:
         hint = did_you_mean(stage, search.stages)
         raise InputError("--stage", f"{stage!r} is none", allowed=", ".join(search.stages), hint=hint)

@@ -62,7 +62,8 @@ def main(
         rows: list[Item] = list(zip(pairs.firsts, pairs.seconds, strict=True))
         scores = dict(zip(rows, pairs.scores, strict=True))
     else:
-        rows, scores = [(text,) for text in sentences(file, columns) if text not in unwanted], {}
+        rows, scores = [(text,) for text in sentences(file, columns)], {}
+    rows = [row for row in rows if not unwanted.intersection(row)]
     kinds, places = evaluation_check(senteval, scored_only=people)
     found, passed = drawn(rows, texts, seed, kinds)
     if people:
