@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.better_pairs import first_texts
+from benchmarks.better_pairs.__main__ import ARMS
+from benchmarks.better_pairs.arms import read_search
+from benchmarks.better_pairs.runner import SPARE
 from demo.lm import inputs as demo_inputs
 from demo.lm.corpus import normalise, read_corpus
 
@@ -52,3 +56,16 @@ def test_the_language_models_text_holds_no_sentence_of_an_evaluation_set():
     assert not [text for text in texts if normalise(text) in evaluation][:5]
     removed = json.loads(Path("assets/demo-lm/training.json").read_text())["evaluation_sentences_removed"]
     assert removed == {source: corpus.removed.get(source, 0) for source in removed}
+
+
+@original
+def test_first_texts_are_of_the_original_and_none_that_screening_draws(tmp_path):
+    """So what is measured on them is measured on sentences that no choice was made on."""
+    search = read_search(ARMS)
+    stage, file = search.stages["screening"], DATA / search.first_texts["wikipedia"].path
+    shipped = Path("assets/first-texts/wikipedia.txt").read_text(encoding="utf-8").splitlines()
+    assert len(set(shipped)) == len(shipped) == 3000
+    assert set(shipped) <= set(first_texts.sentences(file, []))
+    out, senteval = tmp_path / "screening.txt", DATA / "senteval"
+    first_texts.main(file, out, [], SPARE * stage.texts, stage.data_seeds[0], False, senteval)
+    assert set(shipped).isdisjoint(out.read_text(encoding="utf-8").splitlines())
