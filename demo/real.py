@@ -44,7 +44,7 @@ def main(
     limit: Annotated[
         int | None, typer.Option("--limit", min=60, help="A trial on N first texts, trained in proportion")
     ] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes that write, a thread each")] = 2,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes that write or train, a thread each")] = 2,
     senteval: Annotated[
         Path | None, typer.Option("--senteval-data", metavar="DIR", help="SentEval's: seven tasks, not STSb alone")
     ] = None,
@@ -83,7 +83,8 @@ def write(chain: Chain, limit: int | None, workers: int, senteval: Path | None) 
     chain.stage("how well texts fit their labels", "eval.fidelity", directory)
     data = ["--senteval-data", str(senteval)] if senteval else ["--split", "validation"]
     pairs = str(min(2000, 2 * (limit or first_texts())))  # of three labels: some texts are no use
-    given = [directory, "--student", str(STUDENT), "--pairs", pairs, *data, "--out", str(chain.artifacts / "value")]
+    given = [directory, "--student", str(STUDENT), "--pairs", pairs, *data, "--workers", str(workers)]
+    given += ["--out", str(chain.artifacts / "value")]
     chain.stage("what an encoder gains from it", "release.value", *given)
     chain.release(recipe, *words)
 
@@ -94,6 +95,10 @@ def train(chain: Chain, name: str, limit: int | None, senteval: Path | None) -> 
     settings = [f"@{STAND_INS}", *(scaled(path, limit) if limit else [])]
     data = ["--tasks", ",".join(FINAL), "--senteval-data", str(senteval)] if senteval else []
     chain.release(path, *set_words(settings), *data, quiet=name == STATIC)
+    if senteval:
+        scored = chain.artifacts / "models" / f"{name}.evaluation"
+        out = scored.with_name(f"{name}.seven_tasks.json")
+        chain.stage("the mean of seven tasks", "eval.arms", str(scored), "--out", str(out))
 
 
 def first_texts() -> int:

@@ -2,7 +2,8 @@
 
 PLAN.json names the arms' finished evaluations by seed (``hub.training_value.ArmPlan``); SCORES.json has each arm's mean
 over tasks and its difference to the control, with intervals over rows and seeds (of the data, too, where there are
-several), and the other differences that were asked for. Nothing is encoded.
+several), and the other differences that were asked for. One encoder's evaluation, with those of its untrained base and
+its copies control in it (``eval.run``), is a plan of one seed: its tests, all that the three have. Nothing is encoded.
 """
 
 from pathlib import Path
@@ -17,13 +18,16 @@ from hub.errors import InputError
 from hub.training_value import ArmPlan, ArmScore, ArmScores, Estimate
 
 SEED = 42  # of the resamples
+SAMPLES = 1000  # of one evaluation's
 
 app = new_app(__doc__ or "")
 
 
 @app.command()
 def main(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN.json", help="Arms, tasks and the control")],
+    plan: Annotated[
+        Path, typer.Argument(metavar="PLAN.json|EVALUATION", help="Arms, tasks and the control; or one evaluation")
+    ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the scores are written")],
 ) -> None:
     """Score arms of an experiment over seeds and rows, paired with the control's.
@@ -31,15 +35,46 @@ def main(
     Examples:
 
       python -m eval.arms plan.json --out scores.json
+
+      python -m eval.arms artifacts/models/NAME.evaluation --out scores.json
     """
-    try:
-        asked = ArmPlan.model_validate_json(plan.read_bytes())
-    except FileNotFoundError as error:
-        raise InputError(plan, "no such file") from error
-    except ValidationError as error:
-        raise InputError(plan, f"not a plan of arms: {error.errors()[0]['msg']}") from error
-    write_json(out, compared(asked))
+    scores = compared(plan_of(plan) if plan.is_dir() else read_plan(plan))
+    write_json(out, scores)
+    for name, arm in scores.arms.items():
+        over = f", over copies {arm.over_copies}" if arm.over_copies else ""
+        say(f"{name}: mean of {len(arm.tasks)} tasks {arm.average}{over}")
     say(f"written: {out}")
+
+
+def read_plan(path: Path) -> ArmPlan:
+    """A plan's file. Raises InputError."""
+    try:
+        return ArmPlan.model_validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise InputError(path, "no such file") from error
+    except ValidationError as error:
+        raise InputError(path, f"not a plan of arms: {error.errors()[0]['msg']}") from error
+
+
+def plan_of(evaluation: Path) -> ArmPlan:
+    """The plan of an encoder's evaluation: itself, its untrained base and its copies control, on tests all three have.
+
+    Raises InputError when one of the three is missing, or they share no test.
+    """
+    from eval.runs.records import BASE, CONTROL, Records
+
+    arms = {"untrained": evaluation / BASE, "copies": evaluation / CONTROL, "dataset": evaluation}
+    tests = []
+    for folder in arms.values():
+        if not folder.is_dir():
+            raise InputError(folder, "no such evaluation", hint="eval.run scores an encoder beside them")
+        records = Records(folder).all()
+        tests.append([record.score.task for record in records if record.score.split == "test" and record.metric])
+    shared = tuple(task for task in tests[0] if all(task in others for others in tests[1:]))
+    if not shared:
+        raise InputError(evaluation, "the encoder, its base and its control share no test set")
+    places: dict[str, tuple[str, ...]] = {name: (str(folder),) for name, folder in arms.items()}
+    return ArmPlan(tasks=shared, split="test", samples=SAMPLES, arms=places, control="copies")
 
 
 def compared(plan: ArmPlan) -> ArmScores:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 
 import typer
 
@@ -16,6 +17,7 @@ from hub.interruption import INTERRUPTED
 
 _LIBC = ctypes.CDLL(None)  # opened before any fork
 _SET_PARENT_DEATH_SIGNAL = 1
+POLL = 0.1  # seconds between two looks at a thread's stage
 
 
 class StageProcess:
@@ -59,9 +61,12 @@ class StageProcess:
         self._process.wait()
 
 
-def run_stage(module: str, *arguments: str) -> None:
-    """Run a stage to its end."""
+def run_stage(module: str, *arguments: str, stop: Event | None = None) -> None:
+    """Run a stage to its end; in a thread, end it and raise KeyboardInterrupt when ``stop`` is set."""
     with StageProcess(module, *arguments) as stage:
+        while stop is not None and stage.running():
+            if stop.wait(POLL):
+                raise KeyboardInterrupt
         stage.wait()
 
 

@@ -10,9 +10,12 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from threading import Event
 from typing import Annotated, Any
 
 import typer
@@ -66,7 +69,10 @@ class Student:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What all arms have in common. ``folder`` holds pairs and arms, ``data`` the words that name evaluation data."""
+    """What all arms have in common. ``folder`` holds pairs and arms, ``data`` the words that name evaluation data.
+
+    ``workers``: trainings at a time.
+    """
 
     student: Student
     pairs: int
@@ -75,6 +81,7 @@ class Experiment:
     samples: int
     folder: Path
     data: tuple[str, ...]
+    workers: int
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -105,6 +112,7 @@ def main(
     with_shuffled: Annotated[
         bool, typer.Option("--shuffled/--no-shuffled", help="Train the control of shuffled scores, or save its time")
     ] = True,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Trainings at a time, each a process")] = 1,
     samples: Annotated[int, typer.Option("--bootstrap-samples", min=1, help="For the intervals")] = 1000,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where arms and scores are")] = ARTIFACTS / "value",
 ) -> None:
@@ -129,6 +137,7 @@ def main(
         samples=samples,
         folder=out.resolve(),
         data=_data_words(split, senteval_data),
+        workers=workers,
     )
     found = [read_dataset(place, config) for place in datasets]
     known, why = find_people(people, senteval_data, pairs)
@@ -197,7 +206,7 @@ def measured(
 
     ``skipped``: arms that are left out, and why.
     """
-    folders: dict[Arm, list[Path]] = {"untrained": [train(experiment, "untrained", experiment.seeds[0], None)]}
+    wanted: list[tuple[Arm, int, Path | None]] = [("untrained", experiment.seeds[0], None)]
     for seed in experiment.seeds:
         rows = dataset.pairs.draw(experiment.pairs, seed)
         arms: dict[Arm, list[Row]] = {"copies": copies(rows, seed, dataset.pairs.place), "dataset": rows}
@@ -205,8 +214,10 @@ def measured(
             arms["shuffled"] = shuffled(rows, seed)
         if people is not None:
             arms["people"] = people.draw(experiment.pairs, seed)
-        for arm, one in arms.items():
-            folders.setdefault(arm, []).append(train(experiment, arm, seed, one))
+        wanted += [(arm, seed, write_pairs(experiment.folder / "pairs", one)) for arm, one in arms.items()]
+    folders: dict[Arm, list[Path]] = {}
+    for (arm, *_), folder in zip(wanted, train_all(experiment, wanted), strict=True):
+        folders.setdefault(arm, []).append(folder)
     scores = compare(experiment, {arm: folders[arm] for arm in ORDER if arm in folders}).arms
     return TrainingValue(
         dataset=dataset.name,
@@ -226,12 +237,21 @@ def measured(
     )
 
 
-def train(experiment: Experiment, arm: Arm, seed: int, rows: list[Row] | None) -> Path:
-    """The student trained on an arm's rows (None: not at all) and scored; what is done already is found.
+def train_all(experiment: Experiment, wanted: Sequence[tuple[Arm, int, Path | None]]) -> list[Path]:
+    """What ``train`` makes of each arm, seed and pairs, so many at a time as there are workers."""
+    stop, pool = Event(), ThreadPoolExecutor(experiment.workers)
+    try:
+        return [one.result() for one in [pool.submit(train, experiment, *arm, stop) for arm in wanted]]
+    finally:
+        stop.set()  # of an end before the last arm's: what runs is ended, what waits is not begun
+        pool.shutdown(cancel_futures=True)
 
-    Raises InputError or RunError naming arm and seed when a stage fails.
+
+def train(experiment: Experiment, arm: Arm, seed: int, pairs: Path | None, stop: Event) -> Path:
+    """The student trained on an arm's pairs (None: not at all) and scored; what is done already is found.
+
+    Raises InputError or RunError naming arm and seed when a stage fails, KeyboardInterrupt when ``stop`` is set.
     """
-    pairs = None if rows is None else write_pairs(experiment.folder / "pairs", rows)
     tree = arm_recipe(experiment, arm, seed, pairs)
     given = [tree["datasets"][0]["form"], tree["arguments"], pairs.name] if pairs else []
     decides = [experiment.student.sha256, tree["seed"], *given]
@@ -241,9 +261,10 @@ def train(experiment: Experiment, arm: Arm, seed: int, rows: list[Row] | None) -
     recipe = checked(path, ModelRecipe, tree)
     if not (model / "results.json").is_file() or not is_scored(model, require_complete(model), recipe):
         write_text(path, yaml.safe_dump(tree, sort_keys=False))
-        _stage(arm, seed, folder, "training.run", str(path), "--out", str(model))
+        stage = partial(_stage, arm, seed, folder, stop)
+        stage("training.run", str(path), "--out", str(model))
         shutil.rmtree(folder / "encoder.base", ignore_errors=True)  # else it would be scored with every arm
-        _stage(arm, seed, folder, "eval.run", str(path), "--model", str(model), "--no-cache", *experiment.data)
+        stage("eval.run", str(path), "--model", str(model), "--no-cache", *experiment.data)
     return model
 
 
@@ -266,9 +287,9 @@ def arm_recipe(experiment: Experiment, arm: Arm, seed: int, pairs: Path | None) 
     return tree | {"datasets": [{**one, **place} for one in data], "arguments": arguments, "seed": str(seed)}
 
 
-def _stage(arm: Arm, seed: int, folder: Path, *words: str) -> None:
+def _stage(arm: Arm, seed: int, folder: Path, stop: Event, *words: str) -> None:
     with named(f"arm {arm}, seed {seed}: {words[0]}", folder, "what is finished is kept: the same command goes on"):
-        run_stage(*words)
+        run_stage(*words, stop=stop)
 
 
 def compare(experiment: Experiment, folders: Mapping[Arm, Sequence[Path]]) -> ArmScores:

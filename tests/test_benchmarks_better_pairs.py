@@ -387,6 +387,12 @@ def test_stages_that_cannot_be_measured_are_refused_before_anything_is_made(tmp_
         search_for(tmp_path)
 
 
+def test_what_stands_in_for_the_hub_does_so_for_a_student_of_the_hub_alone(tmp_path):
+    search, given = read_search(ARMS), ["@assets/offline.yaml", "model.dtype=bfloat16"]
+    for stage, wanted in (("gemma", ("@assets/offline.yaml",)), ("screening", ())):
+        assert Runner(search, stage, Steps(tmp_path), None, given).student(search.arm("base")) == wanted
+
+
 def test_tables_and_plots_are_made_from_the_rows_alone(tmp_path, stages):
     search_for(tmp_path, "base", "loss")
     for path in sorted((tmp_path / "steps").rglob("*"), reverse=True):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from planted_evaluations import evaluation, planted
 
-from eval.arms import compared
+from eval.arms import compared, plan_of
 from eval.statistics.seeds import drawn_seeds, over_seeds
 from hub.errors import InputError
 from hub.training_value import ArmPlan
@@ -59,6 +59,23 @@ def test_the_spread_over_seeds_is_that_of_a_mean():
     assert drawn.std() == pytest.approx(values.std(ddof=1) / np.sqrt(3), rel=0.02)
     assert drawn.mean() == pytest.approx(values.mean(), abs=0.05)
     assert (over_seeds(values[None, :1] * np.ones((1, 5)), drawn_seeds(1, 5, 1)) == 70).all()
+
+
+def test_one_encoders_evaluation_is_a_plan_of_its_base_and_control(tmp_path):
+    scored = evaluation(tmp_path / "m", "m", {task: planted(task, 0.7) for task in (*TASKS, "sts13/all")})
+    for folder, quality in (("base", 0.4), ("control", 0.6)):
+        with pytest.raises(InputError, match=f"{folder}: no such evaluation; eval.run scores an"):
+            plan_of(scored)
+        evaluation(scored / folder, folder, {task: planted(task, quality) for task in TASKS})
+    found = plan_of(scored)
+    assert set(found.tasks) == set(TASKS)
+    scores = compared(found).arms
+    assert scores["untrained"].average.score < scores["copies"].average.score < scores["dataset"].average.score
+    evaluation(tmp_path / "n", "n", {"sts14/all": planted("sts14/all", 0.7)})
+    for folder in ("base", "control"):
+        (scored / folder).rename(tmp_path / "n" / folder)
+    with pytest.raises(InputError, match="share no test set"):
+        plan_of(tmp_path / "n")
 
 
 def test_other_rows_and_missing_tasks_are_refused(tmp_path):

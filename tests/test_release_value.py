@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from hub.contract.shards import read_table
 from hub.errors import InputError, RunError
 from hub.training_value import VALUE, TrainingValue, read_value, require_value
 from model_cards.render import render, write
+from release import child_process
 from release.value import STUDENT, Experiment, arm_recipe, find_people, read_student, table
 from release.value_arms import copies, read_dataset, read_people, shuffled, write_pairs
 
@@ -60,7 +62,7 @@ def stages(monkeypatch, tmp_path):
     """The stages' places taken by quick ones: a training leaves a manifest, a score is planted by the arm's name."""
     calls = []
 
-    def run_stage(module, *words):
+    def run_stage(module, *words, stop=None):
         calls.append((module, Path(words[0])))
         if module == "eval.arms":
             eval_arms.main(Path(words[0]), Path(words[2]))
@@ -91,6 +93,7 @@ def measure(*places, out, **more):
         "student": STUDENT,
         "settings": [],
         "with_shuffled": True,
+        "workers": 1,
         "samples": 200,
         "out": out,
     } | more
@@ -146,6 +149,21 @@ def test_a_second_call_trains_nothing_and_another_seed_trains_only_that(data, st
     assert sum(module == "training.run" for module, _ in stages) == 9
 
 
+def test_as_many_trainings_run_at_a_time_as_there_are_workers(data, stages, tmp_path, monkeypatch):
+    plain, both = value_module.run_stage, threading.Barrier(2, timeout=30)
+
+    def run_stage(module, *words, stop=None):
+        if module == "training.run" and "untrained" not in words[0]:
+            both.wait()  # broken unless two are at work at once: four arms, one seed
+        plain(module, *words, stop=stop)
+
+    measure(data, out=tmp_path / "alone", seeds="1")
+    alone = (data / VALUE).read_bytes()
+    monkeypatch.setattr(value_module, "run_stage", run_stage)
+    measure(data, out=tmp_path / "out", seeds="1", workers=2)
+    assert (data / VALUE).read_bytes() == alone
+
+
 def test_two_datasets_share_what_is_the_same(data, stages, tmp_path):
     other = write_dataset(tmp_path / "other", {"train": sts_rows(90, seed=5)})
     measure(data, other, out=tmp_path / "out")
@@ -170,13 +188,20 @@ def test_without_peoples_pairs_that_arm_is_skipped_with_its_reason(data, stages,
 
 
 def test_a_stage_that_fails_is_named_with_arm_and_seed_and_nothing_is_written(data, stages, tmp_path, monkeypatch):
-    def diverges(module, *words):
+    def diverges(module, *words, stop=None):
         raise typer.Exit(1)
 
     monkeypatch.setattr(value_module, "run_stage", diverges)
     with pytest.raises(RunError, match=r"arm untrained, seed 1: training.run failed, it says why above"):
         measure(data, out=tmp_path / "out")
     assert not (data / VALUE).exists()
+
+
+def test_a_stage_that_is_not_wanted_any_more_is_ended():
+    stop = threading.Event()
+    threading.Timer(1, stop.set).start()
+    with pytest.raises(KeyboardInterrupt):
+        child_process.run_stage("http.server", "0", "--bind", "127.0.0.1", stop=stop)
 
 
 def test_shuffled_scores_are_those_of_the_seed_and_copies_keep_the_first_texts():
@@ -229,7 +254,7 @@ def test_a_student_may_read_the_pairs_in_several_forms_and_the_controls_in_one()
     graded = f"{{{form}, form: graded-triplet, loss: MultipleNegativesRankingLoss, grades: {{negative_to: 0.3}}}}"
     own = f"{{{form}, form: self-pair, loss: MultipleNegativesRankingLoss}}"
     student = read_student(STUDENT, [f"datasets=[{graded}, {own}]"])
-    experiment = Experiment(student, 60, (1,), "validation", 100, Path("out"), ())
+    experiment = Experiment(student, 60, (1,), "validation", 100, Path("out"), (), 1)
     forms = {
         arm: [
             (one.form, one.path, one.grades is None)
@@ -334,9 +359,9 @@ def test_a_table_says_when_one_seed_was_measured():
     assert "1 seed: intervals over sentence pairs alone" in table(one).splitlines()[0]
 
 
-def command(data, folder, student):
+def command(data, folder, student, *more):
     words = [sys.executable, "-m", "release.value", str(data), "--split", "validation", "--pairs", "64", "--seeds", "1"]
-    words += ["--student", str(student), "--out", str(folder), "--bootstrap-samples", "50"]
+    words += ["--student", str(student), "--out", str(folder), "--bootstrap-samples", "50", *more]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
@@ -353,7 +378,7 @@ def test_a_killed_command_goes_on_and_makes_nothing_twice(data, tmp_path):
     assert not (data / VALUE).exists()
     done = {path: path.stat().st_mtime_ns for path in out.glob("arms/*/encoder/results.json")}
     assert done
-    second = command(data, out, student)
+    second = command(data, out, student, "--workers", "2")
     shown, said = second.communicate(timeout=600)
     assert second.returncode == 0, said
     assert {path: path.stat().st_mtime_ns for path in done} == done

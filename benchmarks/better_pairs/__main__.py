@@ -42,7 +42,7 @@ def main(
     settings: cli.SetOption = [],  # noqa: B006 - typer copies it
     texts: Annotated[int | None, typer.Option("--texts", min=1, help="First texts, in place of the stage's")] = None,
     pairs: Annotated[int | None, typer.Option("--pairs", min=2, help="Pairs, in place of the stage's")] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Arms at a time, one thread each")] = 1,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Arms or trainings at a time")] = 1,
     data: Annotated[
         Path | None, typer.Option("--data", envvar="STS_DINO_DATA", metavar="DIR", help="First texts, and senteval")
     ] = None,
@@ -74,7 +74,7 @@ def main(
     if chosen:
         minilm()  # the judge of fidelity: without it nothing is begun
         with locked(folder):
-            runner = Runner(search, stage, Steps(folder), data, settings)
+            runner = Runner(search, stage, Steps(folder), data, settings, workers)
             for row in measured(runner, chosen, workers, failed):
                 rows = with_row(read_rows(out), row)
                 write_results(out, {"rows": [one.model_dump(mode="json") for one in rows]}, LIBRARIES)

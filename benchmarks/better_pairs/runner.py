@@ -12,7 +12,7 @@ from benchmarks.better_pairs.figures import Measured, Row, row_of
 from benchmarks.better_pairs.steps import NotDone, Step, Steps, digest
 from hub.contract.label_fidelity import FIDELITY, Fidelity
 from hub.contract.measured import write_json
-from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import deciding, load_recipe
 from hub.contract.shards import sha256_file
 from hub.errors import InputError
@@ -54,10 +54,21 @@ def commands(search: Search, arm: Arm, seed: int, settings: Sequence[str]) -> li
 
 
 class Runner:
-    """Measures arms of one stage. ``data``: the folder of evaluation data; ``settings``: of every dataset recipe."""
+    """Measures arms of one stage. ``data``: the folder of evaluation data; ``settings``: of every dataset recipe;
+    ``workers``: trainings at a time.
+    """
 
-    def __init__(self, search: Search, stage: str, steps: Steps, data: Path | None, settings: Sequence[str] = ()):
+    def __init__(
+        self,
+        search: Search,
+        stage: str,
+        steps: Steps,
+        data: Path | None,
+        settings: Sequence[str] = (),
+        workers: int = 1,
+    ):
         self.search, self.name, self.steps, self.settings = search, stage, steps, tuple(settings)
+        self.workers = workers
         self.stage: Stage = search.stages[stage]
         self.data = data
         senteval = data / "senteval" if data else None
@@ -83,7 +94,7 @@ class Runner:
             scores=scores,
             against=reference if others else None,
         )
-        student = (*self.stage.student_set, *self.search.student(arm.name))
+        student = self.student(arm)
         first_texts = self.search.texts(arm.name).first_texts
         lines = commands(self.search, arm, self.stage.data_seeds[0], self.settings)
         return row_of(arm, self.name, self.stage, lines, first_texts, student, measured)
@@ -162,7 +173,7 @@ class Runner:
         """The training value under the ``number``-th data seed, whose training seeds no other one has."""
         stage, folder = self.stage, self.steps.folder / "value"
         first = number * stage.training_seeds + 1
-        student = (*stage.student_set, *self.search.student(arm.name))
+        student = self.student(arm)
         words = [
             *("release.value", str(run.directory), "--split", stage.split, "--pairs", str(stage.pairs)),
             *("--seeds", f"{first}-{first + stage.training_seeds - 1}"),
@@ -180,9 +191,16 @@ class Runner:
             return {"value": value, "folders": plan["arms"], "trained": len(trained)}
 
         with self.steps.lock("release.value"):  # which works alone in its folder
+            words += ["--workers", str(self.workers)]  # which decides nothing
             step = self._step("value", key, words, arm, stage.data_seeds[number], folder, found)
         each = step.seconds / step.result["trained"] if step.result["trained"] else None
         return Value(step.result["value"], step.result["folders"], each)
+
+    def student(self, arm: Arm) -> tuple[str, ...]:
+        """The settings of the student's recipe; what stands in for the Hub's repositories does so for its base, too."""
+        of_hub = load_recipe(self.stage.student, ModelRecipe).base.repo_id is not None
+        stand_ins = [word for word in self.settings if word.startswith("@")] if of_hub else []
+        return (*self.stage.student_set, *stand_ins, *self.search.student(arm.name))
 
     def _values(self, arm: Arm) -> list[Value]:
         return [self._value(arm, self.run_of(arm, seed), number) for number, seed in enumerate(self.stage.data_seeds)]
