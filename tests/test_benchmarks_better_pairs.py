@@ -43,7 +43,7 @@ stages:
   screening: {texts: 20, pairs: 40, data_seeds: [1], training_seeds: 2, split: test}
   twice: {texts: 20, pairs: 40, data_seeds: [1, 2], training_seeds: 2, split: test}
 arms:
-  - {name: base, group: base, varies: nothing, recipe: RECIPE}
+  - {name: base, group: references, varies: nothing, recipe: RECIPE}
   - {name: lambda-0, group: debiasing, varies: no debiasing, extends: base, set: [decoding.decay_constant=0]}
   - {name: loss, group: losses, varies: a loss, same_texts: base, student: [datasets.0.loss=AnglELoss]}
   - {name: few, group: filters, varies: one each, same_texts: base, set: [postprocess.max_per_label=1]}
@@ -66,7 +66,9 @@ def test_every_shipped_arm_is_a_recipe_that_can_be_run_and_a_student_that_can_be
         recipe = load_recipe(ROOT / texts.recipe, DatasetRecipe, [*given, "seed=1"])
         licences.check(recipe)
         for stage in search.stages.values():
-            assert read_student(ROOT / stage.student, (*stage.student_set, *search.student(arm.name))).recipe.datasets
+            given = (*stage.student_set, *search.student(arm.name))
+            student = read_student(ROOT / stage.student, given).recipe
+            assert licences.check_model(student, [("pairs", str(one.license)) for one in student.datasets]).licence
     order = [arm.name for arm in search.chosen([])]
     for arm in search.arms:
         assert all(order.index(name) < order.index(arm.name) for name in arm.named)
@@ -88,6 +90,7 @@ def test_mistakes_in_the_file_are_one_line_each(tmp_path):
     cases = {
         "no arm is called nobody": ("extends: base,", "extends: nobody,"),
         "two arms are called base": ("name: loss", "name: base"),
+        "lambda-0 is an arm and a group": ("group: losses", "group: lambda-0"),
         "give exactly one of recipe, extends and same_texts": ("same_texts: base, student", "student"),
         "decides what is written, not what is kept": ("postprocess.max_per_label=1", "decoding.top_k=1"),
         "no first texts are called y": ("varies: no debiasing", "varies: x, first_texts: y"),
@@ -418,7 +421,8 @@ def test_a_row_takes_the_place_of_its_arms_earlier_one(tmp_path, stages):
     assert with_row([base, loss], again) == [again, loss]
     assert with_row([base], loss) == [base, loss]
     assert with_row([base], base.model_copy(update={"stage": "final"}))[0] == base
-    assert [row.group for row in report.by_group([base, loss, again], "screening")] == ["base", "base", "losses"]
+    groups = [row.group for row in report.by_group([base, loss, again], "screening")]
+    assert groups == ["references", "references", "losses"]
 
 
 def test_the_page_shows_the_results_as_they_are():

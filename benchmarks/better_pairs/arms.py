@@ -114,6 +114,8 @@ class Search(Strict):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"two arms are called {name}")
+            if name in {arm.group for arm in self.arms}:
+                raise ValueError(f"{name} is an arm and a group")
         for arm in self.arms:
             for name in arm.named:
                 if name not in names:
