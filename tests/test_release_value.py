@@ -361,12 +361,12 @@ def test_a_table_says_when_one_seed_was_measured():
 
 def command(data, folder, student, *more):
     words = [sys.executable, "-m", "release.value", str(data), "--split", "validation", "--pairs", "64", "--seeds", "1"]
-    words += ["--student", str(student), "--out", str(folder), "--bootstrap-samples", "50", *more]
+    words += ["--student", str(student), "--out", str(folder), "--bootstrap-samples", "50", "--no-shuffled", *more]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
-@pytest.mark.slow("trains and scores four students by the real stages, killed in between")
+@pytest.mark.slow("trains and scores three students by the real stages, killed in between")
 def test_a_killed_command_goes_on_and_makes_nothing_twice(data, tmp_path):
     student, out = small_student(tmp_path), tmp_path / "out"
     first = command(data, out, student)
@@ -382,9 +382,9 @@ def test_a_killed_command_goes_on_and_makes_nothing_twice(data, tmp_path):
     shown, said = second.communicate(timeout=600)
     assert second.returncode == 0, said
     assert {path: path.stat().st_mtime_ns for path in done} == done
-    assert said.count("== python -m training.run") == 4 - len(done)
+    assert said.count("== python -m training.run") == 3 - len(done)
     assert "not trained: no pairs with people's scores at hand" in shown
     value = read_value(data, read_manifest(data))
-    assert list(value.arms) == ["untrained", "shuffled", "copies", "dataset"]
-    assert len({found.average.score for found in value.arms.values()}) == 4
+    assert list(value.arms) == ["untrained", "copies", "dataset"]
+    assert len({found.average.score for found in value.arms.values()}) == 3
     shutil.rmtree(out)
