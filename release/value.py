@@ -177,13 +177,18 @@ def read_student(path: Path, settings: Sequence[str] = ()) -> Student:
         raise InputError(path, "a student has no validation and no limit: all arms train alike, to the last step")
     if "max_steps" not in recipe.arguments:
         raise InputError(f"{path}:arguments", "a student states its max_steps, which are the same for every arm")
+    return Student(tree, recipe, training_sha256(recipe))
+
+
+def training_sha256(recipe: ModelRecipe) -> str:
+    """A digest of all that decides a training, but the seed."""
     plain = deciding(recipe)
     plain.pop("seed")
     base = recipe.base.path
     files = sorted(Path(base).glob("*.safetensors")) if base is not None else []
     digests = [sha256_file(file) for file in files]
     text = json.dumps([plain, digests, {name: version(name) for name in LIBRARIES}], sort_keys=True)
-    return Student(tree, recipe, hashlib.sha256(text.encode()).hexdigest())
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def find_people(path: Path | None, senteval: Path | None, pairs: int) -> tuple[ScoredPairs | None, str | None]:
@@ -253,12 +258,12 @@ def train(experiment: Experiment, arm: Arm, seed: int, pairs: Path | None, stop:
     Raises InputError or RunError naming arm and seed when a stage fails, KeyboardInterrupt when ``stop`` is set.
     """
     tree = arm_recipe(experiment, arm, seed, pairs)
-    given = [tree["datasets"][0]["form"], tree["arguments"], pairs.name] if pairs else []
-    decides = [experiment.student.sha256, tree["seed"], *given]
+    recipe = checked(Path(experiment.split), ModelRecipe, tree)
+    named = tuple(one.model_copy(update={"path": Path(one.path or "").name}) for one in recipe.datasets)  # by content
+    decides = [training_sha256(recipe.model_copy(update={"datasets": named})), recipe.seed]
     key = hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:12]
     folder = experiment.folder / "arms" / (f"{arm}-{seed}-{key}" if pairs else f"{arm}-{key}")
     model, path = folder / "encoder", folder / f"{experiment.split}.yaml"
-    recipe = checked(path, ModelRecipe, tree)
     if not (model / "results.json").is_file() or not is_scored(model, require_complete(model), recipe):
         write_text(path, yaml.safe_dump(tree, sort_keys=False))
         stage = partial(_stage, arm, seed, folder, stop)

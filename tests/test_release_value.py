@@ -146,7 +146,11 @@ def test_a_second_call_trains_nothing_and_another_seed_trains_only_that(data, st
     assert sum(module == "training.run" for module, _ in stages) == 4
     stages.clear()
     measure(data, out=tmp_path / "out", settings=["arguments.learning_rate=1e-3"])  # another student: all anew
-    assert sum(module == "training.run" for module, _ in stages) == 9
+    assert sum(module == "training.run" for module, _ in stages) == 8  # the untrained one has no learning rate
+    stages.clear()
+    measure(data, out=tmp_path / "out", settings=["datasets.0.loss=CosineSimilarityLoss"])  # which copies have not
+    trained = [path.parent.name.split("-")[0] for module, path in stages if module == "training.run"]
+    assert sorted(set(trained)) == ["dataset", "people", "shuffled"] and len(trained) == 6
 
 
 def test_as_many_trainings_run_at_a_time_as_there_are_workers(data, stages, tmp_path, monkeypatch):
