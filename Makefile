@@ -73,8 +73,8 @@ republish: .venv/.ready ## new card and publication of a finished artefact, noth
 release-all: .venv/.ready ## regenerate and publish every dataset and model: make release-all [RECIPES=recipes/demo] YES=1
 	$(RUN) -m release.run $(RECIPES) --org $(ORG) $(SPREAD) $(SCORE) $(ACT)
 
-value: .venv/.ready ## measure what an encoder gains from a dataset, beside controls: make value RUN_DIR=artifacts/datasets/... [SENTEVAL=DIR; else the validation split]
-	$(RUN) -m release.value $(RUN_DIR) $(if $(SENTEVAL),--senteval-data $(SENTEVAL),--split validation)
+value: .venv/.ready ## measure what an encoder gains from a dataset, beside controls: make value RUN_DIR=artifacts/datasets/... [SENTEVAL=DIR; else the validation split] [WORKERS=N]
+	$(RUN) -m release.value $(RUN_DIR) $(if $(SENTEVAL),--senteval-data $(SENTEVAL),--split validation) $(if $(WORKERS),--workers $(WORKERS))
 
 job: .venv/.ready ## regenerate as a job of Hugging Face: print its command, YES=1 starts it (more options: python -m release.job --help): make job RECIPE=... ORG=... FLAVOR=l4x4 WORKERS=4 [TIMEOUT=2d]
 	$(if $(RAY)$(STORE),$(error a job is one machine: RAY and STORE are not for it))

@@ -6,6 +6,7 @@ several), and the other differences that were asked for. One encoder's evaluatio
 its copies control in it (``eval.run``), is a plan of one seed: its tests, all that the three have. Nothing is encoded.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +30,9 @@ def main(
         Path, typer.Argument(metavar="PLAN.json|EVALUATION", help="Arms, tasks and the control; or one evaluation")
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the scores are written")],
+    tasks: Annotated[
+        str | None, typer.Option("--tasks", metavar="A,B", help="Of one evaluation [default: all tests it has]")
+    ] = None,
 ) -> None:
     """Score arms of an experiment over seeds and rows, paired with the control's.
 
@@ -36,9 +40,11 @@ def main(
 
       python -m eval.arms plan.json --out scores.json
 
-      python -m eval.arms artifacts/models/NAME.evaluation --out scores.json
+      python -m eval.arms artifacts/models/NAME.evaluation --tasks sts12/all,sts13/all --out scores.json
     """
-    scores = compared(plan_of(plan) if plan.is_dir() else read_plan(plan))
+    if tasks and not plan.is_dir():
+        raise InputError("--tasks", f"is for one evaluation; {plan} names its own", hint="leave it out")
+    scores = compared(plan_of(plan, tasks.split(",") if tasks else ()) if plan.is_dir() else read_plan(plan))
     write_json(out, scores)
     for name, arm in scores.arms.items():
         over = f", over copies {arm.over_copies}" if arm.over_copies else ""
@@ -56,8 +62,9 @@ def read_plan(path: Path) -> ArmPlan:
         raise InputError(path, f"not a plan of arms: {error.errors()[0]['msg']}") from error
 
 
-def plan_of(evaluation: Path) -> ArmPlan:
-    """The plan of an encoder's evaluation: itself, its untrained base and its copies control, on tests all three have.
+def plan_of(evaluation: Path, tasks: Sequence[str] = ()) -> ArmPlan:
+    """The plan of an encoder's evaluation: itself, its untrained base and its copies control, on ``tasks``, or on the
+    tests that all three have.
 
     Raises InputError when one of the three is missing, or they share no test.
     """
@@ -70,11 +77,12 @@ def plan_of(evaluation: Path) -> ArmPlan:
             raise InputError(folder, "no such evaluation", hint="eval.run scores an encoder beside them")
         records = Records(folder).all()
         tests.append([record.score.task for record in records if record.score.split == "test" and record.metric])
-    shared = tuple(task for task in tests[0] if all(task in others for others in tests[1:]))
+    shared = tuple(tasks or (task for task in tests[0] if all(task in others for others in tests[1:])))
     if not shared:
         raise InputError(evaluation, "the encoder, its base and its control share no test set")
+    gain = (("dataset", "untrained"),)
     places: dict[str, tuple[str, ...]] = {name: (str(folder),) for name, folder in arms.items()}
-    return ArmPlan(tasks=shared, split="test", samples=SAMPLES, arms=places, control="copies")
+    return ArmPlan(tasks=shared, split="test", samples=SAMPLES, arms=places, control="copies", differences=gain)
 
 
 def compared(plan: ArmPlan) -> ArmScores:

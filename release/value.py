@@ -248,8 +248,9 @@ def train_all(experiment: Experiment, wanted: Sequence[tuple[Arm, int, Path | No
     try:
         return [one.result() for one in [pool.submit(train, experiment, *arm, stop) for arm in wanted]]
     finally:
-        stop.set()  # of an end before the last arm's: what runs is ended, what waits is not begun
-        pool.shutdown(cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)  # of an end before the last arm's: what waits is not begun,
+        stop.set()  # and what runs is ended
+        pool.shutdown()
 
 
 def train(experiment: Experiment, arm: Arm, seed: int, pairs: Path | None, stop: Event) -> Path:

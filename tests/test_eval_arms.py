@@ -68,7 +68,7 @@ def test_one_encoders_evaluation_is_a_plan_of_its_base_and_control(tmp_path):
             plan_of(scored)
         evaluation(scored / folder, folder, {task: planted(task, quality) for task in TASKS})
     found = plan_of(scored)
-    assert set(found.tasks) == set(TASKS)
+    assert set(found.tasks) == set(TASKS) and plan_of(scored, TASKS[1:]).tasks == TASKS[1:]
     scores = compared(found).arms
     assert scores["untrained"].average.score < scores["copies"].average.score < scores["dataset"].average.score
     evaluation(tmp_path / "n", "n", {"sts14/all": planted("sts14/all", 0.7)})

@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import typer
 import yaml
@@ -145,7 +146,7 @@ def test_a_second_call_trains_nothing_and_another_seed_trains_only_that(data, st
     measure(data, out=tmp_path / "out", seeds="1-3")
     assert sum(module == "training.run" for module, _ in stages) == 4
     stages.clear()
-    measure(data, out=tmp_path / "out", settings=["arguments.learning_rate=1e-3"])  # another student: all anew
+    measure(data, out=tmp_path / "out", settings=["arguments.learning_rate=1e-3"])  # another student
     assert sum(module == "training.run" for module, _ in stages) == 8  # the untrained one has no learning rate
     stages.clear()
     measure(data, out=tmp_path / "out", settings=["datasets.0.loss=CosineSimilarityLoss"])  # which copies have not
@@ -204,8 +205,30 @@ def test_a_stage_that_fails_is_named_with_arm_and_seed_and_nothing_is_written(da
 def test_a_stage_that_is_not_wanted_any_more_is_ended():
     stop = threading.Event()
     threading.Timer(1, stop.set).start()
+    before = psutil.Process().children()
     with pytest.raises(KeyboardInterrupt):
         child_process.run_stage("http.server", "0", "--bind", "127.0.0.1", stop=stop)
+    assert psutil.Process().children() == before
+
+
+def test_an_arm_that_fails_ends_the_one_beside_it(data, stages, tmp_path, monkeypatch):
+    plain, ended = value_module.run_stage, []
+
+    def run_stage(module, *words, stop=None):
+        arm = Path(words[0]).parent.name.split("-")[0]
+        if arm == "untrained":
+            plain(module, *words, stop=stop)
+        elif arm == "copies":
+            raise typer.Exit(1)
+        else:
+            assert stop.wait(30)
+            ended.append(arm)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(value_module, "run_stage", run_stage)
+    with pytest.raises(RunError, match=r"arm copies, seed 1: training\.run failed"):
+        measure(data, out=tmp_path / "out", seeds="1", workers=2)
+    assert "dataset" in ended and "people" not in ended  # the free worker may have begun one more, and ended it
 
 
 def test_shuffled_scores_are_those_of_the_seed_and_copies_keep_the_first_texts():

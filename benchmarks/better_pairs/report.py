@@ -89,11 +89,15 @@ def _of_stage(rows: Sequence[Row], stage: str) -> str:
 
 
 def _setting(row: Row) -> str:
-    seeds = f"{len(row.data_seeds)} data seed{'s' * (len(row.data_seeds) > 1)}"
+    seeds, tasks = _counted(len(row.data_seeds), "data seed"), _counted(len(row.tasks["dataset"]), "task")
     return (
-        f"{row.texts:,} first texts, {row.pairs:,} pairs, student {row.student}, {seeds}, {row.training_seeds} "
-        f"training seeds each, {row.split} ({len(row.tasks['dataset'])} tasks)."
+        f"{row.texts:,} first texts, {row.pairs:,} pairs, student {row.student}, {seeds}, "
+        f"{_counted(row.training_seeds, 'training seed')} each, {row.split} ({tasks})."
     )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number > 1)}"
 
 
 def _estimate(found: Estimate | None) -> str:
