@@ -5,6 +5,7 @@ of ``datasets``, goes to the branch ``script``.
 """
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -25,6 +26,7 @@ app = cli.new_app(__doc__)
 def main(
     directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A finished run directory with its card")],
     options: PublishOptions,
+    as_json: cli.JsonOption = False,
 ) -> None:
     """Publish a finished dataset or model to the Hub that HF_ENDPOINT names. Without --yes only the plan is printed.
 
@@ -44,7 +46,9 @@ def main(
     patience = patient(options.longest)
     with hub_errors(f"publish {directory}"):
         publication = Options(options.private, options.force, loading_script(directory), patience)
-        print(publish(HfApi(), directory, options.org, options.yes, publication))
+        plan = publish(HfApi(), directory, options.org, options.yes, publication)
+    words = f"{quote(str(directory))}{f' --org {quote(options.org)}' if options.org else ''}"
+    cli.answer(str(plan), plan.facts(), as_json, [] if options.yes else [f"python -m release.publish {words} --yes"])
 
 
 def loading_script(directory: Path) -> dict[str, str]:

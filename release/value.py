@@ -115,6 +115,7 @@ def main(
     workers: Annotated[int, typer.Option("--workers", min=1, help="Trainings at a time, each a process")] = 1,
     samples: Annotated[int, typer.Option("--bootstrap-samples", min=1, help="For the intervals")] = 1000,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where arms and scores are")] = ARTIFACTS / "value",
+    as_json: cli.JsonOption = False,
 ) -> None:
     """Measure what an encoder gains from each DATASET, beside controls trained on as many pairs.
 
@@ -150,7 +151,7 @@ def main(
         values = [measured(experiment, dataset, known, skipped) for dataset in found]
     for dataset, value in zip(found, values, strict=True):
         write_value(experiment, dataset, value)
-        print(table(value))
+    cli.answer("\n\n".join(map(table, values)), values, as_json)
 
 
 def _data_words(split: str, senteval: Path | None) -> tuple[str, ...]:
@@ -331,10 +332,8 @@ def table(value: TrainingValue) -> str:
     for arm, found in value.arms.items():
         rows.append((arm, str(found.average), str(found.over_copies or "")))
     rows += [(arm, f"not trained: {why}", "") for arm, why in value.skipped.items()]
-    widths = [max(len(row[column]) for row in rows) for column in range(2)]
-    lines = [f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]}".rstrip() for row in rows]
     head = f"{value.dataset} ({value.config}): {value.pairs:,} pairs, {several}, {value.split}, Spearman x 100"
-    return "\n".join([head, *lines])
+    return f"{head}\n{cli.aligned(rows)}"
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Results as a plain table for people: score, cost and, where they are, those of base and control."""
 
+from hub.cli import aligned
 from hub.contract.results import RULE, Gain, Results, TaskScore, by_task
 
 FIXED = ("task", "split", "metric", "rows")
@@ -28,9 +29,9 @@ def table(results: Results) -> str:
         also = ", ".join(f"{name} {after.other[name]:.2f}" for name in BESIDE if name in after.other) or "-"
         number = f"{after.n} {after.unit}" + (" drawn" if after.limit else "")
         rows.append((after.task, after.split, after.main_metric, number, *middle, also, *costs))
-    lines = [*_aligned(rows), *_notes(results)]
+    lines = [aligned(rows), *_notes(results)]
     if results.averages:
-        lines += ["", *_aligned([(item.name, f"{item.score:.2f}", item.definition) for item in results.averages])]
+        lines += ["", aligned([(item.name, f"{item.score:.2f}", item.definition) for item in results.averages])]
     return "\n".join(lines)
 
 
@@ -46,11 +47,6 @@ def _notes(results: Results) -> list[str]:
             others.setdefault(made, []).append(f"{score.task} {score.split}")
     notes += [f"made with {made}: {', '.join(tasks)}" for made, tasks in others.items()]
     return ["", *notes] if notes else []
-
-
-def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def _gain(gain: Gain | None) -> str:
