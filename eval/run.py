@@ -140,6 +140,10 @@ def evaluate(request: Request, dry_run: bool, as_json: bool = False) -> None:
     answer(table(results), results, as_json, then)
     if failures:
         raise RunError("evaluation", f"{len(failures)} not scored, see above", hint="the others are written")
+    if job.left_out:
+        names = ",".join(job.left_out)
+        hint = f"the others are written; name their data (--senteval-data, --sts-data, --hub-data), or --skip {names}"
+        raise RunError("evaluation", f"left out, because no source of their data is given: {names}", hint=hint)
 
 
 if __name__ == "__main__":
