@@ -51,11 +51,16 @@ def _stands_for_a_stage() -> None:
     """What the group's table holds of a subcommand that is not imported."""
 
 
-def run_command() -> None:
-    """Run the subcommand of ``sys.argv``, with the project's exit codes and error lines."""
+def name_commands() -> None:
+    """Have everything that is said of a stage's command say it as it is called here."""
     for name, stage in COMMANDS.items():
         if not stage.words:
             cli.called_as[f"python -m {stage.module}"] = f"sts-dino {name}"
     cli.called_as.update({"python -m eval.run --compare": "sts-dino compare", "python -m hub_server": "sts-dino hub"})
+
+
+def run_command() -> None:
+    """Run the subcommand of ``sys.argv``, with the project's exit codes and error lines."""
+    name_commands()
     given = next((COMMANDS[word] for word in sys.argv[1:2] if word in COMMANDS), None)
     cli.run(new_app(), ends_on_sigterm=given is not None and given.ends_on_sigterm)
