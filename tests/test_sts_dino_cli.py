@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 from test_startup import HEAVY, imported
+from typer.testing import CliRunner
 
 import sts_dino.cli
 from sts_dino.__main__ import PACKAGES, foreign_package
@@ -78,8 +78,7 @@ def test_completion_knows_commands_and_their_options(shell):
             "COMP_WORDS": line,
             "COMP_CWORD": str(len(words) - 1),
         }
-        program = "import sys; sys.argv[0] = 'sts-dino'; import sts_dino.cli
-from sts_dino.__main__ import main; main()"
+        program = "import sys; sys.argv[0] = 'sts-dino'; from sts_dino.__main__ import main; main()"
         environment = {**os.environ, "PYTHONPATH": str(ROOT), **asked}
         command = [sys.executable, "-c", program]
         return subprocess.run(command, capture_output=True, text=True, env=environment, check=False).stdout
