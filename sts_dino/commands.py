@@ -18,6 +18,7 @@ class StageCommand:
 
 
 COMMANDS = {
+    "new": StageCommand("sts_dino.new", "Write a recipe for a corpus of your own"),
     "check": StageCommand("sts_dino.check", "Check a recipe and show its plan; writes nothing"),
     "estimate": StageCommand(
         "generation.run", "Estimate a dataset by a pilot of 64 first texts", ("--estimate",), True
