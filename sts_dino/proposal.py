@@ -78,9 +78,10 @@ def dataset_recipe(
     least, middle, most = corpus.words
     of = "" if corpus.whole else "first "
     lines = [
+        f"# yaml-language-server: $schema={asset('recipe.schema.json')}",
         f"# {path.name}: {corpus.usable:,} usable texts in its {of}{corpus.rows:,} rows{_passed_over(corpus)};",
         f"# they have {least} to {most} words (5th and 95th percentile), half of them up to {middle}.",
-        "# What every key means: docs/recipes.md. Check it: sts-dino check RECIPE; write it: sts-dino write RECIPE",
+        "# What every key means: docs/recipe_reference.md. Check: sts-dino check RECIPE; write: sts-dino write RECIPE",
         "kind: dataset",
         f"name: {name}",
         "version: 0.1.0",
