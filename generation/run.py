@@ -61,27 +61,35 @@ def main(
 
       python -m generation.run recipes/demo/sts-dino-x2.yaml --limit 20 --set decoding.decay_constant=0 --out /tmp/x2
     """
-    overrides = settings + ([f"source.limit={limit}"] if limit else [])
-    recipe = load_recipe(recipe_path, DatasetRecipe, overrides)
-    licences.check(recipe)  # or all that is written here could not be published
-    require_inputs(recipe_path, recipe)
-    directory = out or run_dir.ARTIFACTS / "datasets" / recipe.name
     options = ClusterOptions(ray, workers, store, cpus, gpus)
-    check(options, recipe)
+    recipe, directory = checked_recipe(recipe_path, out, limit, settings, options)
     if dry_run and pilot:
         raise InputError("--dry-run --estimate", "are two questions", hint="ask them one after the other")
-    require_file(recipe.source)  # before the model is loaded
-    model_files(recipe.model)
     if dry_run or pilot:
         _answer_question(recipe, directory, pilot, as_json)
         return
-    command = command_line("generation.run", recipe_path, limit, settings)
-    with run_dir.locked(directory):
-        manifest = (
-            _spread(recipe, directory, command, options) if options.spread else generate(recipe, directory, command)
-        )
+    manifest = write(recipe, directory, command_line("generation.run", recipe_path, limit, settings), options)
     facts = {"directory": str(directory), **manifest.counts}
     cli.answer(summary(directory, manifest), facts, as_json, [f"python -m model_cards.render {quote(str(directory))}"])
+
+
+def checked_recipe(
+    path: Path, out: Path | None, limit: int | None, settings: list[str], options: ClusterOptions
+) -> tuple[DatasetRecipe, Path]:
+    """The recipe and its run directory, after all that can be refused before a model is loaded."""
+    recipe = load_recipe(path, DatasetRecipe, settings + ([f"source.limit={limit}"] if limit else []))
+    licences.check(recipe)  # or all that is written here could not be published
+    require_inputs(path, recipe)
+    check(options, recipe)
+    require_file(recipe.source)
+    model_files(recipe.model)
+    return recipe, out or run_dir.ARTIFACTS / "datasets" / recipe.name
+
+
+def write(recipe: DatasetRecipe, directory: Path, command: str, options: ClusterOptions) -> Manifest:
+    """Write the dataset, or what is missing of it; ``command``: the line that the manifest keeps."""
+    with run_dir.locked(directory):
+        return _spread(recipe, directory, command, options) if options.spread else generate(recipe, directory, command)
 
 
 def _answer_question(recipe: DatasetRecipe, directory: Path, pilot: bool, as_json: bool) -> None:

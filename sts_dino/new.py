@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import yaml
@@ -47,29 +47,45 @@ def main(
 
       sts-dino new notes.txt --lm artifacts/lm/gemma-3-270m --lm-license gemma --license cc-by-4.0
     """
-    from sts_dino.assets import asset
-    from sts_dino.corpus import profile
-    from sts_dino.proposal import choose_generator, dataset_recipe, languages
-
     recipe = out or Path(f"{_slug(corpus.stem)}.yaml")
     if recipe.suffix not in (".yaml", ".yml"):
         raise InputError(recipe, "is no recipe's name", allowed="NAME.yaml")
     if recipe.exists():
         raise InputError(recipe, "is there already", hint="edit it, remove it, or give another: --out")
+    chosen = name or f"{_slug(corpus.stem)}-pairs"
+    facts = propose(corpus, recipe, column, language, chosen, lm, lm_license, corpus_license)
+    text = recipe.read_text(encoding="utf-8")
+    beside = f"; examples in {facts['examples']}" if facts["examples"] else ""
+    shown = f"{text}\n{recipe}: {len(text.splitlines())} lines{beside}"
+    cli.answer(shown, facts, as_json, [f"python -m sts_dino.check {quote(str(recipe))}"])
+
+
+def propose(
+    corpus: Path,
+    recipe: Path,
+    column: str | None,
+    language: str | None,
+    name: str,
+    lm: str | None,
+    lm_license: str | None,
+    corpus_license: str,
+) -> dict[str, Any]:
+    """Write the proposed recipe and its examples; what was found of the corpus and what was chosen."""
+    from sts_dino.assets import asset
+    from sts_dino.corpus import profile
+    from sts_dino.proposal import choose_generator, dataset_recipe, languages
+
     found = profile(corpus, column, language)
     generator = choose_generator(lm, lm_license)
     known = languages().get(found.language)
     examples = recipe.with_name(f"{recipe.stem}.examples.tsv") if known and generator.reads_examples else None
     seen_from_it = Path(os.path.relpath(corpus, recipe.parent))
-    chosen = name or f"{_slug(corpus.stem)}-pairs"
-    text = dataset_recipe(found, seen_from_it, generator, chosen, corpus_license, examples.name if examples else None)
+    text = dataset_recipe(found, seen_from_it, generator, name, corpus_license, examples.name if examples else None)
     checked(recipe, DatasetRecipe, yaml.load(text, yaml.BaseLoader))  # noqa: S506 - it makes texts alone
     write_text(recipe, text)
     if known and examples and not examples.exists():
         write_bytes(examples, asset(f"examples/{known['examples']}").read_bytes())
-    facts = {**vars(found), "recipe": recipe, "examples": examples, "lm": generator.section}
-    shown = f"{text}\n{recipe}: {len(text.splitlines())} lines" + (f"; examples in {examples}" if examples else "")
-    cli.answer(shown, facts, as_json, [f"python -m sts_dino.check {quote(str(recipe))}"])
+    return {**vars(found), "recipe": recipe, "examples": examples, "lm": generator.section}
 
 
 def _slug(name: str) -> str:

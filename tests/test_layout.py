@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "eval": {"hub", "eval"},
     "model_cards": {"hub", "model_cards"},
     "release": {"hub", "model_cards", "release"},
-    "sts_dino": {"hub", "generation", "training", "eval", "release", "sts_dino"},
+    "sts_dino": {"hub", *import_graph.STAGES, "sts_dino"},
     "benchmarks": set(PACKAGES),
     "demo": {"hub", "hub_server", "generation", "release", "demo"},
 }

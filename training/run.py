@@ -41,23 +41,35 @@ def main(
 
       torchrun --nproc-per-node 4 -m training.run recipes/models/sroberta-sts-dino-x2.yaml
     """
-    checked_recipe(recipe, limit, settings)
-    from training.loop import train  # its libraries take seconds
-
-    train.quiet_libraries()
     with report_once():
-        job = prepare(recipe, out, limit, settings)
+        job = job_of(recipe, out, limit, settings)
         if dry_run:
             if is_main():
                 from training.dry_run.plan import print_plan
 
                 print_plan(job)
             return
-        with train.held(job.out):
-            manifest = train.work(job, command_line("training.run", recipe, limit, settings))
+        manifest = train_encoder(job, command_line("training.run", recipe, limit, settings))
     leave_group()
     if is_main():
         conclude(recipe, job, manifest, as_json)
+
+
+def job_of(recipe: Path, out: Path | None, limit: int | None, settings: list[str]) -> TrainingJob:
+    """All that a training needs, checked: what needs no library first, for libraries take seconds."""
+    checked_recipe(recipe, limit, settings)
+    from training.loop.train import quiet_libraries
+
+    quiet_libraries()
+    return prepare(recipe, out, limit, settings)
+
+
+def train_encoder(job: TrainingJob, command: str) -> Manifest:
+    """Train, or go on, under the run directory's lock; ``command``: the line that the manifest keeps."""
+    from training.loop import train
+
+    with train.held(job.out):
+        return train.work(job, command)
 
 
 def conclude(recipe: Path, job: TrainingJob, manifest: Manifest, as_json: bool) -> None:
