@@ -6,6 +6,7 @@ Results go to stdout, talk and progress to stderr. Exit codes: 0 done, 1 failed 
 
 import errno
 import json
+import re
 import signal
 import sys
 import warnings
@@ -113,7 +114,7 @@ listeners: list[Callable[[str], object]] = []  # who hears what is said instead:
 def as_called(text: str) -> str:
     """``text`` with every command in it spelled as ``called_as`` says."""
     for spelled in sorted(called_as, key=len, reverse=True):  # those with an option before the bare ones
-        text = text.replace(spelled, called_as[spelled])
+        text = re.sub(rf"{re.escape(spelled)}(?!\w|\.\w)", called_as[spelled], text)
     return text
 
 

@@ -224,7 +224,8 @@ def measured(
     folders: dict[Arm, list[Path]] = {}
     for (arm, *_), folder in zip(wanted, train_all(experiment, wanted), strict=True):
         folders.setdefault(arm, []).append(folder)
-    scores = compare(experiment, {arm: folders[arm] for arm in ORDER if arm in folders}).arms
+    compared = compare(experiment, {arm: folders[arm] for arm in ORDER if arm in folders})
+    scores = compared.arms
     return TrainingValue(
         dataset=dataset.name,
         config=dataset.config,
@@ -238,6 +239,7 @@ def measured(
         split=experiment.split,
         samples=experiment.samples,
         arms={arm: scores[arm] for arm in ORDER if arm in scores},
+        over={arm: one for (_, arm), one in zip(compared.pairs, compared.differences, strict=True)},  # type: ignore[misc]
         skipped=skipped,
         versions={name: version(name) for name in LIBRARIES},
     )
@@ -307,6 +309,7 @@ def compare(experiment: Experiment, folders: Mapping[Arm, Sequence[Path]]) -> Ar
         samples=experiment.samples,
         arms={arm: tuple(map(str, each)) for arm, each in folders.items()},
         control="copies",
+        differences=tuple(("dataset", arm) for arm in ("shuffled", "people") if arm in folders),
     )
     path, scores = experiment.folder / "plan.json", experiment.folder / "scores.json"
     write_json(path, plan)
@@ -326,12 +329,12 @@ def write_value(experiment: Experiment, dataset: MeasuredDataset, value: Trainin
 
 
 def table(value: TrainingValue) -> str:
-    """One line an arm: the mean over tasks with its interval, and the difference to the copies control; x 100."""
+    """One line an arm: the mean over tasks, the difference to the copies control, and the dataset's to it; x 100."""
     several = f"{len(value.seeds)} seeds" if len(value.seeds) > 1 else "1 seed: intervals over sentence pairs alone"
-    rows = [("trained on", f"mean of {len(value.tasks)}", "over copies")]
+    rows = [("trained on", f"mean of {len(value.tasks)}", "over copies", "dataset over it")]
     for arm, found in value.arms.items():
-        rows.append((arm, str(found.average), str(found.over_copies or "")))
-    rows += [(arm, f"not trained: {why}", "") for arm, why in value.skipped.items()]
+        rows.append((arm, str(found.average), str(found.over_copies or ""), str(value.over.get(arm, ""))))
+    rows += [(arm, f"not trained: {why}", "", "") for arm, why in value.skipped.items()]
     head = f"{value.dataset} ({value.config}): {value.pairs:,} pairs, {several}, {value.split}, Spearman x 100"
     return f"{head}\n{cli.aligned(rows)}"
 
