@@ -165,7 +165,7 @@ def train(
     train_encoder(
         job_of(path, directory, None, list(settings)), command_line("training.run", path, None, list(settings))
     )
-    return SentenceTransformer(str(directory))
+    return SentenceTransformer(str(directory), trust_remote_code=False)
 
 
 def evaluate(
