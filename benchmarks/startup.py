@@ -20,7 +20,7 @@ from benchmarks.trials import table, write_results
 from hub import cli
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("generation", "training", "eval", "model_cards", "release", "hub_server", "demo", "benchmarks")
+PACKAGES = ("generation", "training", "eval", "model_cards", "release", "hub_server", "sts_dino", "demo", "benchmarks")
 MISSING = "no-such-place"
 OFTEN = """
 generation.run generation.explain training.run eval.run model_cards.render

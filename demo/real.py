@@ -6,6 +6,7 @@ beside its untrained base and its copies control; all of it is published on the 
 by name in a clean process. Each step is the command a user types; finished steps are not done again.
 """
 
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -42,7 +43,10 @@ def main(
     ] = None,
     port: Annotated[int, typer.Option(help="Port of the embedded Hub; 0 takes a free one")] = 0,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=60, help="A trial on N first texts, trained in proportion")
+        int | None,
+        typer.Option(
+            "--limit", min=60, help="A trial on N first texts, trained in proportion, scored on validation parts"
+        ),
     ] = None,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Processes that write or train, a thread each")] = 2,
     senteval: Annotated[
@@ -109,9 +113,11 @@ def first_texts() -> int:
 
 
 def scaled(path: Path, limit: int) -> list[str]:
-    """Settings for a training in as small a part of its steps as ``limit`` is of the first texts."""
-    steps = int(load_recipe(path, ModelRecipe).arguments["max_steps"])
-    return [f"arguments.max_steps={max(10, steps * limit // first_texts())}"]
+    """Settings of a trial: as small a part of the steps as ``limit`` is of the first texts, and no test set is read."""
+    recipe = load_recipe(path, ModelRecipe)
+    steps = int(recipe.arguments["max_steps"])
+    scored = [task.model_dump(mode="json") for task in recipe.evaluation if task.split == "validation"]
+    return [f"arguments.max_steps={max(10, steps * limit // first_texts())}", f"evaluation={json.dumps(scored)}"]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import json
 import logging
 import socket
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,7 +19,7 @@ from eval.audit.annotation.sample import draw, read_examples
 from eval.audit.annotation.store import FILE, AnswerStore
 from eval.audit.annotation.survey import Survey
 from eval.audit.source import default_folder, find_rows, made_folder
-from hub.cli import new_app, run, say
+from hub.cli import JsonOption, answer, new_app, run, say
 from hub.contract.shards import write_text
 from hub.errors import InputError, RunError
 
@@ -27,15 +27,15 @@ app = new_app("Label a dataset by people, blind, and compare their labels with t
 HOST = "127.0.0.1"
 
 
-def write_report(survey: Survey, folder: Path) -> str:
-    """Write agreement.md and agreement.json; the Markdown is returned. Raises InputError when nobody answered."""
+def write_report(survey: Survey, folder: Path) -> tuple[str, dict[str, Any]]:
+    """Write agreement.md and agreement.json, and return both. Raises InputError when nobody answered."""
     report = survey.report()
     if not report.annotators:
         raise InputError(folder, "holds no answer to these rows", hint="run without --report first, or check --seed")
-    text = markdown(report)
+    text, facts = markdown(report), document(report)
     write_text(folder / "agreement.md", text)
-    write_text(folder / "agreement.json", json.dumps(document(report), indent=2, ensure_ascii=False) + "\n")
-    return text
+    write_text(folder / "agreement.json", json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
+    return text, facts
 
 
 def bound_socket(port: int) -> socket.socket:
@@ -82,6 +82,7 @@ def main(
         Path | None, typer.Option(metavar="DIR", help="Where answers are kept [default: in artifacts/annotations]")
     ] = None,
     report: Annotated[bool, typer.Option("--report", help="No page: compare the answers, print and write")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show random rows of RUN to people, without labels, and compare their labels with the generator's.
 
@@ -98,8 +99,9 @@ def main(
     made_folder(folder)
     survey = Survey(drawn, AnswerStore(folder, drawn.examples))
     if report:
-        print(write_report(survey, folder), end="")
+        text, facts = write_report(survey, folder)
         say(f"written: {folder / 'agreement.md'} and agreement.json")
+        answer(text.rstrip(), facts, as_json)
         return
     listener = bound_socket(port)
     examples = drawn.examples

@@ -14,7 +14,7 @@ from eval.comparison.comparison import Comparison
 from eval.comparison.formats import as_latex, as_markdown, papers_csv, scores_csv, text, verdicts_csv
 from eval.comparison.tables import AVERAGES, DIFFERENCES, SCORES, result_tables
 from eval.runs.records import read_evaluation
-from hub.cli import say
+from hub.cli import answer, say
 from hub.contract.run_dir import ARTIFACTS
 from hub.contract.shards import atomic_path, write_text
 from hub.errors import InputError
@@ -22,7 +22,7 @@ from hub.errors import InputError
 LONGEST = 80  # characters of the default folder's name
 
 
-def compare(places: Sequence[str | Path], out: Path | None = None) -> Comparison:
+def compare(places: Sequence[str | Path], out: Path | None = None, as_json: bool = False) -> Comparison:
     """Print and write the comparison of the evaluations in ``places``: their folders, run directories or results files.
 
     ``out`` is by default artifacts/comparisons/NAMES. Raises InputError when fewer than two are given, one is given
@@ -40,9 +40,10 @@ def compare(places: Sequence[str | Path], out: Path | None = None) -> Comparison
     folder = out or ARTIFACTS / "comparisons" / folder_name(comparison.models)
     write(comparison, folder)
     shown = [sheet for sheet in result_tables(comparison) if sheet.title.startswith((SCORES, AVERAGES, DIFFERENCES))]
-    print("\n\n".join(text(sheet) for sheet in shown))
-    for one in comparison.beside:
-        print(f"\nof the same protocol: {one.paper.source(one.table)} (in comparison.md)")
+    parts = [text(sheet) for sheet in shown]
+    parts += [f"of the same protocol: {one.paper.source(one.table)} (in comparison.md)" for one in comparison.beside]
+    facts = {"directory": folder, **{sheet.title: [sheet.header, *sheet.rows] for sheet in shown}}
+    answer("\n\n".join(parts), facts, as_json)
     say(f"written: {folder}")
     return comparison
 

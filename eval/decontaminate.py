@@ -18,7 +18,7 @@ from eval.audit.decontamination.report import report
 from eval.audit.decontamination.sentences import EvaluationTexts, read_evaluation_sets
 from eval.audit.rows import DatasetRows
 from eval.audit.source import default_folder, find_dataset, made_folder
-from hub.cli import new_app, run, say
+from hub.cli import JsonOption, answer, new_app, run, say
 from hub.contract.decontamination import KINDS, LEDGER, Kind
 from hub.contract.measured import write_measured
 from hub.contract.shards import write_text
@@ -92,6 +92,7 @@ def main(
         bool, typer.Option("--card", help="Into the run directory, too: its card shows the counts")
     ] = False,
     out: Annotated[Path | None, typer.Option("--out", help="[default: a folder in artifacts/quality]")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Check every text of the dataset RUN against STS, SICK and SentEval sentences.
 
@@ -137,7 +138,7 @@ def main(
     if card:
         say(f"written: {write_measured(Path(place), LEDGER, ledger, ledger.revision)}")
         say(f"next: python -m model_cards.render {place}")
-    print(text, end="", flush=True)
+    answer(text.rstrip(), ledger, as_json)
     if target is not None:
         manifest = drop(Path(place), target, books)
         dropped = sum(int((one > 0).sum()) for hits in books.hits.values() for one in hits.values())

@@ -12,7 +12,7 @@ import typer
 
 from eval.audit.source import default_folder, find_rows
 from eval.audit.tables import code, table
-from hub.cli import new_app, run, say
+from hub.cli import JsonOption, answer, new_app, run, say
 from hub.contract.label_fidelity import FIDELITY, Fidelity, Interval, Judge, PersonAgreement
 from hub.contract.measured import write_measured
 from hub.contract.recipe import DatasetRecipe
@@ -48,6 +48,7 @@ def main(
     annotations: Annotated[
         Path | None, typer.Option("--annotations", help="Where eval.annotate keeps answers [default: its default]")
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Measure label fidelity of each RUN_DIR, print a table, and write fidelity.json for its card.
 
@@ -74,6 +75,7 @@ def main(
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+    measured = list[Fidelity]()
     judge, second = load_encoder(place), load_nli_model(nli, nli_labels) if nli else None
     for directory, (manifest, recipe) in prepared:
         rows = find_rows(str(directory), config)
@@ -97,9 +99,9 @@ def main(
             **label_fidelity(pairs, scores, cosine(judge)(pairs.first, pairs.second), classes),
         )
         say(f"written: {write_measured(directory, FIDELITY, found, manifest.fingerprint)}")
-        print(told(found))
-    for directory, _ in prepared:
-        say(f"next: python -m model_cards.render {directory}")
+        measured.append(found)
+    then = [f"python -m model_cards.render {directory}" for directory, _ in prepared]
+    answer("\n\n".join(map(told, measured)), measured, as_json, then)
 
 
 def _manifest(directory: Path) -> tuple[Manifest, DatasetRecipe]:

@@ -10,7 +10,7 @@ import typer
 from tqdm import tqdm
 
 from eval.audit.source import default_folder, find_rows, made_folder
-from hub.cli import new_app, run, say
+from hub.cli import JsonOption, answer, new_app, run, say
 from hub.contract.shards import write_bytes, write_text
 
 app = new_app("Measure the quality of a dataset of pairs, triplets or texts.")
@@ -35,6 +35,7 @@ def main(
         str | None, typer.Option("--tokenizer", help="Counts lengths [default: tokens between blanks]")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="[default: a folder in artifacts/quality]")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Measure the dataset RUN: labels against an NLI model, similarity by label, overlap, lengths, repeats.
 
@@ -74,7 +75,7 @@ def main(
     write_text(folder / "quality.md", text)
     write_text(folder / "quality.json", quality.model_dump_json(indent=2) + "\n")
     say(f"written: {folder}")
-    print(text, end="")
+    answer(text.rstrip(), quality, as_json)
 
 
 if __name__ == "__main__":

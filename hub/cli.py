@@ -1,14 +1,16 @@
-"""What every command line of the project shares: error handling, exit codes, quiet libraries.
+"""What every command line of the project shares: options, results, error handling, exit codes.
 
 Results go to stdout, talk and progress to stderr. Exit codes: 0 done, 1 failed run, 2 bad input, 130 interrupted,
 143 ended by SIGTERM.
 """
 
 import errno
+import json
+import re
 import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -41,6 +43,7 @@ SetOption = Annotated[
     ),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, write nothing")]
+JsonOption = Annotated[bool, typer.Option("--json", help="The machine's form on stdout, in place of a table")]
 PatienceOption = Annotated[
     float,
     typer.Option("--patience", metavar="SECONDS", min=0, help="For how long a Hub may fail before this gives up"),
@@ -86,7 +89,7 @@ class RayCommand(TyperCommand):
 def with_address(words: list[str]) -> list[str]:
     """A command line in which every ``--ray`` has its value: an option, a recipe or a path that exists is none."""
     full: list[str] = []
-    for word, after in zip(words, [*words[1:], "-"], strict=True):
+    for word, after in zip(words, [*words, "-"][1:], strict=True):
         full.append(word)
         if word == "--ray" and (after.startswith("-") or after.endswith(".yaml") or Path(after).exists()):
             full.append(ANY_CLUSTER)
@@ -104,18 +107,58 @@ def new_app(help_text: str) -> App:
     )
 
 
+called_as: dict[str, str] = {}  # by which name a person calls a command, where it is not its module's
 listeners: list[Callable[[str], object]] = []  # who hears what is said instead: a worker elsewhere has no terminal
+
+
+def as_called(text: str) -> str:
+    """``text`` with every command in it spelled as ``called_as`` says."""
+    for spelled in sorted(called_as, key=len, reverse=True):  # those with an option before the bare ones
+        text = re.sub(rf"{re.escape(spelled)}(?!\w|\.\w)", called_as[spelled], text)
+    return text
 
 
 def say(message: str) -> None:
     """Talk to the person at the terminal (stderr), never mixed into results (stdout); nothing said drives it."""
-    message = printable(message)
+    message = printable(as_called(message))
     for hear in listeners:
         hear(message)
     if not listeners:
         from tqdm import tqdm
 
         tqdm.write(message, file=sys.stderr)  # above a progress bar, if there is one
+
+
+def answer(text: str, facts: object, as_json: bool, then: Iterable[str] = ()) -> None:
+    """Print a command's result on stdout, and on stderr the commands that a person may want next.
+
+    text: for people, plain or Markdown; facts: the same and more for machines, printed as one line of ASCII JSON, for
+    a terminal must not heed what a model wrote.
+    """
+    if as_json:
+        print(json.dumps(facts, default=_plain))
+    else:
+        print(as_called(text))
+    for command in then:
+        say(f"next: {command}")
+
+
+def _plain(value: object) -> Any:
+    from pydantic import BaseModel
+
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
+    """Rows of one length, header first, as lines of columns; those numbered in ``right`` are flush right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    place = [str.rjust if number in right else str.ljust for number in range(len(widths))]
+    cells = ([put(cell, width) for put, cell, width in zip(place, row, widths, strict=True)] for row in rows)
+    return "\n".join("  ".join(line).rstrip() for line in cells)
 
 
 def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:

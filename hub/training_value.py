@@ -81,8 +81,9 @@ class TrainingValue(Frozen):
     """The training value of a dataset, under one student, one number of pairs and the same steps for every arm.
 
     ``fingerprint`` is that of the dataset's run (of the rows that were measured), ``student`` the recipe's name,
-    ``student_sha256`` a digest of all that decides a training but its pairs and seed. ``skipped``: arm → why it was
-    not trained.
+    ``student_sha256`` a digest of all that decides a training but its pairs and seed. ``over``: arm → the paired
+    difference of the dataset's arm to it, of shuffled scores and of people's pairs. ``skipped``: arm → why it was not
+    trained.
     """
 
     dataset: str
@@ -97,6 +98,7 @@ class TrainingValue(Frozen):
     split: Split
     samples: Count
     arms: dict[Arm, ArmScore]
+    over: dict[Arm, Estimate] = Field(default_factory=dict)
     skipped: dict[Arm, str] = Field(default_factory=dict)
     versions: dict[str, str]
 

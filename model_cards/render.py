@@ -10,11 +10,12 @@ machine. Only while a run grows does its card tell the time, from the timing tha
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
 
-from hub.cli import DryRunOption, new_app, run, say
+from hub.cli import DryRunOption, JsonOption, answer, new_app, run, say
 from hub.client.card_stamp import facts_digest, stamped
 from hub.client.plan import OF_DATASETS
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
@@ -131,16 +132,23 @@ def main(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="e.g. artifacts/datasets/NAME")],
     repo_id: Annotated[str | None, typer.Option("--repo-id", help="Hub id [default: sts-dino/NAME]")] = None,
     dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Write README.md (and .eval_results/ for a model) into RUN_DIR."""
+    """Write README.md (and .eval_results/ for a model) into RUN_DIR.
+
+    Example:
+
+      python -m model_cards.render artifacts/datasets/sts-dino-x2
+    """
     files = render(run_dir, repo_id)
     if not dry_run:
         write(run_dir, files)
-    for path, content in sorted(files.items()):
-        verb = "would write" if dry_run else "wrote"
-        print(f"{verb} {run_dir / path} ({len(content)} bytes)")
     for task in unscored(run_dir):
         say(f"not on the card: {task} has no score in {run_dir / RESULTS}; run: python -m eval.run RECIPE")
+    verb, sizes = "would write" if dry_run else "wrote", {path: len(files[path]) for path in sorted(files)}
+    lines = [f"{verb} {run_dir / path} ({size} bytes)" for path, size in sizes.items()]
+    then = [f"python -m release.publish {quote(str(run_dir))} --org YOU"]
+    answer("\n".join(lines), {"directory": run_dir, "bytes": sizes}, as_json, () if dry_run else then)
 
 
 if __name__ == "__main__":

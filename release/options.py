@@ -78,6 +78,9 @@ class EvaluationOptions:
     tasks: Annotated[
         list[str], typer.Option("--tasks", metavar="TASK,GROUP", help="Score these [default: the recipe's]; repeatable")
     ] = field(default_factory=list)
+    skip: Annotated[
+        list[str], typer.Option("--skip", metavar="TASK,GROUP", help="Tasks to leave out of a group; repeatable")
+    ] = field(default_factory=list)
     senteval_data: Annotated[
         Path | None, typer.Option("--senteval-data", metavar="DIR", help="SentEval's directory")
     ] = None

@@ -5,7 +5,8 @@ of ``datasets``, goes to the branch ``script``.
 """
 
 from pathlib import Path
-from typing import Annotated
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +18,9 @@ from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import RECIPE, require_complete
 from release.options import PublishOptions, option_groups, patient
 
+if TYPE_CHECKING:
+    from hub.client.plan import Plan
+
 app = cli.new_app(__doc__)
 
 
@@ -25,6 +29,7 @@ app = cli.new_app(__doc__)
 def main(
     directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A finished run directory with its card")],
     options: PublishOptions,
+    as_json: cli.JsonOption = False,
 ) -> None:
     """Publish a finished dataset or model to the Hub that HF_ENDPOINT names. Without --yes only the plan is printed.
 
@@ -36,6 +41,13 @@ def main(
 
       python -m release.publish artifacts/datasets/sts-dino-x2 --org my-org --yes
     """
+    plan = publish_run(directory, options)
+    words = f"{quote(str(directory))}{f' --org {quote(options.org)}' if options.org else ''}"
+    cli.answer(str(plan), plan.facts(), as_json, [] if options.yes else [f"python -m release.publish {words} --yes"])
+
+
+def publish_run(directory: Path, options: PublishOptions) -> "Plan":
+    """Plan the publication of a finished run and, with ``options.yes``, carry it out."""
     from huggingface_hub import HfApi
 
     from hub.client.publish import Options, publish
@@ -44,7 +56,7 @@ def main(
     patience = patient(options.longest)
     with hub_errors(f"publish {directory}"):
         publication = Options(options.private, options.force, loading_script(directory), patience)
-        print(publish(HfApi(), directory, options.org, options.yes, publication))
+        return publish(HfApi(), directory, options.org, options.yes, publication)
 
 
 def loading_script(directory: Path) -> dict[str, str]:

@@ -66,6 +66,7 @@ def main(
         Path | None,
         typer.Option("--out", help="Folder of the run directories [default: artifacts/models/NAME.repeats]"),
     ] = None,
+    as_json: cli.JsonOption = False,
 ) -> None:
     """Train and score the encoder of RECIPE several times; print mean ± sample standard deviation of every task.
 
@@ -85,7 +86,7 @@ def main(
         write_repeats(path, repeats)
     cli.say(f"written: {path}")
     for_the_card(series, repeats)
-    print(table(repeats))
+    cli.answer(table(repeats), repeats, as_json)
 
 
 def planned(
@@ -219,8 +220,7 @@ def table(repeats: Repeats) -> str:
         spread = f" ± {item.sd:.2f}" if item.sd is not None else ""
         cells = (item.task, item.split, str(item.runs), f"{item.mean:.2f}{spread}", f"{item.low:.2f} - {item.high:.2f}")
         rows.append(cells)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return cli.aligned(rows)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ def main(
     overrides: RecipeOverrides,
     evaluation: EvaluationOptions,
     workers: ClusterWorkers,
+    as_json: cli.JsonOption = False,
 ) -> None:
     """Make and publish datasets and models from their recipes, to the Hub that HF_ENDPOINT names.
 
@@ -64,11 +65,16 @@ def main(
     from release.artefact import DatasetArtefact, ModelArtefact, Request  # here, for it takes long
 
     request = Request(options, overrides, evaluation, workers)
+    plans = []
     for path in paths:
         artefact = ModelArtefact(path, request) if is_model(path) else DatasetArtefact(path, request)
         plan = artefact.release()
         if plan is not None:
-            print(plan)
+            plans.append(plan)
+            if not as_json:
+                print(plan)
+    if as_json:
+        cli.answer("", [plan.facts() for plan in plans], as_json)
 
 
 def expanded(given: list[Path]) -> list[Path]:

@@ -115,6 +115,7 @@ def main(
     workers: Annotated[int, typer.Option("--workers", min=1, help="Trainings at a time, each a process")] = 1,
     samples: Annotated[int, typer.Option("--bootstrap-samples", min=1, help="For the intervals")] = 1000,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where arms and scores are")] = ARTIFACTS / "value",
+    as_json: cli.JsonOption = False,
 ) -> None:
     """Measure what an encoder gains from each DATASET, beside controls trained on as many pairs.
 
@@ -150,7 +151,7 @@ def main(
         values = [measured(experiment, dataset, known, skipped) for dataset in found]
     for dataset, value in zip(found, values, strict=True):
         write_value(experiment, dataset, value)
-        print(table(value))
+    cli.answer("\n\n".join(map(table, values)), values, as_json)
 
 
 def _data_words(split: str, senteval: Path | None) -> tuple[str, ...]:
@@ -223,7 +224,8 @@ def measured(
     folders: dict[Arm, list[Path]] = {}
     for (arm, *_), folder in zip(wanted, train_all(experiment, wanted), strict=True):
         folders.setdefault(arm, []).append(folder)
-    scores = compare(experiment, {arm: folders[arm] for arm in ORDER if arm in folders}).arms
+    compared = compare(experiment, {arm: folders[arm] for arm in ORDER if arm in folders})
+    scores = compared.arms
     return TrainingValue(
         dataset=dataset.name,
         config=dataset.config,
@@ -237,6 +239,7 @@ def measured(
         split=experiment.split,
         samples=experiment.samples,
         arms={arm: scores[arm] for arm in ORDER if arm in scores},
+        over={arm: one for (_, arm), one in zip(compared.pairs, compared.differences, strict=True)},  # type: ignore[misc]
         skipped=skipped,
         versions={name: version(name) for name in LIBRARIES},
     )
@@ -306,6 +309,7 @@ def compare(experiment: Experiment, folders: Mapping[Arm, Sequence[Path]]) -> Ar
         samples=experiment.samples,
         arms={arm: tuple(map(str, each)) for arm, each in folders.items()},
         control="copies",
+        differences=tuple(("dataset", arm) for arm in ("shuffled", "people") if arm in folders),
     )
     path, scores = experiment.folder / "plan.json", experiment.folder / "scores.json"
     write_json(path, plan)
@@ -325,16 +329,14 @@ def write_value(experiment: Experiment, dataset: MeasuredDataset, value: Trainin
 
 
 def table(value: TrainingValue) -> str:
-    """One line an arm: the mean over tasks with its interval, and the difference to the copies control; x 100."""
+    """One line an arm: the mean over tasks, the difference to the copies control, and the dataset's to it; x 100."""
     several = f"{len(value.seeds)} seeds" if len(value.seeds) > 1 else "1 seed: intervals over sentence pairs alone"
-    rows = [("trained on", f"mean of {len(value.tasks)}", "over copies")]
+    rows = [("trained on", f"mean of {len(value.tasks)}", "over copies", "dataset over it")]
     for arm, found in value.arms.items():
-        rows.append((arm, str(found.average), str(found.over_copies or "")))
-    rows += [(arm, f"not trained: {why}", "") for arm, why in value.skipped.items()]
-    widths = [max(len(row[column]) for row in rows) for column in range(2)]
-    lines = [f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]}".rstrip() for row in rows]
+        rows.append((arm, str(found.average), str(found.over_copies or ""), str(value.over.get(arm, ""))))
+    rows += [(arm, f"not trained: {why}", "", "") for arm, why in value.skipped.items()]
     head = f"{value.dataset} ({value.config}): {value.pairs:,} pairs, {several}, {value.split}, Spearman x 100"
-    return "\n".join([head, *lines])
+    return f"{head}\n{cli.aligned(rows)}"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-PACKAGES = ("hub", "hub_server", "generation", "training", "eval", "model_cards", "release", "benchmarks", "demo")
+STAGES = ("generation", "training", "eval", "model_cards", "release")
+PACKAGES = ("hub", "hub_server", *STAGES, "sts_dino", "benchmarks", "demo")
 PAGE = Path("docs/architecture.md")
 Graph = dict[str, set[str]]
 """Name → the names it imports, itself left out."""

@@ -121,11 +121,13 @@ def test_make_real_names_committed_recipes_that_need_each_other():
     assert demo_real.STAND_INS.is_file() and demo_real.STUDENT.is_file()
 
 
-def test_a_trial_of_make_real_trains_in_proportion():
+def test_a_trial_of_make_real_trains_in_proportion_and_reads_no_test_set():
     path = demo_real.RECIPES / f"{demo_real.PROMPTEOL}.yaml"
     steps = int(load_recipe(path, ModelRecipe).arguments["max_steps"])
-    assert demo_real.scaled(path, demo_real.first_texts() // 2) == [f"arguments.max_steps={steps // 2}"]
-    assert demo_real.scaled(path, 60) == ["arguments.max_steps=10"]
+    half = load_recipe(path, ModelRecipe, demo_real.scaled(path, demo_real.first_texts() // 2))
+    assert half.arguments["max_steps"] == str(steps // 2) and len(half.evaluation) == 1
+    assert half.evaluation[0].split == "validation" and half.evaluation[0].path
+    assert load_recipe(path, ModelRecipe, demo_real.scaled(path, 60)).arguments["max_steps"] == "10"
 
 
 def test_make_real_without_the_language_model_is_one_line(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from eval.compare import compare, folder_name
 from eval.comparison.assemble import compared, labels
 from eval.comparison.escapes import csv_cell, latex, markdown, plotted
 from eval.comparison.formats import text
-from eval.comparison.tables import result_tables
+from eval.comparison.tables import result_tables, short_names
 from eval.runs.records import FinishedEvaluation, read_evaluation
 from hub.errors import InputError
 
@@ -267,3 +267,8 @@ def test_a_default_folder_is_safe_and_distinct():
     assert re.fullmatch(r"a-b--model-[0-9a-f]{8}", folder_name(["../a/b", "///"]))
     assert len(folder_name(["x" * 300, "y" * 300])) < 100
     assert folder_name(["a/b", "c"]) != folder_name(["a-b", "c"])
+
+
+def test_columns_have_short_names_unless_two_would_be_alike():
+    models = ["org/a@" + "0" * 40, "b", "x/c", "y/c", "org/d@v1.0.0"]
+    assert list(short_names(models).values()) == ["a@0000000", "b", "x/c", "y/c", "d@v1.0.0"]

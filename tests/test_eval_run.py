@@ -185,10 +185,19 @@ def test_a_function_is_scored_without_a_recipe(tmp_path, capsys):
 def test_a_group_without_a_source_of_all_its_data_says_what_is_left_out(tmp_path, capsys):
     options = ["--model", WORDS, "--tasks", "papers", "--dry-run", "--out", tmp_path / "out"]
     assert command(*options) == 0
-    captured = capsys.readouterr()
-    assert "left out, because no source of their data is given: sts12/all, sts12/mean" in captured.err
-    assert [line.split()[0] for line in captured.out.splitlines()[:-1]] == ["stsb/cosine", "stsb/cosine"]
+    lines = capsys.readouterr().out.splitlines()
+    assert "left out, because no source of their data is given: sts12/all, sts12/mean" in lines[2]
+    assert [line.split()[0] for line in lines[:2]] == ["stsb/cosine", "stsb/cosine"]
     assert not (tmp_path / "out").exists()
+
+
+def test_what_lacks_its_data_ends_in_exit_code_1_unless_it_is_skipped_by_name(tmp_path, capsys):
+    model = ["--model", WORDS, "--tasks", "sts", "--limit", 20, "--set", "bootstrap_samples=20"]
+    assert command(*model, "--out", tmp_path / "out") == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "left out, because no source of their data is given: sts12/all,sts12/mean" in last
+    assert (tmp_path / "out" / "results.json").is_file()
+    assert command(*model, "--out", tmp_path / "out", "--skip", last.rpartition("--skip ")[2]) == 0
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,10 @@
 
 import pytest
 
+from eval.runs.table import table
 from eval.tasks.averages import DEFINITIONS, averages
 from eval.tasks.registry import TASKS
-from hub.contract.results import TaskScore
+from hub.contract.results import Results, TaskScore
 
 DECLUTR = {  # DeCLUTR-base, table 2: MRPC is accuracy and F1
     "cr": 90.68, "mr": 85.16, "mpqa": 88.52, "subj": 95.78, "sst2": 90.01, "sst5": 51.18, "trec": 93.20, "mrpc": 74.61,
@@ -99,3 +100,27 @@ def test_a_validation_split_makes_no_average():
     scores = [score(f"sts{year}/all", 80.0) for year in range(12, 17)]
     scores += [score("stsb/cosine", 80.0, split="validation"), score("sick-r/cosine", 80.0)]
     assert "dino-sts" not in by_name(scores)
+
+
+def test_averages_are_rows_of_the_table_beside_base_and_control():
+    after, before = list(declutr()), [one.model_copy(update={"main_score": one.main_score - 10}) for one in declutr()]
+    results = Results(
+        model="m",
+        revision="r",
+        fingerprint=None,
+        bootstrap_samples=10,
+        interval="percentile",
+        seed=1,
+        versions={},
+        scores=after,
+        averages=averages(after),
+        base_scores=before,
+        gains=(),
+        control_scores=before[:3],  # of a few tasks: no average
+        over_control=(),
+    )
+    lines = table(results).splitlines()
+    mean = next(line.split() for line in lines if line.startswith("dino-sts12-16-mean "))
+    assert mean == ["dino-sts12-16-mean", "mean", "5", "tasks", "63.48", "73.48", "+10.00", *"-----"]
+    assert lines[0].split()[:5] == ["task", "split", "metric", "rows", "before"]
+    assert any(line.startswith("dino-sts12-16-mean: ") for line in lines[-9:])

@@ -435,7 +435,10 @@ def test_a_label_without_rows_is_a_failed_run(lm, tmp_path):
         (("decay_constant: 100", "decay_constant: -1"), "decoding.decay_constant"),
         (("assets/demo-data/x1.tsv", "assets/nothing.tsv"), "assets/nothing.tsv: no such file"),
         (("columns: [text]", "columns: [txt]"), "column 'txt'.*did you mean 'text'"),
-        (("path: assets/demo-lm", "path: assets/no-lm"), "model.path assets/no-lm: no such folder"),
+        (
+            ("path: assets/demo-lm", "path: assets/no-lm"),
+            "model.path: assets/no-lm: no such file or folder; looked beside the recipe",
+        ),
         (("kind: dataset", "kind: [dataset"), "not valid YAML"),
         (("seed: 42", "seed: 42\nseed: 43"), "key 'seed' stands twice"),
     ],

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hub import cli
 from hub.cli import RayCommand, RayOption, new_app, run
 from hub.contract.published_paths import command_line
 
@@ -136,3 +137,27 @@ def test_every_command_tells_the_version(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["command", "--version"])
     run(app)
     assert capsys.readouterr().out == f"sts-dino {version('sts-dino')}\n"
+
+
+def test_commands_are_spelled_as_they_are_called(monkeypatch):
+    monkeypatch.setattr(
+        cli, "called_as", {"python -m eval.run": "x score", "python -m eval.run --compare": "x compare"}
+    )
+    told = "python -m eval.run A, python -m eval.run --compare B; see python -m eval.run. python -m eval.runs.other"
+    assert cli.as_called(told) == "x score A, x compare B; see x score. python -m eval.runs.other"
+
+
+def test_the_answer_is_a_table_or_one_line_of_ascii_json(capsys):
+    cli.answer("a  b", {"path": Path("x"), "text": "\u202e\x1b[2J"}, as_json=True, then=["python -m next"])
+    printed = capsys.readouterr()
+    assert printed.out == '{"path": "x", "text": "\\u202e\\u001b[2J"}\n' and printed.err == "next: python -m next\n"
+    cli.answer("a  b", {}, as_json=False)
+    assert capsys.readouterr().out == "a  b\n"
+    with pytest.raises(TypeError, match="object is not JSON"):
+        cli.answer("", {"x": object()}, as_json=True)
+
+
+def test_rows_are_aligned():
+    assert (
+        cli.aligned([("name", "n"), ("a", "10"), ("long one", "")], right=[1]) == "name       n\na         10\nlong one"
+    )

@@ -222,3 +222,33 @@ def test_only_the_arguments_of_libraries_that_are_paths_are_shortened():
     tree = {key: str(value) if isinstance(value, (int, float)) else value for key, value in tree.items()}
     shown = published(ModelRecipe.model_validate(tree))
     assert shown.arguments == {"accelerator_config": "a.json", "learning_rate": "2e-3"}
+
+
+@pytest.mark.parametrize("written", ["texts.txt", "data/texts.txt", "../texts.txt"])
+def test_a_relative_path_means_beside_the_recipe_from_every_folder(written, tmp_path, monkeypatch):
+    recipe = tmp_path / "recipes" / "mine.yaml"
+    (tmp_path / "recipes" / "data").mkdir(parents=True)
+    (recipe.parent / written).write_text("A man plays a flute.\n")
+    tree = yaml.safe_load(Path("recipes/demo/sts-dino-x2.yaml").read_text())
+    tree["source"] |= {"path": written}
+    recipe.write_text(yaml.safe_dump(tree))
+    clone, found = Path.cwd(), set()
+    for folder in (clone, recipe.parent, tmp_path):
+        monkeypatch.chdir(folder)
+        loaded = load_recipe(Path("mine.yaml") if folder == recipe.parent else recipe, DatasetRecipe)
+        assert Path(loaded.source.path) == (recipe.parent / written).resolve()
+        found.add((published(loaded).source.path, fingerprint(loaded, {})))
+        overridden = load_recipe(recipe, DatasetRecipe, [f"source.path={written}"])
+        assert overridden.source.path == written  # what is typed in a shell is of the shell's folder
+    assert [path for path, _ in found] == ["texts.txt"]
+    monkeypatch.chdir(clone)
+    assert loaded.model.path == "assets/demo-lm"  # not beside the recipe: of the current folder
+
+
+def test_a_path_that_leads_nowhere_tells_where_it_was_looked_for(tmp_path):
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(Path("recipes/demo/sts-dino-x2.yaml").read_text().replace("assets/demo-data/x1.tsv", "none.txt"))
+    with pytest.raises(InputError) as refused:
+        generation.run.main(recipe)
+    message = f"{recipe}:source.path: none.txt: no such file or folder; looked beside the recipe, in {tmp_path}, and in"
+    assert str(refused.value) == f"{message} {Path.cwd()}"

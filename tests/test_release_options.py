@@ -11,7 +11,7 @@ from hub.cli import run
 from release.options import EvaluationOptions, words_of
 from release.run import app
 
-ALL = EvaluationOptions(["papers", "mteb/STS17"], Path("senteval"), Path("sts"), "org/data@v1")
+ALL = EvaluationOptions(["papers", "mteb/STS17"], ["snli/senteval"], Path("senteval"), Path("sts"), "org/data@v1")
 
 
 def test_the_evaluation_takes_every_option():
@@ -20,7 +20,7 @@ def test_the_evaluation_takes_every_option():
     taken = {name for parameter in typer.main.get_command(evaluation.app).params for name in parameter.opts}
     assert set(words[::2]) <= taken
     parsed = typer.main.get_command(evaluation.app).make_context("eval.run", ["recipe.yaml", *words]).params
-    assert parsed["tasks"] == ["papers", "mteb/STS17"]
+    assert (parsed["tasks"], parsed["skip"]) == (["papers", "mteb/STS17"], ["snli/senteval"])
     assert (parsed["senteval_data"], parsed["sts_data"]) == (Path("senteval"), Path("sts"))
     assert parsed["hub_data"] == "org/data@v1"
 

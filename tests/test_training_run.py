@@ -222,7 +222,7 @@ def test_the_chosen_weights_must_score_what_they_scored(trained, off, half, same
         ("arguments.learning_rat=1", "did you mean 'learning_rate'"),
         ("datasets.0.loss=cosinesimilarityloss", "did you mean 'CosineSimilarityLoss'"),
         ("datasets.0.config=nonesuch", "has no config 'nonesuch'"),
-        ("base.path=nonesuch", "no such folder"),
+        ("base.path=nonesuch", "base.path: nonesuch: no such file or folder; looked beside the recipe, in "),
     ],
 )
 def test_bad_input_ends_with_code_2_and_one_line(trained, monkeypatch, capsys, setting, message):

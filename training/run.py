@@ -7,7 +7,10 @@ again, it goes on from its newest whole checkpoint; finished, it is not trained 
 step stays the recipe's: ``torchrun --nproc-per-node 4 -m training.run RECIPE``, or ``accelerate launch``.
 """
 
-from hub.cli import DryRunOption, LimitOption, OutOption, RecipeArgument, SetOption, new_app, run
+from pathlib import Path
+from shlex import quote
+
+from hub.cli import DryRunOption, JsonOption, LimitOption, OutOption, RecipeArgument, SetOption, answer, new_app, run
 from hub.contract.published_paths import command_line
 from hub.contract.run_dir import Manifest
 from training.loop.distributed import is_main, leave_group, report_once
@@ -23,6 +26,7 @@ def main(
     limit: LimitOption = None,
     settings: SetOption = [],  # noqa: B006 - typer copies it
     dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Train the encoder of RECIPE on its pinned datasets; the untrained one is kept beside its run directory.
 
@@ -37,37 +41,52 @@ def main(
 
       torchrun --nproc-per-node 4 -m training.run recipes/models/sroberta-sts-dino-x2.yaml
     """
-    checked_recipe(recipe, limit, settings)
-    from training.loop import train  # its libraries take seconds
-
-    train.quiet_libraries()
     with report_once():
-        job = prepare(recipe, out, limit, settings)
+        job = job_of(recipe, out, limit, settings)
         if dry_run:
             if is_main():
                 from training.dry_run.plan import print_plan
 
                 print_plan(job)
             return
-        with train.held(job.out):
-            manifest = train.work(job, command_line("training.run", recipe, limit, settings))
+        manifest = train_encoder(job, command_line("training.run", recipe, limit, settings))
     leave_group()
     if is_main():
-        print_result(job, manifest)
+        conclude(recipe, job, manifest, as_json)
 
 
-def print_result(job: TrainingJob, manifest: Manifest) -> None:
-    """Where the model lies and how it was chosen, on stdout."""
+def job_of(recipe: Path, out: Path | None, limit: int | None, settings: list[str]) -> TrainingJob:
+    """All that a training needs, checked: what needs no library first, for libraries take seconds."""
+    checked_recipe(recipe, limit, settings)
+    from training.loop.train import quiet_libraries
+
+    quiet_libraries()
+    return prepare(recipe, out, limit, settings)
+
+
+def train_encoder(job: TrainingJob, command: str) -> Manifest:
+    """Train, or go on, under the run directory's lock; ``command``: the line that the manifest keeps."""
+    from training.loop import train
+
+    with train.held(job.out):
+        return train.work(job, command)
+
+
+def conclude(recipe: Path, job: TrainingJob, manifest: Manifest, as_json: bool) -> None:
+    """Print where the model lies and how it was chosen, and how to score it."""
     training = manifest.provenance["training"]
+    facts = {"directory": job.out, "training": training, **manifest.counts}
     if training is None:
-        print(f"{job.out}: a baseline, the base as it is")
-        return
-    chosen = "last step" if training["best_step"] is None else f"step {training['best_step']}"
-    rows = manifest.counts["training_rows"]
-    read = "a stream" if rows is None else f"{rows:,} rows"
-    print(f"{job.out}: {read}, {training['steps']} steps, kept {chosen}")
-    if training["validation_score"] is not None:
-        print(f"validation: {training['validation_metric']} {100 * training['validation_score']:.2f}")
+        lines = [f"{job.out}: a baseline, the base as it is"]
+    else:
+        chosen = "last step" if training["best_step"] is None else f"step {training['best_step']}"
+        rows = manifest.counts["training_rows"]
+        read = "a stream" if rows is None else f"{rows:,} rows"
+        lines = [f"{job.out}: {read}, {training['steps']} steps, kept {chosen}"]
+        if training["validation_score"] is not None:
+            lines += [f"validation: {training['validation_metric']} {100 * training['validation_score']:.2f}"]
+    then = [f"python -m eval.run {quote(str(recipe))} --model {quote(str(job.out))}"]
+    answer("\n".join(lines), facts, as_json, then)
 
 
 if __name__ == "__main__":

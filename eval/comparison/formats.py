@@ -9,6 +9,7 @@ from eval.comparison.comparison import Comparison, PaperTable, ScoreRow
 from eval.comparison.escapes import csv_cell, latex, markdown
 from eval.comparison.tables import ResultTable
 from eval.statistics.verdicts import Verdict
+from hub.cli import aligned
 from hub.contract.results import Limit
 from hub.markdown import visible_line
 
@@ -19,15 +20,8 @@ NUMBER = re.compile(r"[+-]?\d+(\.\d+)?( \[[+-]?[\d.]+, [+-]?[\d.]+\])?")
 def text(sheet: ResultTable) -> str:
     """Aligned columns under the title, notes below."""
     table = [tuple(visible_line(cell) for cell in row) for row in (sheet.header, *sheet.rows)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(sheet.header))]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if column < sheet.text_columns else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in table
-    ]
-    return "\n".join([sheet.title, *lines, *(visible_line(note) for note in sheet.notes)])
+    lines = aligned(table, right=range(sheet.text_columns, len(sheet.header)))
+    return "\n".join([sheet.title, lines, *(visible_line(note) for note in sheet.notes)])
 
 
 def as_markdown(found: Sequence[ResultTable], pictures: Sequence[tuple[str, str]]) -> str:

@@ -1,5 +1,6 @@
 """A comparison as tables: what each shows. ``eval.comparison.formats`` writes them as text, Markdown, LaTeX and CSV."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eval.comparison.comparison import Comparison, PaperTable, SkippedTest
@@ -7,6 +8,7 @@ from eval.statistics.verdicts import Measurement, Verdict
 from hub.contract.results import RULE, TaskScore
 
 ABSENT = "–"
+REVISION = 7  # characters of a commit, as git shortens it
 SCORES, AVERAGES, DIFFERENCES = "Scores", "Averages", "Differences: "  # titles
 
 
@@ -38,7 +40,18 @@ def _scores(comparison: Comparison) -> ResultTable:
     notes = ("95 % bootstrap intervals in brackets; scores x 100", *_trials(comparison), *comparison.unlike())
     if comparison.versions:
         notes = (*notes, f"not made with the same libraries: {'; '.join(comparison.versions)}")
-    return ResultTable(SCORES, ("task", "split", "metric", "rows", *comparison.models), rows, 3, notes)
+    short = short_names(comparison.models)
+    notes = (*notes, *(f"{name}: {model}" for model, name in short.items() if name != model))
+    return ResultTable(SCORES, ("task", "split", "metric", "rows", *short.values()), rows, 3, notes)
+
+
+def short_names(models: Sequence[str]) -> dict[str, str]:
+    """Heads of columns: without the owner, and a revision's first seven characters; whole where two would be alike."""
+    short = dict[str, str]()
+    for model in models:
+        name, at, revision = model.rpartition("@") if "@" in model else (model, "", "")
+        short[model] = f"{name.rpartition('/')[2]}{at}{revision[:REVISION]}"
+    return {model: name if list(short.values()).count(name) == 1 else model for model, name in short.items()}
 
 
 def _trials(comparison: Comparison, pair: tuple[str, ...] = ()) -> list[str]:
@@ -69,7 +82,7 @@ def _averages(comparison: Comparison) -> ResultTable:
         for line in comparison.averages
     )
     notes = tuple(f"{line.name}: {line.definition}" for line in comparison.averages)
-    return ResultTable(AVERAGES, ("average", *comparison.models), rows, 1, notes)
+    return ResultTable(AVERAGES, ("average", *short_names(comparison.models).values()), rows, 1, notes)
 
 
 def _verdicts(comparison: Comparison, first: str, second: str) -> ResultTable:

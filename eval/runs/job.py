@@ -15,8 +15,8 @@ from eval.runs.records import BASE, RESULTS, Records, beside, is_run_directory
 from eval.statistics.scores import EvaluationSettings
 from eval.tasks.registry import GROUPS, find_task, find_tasks
 from eval.tasks.sources import Source
+from eval.tasks.task import Task
 from eval.tasks.task_data import Entry, TaskData
-from hub.cli import say
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import apply_overrides, load_recipe
 from hub.contract.results import Method
@@ -31,9 +31,13 @@ WITHOUT_RECIPE = ("bootstrap_samples", "seed")  # what --set can name
 
 @dataclass(frozen=True)
 class EvaluationJob:
-    """``records`` is where the evaluation is written, ``results`` where a recipe's scores go beside it."""
+    """``records`` is where the evaluation is written, ``results`` where a recipe's scores go beside it.
+
+    left_out: tasks of the named groups that no source of data is given for and that ``--skip`` did not name.
+    """
 
     entries: tuple[Entry, ...]
+    left_out: tuple[str, ...]
     settings: EvaluationSettings
     model: str
     base: str | None
@@ -73,8 +77,10 @@ def prepare(request: Request) -> EvaluationJob:
     folder = _folder(model, request.out, settings, of_recipe=recipe is not None)
     is_whole = recipe is not None and request.out is None and request.limit is None and Path(model).is_dir()
     kept_in = request.cache or (CACHE if folder.parent == EVALUATIONS else folder / "embeddings")
+    entries, left_out = _entries(request, recipe)
     return EvaluationJob(
-        entries=_entries(request, recipe),
+        entries=entries,
+        left_out=left_out,
         settings=settings,
         model=model,
         base=request.base or beside_model(model, BASE),
@@ -86,16 +92,19 @@ def prepare(request: Request) -> EvaluationJob:
     )
 
 
-def _entries(request: Request, recipe: ModelRecipe | None) -> tuple[Entry, ...]:
+def _entries(request: Request, recipe: ModelRecipe | None) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
+    """What is scored, and the names of what is left out for want of data."""
     if recipe is None or request.tasks:
-        found = find_entries(request.tasks, request.source)
+        found, absent = find_entries(request.tasks, request.source)
     else:
-        found = _of_recipe(recipe, str(request.recipe))
-    left_out = set(find_tasks(request.skip))
-    found = tuple(entry for entry in found if entry.task not in left_out)
+        found, absent = _of_recipe(recipe, str(request.recipe)), ()
+    skipped = set(find_tasks(request.skip))
+    found = tuple(entry for entry in found if entry.task not in skipped)
+    absent = tuple(task for task in absent if task not in skipped)
     if not found:
-        raise InputError("--tasks", "names no task", hint="e.g. --tasks sts,transfer or --tasks stsb/cosine")
-    return found
+        without = f"; no data are given for {', '.join(task.name for task in absent)}" if absent else ""
+        raise InputError("--tasks", f"names no task{without}", hint="e.g. --tasks sts,transfer or --tasks stsb/cosine")
+    return found, tuple(task.name for task in absent)
 
 
 def check(job: EvaluationJob, data: TaskData) -> None:
@@ -134,6 +143,8 @@ def plan(job: EvaluationJob, data: TaskData) -> Iterator[str]:
     for entry in job.entries:
         rows = "" if entry.task.is_of_mteb else f": {len(data.rows(entry)[entry.split])} {entry.task.unit}"
         yield f"{entry}{rows}" + (f" of {entry.path}" if entry.path else "")
+    if job.left_out:
+        yield f"left out, because no source of their data is given: {', '.join(job.left_out)}"
     if job.settings.part:
         yield f"{job.settings.part}: a trial, no scores of the tasks"
     others = f"base {job.base or 'none'}" + (f"; control {job.control}" if job.control else "")
@@ -155,18 +166,16 @@ def beside_model(model: str, kind: str) -> str | None:
     return str(beside_it) if beside_it.is_dir() and beside_it != path else None
 
 
-def find_entries(names: Sequence[str], source: Source) -> tuple[Entry, ...]:
-    """Every split of the named tasks and groups; of a group, what there is a source for, and the rest is told."""
-    entries, absent = list[Entry](), list[str]()
+def find_entries(names: Sequence[str], source: Source) -> tuple[tuple[Entry, ...], tuple[Task, ...]]:
+    """Every split of the named tasks, and of a group's tasks that have a source of data; then those that have none."""
+    entries, absent = list[Entry](), list[Task]()
     for name in names:
         for task in find_tasks([name]):
             if name in GROUPS and not all(source.has(task.dataset, split) for split in task.reads(task.default_split)):
-                absent.append(task.name)
+                absent.append(task)
             else:
                 entries += [Entry(task, split) for split in task.splits]
-    if absent:
-        say(f"left out, because no source of their data is given: {', '.join(dict.fromkeys(absent))}")
-    return tuple(dict.fromkeys(entries))
+    return tuple(dict.fromkeys(entries)), tuple(dict.fromkeys(absent))
 
 
 def _of_recipe(recipe: ModelRecipe, place: str) -> tuple[Entry, ...]:

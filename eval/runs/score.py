@@ -39,7 +39,10 @@ def score_encoder(
     with TemporaryDirectory() as temporary:
         records = Records(out or Path(temporary))
         with locked(records.folder):
-            scored = evaluate(find_entries(tasks, source), data, loaded, records, settings, cache)
+            entries, absent = find_entries(tasks, source)
+            if absent:
+                say(f"left out, because no source of their data is given: {', '.join(task.name for task in absent)}")
+            scored = evaluate(entries, data, loaded, records, settings, cache)
             if scored.failures:
                 raise scored.failures[0]
             results = summarise(scored, None, settings)

@@ -1,5 +1,7 @@
 """Results as a plain table for people: score, cost and, where they are, those of base and control."""
 
+from eval.tasks.averages import averages
+from hub.cli import aligned
 from hub.contract.results import RULE, Gain, Results, TaskScore, by_task
 
 FIXED = ("task", "split", "metric", "rows")
@@ -8,9 +10,9 @@ COSTS = ("encoding", "probing")
 
 
 def table(results: Results) -> str:
-    """One line a task, columns aligned; 95 % intervals in brackets, seconds last; a dash where something is not there.
+    """One line a task or average; 95 % intervals in brackets, seconds last, a dash where something is not there.
 
-    Averages stand below, each with what it is the mean of.
+    What each average is the mean of stands below.
     """
     pairs, gains = results.pairs_of_scores(), by_task(results.gains)
     control, over = by_task(results.control_scores), by_task(results.over_control)
@@ -28,10 +30,34 @@ def table(results: Results) -> str:
         also = ", ".join(f"{name} {after.other[name]:.2f}" for name in BESIDE if name in after.other) or "-"
         number = f"{after.n} {after.unit}" + (" drawn" if after.limit else "")
         rows.append((after.task, after.split, after.main_metric, number, *middle, also, *costs))
-    lines = [*_aligned(rows), *_notes(results)]
+    rows += _averages(results, has_base, bool(control))
+    lines = [aligned(rows), *_notes(results)]
     if results.averages:
-        lines += ["", *_aligned([(item.name, f"{item.score:.2f}", item.definition) for item in results.averages])]
+        lines += ["", *(f"{item.name}: {item.definition}" for item in results.averages)]
     return "\n".join(lines)
+
+
+def _averages(results: Results, has_base: bool, has_control: bool) -> list[tuple[str, ...]]:
+    """A row for each average, with the base's and the control's where all of its tasks have those; no intervals."""
+    before = {one.name: one.score for one in averages(results.base_scores)}
+    control = {one.name: one.score for one in averages(results.control_scores)}
+    rows = list[tuple[str, ...]]()
+    for item in results.averages:
+        first, beside = before.get(item.name), control.get(item.name)
+        middle: tuple[str, ...] = (_plain(item.score),)
+        if has_base:
+            middle = (_plain(first), _plain(item.score), _more(item.score, first))
+        middle += (_plain(beside), _more(item.score, beside)) if has_control else ()
+        rows.append((item.name, "", "mean", f"{len(item.tasks)} tasks", *middle, "-", *("-" for _ in COSTS)))
+    return rows
+
+
+def _plain(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _more(value: float, than: float | None) -> str:
+    return "-" if than is None else f"{value - than:+.2f}"
 
 
 def _notes(results: Results) -> list[str]:
@@ -46,11 +72,6 @@ def _notes(results: Results) -> list[str]:
             others.setdefault(made, []).append(f"{score.task} {score.split}")
     notes += [f"made with {made}: {', '.join(tasks)}" for made, tasks in others.items()]
     return ["", *notes] if notes else []
-
-
-def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def _gain(gain: Gain | None) -> str:

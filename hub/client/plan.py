@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hub.contract.decontamination import LEDGER
 from hub.contract.label_fidelity import FIDELITY
@@ -138,6 +138,18 @@ class Plan:
     diff: tuple[str, ...] = ()  # of the card, when it was edited by hand
     upload: int = 0  # bytes of the files that are new
     commits: int = 1  # on main
+
+    def facts(self) -> dict[str, Any]:
+        """The plan for machines."""
+        changes = {"added": self.changes.added, "replaced": self.changes.replaced, "deleted": self.changes.deleted}
+        return {
+            "repo_id": self.repo_id,
+            "repo_type": self.repo_type,
+            **{kind: list(paths) for kind, paths in changes.items()},
+            "edits": dict(self.edits),
+            "tag": self.tag,
+            "bytes": self.upload,
+        }
 
     def __str__(self) -> str:
         lines = [f"{self.repo_type} {self.repo_id}" + ("" if self.remote else " (new)")]

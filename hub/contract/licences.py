@@ -131,6 +131,21 @@ def check(recipe: DatasetRecipe) -> Verdict:
 
     Raises InputError for an unknown licence, a combination that may not be published, or a licence it may not have.
     """
+    source, generator, examples = _parts(recipe)
+    allowed = possible(recipe)
+    chosen = _chosen(f"recipe {recipe.name}", recipe.license, allowed)
+    return Verdict(chosen, allowed, (source, generator, *examples), _dataset_notes(source, generator, chosen))
+
+
+def possible(recipe: DatasetRecipe) -> tuple[str, ...]:
+    """The licences that a dataset may have, whichever its recipe names; raises as ``check`` does."""
+    source, generator, examples = _parts(recipe)
+    shown = [part.licence for part in examples]
+    return dataset_licences(source.licence, generator.licence, shown, f"recipe {recipe.name}")
+
+
+def _parts(recipe: DatasetRecipe) -> tuple[Part, Part, list[Part]]:
+    """First texts, generator and examples with their licences. Raises InputError for one that is not known."""
     place = f"recipe {recipe.name}"
     source = Part("First texts", recipe.source.description, known(f"{place}: source.license", recipe.source.license))
     model = recipe.model.repo_id or recipe.model.path or (recipe.model.server.model if recipe.model.server else "")
@@ -140,9 +155,7 @@ def check(recipe: DatasetRecipe) -> Verdict:
         shown = recipe.few_shot.examples
         licence = known(f"{place}: few_shot.examples.license", shown.license)
         examples = [Part("Examples in prompts", shown.description, licence)]
-    allowed = dataset_licences(source.licence, generator.licence, [part.licence for part in examples], place)
-    chosen = _chosen(place, recipe.license, allowed)
-    return Verdict(chosen, allowed, (source, generator, *examples), _dataset_notes(source, generator, chosen))
+    return source, generator, examples
 
 
 def dataset_licences(source: Licence, generator: Licence, examples: Iterable[Licence], place: str) -> tuple[str, ...]:

@@ -134,11 +134,16 @@ def remembered(directory: Path) -> list[str]:
 
 
 def require_inputs(recipe_path: Path, recipe: Strict, unneeded: Sequence[str] = ()) -> None:
-    """Raise InputError for a published recipe whose local inputs are not here, with the checksums of what they are.
+    """Raise InputError for a recipe whose local inputs are not here, with the places that were looked at.
 
-    The manifest beside the recipe has those. A recipe that lies anywhere else is left to the stage's own checks.
+    Of a published recipe it names the checksums of what they are: the manifest beside it has those. Absolute paths are
+    left to the stage's own checks.
     """
     if recipe_path.name != RECIPE or not (recipe_path.parent / MANIFEST).is_file():
+        for key, path in local_paths(recipe).items():
+            if key not in unneeded and not PurePath(path).is_absolute() and not Path(path).exists():
+                looked = f"looked beside the recipe, in {recipe_path.parent.resolve()}, and in {Path.cwd()}"
+                raise InputError(f"{recipe_path}:{key}", f"{path}: no such file or folder", hint=looked)
         return
     manifest = read_manifest(recipe_path.parent)
     for key, path in local_paths(recipe).items():

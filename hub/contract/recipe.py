@@ -97,23 +97,23 @@ def _choices(found: str, allowed: Sequence[str]) -> str:
 class DatasetRecipe(Strict):
     """Everything that decides the bytes of one published dataset."""
 
-    kind: Literal["dataset"]
-    name: Name
+    kind: Literal["dataset"]  # what the recipe makes
+    name: Name  # of the dataset, on the Hub, too
     version: Annotated[Version, CARD_ONLY]  # the same rows may be published anew, with another card
     form: str  # one of hub.contract.forms
-    pretty_name: Annotated[str, CARD_ONLY]
-    language: Annotated[Language, CARD_ONLY] = "en"
-    license: Annotated[str, CARD_ONLY]
-    source: Source
-    model: LanguageModel
-    labels: Annotated[tuple[Label, ...], Field(min_length=1)]
-    few_shot: FewShot | None = None
-    decoding: Decoding = Decoding()
-    verification: Annotated[Verification | None, OPTION] = None
-    postprocess: Postprocess = Postprocess()
+    pretty_name: Annotated[str, CARD_ONLY]  # the card's title
+    language: Annotated[Language, CARD_ONLY] = "en"  # of the texts: ISO 639
+    license: Annotated[str, CARD_ONLY]  # of the dataset; which are possible follows from its parts' licences
+    source: Source  # first texts
+    model: LanguageModel  # what writes
+    labels: Annotated[tuple[Label, ...], Field(min_length=1)]  # what pairs are asked for
+    few_shot: FewShot | None = None  # examples in the prompt
+    decoding: Decoding = Decoding()  # how texts are drawn
+    verification: Annotated[Verification | None, OPTION] = None  # each text scored under every label's prompt
+    postprocess: Postprocess = Postprocess()  # from texts to rows
     premise_tokens: tuple[int, int] | None = None  # keep only first texts of so many tokens (Auto-NLI: 4-32)
     shard_size: Positive = 64  # first texts per shard
-    seed: Annotated[int, Field(ge=0)] = 42
+    seed: Annotated[int, Field(ge=0)] = 42  # decides every draw
 
     @field_validator("form")
     @classmethod
@@ -315,26 +315,28 @@ class ModelRecipe(Strict):
     ``arguments`` are trainer arguments under their upstream names.
     """
 
-    kind: Literal["model"]
-    name: Name
-    version: Annotated[Version, CARD_ONLY]
-    pretty_name: Annotated[str, CARD_ONLY]
-    language: Annotated[Language, CARD_ONLY] = "en"
-    license: Annotated[str, CARD_ONLY]
-    base: Encoder
-    lora: Lora | None = None
-    datasets: tuple[TrainingData, ...] = ()
+    kind: Literal["model"]  # what the recipe makes
+    name: Name  # of the encoder, on the Hub, too
+    version: Annotated[Version, CARD_ONLY]  # the same weights may be published anew, with another card
+    pretty_name: Annotated[str, CARD_ONLY]  # the card's title
+    language: Annotated[Language, CARD_ONLY] = "en"  # of the texts it is for: ISO 639
+    license: Annotated[str, CARD_ONLY]  # of the encoder: the base's, or what it allows
+    base: Encoder  # the encoder before training
+    lora: Lora | None = None  # adapters; left out: all weights are trained
+    datasets: tuple[TrainingData, ...] = ()  # what it is trained on, and with which losses
     validation: tuple[ValidationData, ...] = ()  # the checkpoint is chosen by these, else by the datasets' own splits
     batch_size: Positive = 32  # of one optimiser step, over all devices and accumulated steps
     slanted_triangular: SlantedTriangular | None = None  # instead of the trainer's schedule
     token_dropout: Annotated[Fraction, OPTION] = 0.0  # share of each text's tokens left out whenever it is trained on
-    arguments: dict[str, str] = Field(default_factory=dict)
+    arguments: dict[str, str] = Field(
+        default_factory=dict
+    )  # of sentence-transformers' trainer, under their names there
     limit: Positive | None = None  # at most so many training rows per dataset, in file order
     threads: Positive | None = None  # torch threads; fixed because sums depend on it
-    evaluation: Annotated[tuple[EvaluationTask, ...], SCORING_ONLY] = ()
-    bootstrap_samples: Annotated[Positive, SCORING_ONLY] = 1000
+    evaluation: Annotated[tuple[EvaluationTask, ...], SCORING_ONLY] = ()  # what it is scored on
+    bootstrap_samples: Annotated[Positive, SCORING_ONLY] = 1000  # for intervals
     control: Annotated[Literal["copies"] | None, SCORING_ONLY, OPTION] = None  # trained and scored beside it
-    seed: Annotated[int, Field(ge=0)] = 42
+    seed: Annotated[int, Field(ge=0)] = 42  # decides every draw
 
     @model_validator(mode="after")
     def _baseline_is_not_trained(self) -> "ModelRecipe":

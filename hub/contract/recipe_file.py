@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from hub import safe_yaml
-from hub.contract.published_paths import published
+from hub.contract.published_paths import LIBRARIES, PATH, published
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.run_dir import Manifest
 from hub.contract.sections.base import Strict
@@ -101,6 +101,23 @@ def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any
     return tree
 
 
+def beside(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """``tree`` with every local path that leads from ``folder`` to something that is there, as an absolute one."""
+
+    def placed(node: Any) -> Any:
+        if isinstance(node, list):
+            return [placed(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        found = {key: item if key in LIBRARIES else placed(item) for key, item in node.items()}
+        path = found.get(PATH)
+        if isinstance(path, str) and path and "repo_id" not in found and (folder / path).exists():
+            found[PATH] = str((folder / path).resolve())
+        return found
+
+    return {key: placed(item) for key, item in tree.items()}
+
+
 def with_stand_ins(tree: dict[str, Any], path: Path) -> dict[str, Any]:
     """``tree`` with what a file names in place of repositories of the Hub: the way to run a recipe without one.
 
@@ -143,8 +160,12 @@ def _place(node: Any, key: str, setting: str) -> Any:
 
 
 def load_recipe(path: Path, model: type[Recipe], overrides: list[str] | None = None) -> Recipe:
-    """Read, override and check a recipe. Raises InputError that names ``file:key``, the value and what is allowed."""
-    tree = apply_overrides(read_yaml(path), overrides or [])
+    """Read, override and check a recipe. Raises InputError that names ``file:key``, the value and what is allowed.
+
+    A relative path in the file means beside the file, and where nothing is there, in the current folder; one in an
+    override means in the current folder.
+    """
+    tree = apply_overrides(beside(read_yaml(path), path.parent), overrides or [])
     kind = model.__name__.removesuffix("Recipe").lower()
     if tree.get("kind") not in (None, kind):
         raise InputError(f"{path}:kind", f"this command takes a {kind} recipe, not {tree['kind']!r}")

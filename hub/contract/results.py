@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -17,6 +17,9 @@ from pydantic import (
 
 from hub.contract.shards import write_text
 from hub.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Method = Literal["percentile", "bca"]
@@ -153,6 +156,21 @@ class Results(_Frozen):
         """(before, after) for every task, in the order of ``scores``."""
         before = by_task(self.base_scores)
         return [(before.get((score.task, score.split)), score) for score in self.scores]
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """A row for each task and split: score x 100, its interval, rows, and the base's and the control's scores."""
+        import pandas
+
+        before, control = by_task(self.base_scores), by_task(self.control_scores)
+        rows = []
+        for score in self.scores:
+            key, around = (score.task, score.split), score.interval() or (None, None)
+            found = {"task": score.task, "split": score.split, "metric": score.main_metric, "score": score.main_score}
+            found |= {"low": around[0], "high": around[1], "n": score.n}
+            sides = {"base": before.get(key), "control": control.get(key)}
+            found |= {name: one.main_score for name, one in sides.items() if one is not None}
+            rows.append(found)
+        return pandas.DataFrame(rows)
 
     @model_serializer(mode="wrap")
     def _without_absent_control(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:

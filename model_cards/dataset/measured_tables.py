@@ -15,15 +15,19 @@ TRAINED_ON: dict[Arm, str] = {
 
 
 def value_table(value: TrainingValue) -> Markdown:
-    """One row an arm: its mean over tasks, and the paired difference to the copies control."""
+    """One row an arm: its mean over tasks, and its paired differences to the copies control and to the dataset."""
+    none = Markdown("-")
     rows = [
-        [Markdown(TRAINED_ON[arm]), Markdown(found.average), Markdown(found.over_copies or "-")]
+        [
+            Markdown(TRAINED_ON[arm]),
+            *(Markdown(cell or "-") for cell in (found.average, found.over_copies, value.over.get(arm))),
+        ]
         for arm, found in value.arms.items()
     ]
     rows += [
-        [Markdown(TRAINED_ON[arm]), inline(f"not trained: {why}"), Markdown("-")] for arm, why in value.skipped.items()
+        [Markdown(TRAINED_ON[arm]), inline(f"not trained: {why}"), none, none] for arm, why in value.skipped.items()
     ]
-    return table(["trained on", "Spearman x 100", "over the copies"], rows)
+    return table(["trained on", "Spearman x 100", "over the copies", "this dataset over it"], rows)
 
 
 def fidelity_table(fidelity: Fidelity) -> Markdown:

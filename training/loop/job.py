@@ -99,7 +99,6 @@ def _new(name: str, taken: Mapping[str, str]) -> str:
 def checked_recipe(path: Path, limit: int | None, settings: list[str]) -> ModelRecipe:
     """The recipe, read; everything is checked that needs no library, so that a mistake is told at once."""
     recipe = load_recipe(path, ModelRecipe, settings)
-    require_inputs(path, recipe)
     if limit is not None:
         recipe = recipe.model_copy(update={"limit": limit})
     check_model(recipe, ())
@@ -119,6 +118,7 @@ def prepare(recipe_path: Path, out: Path | None, limit: int | None, settings: li
     check_together(recipe, given, place)
     check_batch(recipe, given.get("gradient_accumulation_steps", 1), str(recipe_path))
     out = (out or ARTIFACTS / "models" / recipe.name).resolve()
+    require_inputs(recipe_path, recipe)
     base = find_base(recipe.base)
     guides = {
         index: find_base(item.guide, f"datasets.{index}.guide")

@@ -27,19 +27,19 @@ from hub.contract.sections.base import (
 class Source(Strict):
     """Where first texts come from: a file, a pinned Hub dataset, or the generator itself (``model``)."""
 
-    kind: Literal["file", "hub", "model"]
+    kind: Literal["file", "hub", "model"]  # file: on this disk; hub: a pinned dataset; model: the generator writes them
     path: str | None = None  # .txt (one text a line), .tsv, .csv, .jsonl or .parquet; with kind hub: a file of the repo
     columns: tuple[str, ...] = ()  # read side by side; needed by every kind of file but .txt, and by hub
-    repo_id: str | None = None
-    revision: str | None = None
-    config: str | None = None
+    repo_id: str | None = None  # hub: ORG/NAME
+    revision: str | None = None  # hub: a commit or a tag
+    config: str | None = None  # hub: of the dataset
     splits: tuple[str, ...] = ("train",)  # hub: read one after the other
     share: Annotated[float, Field(gt=0, le=1)] = 1.0  # of the cells that are read, chosen by a hash of seed and place
     limit: Positive | None = None  # at most so many unique texts, in file order; the number to write for `model`
     quotation_marks: Literal["keep", "skip"] = "keep"  # of texts with one inside; both papers' code keeps them
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.9  # model: nucleus of x1, no top-k (DINO section 4)
     description: Annotated[str, CARD_ONLY]  # what the texts are
-    license: Annotated[str, CARD_ONLY]
+    license: Annotated[str, CARD_ONLY]  # of the first texts
 
     @model_validator(mode="after")
     def _complete(self) -> "Source":
@@ -66,7 +66,7 @@ class Server(Strict):
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False), SPEED_ONLY] = (
         60.0  # seconds that a server may be silent
     )
-    max_retries: Annotated[int, Field(ge=0), SPEED_ONLY] = 6
+    max_retries: Annotated[int, Field(ge=0), SPEED_ONLY] = 6  # of a request that failed
     price_per_million: Annotated[tuple[NotNegative, NotNegative] | None, SPEED_ONLY] = (
         None  # prompt, completion tokens; in its currency
     )
@@ -116,19 +116,19 @@ class LanguageModel(Strict):
     ``quantization`` holds keyword arguments of transformers' config class of that ``quant_method`` (one of its keys).
     """
 
-    backend: Literal["engine", "openai"] = "engine"
-    path: str | None = None
+    backend: Literal["engine", "openai"] = "engine"  # engine: in this process, with self-debiasing; openai: a server
+    path: str | None = None  # a folder of transformers
     repo_id: str | None = None  # openai: optional, the id the card names
-    revision: str | None = None
+    revision: str | None = None  # a commit or a tag of repo_id
     gguf_file: GgufName | None = None  # its weights are de-quantised to dtype
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"  # auto: bfloat16 where it is native
-    device: str = "cpu"
+    device: str = "cpu"  # as torch calls it: cpu, cuda, cuda:1
     device_map: str | None = None  # transformers' (auto, balanced ...), instead of device
-    quantization: Quantization | None = None
+    quantization: Quantization | None = None  # arguments of transformers' config class
     chat_template: bool = False  # the prompt as a user's turn, the answer opened with the quotation mark
-    server: Server | None = None
+    server: Server | None = None  # of backend openai
     threads: Positive | None = None  # torch threads; fixed in the recipe because floating-point sums depend on it
-    license: Annotated[str, CARD_ONLY]
+    license: Annotated[str, CARD_ONLY]  # of the model
 
     @field_validator("backend", mode="before")
     @classmethod
@@ -166,10 +166,10 @@ class Label(Strict):
     label is never written: its prompt is a counter-prompt of other labels, and nothing else.
     """
 
-    name: str
+    name: str  # of the label, in rows and files
     score: Annotated[float, Field(ge=0, le=1)] | None = None  # sts form
-    instruction: str
-    counter_labels: tuple[str, ...] = ()
+    instruction: str  # the prompt, with <X1> for the first text, up to the quotation mark that opens the text
+    counter_labels: tuple[str, ...] = ()  # labels that a text must not fit: self-debiasing
     overlap: Annotated[tuple[Share, Share] | None, OPTION] = None  # least and most words shared with x1: word_overlap
     decay_constant: Annotated[NotNegative | None, OPTION] = None  # λ of this label's texts
     guidance: Annotated[NotNegative | None, OPTION] = None  # γ of this label's texts
@@ -214,10 +214,10 @@ class DecodingParameters(Strict):
     """
 
     decay_constant: NotNegative = 100.0  # λ
-    floor: Annotated[float, Field(gt=0, le=1)] = 0.01
+    floor: Annotated[float, Field(gt=0, le=1)] = 0.01  # ε: the least factor of a probability
     top_k: Annotated[int, Field(ge=0)] = 5  # 0 = off
-    top_p: Annotated[float, Field(gt=0, le=1)] = 0.9
-    max_new_tokens: Positive = 40
+    top_p: Annotated[float, Field(gt=0, le=1)] = 0.9  # nucleus
+    max_new_tokens: Positive = 40  # of a text
     text_end: TextEnd = "quotation_mark"  # where a text ends: generation.decoding.endings (Auto-NLI's code: line)
     guidance: Annotated[NotNegative, OPTION] = 0.0  # γ; 0 = off
 
@@ -231,7 +231,7 @@ class Decoding(DecodingParameters):
     """How second texts are decoded, how many are wanted and how often each is tried."""
 
     samples: Positive = 2  # texts wanted per (x1, label)
-    max_attempts: Positive = 5
+    max_attempts: Positive = 5  # for each text wanted, at most
     batch_size: Positive | None = None  # model rows decoded together; None: from the free memory
 
     @model_validator(mode="after")
@@ -246,7 +246,7 @@ class Postprocess(Strict):
 
     smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.2  # 0 → ε/2, 1 → 1 - ε/2
     sampled_negatives: Annotated[int, Field(ge=0)] = 2  # per x1, score 0
-    max_per_label: Positive = 2
+    max_per_label: Positive = 2  # texts kept for a first text and label
     equal_triplets: bool = (
         True  # nli form: whether a triplet whose positive is its negative stays, as in Auto-NLI's code
     )
@@ -254,5 +254,5 @@ class Postprocess(Strict):
         "example_copy",
         "prompt_words",
     )  # generation.rows.filters
-    validation_fraction: Fraction = 0.1
+    validation_fraction: Fraction = 0.1  # of the first texts
     near_copy: Annotated[Share | None, OPTION] = None  # a word_overlap with x1 from which a text is a near-copy of it

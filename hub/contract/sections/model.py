@@ -15,9 +15,9 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class Pinned(Strict):
     """What comes from a path on this disk, or from a Hub repository at a pinned revision."""
 
-    repo_id: str | None = None
-    revision: str | None = None
-    path: str | None = None
+    repo_id: str | None = None  # on the Hub: ORG/NAME
+    revision: str | None = None  # a commit or a tag of it
+    path: str | None = None  # or on this disk
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
@@ -55,14 +55,14 @@ class Encoder(Pinned):
 
     file: str | None = None  # word-vectors: the file in the repo (.txt, .vec, or either as .gz)
     modules: Literal["transformer", "static", "word-vectors", "sentence-transformer"] = "transformer"
-    pooling: Literal["mean", "cls", "lasttoken"] = "mean"
+    pooling: Literal["mean", "cls", "lasttoken"] = "mean"  # how tokens become one vector
     max_seq_length: Positive = 64  # tokens, the prompt's included
     prompt: str | None = None  # around every sentence, e.g. PromptEOL's; [X] stands for the sentence
     layers: Annotated[Positive | None, OPTION] = None  # the base's first so many; left out: all
     vocabulary: Annotated[Vocabulary | None, OPTION] = None  # static: the tokens of a corpus alone; left out: all
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # of the base's weights; half needs lora
     quantization: Quantization | None = None  # as in a dataset recipe's model; needs lora
-    license: Annotated[str, CARD_ONLY]
+    license: Annotated[str, CARD_ONLY]  # of the base
 
     @field_validator("prompt")
     @classmethod

@@ -1,0 +1,234 @@
+"""The stages as functions, for notebooks and scripts: write pairs, train on them, score, compare, publish.
+
+Each calls what the command of its stage calls, so what is written is the same, and an interrupted call goes on when it
+is made again with the same ``name`` and the same arguments:
+
+    from sts_dino import api
+
+    pairs = api.write_pairs(texts, name="support")              # a datasets.Dataset: sentence1, sentence2, score
+    encoder = api.train(pairs, base="artifacts/lm/gemma-3-270m", base_license="gemma", name="support-encoder")
+    scores = api.evaluate("artifacts/models/support-encoder", ["stsb/cosine"]).to_pandas()
+
+``InputError`` means that an argument has to change, ``RunError`` that the world failed (``hub.errors``).
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from hub.contract import licences
+from hub.contract.published_paths import command_line
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe_file import checked, load_recipe
+from hub.contract.results import Results
+from hub.contract.run_dir import ARTIFACTS, RECIPE
+from hub.contract.shards import write_text
+from hub.errors import InputError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer
+
+    from eval.comparison.comparison import Comparison
+    from eval.tasks.sources import Source
+    from hub.client.plan import Plan
+
+STEPS, BATCH = 100, 32  # of a first encoder: some thousand triplets
+
+
+def write_pairs(
+    texts: Iterable[str],
+    recipe: str | Path | None = None,
+    *,
+    name: str = "pairs",
+    lm: str | None = None,
+    lm_license: str | None = None,
+    license: str = "unlicensed",
+    language: str | None = None,
+    settings: Sequence[str] = (),
+) -> "Dataset":
+    """Pairs for first texts, written by a language model: ``sts-dino new`` and ``write`` in one.
+
+    recipe: a dataset recipe whose source these texts take the place of, under the first licence that its parts allow
+    then; without one it is what ``sts-dino new``
+    proposes for them (``lm``, ``lm_license``, ``license``, ``language`` as there). name: of the run directory
+    ``artifacts/datasets/NAME``; texts and recipe lie beside it. settings: ``KEY=VALUE`` as with ``--set``.
+
+    Returns the rows of the training split: sentence1, sentence2, score for the form sts, then provenance. Raises
+    InputError when the folder holds pairs of other texts, and whatever ``sts-dino new`` and ``write`` refuse.
+    """
+    from generation.cluster.options import ClusterOptions
+    from generation.run import checked_recipe, write
+    from sts_dino.new import propose
+
+    directory = ARTIFACTS / "datasets" / name
+    corpus, path = directory.with_name(f"{name}.texts.jsonl"), directory.with_name(f"{name}.yaml")
+    _keep(corpus, "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts))
+    given = list(settings)
+    if recipe is not None:
+        source = {"kind": "file", "path": str(corpus.resolve()), "columns": ["text"], "license": license}
+        source["description"] = f"texts of {name}"
+        given = [f"source={json.dumps(source)}", *given]
+        path = Path(recipe)
+        given.append(f"license={licences.possible(load_recipe(path, DatasetRecipe, given))[0]}")
+    elif not path.is_file():
+        propose(corpus, path, "text", language, name, lm, lm_license, license)
+    options = ClusterOptions(None, None, None, None, None)
+    found, _ = checked_recipe(path, directory, None, given, options)
+    write(found, directory, command_line("generation.run", path, None, given), options)
+    return read_pairs(directory)
+
+
+def read_pairs(directory: str | Path, config: str | None = None, split: str = "train") -> "Dataset":
+    """The rows of a finished run directory, in memory. Raises InputError for an unfinished or damaged one.
+
+    config: where the run has several finished ones, e.g. ``triplet`` and ``pair-class``; its first by default.
+    """
+    import pyarrow as pa
+    from datasets import Dataset
+
+    from hub.client.dataset_reader import local_run
+    from hub.contract.schema import base_config
+    from hub.contract.shards import read_table
+
+    run = local_run(Path(directory), str(directory))
+    finished = [one for one in run.configs if base_config(one) not in ("raw", "rejected")]
+    chosen = config or finished[0]
+    if chosen not in run.configs:
+        raise InputError(f"{directory}: config {chosen!r}", "not in the run", allowed=", ".join(run.configs))
+    folder, shards = run.shards(chosen)
+    parts = [read_table(folder / shard.path) for shard in shards if shard.split == split]
+    if not parts:
+        raise InputError(f"{directory}: split {split!r}", f"has no rows in {chosen}")
+    return Dataset(pa.concat_tables(parts))
+
+
+def train(
+    dataset: "Dataset | str | Path",
+    base: str | Path,
+    *,
+    base_license: str,
+    name: str = "encoder",
+    modules: str = "transformer",
+    form: str = "graded-triplet",
+    loss: str = "MultipleNegativesRankingLoss",
+    steps: int = STEPS,
+    batch_size: int = BATCH,
+    learning_rate: float | None = None,
+    dataset_license: str | None = None,
+    settings: Sequence[str] = (),
+) -> "SentenceTransformer":
+    """An encoder trained on pairs, with its untrained base and recipe beside it in ``artifacts/models/NAME``.
+
+    dataset: what ``write_pairs`` returned or any ``Dataset`` with the form's columns, a finished run directory, or
+    ``ORG/NAME@REVISION``. base: a folder or ``ORG/NAME@REVISION``; modules: ``transformer`` (all layers, the mean of
+    the tokens) or ``static`` (its token embeddings alone, small and fast). settings: more keys of the recipe.
+
+    Raises InputError and RunError as ``sts-dino train`` does.
+    """
+    from sentence_transformers import SentenceTransformer
+
+    from training.run import job_of, train_encoder
+
+    directory = ARTIFACTS / "models" / name
+    data: dict[str, Any] = {"config": "default", "form": form, "loss": loss}
+    if isinstance(dataset, str | Path):
+        data |= _place(dataset)
+        data |= {"config": _config_of(data["path"])} if "path" in data else {}
+    else:
+        rows = directory.with_name(f"{name}.pairs.parquet")
+        rows.parent.mkdir(parents=True, exist_ok=True)
+        dataset.to_parquet(str(rows))
+        data |= {"path": str(rows.resolve()), "license": dataset_license or base_license}
+    data |= {"license": dataset_license} if dataset_license else {}
+    rate = learning_rate or (1e-3 if modules == "static" else 5e-5)
+    arguments = {"max_steps": steps, "learning_rate": rate, "warmup_steps": 0.1, "report_to": "none"}
+    arguments |= {"batch_sampler": "no_duplicates", "save_strategy": "steps", "save_steps": steps}
+    tree = {
+        "kind": "model",
+        "name": name,
+        "version": "0.1.0",
+        "pretty_name": name,
+        "license": base_license,
+        "base": {**_place(base), "modules": modules, "license": base_license},
+        "datasets": [data],
+        "token_dropout": 0.1,
+        "batch_size": batch_size,
+        "arguments": {key: str(value) for key, value in arguments.items()},
+    }
+    path = directory.with_name(f"{name}.yaml")
+    checked(path, ModelRecipe, tree)
+    write_text(path, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+    train_encoder(
+        job_of(path, directory, None, list(settings)), command_line("training.run", path, None, list(settings))
+    )
+    return SentenceTransformer(str(directory), trust_remote_code=False)
+
+
+def evaluate(
+    model: "str | Path | SentenceTransformer",
+    tasks: Sequence[str] = ("stsb/cosine",),
+    source: "Source | None" = None,
+    limit: int | None = None,
+    out: str | Path | None = None,
+) -> Results:
+    """The scores of an encoder on tasks and groups, with 95 % bootstrap intervals; ``.to_pandas()`` is their table.
+
+    model: a folder, ``ORG/NAME[@REVISION]``, or a loaded encoder. source: where evaluation data are
+    (``eval.tasks.sources.Source``); without it those that come with the project. limit: a trial on so many rows of each
+    split, drawn by the seed. out: a folder that keeps the records, so that an interrupted call goes on.
+    """
+    from eval.encoders.load import wrap
+    from eval.runs.score import score_encoder
+    from eval.statistics.scores import EvaluationSettings
+
+    encoder = str(model) if isinstance(model, str | Path) else wrap(model.encode, "model")
+    settings = EvaluationSettings(limit=limit)
+    return score_encoder(encoder, tasks, source, settings, Path(out) if out is not None else None)
+
+
+def compare(*evaluations: str | Path, out: str | Path | None = None) -> "Comparison":
+    """Evaluations side by side, which differences are real; written as Markdown, CSV, LaTeX and plots, and printed."""
+    from eval.compare import compare as side_by_side
+
+    return side_by_side(evaluations, Path(out) if out is not None else None)
+
+
+def publish(directory: str | Path, org: str | None = None, yes: bool = False) -> "Plan":
+    """Publish a finished run with its card on the Hub of ``HF_ENDPOINT``; without ``yes`` only plan it.
+
+    The card is written first. Raises InputError for a run that may not be published, RunError where the Hub fails.
+    """
+    from model_cards.render import render, write
+    from release.options import PublishOptions
+    from release.publish import publish_run
+
+    write(Path(directory), render(Path(directory)))
+    return publish_run(Path(directory), PublishOptions(org=org, yes=yes))
+
+
+def _keep(path: Path, text: str) -> None:
+    """Write a call's texts, unless they are there already. Raises InputError when others are."""
+    if path.is_file():
+        if path.read_text(encoding="utf-8") != text:
+            raise InputError(path, "holds other texts than these", hint="give another name=, or remove what is there")
+        return
+    write_text(path, text)
+
+
+def _place(place: str | Path) -> dict[str, Any]:
+    """A folder as ``path``, anything else as a Hub id with its revision."""
+    if Path(place).exists():
+        return {"path": str(Path(place).resolve())}
+    repo_id, _, revision = str(place).partition("@")
+    if repo_id.count("/") != 1 or not revision:
+        raise InputError(place, "is no folder here and no pinned repository", allowed="a folder, ORG/NAME@REVISION")
+    return {"repo_id": repo_id, "revision": revision}
+
+
+def _config_of(directory: str) -> str:
+    """The finished config of a run directory that encoders are trained on."""
+    return load_recipe(Path(directory) / RECIPE, DatasetRecipe).configs[0]

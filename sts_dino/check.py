@@ -1,0 +1,41 @@
+"""Check recipes without writing anything: sts-dino check RECIPE...
+
+A dataset's recipe: its files, prompts and sizes (what ``generation.run --dry-run`` prints); a model's: its data,
+parameters, steps and memory (``training.run --dry-run``).
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from generation.run import main as write
+from hub import cli
+from release.run import expanded, is_model
+from training.run import main as train
+
+app = cli.new_app(__doc__)
+
+
+@app.command()
+def main(
+    recipes: Annotated[list[Path], typer.Argument(metavar="RECIPE...", help="Recipe files, or folders of them")],
+    settings: cli.SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
+) -> None:
+    """Check recipes and show what each would make; nothing is written.
+
+    Examples:
+
+      sts-dino check recipes/demo/sts-dino-x2.yaml
+
+      sts-dino check recipes/demo/demo-sts-dino.yaml --set batch_size=64
+    """
+    for recipe in expanded(recipes):
+        if is_model(recipe):
+            train(recipe, settings=settings, dry_run=True)
+        else:
+            write(recipe, settings=settings, dry_run=True)
+
+
+if __name__ == "__main__":
+    cli.run(app)

@@ -1,0 +1,172 @@
+"""A recipe for a corpus: what to write, by which model, from which examples, and why."""
+
+import json
+import math
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import yaml
+
+from hub.contract import licences
+from hub.contract.run_dir import ARTIFACTS
+from hub.errors import InputError
+from sts_dino.assets import asset
+from sts_dino.corpus import Profile
+
+GEMMA = ARTIFACTS / "lm" / "gemma-3-270m"  # where sts-dino lm puts it
+BUILT_IN, BUILT_IN_LICENSE = asset("demo-lm"), "cc-by-nc-sa-4.0"
+CC0 = "cc0-1.0"  # of the examples that come with the project
+HUB_LM = "google/gemma-3-270m"
+MOST = 1000  # first texts: what better encoders were measured with (docs/better_pairs.md)
+TOKENS_A_WORD = 2  # at most, of the tokenizers met, in most languages
+
+
+@dataclass(frozen=True)
+class Generator:
+    """A language model as a recipe's section names it, and why it was chosen."""
+
+    section: dict[str, str]
+    why: str
+    reads_examples: bool = True  # the built-in model was taught the prompts alone
+
+
+def languages() -> dict[str, dict[str, str]]:
+    """The languages that there are instructions and examples for, by code."""
+    text = (files("sts_dino") / "languages.yaml").read_text(encoding="utf-8")
+    found: dict[str, dict[str, str]] = yaml.load(text, yaml.BaseLoader)  # noqa: S506 - it makes texts alone
+    return found
+
+
+def choose_generator(asked: str | None, license_id: str | None) -> Generator:
+    """The language model asked for (gemma, builtin, a folder, ORG/NAME@REVISION), else the best that is here.
+
+    Raises InputError for a folder that is not there, and where the licence of a model is not known.
+    """
+    if asked in (None, "gemma"):
+        if GEMMA.is_dir():
+            return Generator({"path": str(GEMMA.resolve()), "dtype": "auto", "license": "gemma"}, "a real base LM")
+        if asked is None and BUILT_IN.is_dir():
+            why = "the built-in model is a demonstration; for pairs of worth: sts-dino lm, then sts-dino new again"
+            return Generator({"path": str(BUILT_IN.resolve()), "license": BUILT_IN_LICENSE}, why, False)
+        why = "from the Hub: accept its terms on its page first; without a Hub: sts-dino lm"
+        return Generator({"repo_id": HUB_LM, "revision": "main", "dtype": "auto", "license": "gemma"}, why)
+    if asked == "builtin":
+        why = "the built-in model is a demonstration of 4.5 million parameters, and knows English alone"
+        return Generator({"path": str(BUILT_IN.resolve()), "license": BUILT_IN_LICENSE}, why, False)
+    if license_id is None:
+        raise InputError("--lm-license", f"the licence of {asked} is not known", allowed=", ".join(licences.table()))
+    terms = licences.known("--lm-license", license_id)
+    if Path(str(asked)).is_dir():
+        return Generator({"path": str(Path(str(asked)).resolve()), "dtype": "auto", "license": terms.id}, "as asked")
+    name, _, revision = str(asked).partition("@")
+    if name.count("/") != 1 or name.startswith((".", "/")):
+        raise InputError("--lm", f"{asked} is no folder here", allowed="gemma, builtin, a folder, ORG/NAME@REVISION")
+    section = {"repo_id": name, "revision": revision or "main", "dtype": "auto", "license": terms.id}
+    return Generator(section, "as asked")
+
+
+def dataset_recipe(
+    corpus: Profile, path: Path, generator: Generator, name: str, corpus_license: str, examples: str | None
+) -> str:
+    """The commented YAML of a dataset recipe.
+
+    path, examples: where the corpus is, and the file of examples if there is one, seen from the recipe's folder.
+    """
+    own = licences.known("--license", corpus_license), licences.known("model.license", generator.section["license"])
+    shown = [licences.known("few_shot.examples.license", CC0)] if examples else []
+    least, middle, most = corpus.words
+    of = "" if corpus.whole else "first "
+    lines = [
+        f"# yaml-language-server: $schema={asset('recipe.schema.json')}",
+        f"# {path.name}: {corpus.usable:,} usable texts in its {of}{corpus.rows:,} rows{_passed_over(corpus)};",
+        f"# they have {least} to {most} words (5th and 95th percentile), half of them up to {middle}.",
+        "# What every key means: docs/recipe_reference.md. Check: sts-dino check RECIPE; write: sts-dino write RECIPE",
+        "kind: dataset",
+        f"name: {name}",
+        "version: 0.1.0",
+        "form: sts # labels are degrees of similarity",
+        f"pretty_name: {_flow(f'Sentence pairs from {path.name}')}",
+        f"language: {corpus.language} # {corpus.in_language:.0%} of the texts look like it",
+        f"license: {licences.dataset_licences(*own, shown, name)[0]} # follows from the parts' licences",
+        *_source(corpus, path, corpus_license),
+        *_asked(corpus, generator),
+        *_examples(examples),
+        "postprocess: {sampled_negatives: 0, max_per_label: 1, validation_fraction: 0, near_copy: 0.8}",
+        "shard_size: 100",
+        "seed: 42",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _source(corpus: Profile, path: Path, license_id: str) -> list[str]:
+    limit = max(1, min(corpus.usable - corpus.quoted, MOST))
+    section: dict[str, object] = {"kind": "file", "path": path.as_posix(), "limit": limit}
+    section |= {"columns": [corpus.column]} if corpus.column else {}
+    section |= {"quotation_marks": "skip"} if corpus.quoted else {}
+    section |= {"description": f"texts of {path.name}", "license": license_id}
+    why = []
+    if limit == MOST:
+        why.append(f"# the first {limit:,} texts: 600 trained as good an encoder as 1,000 (docs/better_pairs.md)")
+    if corpus.quoted:
+        why.append(f"# texts with a quotation mark are passed over ({corpus.quoted:,}): it ends a text in a prompt")
+    return [*why, f"source: {_flow(section)}"]
+
+
+def _asked(corpus: Profile, generator: Generator) -> list[str]:
+    """The model, and the prompts in the corpus's language."""
+    known = languages()
+    words, in_words = known.get(corpus.language, known["en"]), known.get(corpus.language)
+    absent = f"in English: there are none in {corpus.language!r} yet, translate them"
+    told = f"in {in_words['name']}" if in_words else absent
+    lines = [
+        f"premise_tokens: [3, {_longest(corpus)}] # of the model's tokenizer: neither fragments nor run-on lines",
+        f"# {generator.why}",
+        f"model: {_flow({**generator.section, 'threads': 1})}",
+        f"labels: # instructions {told}",
+    ]
+    counters = list[str]()
+    for label in ("1", "0.5", "0"):
+        lines.append(f'  - name: "{label}"')
+        lines.append(f"    score: {label}")
+        lines += [f"    counter_labels: {json.dumps(counters)}"] if counters else []
+        lines.append(f"    instruction: {json.dumps(words[label], ensure_ascii=False)}")
+        counters.append(label)
+    strength = "30 # λ: with examples in the prompt, the paper's 100 drives 0.5 too far away"
+    strength = strength if generator.reads_examples else "100 # λ: the paper's (section 4)"
+    return [
+        *lines,
+        "decoding:",
+        f"  decay_constant: {strength}",
+        f"  max_new_tokens: {_longest(corpus)}",
+        "  samples: 1 # more first texts, not more texts for each, for the same cost",
+        "  max_attempts: 5",
+    ]
+
+
+def _examples(path: str | None) -> list[str]:
+    if path is None:
+        return []
+    described = "twenty first sentences with a sentence for each label, written by hand for sts-dino"
+    shown = {"kind": "hand", "path": path, "description": described, "license": CC0}
+    return [
+        "# examples in the prompt matter most (docs/better_pairs.md): put some of your domain into that file",
+        f"few_shot: {{shots: [5], sets: 4, rotate: true, examples: {_flow(shown)}}}",
+    ]
+
+
+def _longest(corpus: Profile) -> int:
+    """Tokens that nearly every text of the corpus stays below."""
+    return max(24, math.ceil(TOKENS_A_WORD * corpus.words[2]))
+
+
+def _passed_over(corpus: Profile) -> str:
+    counts = {name: getattr(corpus, name) for name in ("empty", "repeated", "overlong", "broken")}
+    found = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+    return f" (the others: {found})" if found else ""
+
+
+def _flow(value: object) -> str:
+    """A value as one line of YAML."""
+    line = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=10**6)
+    return line.removesuffix("\n").removesuffix("\n...")

@@ -1,0 +1,91 @@
+"""The stages as functions: pairs, an encoder, scores, a comparison and a publication from Python alone."""
+
+from pathlib import Path
+
+import pytest
+
+from hub.contract.run_dir import read_manifest
+from hub.errors import InputError
+from sts_dino import api
+from sts_dino.assets import asset
+
+LM = asset("demo-lm").resolve()
+STSB = asset("stsb").resolve()
+TEXTS = [line.split("\t")[0] for line in asset("demo-data/x1.tsv").read_text().splitlines()[1:60]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        place = tmp_path_factory.mktemp("notebook")
+        patch.chdir(place)
+        yield place
+
+
+@pytest.fixture(scope="module")
+def pairs(folder):
+    return api.write_pairs(TEXTS, name="mine", lm="builtin")
+
+
+@pytest.fixture(scope="module")
+def encoder(pairs):
+    more = ["arguments.max_steps=12", "arguments.save_steps=12"]
+    return api.train(
+        pairs, LM, base_license="cc-by-nc-sa-4.0", name="enc", modules="static", batch_size=8, settings=more
+    )
+
+
+def test_pairs_are_a_dataset_and_written_once(pairs, folder):
+    assert pairs.column_names[:3] == ["sentence1", "sentence2", "score"] and len(pairs) > 60
+    assert {round(score, 2) for score in pairs["score"]} == {0.1, 0.5, 0.9}  # smoothed
+    before = (folder / "artifacts/datasets/mine/manifest.json").stat().st_mtime_ns
+    again = api.write_pairs(iter(TEXTS), name="mine", lm="builtin")
+    assert again.to_list() == pairs.to_list() == api.read_pairs("artifacts/datasets/mine").to_list()
+    assert (folder / "artifacts/datasets/mine/manifest.json").stat().st_mtime_ns == before
+
+
+def test_a_recipe_of_ones_own_takes_the_texts_as_its_source(folder, tmp_path):
+    recipe = tmp_path / "own.yaml"
+    text = (Path(__file__).parents[1] / "recipes/demo/sts-dino-x2.yaml").read_text()
+    recipe.write_text(text.replace("assets/demo-lm", str(LM)).replace("samples: 2", "samples: 1"))
+    found = api.write_pairs(TEXTS[:5], recipe, name="own", license="cc-by-4.0")
+    assert set(found["sentence1"]) <= set(TEXTS[:5])
+    assert read_manifest(Path("artifacts/datasets/own")).counts["sources"] == 5
+
+
+def test_an_encoder_is_trained_scored_and_compared(encoder, folder, capsys):
+    assert encoder.encode(["A man plays a flute."]).shape == (1, encoder.get_embedding_dimension())
+    scores = {}
+    for model in ("enc", "enc.base"):
+        out = folder / "artifacts" / "evaluations" / model
+        scores[model] = api.evaluate(folder / "artifacts/models" / model, ["stsb/cosine"], limit=200, out=out)
+    table = scores["enc"].to_pandas()
+    assert list(table["split"]) == ["validation", "test"] and (table["low"] < table["score"]).all()
+    assert table["n"].tolist() == [200, 200]
+    found = api.compare(*(folder / "artifacts/evaluations" / model for model in scores), out=folder / "both")
+    assert len(found.pairs) == 1 and (folder / "both" / "comparison.md").is_file()
+    loaded = api.evaluate(encoder, ["stsb/cosine"], limit=200).to_pandas()
+    assert loaded["score"].tolist() == pytest.approx(table["score"].tolist(), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: api.write_pairs(TEXTS[:3], name="mine"), "mine.texts.jsonl: holds other texts than these"),
+        (lambda: api.write_pairs(["", ""], name="none"), "has no usable text"),
+        (lambda: api.write_pairs(TEXTS, name="No Name"), "name: String should match"),
+        (lambda: api.read_pairs("nowhere"), "nowhere: no such directory"),
+        (lambda: api.read_pairs("artifacts/datasets/mine", "triplet"), "config 'triplet': not in the run"),
+        (lambda: api.read_pairs("artifacts/datasets/mine", split="test"), "split 'test': has no rows"),
+        (lambda: api.train("nowhere", LM, base_license="mit"), "nowhere: is no folder here and no pinned repository"),
+        (lambda: api.train("artifacts/datasets/mine", "org/model", base_license="mit"), "org/model: is no folder"),
+        (lambda: api.train("artifacts/datasets/mine", LM, base_license="mitt"), "'mitt' is no licence"),
+        (lambda: api.evaluate("nowhere"), "no such model folder"),
+        (lambda: api.evaluate("artifacts/models/none", ["stsb"]), "none"),
+        (lambda: api.publish("nowhere"), "nowhere"),
+    ],
+)
+def test_bad_input_is_an_error_that_says_what_to_do(pairs, call, said):
+    with pytest.raises(InputError) as refused:
+        call()
+    assert said in str(refused.value)

@@ -1,0 +1,114 @@
+"""The command sts-dino: every stage under one name, with help that needs no stage."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_startup import HEAVY, imported
+from typer.testing import CliRunner
+
+import sts_dino.cli
+from sts_dino.__main__ import PACKAGES, foreign_package
+from sts_dino.commands import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def called(*words, **more):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **more.pop("environment", {})}
+    return subprocess.run(
+        [sys.executable, "-m", "sts_dino", *map(str, words)], capture_output=True, text=True, env=environment, **more
+    )
+
+
+def test_help_names_every_command_whole_and_imports_no_stage():
+    code, names = imported("sts_dino", "--help")
+    assert code == 0 and not names & {*HEAVY, "generation", "training", "eval", "release", "hub_server", "pydantic"}
+    shown = called("--help").stdout
+    assert all(
+        re.search(rf"^  {name} +{re.escape(stage.help)}$", shown, re.MULTILINE) for name, stage in COMMANDS.items()
+    )
+
+
+@pytest.fixture
+def names_of_commands(monkeypatch):
+    monkeypatch.setattr("hub.cli.called_as", {})
+    sts_dino.cli.name_commands()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_speaks_of_commands_as_they_are_called_here(name, names_of_commands):
+    shown = CliRunner().invoke(sts_dino.cli.new_app(), [name, "--help"])
+    assert shown.exit_code == 0
+    stages = {stage.module for stage in COMMANDS.values()}
+    assert not [stage for stage in re.findall(r"python -m ([\w.]+)", shown.output) if stage in stages]
+    assert name == "hub" or f"sts-dino {name if not COMMANDS[name].words else 'write'}" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["writ"], 2, "No such command 'writ'. Did you mean 'write'?"),
+        (["write", "nowhere.yaml"], 2, "error: nowhere.yaml: no such recipe; look in recipes/\n"),
+        (["check", "nowhere.yaml"], 2, "error: nowhere.yaml: no such recipe"),
+        (["compare", "nowhere"], 2, "error: --compare: needs two evaluations or more, 1 given; see sts-dino score\n"),
+    ],
+)
+def test_bad_input_is_one_line_with_the_words_of_this_command_line(words, code, said):
+    done = called(*words)
+    assert done.returncode == code and said in done.stderr and "Traceback" not in done.stderr and not done.stdout
+
+
+def test_version():
+    assert called("--version").stdout.startswith("sts-dino ")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_commands_and_their_options(shell):
+    def completed(line):
+        words = line.split(" ")
+        asked = {
+            "_STS_DINO_COMPLETE": f"complete_{shell}",
+            "_TYPER_COMPLETE_ARGS": line,
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(words) - 1),
+        }
+        program = "import sys; sys.argv[0] = 'sts-dino'; from sts_dino.__main__ import main; main()"
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), **asked}
+        command = [sys.executable, "-c", program]
+        return subprocess.run(command, capture_output=True, text=True, env=environment, check=False).stdout
+
+    assert "compare" in completed("sts-dino com") and "--estimate" in completed("sts-dino write --est")
+
+
+def test_a_stranger_under_the_name_of_a_package_is_named(tmp_path):
+    assert foreign_package(ROOT) is None
+    (tmp_path / "hub.py").write_text("")
+    done = called("--help", cwd=tmp_path, environment={"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr.startswith(f"error: {tmp_path / 'hub.py'}: Python finds this under the name hub, which sts-dino")
+    assert done.stderr.count("\n") == 1
+    assert foreign_package(tmp_path).startswith(str(ROOT / PACKAGES[0]))
+
+
+def test_check_shows_a_plan_and_writes_nothing(tmp_path):
+    done = called("check", ROOT / "recipes/demo/sts-dino-x2.yaml", cwd=ROOT)
+    assert done.returncode == 0 and "prompt" in done.stdout
+
+
+def test_write_ends_with_a_table_and_the_next_command_or_with_json(tmp_path):
+    words = ["write", "recipes/demo/sts-dino-x2.yaml", "--limit", "3", "--out", tmp_path / "x2"]
+    written = called(*words, cwd=ROOT)
+    assert written.returncode == 0, written.stderr
+    head, blank, columns, *rows = written.stdout.splitlines()
+    assert head.startswith(f"{tmp_path / 'x2'}: sts-dino-x2 v") and not blank and columns.split()[0] == "label"
+    assert [row.split()[0] for row in rows] == ["1", "0.5", "0"]
+    assert written.stderr.rstrip().endswith(f"next: sts-dino card {tmp_path / 'x2'}")
+    facts = json.loads(called(*words, "--json", cwd=ROOT).stdout)
+    assert facts["directory"] == str(tmp_path / "x2") and facts["sources"] == 3
+    assert sum(int(row.split()[1]) for row in rows) == facts["kept"]

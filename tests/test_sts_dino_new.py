@@ -1,0 +1,171 @@
+"""sts-dino new: a corpus described, and a recipe that the stages take as it is."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from command_outcomes import outcome_of
+
+from generation.dry_run import plan
+from hub.contract import licences
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import load_recipe
+from hub.errors import InputError
+from sts_dino import new
+from sts_dino.assets import asset
+from sts_dino.corpus import find_column, profile
+from sts_dino.proposal import choose_generator, languages
+
+ENGLISH = ["How do I reset my password?", "Where is my order now?", "Which card can I pay with today?"]
+GERMAN = [
+    "Wie setze ich mein Passwort zurück?",
+    "Wo ist meine Bestellung gerade?",
+    "Mit welcher Karte kann ich zahlen?",
+]
+
+
+def written(tmp_path, lines, name="corpus.txt"):
+    path = tmp_path / name
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def run(*words):
+    return outcome_of(new, *words)
+
+
+def test_a_profile_counts_what_is_unusable_by_its_first_fault(tmp_path):
+    faults = [
+        "",
+        "  ",
+        "broken \ufffd text here",
+        "a\x07bell rings here",
+        "word " * 300,
+        ENGLISH[0],
+        'It says "no" to me',
+    ]
+    found = profile(written(tmp_path, [*ENGLISH, *faults]))
+    assert (found.rows, found.usable, found.quoted, found.whole) == (10, 4, 1, True)
+    assert (found.empty, found.broken, found.overlong, found.repeated) == (2, 2, 1, 1)
+    assert found.words == (5, 5, 6) and found.language == "en"
+
+
+def test_a_language_is_recognised_or_given(tmp_path):
+    path = written(tmp_path, GERMAN)
+    assert (profile(path).language, profile(path).in_language) == ("de", 1.0)
+    assert profile(path, language="fr").in_language == 0
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_the_column_of_texts_is_found_in_every_kind_of_file(tmp_path, suffix):
+    rows = {"id": ["1", "2", "3"], "utterance": ENGLISH, "label": ["a", "b", "c"]}
+    path = tmp_path / f"corpus{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(pa.table(rows), path)
+    elif suffix == ".jsonl":
+        path.write_text("".join(json.dumps(one) + "\n" for one in pa.table(rows).to_pylist()))
+    else:
+        between = "," if suffix == ".csv" else "\t"
+        path.write_text("".join(between.join(row) + "\n" for row in [tuple(rows), *zip(*rows.values(), strict=True)]))
+    assert find_column(path, None) == "utterance" and find_column(path, "label") == "label"
+    assert profile(path).usable == 3
+    assert run(path, "--out", tmp_path / "r.yaml", "--lm", "builtin").code == 0
+    assert load_recipe(tmp_path / "r.yaml", DatasetRecipe).source.columns == ("utterance",)
+
+
+@pytest.mark.parametrize(
+    ("lines", "name", "options", "said"),
+    [
+        (None, "none.txt", [], "none.txt: no such file; looked in"),
+        (ENGLISH, "corpus.docx", [], "unknown kind of file '.docx'; allowed: .txt, .tsv"),
+        ([], "corpus.txt", [], "is empty"),
+        (["", ""], "corpus.txt", [], "has no usable text in its first 2 rows (2 empty)"),
+        (["x" * 2**20], "corpus.txt", [], "has no usable text in its first 1 rows (1 overlong)"),
+        (
+            ["a,b", "one two three,four five six"],
+            "c.csv",
+            [],
+            "holds the texts is not clear; allowed: a, b",
+        ),
+        (["id,n", "1,2"], "c.csv", [], "no column seems to hold texts; allowed: id, n; name it: --column NAME"),
+        (["id,text"], "c.csv", [], "has no row"),
+        (
+            ["id,text", "1,a b c"],
+            "c.csv",
+            ["--column", "txt"],
+            "'txt': not in the file; allowed: id, text; did you",
+        ),
+        (["not json"], "c.jsonl", [], "c.jsonl:1: is not JSON"),
+        (["[1]"], "c.jsonl", [], "c.jsonl:1: is not a JSON object"),
+        (ENGLISH, "corpus.txt", ["--out", "recipe.json"], "recipe.json: is no recipe's name"),
+        (ENGLISH, "corpus.txt", ["--lm", "nowhere", "--lm-license", "mit"], "--lm: nowhere is no folder here"),
+        (ENGLISH, "corpus.txt", ["--lm", "org/name"], "--lm-license: the licence of org/name is not known"),
+        (ENGLISH, "corpus.txt", ["--lm", "org/name", "--lm-license", "mitt"], "did you mean 'mit'"),
+        (ENGLISH, "corpus.txt", ["--license", "none", "--lm", "builtin"], "--license: 'none' is no licence"),
+        (ENGLISH, "corpus.txt", ["--language", "DE", "--lm", "builtin"], "corpus.yaml:language: String should match"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, lines, name, options, said):
+    monkeypatch.chdir(tmp_path)
+    if lines is not None:
+        written(tmp_path, lines, name)
+    before = set(tmp_path.iterdir())
+    done = run(name, *options)
+    assert done.code == 2 and said in done.error
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_what_is_there_is_not_replaced(tmp_path):
+    path, recipe = written(tmp_path, ENGLISH), tmp_path / "r.yaml"
+    (tmp_path / "r.examples.tsv").write_text("mine")
+    assert run(path, "--out", recipe, "--lm", asset("demo-lm"), "--lm-license", "mit").code == 0
+    assert (tmp_path / "r.examples.tsv").read_text() == "mine"
+    assert "is there already" in run(path, "--out", recipe).error
+
+
+@pytest.mark.parametrize(("lines", "words"), [(ENGLISH, "Task: Write two"), (GERMAN, "Aufgabe: Schreibe zwei")])
+def test_the_recipe_is_taken_as_it_is_from_any_folder(tmp_path, monkeypatch, lines, words):
+    corpus, folder = written(tmp_path, lines), tmp_path / "recipes"
+    done = run(
+        corpus, "--out", folder / "mine.yaml", "--lm", asset("demo-lm"), "--lm-license", "mit", "--license", "mit"
+    )
+    assert done.code == 0 and "# corpus.txt: 3 usable texts in its 3 rows;" in done.printed
+    monkeypatch.chdir(tmp_path)
+    recipe = load_recipe(folder / "mine.yaml", DatasetRecipe)
+    assert Path(recipe.source.path) == corpus and Path(recipe.few_shot.examples.path) == folder / "mine.examples.tsv"
+    assert licences.check(recipe).licence.id == recipe.license == "mit"
+    shown = plan(recipe, tmp_path / "out")
+    assert "texts: 9 wanted, 3 of each label" in shown and words in shown
+
+
+def test_the_built_in_model_is_shown_no_examples(tmp_path):
+    assert run(written(tmp_path, ENGLISH), "--out", tmp_path / "r.yaml", "--lm", "builtin").code == 0
+    recipe = load_recipe(tmp_path / "r.yaml", DatasetRecipe)
+    assert recipe.few_shot is None and recipe.decoding.decay_constant == 100 and not list(tmp_path.glob("*.tsv"))
+    assert recipe.license == "mixed-non-commercial"
+
+
+def test_the_machine_form_has_the_profile(tmp_path):
+    done = run(written(tmp_path, ENGLISH), "--out", tmp_path / "r.yaml", "--lm", "builtin", "--json")
+    facts = json.loads(done.printed)
+    assert (facts["usable"], facts["language"], facts["recipe"]) == (3, "en", str(tmp_path / "r.yaml"))
+
+
+def test_every_language_has_its_instructions_and_examples():
+    for code, words in languages().items():
+        assert all('"<X1>"' in words[label] and words[label].endswith(': "') for label in ("1", "0.5", "0")), code
+        rows = asset(f"examples/{words['examples']}").read_text(encoding="utf-8").splitlines()
+        assert rows[0] == "text1\t1\t0.5\t0" and len(rows) == 21 and all(row.count("\t") == 3 for row in rows)
+    shipped = {path.name for path in asset("examples").glob("*.tsv")}
+    assert shipped == {words["examples"] for words in languages().values()}
+
+
+def test_without_gemma_here_and_without_assets_the_hub_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr("sts_dino.proposal.GEMMA", tmp_path / "none")
+    assert choose_generator(None, None).section["license"] == "cc-by-nc-sa-4.0"
+    monkeypatch.setattr("sts_dino.proposal.BUILT_IN", tmp_path / "none")
+    assert choose_generator(None, None).section["repo_id"] == "google/gemma-3-270m"
+    with pytest.raises(InputError, match="licence of x/y is not known"):
+        choose_generator("x/y", None)

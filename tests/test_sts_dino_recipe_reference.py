@@ -1,0 +1,63 @@
+"""The recipe reference and the JSON schema say what the models say, and take every recipe of the repository."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from sts_dino import recipe_reference
+from sts_dino.recipe_reference import PAGE, SCHEMA, comments, page, schema
+
+RECIPES = sorted(Path("recipes").rglob("*.yaml"))
+VALIDATOR = Draft202012Validator(yaml.safe_load(schema()))
+
+
+class Yaml12(yaml.SafeLoader):
+    """Scalars as an editor's YAML 1.2 reads them: 1e-3 is a number."""
+
+
+Yaml12.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def test_both_files_are_as_the_models_are_now():
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python -m sts_dino.recipe_reference --write"
+    assert SCHEMA.read_text(encoding="utf-8") == schema(), "run python -m sts_dino.recipe_reference --write"
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=str)
+def test_every_recipe_here_fits_the_schema(path):
+    tree = yaml.load(path.read_text(encoding="utf-8"), Yaml12)
+    assert not [error.message for error in VALIDATOR.iter_errors(tree)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"kind": "data"}, {"nmae": "x"}, {"seed": "one"}, {"form": None}, {"source": {}}, {"labels": []}],
+)
+def test_what_a_recipe_may_not_say_does_not_fit(change):
+    tree = yaml.load(Path("recipes/demo/sts-dino-x2.yaml").read_text(encoding="utf-8"), Yaml12)
+    assert VALIDATOR.is_valid(tree) and not VALIDATOR.is_valid(tree | change)
+
+
+def test_every_key_is_on_the_page_with_the_words_beside_it_in_the_source():
+    shown = page()
+    for recipe in (DatasetRecipe, ModelRecipe):
+        for name in recipe.model_fields:
+            assert re.search(rf"^\| `{name}` \| .+ \|.+\| .+ \|$", shown, re.MULTILINE), name
+    assert comments(DatasetRecipe)["shard_size"] == "first texts per shard"
+    assert "| `share` | number | `1.0` | of the cells that are read, chosen by a hash of seed and place |" in shown
+    assert "### dataset: `few_shot.examples`" in shown and "### model: `datasets.N`" in shown
+
+
+def test_it_is_printed_and_written(tmp_path, monkeypatch, capsys):
+    recipe_reference.main()
+    assert capsys.readouterr().out == page()
+    monkeypatch.setattr(recipe_reference, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(recipe_reference, "SCHEMA", tmp_path / "schema.json")
+    recipe_reference.main(write=True)
+    assert (tmp_path / "page.md").read_text() == page() and (tmp_path / "schema.json").read_text() == schema()
