@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hub.contract.licences import check_model
-from hub.contract.published_paths import origin_name, published_path, require_inputs
+from hub.contract.published_paths import local_paths, origin_name, published_path, require_inputs
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import load_recipe, new_manifest
 from hub.contract.run_dir import ARTIFACTS, Manifest
@@ -118,7 +118,8 @@ def prepare(recipe_path: Path, out: Path | None, limit: int | None, settings: li
     check_together(recipe, given, place)
     check_batch(recipe, given.get("gradient_accumulation_steps", 1), str(recipe_path))
     out = (out or ARTIFACTS / "models" / recipe.name).resolve()
-    require_inputs(recipe_path, recipe)
+    of_scoring = [key for key in local_paths(recipe) if key.startswith("evaluation.")]
+    require_inputs(recipe_path, recipe, unneeded=of_scoring)
     base = find_base(recipe.base)
     guides = {
         index: find_base(item.guide, f"datasets.{index}.guide")
