@@ -147,7 +147,8 @@ def main(
         say(f"not on the card: {task} has no score in {run_dir / RESULTS}; run: python -m eval.run RECIPE")
     verb, sizes = "would write" if dry_run else "wrote", {path: len(files[path]) for path in sorted(files)}
     lines = [f"{verb} {run_dir / path} ({size} bytes)" for path, size in sizes.items()]
-    then = [f"python -m release.publish {quote(str(run_dir))} --org YOU"]
+    org = (repo_id or "sts-dino/").partition("/")[0]  # the card is of that place
+    then = [f"python -m release.publish {quote(str(run_dir))} --org {quote(org)}"]
     answer("\n".join(lines), {"directory": run_dir, "bytes": sizes}, as_json, () if dry_run else then)
 
 

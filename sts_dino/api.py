@@ -24,7 +24,7 @@ from hub.contract.published_paths import command_line
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import checked, load_recipe
 from hub.contract.results import Results
-from hub.contract.run_dir import ARTIFACTS, RECIPE
+from hub.contract.run_dir import ARTIFACTS, RECIPE, require_complete
 from hub.contract.shards import write_text
 from hub.errors import InputError
 
@@ -200,14 +200,22 @@ def compare(*evaluations: str | Path, out: str | Path | None = None) -> "Compari
 def publish(directory: str | Path, org: str | None = None, yes: bool = False) -> "Plan":
     """Publish a finished run with its card on the Hub of ``HF_ENDPOINT``; without ``yes`` only plan it.
 
-    The card is written first. Raises InputError for a run that may not be published, RunError where the Hub fails.
+    org: a user or an organisation; left out, the token's user. The card is written first, for that place. Raises
+    InputError for a run that may not be published, RunError where the Hub fails.
     """
+    from huggingface_hub import HfApi
+
+    from hub.client.account import account
+    from hub.client.failures import hub_errors
     from model_cards.render import render, write
     from release.options import PublishOptions
     from release.publish import publish_run
 
-    write(Path(directory), render(Path(directory)))
-    return publish_run(Path(directory), PublishOptions(org=org, yes=yes))
+    name = require_complete(Path(directory)).name
+    with hub_errors("ask for the user"):
+        owner = org or account(HfApi()).name
+    write(Path(directory), render(Path(directory), f"{owner}/{name}"))
+    return publish_run(Path(directory), PublishOptions(org=owner, yes=yes))
 
 
 def _keep(path: Path, text: str) -> None:

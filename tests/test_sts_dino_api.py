@@ -9,6 +9,7 @@ from hub.errors import InputError
 from sts_dino import api
 from sts_dino.assets import asset
 
+pytest_plugins = ["local_hub"]
 LM = asset("demo-lm").resolve()
 STSB = asset("stsb").resolve()
 TEXTS = [line.split("\t")[0] for line in asset("demo-data/x1.tsv").read_text().splitlines()[1:60]]
@@ -66,6 +67,16 @@ def test_an_encoder_is_trained_scored_and_compared(encoder, folder, capsys):
     assert len(found.pairs) == 1 and (folder / "both" / "comparison.md").is_file()
     loaded = api.evaluate(encoder, ["stsb/cosine"], limit=200).to_pandas()
     assert loaded["score"].tolist() == pytest.approx(table["score"].tolist(), abs=1e-3)
+
+
+def test_what_was_made_is_published_with_its_card(pairs, hub_api, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.HfApi", lambda: hub_api)
+    user = hub_api.whoami()["name"]
+    planned = api.publish("artifacts/datasets/mine")
+    assert planned.repo_id == f"{user}/mine" and not hub_api.repo_exists(f"{user}/mine", repo_type="dataset")
+    api.publish("artifacts/datasets/mine", org=user, yes=True)
+    files = hub_api.list_repo_files(f"{user}/mine", repo_type="dataset", revision="v0.1.0")
+    assert "README.md" in files and "manifest.json" in files
 
 
 @pytest.mark.parametrize(
