@@ -12,6 +12,7 @@ is made again with the same ``name`` and the same arguments:
 ``InputError`` means that an argument has to change, ``RunError`` that the world failed (``hub.errors``).
 """
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -53,12 +54,13 @@ def write_pairs(
     """Pairs for first texts, written by a language model: ``sts-dino new`` and ``write`` in one.
 
     recipe: a dataset recipe whose source these texts take the place of, under the first licence that its parts allow
-    then; without one it is what ``sts-dino new``
-    proposes for them (``lm``, ``lm_license``, ``license``, ``language`` as there). name: of the run directory
-    ``artifacts/datasets/NAME``; texts and recipe lie beside it. settings: ``KEY=VALUE`` as with ``--set``.
+    then; without one it is what ``sts-dino new`` proposes for them (``lm``, ``lm_license``, ``license``, ``language``
+    as there). name: of the run directory ``artifacts/datasets/NAME``; texts and recipe lie beside it. settings:
+    ``KEY=VALUE`` as with ``--set``.
 
     Returns the rows of the training split: sentence1, sentence2, score for the form sts, then provenance. Raises
-    InputError when the folder holds pairs of other texts, and whatever ``sts-dino new`` and ``write`` refuse.
+    InputError when that name has other texts or another recipe already, and for what ``sts-dino new`` and ``write``
+    refuse.
     """
     from generation.cluster.options import ClusterOptions
     from generation.run import checked_recipe, write
@@ -74,7 +76,7 @@ def write_pairs(
         given = [f"source={json.dumps(source)}", *given]
         path = Path(recipe)
         given.append(f"license={licences.possible(load_recipe(path, DatasetRecipe, given))[0]}")
-    elif not path.is_file():
+    else:
         propose(corpus, path, "text", language, name, lm, lm_license, license)
     options = ClusterOptions(None, None, None, None, None)
     found, _ = checked_recipe(path, directory, None, given, options)
@@ -85,18 +87,16 @@ def write_pairs(
 def read_pairs(directory: str | Path, config: str | None = None, split: str = "train") -> "Dataset":
     """The rows of a finished run directory, in memory. Raises InputError for an unfinished or damaged one.
 
-    config: where the run has several finished ones, e.g. ``triplet`` and ``pair-class``; its first by default.
+    config: where the run has several, e.g. ``triplet`` and ``pair-class``; by default the dataset's own default.
     """
     import pyarrow as pa
     from datasets import Dataset
 
     from hub.client.dataset_reader import local_run
-    from hub.contract.schema import base_config
     from hub.contract.shards import read_table
 
     run = local_run(Path(directory), str(directory))
-    finished = [one for one in run.configs if base_config(one) not in ("raw", "rejected")]
-    chosen = config or finished[0]
+    chosen = config or _config_of(directory)
     if chosen not in run.configs:
         raise InputError(f"{directory}: config {chosen!r}", "not in the run", allowed=", ".join(run.configs))
     folder, shards = run.shards(chosen)
@@ -162,9 +162,8 @@ def train(
     path = directory.with_name(f"{name}.yaml")
     checked(path, ModelRecipe, tree)
     write_text(path, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
-    train_encoder(
-        job_of(path, directory, None, list(settings)), command_line("training.run", path, None, list(settings))
-    )
+    given = list(settings)
+    train_encoder(job_of(path, directory, None, given), command_line("training.run", path, None, given))
     return SentenceTransformer(str(directory), trust_remote_code=False)
 
 
@@ -181,11 +180,14 @@ def evaluate(
     (``eval.tasks.sources.Source``); without it those that come with the project. limit: a trial on so many rows of each
     split, drawn by the seed. out: a folder that keeps the records, so that an interrupted call goes on.
     """
-    from eval.encoders.load import wrap
+    from eval.encoders.load import PROBE, wrap
     from eval.runs.score import score_encoder
     from eval.statistics.scores import EvaluationSettings
 
-    encoder = str(model) if isinstance(model, str | Path) else wrap(model.encode, "model")
+    if isinstance(model, str | Path):
+        encoder: Any = str(model)
+    else:  # known by what it makes of some texts: records of another one are no scores of it
+        encoder = wrap(model.encode, "model", hashlib.sha256(model.encode(PROBE).tobytes()).hexdigest())
     settings = EvaluationSettings(limit=limit)
     return score_encoder(encoder, tasks, source, settings, Path(out) if out is not None else None)
 
@@ -237,6 +239,6 @@ def _place(place: str | Path) -> dict[str, Any]:
     return {"repo_id": repo_id, "revision": revision}
 
 
-def _config_of(directory: str) -> str:
-    """The finished config of a run directory that encoders are trained on."""
+def _config_of(directory: str | Path) -> str:
+    """The default config of a run directory: the finished one that encoders are trained on."""
     return load_recipe(Path(directory) / RECIPE, DatasetRecipe).configs[0]

@@ -21,8 +21,9 @@ app = cli.new_app(__doc__)
 def main(
     recipes: Annotated[list[Path], typer.Argument(metavar="RECIPE...", help="Recipe files, or folders of them")],
     settings: cli.SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
+    as_json: cli.JsonOption = False,
 ) -> None:
-    """Check recipes and show what each would make; nothing is written.
+    """Check recipes and show what each would make; nothing is written. With --json, a line for each recipe.
 
     Examples:
 
@@ -32,9 +33,9 @@ def main(
     """
     for recipe in expanded(recipes):
         if is_model(recipe):
-            train(recipe, settings=settings, dry_run=True)
+            train(recipe, settings=settings, dry_run=True, as_json=as_json)
         else:
-            write(recipe, settings=settings, dry_run=True)
+            write(recipe, settings=settings, dry_run=True, as_json=as_json)
 
 
 if __name__ == "__main__":

@@ -70,7 +70,10 @@ def propose(
     lm_license: str | None,
     corpus_license: str,
 ) -> dict[str, Any]:
-    """Write the proposed recipe and its examples; what was found of the corpus and what was chosen."""
+    """Write the proposed recipe and its examples; what was found of the corpus and what was chosen.
+
+    A recipe that is there already stays when it is the proposed one. Raises InputError when it is another.
+    """
     from sts_dino.assets import asset
     from sts_dino.corpus import profile
     from sts_dino.proposal import choose_generator, dataset_recipe, languages
@@ -82,6 +85,10 @@ def propose(
     seen_from_it = Path(os.path.relpath(corpus, recipe.parent))
     text = dataset_recipe(found, seen_from_it, generator, name, corpus_license, examples.name if examples else None)
     checked(recipe, DatasetRecipe, yaml.load(text, yaml.BaseLoader))  # noqa: S506 - it makes texts alone
+    if recipe.exists() and recipe.read_text(encoding="utf-8") != text:
+        raise InputError(
+            recipe, "is another recipe than these arguments propose", hint="give another name, or remove it"
+        )
     write_text(recipe, text)
     if known and examples and not examples.exists():
         write_bytes(examples, asset(f"examples/{known['examples']}").read_bytes())

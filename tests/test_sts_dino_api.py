@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from sentence_transformers import SentenceTransformer
 
 from hub.contract.run_dir import read_manifest
 from hub.errors import InputError
@@ -54,7 +55,7 @@ def test_a_recipe_of_ones_own_takes_the_texts_as_its_source(folder, tmp_path):
     assert read_manifest(Path("artifacts/datasets/own")).counts["sources"] == 5
 
 
-def test_an_encoder_is_trained_scored_and_compared(encoder, folder, capsys):
+def test_an_encoder_is_trained_scored_and_compared(encoder, folder):
     assert encoder.encode(["A man plays a flute."]).shape == (1, encoder.get_embedding_dimension())
     scores = {}
     for model in ("enc", "enc.base"):
@@ -65,7 +66,10 @@ def test_an_encoder_is_trained_scored_and_compared(encoder, folder, capsys):
     assert table["n"].tolist() == [200, 200]
     found = api.compare(*(folder / "artifacts/evaluations" / model for model in scores), out=folder / "both")
     assert len(found.pairs) == 1 and (folder / "both" / "comparison.md").is_file()
-    loaded = api.evaluate(encoder, ["stsb/cosine"], limit=200).to_pandas()
+    loaded = api.evaluate(encoder, ["stsb/cosine"], limit=200, out=folder / "loaded").to_pandas()
+    untrained = SentenceTransformer(str(folder / "artifacts/models/enc.base"))
+    other = api.evaluate(untrained, ["stsb/cosine"], limit=200, out=folder / "loaded").to_pandas()
+    assert other["score"].tolist() == pytest.approx(scores["enc.base"].to_pandas()["score"].tolist(), abs=1e-3)
     assert loaded["score"].tolist() == pytest.approx(table["score"].tolist(), abs=1e-3)
 
 
@@ -83,6 +87,10 @@ def test_what_was_made_is_published_with_its_card(pairs, hub_api, monkeypatch):
     ("call", "said"),
     [
         (lambda: api.write_pairs(TEXTS[:3], name="mine"), "mine.texts.jsonl: holds other texts than these"),
+        (
+            lambda: api.write_pairs(TEXTS, name="mine", lm=LM, lm_license="mit"),
+            "mine.yaml: is another recipe than these",
+        ),
         (lambda: api.write_pairs(["", ""], name="none"), "has no usable text"),
         (lambda: api.write_pairs(TEXTS, name="No Name"), "name: String should match"),
         (lambda: api.read_pairs("nowhere"), "nowhere: no such directory"),

@@ -384,3 +384,15 @@ def test_a_terminal_gets_one_bar(monkeypatch):
     progress.on_train_end(None, state, None)
     assert " 50/100 [" in terminal.getvalue() and "loss=0.5000" in terminal.getvalue()
     assert "step 50 of" not in terminal.getvalue()
+
+
+def test_a_plan_is_text_or_one_line_of_json(trained, monkeypatch, capsys):
+    def planned(*more):
+        monkeypatch.setattr(sys, "argv", ["training.run", str(trained / "recipe.yaml"), "--dry-run", *more])
+        with pytest.raises(SystemExit) as stopped:
+            run(app)
+        assert not stopped.value.code
+        return capsys.readouterr().out
+
+    shown = planned()
+    assert json.loads(planned("--json"))["plan"] == shown.splitlines() and shown.startswith("model ")

@@ -7,6 +7,8 @@ again, it goes on from its newest whole checkpoint; finished, it is not trained 
 step stays the recipe's: ``torchrun --nproc-per-node 4 -m training.run RECIPE``, or ``accelerate launch``.
 """
 
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from shlex import quote
 
@@ -47,7 +49,10 @@ def main(
             if is_main():
                 from training.dry_run.plan import print_plan
 
-                print_plan(job)
+                with redirect_stdout(StringIO()) as shown:
+                    print_plan(job)
+                lines = shown.getvalue().splitlines()
+                answer("\n".join(lines), {"directory": job.out, "plan": lines}, as_json)
             return
         manifest = train_encoder(job, command_line("training.run", recipe, limit, settings))
     leave_group()
