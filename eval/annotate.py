@@ -9,12 +9,15 @@ generator's labels: confusion tables and Cohen's κ, on stdout and as ``agreemen
 import json
 import logging
 import socket
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from eval.audit.annotation.report import document, markdown
+from eval.audit.annotation.report import Report, document, markdown
 from eval.audit.annotation.sample import draw, read_examples
 from eval.audit.annotation.store import FILE, AnswerStore
 from eval.audit.annotation.survey import Survey
@@ -27,15 +30,48 @@ app = new_app("Label a dataset by people, blind, and compare their labels with t
 HOST = "127.0.0.1"
 
 
-def write_report(survey: Survey, folder: Path) -> tuple[str, dict[str, Any]]:
-    """Write agreement.md and agreement.json, and return both. Raises InputError when nobody answered."""
+def write_report(survey: Survey, folder: Path, encoders: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:
+    """Write agreement.md and agreement.json, and return both. Raises InputError when nobody answered.
+
+    encoders: places of encoders that are compared with people, too.
+    """
     report = survey.report()
     if not report.annotators:
         raise InputError(folder, "holds no answer to these rows", hint="run without --report first, or check --seed")
     text, facts = markdown(report), document(report)
+    if encoders:
+        told, facts["encoders"] = beside_people(report, encoders)
+        text = f"{text}\n{told}"
     write_text(folder / "agreement.md", text)
     write_text(folder / "agreement.json", json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
     return text, facts
+
+
+def beside_people(report: Report, places: Sequence[str]) -> tuple[str, list[dict[str, object]]]:
+    """How encoders agree with people, as Markdown and for programs; with a trained one, its untrained base.
+
+    MiniLM is added where its package is installed. Raises InputError where there is nothing to correlate.
+    """
+    import transformers  # it and torch cost seconds
+
+    from eval.audit.annotation.encoders import encoder_agreements, facts, markdown
+    from eval.encoders.load import Encoder, load_encoder
+    from eval.encoders.packaged import MINILM, MODULE, minilm
+    from eval.runs.job import beside_model
+    from eval.runs.records import BASE
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    loaded, bases = list[Encoder](), dict[str, str]()
+    for place in places:
+        loaded.append(load_encoder(place))
+        if base := beside_model(place, BASE):
+            loaded.append(load_encoder(base))
+            bases[loaded[-2].name] = loaded[-1].name
+    if find_spec(MODULE):
+        loaded.append(replace(load_encoder(str(minilm())), name=MINILM))
+    found = encoder_agreements(report, loaded, bases)
+    return markdown(found), facts(found)
 
 
 def bound_socket(port: int) -> socket.socket:
@@ -67,7 +103,7 @@ def _serve(survey: Survey, listener: socket.socket) -> None:
     try:
         Server(settings).run(sockets=[listener])
     except KeyboardInterrupt:  # the usual end
-        say("stopped; every answer is on disk. With --report added, the same command compares them")
+        say("stopped; every answer is on disk. With --report added, the same command compares them, finished or not")
 
 
 @app.command()
@@ -81,6 +117,12 @@ def main(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where answers are kept [default: in artifacts/annotations]")
     ] = None,
+    encoders: Annotated[
+        list[str],
+        typer.Option(
+            "--encoder", metavar="MODEL", help="An encoder to compare with people, folder or Hub id; repeatable"
+        ),
+    ] = [],  # noqa: B006 - typer copies it
     report: Annotated[bool, typer.Option("--report", help="No page: compare the answers, print and write")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -91,6 +133,8 @@ def main(
       python -m eval.annotate artifacts/datasets/sts-dino-x2
 
       python -m eval.annotate artifacts/datasets/sts-dino-x2 --report
+
+      python -m eval.annotate artifacts/datasets/sts-dino-x2 --encoder artifacts/models/demo-sts-dino
     """
     drawn = draw(read_examples(find_rows(place, config, split)), sample, seed)
     folder = out or default_folder("annotations", drawn.examples.name, drawn.examples.config)
@@ -99,15 +143,21 @@ def main(
     made_folder(folder)
     survey = Survey(drawn, AnswerStore(folder, drawn.examples))
     if report:
-        text, facts = write_report(survey, folder)
-        say(f"written: {folder / 'agreement.md'} and agreement.json")
-        answer(text.rstrip(), facts, as_json)
+        _report(survey, folder, encoders, as_json)
         return
     listener = bound_socket(port)
     examples = drawn.examples
     source = f"{examples.name} ({examples.config}, {examples.split})"
     say(f"{len(drawn)} of {len(examples)} rows of {source}, seed {drawn.seed}; answers in {folder}")
     _serve(survey, listener)
+    if survey.is_finished:
+        _report(survey, folder, encoders, as_json)
+
+
+def _report(survey: Survey, folder: Path, encoders: Sequence[str], as_json: bool) -> None:
+    text, facts = write_report(survey, folder, encoders)
+    say(f"written: {folder / 'agreement.md'} and agreement.json")
+    answer(text.rstrip(), facts, as_json)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ One atomic commit on the parent it was planned on, and the tag v<version>. A dat
 of ``datasets``, goes to the branch ``script``.
 """
 
+import shlex
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,23 +27,50 @@ app = cli.new_app(__doc__)
 @app.command()
 @option_groups
 def main(
-    directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A finished run directory with its card")],
+    directories: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...", help="Finished run directories")],
     options: PublishOptions,
     as_json: cli.JsonOption = False,
 ) -> None:
-    """Publish a finished dataset or model to the Hub that HF_ENDPOINT names. Without --yes only the plan is printed.
+    """Publish finished datasets and models to the Hub that HF_ENDPOINT names. Without --yes only the plan is printed.
 
     What the Hub has already is not sent again, a tag is never moved, and what a person changed there is not replaced.
+    A run whose card is missing, stale or of another owner gets it first.
 
     Examples:
 
       python -m release.publish artifacts/datasets/sts-dino-x2 --org my-org
 
-      python -m release.publish artifacts/datasets/sts-dino-x2 --org my-org --yes
+      python -m release.publish artifacts/datasets/sts-dino-x2 artifacts/models/demo-sts-dino --org my-org --yes
     """
-    plan = publish_run(directory, options)
-    words = f"{quote(str(directory))}{f' --org {quote(options.org)}' if options.org else ''}"
-    cli.answer(str(plan), plan.facts(), as_json, [] if options.yes else [f"python -m release.publish {words} --yes"])
+    for directory in directories:
+        require_complete(directory)
+    plans = []
+    for directory in directories:
+        write_card(directory, options)
+        plans.append(publish_run(directory, options))
+    words = f"{shlex.join(map(str, directories))}{f' --org {shlex.quote(options.org)}' if options.org else ''}"
+    then = [] if options.yes else [f"python -m release.publish {words} --yes"]
+    facts = [plan.facts() for plan in plans]
+    cli.answer("\n\n".join(map(str, plans)), facts if len(facts) > 1 else facts[0], as_json, then)
+
+
+def write_card(directory: Path, options: PublishOptions) -> None:
+    """Write the card of a finished run for the place it goes to, unless it is there.
+
+    One that a person edited stays: the publication refuses it. Raises RunError where the Hub does not say whose the
+    token is.
+    """
+    from huggingface_hub import HfApi
+
+    from hub.client.card_stamp import read_stamp
+    from model_cards.render import CARD, render, write
+    from release.preflight import namespace
+
+    with hub_errors("ask who the token belongs to"):
+        owner = namespace(HfApi(), options.org, options.yes, patient(options.longest))
+    found = directory / CARD
+    if not found.is_file() or read_stamp(found.read_text(encoding="utf-8")) is not None:
+        write(directory, render(directory, f"{owner}/{require_complete(directory).name}"))
 
 
 def publish_run(directory: Path, options: PublishOptions) -> "Plan":

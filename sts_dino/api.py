@@ -205,19 +205,13 @@ def publish(directory: str | Path, org: str | None = None, yes: bool = False) ->
     org: a user or an organisation; left out, the token's user. The card is written first, for that place. Raises
     InputError for a run that may not be published, RunError where the Hub fails.
     """
-    from huggingface_hub import HfApi
-
-    from hub.client.account import account
-    from hub.client.failures import hub_errors
-    from model_cards.render import render, write
     from release.options import PublishOptions
-    from release.publish import publish_run
+    from release.publish import publish_run, write_card
 
-    name = require_complete(Path(directory)).name
-    with hub_errors("ask for the user"):
-        owner = org or account(HfApi()).name
-    write(Path(directory), render(Path(directory), f"{owner}/{name}"))
-    return publish_run(Path(directory), PublishOptions(org=owner, yes=yes))
+    require_complete(Path(directory))
+    options = PublishOptions(org=org, yes=yes)
+    write_card(Path(directory), options)
+    return publish_run(Path(directory), options)
 
 
 def _keep(path: Path, text: str) -> None:

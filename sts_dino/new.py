@@ -10,7 +10,7 @@ import typer
 import yaml
 
 from hub import cli
-from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import checked
 from hub.contract.shards import write_bytes, write_text
 from hub.errors import InputError
@@ -47,12 +47,12 @@ def main(
 
       sts-dino new notes.txt --lm artifacts/lm/gemma-3-270m --lm-license gemma --license cc-by-4.0
     """
-    recipe = out or Path(f"{_slug(corpus.stem)}.yaml")
+    recipe = out or Path(f"{slug(corpus.stem)}.yaml")
     if recipe.suffix not in (".yaml", ".yml"):
         raise InputError(recipe, "is no recipe's name", allowed="NAME.yaml")
     if recipe.exists():
         raise InputError(recipe, "is there already", hint="edit it, remove it, or give another: --out")
-    chosen = name or f"{_slug(corpus.stem)}-pairs"
+    chosen = name or f"{slug(corpus.stem)}-pairs"
     facts = propose(corpus, recipe, column, language, chosen, lm, lm_license, corpus_license)
     text = recipe.read_text(encoding="utf-8")
     beside = f"; examples in {facts['examples']}" if facts["examples"] else ""
@@ -69,12 +69,15 @@ def propose(
     lm: str | None,
     lm_license: str | None,
     corpus_license: str,
+    most: int | None = None,
 ) -> dict[str, Any]:
     """Write the proposed recipe and its examples; what was found of the corpus and what was chosen.
 
+    most: first texts, at most; None as many as ``sts_dino.proposal.MOST``.
+
     A recipe that is there already stays when it is the proposed one. Raises InputError when it is another.
     """
-    from sts_dino.assets import asset
+    from hub.assets import asset
     from sts_dino.corpus import profile
     from sts_dino.proposal import choose_generator, dataset_recipe, languages
 
@@ -83,7 +86,9 @@ def propose(
     known = languages().get(found.language)
     examples = recipe.with_name(f"{recipe.stem}.examples.tsv") if known and generator.reads_examples else None
     seen_from_it = Path(os.path.relpath(corpus, recipe.parent))
-    text = dataset_recipe(found, seen_from_it, generator, name, corpus_license, examples.name if examples else None)
+    text = dataset_recipe(
+        found, seen_from_it, generator, name, corpus_license, examples.name if examples else None, most
+    )
     checked(recipe, DatasetRecipe, yaml.load(text, yaml.BaseLoader))  # noqa: S506 - it makes texts alone
     if recipe.exists() and recipe.read_text(encoding="utf-8") != text:
         raise InputError(
@@ -95,7 +100,20 @@ def propose(
     return {**vars(found), "recipe": recipe, "examples": examples, "lm": generator.section}
 
 
-def _slug(name: str) -> str:
+def propose_encoder(
+    dataset: DatasetRecipe, recipe: Path, place: str, encoder: str | None, license_id: str | None
+) -> None:
+    """Write the proposed model recipe for a dataset whose run directory will be at ``place``. Raises InputError."""
+    from sts_dino.encoder_proposal import choose_base, model_recipe
+
+    base = choose_base(encoder, license_id, dataset.model.model_dump(mode="json", exclude_none=True))
+    name = f"{dataset.name.removesuffix('-pairs')}-encoder"
+    text = model_recipe(dataset, place, base, name)
+    checked(recipe, ModelRecipe, yaml.load(text, yaml.BaseLoader))  # noqa: S506 - it makes texts alone
+    write_text(recipe, text)
+
+
+def slug(name: str) -> str:
     """A name that a dataset may have."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "corpus"
 

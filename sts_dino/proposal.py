@@ -2,16 +2,18 @@
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import yaml
 
+from hub.assets import asset
 from hub.contract import licences
 from hub.contract.run_dir import ARTIFACTS
 from hub.errors import InputError
-from sts_dino.assets import asset
 from sts_dino.corpus import Profile
 
 GEMMA = ARTIFACTS / "lm" / "gemma-3-270m"  # where sts-dino lm puts it
@@ -26,9 +28,10 @@ TOKENS_A_WORD = 2  # at most, of the tokenizers met, in most languages
 class Generator:
     """A language model as a recipe's section names it, and why it was chosen."""
 
-    section: dict[str, str]
+    section: dict[str, Any]
     why: str
     reads_examples: bool = True  # the built-in model was taught the prompts alone
+    couples: bool = True  # its texts for a label can be kept from fitting the others: not behind a server
 
 
 def languages() -> dict[str, dict[str, str]]:
@@ -39,7 +42,9 @@ def languages() -> dict[str, dict[str, str]]:
 
 
 def choose_generator(asked: str | None, license_id: str | None) -> Generator:
-    """The language model asked for (gemma, builtin, a folder, ORG/NAME@REVISION), else the best that is here.
+    """The language model asked for (gemma, builtin, a folder or .gguf file, ORG/NAME@REVISION, NAME@URL of a server).
+
+    None: the best that is here.
 
     Raises InputError for a folder that is not there, and where the licence of a model is not known.
     """
@@ -56,22 +61,43 @@ def choose_generator(asked: str | None, license_id: str | None) -> Generator:
         return Generator({"path": str(BUILT_IN.resolve()), "license": BUILT_IN_LICENSE}, why, False)
     if license_id is None:
         raise InputError("--lm-license", f"the licence of {asked} is not known", allowed=", ".join(licences.table()))
-    terms = licences.known("--lm-license", license_id)
-    if Path(str(asked)).is_dir():
-        return Generator({"path": str(Path(str(asked)).resolve()), "dtype": "auto", "license": terms.id}, "as asked")
-    name, _, revision = str(asked).partition("@")
+    terms = {"license": licences.known("--lm-license", license_id).id}
+    name, at, url = str(asked).partition("@http")
+    if at:
+        server = {"base_url": f"http{url}", "model": name, "dialect": "openai"}
+        why = "a server's: without counter-labels, which need the model itself; dialects: docs/backends.md"
+        return Generator({"backend": "openai", "server": server, **terms}, why, couples=False)
+    if Path(str(asked)).is_file() and str(asked).endswith(".gguf"):
+        file = Path(str(asked)).resolve()
+        return Generator({"path": str(file.parent), "gguf_file": file.name, "dtype": "auto", **terms}, "as asked")
+    words = ("gemma", "builtin", "FILE.gguf", "NAME@URL of an OpenAI-compatible server")
+    return Generator({**place_of("--lm", str(asked), words), "dtype": "auto", **terms}, "as asked")
+
+
+def place_of(option: str, asked: str, words: Sequence[str]) -> dict[str, str]:
+    """A model's place as keys of a recipe's section. Raises InputError naming ``option`` and its other ``words``."""
+    if Path(asked).is_dir():
+        return {"path": str(Path(asked).resolve())}
+    name, _, revision = asked.partition("@")
     if name.count("/") != 1 or name.startswith((".", "/")):
-        raise InputError("--lm", f"{asked} is no folder here", allowed="gemma, builtin, a folder, ORG/NAME@REVISION")
-    section = {"repo_id": name, "revision": revision or "main", "dtype": "auto", "license": terms.id}
-    return Generator(section, "as asked")
+        allowed = f"{', '.join(words)}, a folder, ORG/NAME@REVISION"
+        raise InputError(option, f"{asked} is no folder here", allowed=allowed)
+    return {"repo_id": name, "revision": revision or "main"}
 
 
 def dataset_recipe(
-    corpus: Profile, path: Path, generator: Generator, name: str, corpus_license: str, examples: str | None
+    corpus: Profile,
+    path: Path,
+    generator: Generator,
+    name: str,
+    corpus_license: str,
+    examples: str | None,
+    limit: int | None = None,
 ) -> str:
     """The commented YAML of a dataset recipe.
 
-    path, examples: where the corpus is, and the file of examples if there is one, seen from the recipe's folder.
+    path, examples: where the corpus is, and the file of examples if there is one, seen from the recipe's folder. limit:
+    first texts, at most.
     """
     own = licences.known("--license", corpus_license), licences.known("model.license", generator.section["license"])
     shown = [licences.known("few_shot.examples.license", CC0)] if examples else []
@@ -86,10 +112,10 @@ def dataset_recipe(
         f"name: {name}",
         "version: 0.1.0",
         "form: sts # labels are degrees of similarity",
-        f"pretty_name: {_flow(f'Sentence pairs from {path.name}')}",
+        f"pretty_name: {flow(f'Sentence pairs from {path.name}')}",
         f"language: {corpus.language} # {corpus.in_language:.0%} of the texts look like it",
         f"license: {licences.dataset_licences(*own, shown, name)[0]} # follows from the parts' licences",
-        *_source(corpus, path, corpus_license),
+        *_source(corpus, path, corpus_license, limit or MOST),
         *_asked(corpus, generator),
         *_examples(examples),
         "postprocess: {sampled_negatives: 0, max_per_label: 1, validation_fraction: 0, near_copy: 0.8}",
@@ -99,8 +125,8 @@ def dataset_recipe(
     return "\n".join(lines) + "\n"
 
 
-def _source(corpus: Profile, path: Path, license_id: str) -> list[str]:
-    limit = max(1, min(corpus.usable - corpus.quoted, MOST))
+def _source(corpus: Profile, path: Path, license_id: str, most: int) -> list[str]:
+    limit = max(1, min(corpus.usable - corpus.quoted, most))
     section: dict[str, object] = {"kind": "file", "path": path.as_posix(), "limit": limit}
     section |= {"columns": [corpus.column]} if corpus.column else {}
     section |= {"quotation_marks": "skip"} if corpus.quoted else {}
@@ -110,7 +136,7 @@ def _source(corpus: Profile, path: Path, license_id: str) -> list[str]:
         why.append(f"# the first {limit:,} texts: 600 trained as good an encoder as 1,000 (docs/better_pairs.md)")
     if corpus.quoted:
         why.append(f"# texts with a quotation mark are passed over ({corpus.quoted:,}): it ends a text in a prompt")
-    return [*why, f"source: {_flow(section)}"]
+    return [*why, f"source: {flow(section)}"]
 
 
 def _asked(corpus: Profile, generator: Generator) -> list[str]:
@@ -122,14 +148,14 @@ def _asked(corpus: Profile, generator: Generator) -> list[str]:
     lines = [
         f"premise_tokens: [3, {_longest(corpus)}] # of the model's tokenizer: neither fragments nor run-on lines",
         f"# {generator.why}",
-        f"model: {_flow({**generator.section, 'threads': 1})}",
+        f"model: {flow({**generator.section, **({'threads': 1} if generator.couples else {})})}",
         f"labels: # instructions {told}",
     ]
     counters = list[str]()
     for label in ("1", "0.5", "0"):
         lines.append(f'  - name: "{label}"')
         lines.append(f"    score: {label}")
-        lines += [f"    counter_labels: {json.dumps(counters)}"] if counters else []
+        lines += [f"    counter_labels: {json.dumps(counters)}"] if counters and generator.couples else []
         lines.append(f"    instruction: {json.dumps(words[label], ensure_ascii=False)}")
         counters.append(label)
     strength = "30 # λ: with examples in the prompt, the paper's 100 drives 0.5 too far away"
@@ -151,7 +177,7 @@ def _examples(path: str | None) -> list[str]:
     shown = {"kind": "hand", "path": path, "description": described, "license": CC0}
     return [
         "# examples in the prompt matter most (docs/better_pairs.md): put some of your domain into that file",
-        f"few_shot: {{shots: [5], sets: 4, rotate: true, examples: {_flow(shown)}}}",
+        f"few_shot: {{shots: [5], sets: 4, rotate: true, examples: {flow(shown)}}}",
     ]
 
 
@@ -166,7 +192,7 @@ def _passed_over(corpus: Profile) -> str:
     return f" (the others: {found})" if found else ""
 
 
-def _flow(value: object) -> str:
+def flow(value: object) -> str:
     """A value as one line of YAML."""
     line = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=10**6)
     return line.removesuffix("\n").removesuffix("\n...")

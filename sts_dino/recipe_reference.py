@@ -20,9 +20,9 @@ import typer
 from pydantic import BaseModel
 
 from hub import cli
+from hub.assets import asset
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.markdown import code, table
-from sts_dino.assets import asset
 
 PAGE, SCHEMA = Path("docs/recipe_reference.md"), asset("recipe.schema.json")
 RECIPES: tuple[type[BaseModel], ...] = (DatasetRecipe, ModelRecipe)

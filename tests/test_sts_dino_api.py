@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from sentence_transformers import SentenceTransformer
 
+from hub.assets import asset
 from hub.contract.run_dir import read_manifest
 from hub.errors import InputError
 from sts_dino import api
-from sts_dino.assets import asset
 
 pytest_plugins = ["local_hub"]
 LM = asset("demo-lm").resolve()

@@ -9,12 +9,12 @@ import pytest
 from command_outcomes import outcome_of
 
 from generation.dry_run import plan
+from hub.assets import asset
 from hub.contract import licences
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
 from sts_dino import new
-from sts_dino.assets import asset
 from sts_dino.corpus import find_column, profile
 from sts_dino.proposal import choose_generator, languages
 

@@ -11,10 +11,11 @@ from eval.tasks.data.mteb_datasets import MtebDatasets
 from eval.tasks.data.pins import FilePin, Pins, RowsPin, check_file, check_lines, check_rows, published
 from eval.tasks.data.rows import tokens
 from eval.tasks.registry import find_dataset
+from hub.assets import asset
 from hub.errors import InputError
 
 OPTIONS: dict[Layout, str] = {"senteval": "--senteval-data DIR", "originals": "--sts-data DIR"}
-SHIPPED = Path(__file__).parents[2] / "assets/stsb"
+SHIPPED = asset("stsb")
 SHIPPED_SPLITS = ("validation", "test")
 
 
@@ -25,7 +26,7 @@ class Shipped:
         """The file of this name. Raises InputError when the checkout has lost it."""
         path = SHIPPED / Path(name).name
         if not path.is_file():
-            raise InputError(path, "no such data file", hint="the repository keeps it: check it out again")
+            raise InputError(path, "no such data file", hint="it comes with the project: install that again")
         return DataFile(str(path), path.read_bytes())
 
 

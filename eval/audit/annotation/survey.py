@@ -95,6 +95,11 @@ class Survey:
             self._store.finish(seat.annotator)
         return self._next_open(seat.annotator)
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether somebody has answered all, and seen the results: they need not be kept back from anybody then."""
+        return any(self._store.final(name).issuperset(self.sample.rows) for name in self._store.annotators())
+
     def report(self) -> Report:
         """The agreement of all annotators with the generator and with one another."""
         return make_report(self.sample, {name: self._answers(name) for name in self._store.annotators()})

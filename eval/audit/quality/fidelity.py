@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from eval.audit.rows import Batch, DatasetRows
 from hub.contract.forms import SAMPLED
@@ -22,8 +22,8 @@ from hub.errors import InputError
 from hub.word_overlap import word_overlap
 
 DRAWS = 2000  # resamples of first texts
-Floats = NDArray[np.float64]
-Statistic = Callable[[NDArray[np.int64]], float]
+Rows = NDArray[np.int64]
+Statistic = Callable[[Rows], float]
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,14 @@ def label_fidelity(
     missing = [label for label in scores if label not in set(pairs.labels)]
     if missing:
         raise InputError(pairs.place, f"no text of label {missing[0]!r} was kept", hint="give a larger run")
-    resamples = _resamples(pairs.first)
+    resamples = resampled(pairs.first)
     overlaps = np.array([word_overlap(*both) for both in zip(pairs.first, pairs.second, strict=True)])
     same = np.array([first == second for first, second in zip(pairs.first, pairs.second, strict=True)])
 
     def of_label(label: str) -> LabelFidelity:
         chosen = targets == label
 
-        def mean(rows: NDArray[np.int64]) -> float:
+        def mean(rows: Rows) -> float:
             found = values[rows][chosen[rows]]
             return float(found.mean()) if len(found) else float("nan")
 
@@ -107,22 +107,34 @@ def label_fidelity(
     graded = np.array([scores.get(label) for label in pairs.labels], dtype=np.float64)  # NaN: no score
     return {
         "labels": {label: of_label(label) for label in scores},
-        "spearman": None if np.isnan(graded).any() else _spearman(graded, values, resamples),
+        "spearman": None if np.isnan(graded).any() else correlation_interval(graded, values, resamples),
         "near_copies": float((overlaps >= NEAR_COPY).mean()),
     }
 
 
-def _spearman(graded: Floats, values: Floats, resamples: Sequence[NDArray[np.int64]]) -> Interval | None:
+def correlation_interval(
+    graded: ArrayLike, values: ArrayLike, resamples: Sequence[Rows], less: ArrayLike | None = None
+) -> Interval | None:
+    """Spearman's correlation of scores and values, with its interval; with ``less``, minus that of scores and those.
+
+    None where it is undefined: scores or values that are all the same.
+    """
     from scipy.stats import spearmanr
 
-    def correlation(rows: NDArray[np.int64]) -> float:
-        both = graded[rows], values[rows]
-        return float("nan") if any(np.ptp(one) == 0 for one in both) else float(spearmanr(*both).statistic)
+    scores, others = np.asarray(graded), [np.asarray(one) for one in (values, less) if one is not None]
 
-    return None if np.isnan(correlation(np.arange(len(values)))) else _interval(correlation, resamples, len(values))
+    def correlation(rows: Rows) -> float:
+        both = [(scores[rows], other[rows]) for other in others]
+        if any(np.ptp(one) == 0 for pair in both for one in pair):
+            return float("nan")
+        found = [float(spearmanr(*pair).statistic) for pair in both]
+        return found[0] - (found[1] if less is not None else 0.0)
+
+    whole = np.arange(len(scores))
+    return None if np.isnan(correlation(whole)) else _interval(correlation, resamples, len(whole))
 
 
-def _resamples(first: Sequence[str]) -> list[NDArray[np.int64]]:
+def resampled(first: Sequence[str]) -> list[Rows]:
     """The rows of as many first texts as there are, drawn with replacement, ``DRAWS`` times."""
     numbers = {text: number for number, text in enumerate(dict.fromkeys(first))}
     of_rows = np.array([numbers[text] for text in first])
@@ -132,7 +144,7 @@ def _resamples(first: Sequence[str]) -> list[NDArray[np.int64]]:
     return [np.concatenate([members[number] for number in drawn]) for drawn in draws]
 
 
-def _interval(value: Statistic, resamples: Sequence[NDArray[np.int64]], rows: int) -> Interval:
+def _interval(value: Statistic, resamples: Sequence[Rows], rows: int) -> Interval:
     """A statistic of all rows, and its 95 % percentile interval; resamples that leave it undefined are passed over."""
     whole = value(np.arange(rows))
     with np.errstate(invalid="ignore"):

@@ -1,0 +1,206 @@
+"""A corpus to a compared encoder in one command: sts-dino adapt CORPUS --out DIR"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hub import cli
+from hub.assets import asset
+from hub.contract.run_dir import ARTIFACTS, locked
+from hub.contract.shards import write_text
+from hub.errors import InputError
+
+if TYPE_CHECKING:
+    from sts_dino.adaptation import Adaptation, AdaptationEstimate
+
+TIMED = 64  # texts that the encoder is timed on
+UNLICENSED = "unlicensed"
+
+app = cli.new_app(__doc__)
+
+
+@app.command()
+def main(
+    corpus: Annotated[
+        Path,
+        typer.Argument(metavar="CORPUS", help="A file of texts, or a recipe that sts-dino new wrote for one (.yaml)"),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="[default: artifacts/adapted/CORPUS's name]")
+    ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            "--encoder",
+            help="What is trained: prompteol or static (of the language model), a folder, ORG/NAME@REVISION",
+        ),
+    ] = None,
+    encoder_license: Annotated[str | None, typer.Option("--encoder-license", help="Of another encoder")] = None,
+    column: Annotated[str | None, typer.Option("--column", help="The texts' column [default: guessed]")] = None,
+    language: Annotated[str | None, typer.Option("--language", metavar="CODE", help="[default: recognised]")] = None,
+    lm: Annotated[
+        str | None,
+        typer.Option(
+            "--lm",
+            help="gemma, builtin, a folder, FILE.gguf, ORG/NAME@REVISION, NAME@URL of an OpenAI-compatible server",
+        ),
+    ] = None,
+    lm_license: Annotated[str | None, typer.Option("--lm-license", help="Of another language model")] = None,
+    corpus_license: Annotated[
+        str | None, typer.Option("--license", help="Of the corpus's texts [default: unlicensed]")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=40, help="At most so many first texts")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes that write (with Ray)")] = None,
+    only_estimate: Annotated[bool, typer.Option("--estimate", help="Predict time, disk and memory, and stop")] = False,
+    as_json: cli.JsonOption = False,
+) -> None:
+    """Write pairs for a corpus, verify them, train an encoder on them, score it, and report all of it on one page.
+
+    It says first how long that will take. Stop it at any time: the same command goes on. What is proposed for the
+    corpus stands in two recipes in DIR; edit them and give the same command, or begin with sts-dino new.
+
+    Examples:
+
+      sts-dino adapt questions.csv --out questions
+
+      sts-dino adapt questions.csv --out questions --estimate
+
+      sts-dino adapt notizen.txt --lm artifacts/lm/gemma-3-270m --lm-license gemma --encoder static --limit 300
+    """
+    from sts_dino.new import slug
+
+    out = out or ARTIFACTS / "adapted" / slug(corpus.stem)
+    of_dataset = column, language, lm, lm_license, corpus_license, limit
+    found = proposed(corpus, out, of_dataset, (encoder, encoder_license), workers)
+    from sts_dino.adaptation import estimated, steps
+    from sts_dino.steps import run_steps
+
+    with locked(out / ".adapt"):
+        predicted = estimated(found, sample_of(found))
+        if only_estimate:
+            cli.answer(told(found, predicted), {"out": out, **asdict(predicted)}, as_json)
+            return
+        cli.say(told(found, predicted))
+        run_steps(steps(found, predicted), out)
+        page = report_of(found)
+    facts = {"out": out, "dataset": found.pairs, "encoder": found.encoder, "report": page}
+    cli.answer(summary(found, page), facts, as_json, following(found))
+
+
+def proposed(
+    corpus: Path,
+    out: Path,
+    of_dataset: Sequence[str | int | None],
+    of_encoder: Sequence[str | None],
+    workers: int | None,
+) -> "Adaptation":
+    """The recipes: those that are there, else proposed ones, in ``out``.
+
+    of_dataset: column, language, language model, its licence, the corpus's licence, most first texts; of_encoder: the
+    encoder and its licence. Raises InputError where recipes are there that other answers to these were proposed for.
+    """
+    from hub.contract.recipe import DatasetRecipe
+    from hub.contract.recipe_file import load_recipe
+    from sts_dino.adaptation import Adaptation
+    from sts_dino.new import propose, propose_encoder, slug
+
+    given = corpus.suffix in (".yaml", ".yml")
+    name = corpus.stem if given else slug(corpus.stem)
+    recipe = corpus if given else out / f"{name}.yaml"
+    _keep_choices(out / "choices.json", [corpus.name, *of_dataset, *of_encoder], recipe)
+    if given and any(choice is not None for choice in of_dataset):
+        hint = "edit the recipe, or give the corpus itself"
+        raise InputError(corpus, "is a recipe, which says itself what the options for a corpus choose", hint=hint)
+    if not recipe.exists():
+        column, language, lm, lm_license, corpus_license, limit = of_dataset
+        propose(corpus, recipe, column, language, f"{name}-pairs", lm, lm_license, corpus_license or UNLICENSED, limit)  # type: ignore[arg-type]
+    beside = corpus.with_name(f"{name}.encoder.yaml")
+    model_recipe = beside if given and beside.exists() else out / f"{name}.encoder.yaml"
+    if not model_recipe.exists():
+        dataset = load_recipe(recipe, DatasetRecipe)
+        propose_encoder(dataset, model_recipe, f"datasets/{dataset.name}", *of_encoder)
+    return Adaptation.of(out, recipe, model_recipe, workers)
+
+
+def _keep_choices(path: Path, choices: list[str | int | None], recipe: Path) -> None:
+    """Note what recipes were proposed for. Raises InputError when they were for something else."""
+    if not path.is_file():
+        write_text(path, json.dumps(choices) + "\n")
+    elif json.loads(path.read_text(encoding="utf-8")) != choices:
+        hint = f"give another --out, edit {recipe}, or remove {path.parent}"
+        raise InputError(path.parent, "was begun with another corpus or other options", hint=hint)
+
+
+def sample_of(found: "Adaptation") -> list[str]:
+    """Some texts of the corpus; where it is no file here, first sentences of the examples."""
+    from generation.inputs.file_rows import file_rows
+
+    source = found.dataset.source
+    if source.kind == "file" and source.path:
+        texts = (cells[0] for cells in file_rows(Path(source.path), source.columns, source.path))
+        return list(islice((text for text in texts if text.strip()), TIMED))
+    rows = file_rows(asset("examples/sts.tsv"), ("premise",), "examples")
+    return [cells[0] for cells in rows]
+
+
+def told(found: "Adaptation", predicted: "AdaptationEstimate") -> str:
+    """The estimate as a small table, in minutes."""
+    of_steps = {
+        "write": f"about {predicted.rows:,} texts before filters, {found.dataset.source.limit or 'all'} first texts",
+        "verify": "how well the texts fit their labels",
+        "train": f"{found.model.arguments.get('max_steps', '?')} steps",
+        "control": "as many on the first texts alone",
+        "score": "before, control and after",
+    }
+    rows = [
+        ("step", "minutes", ""),
+        *((name, _minutes(getattr(predicted, name)), what) for name, what in of_steps.items()),
+    ]
+    rows.append(("all", _minutes(predicted.seconds), ""))
+    table = cli.aligned([row for row in rows if row[1] != "0.0"], right=(1,))
+    room = f"disk {predicted.disk / 2**30:.1f} GiB in {found.out}, memory {predicted.memory_mb / 1024:.1f} GiB"
+    return f"estimate, by pilots on this machine:\n\n{table}\n\n{room}\n"
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.1f}"
+
+
+def report_of(found: "Adaptation") -> Path:
+    """Write the report's page; people's answers are in it once there are some."""
+
+    raise NotImplementedError
+
+
+def summary(found: "Adaptation", page: Path) -> str:
+    """What was written of each label, the scores before and after, and where the page is."""
+    from eval.runs.table import table
+    from generation.run import summary as of_dataset
+    from hub.contract.results import read_results
+    from hub.contract.run_dir import require_complete
+
+    parts = [of_dataset(found.pairs, require_complete(found.pairs))]
+    if found.model.evaluation:
+        parts.append(table(read_results(found.encoder / "results.json")))
+    else:
+        parts.append(
+            f"no evaluation data in {found.dataset.language!r} come with the project: judge some pairs yourself"
+        )
+    return "\n\n".join([*parts, f"report: {page}"])
+
+
+def following(found: "Adaptation") -> list[str]:
+    """The commands that a person may want next."""
+    answers = f"--out {quote(str(found.answers))} --encoder {quote(str(found.encoder))}"
+    both = f"{quote(str(found.pairs))} {quote(str(found.encoder))}"
+    return [f"python -m eval.annotate {quote(str(found.pairs))} {answers}", f"python -m release.publish {both} --yes"]
+
+
+if __name__ == "__main__":
+    cli.run(app, ends_on_sigterm=True)

@@ -1,0 +1,131 @@
+"""A model recipe for a dataset that ``sts_dino.proposal`` described: which encoder to train on it, how, and why."""
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hub.assets import asset
+from hub.contract import licences
+from hub.contract.recipe import DatasetRecipe
+from sts_dino.proposal import BUILT_IN, BUILT_IN_LICENSE, GEMMA, flow, place_of
+
+BATCH = 32
+PROMPTEOL = 'This sentence : "[X]" means in one word:"'  # Jiang et al. 2023; its last quotation mark's state embeds
+WAYS = ("prompteol", "static")
+SCORED = [
+    "# the STS Benchmark's validation part; its test part is for when nothing is chosen any more",
+    "evaluation: [{task: stsb/cosine, split: validation}]",
+]
+
+
+@dataclass(frozen=True)
+class Base:
+    """The encoder before training, as a recipe's section names it, how it is trained, and why it was chosen.
+
+    epochs: over the first texts; rates and epochs are those of docs/better_pairs.md and docs/training.md.
+    """
+
+    section: dict[str, Any]
+    why: str
+    epochs: float
+    learning_rate: str
+    token_dropout: float
+    lora: bool = False
+    vocabulary: bool = False  # cut to the texts of the dataset: a large one is slow to train
+    arguments: dict[str, str] = field(default_factory=dict)
+
+
+def choose_base(asked: str | None, license_id: str | None, writer: dict[str, Any]) -> Base:
+    """The encoder asked for (prompteol, static, a folder, ORG/NAME@REVISION), else the best that is at hand.
+
+    writer: the section ``model`` of the dataset's recipe, whose language model is the base of the first two. Raises
+    InputError for a folder that is not there, an unknown licence, and where no language model is at hand.
+    """
+    if asked is not None and asked not in WAYS:
+        terms = licences.known("--encoder-license", license_id or "")
+        named = {**place_of("--encoder", asked, WAYS), "license": terms.id}
+        return Base(named, "as asked: all of its layers, the mean of the tokens", 1, "2e-5", 0.1)
+    model = _language_model(writer)
+    built_in = Path(str(model.get("path", ""))).resolve() == BUILT_IN.resolve()
+    if asked == "prompteol" or (asked is None and not built_in):
+        half = _half_precision()
+        section: dict[str, Any] = {**model, "pooling": "lasttoken", "prompt": PROMPTEOL, "max_seq_length": 64}
+        section |= {"dtype": "bfloat16"} if half else {}
+        why = "PromptEOL with LoRA on the language model itself: the best that was measured (docs/better_pairs.md)"
+        arguments = {"bf16": "true"} if half else {}
+        return Base(section, why, 1.25, "3e-4", 0.1, lora=True, arguments=arguments)
+    if built_in:
+        why = "the mean of the built-in model's token embeddings: trained in seconds"
+        return Base({**model, "modules": "static"}, why, 10, "5e-3", 0.4)
+    why = "the mean of the language model's token embeddings: small and fast, far behind PromptEOL"
+    return Base({**model, "modules": "static"}, why, 10, "1e-3", 0.3, vocabulary=True)
+
+
+def _language_model(writer: dict[str, Any]) -> dict[str, Any]:
+    """The writer's place and licence; for one that is behind a server or in a GGUF file, Gemma's or the built-in's."""
+    if "server" not in writer and "gguf_file" not in writer:
+        return {key: writer[key] for key in ("path", "repo_id", "revision", "license") if key in writer}
+    if GEMMA.is_dir():
+        return {"path": str(GEMMA.resolve()), "license": "gemma"}
+    return {"path": str(BUILT_IN.resolve()), "license": BUILT_IN_LICENSE}
+
+
+def _half_precision() -> bool:
+    """Whether this machine computes in bfloat16 as fast as it should; the steps take 0.6 of their time then."""
+    from generation.decoding.load_model import resolve_dtype
+    from hub.contract.recipe import LanguageModel
+
+    return resolve_dtype(LanguageModel(path="-", dtype="auto", license="-")) == "bfloat16"
+
+
+def model_recipe(dataset: DatasetRecipe, place: str, base: Base, name: str) -> str:
+    """The commented YAML of a model recipe.
+
+    place: where the dataset's run directory is or will be, seen from the recipe's folder. Raises InputError when no
+    licence covers a model of this base and these data.
+    """
+    terms = licences.known("--encoder-license", base.section["license"])
+    data = licences.known("license", dataset.license)
+    texts = dataset.source.limit or 1000
+    steps = max(20, math.ceil(base.epochs * texts / BATCH))
+    config = next(config for config in dataset.configs if config.startswith("postprocessed"))
+    rows = {"path": place, "config": config, "form": "graded-triplet", "loss": "MultipleNegativesRankingLoss"}
+    section = dict(base.section)
+    if base.vocabulary:
+        section["vocabulary"] = {"path": place, "config": config, "columns": ["sentence1", "sentence2"], "sif": "1e-3"}
+    arguments = {
+        "learning_rate": base.learning_rate,
+        "max_steps": str(steps),
+        "warmup_steps": "0.1",
+        "save_strategy": "steps",
+        "save_steps": str(max(10, steps // 2)),
+        "logging_steps": str(max(1, steps // 20)),
+        "batch_sampler": "no_duplicates",
+        "report_to": "none",
+        **base.arguments,
+    }
+    lines = [
+        f"# yaml-language-server: $schema={asset('recipe.schema.json')}",
+        "# What every key means: docs/recipe_reference.md. Check: sts-dino check RECIPE; train: sts-dino train RECIPE",
+        "kind: model",
+        f"name: {name}",
+        "version: 0.1.0",
+        f"pretty_name: {flow(dataset.pretty_name.replace('Sentence pairs', 'Sentence encoder for texts', 1))}",
+        f"language: {json.dumps(dataset.language)}",
+        f"license: {licences.model_licences(terms, [data], name)[0]} # follows from the parts' licences",
+        f"# {base.why}",
+        f"base: {flow(section)}",
+        *(["lora: {r: 16, alpha: 32, dropout: 0.05, release: merged}"] if base.lora else []),
+        "# a first text, its text for 1, and as hard negative that for 0.5 or 0",
+        f"datasets: [{flow(rows)}]",
+        f"token_dropout: {base.token_dropout} # of each text's tokens, left out whenever it is trained on",
+        f"batch_size: {BATCH}",
+        f"arguments: {flow(arguments)}",
+        *(SCORED if dataset.language == "en" else []),
+        "control: copies # as many steps on the first texts alone: what needs no language model",
+        "threads: 1",
+        "seed: 42",
+    ]
+    return "\n".join(lines) + "\n"
