@@ -19,9 +19,7 @@ class StageCommand:
 
 COMMANDS = {
     "new": StageCommand("sts_dino.new", "Write a recipe for a corpus of your own"),
-    "adapt": StageCommand(
-        "sts_dino.adapt", "A corpus to an encoder in one go: write, verify, train, score, report", ends_on_sigterm=True
-    ),
+    "adapt": StageCommand("sts_dino.adapt", "From a corpus to a compared encoder, with a report", ends_on_sigterm=True),
     "check": StageCommand("sts_dino.check", "Check a recipe and show its plan; writes nothing"),
     "estimate": StageCommand(
         "generation.run", "Estimate a dataset by a pilot of 64 first texts", ("--estimate",), True

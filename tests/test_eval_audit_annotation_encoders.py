@@ -63,8 +63,8 @@ def test_several_people_count_by_their_mean():
 @pytest.mark.parametrize(
     ("answers", "scale", "said"),
     [
-        ({row: "0.5" for row in range(PAIRS)}, None, "answers that are all the same"),
-        ({row: "1" for row in range(5)}, None, "5 pairs are answered; allowed: at least 10"),
+        (dict.fromkeys(range(PAIRS), "0.5"), None, "answers that are all the same"),
+        (dict.fromkeys(range(5), "1"), None, "5 pairs are answered; allowed: at least 10"),
         ({0: "neutral"}, inference_scale(), "is for pairs with scores"),
     ],
 )

@@ -1,0 +1,162 @@
+"""A newcomer's path, step by step: python -m benchmarks.newcomer [CORPUS] [--lm gemma] [--installed] [--json FILE]
+
+Empty folder, installation, ``sts-dino new``, ``adapt`` with its report, people's judgements, publication on the
+embedded Hub, loading by name from a clean process. Every step is a command line as a person types it, in a process of its own;
+no file is written by hand. The judgements are planted (each by the words that a pair shares, whatever its label is):
+the page on which people give them is clicked through in ``tests/test_eval_annotate.py``.
+"""
+
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks.trials import table, write_results
+from eval.audit.annotation.sample import draw, read_examples
+from eval.audit.annotation.store import AnswerStore
+from eval.audit.source import find_rows
+from hub import cli
+from hub.errors import RunError
+from hub.word_overlap import word_overlap
+from hub_server.process import LocalHub
+
+ROOT = Path(__file__).resolve().parents[1]
+CORPUS = ROOT / "assets" / "first-texts" / "wikipedia.txt"
+SENTENCES = 300
+ORG = "newcomer"
+ANNOTATOR = "newcomer"
+EXTRAS = "hub,train,eval,annotate"
+LIBRARIES = ("torch", "transformers", "sentence-transformers", "datasets")
+
+app = cli.new_app(__doc__)
+
+
+@dataclass
+class Newcomer:
+    """A newcomer's machine: the folder, the command ``sts-dino`` as words, the environment; the steps so far."""
+
+    folder: Path
+    command: list[str]
+    environment: dict[str, str]
+    steps: list[dict[str, Any]] = field(default_factory=list)
+
+    def type(self, *words: str) -> str:
+        """Run a command line of ``sts-dino`` and note how long it took; what it printed. Raises RunError."""
+        return self.run("sts-dino", [*self.command, *words], shlex.join(["sts-dino", *words]))
+
+    def run(self, name: str, command: list[str], shown: str) -> str:
+        """Run any command line. Raises RunError with its last words when it fails."""
+        started = time.monotonic()
+        done = subprocess.run(  # noqa: S603 - our own commands
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise RunError(name, f"{shown} failed (exit code {done.returncode}): {done.stderr[-2000:]}")
+        self.steps.append({"command": shown, "seconds": round(time.monotonic() - started, 1)})
+        return done.stdout
+
+
+@app.command()
+def main(
+    corpus: Annotated[Path, typer.Argument(metavar="[CORPUS]", help="Texts, one a line")] = CORPUS,
+    sentences: Annotated[int, typer.Option("--sentences", min=40, help="So many of them")] = SENTENCES,
+    lm: Annotated[str, typer.Option("--lm", help="As sts-dino new takes it")] = "builtin",
+    judged: Annotated[int, typer.Option("--judged", min=10, help="Pairs that are judged")] = 100,
+    installed: Annotated[bool, typer.Option("--installed", help="Skip the installation: use this environment")] = False,
+    keep: Annotated[Path | None, typer.Option("--keep", metavar="DIR", help="Keep what is made there")] = None,
+    out: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there")] = None,
+) -> None:
+    """Walk a newcomer's path and print the seconds of each step.
+
+    Examples:
+
+      python -m benchmarks.newcomer --json benchmarks/results/newcomer.json
+
+      python -m benchmarks.newcomer assets/first-texts/stadtbuecherei.de.txt --sentences 100 --lm gemma --installed
+    """
+    texts = [line for line in corpus.read_text(encoding="utf-8").splitlines() if line][:sentences]
+    with tempfile.TemporaryDirectory() as made:
+        folder = (keep or Path(made) / "empty").resolve()
+        folder.mkdir(parents=True)
+        with LocalHub(Path(made) / "hub", orgs=[ORG]) as hub:
+            found = walk(folder, texts, lm, judged, hub, installed)
+    shown = [[step["command"], f"{step['seconds']:.1f}"] for step in found["steps"]]
+    print(table(["command", "seconds"], shown))
+    print(found["agreement"])
+    if out is not None:
+        write_results(out, found, LIBRARIES)
+
+
+def walk(folder: Path, texts: list[str], lm: str, judged: int, hub: LocalHub, installed: bool) -> dict[str, Any]:
+    """The path in an empty folder; what each step took and what came out of it. Raises RunError where it breaks."""
+    environment = hub.client_environment() | {"TOKENIZERS_PARALLELISM": "false"}
+    environment |= {"PYTHONPATH": str(ROOT)} if installed else {}
+    one = Newcomer(folder, [sys.executable, "-m", "sts_dino"], environment)
+    if not installed:
+        environment.pop("PYTHONPATH", None)
+        install(one)
+    (folder / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")  # theirs, which is why they came
+    lm_words = ["--lm", str((ROOT / "artifacts/lm/gemma-3-270m").resolve()), "--lm-license", "gemma"]
+    one.type("new", "texts.txt", *(lm_words if lm == "gemma" else ["--lm", lm]))
+    one.type("adapt", "texts.yaml", "--out", "made")
+    pairs, encoder = "made/datasets/texts-pairs", "made/models/texts-encoder"
+    plant(folder / pairs, folder / "made/annotations", judged)
+    words = "--sample", str(judged), "--out", "made/annotations", "--encoder", encoder, "--report"
+    said = one.type("annotate", pairs, *words)
+    one.type("publish", pairs, encoder, "--org", ORG, "--yes")
+    load = [one.command[0], "-c", LOAD, f"{ORG}/texts-pairs", f"{ORG}/texts-encoder"]
+    printed = one.run("load", load, "load_dataset and SentenceTransformer, by name")
+    rows, dimension = printed.split()[-2:]
+    agreement = said[said.index("## Encoders beside people") :] if "## Encoders" in said else ""
+    return {
+        "sentences": len(texts),
+        "lm": lm,
+        "commands": len([step for step in one.steps if step["command"].split()[0] in ("pip", "sts-dino")]),
+        "files_written_by_hand": 0,
+        "steps": one.steps,
+        "rows": int(rows),
+        "dimension": int(dimension),
+        "agreement": agreement.strip(),
+        "report_bytes": (folder / "made/report.html").stat().st_size,
+    }
+
+
+LOAD = """
+import sys
+from datasets import load_dataset
+from sentence_transformers import SentenceTransformer
+pairs, encoder = load_dataset(sys.argv[1]), SentenceTransformer(sys.argv[2])
+print(sum(map(len, pairs.values())), encoder.encode(["a sentence"]).shape[1])
+"""
+
+
+def install(one: Newcomer) -> None:
+    """An environment of its own, with the project in it as a package."""
+    venv = one.folder.with_name("venv")
+    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)  # noqa: S603
+    source = one.folder.with_name("source")
+    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".venv", ".git", "artifacts", "build", "*.egg-info"))
+    pip = [str(venv / "bin/python"), "-m", "pip", "install", "-q", "-c", str(source / "constraints.txt")]
+    one.run("pip", [*pip, f"{source}[{EXTRAS}]"], f"pip install '.[{EXTRAS}]'")
+    one.command = [str(venv / "bin/sts-dino")]
+
+
+def plant(run: Path, answers: Path, count: int) -> None:
+    """Judgements of ``count`` pairs by the words that they share: 1 from a half on, 0 where there is none, else 0.5."""
+    sample = draw(read_examples(find_rows(str(run), None, "train")), count, 42)
+    store = AnswerStore(answers, sample.examples)
+    for row in sample.rows:
+        shared = word_overlap(*sample.examples.texts[row])
+        store.add(ANNOTATOR, row, "1" if shared >= 0.5 else "0.5" if shared > 0 else "0")
+    store.finish(ANNOTATOR)
+
+
+if __name__ == "__main__":
+    cli.run(app)
