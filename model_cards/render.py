@@ -17,10 +17,9 @@ import typer
 
 from hub.cli import DryRunOption, JsonOption, answer, new_app, run, say
 from hub.client.card_stamp import facts_digest, stamped
-from hub.client.plan import OF_DATASETS
+from hub.client.plan import MEASURED
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe
-from hub.contract.repeats import REPEATS
 from hub.contract.results import read_results
 from hub.contract.run_dir import RECIPE, Manifest, manifest_text, read_manifest
 from hub.contract.shards import atomic_path
@@ -57,12 +56,12 @@ def render(
         check_identity(directory, manifest, recipe.name, recipe.version)
         measured = Measured.of(directory, manifest) if on_disk and manifest.complete else Measured()
         files = dataset_files(directory, manifest, recipe, repo_id, now or datetime.now(UTC), measured)
-        contents = _contents(directory, OF_DATASETS) if on_disk else []
-        return {**files, CARD: _stamped(files[CARD], repo_id, manifest, None, None, *contents)}
+        contents = _contents(directory, MEASURED) if on_disk else []
+        return {**files, CARD: _stamped(files[CARD], repo_id, manifest, contents)}
     model_recipe = load_recipe(directory / RECIPE, ModelRecipe)
     check_identity(directory, manifest, model_recipe.name, model_recipe.version)
     files = model_files(directory, _complete(directory, manifest), model_recipe, repo_id)
-    return {**files, CARD: _stamped(files[CARD], repo_id, manifest, *_contents(directory, (RESULTS, REPEATS)))}
+    return {**files, CARD: _stamped(files[CARD], repo_id, manifest, _contents(directory, MEASURED))}
 
 
 def _contents(directory: Path, names: Sequence[str]) -> list[bytes | None]:
@@ -70,8 +69,8 @@ def _contents(directory: Path, names: Sequence[str]) -> list[bytes | None]:
     return [path.read_bytes() if (path := directory / name).exists() else None for name in names]
 
 
-def _stamped(card: bytes, repo_id: str, manifest: Manifest, results: bytes | None, *others: bytes | None) -> bytes:
-    facts = facts_digest(manifest_text(manifest).encode(), results, *others)
+def _stamped(card: bytes, repo_id: str, manifest: Manifest, contents: Sequence[bytes | None]) -> bytes:
+    facts = facts_digest(manifest_text(manifest).encode(), *contents)
     return stamped(card.decode(), repo_id, facts).encode()
 
 

@@ -28,6 +28,7 @@ COMMANDS = {
     "explain": StageCommand("generation.explain", "Show how a text came about, token by token"),
     "train": StageCommand("training.run", "Train the encoder of a model recipe"),
     "score": StageCommand("eval.run", "Score an encoder on STS, SentEval and MTEB tasks"),
+    "report": StageCommand("sts_dino.report.run", "Write a report of runs as one HTML file"),
     "compare": StageCommand("sts_dino.compare", "Compare evaluations: which differences are real"),
     "fidelity": StageCommand("eval.fidelity", "Measure how well texts fit their labels"),
     "quality": StageCommand("eval.quality", "Measure labels, overlap, repeats and lengths"),

@@ -7,7 +7,7 @@ import json
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from hub.contract.run_dir import MANIFEST, RECIPE
+from hub.contract.run_dir import MANIFEST, RECIPE, REPORT
 from hub.contract.shards import sha256_file
 from hub.errors import InputError
 from hub.model_folder import NO_PICKLES, read_object
@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 
 OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.h5", "*.ot", "*.msgpack", "*.onnx", "onnx/*", "openvino/*")
 """What is not downloaded with a model: pickles, and weights for other libraries."""
-_DESCRIPTIONS = {"README.md", "results.json", MANIFEST, RECIPE, ".gitattributes"}  # what is written about a model
+_DESCRIPTIONS = {
+    "README.md",
+    "results.json",
+    MANIFEST,
+    RECIPE,
+    REPORT,
+    ".gitattributes",
+}  # what is written about a model
 _DESCRIPTION_FOLDERS = {"assets", "onnx", "openvino"}
 _DESCRIPTION_SUFFIXES = {".md", ".png", ".svg", ".pdf", ".csv"}
 

@@ -9,7 +9,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-OTHERS = ("repeats", "value", "fidelity", "decontamination")  # measured files beside results, as plan.MEASURED
+OTHERS = ("repeats", "value", "fidelity", "decontamination", "report")  # files beside results, as plan.MEASURED
 _LINE = re.compile(r"<!-- sts-dino: (?P<repo_id>\S+) facts (?P<facts>[0-9a-f]{64}) text (?P<text>[0-9a-f]{64}) -->\n\Z")
 
 
@@ -21,7 +21,7 @@ class Stamp:
     facts: str
 
 
-def facts_digest(manifest: bytes, results: bytes | None, *others: bytes | None) -> str:
+def facts_digest(manifest: bytes, results: bytes | None = None, *others: bytes | None) -> str:
     """SHA-256 over what a card is written from: manifest.json and, where there are any, the measured files.
 
     Those are a model's results.json, and ``others`` in the order of ``OTHERS`` (the last ones may be left out).

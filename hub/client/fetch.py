@@ -9,7 +9,7 @@ from hub.client.repository import Repository, unwrapped
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import fingerprint, resolved
-from hub.contract.run_dir import Manifest
+from hub.contract.run_dir import REPORT, Manifest
 from hub.contract.shards import sha256_file, write_bytes
 from hub.durable import rename_folder
 from hub.errors import RunError
@@ -60,7 +60,7 @@ def fetch(repository: Repository, remote: Remote, manifest: Manifest, recipe: Da
     for path in staging.rglob("*"):  # an earlier start may have fetched another state
         if path.is_file() and path not in named:
             path.unlink()
-    for name in OF_DATASETS:  # they were measured: no stage makes them again
+    for name in (*OF_DATASETS, REPORT):  # no stage makes them again
         content = repository.read(remote, name) if name in remote.files else None
         if content is not None:
             write_bytes(staging / name, content)

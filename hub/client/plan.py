@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hub.contract.decontamination import LEDGER
 from hub.contract.label_fidelity import FIDELITY
 from hub.contract.repeats import REPEATS
-from hub.contract.run_dir import MANIFEST, RECIPE, Manifest
+from hub.contract.run_dir import MANIFEST, RECIPE, REPORT, Manifest
 from hub.contract.shards import sha256_file
 from hub.printable import printable
 from hub.training_value import VALUE
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CARD, RESULTS = "README.md", "results.json"
 OF_DATASETS = (VALUE, FIDELITY, LEDGER)
-MEASURED = (RESULTS, REPEATS, *OF_DATASETS)  # what a card is written from, beside the manifest
+MEASURED = (RESULTS, REPEATS, *OF_DATASETS, REPORT)  # what a card is written from, beside the manifest
 BESIDE = (CARD, RECIPE, MANIFEST, *MEASURED, ".eval_results/*.yaml", "assets/*.png")  # not in the manifest
 KEPT = (".gitattributes",)  # the Hub's own
 DIFF_LINES = 40

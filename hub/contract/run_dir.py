@@ -26,6 +26,7 @@ from hub.errors import InputError, RunError
 ARTIFACTS = Path("artifacts")
 MANIFEST = "manifest.json"
 RECIPE = "recipe.yaml"
+REPORT = "report.html"  # made for people, from what is here and beside it
 PATIENCE = 0.1  # seconds; two tries, because a lock may go between its opening and its locking
 
 

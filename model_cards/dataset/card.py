@@ -87,6 +87,7 @@ def of_measured(measured: Measured) -> dict[str, Any]:
     """Template variables of what was measured; None for what was not."""
     value, fidelity, ledger = measured.value, measured.fidelity, measured.ledger
     return {
+        "report": measured.report,
         "value": value,
         "arms": value_table(value) if value is not None else None,
         "fidelity": fidelity,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hub.contract.decontamination import Ledger, read_ledger
 from hub.contract.label_fidelity import Fidelity, read_fidelity
-from hub.contract.run_dir import Manifest
+from hub.contract.run_dir import REPORT, Manifest
 from hub.training_value import TrainingValue, read_value
 
 
@@ -18,10 +18,14 @@ class Measured:
     value: TrainingValue | None = None
     fidelity: Fidelity | None = None
     ledger: Ledger | None = None
+    report: bool = False  # whether there is a report for people
 
     @classmethod
     def of(cls, directory: Path, manifest: Manifest) -> Measured:
         """Those of a finished run. Raises InputError when one is damaged or of other rows."""
         return cls(
-            read_value(directory, manifest), read_fidelity(directory, manifest), read_ledger(directory, manifest)
+            read_value(directory, manifest),
+            read_fidelity(directory, manifest),
+            read_ledger(directory, manifest),
+            (directory / REPORT).is_file(),
         )

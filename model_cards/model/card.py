@@ -9,7 +9,7 @@ from hub.contract.published_paths import origin_name
 from hub.contract.recipe import ModelRecipe, Spans
 from hub.contract.repeats import REPEATS, Repeats, read_repeats
 from hub.contract.results import RULE, Method, Results, read_results
-from hub.contract.run_dir import MANIFEST, Manifest
+from hub.contract.run_dir import MANIFEST, REPORT, Manifest
 from hub.errors import InputError
 from hub.markdown import Markdown, fenced
 from model_cards.model import tables
@@ -47,7 +47,8 @@ def model_files(directory: Path, manifest: Manifest, recipe: ModelRecipe, repo_i
     training = provenance.training
     if training is None:
         return {"README.md": (head + "\n" + fill("baseline_card.md.jinja", told)).encode(), **files}
-    body = fill("model_card.md.jinja", told | about_training(recipe, provenance, training, results, repeats))
+    told |= about_training(recipe, provenance, training, results, repeats)
+    body = fill("model_card.md.jinja", told | {"report": (directory / REPORT).is_file()})
     if training.loss_curve:
         from model_cards.shared.plots import training_plot  # matplotlib takes a second to import
 

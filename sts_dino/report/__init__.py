@@ -1,0 +1,1 @@
+"""The report: one self-contained HTML file about what was written, trained and scored."""

@@ -1,0 +1,141 @@
+"""Random pairs of a dataset, label by label, their cosine similarities, and those that fit their label worst."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from hub.contract.shards import write_text
+
+if TYPE_CHECKING:
+    from eval.audit.rows import Batch, DatasetRows
+
+PER_LABEL = 300  # drawn pairs
+SEED = 42
+ALL = "all"  # rows of a config without labels
+Cosines = Mapping[str, Sequence[float]]  # label → a number for each drawn pair
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A row of a dataset: two texts, or one and an empty second. ``score`` is None where rows have none."""
+
+    first: str
+    second: str
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Label → drawn pairs in random order; ``totals``: label → all its rows. ``drawn`` False: the first rows found."""
+
+    config: str
+    pairs: dict[str, tuple[Pair, ...]]
+    totals: dict[str, int]
+    drawn: bool = True
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether rows hold two texts to compare."""
+        return any(pair.second for pairs in self.pairs.values() for pair in pairs)
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """A pair, its cosine similarity, and the median of its label's drawn pairs."""
+
+    label: str
+    pair: Pair
+    cosine: float
+    median: float
+
+
+def draw(rows: DatasetRows, labels: Sequence[str], count: int = PER_LABEL, seed: int = SEED) -> Sample:
+    """At most ``count`` pairs of each label, drawn without replacement; ``labels`` come first, in their order."""
+    random, totals = np.random.default_rng(seed), Counter[str]()
+    kept: dict[str, list[tuple[float, Pair]]] = defaultdict(list)
+    for batch in rows.batches():
+        found = _pairs(batch)
+        totals.update(label for label, _ in found)
+        new: dict[str, list[tuple[float, Pair]]] = defaultdict(list)
+        for key, (label, pair) in zip(random.random(len(found)).tolist(), found, strict=True):
+            new[label].append((key, pair))
+        for label, some in new.items():
+            kept[label] = heapq.nsmallest(count, [*kept[label], *some], key=lambda one: one[0])
+    ordered = [label for label in labels if label in kept] + sorted(kept.keys() - set(labels))
+    pairs = {label: tuple(pair for _, pair in kept[label]) for label in ordered}
+    return Sample(rows.config, pairs, {label: totals[label] for label in ordered})
+
+
+def _pairs(batch: Batch) -> list[tuple[str, Pair]]:
+    first, second, labels = batch.pairs()
+    if not first:  # single texts
+        first = next(iter(batch.texts.values()))
+        second, labels = [""] * len(first), batch.labels
+    scores = batch.scores if len(batch.scores) == len(first) else [None] * len(first)
+    columns = zip(first, second, labels or [ALL] * len(first), scores, strict=True)
+    return [(label, Pair(a, b, score)) for a, b, label, score in columns]
+
+
+def misfits(sample: Sample, cosines: Cosines, count: int = 10) -> list[Misfit]:
+    """The drawn pairs whose cosine is farthest from the median of their label, on either side; the farthest first."""
+    found = [
+        Misfit(label, pair, cosine, float(np.median(cosines[label])))
+        for label, pairs in sample.pairs.items()
+        for pair, cosine in zip(pairs, cosines[label], strict=True)
+    ]
+    return heapq.nlargest(count, found, key=lambda one: abs(one.cosine - one.median))
+
+
+class Kept(BaseModel):
+    """The file of similarities that were computed before: key → label → cosines of the drawn pairs."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    similarities: dict[str, dict[str, list[float]]] = {}
+
+    @classmethod
+    def read(cls, path: Path) -> Kept:
+        """What the file holds; nothing where there is none, or another's: it is computed again."""
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except (FileNotFoundError, ValidationError):
+            return cls()
+
+
+def cosines_of(
+    sample: Sample, fingerprint: str, encoders: Mapping[str, Path], kept: Path, names: Callable[[Path], str]
+) -> dict[str, Cosines]:
+    """Encoder → the cosine similarities of a sample's pairs, in their order; computed once and kept in ``kept``.
+
+    fingerprint: of the rows; encoders: name → model folder. ``names`` gives the hash of a folder's files.
+    """
+    before, now = Kept.read(kept), dict[str, dict[str, list[float]]]()
+    found: dict[str, Cosines] = {}
+    for name, folder in encoders.items():
+        sizes = {label: len(pairs) for label, pairs in sample.pairs.items()}
+        facts = json.dumps([fingerprint, sample.config, sizes, PER_LABEL, SEED, names(folder)])
+        key = hashlib.sha256(facts.encode()).hexdigest()
+        now[key] = before.similarities.get(key) or _measured(sample, folder)
+        found[name] = now[key]
+    if now.keys() - before.similarities.keys():
+        write_text(kept, Kept(similarities={**before.similarities, **now}).model_dump_json(indent=1) + "\n")
+    return found
+
+
+def _measured(sample: Sample, folder: Path) -> dict[str, list[float]]:
+    from eval.audit.quality.pairs import cosine  # it and the encoder cost seconds
+    from eval.encoders.load import load_encoder
+
+    rows = [pair for pairs in sample.pairs.values() for pair in pairs]
+    values = iter(cosine(load_encoder(str(folder)))([one.first for one in rows], [one.second for one in rows]))
+    return {label: [round(next(values), 6) for _ in pairs] for label, pairs in sample.pairs.items()}

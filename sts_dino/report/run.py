@@ -1,0 +1,85 @@
+"""Write a report: python -m sts_dino.report artifacts/datasets/NAME artifacts/models/NAME --out report.html
+
+Reads run directories and what lies beside them, and writes one HTML file without scripts that needs no network.
+Similarities that were computed are kept beside it (``NAME.cosines.json``), so that it is quickly written again.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hub import cli
+from hub.contract.run_dir import MANIFEST, REPORT, locked, require_complete
+from hub.contract.shards import write_text
+from hub.durable import make_folder
+from hub.errors import InputError
+
+if TYPE_CHECKING:
+    from sts_dino.report.collect import Facts, Judgements
+
+app = cli.new_app(__doc__)
+
+
+@app.command()
+def main(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories of datasets and encoders")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Where it goes [default: of one run, RUN/report.html]")
+    ] = None,
+    as_json: cli.JsonOption = False,
+) -> None:
+    """Write one HTML file about what was written, trained and scored. In RUN/report.html it is published with the run.
+
+    Examples:
+
+      python -m sts_dino.report.run artifacts/datasets/NAME artifacts/models/NAME --out report.html
+
+      python -m sts_dino.report.run artifacts/models/NAME
+    """
+    if out is None:
+        if len(runs) > 1:
+            raise InputError("--out", f"is not given, and there are {len(runs)} runs", hint="say where: --out FILE")
+        require_complete(runs[0])
+    place = out or runs[0] / REPORT
+    told = report(runs, place)
+    from sts_dino.report.words import not_measured, summary
+
+    facts = {"report": place, "summary": summary(told), "not_measured": not_measured(told)}
+    then = [] if out else [f"python -m model_cards.render {quote(str(runs[0]))}"]
+    cli.answer("\n".join([*summary(told), f"written: {place}"]), facts, as_json, then)
+
+
+def report(
+    runs: Sequence[Path], out: Path, commands: Sequence[str] = (), judgements: "Judgements | None" = None
+) -> "Facts":
+    """Write the report of some runs to ``out``, atomically, and return what it tells.
+
+    commands: how the runs were made, line by line; left out, what their manifests say. They are shown as they are
+    given, and a report may be published. judgements: how encoders agree with people, where people were asked.
+
+    Raises InputError for what is no run directory, is damaged, or cannot be written.
+    """
+    if out.is_dir():
+        raise InputError(out, "is a folder", allowed="a file", hint=f"--out {out / REPORT}")
+    from sts_dino.report.collect import collect  # importing the readers takes a second
+    from sts_dino.report.render import render
+
+    within = (out.parent / MANIFEST).is_file()
+    beside = out.parent.resolve() if within else out.with_suffix("")  # what is in a run directory is published
+    kept = beside.with_name(f"{beside.name}.cosines.json")
+    make_folder(out.parent)
+    facts = collect(runs, kept, commands, judgements)
+    page = render(facts)
+    if within:
+        with locked(out.parent):
+            write_text(out, page)
+    else:
+        write_text(out, page)
+    return facts
+
+
+if __name__ == "__main__":
+    cli.run(app)
