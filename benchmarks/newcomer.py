@@ -1,7 +1,8 @@
 """A newcomer's path, step by step: python -m benchmarks.newcomer [CORPUS] [--lm gemma] [--installed] [--json FILE]
 
 Empty folder, installation, ``sts-dino new``, ``adapt`` with its report, people's judgements, publication on the
-embedded Hub, loading by name from a clean process. Every step is a command line as a person types it, in a process of its own;
+embedded Hub, loading by name from a clean process. Every step is a command line as a person types it, in a process of
+its own;
 no file is written by hand. The judgements are planted (each by the words that a pair shares, whatever its label is):
 the page on which people give them is clicked through in ``tests/test_eval_annotate.py``.
 """

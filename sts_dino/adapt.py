@@ -175,7 +175,17 @@ def _minutes(seconds: float) -> str:
 def report_of(found: "Adaptation") -> Path:
     """Write the report's page; people's answers are in it once there are some."""
 
-    raise NotImplementedError
+    from sts_dino.report.run import report
+
+    page = found.out / "report.html"
+    answered = [found.answers] if (found.answers / "answers.sqlite").is_file() else []
+    report([found.pairs, found.encoder], page, commands_of(found))
+    return page
+
+
+def commands_of(found: "Adaptation") -> list[str]:
+    """How it was made: the stages' commands, from the folder that holds the recipes."""
+    return [f"sts-dino adapt {quote(str(found.dataset_recipe))} --out {quote(str(found.out))}"]
 
 
 def summary(found: "Adaptation", page: Path) -> str:
