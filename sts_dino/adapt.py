@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TIMED = 64  # texts that the encoder is timed on
 UNLICENSED = "unlicensed"
+CHOICES = "choices.json"  # what the recipes in a folder were proposed for
 
 app = cli.new_app(__doc__)
 
@@ -107,13 +108,16 @@ def proposed(
     """
     from hub.contract.recipe import DatasetRecipe
     from hub.contract.recipe_file import load_recipe
-    from sts_dino.adaptation import Adaptation
+    from sts_dino.adaptation import FEWEST, Adaptation
     from sts_dino.new import propose, propose_encoder, slug
 
     given = corpus.suffix in (".yaml", ".yml")
     name = corpus.stem if given else slug(corpus.stem)
     recipe = corpus if given else out / f"{name}.yaml"
-    _keep_choices(out / "choices.json", [corpus.name, *of_dataset, *of_encoder], recipe)
+    kept, choices = out / CHOICES, [corpus.name, *of_dataset, *of_encoder]
+    if kept.is_file() and json.loads(kept.read_text(encoding="utf-8")) != choices:
+        hint = f"give another --out, edit {recipe}, or remove {out}"
+        raise InputError(out, "was begun with another corpus or other options", hint=hint)
     if given and any(choice is not None for choice in of_dataset):
         hint = "edit the recipe, or give the corpus itself"
         raise InputError(corpus, "is a recipe, which says itself what the options for a corpus choose", hint=hint)
@@ -125,16 +129,9 @@ def proposed(
     if not model_recipe.exists():
         dataset = load_recipe(recipe, DatasetRecipe)
         propose_encoder(dataset, model_recipe, f"datasets/{dataset.name}", *of_encoder)
-    return Adaptation.of(out, recipe, model_recipe, workers)
-
-
-def _keep_choices(path: Path, choices: list[str | int | None], recipe: Path) -> None:
-    """Note what recipes were proposed for. Raises InputError when they were for something else."""
-    if not path.is_file():
-        write_text(path, json.dumps(choices) + "\n")
-    elif json.loads(path.read_text(encoding="utf-8")) != choices:
-        hint = f"give another --out, edit {recipe}, or remove {path.parent}"
-        raise InputError(path.parent, "was begun with another corpus or other options", hint=hint)
+    found = Adaptation.of(out, recipe, model_recipe, workers)
+    write_text(kept, json.dumps(choices) + "\n")  # after all that may be refused
+    return found
 
 
 def sample_of(found: "Adaptation") -> list[str]:
@@ -178,7 +175,6 @@ def report_of(found: "Adaptation") -> Path:
     from sts_dino.report.run import report
 
     page = found.out / "report.html"
-    answered = [found.answers] if (found.answers / "answers.sqlite").is_file() else []
     report([found.pairs, found.encoder], page, commands_of(found))
     return page
 

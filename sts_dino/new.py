@@ -70,10 +70,11 @@ def propose(
     lm_license: str | None,
     corpus_license: str,
     most: int | None = None,
+    least: int = 1,
 ) -> dict[str, Any]:
     """Write the proposed recipe and its examples; what was found of the corpus and what was chosen.
 
-    most: first texts, at most; None as many as ``sts_dino.proposal.MOST``.
+    most: first texts, at most; None: as many as ``sts_dino.proposal.MOST``. least: a corpus with fewer is refused.
 
     A recipe that is there already stays when it is the proposed one. Raises InputError when it is another.
     """
@@ -82,6 +83,9 @@ def propose(
     from sts_dino.proposal import choose_generator, dataset_recipe, languages
 
     found = profile(corpus, column, language)
+    if found.usable - found.quoted < least:
+        without = f" without a quotation mark, {found.quoted} with one" if found.quoted else ""
+        raise InputError(corpus, f"has {found.usable - found.quoted} usable texts{without}", allowed=f"{least} or more")
     generator = choose_generator(lm, lm_license)
     known = languages().get(found.language)
     examples = recipe.with_name(f"{recipe.stem}.examples.tsv") if known and generator.reads_examples else None

@@ -1,0 +1,149 @@
+"""sts-dino adapt: what is proposed and refused before anything is written, the estimate, and the steps in order."""
+
+import json
+import re
+
+import pytest
+from command_outcomes import outcome_of
+
+from hub.assets import asset
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe_file import load_recipe
+from sts_dino import adapt
+from sts_dino.adaptation import ESTIMATE, Adaptation, AdaptationEstimate, estimated, steps
+from sts_dino.new import propose, propose_encoder
+from sts_dino.proposal import choose_generator
+
+TEXTS = (asset("first-texts") / "wikipedia.txt").read_text(encoding="utf-8").splitlines()[:50]
+GERMAN = asset("first-texts") / "stadtbuecherei.de.txt"
+NOTHING = (None,) * 6
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("".join(f"{text}\n" for text in TEXTS), encoding="utf-8")
+    return path
+
+
+def proposed(corpus, out, *of_dataset, encoder=None, license_id=None):
+    given = [*of_dataset, *NOTHING[len(of_dataset) :]]
+    return adapt.proposed(corpus, out, given, (encoder, license_id), None)
+
+
+def test_two_recipes_are_proposed_that_fit_each_other(corpus, tmp_path):
+    found = proposed(corpus, tmp_path / "out", None, None, "builtin")
+    assert found.pairs == tmp_path / "out/datasets/texts-pairs" and found.dataset.source.limit == len(TEXTS)
+    (data,) = found.model.datasets
+    assert data.path == str(found.pairs) and data.config in found.dataset.configs
+    assert (found.model.control, found.model.base.modules) == ("copies", "static")
+    assert [task.task for task in found.model.evaluation] == ["stsb/cosine"]
+    assert [step.name for step in steps(found, AdaptationEstimate(*[1.0] * 5, 10, 1, 1.0))] == [
+        *("write", "verify", "train", "control", "score")
+    ]
+
+
+def test_german_texts_are_asked_for_in_german_and_scored_on_no_english_task(tmp_path):
+    found = proposed(GERMAN, tmp_path / "out", None, None, "builtin")
+    assert found.dataset.language == found.model.language == "de" and not found.model.evaluation
+    assert [step.name for step in steps(found, AdaptationEstimate(*[1.0] * 5, 10, 1, 1.0))] == [
+        "write",
+        "train",
+        "control",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("encoder", "license_id", "expected"),
+    [
+        ("prompteol", None, {"pooling": "lasttoken"}),
+        ("static", None, {"modules": "static"}),
+        ("org/encoder@v1.0.0", "apache-2.0", {"repo_id": "org/encoder", "revision": "v1.0.0", "pooling": "mean"}),
+    ],
+)
+def test_the_encoder_that_was_asked_for_is_in_the_recipe(corpus, tmp_path, encoder, license_id, expected):
+    recipe, model = tmp_path / "r.yaml", tmp_path / "r.encoder.yaml"
+    propose(corpus, recipe, None, None, "some-pairs", "org/lm@v1.0.0", "apache-2.0", "cc0-1.0")
+    propose_encoder(load_recipe(recipe, DatasetRecipe), model, "datasets/some-pairs", encoder, license_id)
+    found = load_recipe(model, ModelRecipe)
+    assert {key: getattr(found.base, key) for key in expected} == expected
+    assert (found.lora is not None) == (encoder == "prompteol")
+    assert (found.base.vocabulary is not None) == (encoder == "static")
+
+
+def test_every_kind_of_language_model_becomes_a_section(tmp_path):
+    file = tmp_path / "model-q4.gguf"
+    file.touch()
+    gguf = choose_generator(str(file), "gemma").section
+    assert (gguf["path"], gguf["gguf_file"]) == (str(tmp_path), "model-q4.gguf")
+    served = choose_generator("my-model@http://localhost:8000/v1", "apache-2.0")
+    assert served.section["server"]["base_url"] == "http://localhost:8000/v1" and not served.couples
+    assert choose_generator("org/lm@v1", "mit").section["revision"] == "v1"
+
+
+def test_a_server_is_asked_without_counter_labels(corpus, tmp_path):
+    found = proposed(corpus, tmp_path / "out", None, None, "my-model@http://localhost:8000/v1", "apache-2.0")
+    assert not any(label.counter_labels for label in found.dataset.labels) and found.dataset.model.backend == "openai"
+
+
+def outcome(*words):
+    return outcome_of(adapt, *words)
+
+
+def test_what_cannot_be_is_refused_in_one_line_before_anything_is_written(corpus, tmp_path):
+    out = tmp_path / "out"
+    few = tmp_path / "few.txt"
+    few.write_text("One sentence stands here.\nAnd here is another one.\n", encoding="utf-8")
+    for words, said in (
+        ((few, "--out", out, "--lm", "builtin"), "few.txt: has 2 usable texts; allowed: 40 or more"),
+        ((tmp_path / "none.txt", "--out", tmp_path / "a"), "no such file"),
+        (
+            (corpus, "--out", tmp_path / "b", "--lm", "nowhere", "--lm-license", "mit"),
+            "--lm: nowhere is no folder here",
+        ),
+        ((corpus, "--out", tmp_path / "c", "--lm", "builtin", "--encoder", "none"), "--encoder.*names no licence"),
+    ):
+        found = outcome(*words)
+        assert found.code == 2 and re.search(said, found.error), found.error
+        assert len(found.error.strip().splitlines()) == 1
+    assert proposed(corpus, tmp_path / "b", None, None, "builtin")  # what was corrected is no other choice
+
+
+def test_other_options_for_a_folder_that_was_begun_are_refused(corpus, tmp_path):
+    proposed(corpus, tmp_path / "out", None, None, "builtin")
+    proposed(corpus, tmp_path / "out", None, None, "builtin")
+    found = outcome(corpus, "--out", tmp_path / "out", "--lm", "builtin", "--limit", 45)
+    assert found.code == 2 and "was begun with another corpus or other options" in found.error
+
+
+def test_a_recipe_is_taken_as_it_is_and_options_for_a_corpus_are_refused_with_it(corpus, tmp_path):
+    recipe = tmp_path / "mine.yaml"
+    propose(corpus, recipe, None, None, "my-pairs", "builtin", None, "unlicensed")
+    found = proposed(recipe, tmp_path / "out")
+    assert found.dataset_recipe == recipe and found.pairs.name == "my-pairs"
+    refused = outcome(recipe, "--out", tmp_path / "other", "--lm", "builtin")
+    assert refused.code == 2 and "is a recipe, which says itself" in refused.error
+    own = tmp_path / "mine.encoder.yaml"
+    propose_encoder(found.dataset, own, "artifacts/datasets/my-pairs", "static", None)
+    again = proposed(recipe, tmp_path / "third")
+    assert again.model_recipe == own and again.model.datasets[0].path == str(tmp_path / "third/datasets/my-pairs")
+
+
+def test_an_estimate_is_made_once_for_the_same_recipes(corpus, tmp_path, monkeypatch):
+    found = proposed(corpus, tmp_path / "out", None, None, "builtin")
+    asked = []
+
+    def pilot(module, *words):
+        asked.append(module)
+        if module == "generation.run":
+            return {"seconds": 60.0, "rows": 120}
+        return {"training_seconds": 30.0, "control_seconds": 20.0, "texts_per_second": 100.0, "disk": 1 << 20}
+
+    monkeypatch.setattr("sts_dino.adaptation._pilot", pilot)
+    first = estimated(found, TEXTS)
+    assert estimated(found, TEXTS) == first and len(asked) == 2
+    assert first.write > 60 and first.train > 30 and first.seconds > 110
+    assert "minutes" in adapt.told(found, first) and json.loads((found.out / ESTIMATE).read_text())
+    found.dataset_recipe.write_text(found.dataset_recipe.read_text().replace("seed: 42", "seed: 43"))
+    estimated(Adaptation.of(found.out, found.dataset_recipe, found.model_recipe, None), TEXTS)
+    assert len(asked) == 4
