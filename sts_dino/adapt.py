@@ -1,8 +1,7 @@
 """A corpus to a compared encoder in one command: sts-dino adapt CORPUS --out DIR"""
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from shlex import quote
@@ -77,8 +76,8 @@ def main(
     from sts_dino.new import slug
 
     out = out or ARTIFACTS / "adapted" / slug(corpus.stem)
-    of_dataset = column, language, lm, lm_license, corpus_license, limit
-    found = proposed(corpus, out, of_dataset, (encoder, encoder_license), workers)
+    choices = Choices(column, language, lm, lm_license, corpus_license, limit, encoder, encoder_license)
+    found = proposed(corpus, out, choices, workers)
     from sts_dino.adaptation import estimated, steps
     from sts_dino.steps import run_steps
 
@@ -94,17 +93,29 @@ def main(
     cli.answer(summary(found, page), facts, as_json, following(found))
 
 
-def proposed(
-    corpus: Path,
-    out: Path,
-    of_dataset: Sequence[str | int | None],
-    of_encoder: Sequence[str | None],
-    workers: int | None,
-) -> "Adaptation":
+@dataclass(frozen=True)
+class Choices:
+    """What the command line chooses of the recipes that are proposed; None: what the corpus and the machine suggest."""
+
+    column: str | None = None
+    language: str | None = None
+    lm: str | None = None
+    lm_license: str | None = None
+    corpus_license: str | None = None
+    limit: int | None = None
+    encoder: str | None = None
+    encoder_license: str | None = None
+
+    @property
+    def of_corpus(self) -> bool:
+        """Whether anything is chosen that a dataset recipe says itself."""
+        return replace(self, encoder=None, encoder_license=None) != Choices()
+
+
+def proposed(corpus: Path, out: Path, choices: Choices, workers: int | None) -> "Adaptation":
     """The recipes: those that are there, else proposed ones, in ``out``.
 
-    of_dataset: column, language, language model, its licence, the corpus's licence, most first texts; of_encoder: the
-    encoder and its licence. Raises InputError where recipes are there that other answers to these were proposed for.
+    Raises InputError where recipes are there that were proposed for something else, and for what cannot be proposed.
     """
     from hub.contract.recipe import DatasetRecipe
     from hub.contract.recipe_file import load_recipe
@@ -114,23 +125,33 @@ def proposed(
     given = corpus.suffix in (".yaml", ".yml")
     name = corpus.stem if given else slug(corpus.stem)
     recipe = corpus if given else out / f"{name}.yaml"
-    kept, choices = out / CHOICES, [corpus.name, *of_dataset, *of_encoder]
-    if kept.is_file() and json.loads(kept.read_text(encoding="utf-8")) != choices:
+    kept, chosen = out / CHOICES, {"corpus": corpus.name, **asdict(choices)}
+    if kept.is_file() and json.loads(kept.read_text(encoding="utf-8")) != chosen:
         hint = f"give another --out, edit {recipe}, or remove {out}"
         raise InputError(out, "was begun with another corpus or other options", hint=hint)
-    if given and any(choice is not None for choice in of_dataset):
+    if given and choices.of_corpus:
         hint = "edit the recipe, or give the corpus itself"
         raise InputError(corpus, "is a recipe, which says itself what the options for a corpus choose", hint=hint)
     if not recipe.exists():
-        column, language, lm, lm_license, corpus_license, limit = of_dataset
-        propose(corpus, recipe, column, language, f"{name}-pairs", lm, lm_license, corpus_license or UNLICENSED, limit)  # type: ignore[arg-type]
+        propose(
+            corpus,
+            recipe,
+            choices.column,
+            choices.language,
+            f"{name}-pairs",
+            choices.lm,
+            choices.lm_license,
+            choices.corpus_license or UNLICENSED,
+            choices.limit,
+            FEWEST,
+        )
     beside = corpus.with_name(f"{name}.encoder.yaml")
     model_recipe = beside if given and beside.exists() else out / f"{name}.encoder.yaml"
     if not model_recipe.exists():
         dataset = load_recipe(recipe, DatasetRecipe)
-        propose_encoder(dataset, model_recipe, f"datasets/{dataset.name}", *of_encoder)
+        propose_encoder(dataset, model_recipe, f"datasets/{dataset.name}", choices.encoder, choices.encoder_license)
     found = Adaptation.of(out, recipe, model_recipe, workers)
-    write_text(kept, json.dumps(choices) + "\n")  # after all that may be refused
+    write_text(kept, json.dumps(chosen) + "\n")  # after all that may be refused
     return found
 
 

@@ -16,7 +16,6 @@ from sts_dino.proposal import choose_generator
 
 TEXTS = (asset("first-texts") / "wikipedia.txt").read_text(encoding="utf-8").splitlines()[:50]
 GERMAN = asset("first-texts") / "stadtbuecherei.de.txt"
-NOTHING = (None,) * 6
 
 
 @pytest.fixture
@@ -26,13 +25,12 @@ def corpus(tmp_path):
     return path
 
 
-def proposed(corpus, out, *of_dataset, encoder=None, license_id=None):
-    given = [*of_dataset, *NOTHING[len(of_dataset) :]]
-    return adapt.proposed(corpus, out, given, (encoder, license_id), None)
+def proposed(corpus, out, lm=None, lm_license=None):
+    return adapt.proposed(corpus, out, adapt.Choices(lm=lm, lm_license=lm_license), None)
 
 
 def test_two_recipes_are_proposed_that_fit_each_other(corpus, tmp_path):
-    found = proposed(corpus, tmp_path / "out", None, None, "builtin")
+    found = proposed(corpus, tmp_path / "out", "builtin")
     assert found.pairs == tmp_path / "out/datasets/texts-pairs" and found.dataset.source.limit == len(TEXTS)
     (data,) = found.model.datasets
     assert data.path == str(found.pairs) and data.config in found.dataset.configs
@@ -44,7 +42,7 @@ def test_two_recipes_are_proposed_that_fit_each_other(corpus, tmp_path):
 
 
 def test_german_texts_are_asked_for_in_german_and_scored_on_no_english_task(tmp_path):
-    found = proposed(GERMAN, tmp_path / "out", None, None, "builtin")
+    found = proposed(GERMAN, tmp_path / "out", "builtin")
     assert found.dataset.language == found.model.language == "de" and not found.model.evaluation
     assert [step.name for step in steps(found, AdaptationEstimate(*[1.0] * 5, 10, 1, 1.0))] == [
         "write",
@@ -82,7 +80,7 @@ def test_every_kind_of_language_model_becomes_a_section(tmp_path):
 
 
 def test_a_server_is_asked_without_counter_labels(corpus, tmp_path):
-    found = proposed(corpus, tmp_path / "out", None, None, "my-model@http://localhost:8000/v1", "apache-2.0")
+    found = proposed(corpus, tmp_path / "out", "my-model@http://localhost:8000/v1", "apache-2.0")
     assert not any(label.counter_labels for label in found.dataset.labels) and found.dataset.model.backend == "openai"
 
 
@@ -106,12 +104,12 @@ def test_what_cannot_be_is_refused_in_one_line_before_anything_is_written(corpus
         found = outcome(*words)
         assert found.code == 2 and re.search(said, found.error), found.error
         assert len(found.error.strip().splitlines()) == 1
-    assert proposed(corpus, tmp_path / "b", None, None, "builtin")  # what was corrected is no other choice
+    assert proposed(corpus, tmp_path / "b", "builtin")  # what was corrected is no other choice
 
 
 def test_other_options_for_a_folder_that_was_begun_are_refused(corpus, tmp_path):
-    proposed(corpus, tmp_path / "out", None, None, "builtin")
-    proposed(corpus, tmp_path / "out", None, None, "builtin")
+    proposed(corpus, tmp_path / "out", "builtin")
+    proposed(corpus, tmp_path / "out", "builtin")
     found = outcome(corpus, "--out", tmp_path / "out", "--lm", "builtin", "--limit", 45)
     assert found.code == 2 and "was begun with another corpus or other options" in found.error
 
@@ -130,7 +128,7 @@ def test_a_recipe_is_taken_as_it_is_and_options_for_a_corpus_are_refused_with_it
 
 
 def test_an_estimate_is_made_once_for_the_same_recipes(corpus, tmp_path, monkeypatch):
-    found = proposed(corpus, tmp_path / "out", None, None, "builtin")
+    found = proposed(corpus, tmp_path / "out", "builtin")
     asked = []
 
     def pilot(module, *words):
