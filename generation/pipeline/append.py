@@ -77,7 +77,7 @@ def require_growth(directory: Path, base: Manifest, recipe: DatasetRecipe, input
             directory, "rows were left out of it, which appended ones would not be", hint="append to its origin"
         )
     for key, words in run_dir.changed_values(_fixed(there), _fixed(recipe)).items():
-        raise InputError(f"{directory}: {key}", f"{words}: not the same dataset", allowed=allowed, hint=hint)
+        raise InputError(f"{directory}: {key}", f"{words}, which no append can mix", allowed=allowed, hint=hint)
     before = {name: digest for name, digest in base.inputs.items() if not name.startswith(run_dir.APPENDED)}
     sources = {published_path(one.source.path) for one in (there, recipe) if one.source.path}
     for name in sorted((before.keys() | inputs.keys()) - sources):
