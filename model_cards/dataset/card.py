@@ -163,12 +163,13 @@ def state(directory: Path, manifest: Manifest, recipe: DatasetRecipe, now: datet
     counts = read_facts(directory, "counts", manifest.counts, DatasetCounts)
     check_counts(directory, counts)
     check_splits(directory, counts, manifest)
-    check_history(directory, counts, provenance.history if provenance else ())
+    history = provenance.history if provenance and provenance.decontamination is None else ()
+    check_history(directory, counts, history)
     named = tables.label_names(recipe, counts)
     return {
         "provenance": provenance,
         "complete": True,
-        "history": tables.history_table(provenance.history, recipe) if provenance and provenance.history else None,
+        "history": tables.history_table(history, recipe) if history else None,
         "counts": counts,
         "dropped": sum(counts.rejected.values()),
         "labels": tables.counts_table("label", {name: counts.by_label[name] for name in named}),
