@@ -1,5 +1,6 @@
 """A downloaded copy of a published dataset: its manifest, its files and their checksums, its raw rows."""
 
+import copy
 import hashlib
 import json
 import re
@@ -41,19 +42,42 @@ class File(NamedTuple):
     @property
     def shard(self):
         """Index and total in the file's name."""
-        return tuple(int(number) for number in re.findall(r"\d+", self.path.rsplit("/", 1)[1]))
+        return shard_of(self.path)
+
+    @property
+    def version(self):
+        """The version that appended the file, as numbers; () for a file of the first one."""
+        return version_of(self.path)
+
+
+NAME = re.compile(r"[a-z]+-(?:v(\d+)\.(\d+)\.(\d+)-)?(\d{5})-of-(\d{5})\.parquet")
+
+
+def version_of(path):
+    """The version in a file's name, as numbers; () where it has none."""
+    return tuple(int(number) for number in NAME.fullmatch(path.rsplit("/", 1)[1]).groups()[:3] if number)
+
+
+def shard_of(path):
+    """Index and total in a file's name."""
+    return tuple(int(number) for number in NAME.fullmatch(path.rsplit("/", 1)[1]).groups()[3:])
 
 
 class Repository:
-    """A downloaded copy of the dataset of a ``Spec``: its manifest, its files, its raw rows."""
+    """A downloaded copy of the dataset of a ``Spec``: its manifest, its files, its raw rows.
+
+    ``seen``: shot count → texts that may stand once in the dataset, for those who look at its parts.
+    """
 
     def __init__(self, spec, directory):
+        self.seen, self.version = {}, ()
         self.spec, self.directory, place = spec, directory, directory / "manifest.json"
         try:
             manifest = json.loads(place.read_text(encoding="utf-8"))
             self.complete, self.empty = manifest["complete"], set(manifest["counts"].get("empty_shards", ()))
             self.files = sorted(File(*(file[key] for key in File._fields)) for file in manifest["files"])
             strange = [file.path for file in self.files if not self._is_usual(file)]
+            self.files = self.files if strange else sorted(self.files, key=lambda file: (file.version, file.path))
         except OSError as error:
             raise Misuse(f"{place}: {error.strerror}; give the folder of a downloaded copy") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -67,7 +91,19 @@ class Repository:
         """Whether an entry of manifest.json names a place for the rows of its config and split."""
         if file.config not in self.spec.features or file.split not in SPLITS or not isinstance(file.rows, int):
             return False
-        return re.fullmatch(rf"data/{file.config}/{file.split}-\d{{5}}-of-\d{{5}}\.parquet", file.path)
+        folder, _, name = file.path.rpartition("/")
+        return folder == f"data/{file.config}" and name.startswith(f"{file.split}-") and NAME.fullmatch(name)
+
+    def parts(self):
+        """The rows of the first version, then those that each later one appended: made by themselves."""
+        for version in dict.fromkeys(file.version for file in self.files):
+            part = copy.copy(self)
+            part.version, part.files = version, [file for file in self.files if file.version == version]
+            yield part
+
+    def _raw_path(self, shots, index, total):
+        version = f"v{'.'.join(map(str, self.version))}-" if self.version else ""
+        return f"data/{config_name('raw', shots)}/train-{version}{index:05d}-of-{total:05d}.parquet"
 
     def shards(self, config, split=None):
         """The files of a config (and split), in order."""
@@ -75,17 +111,20 @@ class Repository:
 
     def raw_shards(self, shots):
         """How many raw shards a shot count has, with those that have no rows and so no file."""
-        files, sets = self.shards(config_name("raw", shots)), self.spec.sets[shots]
-        if not self.complete or not files:
+        folder, sets = f"data/{config_name('raw', shots)}/", self.spec.sets[shots]
+        paths = [path for path in (*(file.path for file in self.files), *self.empty) if path.startswith(folder)]
+        named = (path for path in paths if NAME.fullmatch(path[len(folder) :]))
+        totals = [shard_of(path)[1] for path in named if version_of(path) == self.version]
+        if not self.complete or not totals:
             raise Misuse(f"{self.directory}: the run is not finished, there is nothing to make from raw rows yet")
-        total = files[0].shard[1]
+        total = totals[0]
         if not total or total % sets:
             raise Damage(f"{self.directory}: {total} raw shards are not those of {sets} example sets")
         return total
 
     def sifted(self, shots, index):
         """Kept and dropped rows of one raw shard."""
-        path = f"data/{config_name('raw', shots)}/train-{index:05d}-of-{self.raw_shards(shots):05d}.parquet"
+        path = self._raw_path(shots, index, self.raw_shards(shots))
         if path in self.empty:
             return [], []
         if path not in {file.path for file in self.files}:

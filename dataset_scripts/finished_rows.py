@@ -1,7 +1,7 @@
 """Post-processing of raw rows, per example type (sts, nli, text): which rows stay, their split, and the finished rows.
 
 Written independently of the pipeline that made the published files, so that the two check each other.
-``REMADE[form](repository)`` yields (config, part, rows), one raw shard at a time, in order of publication. A part is
+``remade(repository)`` yields (config, part, rows), one raw shard at a time, in order of publication. A part is
 a split, or ``sifted`` or ``late``: rows of ``rejected`` that post-processing dropped in their shard, or across shards.
 """
 
@@ -258,7 +258,7 @@ def remade_text(repository):
     """Single texts with their class, none twice in the dataset."""
     spec = repository.spec
     for shots in spec.sets:
-        seen = SeenTexts()
+        seen = repository.seen.setdefault(shots, SeenTexts())
         for index in range(repository.raw_shards(shots)):
             kept, dropped = repository.sifted(shots, index)
             yield config_name("rejected", shots), "sifted", dropped
@@ -271,3 +271,9 @@ def remade_text(repository):
 
 
 REMADE = {"sts": remade_sts, "nli": remade_nli, "text": remade_text}
+
+
+def remade(repository):
+    """(config, part, rows) of the whole dataset: of its first version, then of what each later one appended."""
+    for part in repository.parts():
+        yield from REMADE[repository.spec.form](part)

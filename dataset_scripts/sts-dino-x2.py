@@ -24,7 +24,7 @@ if __name__ == "__main__":  # run as a command: the modules beside this file are
 
 # The library copies the modules that a script imports itself, so all are here. It takes a comment behind one for a URL.
 from .downloaded_copy import Repository
-from .finished_rows import REMADE
+from .finished_rows import remade
 from .published_dataset import ParquetBuilder, Spec
 from .verify_copy import main
 

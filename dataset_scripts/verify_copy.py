@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .downloaded_copy import Damage, Misuse, Repository, sha256
-from .finished_rows import REMADE
+from .finished_rows import remade
 from .published_dataset import SPLITS, config_name
 
 ROW_GROUP, ROW_GROUP_BYTES = 5000, 64 << 20
@@ -31,7 +31,7 @@ def verify(repository):
     parts.update({config_name("rejected", shots): dropped for shots in spec.sets})
     streams = {(config, part): repository.published(config, part) for config in parts for part in parts[config]}
     counts = Counter()
-    for config, part, rows in REMADE[spec.form](repository):
+    for config, part, rows in remade(repository):
         for row in repository.table(rows, config).to_pylist():
             compare(f"{config}/{part}", counts[config, part], row, next(streams[config, part], None))
             counts[config, part] += 1
@@ -64,7 +64,7 @@ def rebuild(repository, out):
     finished = [config_name(base, shots) for base in spec.finished for shots in spec.sets]
     files = {(config, split): repository.shards(config, split) for config in finished for split in SPLITS}
     waiting = {place: [] for place in files}
-    for config, part, rows in REMADE[spec.form](repository):
+    for config, part, rows in remade(repository):
         if part not in SPLITS:
             continue
         ready = waiting[config, part]

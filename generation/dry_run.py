@@ -11,6 +11,7 @@ from generation.inputs.row_seeds import fraction
 from generation.inputs.sources import CountTokens, FirstText, GivenTexts
 from generation.pipeline.writers import load_preview, with_dtype
 from generation.run_state import layout
+from generation.run_state.base_run import BaseRun
 from hub.contract.recipe import DatasetRecipe, Label, Variant, Verification
 from hub.errors import InputError
 
@@ -31,15 +32,20 @@ class Firsts:
     skipped: dict[str, int]
 
 
-def plan(recipe: DatasetRecipe, directory: Path) -> str:
+def plan(recipe: DatasetRecipe, directory: Path, base: BaseRun | None = None) -> str:
     """The whole plan as text. Loads the model's config and tokenizer and reads the source; writes nothing.
+
+    ``base``: the finished run that rows are appended to; the plan is then of what comes after its first texts.
 
     Raises InputError as a run would: a source, example or model that cannot be used, or a prompt beyond the context.
     """
     recipe = with_dtype(recipe)
     (writer, told), prompts = load_preview(recipe.model), load_prompts(recipe)
-    firsts, lines = survey(recipe, writer.count_tokens), [f"{recipe.name} v{recipe.version} -> {directory}"]
+    firsts, lines = survey(recipe, writer.count_tokens, base), [f"{recipe.name} v{recipe.version} -> {directory}"]
     lines += told
+    if base is not None:
+        files, version = len(base.manifest.files), base.manifest.version
+        lines.append(f"appended to v{version}: its {base.first_texts} first texts and {files} files stay as they are")
     lines += _first_text_lines(recipe, prompts, firsts)
     lines += _work_lines(recipe, firsts.total)
     lines += _file_lines(recipe, directory, firsts.total)
@@ -47,12 +53,18 @@ def plan(recipe: DatasetRecipe, directory: Path) -> str:
     return "\n".join(lines)
 
 
-def survey(recipe: DatasetRecipe, count_tokens: CountTokens) -> Firsts:
-    """Read the source once. First texts that the model has still to write are stood in for by one sentence."""
+def survey(recipe: DatasetRecipe, count_tokens: CountTokens, base: BaseRun | None = None) -> Firsts:
+    """Read the source once. First texts that the model has still to write are stood in for by one sentence.
+
+    ``base``: the run whose first texts are passed over, because rows are appended to it.
+    """
     if recipe.source.kind == "model":
-        return Firsts(recipe.source.limit or 0, (FirstText("000000", NOT_YET),), {})
+        return Firsts(
+            (recipe.source.limit or 0) - (base.first_texts if base else 0), (FirstText("000000", NOT_YET),), {}
+        )
     given, sample, total = GivenTexts(recipe, count_tokens), list[tuple[float, int, FirstText]](), 0
-    for total, first in enumerate(given, start=1):
+    firsts = base.new_among(given, recipe.source.path or recipe.source.repo_id) if base else given
+    for total, first in enumerate(firsts, start=1):
         sample.append((fraction("plan", first.source_id), total, first))
         if len(sample) > 20 * SAMPLE:
             sample = sorted(sample)[:SAMPLE]

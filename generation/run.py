@@ -15,6 +15,8 @@ from generation.cluster.options import ClusterOptions, check
 from generation.dry_run import plan
 from generation.estimate import estimate
 from generation.inputs.sources import require_file
+from generation.pipeline.append import append as append_rows
+from generation.pipeline.append import appendable, appending
 from generation.pipeline.job import generate, run_key
 from generation.pipeline.model_files import model_files
 from hub import cli
@@ -33,6 +35,13 @@ EstimateOption = Annotated[
     ),
 ]
 
+AppendOption = Annotated[
+    bool,
+    typer.Option(
+        "--append", help="Add the rows of a longer source to the finished run, whose files stay, as a version"
+    ),
+]
+
 
 @app.command(cls=cli.RayCommand)
 def main(
@@ -42,6 +51,7 @@ def main(
     settings: cli.SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
     dry_run: cli.DryRunOption = False,
     pilot: EstimateOption = False,
+    append: AppendOption = False,
     as_json: cli.JsonOption = False,
     ray: cli.RayOption = None,
     workers: cli.WorkersOption = None,
@@ -59,16 +69,23 @@ def main(
 
       python -m generation.run recipes/demo/sts-dino-x2.yaml --workers 2
 
+      python -m generation.run recipes/demo/sts-dino-x2.yaml --append --limit 500 --set version=0.2.0
+
       python -m generation.run recipes/demo/sts-dino-x2.yaml --limit 20 --set decoding.decay_constant=0 --out /tmp/x2
     """
     options = ClusterOptions(ray, workers, store, cpus, gpus)
     recipe, directory = checked_recipe(recipe_path, out, limit, settings, options)
     if dry_run and pilot:
         raise InputError("--dry-run --estimate", "are two questions", hint="ask them one after the other")
+    if append and pilot:
+        raise InputError(
+            "--append --estimate", "cannot be told apart from the whole", hint="ask with --append --dry-run"
+        )
     if dry_run or pilot:
-        _answer_question(recipe, directory, pilot, as_json)
+        _answer_question(recipe, directory, pilot, append, as_json)
         return
-    manifest = write(recipe, directory, command_line("generation.run", recipe_path, limit, settings), options)
+    command = command_line("generation.run", recipe_path, limit, settings) + " --append" * append
+    manifest = write(recipe, directory, command, options, append)
     facts = {"directory": str(directory), **manifest.counts}
     cli.answer(summary(directory, manifest), facts, as_json, [f"python -m model_cards.render {quote(str(directory))}"])
 
@@ -86,19 +103,26 @@ def checked_recipe(
     return recipe, out or run_dir.ARTIFACTS / "datasets" / recipe.name
 
 
-def write(recipe: DatasetRecipe, directory: Path, command: str, options: ClusterOptions) -> Manifest:
-    """Write the dataset, or what is missing of it; ``command``: the line that the manifest keeps."""
+def write(
+    recipe: DatasetRecipe, directory: Path, command: str, options: ClusterOptions, append: bool = False
+) -> Manifest:
+    """Write the dataset, or what is missing of it; ``command``: the line that the manifest keeps.
+
+    ``append``: add the rows of further first texts to the finished run that is there.
+    """
     with run_dir.locked(directory):
-        return _spread(recipe, directory, command, options) if options.spread else generate(recipe, directory, command)
+        if options.spread:
+            return _spread(recipe, directory, command, options, append)
+        return (append_rows if append else generate)(recipe, directory, command)
 
 
-def _answer_question(recipe: DatasetRecipe, directory: Path, pilot: bool, as_json: bool) -> None:
+def _answer_question(recipe: DatasetRecipe, directory: Path, pilot: bool, append: bool, as_json: bool) -> None:
     """The plan of a run, or what a pilot predicts of it."""
     if pilot:
         predicted = estimate(recipe)
         cli.answer(str(predicted), asdict(predicted), as_json)
     else:
-        text = plan(recipe, directory)
+        text = plan(recipe, directory, appendable(recipe, directory) if append else None)
         cli.answer(text, {"directory": str(directory), "plan": text.splitlines()}, as_json)
 
 
@@ -114,16 +138,17 @@ def summary(directory: Path, manifest: Manifest) -> str:
     return f"{head}\n\n{cli.aligned(rows, right=(1, 2, 3))}"
 
 
-def _spread(recipe: DatasetRecipe, directory: Path, command: str, options: ClusterOptions) -> Manifest:
+def _spread(recipe: DatasetRecipe, directory: Path, command: str, options: ClusterOptions, append: bool) -> Manifest:
     """Write the dataset with the workers that ``options`` ask for; what they left in a store is cleared."""
     from generation.cluster.executor import ray_executor  # with torch and ray
     from generation.cluster.result_store import ResultStore, store_folder
 
     found = run_dir.read_manifest(directory)
-    manifest = generate(recipe, directory, command, ray_executor(options))
+    manifest = (append_rows if append else generate)(recipe, directory, command, ray_executor(options))
     if options.store is not None:
-        used = found is None or not found.complete  # else nobody knows yet whether its address is right
-        ResultStore(options.store, store_folder(run_key(manifest), directory), proven=used).clear()
+        used = found is None or not found.complete or append  # else nobody knows yet whether its address is right
+        place = appending(directory) if append else directory
+        ResultStore(options.store, store_folder(run_key(manifest), place), proven=used).clear()
     return manifest
 
 

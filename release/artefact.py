@@ -33,7 +33,16 @@ from release.options import (
     set_words,
     words_of,
 )
-from release.preflight import Target, check_dtype, check_pins, check_run, namespace, publication_target
+from release.preflight import (
+    Target,
+    check_base,
+    check_dtype,
+    check_pins,
+    check_run,
+    namespace,
+    publication_target,
+    published_base,
+)
 from release.publish import loading_script
 
 Recipe = TypeVar("Recipe", DatasetRecipe, ModelRecipe)
@@ -80,7 +89,8 @@ class Artefact(ABC, Generic[Recipe]):
         from model_cards.preflight import require_card
 
         require_card(self.recipe, self.repo_id)
-        check_run(self.directory, self.recipe)
+        if not self.options.append:  # what rows may be appended to, the stage itself checks
+            check_run(self.directory, self.recipe)
 
     def release(self) -> Plan | None:
         """Make what is missing and publish it; without ``--yes``, or for a baseline, only make it."""
@@ -185,6 +195,7 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
         if self.options.min_value is not None:
             try:
                 manifest = run_dir.require_complete(self.directory)
+                check_run(self.directory, self.recipe)
             except InputError as error:
                 hint = f"make it without --yes, measure it (python -m release.value {self.directory}), then publish it"
                 raise InputError(self.directory, "is not made, so its value is not known", hint=hint) from error
@@ -194,25 +205,42 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
         """Generate it; with ``--yes``, go on from what the Hub has of it and publish it while it grows."""
         words = ["generation.run", str(self.path), "--out", str(self.directory)]
         words += [*self.request.overrides.words, *words_of(self.request.workers)]
+        words += ["--append"] if self.options.append else []
         if not self.options.yes:
             run_stage(*words)
             return
         target = self.find_target()
+        if self.options.append:  # published whole: until then people load the version that it grows from
+            self._find_base()
+            run_stage(*words)
+            return
         if not self.options.fresh:
-            self._resume(target)
+            self._resume(target, self.recipe)
         with StageProcess(*words) as generation:
             self._publisher(target).follow(generation.running)
             generation.wait()
 
-    def _resume(self, target: Target) -> None:
-        """Fetch what the Hub has of the run into an empty run directory."""
+    def _find_base(self) -> None:
+        """Fetch the published version into an empty run directory. Raises RunError for one that it does not go on."""
+        with hub_errors(f"append to {self.repo_id}"):
+            base = self.request.publication.patience.until_done(
+                "look at the Hub", lambda: published_base(self.repository)
+            )
+        local = run_dir.read_manifest(self.directory)
+        if base is not None and local is None:
+            self._resume(base, None)
+        elif base is not None and base.manifest is not None and local is not None:
+            check_base(self.repo_id, local, base.manifest)
+
+    def _resume(self, target: Target, recipe: DatasetRecipe | None) -> None:
+        """Fetch what the Hub has of a run into an empty run directory; ``recipe``: as for ``fetch``."""
         if target.remote is None or target.manifest is None:
             return
         what, found = f"fetch {self.repo_id}", (target.remote, target.manifest)
         with hub_errors(what), run_dir.locked(self.directory):
             if not self.directory.exists() or not any(self.directory.iterdir()):
                 self.request.publication.patience.until_done(
-                    what, lambda: fetch(self.repository, *found, self.recipe, self.directory)
+                    what, lambda: fetch(self.repository, *found, recipe, self.directory)
                 )
 
     def _publisher(self, target: Target) -> IncrementalPublisher:

@@ -145,6 +145,9 @@ class ReleaseOptions(PublishOptions):
     """What is made, where, and how often it is published while it grows."""
 
     again: Annotated[bool, typer.Option("--again", help="Only publish finished runs: new card, nothing made")] = False
+    append: Annotated[
+        bool, typer.Option("--append", help="Of a dataset: add the rows of a longer source to the finished version")
+    ] = False
     artifacts: Annotated[Path, typer.Option(help="Where the run directories are")] = run_dir.ARTIFACTS
     fresh: Annotated[bool, typer.Option("--fresh", help="Do not go on from what the Hub has of an unfinished run")] = (
         False

@@ -101,6 +101,32 @@ def publication_target(repository: Repository, recipe: DatasetRecipe | ModelReci
     return Target(NEXT, main, manifest) if same_rows else ahead
 
 
+def published_base(repository: Repository) -> Target | None:
+    """The finished version that rows can be appended to; None when nothing is published.
+
+    It is what ``main`` holds; where a release was cut off between its commits, what the earlier version's tag marks.
+    """
+    remote = repository.branch(MAIN)
+    manifest = remote_manifest(repository, remote) if remote else None
+    if manifest is not None and not manifest.complete:
+        tags = repository.tags()
+        earlier = [f"v{name.removeprefix(run_dir.APPENDED)}" for name in run_dir.base_inputs(manifest)]
+        remote = next((repository.at(tags[tag]) for tag in earlier if tag in tags), None)
+        manifest = remote_manifest(repository, remote) if remote else None
+    return Target(MAIN, remote, manifest) if manifest else None
+
+
+def check_base(repo_id: str, local: Manifest, there: Manifest) -> None:
+    """Raise RunError when a run is not the published version or one that goes on from it: that one's rows would go."""
+    known = {local.fingerprint, *(entry["fingerprint"] for entry in local.provenance.get("history", ()))}
+    if there.fingerprint not in known:
+        raise RunError(
+            f"{repo_id}: {MAIN}",
+            f"holds v{there.version}, whose rows the run directory (v{local.version}) has not",
+            hint="move the run directory away: the same command then appends to what is published",
+        )
+
+
 def _target_on(
     repository: Repository, remote: Remote | None, recipe: DatasetRecipe | ModelRecipe, force: bool, branch: str
 ) -> Target | None:

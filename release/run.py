@@ -49,6 +49,8 @@ def main(
 
       python -m release.run recipes/datasets/sts-dino-x2.yaml --org my-org --again --yes
 
+      python -m release.run recipes/datasets/sts-dino-x2.yaml --org my-org --append --yes
+
       python -m release.run recipes/datasets/sts-dino-x2.yaml --org my-org --yes --workers 8
 
       python -m release.run recipes/models --org my-org --tasks papers --senteval-data DIR --yes
@@ -61,6 +63,11 @@ def main(
         raise InputError("--again", "scores nothing", hint="leave out either it, or --tasks and the evaluation data")
     if options.min_value is not None and any(map(is_model, paths)):
         raise InputError("--min-value", "is of datasets, but a model's recipe is given", hint="give it alone")
+    if options.append and (len(paths) > 1 or is_model(paths[0])):
+        raise InputError("--append", "is of one dataset", hint="give its recipe alone")
+    if options.append and (options.again or options.fresh):
+        other = "--again" if options.again else "--fresh"
+        raise InputError(f"--append {other}", "contradict each other", hint=f"leave out {other}")
     workers.require_datasets(sum(not is_model(path) for path in paths))
     from release.artefact import DatasetArtefact, ModelArtefact, Request  # here, for it takes long
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from generation.inputs.sources import SeenTexts
 from generation.pipeline.executor import Executor
-from generation.pipeline.group_rows import files_read, finish_group
+from generation.pipeline.group_rows import files_read, finish_group, text_identity
 from generation.rows.counts import WORDS, Tally, TextLength
 from generation.run_state import layout
 from generation.run_state.directory import DatasetRun
@@ -33,7 +33,8 @@ def finish(
     for record in found:
         tally.add(record.facts)
         files += record.files
-    _check_labels(run, tally)
+    if run.base is None:  # else the dataset has rows of every label
+        _check_labels(run, tally)
     run.record(files)
     before = run.manifest.counts
     kept = ("sources_skipped", "sources_rejected", "empty_shards")
@@ -69,7 +70,7 @@ def _texts(run: DatasetRun, blocks: int, length: TextLength) -> Iterator[TaskRec
         for task in (_task(run, group) for group in layout.groups(run.recipe, blocks)):
             shots = task.group.shots
             if shots not in late:
-                seen, late[shots] = SeenTexts(), _late_parts(run, shots, blocks)
+                seen, late[shots] = _seen_before(run, shots), _late_parts(run, shots, blocks)
             found = finish_group(run.recipe, task, run.directory.joinpath, length.of, seen)
             late[shots].add(found.late)
             run.place(found.result)
@@ -80,6 +81,16 @@ def _texts(run: DatasetRun, blocks: int, length: TextLength) -> Iterator[TaskRec
     finally:
         for parts in late.values():
             parts.discard()
+
+
+def _seen_before(run: DatasetRun, shots: int | None) -> SeenTexts:
+    """The (text, label) that the run has before its first shard: those of the run that its rows are added to."""
+    seen = SeenTexts()
+    if run.base is not None:
+        config = config_name(run.recipe.dataset_form.labelled, shots)
+        for row in run.base.rows(config, ("text", "target")):
+            seen.add(text_identity(row["text"], row["target"]))
+    return seen
 
 
 def _late_parts(run: DatasetRun, shots: int | None, blocks: int) -> Parts:

@@ -8,6 +8,7 @@ from tqdm import tqdm
 
 from generation.inputs.sources import FirstText, GivenTexts, SeenTexts
 from generation.pipeline.executor import Executor
+from generation.run_state.base_run import BaseRun
 from generation.run_state.directory import DatasetRun
 from generation.run_state.scratch import FirstTexts, Scratch
 from generation.run_state.tasks import Row, TaskResult, WriteFirstTexts
@@ -36,7 +37,8 @@ def prepare(run: DatasetRun, scratch: Scratch, executor: Executor) -> FirstTexts
     elif texts is None:
         given = GivenTexts(run.recipe, executor.count_tokens)
         bar = tqdm(given, unit="text", desc=f"{run.recipe.name} sources", delay=1)
-        texts = scratch.keep(bar, run.recipe.shard_size, given.skipped)
+        new = run.base.new_among(bar, run.recipe.source.path or run.recipe.source.repo_id) if run.base else bar
+        texts = scratch.keep(new, run.recipe.shard_size, given.skipped)
     if run.manifest.contents.get(FIRST_TEXTS, texts.sha256) != texts.sha256:
         place = run.recipe.source.path or run.recipe.source.repo_id
         hint = "pin source.revision to a commit, or remove the run directory to start again"
@@ -48,29 +50,31 @@ def prepare(run: DatasetRun, scratch: Scratch, executor: Executor) -> FirstTexts
 
 def _write_sources(run: DatasetRun, scratch: Scratch, executor: Executor) -> None:
     recipe = run.recipe
-    rejected = _write_rounds(recipe, scratch, executor)
+    scratch.drop_damaged_rounds()
+    taken = _AcceptedTexts(recipe, scratch, run.base)
+    rejected = _write_rounds(recipe, taken, scratch, executor)
     total = sum(one.accepted for one in scratch.notes.rounds)
     if not total:
         raise InputError("source", f"the model wrote no usable first text (rejected: {dict(rejected)})")
-    if total < (recipe.source.limit or 0):
+    if total < taken.limit:
         asked = sum(one.asked for one in scratch.notes.rounds)
         cli.say(
-            f"warning: {recipe.name}: the model wrote {total} of the {recipe.source.limit} first texts wanted: "
+            f"warning: {recipe.name}: the model wrote {total} of the {taken.limit} first texts wanted: "
             f"{asked} attempts (decoding.max_attempts for each) are used up; rejected: {json.dumps(rejected)}"
         )
     run.write_sources(rows for _, rows in scratch.rounds())
     run.count(sources=total, sources_rejected=rejected)
 
 
-def _write_rounds(recipe: DatasetRecipe, scratch: Scratch, executor: Executor) -> dict[str, int]:
-    """Take texts in the order of their numbers until ``source.limit`` distinct ones are there or the numbers end.
+def _write_rounds(
+    recipe: DatasetRecipe, taken: "_AcceptedTexts", scratch: Scratch, executor: Executor
+) -> dict[str, int]:
+    """Take texts in the order of their numbers until ``taken.limit`` distinct ones are there or the numbers end.
 
     There are ``max_attempts`` numbers for every text wanted. A number's text depends on nothing else, so some may be
     written that turn out not to be needed, and a killed run goes on after its last whole round to the same texts.
     Returns how many completions were rejected, by reason.
     """
-    scratch.drop_damaged_rounds()
-    taken = _AcceptedTexts(recipe, scratch)
     with tqdm(total=taken.limit, initial=taken.accepted, unit="text", desc=f"{recipe.name} x1", delay=1) as bar:
         while taken.accepted < taken.limit and taken.asked < taken.most:
             for candidates in _in_order(executor.run_tasks(taken.wanted()), taken.asked, scratch):
@@ -81,12 +85,21 @@ def _write_rounds(recipe: DatasetRecipe, scratch: Scratch, executor: Executor) -
 
 
 class _AcceptedTexts:
-    """Distinct first texts accepted so far, in rounds of the scratch folder, and how many are wanted next."""
+    """Distinct first texts accepted so far, in rounds of the scratch folder, and how many are wanted next.
 
-    def __init__(self, recipe: DatasetRecipe, scratch: Scratch):
-        self.limit, self._scratch, self._seen = recipe.source.limit or 0, scratch, SeenTexts()
-        self.most, self.asked, self.accepted = self.limit * recipe.decoding.max_attempts, 0, 0
+    Where rows are added to the run ``base``, its texts are known already and numbers go on after its last.
+    """
+
+    def __init__(self, recipe: DatasetRecipe, scratch: Scratch, base: BaseRun | None):
+        self._scratch, self._seen = scratch, SeenTexts()
+        self.limit, self.first = (
+            (recipe.source.limit or 0) - (base.first_texts if base else 0),
+            base.asked if base else 0,
+        )
+        self.most, self.asked, self.accepted = self.first + self.limit * recipe.decoding.max_attempts, self.first, 0
         self.rejected = Counter[str]()
+        for row in base.rows("sources", ("text",)) if base else ():
+            self._seen.add(row["text"])
         for one, rows in scratch.rounds():
             for row in rows:
                 self._seen.add(row["text"])
@@ -111,7 +124,8 @@ class _AcceptedTexts:
 
     def _probably(self) -> float:
         """How many numbers will be needed if texts are taken as often as so far."""
-        return self.asked + (self.limit - self.accepted) * (self.asked / self.accepted if self.accepted else 1)
+        share = (self.asked - self.first) / self.accepted if self.accepted else 1
+        return self.asked + (self.limit - self.accepted) * share
 
     def _count(self, asked: int, accepted: int, rejected: Counter[str]) -> None:
         self.asked += asked

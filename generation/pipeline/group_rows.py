@@ -112,11 +112,16 @@ def _new_and_known(kept: list[Row], seen: SeenTexts) -> tuple[list[Row], list[Ro
     """Rows whose (text, label) is not ``seen``, which they join, and the others as rejected rows."""
     new, known = list[Row](), list[Row]()
     for row in kept:
-        if seen.add(f"{row['target']}\n{row['text2']}"):
+        if seen.add(text_identity(row["text2"], row["target"])):
             new.append(row)
         else:
             known.append({**row, "reason": DUPLICATE.name})
     return new, known
+
+
+def text_identity(text: str, label: str) -> str:
+    """What stands once in a dataset of the text form: a text with its label."""
+    return f"{label}\n{text}"
 
 
 def files_read(recipe: DatasetRecipe, group: layout.Group) -> set[str]:

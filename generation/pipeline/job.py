@@ -14,6 +14,7 @@ from generation.pipeline.progress import Progress
 from generation.pipeline.provenance import provenance
 from generation.pipeline.worker import text_length
 from generation.pipeline.writers import with_dtype
+from generation.run_state.base_run import BaseRun
 from generation.run_state.code_digest import versions
 from generation.run_state.directory import DatasetRun
 from generation.run_state.scratch import FirstTexts, Scratch
@@ -28,14 +29,23 @@ from hub.contract.shards import sha256_file
 from hub.errors import InputError
 
 
-def generate(recipe: DatasetRecipe, directory: Path, command: str, start: StartExecutor = local_executor) -> Manifest:
+def generate(
+    recipe: DatasetRecipe,
+    directory: Path,
+    command: str,
+    start: StartExecutor = local_executor,
+    base: BaseRun | None = None,
+) -> Manifest:
     """Make or finish the run in ``directory``; a finished run is left as it is. Call it with the directory locked.
 
     ``start`` starts the workers; who they are changes no byte.
     ``command`` is kept from the first start: a resumed run may be asked for in other words and ends in the same bytes.
+    ``base``: a run of the first of these first texts; those after them alone are worked on (``pipeline.append``).
+
+    Raises InputError when the directory holds another run, or one that rows were appended to and that is damaged.
     """
     recipe = with_dtype(recipe)
-    inputs = input_hashes(recipe)
+    inputs = input_hashes(recipe) | (base.inputs if base else run_dir.base_inputs(run_dir.read_manifest(directory)))
     manifest = run_dir.begin(directory, new_manifest(recipe, inputs, versions()), resolved(recipe))
     remember(directory, recipe)
     scratch = Scratch(directory, run_key(manifest))
@@ -43,12 +53,16 @@ def generate(recipe: DatasetRecipe, directory: Path, command: str, start: StartE
         scratch.clear()  # a start that was killed right after its last word did not come to it
         cli.say(f"{directory}: already complete, nothing to do")
         return manifest
+    if base is None and run_dir.base_inputs(manifest):
+        problem = "files of a dataset that rows were appended to are missing or damaged: one run cannot make them again"
+        hint = "remove the directory and take it from the Hub again: python -m release.run RECIPE --append --yes"
+        raise InputError(directory, problem, hint=hint)
     if not manifest.provenance:  # a fresh start trusts nothing that an earlier run left
         scratch.clear()
     command = manifest.provenance.get("command", command)
     prompts = load_prompts(recipe)
     with start(ExecutorSpec(recipe, prompts, directory, scratch.notes.key)) as executor:
-        run = DatasetRun(directory, recipe, manifest, scratch.journal)
+        run = DatasetRun(directory, recipe, manifest, scratch.journal, base)
         run.record([], provenance=provenance(recipe, executor, prompts, inputs, command))
         firsts = prepare(run, scratch, executor)
         write_shards(run, executor, firsts)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from generation.run_state import layout
+from generation.run_state.base_run import BaseRun
 from generation.run_state.journal import Journal, TaskRecord
 from generation.run_state.layout import Shard
 from generation.run_state.tasks import Row, TaskResult
@@ -32,10 +33,18 @@ class DatasetRun:
     """One dataset's directory, its recipe and the manifest as it is on disk.
 
     ``journal``: the file for results that the manifest does not name yet; an earlier start's are taken up.
+    ``base``: the finished run that these rows will be added to, if any.
     """
 
-    def __init__(self, directory: Path, recipe: DatasetRecipe, manifest: Manifest, journal: Path | None = None):
-        self.directory, self.recipe, self.manifest = directory, recipe, manifest
+    def __init__(
+        self,
+        directory: Path,
+        recipe: DatasetRecipe,
+        manifest: Manifest,
+        journal: Path | None = None,
+        base: BaseRun | None = None,
+    ):
+        self.directory, self.recipe, self.manifest, self.base = directory, recipe, manifest, base
         self._journal = Journal(journal) if journal else None
         self._files = {file.path: file for file in manifest.files}
         self._empty = set[str](manifest.counts.get("empty_shards", ()))

@@ -22,8 +22,12 @@ def is_run_of(manifest: Manifest, recipe: DatasetRecipe | ModelRecipe) -> bool:
     return manifest.fingerprint == fingerprint(recipe, manifest.inputs)
 
 
-def fetch(repository: Repository, remote: Remote, manifest: Manifest, recipe: DatasetRecipe, directory: Path) -> None:
+def fetch(
+    repository: Repository, remote: Remote, manifest: Manifest, recipe: DatasetRecipe | None, directory: Path
+) -> None:
     """Make ``directory``, empty or absent, the run directory of a published manifest, all at once.
+
+    ``recipe``: the one that the run goes on under; None: the published one.
 
     Killed, it goes on from the files that came whole. Raises RunError when a file is not the one the manifest names.
     """
@@ -64,6 +68,15 @@ def fetch(repository: Repository, remote: Remote, manifest: Manifest, recipe: Da
         content = repository.read(remote, name) if name in remote.files else None
         if content is not None:
             write_bytes(staging / name, content)
+    version, text = (recipe.version, resolved(recipe)) if recipe else (manifest.version, _published(repository, remote))
     run_dir.write_manifest(staging, manifest)
-    run_dir.rewrite_recipe(staging, manifest, recipe.version, resolved(recipe))
+    run_dir.rewrite_recipe(staging, manifest, version, text)
     rename_folder(staging, directory)
+
+
+def _published(repository: Repository, remote: Remote) -> str:
+    """recipe.yaml as it is published. Raises RunError when it is not there."""
+    content = repository.read(remote, run_dir.RECIPE)
+    if content is None:
+        raise RunError(f"{repository.repo_id}: {run_dir.RECIPE}", "is not there", hint="repair the repository")
+    return content.decode("utf-8", "replace")

@@ -27,6 +27,7 @@ ARTIFACTS = Path("artifacts")
 MANIFEST = "manifest.json"
 RECIPE = "recipe.yaml"
 REPORT = "report.html"  # made for people, from what is here and beside it
+APPENDED = "appended to v"  # with the version, among a manifest's inputs: the run whose rows these were added to
 PATIENCE = 0.1  # seconds; two tries, because a lock may go between its opening and its locking
 
 
@@ -158,7 +159,8 @@ def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
                 + "".join(f"; {path} has changed" for path in _changed_inputs(found, manifest)[:1])
                 + "".join(f"; {key}" for key in _changed_keys(directory / RECIPE, recipe_yaml)[:3])
                 + ")",
-                hint="choose another --out, or remove the directory to start again",
+                hint="choose another --out, or remove the directory to start again"
+                + ("; --append adds rows to a finished dataset" if found.complete and found.kind == "dataset" else ""),
             )
         broken = set(changed_files(directory, found))
         if broken or not found.complete:
@@ -175,11 +177,16 @@ def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
     return manifest
 
 
+def base_inputs(manifest: Manifest | None) -> dict[str, str]:
+    """Of a run whose rows were appended to another's: the entry of its inputs with the fingerprint of that one."""
+    return {name: digest for name, digest in (manifest.inputs if manifest else {}).items() if name.startswith(APPENDED)}
+
+
 def has_work(directory: Path, found: Manifest) -> bool:
     """Whether anything was made: files in the directory, or folders beside it, where stages keep work under way."""
     made = {path.name for path in directory.iterdir()} - {MANIFEST, RECIPE}
     beside = directory.parent.glob(f"{glob.escape(directory.name)}.*")
-    return bool(found.complete or found.files or made or any(path.is_dir() for path in beside))
+    return bool(found.complete or found.files or made or any(path.is_dir() and any(path.iterdir()) for path in beside))
 
 
 def rewrite_recipe(directory: Path, manifest: Manifest, version: str, recipe_yaml: str) -> Manifest:
@@ -220,13 +227,17 @@ def _changed_keys(kept: Path, recipe_yaml: str) -> list[str]:
     """Keys of the recipe that lies there with other values now; none when it cannot be read."""
     limits = {"max_bytes": 1 << 20, "max_depth": 20, "max_nodes": 50_000}
     try:
-        before, now = (
-            dict(_leaves(safe_yaml.load(text, **limits))) for text in (kept.read_text(encoding="utf-8"), recipe_yaml)
-        )
+        before, now = (safe_yaml.load(text, **limits) for text in (kept.read_text(encoding="utf-8"), recipe_yaml))
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         return []
-    keys = [key for key in {**before, **now} if before.get(key) != now.get(key) and key not in ("", "version")]
-    return [f"{key} {_in_words(before.get(key))} there, {_in_words(now.get(key))} now" for key in keys]
+    return [f"{key} {words}" for key, words in changed_values(before, now).items() if key != "version"]
+
+
+def changed_values(before: Any, now: Any) -> dict[str, str]:
+    """Keys of two trees, joined by dots, whose values differ → ``5 there, 10 now``."""
+    there, here = dict(_leaves(before)), dict(_leaves(now))
+    keys = [key for key in {**there, **here} if key and there.get(key) != here.get(key)]
+    return {key: f"{_in_words(there.get(key))} there, {_in_words(here.get(key))} now" for key in keys}
 
 
 def _leaves(tree: Any, place: str = "") -> Iterator[tuple[str, Any]]:

@@ -20,7 +20,7 @@ from model_cards.dataset.progress import done_so_far, time_left
 from model_cards.dataset.samples import rejected_samples, sample_config, sample_table
 from model_cards.shared.attribution import attribution
 from model_cards.shared.changes import change_table
-from model_cards.shared.checks import check_counts, check_dropped, check_files, check_splits
+from model_cards.shared.checks import check_counts, check_dropped, check_files, check_history, check_splits
 from model_cards.shared.citations import cited
 from model_cards.shared.configs import Split, default_config, existing_configs, measure
 from model_cards.shared.facts import DatasetCounts, DatasetProvenance, GenerationProgress, read_facts
@@ -160,14 +160,17 @@ def state(directory: Path, manifest: Manifest, recipe: DatasetRecipe, now: datet
     if not manifest.complete:
         progress = read_facts(directory, "counts", manifest.counts, GenerationProgress)
         told = [done_so_far(manifest, progress), time_left(directory, manifest, progress, now)]
-        return {"provenance": provenance, "complete": False, "progress": Markdown(" ".join(told))}
+        return {"provenance": provenance, "complete": False, "history": None, "progress": Markdown(" ".join(told))}
     counts = read_facts(directory, "counts", manifest.counts, DatasetCounts)
     check_counts(directory, counts)
     check_splits(directory, counts, manifest)
+    history = provenance.history if provenance and provenance.decontamination is None else ()
+    check_history(directory, counts, history)
     named = tables.label_names(recipe, counts)
     return {
         "provenance": provenance,
         "complete": True,
+        "history": tables.history_table(history, recipe) if history else None,
         "counts": counts,
         "dropped": sum(counts.rejected.values()),
         "labels": tables.counts_table("label", {name: counts.by_label[name] for name in named}),

@@ -14,7 +14,7 @@ from hub.contract.reasons import OF_FIRST_TEXTS, OF_SECOND_TEXTS
 from hub.contract.recipe import DatasetRecipe, Label
 from hub.contract.schema import EXAMPLE_SET, PROVENANCE, base_config, config_features, features
 from hub.markdown import Markdown, code, table
-from model_cards.shared.facts import Counts, DatasetCounts
+from model_cards.shared.facts import Counts, DatasetCounts, VersionFacts
 
 WORDS = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text(encoding="utf-8"))
 NOTES, KINDS = WORDS["columns"], WORDS["matches"]
@@ -244,3 +244,19 @@ def reason_table(counts: dict[str, int], meanings: dict[str, str]) -> Markdown |
     names = ordered_reasons(counts, meanings)
     rows: list[list[Any]] = [[code(name), meanings.get(name, ""), counts[name]] for name in names]
     return table(["reason", "meaning", "texts"], rows) if rows else None
+
+
+def history_table(history: Sequence[VersionFacts], recipe: DatasetRecipe) -> Markdown:
+    """What each version brought, the newest first: first texts, texts, and the rows of every config."""
+    configs = [config for config in recipe.configs if any(config in one.rows for one in history)]
+    rows: list[list[Any]] = [
+        [
+            code(f"v{one.version}"),
+            one.first_texts,
+            one.requested,
+            one.kept,
+            *(one.rows.get(name, 0) for name in configs),
+        ]
+        for one in reversed(history)
+    ]
+    return table(["version", "first texts", "texts requested", "kept", *(f"rows: {name}" for name in configs)], rows)

@@ -5,18 +5,19 @@ totals    = the sums over the labels, and over the shot counts
 reasons   = the rejected of a label     and their sums over the labels, where they are recorded
 lengths   = the kept of a label         where they are recorded
 splits    = the rows of the shards that the manifest names
+versions  = first texts, texts and rows of the whole, where rows were appended
 shards    = the bytes the manifest names
 dropped   = what the fingerprint was made with, and kept = the rows of the files
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hub.contract.decontamination import INPUT, PROVENANCE, Dropped
 from hub.contract.run_dir import MANIFEST, RECIPE, Manifest, changed_files
 from hub.errors import InputError
-from model_cards.shared.facts import Counts, DatasetCounts
+from model_cards.shared.facts import Counts, DatasetCounts, VersionFacts
 
 
 def check_identity(directory: Path, manifest: Manifest, name: str, version: str) -> None:
@@ -86,6 +87,17 @@ def check_splits(directory: Path, counts: DatasetCounts, manifest: Manifest) -> 
     """The rows of each config and split against the rows of its shards."""
     claimed = {(config, split): rows for config, splits in counts.splits.items() for split, rows in splits.items()}
     _same_rows(directory / MANIFEST, "splits", claimed, manifest)
+
+
+def check_history(directory: Path, counts: DatasetCounts, history: Sequence[VersionFacts]) -> None:
+    """What the versions of a dataset brought is together what it has."""
+    place = directory / MANIFEST
+    for name, whole in (("first_texts", counts.sources), ("requested", counts.requested), ("kept", counts.kept)):
+        if history:
+            _equal(place, f"history.{name}", sum(getattr(one, name) for one in history), "that of the whole", whole)
+    for config, splits in counts.splits.items() if history else ():
+        told = sum(one.rows.get(config, 0) for one in history)
+        _equal(place, f"history.rows.{config}", told, "the rows of the whole", sum(splits.values()))
 
 
 def check_dropped(directory: Path, dropped: Dropped, manifest: Manifest) -> None:

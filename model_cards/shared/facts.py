@@ -89,6 +89,17 @@ class ExampleFacts(Facts):
     rows: dict[str, tuple[dict[str, tuple[int, ...]], ...]] = {}  # the sets of a shot count: label → rows
 
 
+class VersionFacts(Facts):
+    """What one version of a dataset brought: its own first texts, texts and rows, and the command that wrote them."""
+
+    version: str
+    first_texts: int
+    requested: int
+    kept: int
+    rows: dict[str, int]  # by config
+    command: str
+
+
 class DatasetProvenance(Facts):
     """How a dataset was made."""
 
@@ -97,6 +108,7 @@ class DatasetProvenance(Facts):
     examples: ExampleFacts | None = None
     decontamination: Dropped | None = None  # of a dataset without the rows of another that stand in evaluation data
     command: str
+    history: tuple[VersionFacts, ...] = ()  # the oldest first; (): no rows were appended
 
 
 class TrainedOn(Facts):

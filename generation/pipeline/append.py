@@ -1,0 +1,171 @@
+"""Rows of more first texts for a finished dataset: its next version, in which every earlier file stays as it is.
+
+The new first texts are an ordinary run in a folder of its own beside the run directory, killed and gone on with like
+any other. When it is finished its files are copied under names of their own, and one manifest names both: until then
+the directory holds the earlier version, whole. What cannot be told from the new first texts alone follows a rule: new
+rows begin in new shards, sampled negatives of new rows come from new rows, and a text that an earlier row has is a
+duplicate where the form allows it once.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from generation.pipeline.executor import StartExecutor, local_executor
+from generation.pipeline.job import generate, input_hashes
+from generation.pipeline.writers import with_dtype
+from generation.run_state.base_run import BaseRun
+from hub.client.plan import MEASURED
+from hub.contract import run_dir
+from hub.contract.decontamination import PROVENANCE as DECONTAMINATION
+from hub.contract.published_paths import published, published_path, remember
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import deciding, fingerprint, load_recipe, resolved
+from hub.contract.run_dir import File, Manifest
+from hub.contract.shards import atomic_path
+from hub.errors import InputError
+
+GROWING = ("limit", "path", "revision", "splits")  # keys of `source` with which first texts may follow those there are
+HISTORY = "history"  # of a manifest's provenance: what each version brought, the oldest first
+BESIDE = (".timing.json", ".places.json")  # notes on the new rows' run, for people
+
+
+def append(recipe: DatasetRecipe, directory: Path, command: str, start: StartExecutor = local_executor) -> Manifest:
+    """Write the rows of the first texts that a finished run has not, and add them to it. Call it with the directory
+    locked.
+
+    Interrupted at any place, the same call goes on. Raises InputError when the directory holds no finished run, or when
+    anything but the source's length differs from it.
+    """
+    recipe, found = with_dtype(recipe), run_dir.require_complete(directory)
+    new, inputs = appending(directory), input_hashes(recipe)
+    if (known := run_dir.base_inputs(found)) and fingerprint(recipe, inputs | known) == found.fingerprint:
+        whole = generate(recipe, directory, command, start)  # says that it is complete
+    else:
+        base = appendable(recipe, directory)
+        whole = joined(base, new, generate(recipe, new, command, start, base), recipe)
+        remember(directory, recipe)
+    shutil.rmtree(new, ignore_errors=True)
+    for name in BESIDE:
+        new.with_name(new.name + name).unlink(missing_ok=True)
+    return whole
+
+
+def appending(directory: Path) -> Path:
+    """The run directory of the new rows, until they are added to ``directory``."""
+    return directory.with_name(f"{directory.name}.appending")
+
+
+def appendable(recipe: DatasetRecipe, directory: Path) -> BaseRun:
+    """The finished run in ``directory``. Raises InputError when ``recipe`` is not that of more rows for it."""
+    recipe, found = with_dtype(recipe), run_dir.require_complete(directory)
+    require_growth(directory, found, recipe, input_hashes(recipe))
+    return BaseRun(directory, found)
+
+
+def require_growth(directory: Path, base: Manifest, recipe: DatasetRecipe, inputs: dict[str, str]) -> None:
+    """Raise InputError unless ``recipe`` is a later version of the run ``base`` with a longer source at the most.
+
+    ``inputs``: SHA-256 of the recipe's local files.
+    """
+    there, growing = load_recipe(directory / run_dir.RECIPE, DatasetRecipe), ", ".join(f"source.{k}" for k in GROWING)
+    allowed = f"{growing}, version and keys of the card may change"
+    hint = "give it the value it had, or make a dataset of another name"
+    if DECONTAMINATION in base.provenance:
+        raise InputError(
+            directory, "rows were left out of it, which appended ones would not be", hint="append to its origin"
+        )
+    for key, words in run_dir.changed_values(_fixed(there), _fixed(recipe)).items():
+        raise InputError(f"{directory}: {key}", f"{words}, which no append can mix", allowed=allowed, hint=hint)
+    before = {name: digest for name, digest in base.inputs.items() if not name.startswith(run_dir.APPENDED)}
+    sources = {published_path(one.source.path) for one in (there, recipe) if one.source.path}
+    for name in sorted((before.keys() | inputs.keys()) - sources):
+        if before.get(name) != inputs.get(name):
+            raise InputError(
+                f"{directory}: {name}", "is another file than it was written with", hint="put that one back"
+            )
+    if base.fingerprint == fingerprint(recipe, inputs | run_dir.base_inputs(base)):
+        hint = (
+            f"raise source.limit, or add rows at the end of the source; it has {base.counts['sources']:,} first texts"
+        )
+        raise InputError(directory, "has all rows of this recipe: there is nothing to append", hint=hint)
+    if _order(recipe.version) <= _order(base.version):
+        problem = f"{recipe.version} is not later than {base.version}, to which rows are appended"
+        raise InputError(f"{directory}: version", problem, hint="raise `version` in the recipe")
+    if recipe.source.kind == "model" and (recipe.source.limit or 0) <= base.counts["sources"]:
+        problem = f"{recipe.source.limit} is not above the {base.counts['sources']:,} first texts that are there"
+        raise InputError(f"{directory}: source.limit", problem, hint="raise it: it counts all first texts, old and new")
+
+
+def _fixed(recipe: DatasetRecipe) -> dict[str, Any]:
+    """What decides rows and may not grow, as JSON has it."""
+    tree: dict[str, Any] = json.loads(json.dumps(deciding(published(recipe))))
+    return {**tree, "source": {key: value for key, value in tree["source"].items() if key not in GROWING}}
+
+
+def _order(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+def joined(base: BaseRun, new: Path, manifest: Manifest, recipe: DatasetRecipe) -> Manifest:
+    """Add the finished run in the folder ``new`` to ``base``, the manifest last; what was measured of it goes."""
+    whole = with_new_rows(base.manifest, manifest)
+    for file in manifest.files:
+        with atomic_path(base.directory / new_path(file.path, manifest.version)) as temporary:
+            shutil.copyfile(new / file.path, temporary)
+    for name in MEASURED:
+        (base.directory / name).unlink(missing_ok=True)
+    run_dir.write_manifest(base.directory, whole)
+    return run_dir.rewrite_recipe(base.directory, whole, recipe.version, resolved(recipe))
+
+
+def new_path(path: str, version: str) -> str:
+    """Where a file of the new rows stands: data/raw/train-v1.1.0-00000-of-00004.parquet, after those without one."""
+    folder, slash, name = path.rpartition("/")
+    split, dash, rest = name.partition("-")
+    return f"{folder}{slash}{split}{dash}v{version}{dash}{rest}"
+
+
+def with_new_rows(base: Manifest, new: Manifest) -> Manifest:
+    """The manifest of a version: files, counts and history of ``base`` with those of ``new``, whose recipe it has."""
+    added = [_renamed(file, new.version) for file in new.files]
+    empty = [
+        *base.counts.get("empty_shards", ()),
+        *(new_path(p, new.version) for p in new.counts.get("empty_shards", ())),
+    ]
+    counts = _sum(base.counts, new.counts) | ({"empty_shards": empty} if empty else {})
+    if "sources_skipped" in new.counts:  # of the whole source, which was read from its beginning
+        counts["sources_skipped"] = new.counts["sources_skipped"]
+    history = [*base.provenance.get(HISTORY, [_entry(base)]), _entry(new)]
+    contents = {f"{name} of v{new.version}": digest for name, digest in new.contents.items()}
+    return new.model_copy(update={"files": base.files}).with_files(
+        added, counts=counts, provenance={**new.provenance, HISTORY: history}, contents={**base.contents, **contents}
+    )
+
+
+def _renamed(file: File, version: str) -> File:
+    return File(new_path(file.path, version), file.bytes, file.sha256, file.config, file.split, file.rows)
+
+
+def _sum(one: Any, other: Any) -> Any:
+    """Two trees of counts as one; what is no number is the other's."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        both = {key: _sum(one[key], other[key]) for key in one.keys() & other.keys()}
+        return {**one, **other, **both}
+    return one + other if isinstance(one, int) and isinstance(other, int) else other
+
+
+def _entry(manifest: Manifest) -> dict[str, Any]:
+    """What a version brought: the run of its own rows."""
+    counts = manifest.counts
+    return {
+        "version": manifest.version,
+        "first_texts": counts["sources"],
+        **{name: counts[name] for name in ("requested", "kept")},
+        "rows": {config: sum(splits.values()) for config, splits in counts["splits"].items()},
+        "command": manifest.provenance["command"],
+        "fingerprint": manifest.fingerprint,
+        "inputs": manifest.inputs,
+        "versions": manifest.versions,
+    }

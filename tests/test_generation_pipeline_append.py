@@ -1,0 +1,265 @@
+"""Rows appended to a finished dataset: earlier files stay as they are, interrupted or not; what cannot be is told."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from small_runs import raw_rows, small_recipe, small_run, write_shard
+from tiny_lm import make_lm
+from typer.testing import CliRunner
+
+from generation import run as command
+from generation.pipeline import append as appending
+from generation.pipeline.finish import finish
+from generation.run_state.base_run import BaseRun
+from generation.run_state.directory import DatasetRun
+from hub.client.publish import checked
+from hub.contract import run_dir
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import load_recipe, resolved
+from hub.contract.run_dir import Manifest
+from hub.contract.shards import read_shard
+from hub.errors import InputError, RunError
+from model_cards.render import render, write
+
+X2, X1X2 = Path("recipes/demo/sts-dino-x2.yaml"), Path("recipes/demo/sts-dino-x1x2.yaml")
+SMALL = ["name=grown", "decoding.max_new_tokens=8", "shard_size=4", "decoding.max_attempts=5"]
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory) -> Path:
+    return make_lm(tmp_path_factory.mktemp("lm"), "llama")
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory) -> Path:
+    """Twenty first texts, in a file that may grow."""
+    path = tmp_path_factory.mktemp("source") / "x1.txt"
+    lines = Path("assets/demo-data/x1.tsv").read_text(encoding="utf-8").splitlines()[1:21]
+    path.write_text("".join(f"{line.split(chr(9))[0]}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(lm, texts, tmp_path_factory) -> Path:
+    """Version 0.1.0 of ten first texts: its third shard is not full."""
+    directory = tmp_path_factory.mktemp("runs") / "grown"
+    written(lm, directory, f"source.path={texts}", "source.limit=10", append=False)
+    (directory / "value.json").write_text("{}")  # measured of these rows
+    return directory
+
+
+@pytest.fixture(scope="module")
+def whole(lm, texts, finished, tmp_path_factory) -> Path:
+    """Version 0.2.0: six more, written without interruption."""
+    directory = shutil.copytree(finished, tmp_path_factory.mktemp("whole") / "grown")
+    written(lm, directory, *more(texts))
+    return directory
+
+
+def more(texts: Path) -> list[str]:
+    return [f"source.path={texts}", "source.limit=16", "version=0.2.0"]
+
+
+def written(lm: Path, directory: Path, *settings: str, recipe: Path = X2, append: bool = True) -> Manifest:
+    """What the command leaves."""
+    kind = ["source.columns=[]"] if recipe == X2 else []
+    words = [word for setting in [f"model.path={lm}", *SMALL, *kind, *settings] for word in ("--set", setting)]
+    given = [str(recipe), "--out", str(directory), *words, *(["--append"] if append else [])]
+    done = CliRunner().invoke(command.app, given, catch_exceptions=True)
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return run_dir.require_complete(directory)
+
+
+def digests(directory: Path) -> dict[str, str]:
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_every_earlier_file_stays_and_the_whole_is_told(finished, whole):
+    before, now = run_dir.require_complete(finished), run_dir.require_complete(whole)
+    assert set(before.files) < set(now.files) and checked(whole) == now
+    new = [file.path for file in now.files if file not in before.files]
+    assert all("-v0.2.0-" in path for path in new) and "data/raw/train-v0.2.0-00001-of-00002.parquet" in new
+    for name in ("requested", "kept"):
+        assert now.counts[name] > before.counts[name]
+    assert now.counts["sources"] == 16 and now.version == "0.2.0" and now.fingerprint != before.fingerprint
+    rows = [row for config in ("raw", "rejected") for f in now.shards(config) for row in read_shard(whole / f.path)]
+    assert {row["source_id"] for row in rows} == {f"{n:06d}" for n in range(16)}
+    identities = [
+        (row["source_id"], row["target"], row["attempt"])
+        for f in now.shards("raw")
+        for row in read_shard(whole / f.path)
+    ]
+    assert len(set(identities)) == len(identities)
+    assert not (whole / "value.json").exists(), "it was measured of other rows"
+    assert not list(whole.parent.glob("grown.appending*"))
+
+
+def test_the_card_counts_the_whole_and_tells_what_each_version_brought(finished, whole):
+    card = render(whole)["README.md"].decode()
+    first, second = run_dir.require_complete(whole).provenance["history"]
+    assert (first["first_texts"], second["first_texts"]) == (10, 6) and second["command"].endswith("--append")
+    assert (
+        first["rows"]["raw"] + second["rows"]["raw"] == run_dir.require_complete(whole).counts["splits"]["raw"]["train"]
+    )
+    assert "From 16 first texts" in card and "| `v0.2.0` | 6 | " in card and "| `v0.1.0` | 10 | " in card
+    assert (
+        "Rows were appended"
+        not in render(shutil.copytree(finished, whole.parent / "card", ignore=shutil.ignore_patterns("value.json")))[
+            "README.md"
+        ].decode()
+    )
+
+
+def test_the_same_command_finds_nothing_to_do_and_a_third_version_goes_on_from_the_second(lm, texts, whole, tmp_path):
+    directory = shutil.copytree(whole, tmp_path / "grown")
+    for append in (True, False):
+        assert written(lm, directory, *more(texts), append=append) == run_dir.require_complete(whole)
+    assert digests(directory) == digests(whole)
+    third = written(lm, directory, f"source.path={texts}", "source.limit=18", "version=0.10.0")
+    assert [one["version"] for one in third.provenance["history"]] == ["0.1.0", "0.2.0", "0.10.0"]
+    assert set(run_dir.require_complete(whole).files) < set(third.files) and third.counts["sources"] == 18
+    write(directory, render(directory))
+
+
+@pytest.mark.parametrize("place", ["shard", "copy", "manifest", "recipe"])
+def test_interrupted_anywhere_the_version_before_is_whole_and_the_same_command_goes_on(
+    place, lm, texts, finished, whole, tmp_path, monkeypatch
+):
+    directory, calls = shutil.copytree(finished, tmp_path / "grown"), 0
+    owner, name, at = {
+        "shard": (DatasetRun, "add_shard", 2),
+        "copy": (shutil, "copyfile", 3),
+        "manifest": (run_dir, "write_manifest", None),
+        "recipe": (run_dir, "rewrite_recipe", None),
+    }[place]
+    real = getattr(owner, name)
+
+    def stops(*arguments):
+        nonlocal calls
+        calls += 1
+        if calls == at or (at is None and arguments[0] == directory):
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(owner, name, stops)
+    with pytest.raises(KeyboardInterrupt):
+        appending.append(recipe_of(lm, texts), directory, "python -m generation.run --append")
+    monkeypatch.undo()
+    left = run_dir.require_complete(directory)
+    assert left.version == ("0.2.0" if place == "recipe" else "0.1.0") and not run_dir.changed_files(directory, left)
+    written(lm, directory, *more(texts))
+    assert {path: d for path, d in digests(directory).items() if path != "manifest.json"} == {
+        path: d for path, d in digests(whole).items() if path != "manifest.json"
+    }
+    assert run_dir.require_complete(directory).files == run_dir.require_complete(whole).files
+    assert not list(tmp_path.glob("grown.appending*"))
+
+
+def recipe_of(lm: Path, texts: Path, *settings: str) -> DatasetRecipe:
+    return load_recipe(X2, DatasetRecipe, [f"model.path={lm}", *SMALL, "source.columns=[]", *more(texts), *settings])
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["seed=1"], r"grown: seed: 42 there, 1 now, which no append can mix; allowed: source.limit"),
+        (["labels.1.counter_labels=[]"], r"labels.1.counter_labels.0: '1' there, unset now"),
+        (["source.share=0.5"], r"source.share: 1.0 there, 0.5 now"),
+        (["shard_size=8"], "shard_size: 4 there, 8 now"),
+        (["version=0.1.0"], "version: 0.1.0 is not later than 0.1.0, .*raise `version`"),
+        (["source.limit=10"], "has all rows of this recipe: there is nothing to append; raise source.limit"),
+    ],
+)
+def test_what_is_no_longer_source_is_refused_by_its_key_before_anything_is_made(settings, said, lm, texts, finished):
+    before = digests(finished.parent)
+    with pytest.raises(InputError, match=said):
+        written(lm, finished, *more(texts), *settings)
+    assert digests(finished.parent) == before
+
+
+def test_another_beginning_of_the_source_is_refused_and_a_corrected_one_goes_on(lm, texts, finished, tmp_path):
+    directory, lines = shutil.copytree(finished, tmp_path / "grown"), texts.read_text().splitlines(keepends=True)
+    other = tmp_path / "x1.txt"
+    other.write_text("".join([*lines[:4], lines[5], lines[4], *lines[6:]]))
+    with pytest.raises(InputError, match=r"row 000004 is no first text of v0\.1\.0, where it stands among"):
+        written(lm, directory, *more(other))
+    other.write_text("".join(lines[:10]))
+    with pytest.raises(
+        InputError, match=r"gives 10 first texts, and v0\.1\.0 has 10 already: there is nothing to append"
+    ):
+        written(lm, directory, *more(other))
+    other.write_text("".join(lines[:10]) + "A text of a second source.\n" + lines[3])
+    manifest = written(lm, directory, *more(other))
+    assert manifest.counts["sources"] == 11 and manifest.counts["sources_skipped"] == {"duplicate": 1}
+
+
+def test_what_is_not_finished_or_locked_is_not_appended_to(lm, texts, finished, tmp_path):
+    with pytest.raises(InputError, match="is not a run directory"):
+        written(lm, tmp_path / "none", *more(texts))
+    with run_dir.locked(finished), pytest.raises(RunError, match="another process is working on this run"):
+        written(lm, finished, *more(texts))
+    directory = shutil.copytree(finished, tmp_path / "grown")
+    manifest = run_dir.require_complete(directory)
+    run_dir.write_manifest(directory, manifest.model_copy(update={"complete": False}))
+    with pytest.raises(InputError, match="the run is not finished"):
+        written(lm, directory, *more(texts))
+    with pytest.raises(InputError, match=r"source.limit 10 there, 16 now.*--append adds rows to a finished dataset"):
+        written(lm, finished, *more(texts), append=False)
+
+
+def test_a_damaged_file_of_an_appended_run_is_not_made_again_as_if_it_were_one_run(lm, texts, whole, tmp_path):
+    directory = shutil.copytree(whole, tmp_path / "grown")
+    (directory / "data/raw/train-v0.2.0-00000-of-00002.parquet").write_bytes(b"")
+    with pytest.raises(InputError, match=r"take it from the Hub again: .*--append --yes"):
+        written(lm, directory, *more(texts), append=False)
+
+
+def test_the_plan_is_of_what_is_new(lm, texts, finished):
+    words = [word for s in [f"model.path={lm}", *SMALL, "source.columns=[]", *more(texts)] for word in ("--set", s)]
+    done = CliRunner().invoke(command.app, [str(X2), "--out", str(finished), "--append", "--dry-run", *words])
+    assert "appended to v0.1.0: its 10 first texts" in done.output and "first texts: 6 (" in done.output
+
+
+def test_first_texts_that_the_model_writes_go_on_after_the_last_number(lm, tmp_path):
+    directory = tmp_path / "grown"
+    label = {"name": "1", "score": "1", "instruction": 'Write the same.\n1: "<X1>"\n2: "'}
+    often = ["decoding.max_attempts=60", "decoding.samples=1", f"labels={json.dumps([label])}"]  # few of them end
+    before = written(lm, directory, "source.limit=2", *often, recipe=X1X2, append=False)
+    with pytest.raises(InputError, match=r"source\.limit: 1 is not above the 2 first texts"):
+        written(lm, directory, "source.limit=1", "version=0.2.0", *often, recipe=X1X2)
+    now = written(lm, directory, "source.limit=3", "version=0.2.0", *often, recipe=X1X2)
+    rows = [row for file in now.shards("sources") for row in read_shard(directory / file.path)]
+    assert set(before.files) < set(now.files) and now.counts["sources"] == len(rows) == 3
+    assert len({row["text"] for row in rows}) == len({row["source_id"] for row in rows}) == 3
+    asked = before.counts["sources"] + sum(before.counts["sources_rejected"].values())
+    assert [int(row["source_id"]) >= asked for row in rows] == [False] * 2 + [True]
+    render(directory)
+
+
+def test_a_text_that_an_earlier_version_has_is_a_duplicate_where_it_may_stand_once(tmp_path):
+    recipe = small_recipe("text")
+    base = BaseRun(tmp_path / "base", small_run(tmp_path / "base", recipe))
+    begun = Manifest(kind="dataset", name=recipe.name, version="1.3.0", fingerprint="f")
+    run = DatasetRun(tmp_path / "new", recipe, run_dir.begin(tmp_path / "new", begun, resolved(recipe)), base=base)
+    for shard in run.shards(2):
+        write_shard(run, shard, list(raw_rows(recipe, shard)), [])
+    finish(run, 2, 60)
+    assert run.manifest.counts["kept"] == 0 and not run.manifest.shards("postprocessed")
+    known = base.manifest.counts
+    assert run.manifest.counts["rejected"]["duplicate"] >= known["kept"]
+
+
+def test_a_downloaded_copy_with_appended_rows_is_found_good(whole, tmp_path, monkeypatch, capsys):
+    from test_dataset_scripts_contract import imported
+
+    module = imported(load_recipe(whole / "recipe.yaml", DatasetRecipe), tmp_path)
+    monkeypatch.setattr("sys.argv", ["script.py", "--verify", str(whole)])
+    module.main(module.SPEC, tmp_path)
+    rows = json.loads((whole / "manifest.json").read_text())["counts"]["splits"]["postprocessed"]["train"]
+    assert f"postprocessed/train: {rows} rows are as the raw rows make them" in capsys.readouterr().out
