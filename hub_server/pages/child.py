@@ -12,7 +12,8 @@ import threading
 from multiprocessing.connection import Connection
 
 SECONDS, MEMORY = 10, 4 << 30
-_READERS = ["hub_server.pages.card_markdown", "hub_server.pages.row_scan"]
+# pyarrow imports pandas for its first scalar, which would take longer than most searches.
+_READERS = ["hub_server.pages.card_markdown", "hub_server.pages.row_scan", "pandas"]
 _CONTEXT = multiprocessing.get_context("forkserver")
 _AT_ONCE, _STARTING = threading.Semaphore(2), threading.Lock()
 

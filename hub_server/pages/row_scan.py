@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import reduce
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -162,20 +163,17 @@ def clamp(seen: Window, page: int) -> None:
 
 def matching(batch: pa.RecordBatch, question: Question, label: Label) -> pa.Array:
     """Which rows have the label and, in any of their text columns, the words."""
-    mask = pa.array([True] * batch.num_rows)
+    everything, nothing = pa.repeat(True, batch.num_rows), pa.repeat(False, batch.num_rows)
+    right, hits = everything, everything
     if question.label:
-        if label.column not in batch.schema.names:
-            return pa.array([False] * batch.num_rows)
-        column = plain(batch.column(label.column))
-        values = [value for value in pc.unique(column).to_pylist() if label.shown(value) == question.label]
-        mask = pc.is_in(column, pa.array(values, column.type))
+        column = plain(batch.column(label.column)) if label.column in batch.schema.names else pa.nulls(batch.num_rows)
+        values = [value for value in pc.unique(column) if label.shown(value.as_py()) == question.label]
+        right = reduce(pc.or_, [pc.equal(column, value) for value in values], nothing)
     if question.words:
-        hits = pa.array([False] * batch.num_rows)
-        for column in filter(is_text, map(plain, batch.columns)):
-            found = pc.match_substring(column, question.words, ignore_case=True)
-            hits = pc.or_(hits, pc.fill_null(found, False))
-        mask = pc.and_(mask, hits)
-    return mask
+        texts = filter(is_text, map(plain, batch.columns))
+        found = [pc.match_substring(column, question.words, ignore_case=True) for column in texts]
+        hits = reduce(pc.or_, [pc.fill_null(column, False) for column in found], nothing)
+    return pc.and_(right, hits)
 
 
 def plain(column: pa.Array) -> pa.Array:

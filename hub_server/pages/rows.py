@@ -19,8 +19,8 @@ class Question(BaseModel):
 
     files: tuple[str, ...]
     label: str = ""
-    words: str = Field("", max_length=MOST_WORDS)
-    page: int = Field(1, ge=1)
+    words: str = Field(default="", max_length=MOST_WORDS)
+    page: int = Field(default=1, ge=1)
     grouped: bool = True
 
 
