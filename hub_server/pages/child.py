@@ -5,6 +5,7 @@ sockets or data of the server), begun by the first page: a fresh interpreter wou
 """
 
 import importlib
+import math
 import multiprocessing
 import os
 import resource
@@ -26,7 +27,7 @@ def answer_of(module: str, request: bytes) -> bytes:
     """What the function ``answer`` of a module says to ``request``. Raises ChildFailed."""
     with _AT_ONCE:
         ours, theirs = _CONTEXT.Pipe(duplex=False)
-        process = _CONTEXT.Process(target=_answer, args=(module, request, theirs, SECONDS), daemon=True)
+        process = _CONTEXT.Process(target=_answer, args=(module, request, theirs, math.ceil(SECONDS)), daemon=True)
         with ours:
             with _STARTING, theirs:
                 _CONTEXT.set_forkserver_preload(_READERS)
