@@ -8,8 +8,8 @@ import pytest
 
 from hub.contract.schema import PAIR_CLASS, STS
 from hub_server.pages import row_scan, row_texts
-from hub_server.pages.row_scan import GROUPED, Unreadable, find
-from hub_server.pages.rows import ROWS, Question
+from hub_server.pages.row_scan import GROUPED, Split, Unreadable, facts_of, find
+from hub_server.pages.rows import ROWS, Facts, Question, Request, Window
 
 
 @pytest.fixture
@@ -22,7 +22,8 @@ def split(tmp_path):
             path = tmp_path / f"{number}.parquet"
             pq.write_table(table, path, row_group_size=row_group)
             files.append(str(path))
-        return find(Question(files=tuple(files), **question))
+        asked = Question(files=tuple(files), **question)
+        return find(asked, facts_of(Split(asked.files)))
 
     return ask
 
@@ -144,7 +145,10 @@ def test_what_is_no_parquet_is_named(tmp_path):
     pq.write_table(pairs(5)[0], good)
     bad.write_bytes(b"PAR1 no")
     with pytest.raises(Unreadable) as caught:
-        find(Question(files=(str(good), str(bad))))
+        facts_of(Split((str(good), str(bad))))
     assert caught.value.place == 1
-    shown = row_scan.answer(Question(files=(str(bad),)).model_dump_json().encode())
-    assert b"cannot be read as parquet" in shown and b'"broken":0' in shown
+    question = Question(files=(str(bad),))
+    for facts, kind in ((None, Facts), (Facts(file_rows=[5]), Window)):
+        shown = row_scan.answer(Request(question=question, facts=facts).model_dump_json().encode())
+        found = kind.model_validate_json(shown)
+        assert "cannot be read as parquet" in found.problem and found.broken == 0

@@ -129,10 +129,10 @@ def milliseconds(hub: LocalHub, address: str) -> float:
 
 def peak_of_search(files: list[str]) -> int:
     """Peak memory of a search of all rows, in 10⁶ bytes, in the process that calls this."""
-    from hub_server.pages.row_scan import answer
+    from hub_server.pages.row_scan import Split, facts_of, find
     from hub_server.pages.rows import Question
 
-    answer(Question(files=tuple(files), words="nowhere").model_dump_json().encode())
+    find(Question(files=tuple(files), words="nowhere"), facts_of(Split(tuple(files))))
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6)
 
 

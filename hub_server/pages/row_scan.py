@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hub_server.pages.row_texts import cell, grouped, label_names, named_value, shortened, sort_key
-from hub_server.pages.rows import MOST_FILES, MOST_ROWS, ROWS, Question, Window
+from hub_server.pages.rows import MOST_FILES, MOST_ROWS, ROWS, Facts, Question, Request, Window
 
 COLUMNS = 20
 LABELS = ("reason", "label", "score", "target")  # the first that a file has is its label
@@ -56,10 +56,10 @@ class Label(NamedTuple):
 class Split:
     """The rows of some files, one after the other, with the columns of the first file."""
 
-    def __init__(self, files: tuple[str, ...]):
+    def __init__(self, files: tuple[str, ...], rows: list[int] | None = None):
         self.files = files[:MOST_FILES]
         self.schema = self._open(0).schema_arrow
-        self.rows = [self._open(place).metadata.num_rows for place in range(len(self.files))]
+        self.rows = rows or [self._open(place).metadata.num_rows for place in range(len(self.files))]
 
     def _open(self, place: int) -> pq.ParquetFile:
         with parquet(place):
@@ -86,31 +86,44 @@ class Split:
 
 
 def answer(request: bytes) -> bytes:
-    """A ``Window`` for a ``Question``, both as JSON."""
+    """A ``Window``, or the ``Facts`` it needs, for a ``Request``, all as JSON."""
+    asked = Request.model_validate_json(request)
+    files, facts = asked.question.files, asked.facts
     try:
-        shown = find(Question.model_validate_json(request))
+        shown = find(asked.question, facts) if facts else facts_of(Split(files))
     except Unreadable as error:
-        shown = Window(broken=error.place, problem=f"cannot be read as parquet ({type(error.error).__name__})")
+        problem = f"cannot be read as parquet ({type(error.error).__name__})"
+        shown = (Window if facts else Facts)(broken=error.place, problem=problem)
     return shown.model_dump_json().encode()
 
 
-def find(question: Question) -> Window:
+def facts_of(split: Split) -> Facts:
+    """The rows of each file, and the labels. Raises Unreadable."""
+    label = label_of(split)
+    counts, counted = count_labels(split, label) if label.column else ({}, 0)
+    return Facts(file_rows=split.rows, label_column=label.column, labels=list(counts.items()), counted=counted)
+
+
+def label_of(split: Split) -> Label:
+    """The column to filter by."""
+    names, metadata = split.schema.names, split.schema.metadata
+    flat = [name for name in LABELS if name in names and not pa.types.is_nested(split.schema.field(name).type)]
+    return Label(flat[0], label_names(metadata, flat[0])) if flat else Label()
+
+
+def find(question: Question, facts: Facts) -> Window:
     """The answer to a question. Raises Unreadable."""
-    split = Split(question.files)
+    split = Split(question.files, facts.file_rows)
     names = split.schema.names
     pair = next((pair for pair, label in GROUPED.items() if {*pair, label} <= set(names)), None)
-    named = {name: label_names(split.schema.metadata, name) for name in names}
-    flat = [name for name in LABELS if name in names and not pa.types.is_nested(split.schema.field(name).type)]
-    label = Label(flat[0], named[flat[0]]) if flat else Label()
-    counts, counted = count_labels(split, label) if label.column else ({}, 0)
+    named = {name: label_names(split.schema.metadata, name) for name in names[:COLUMNS]}
     columns = names[:COLUMNS]
     if pair and question.grouped:
         columns = [*pair, GROUPED[pair], *(["target"] if "target" in names else [])]
-    seen = Window(rows=sum(split.rows), label_column=label.column, can_group=pair is not None, counted=counted)
-    seen.labels = list(counts.items())
-    wanted = question if question.label in counts else question.model_copy(update={"label": ""})
+    seen = Window(rows=sum(split.rows), can_group=pair is not None, **facts.model_dump(exclude={"file_rows"}))
+    wanted = question if question.label in dict(facts.labels) else question.model_copy(update={"label": ""})
     filtered = bool(wanted.label or wanted.words)
-    found = (search if filtered else turn_to)(split, columns, wanted, label, seen)
+    found = (search if filtered else turn_to)(split, columns, wanted, label_of(split), seen)
     if pair and question.grouped:
         seen.groups = grouped(found, pair, GROUPED[pair], named, has_before=seen.page > 1)
     else:

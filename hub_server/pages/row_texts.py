@@ -28,7 +28,7 @@ def grouped(
         members.sort(key=lambda row: sort_key(row.get(label)))
         seconds = [
             Second(
-                label=cell(label_of(row.get(label), named.get(label, []))),
+                label=cell(label_name(row.get(label), named.get(label, []))),
                 text=cell(row.get(second)),
                 note="sampled" if row.get("target") == "sampled" else "",
             )
@@ -47,14 +47,14 @@ def label_names(metadata: dict[bytes, bytes] | None, column: str) -> list[str]:
         return []
 
 
-def label_of(value: object, names: list[str]) -> object:
+def label_name(value: object, names: list[str]) -> object:
     """A label's name, or the value when it has none."""
     return names[value] if isinstance(value, int) and 0 <= value < len(names) else value
 
 
 def named_value(value: object, names: list[str]) -> object:
     """A label's number with its name."""
-    name = label_of(value, names)
+    name = label_name(value, names)
     return value if name is value else f"{value} ({name})"
 
 

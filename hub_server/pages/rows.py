@@ -24,6 +24,27 @@ class Question(BaseModel):
     grouped: bool = True
 
 
+class Facts(BaseModel):
+    """What is known of all rows of some files: the rows of each, and its labels, (as shown, rows) of ``label_column``.
+
+    Labels are counted in the first ``counted`` rows. ``broken``: the place of a file that could not be read.
+    """
+
+    file_rows: list[int] = []
+    label_column: str = ""
+    labels: list[tuple[str, int]] = []
+    counted: int = 0
+    broken: int | None = None
+    problem: str = ""
+
+
+class Request(BaseModel):
+    """A question to the reader; without ``facts`` these alone are wanted."""
+
+    question: Question
+    facts: Facts | None = None
+
+
 class Second(BaseModel):
     """A second text with its label; ``note``: "sampled" for one that was written for another first text."""
 
@@ -41,10 +62,9 @@ class Group(BaseModel):
 
 
 class Window(BaseModel):
-    """A page of rows as texts, as groups or as a table, and what is known of all rows.
+    """A page of rows as texts, as groups or as a table.
 
-    ``rows``: of the split; ``found``: those that match, among the first ``looked_at``; ``labels``: (as shown, rows) of
-    ``label_column``, counted in the first ``counted`` rows; ``broken``: the place of a file that could not be read.
+    ``rows``: of the split; ``found``: those that match, among the first ``looked_at``; the rest as in ``Facts``.
     """
 
     page: int = 1
@@ -67,13 +87,23 @@ class Window(BaseModel):
 def window(question: Question) -> Window:
     """The page of rows that was asked for, the last one when there are fewer."""
     try:
-        return _window(question)
+        facts = _facts(question.files)
+        return Window(broken=facts.broken, problem=facts.problem) if facts.problem else _window(question)
     except (child.ChildFailed, ValidationError):
         return Window(problem=_FAILED)
 
 
+# Contents never change under their address, so answers hold; failures raise and are not kept.
+@lru_cache(maxsize=128)
+def _facts(files: tuple[str, ...]) -> Facts:
+    return Facts.model_validate_json(_ask(Request(question=Question(files=files))))
+
+
 @lru_cache(maxsize=128)
 def _window(question: Question) -> Window:
-    # Contents never change under their address, so an answer holds; failures raise and are not kept.
-    request = question.model_dump_json().encode()
-    return Window.model_validate_json(child.answer_of("hub_server.pages.row_scan", request))
+    request = Request(question=question, facts=_facts(question.files))
+    return Window.model_validate_json(_ask(request))
+
+
+def _ask(request: Request) -> bytes:
+    return child.answer_of("hub_server.pages.row_scan", request.model_dump_json().encode())
