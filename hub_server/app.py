@@ -17,14 +17,17 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from hub_server.handlers.pages import asks_for_page
 from hub_server.handlers.routes import SLOW, Handler, body_limit, match
 from hub_server.http.bodies import Body, BodyReader, ClientGone
 from hub_server.http.call import Call, Hub
+from hub_server.pages.rendering import error_page
 from hub_server.storage.credentials import authenticate
 from hub_server.storage.refusals import HubError, repo_not_found
 
 log = logging.getLogger("hub_server")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_ERROR = 400
 _REFUSABLE = (HubError, ValidationError, UnicodeError, OSError, sqlite3.IntegrityError, sqlite3.OperationalError)
 
 
@@ -57,6 +60,11 @@ class HubApp:
             response = await self._answer(scope, receive)
         except ClientGone:
             return
+        except Exception:
+            if not self._for_a_person(scope):
+                raise
+            log.exception("a page could not be made")
+            response = _page_of(HubError(500, "This page could not be made."), scope)
         request_id = headers.get("x-request-id") or headers.get("x-amzn-trace-id") or str(uuid.uuid4())
         response.headers["X-Request-Id"] = request_id
         elapsed, received = (time.monotonic() - started) * 1000, headers.get("content-length", "0")
@@ -80,11 +88,17 @@ class HubApp:
         except _REFUSABLE as error:
             refusal = _refusal(error)
             await arrival.drain()
-            return refusal.response()
+            shown = refusal.status >= _ERROR and self._for_a_person(scope)
+            return _page_of(refusal, scope) if shown else refusal.response()
         finally:
             if body.on_disk:  # gigabytes, maybe: to remove them takes a file system a while
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(body.drop, limiter=self._threads)
+
+    def _for_a_person(self, scope: Scope) -> bool:
+        headers, path = Headers(scope=scope), scope["raw_path"].decode("ascii", "replace")
+        known = headers.get("host", "") in self._hosts
+        return known and asks_for_page(scope["method"], path, headers.get("accept", ""))
 
     def _admit(self, scope: Scope, body: Body) -> _Admitted:
         """Authenticate, route and limit a request before its body is read."""
@@ -103,6 +117,15 @@ class HubApp:
         if int(headers.get("content-length", "0")) > limit:  # the server has checked that it is a number
             raise HubError(413, f"The request body is larger than {limit} bytes")
         return _Admitted(call, handler, limit)
+
+
+def _page_of(refusal: HubError, scope: Scope) -> Response:
+    """A refusal as a page for a person, with the headers that clients know it by."""
+    endpoint, path = f"http://{Headers(scope=scope)['host']}", scope["raw_path"].decode("ascii", "replace")
+    answer = error_page(endpoint, path, refusal.status, refusal.message, refusal.code)
+    known = refusal.response().headers
+    answer.headers.update({name: value for name, value in known.items() if not name.startswith("content-")})
+    return answer
 
 
 def _refusal(error: Exception) -> HubError:

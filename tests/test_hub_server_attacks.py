@@ -69,7 +69,7 @@ def test_a_yaml_bomb_is_refused_and_a_stored_one_is_text(hub, bomb, request):
     listed = {item["id"]: item for item in ask(hub, "GET", "/api/datasets").json()}
     assert "cardData" not in listed[f"demo/{name}"]
     page = ask(hub, "GET", f"/datasets/demo/{name}").body.decode()
-    assert "<h1>Title</h1>" in page and "no README.md with metadata that can be read" in page
+    assert "<h3>Title</h3>" in page and "no README.md with metadata that can be read" in page
 
 
 @pytest.mark.slow("waits for slow clients, large stores or old uploads")

@@ -13,7 +13,7 @@ from hub_server.storage.repos import Commit, get_commit, last_changes, resolve, 
 from hub_server.storage.rules import RepoPath, is_ignored, is_lfs
 from hub_server.storage.trees import Entry, find, find_file, walk
 
-_PICTURES = {"png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp"}
+PICTURES = {"png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp"}
 # A file in a repo must never run as a page or script of this origin.
 _SAFE = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "default-src 'none'; sandbox"}
 _PAGE, _PAGE_EXPANDED, _MAX_PATHS, _MAX_PREUPLOAD = 1000, 50, 1000, 256
@@ -140,5 +140,5 @@ def download(call: Call) -> Response:
         token = f"{call.endpoint}/api/{repo.kind}s/{repo.full_name}/xet-read-token/{commit.oid}"
         headers |= {"X-Xet-Hash": xet_hash, "Link": f'<{token}>; rel="xet-auth"'}
     plain = "application/octet-stream" if file.lfs else "text/plain; charset=utf-8"
-    media = _PICTURES.get(path.rpartition(".")[2].lower(), plain)
+    media = PICTURES.get(path.rpartition(".")[2].lower(), plain)
     return _Content(call.hub.blobs.path(file.sha256), headers=headers, media_type=media)

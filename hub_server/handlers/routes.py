@@ -10,8 +10,21 @@ from urllib.parse import unquote
 
 from starlette.responses import Response
 
-from hub_server.handlers import access, discussions, files, history, lfs, lfs_files, pages, repos, xet, xet_reads
+from hub_server.handlers import (
+    access,
+    discussions,
+    files,
+    history,
+    lfs,
+    lfs_files,
+    page_files,
+    pages,
+    repos,
+    xet,
+    xet_reads,
+)
 from hub_server.http.call import Call
+from hub_server.pages import rendering
 from hub_server.storage.refusals import HubError, not_served, repo_not_found
 
 Handler = Callable[[Call], Response | dict | list]
@@ -33,6 +46,8 @@ _PATTERNS = {
     "{comment}": r"(?P<comment>0{9}[0-9a-f]{15})",
     "{api}": r"/api/(?P<kind>models|datasets|spaces|kernels)/(?P<namespace>[^/]+)/(?P<name>[^/]+)",
     "{web}": r"/(?:(?P<kind>datasets|spaces|kernels)/)?(?P<namespace>[^/]+)/(?P<name>[^/]+?)",
+    "{owner}": r"/(?!(?:api|models|datasets|spaces|kernels|buckets|papers|uploads|lfs-upload|xet|-)(?:/|$))"
+    r"(?P<namespace>[^/]+)",
     "{page}": r"/(?:(?P<kind>datasets)/)?(?!api/|lfs-upload/|xet/|papers/)(?P<namespace>[^/]+)/(?P<name>[^/]+)",
     "{rev}": r"(?P<revision>[^/]+)",
     "{ref}": r"(?P<ref>[^/]+)",
@@ -88,7 +103,13 @@ _TABLE: list[tuple[str, str, Handler]] = [
     ("PUT", r"{upload}/(?P<number>\d+)", lfs.put),
     ("POST", r"{upload}", lfs.complete),
     ("GET", r"{web}/resolve/{rev}/(?P<path>.+)", files.download),
-    ("GET", r"{page}(?:/(?:tree|commit)/{rev})?", pages.repo),
+    ("GET", rendering.SCRIPT, pages.script),
+    ("GET", r"{owner}", pages.owner),
+    ("GET", r"{page}(?:/commit/{rev})?", pages.repo),
+    ("GET", r"{page}/tree/{rev}(?:/(?P<path>.+))?", page_files.tree),
+    ("GET", r"{page}/blob/{rev}/(?P<path>.+)", page_files.blob),
+    ("GET", r"{page}/commits/{rev}", page_files.commits),
+    ("GET", r"{page}/report/{rev}", page_files.report),
     ("*", r"{api}(?:/.*)?", repos.not_found),
     ("*", r"/api/(?:models|datasets)/[^/]+(?:/(?:revision|tree|refs|commits)/.+)?", no_such_repo),
     ("GET", r"/(?:(?:datasets|spaces|kernels)/)?[^/]+/resolve/.+", no_such_repo),
@@ -106,7 +127,7 @@ _BODY_LIMITS: dict[Handler, Callable[[Call], int]] = {
 
 
 # Answers to anybody that may take a second or more, since they read a stranger's words: few of a kind at a time.
-SLOW: tuple[Handler, ...] = (pages.repo, repos.validate_yaml)
+SLOW: tuple[Handler, ...] = (pages.repo, page_files.blob, repos.validate_yaml)
 
 
 def body_limit(handler: Handler, call: Call) -> int:

@@ -35,11 +35,10 @@ _MAX_TRIES = 500_000  # of a pattern with a path: half a second
 
 
 class Config(NamedTuple):
-    """A config of a dataset: its name, its splits, and its first parquet file."""
+    """A config of a dataset: its name, and the parquet files of each split."""
 
     name: str
-    splits: list[str]
-    path: str
+    splits: dict[str, list[str]]
 
 
 class CardProblem(Exception):
@@ -80,17 +79,22 @@ def body(text: str) -> str:
 
 
 def configs(metadata: dict, paths: list[str]) -> list[Config]:
-    """The configs that a card names, as far as they have parquet files; without any, the first such file."""
+    """The configs that a card names, as far as they have parquet files, the default first; else one of the first file.
+
+    What it takes too many tries to match is left out.
+    """
     parquet = [path for path in paths if path.endswith(".parquet")]
-    listed, found, tries = metadata.get("configs"), [], iter(range(_MAX_TRIES))
-    for config in listed[:_MAX_CONFIGS] if isinstance(listed, list) else []:
-        pairs = _data_files(config.get("data_files")) if isinstance(config, dict) else []
-        candidates = ((path, pattern) for _, pattern in pairs for path in parquet)
-        first = next((it[0] for it, _ in zip(candidates, tries, strict=False) if fnmatchcase(*it)), None)
-        if first:
-            splits = list(dict.fromkeys(split for split, _ in pairs))
-            found.append(Config(str(config.get("config_name"))[:_MAX_TEXT], splits, first))
-    return found or [Config("default", [], path) for path in parquet[:1]]
+    listed, found, left = metadata.get("configs"), [], _MAX_TRIES
+    known = [config for config in listed if isinstance(config, dict)] if isinstance(listed, list) else []
+    for config in sorted(known[:_MAX_CONFIGS], key=lambda config: config.get("default") is not True):
+        splits: dict[str, list[str]] = {}
+        for split, pattern in _data_files(config.get("data_files")):
+            left -= len(parquet)
+            if left >= 0 and (fits := [path for path in parquet if fnmatchcase(path, pattern)]):
+                splits[split] = list(dict.fromkeys([*splits.get(split, []), *fits]))
+        if splits:
+            found.append(Config(str(config.get("config_name"))[:_MAX_TEXT], splits))
+    return found or [Config("default", {"": [path]}) for path in parquet[:1]]
 
 
 def _data_files(value: object) -> list[tuple[str, str]]:
