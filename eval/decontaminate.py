@@ -18,6 +18,7 @@ from eval.audit.decontamination.report import report
 from eval.audit.decontamination.sentences import EvaluationTexts, read_evaluation_sets
 from eval.audit.rows import DatasetRows
 from eval.audit.source import default_folder, find_dataset, made_folder
+from eval.tasks.registry import DATASETS
 from hub.cli import JsonOption, answer, new_app, run, say
 from hub.contract.decontamination import KINDS, LEDGER, Kind
 from hub.contract.measured import write_measured
@@ -128,7 +129,7 @@ def main(
     dataset = find_dataset(place)
     configs = [dataset.rows(name, split) for name in ([config] if config else dataset.finished or [None])]
     folder = made_folder(out or default_folder("quality", dataset.name, config or "all"))
-    evaluation = read_evaluation_sets(senteval_data, sts_data, names_in(sets))
+    evaluation = read_evaluation_sets(senteval_data, sts_data, split_list(sets, tuple(DATASETS), "--sets"))
     books = checked(configs, evaluation, MatchSettings(similarity=similarity), kinds, splits)
     ledger = books.ledger()
     text = report(ledger)

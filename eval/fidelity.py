@@ -63,9 +63,11 @@ def main(
       python -m eval.fidelity artifacts/datasets/sts-dino-x2 --encoder artifacts/models/all-MiniLM-L6-v2 --nli DIR
     """
     prepared = [(directory, _manifest(directory)) for directory in runs]
+    from eval.encoders.load import require_model
     from eval.encoders.packaged import MINILM, minilm
 
     place = encoder or str(minilm(NO_JUDGE))
+    require_model(place)
     import transformers  # it and torch cost seconds
 
     from eval.audit.quality.fidelity import draw_pairs, label_fidelity

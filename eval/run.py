@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from eval.encoders.load import require_model
 from eval.runs.job import Request, check, plan, prepare
 from eval.tasks.data.hub import HubPin
 from eval.tasks.sources import Source
@@ -125,6 +126,8 @@ def evaluate(request: Request, dry_run: bool, as_json: bool = False) -> None:
         lines = list(plan(job, data))
         answer("\n".join(lines), {"plan": lines}, as_json)
         return
+    for model in filter(None, (job.model, job.base, job.control)):
+        require_model(model)
     import torch  # it and transformers cost seconds
     import transformers
 

@@ -12,13 +12,14 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
-from hub.errors import StsDinoError
+from hub.errors import InputError, StsDinoError, did_you_mean
 from hub.interruption import INTERRUPTED, LAST_WORDS, TERMINATED, hand_over
 from hub.printable import printable
 
@@ -26,6 +27,7 @@ LONGEST = 10_000  # characters of an error: it may list what a stranger named
 ANY_CLUSTER = "auto"  # as Ray says it: the cluster that this machine belongs to
 _NO_SPACE = "no space left on the disk; free some and run the same command again"
 _NO_ENTRY = "cannot be written or read here; choose another folder, or change its permissions"
+_UsageError: Any = typer.BadParameter.__base__  # click's, which typer brings under another name in each version
 _AGAIN = "run the same command again when that has passed"
 _TOO_LARGE = "would be larger than files may be here (ulimit -f); raise that limit and run the same command again"
 _DISK = {
@@ -75,10 +77,53 @@ class App(typer.Typer):
 
     def command(self, name: str | None = None, **more: Any) -> Any:
         """Register a command, as typer does."""
-        return super().command(name, **{"epilog": "With --version alone: print the version and exit.", **more})
+        own = {"cls": Command, "epilog": "With --version alone: print the version and exit."}
+        return super().command(name, **{**own, **more})
 
 
-class RayCommand(TyperCommand):
+class _OneLine:
+    """Mixed into commands and groups: a command line that cannot be read is an InputError, told in one line."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Parse ``args``. Raises InputError."""
+        given = [*args]  # click takes its words out of the list
+        try:
+            return super().make_context(info_name, args, parent, **extra)  # type: ignore[misc]
+        except _UsageError as error:
+            name = f"{parent.command_path} {info_name}" if parent else str(info_name)
+            raise _of_usage(error, error.ctx.command_path if error.ctx else name, given) from None
+
+    def invoke(self, ctx: Any) -> Any:
+        """Call what was parsed. Raises InputError for the name of a subcommand that is none."""
+        try:
+            return super().invoke(ctx)  # type: ignore[misc]
+        except _UsageError as error:
+            raise _of_usage(error, ctx.command_path, []) from None
+
+
+class Command(_OneLine, TyperCommand):
+    """A command of the project."""
+
+
+class Group(_OneLine, TyperGroup):
+    """A group of commands of the project."""
+
+
+def _of_usage(error: Any, name: str, words: Sequence[str]) -> Exception:
+    """A usage error as InputError, with the value among ``words``; the help that no word at all asks for stays."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return error
+    problem, _, _ = error.format_message().rstrip(".").partition(" (Possible options")
+    problem = problem[:1].lower() + re.sub(r"\.? Did you mean", "; did you mean", problem[1:])
+    hint = did_you_mean(getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ())
+    options = getattr(getattr(error, "param", None), "opts", ())
+    split = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    found = next((after for word, after in pairwise(split) if word in options), None)
+    problem += f" (found {found!r})" if found is not None else ""
+    return InputError(name, problem, hint="; ".join(filter(None, (hint, f"see {name} --help"))))
+
+
+class RayCommand(Command):
     """A command with ``RayOption``, whose address may be left out; typer has no option with an optional value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -99,6 +144,7 @@ def with_address(words: list[str]) -> list[str]:
 def new_app(help_text: str) -> App:
     """A typer app with the project's settings: no shell completion noise, no pretty tracebacks (they show locals)."""
     return App(
+        cls=Group,
         help=help_text,
         add_completion=False,
         no_args_is_help=True,

@@ -65,9 +65,9 @@ def read_object(path: Path, model: object) -> dict[str, Any]:
     return found
 
 
-def require_safetensors(folder: Path, model: object) -> None:
+def require_safetensors(folder: Path, model: object, loaded_by: str = "sentence-transformers") -> None:
     """Raise InputError when there are no safetensors, or naming a pickle that would be loaded for the lack of them."""
-    hint = "convert it: load it with sentence-transformers where you trust its author, and save_pretrained(FOLDER)"
+    hint = f"convert it: load it with {loaded_by} where you trust its author, and save_pretrained(FOLDER)"
     for pattern in _PICKLES:
         for path in sorted(folder.rglob(pattern)):
             if not list(path.parent.glob("*.safetensors")):

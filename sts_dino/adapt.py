@@ -1,7 +1,7 @@
 """A corpus to a compared encoder in one command: sts-dino adapt CORPUS --out DIR"""
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from shlex import quote
@@ -17,9 +17,9 @@ from hub.errors import InputError
 
 if TYPE_CHECKING:
     from sts_dino.adaptation import Adaptation, AdaptationEstimate
+    from sts_dino.new import CorpusChoices
 
 TIMED = 64  # texts that the encoder is timed on
-UNLICENSED = "unlicensed"
 CHOICES = "choices.json"  # what the recipes in a folder were proposed for
 
 app = cli.new_app(__doc__)
@@ -28,8 +28,10 @@ app = cli.new_app(__doc__)
 @app.command()
 def main(
     corpus: Annotated[
-        Path,
-        typer.Argument(metavar="CORPUS", help="A file of texts, or a recipe that sts-dino new wrote for one (.yaml)"),
+        str,
+        typer.Argument(
+            metavar="CORPUS", help="A file of texts, ORG/NAME@REVISION of a Hub, or a recipe of sts-dino new (.yaml)"
+        ),
     ],
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="[default: artifacts/adapted/CORPUS's name]")
@@ -55,6 +57,8 @@ def main(
     corpus_license: Annotated[
         str | None, typer.Option("--license", help="Of the corpus's texts [default: unlicensed]")
     ] = None,
+    config: Annotated[str | None, typer.Option("--config", help="Of a Hub dataset that has several")] = None,
+    split: Annotated[str | None, typer.Option("--split", help="Of a Hub dataset [default: train, or its only]")] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=40, help="At most so many first texts")] = None,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes that write (with Ray)")] = None,
     only_estimate: Annotated[bool, typer.Option("--estimate", help="Predict time, disk and memory, and stop")] = False,
@@ -73,11 +77,11 @@ def main(
 
       sts-dino adapt notizen.txt --lm artifacts/lm/gemma-3-270m --lm-license gemma --encoder static --limit 300
     """
-    from sts_dino.new import slug
+    from sts_dino.new import CorpusChoices, stem_of
 
-    out = out or ARTIFACTS / "adapted" / slug(corpus.stem)
-    choices = Choices(column, language, lm, lm_license, corpus_license, limit, encoder, encoder_license)
-    found = proposed(corpus, out, choices, workers)
+    out = out or ARTIFACTS / "adapted" / stem_of(corpus)
+    choices = CorpusChoices(column, language, lm, lm_license, corpus_license, limit, config, split)
+    found = proposed(corpus, out, choices, (encoder, encoder_license), workers)
     from sts_dino.adaptation import estimated, steps
     from sts_dino.steps import run_steps
 
@@ -93,63 +97,36 @@ def main(
     cli.answer(summary(found, page), facts, as_json, following(found))
 
 
-@dataclass(frozen=True)
-class Choices:
-    """What the command line chooses of the recipes that are proposed; None: what the corpus and the machine suggest."""
-
-    column: str | None = None
-    language: str | None = None
-    lm: str | None = None
-    lm_license: str | None = None
-    corpus_license: str | None = None
-    limit: int | None = None
-    encoder: str | None = None
-    encoder_license: str | None = None
-
-    @property
-    def of_corpus(self) -> bool:
-        """Whether anything is chosen that a dataset recipe says itself."""
-        return replace(self, encoder=None, encoder_license=None) != Choices()
-
-
-def proposed(corpus: Path, out: Path, choices: Choices, workers: int | None) -> "Adaptation":
+def proposed(
+    corpus: str, out: Path, choices: "CorpusChoices", encoder: tuple[str | None, str | None], workers: int | None
+) -> "Adaptation":
     """The recipes: those that are there, else proposed ones, in ``out``.
 
-    Raises InputError where recipes are there that were proposed for something else, and for what cannot be proposed.
+    encoder: what is trained, and its licence. Raises InputError where recipes are there that were proposed for
+    something else, and for what cannot be proposed.
     """
     from hub.contract.recipe import DatasetRecipe
     from hub.contract.recipe_file import load_recipe
     from sts_dino.adaptation import FEWEST, Adaptation
-    from sts_dino.new import propose, propose_encoder, slug
+    from sts_dino.new import CorpusChoices, propose, propose_encoder, stem_of
 
-    given = corpus.suffix in (".yaml", ".yml")
-    name = corpus.stem if given else slug(corpus.stem)
-    recipe = corpus if given else out / f"{name}.yaml"
-    kept, chosen = out / CHOICES, {"corpus": corpus.name, **asdict(choices)}
+    given = Path(corpus) if Path(corpus).suffix in (".yaml", ".yml") else None
+    name = given.stem if given else stem_of(corpus)
+    recipe = given or out / f"{name}.yaml"
+    kept, chosen = out / CHOICES, {"corpus": Path(corpus).name, **asdict(choices), "encoder": encoder[0]}
     if kept.is_file() and json.loads(kept.read_text(encoding="utf-8")) != chosen:
         hint = f"give another --out, edit {recipe}, or remove {out}"
         raise InputError(out, "was begun with another corpus or other options", hint=hint)
-    if given and choices.of_corpus:
+    if given and choices != CorpusChoices():
         hint = "edit the recipe, or give the corpus itself"
         raise InputError(corpus, "is a recipe, which says itself what the options for a corpus choose", hint=hint)
-    if not recipe.exists():
-        propose(
-            corpus,
-            recipe,
-            choices.column,
-            choices.language,
-            f"{name}-pairs",
-            choices.lm,
-            choices.lm_license,
-            choices.corpus_license or UNLICENSED,
-            choices.limit,
-            FEWEST,
-        )
-    beside = corpus.with_name(f"{name}.encoder.yaml")
-    model_recipe = beside if given and beside.exists() else out / f"{name}.encoder.yaml"
+    if not given and not recipe.exists():
+        propose(corpus, recipe, f"{name}-pairs", choices, FEWEST)
+    own = recipe.with_name(f"{name}.encoder.yaml")
+    model_recipe = own if given and own.exists() else out / own.name
     if not model_recipe.exists():
         dataset = load_recipe(recipe, DatasetRecipe)
-        propose_encoder(dataset, model_recipe, f"datasets/{dataset.name}", choices.encoder, choices.encoder_license)
+        propose_encoder(dataset, model_recipe, f"datasets/{dataset.name}", *encoder)
     found = Adaptation.of(out, recipe, model_recipe, workers)
     write_text(kept, json.dumps(chosen) + "\n")  # after all that may be refused
     return found
@@ -163,7 +140,7 @@ def sample_of(found: "Adaptation") -> list[str]:
     if source.kind == "file" and source.path:
         texts = (cells[0] for cells in file_rows(Path(source.path), source.columns, source.path))
         return list(islice((text for text in texts if text.strip()), TIMED))
-    rows = file_rows(asset("examples/sts.tsv"), ("premise",), "examples")
+    rows = file_rows(asset("examples/sts.tsv"), ("text1",), "examples")
     return [cells[0] for cells in rows]
 
 

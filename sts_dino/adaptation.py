@@ -21,7 +21,7 @@ from hub.contract.published_paths import local_paths
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import MANIFEST
-from hub.contract.shards import write_text
+from hub.contract.shards import sha256_file, write_text
 from hub.errors import InputError, RunError
 from hub.memory import peak_rss_mb
 from sts_dino.steps import SHOWN, Step
@@ -112,10 +112,8 @@ def estimated(found: Adaptation, texts: list[str]) -> AdaptationEstimate:
 
     texts: some of the corpus, to time the encoder on. Raises RunError when a pilot fails, with its words.
     """
-    path, key = (
-        found.out / ESTIMATE,
-        [one.read_text(encoding="utf-8") for one in (found.dataset_recipe, found.model_recipe)],
-    )
+    path = found.out / ESTIMATE
+    key = [sha256_file(one) for one in (found.dataset_recipe, found.model_recipe)]
     if path.is_file():
         kept = json.loads(path.read_text(encoding="utf-8"))
         if kept["recipes"] == key:

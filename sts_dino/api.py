@@ -64,7 +64,7 @@ def write_pairs(
     """
     from generation.cluster.options import ClusterOptions
     from generation.run import checked_recipe, write
-    from sts_dino.new import propose
+    from sts_dino.new import CorpusChoices, propose
 
     directory = ARTIFACTS / "datasets" / name
     corpus, path = directory.with_name(f"{name}.texts.jsonl"), directory.with_name(f"{name}.yaml")
@@ -77,7 +77,7 @@ def write_pairs(
         path = Path(recipe)
         given.append(f"license={licences.possible(load_recipe(path, DatasetRecipe, given))[0]}")
     else:
-        propose(corpus, path, "text", language, name, lm, lm_license, license)
+        propose(corpus, path, name, CorpusChoices("text", language, lm, lm_license, license))
     options = ClusterOptions(None, None, None, None, None)
     found, _ = checked_recipe(path, directory, None, given, options)
     write(found, directory, command_line("generation.run", path, None, given), options)

@@ -5,13 +5,12 @@ from importlib import import_module
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
 from hub import cli
 from sts_dino.commands import COMMANDS, StageCommand
 
 
-class StageGroup(TyperGroup):
+class StageGroup(cli.Group):
     """A group that knows its subcommands' names and help by a table, and imports the one that is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
@@ -43,7 +42,7 @@ def new_app() -> typer.Typer:
         rich_markup_mode=None,
     )
     for name, stage in COMMANDS.items():
-        app.command(name, help=stage.help)(_stands_for_a_stage)
+        app.command(name, cls=cli.Command, help=stage.help)(_stands_for_a_stage)
     return app
 
 
@@ -57,6 +56,7 @@ def name_commands() -> None:
         if not stage.words:
             cli.called_as[f"python -m {stage.module}"] = f"sts-dino {name}"
     cli.called_as.update({"python -m eval.run --compare": "sts-dino compare", "python -m hub_server": "sts-dino hub"})
+    cli.called_as["python -m sts_dino"] = "sts-dino"
 
 
 def run_command() -> None:

@@ -2,20 +2,23 @@
 
 import csv
 import json
+import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from generation.inputs.file_rows import file_rows, require_kind
+from generation.inputs.file_rows import READERS, file_rows, require_kind
 from hub.contract.recipe import QUOTE
+from hub.contract.sections.base import LANGUAGE
 from hub.errors import InputError, did_you_mean
 from hub.word_overlap import words
 
 LOOKED_AT = 20_000  # rows: enough for a recipe's proposals, and read in seconds
 LONGEST = 1_000  # characters of a text that could be a sentence
 NAMES = ("text", "sentence", "sentence1", "content", "body", "title", "question", "review", "description")
+MOST_WORDS_IN_NAME = 4  # of a column; a row of texts in the header's place has more
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -28,7 +31,6 @@ class Profile:
     and ``in_language`` the share of the usable texts in it.
     """
 
-    path: Path
     column: str | None
     rows: int
     whole: bool
@@ -43,18 +45,41 @@ class Profile:
     in_language: float
 
 
+@dataclass(frozen=True)
+class Corpus:
+    """A corpus that a recipe can be proposed for: what it is called, and the keys of ``source`` that say where it is.
+
+    license: the one that it names itself, if it can be judged.
+    """
+
+    title: str
+    source: Mapping[str, object]
+    profile: Profile
+    license: str | None = None
+
+
 def profile(path: Path, column: str | None = None, language: str | None = None) -> Profile:
     """Read a .txt, .tsv, .csv, .jsonl or .parquet file and describe its texts.
 
     Raises InputError when there is no such file, it is of another kind or not UTF-8, the column is not there or not to
-    be guessed, or no text is usable.
+    be guessed, no text is usable, or ``language`` is no code.
     """
+    if path.is_dir():
+        raise InputError(path, "is a folder", allowed=f"a file of texts: {', '.join(READERS)}")
     if not path.is_file():
         raise InputError(path, "no such file", hint=f"looked in {Path.cwd()}; give a file of texts, one a row")
     require_kind(path, str(path))
     column = None if path.suffix == ".txt" else find_column(path, column)
     reader = file_rows(path, (column,) if column else (), str(path))
-    texts = [cells[0].strip() for cells in islice(reader, LOOKED_AT)]
+    return described(str(path), column, (cells[0] for cells in reader), language)
+
+
+def described(place: str, column: str | None, cells: Iterator[str], language: str | None = None) -> Profile:
+    """The profile of the first texts of a source. Raises InputError when none is usable or ``language`` is no code."""
+    if language is not None and not re.fullmatch(LANGUAGE, language):
+        raise InputError("--language", f"{language!r} is no code", allowed="ISO 639 in lower case, e.g. en, de, yue")
+    reader = iter(cells)
+    texts = [cell.strip() for cell in islice(reader, LOOKED_AT)]
     whole = next(reader, None) is None
     counts = dict.fromkeys(("empty", "broken", "overlong", "repeated"), 0)
     usable = list[str]()
@@ -68,11 +93,12 @@ def profile(path: Path, column: str | None = None, language: str | None = None) 
             usable.append(text)
     if not usable:
         found = ", ".join(f"{count} {reason}" for reason, count in counts.items() if count)
-        raise InputError(path, f"has no usable text in its first {len(texts):,} rows ({found})", allowed="at least one")
+        raise InputError(
+            place, f"has no usable text in its first {len(texts):,} rows ({found})", allowed="at least one"
+        )
     lengths = sorted(len(words(text)) for text in usable)
     code, share = _language(usable, language)
     return Profile(
-        path=path,
         column=column,
         rows=len(texts),
         whole=whole,
@@ -105,12 +131,23 @@ def _language(texts: Sequence[str], given: str | None) -> tuple[str, float]:
 
 
 def find_column(path: Path, asked: str | None) -> str:
-    """The column of a file that holds its texts: the one asked for, one of a usual name, or the only one of texts."""
+    """The column of a file that holds its texts: ``column_of`` its first row."""
     first = _first_row(path)
+    if asked is None and any(len(words(name)) > MOST_WORDS_IN_NAME for name in first):
+        hint = "write the columns' names into a first row; or, where it is one, name the column of texts: --column NAME"
+        raise InputError(path, f"has no header: its first row is {_shown(first)}", hint=hint)
+    return column_of(str(path), first, asked)
+
+
+def column_of(place: str, first: Mapping[str, object], asked: str | None) -> str:
+    """The column that holds texts: the one asked for, one of a usual name, or the only one of texts.
+
+    first: a row, by column. Raises InputError when the column is not there, or which it is is not clear.
+    """
     if asked is not None:
         if asked not in first:
             hint = did_you_mean(asked, first)
-            raise InputError(f"{path}: column {asked!r}", "not in the file", allowed=", ".join(first), hint=hint)
+            raise InputError(f"{place}: column {asked!r}", "not in the data", allowed=", ".join(first), hint=hint)
         return asked
     usual = [name for name in first if name.lower() in NAMES]
     usual.sort(key=lambda name: NAMES.index(name.lower()))
@@ -118,8 +155,13 @@ def find_column(path: Path, asked: str | None) -> str:
     candidates = usual[:1] or of_texts
     if len(candidates) != 1:
         problem = "which column holds the texts is not clear" if candidates else "no column seems to hold texts"
-        raise InputError(path, problem, allowed=", ".join(first), hint="name it: --column NAME")
+        raise InputError(place, problem, allowed=", ".join(first), hint="name it: --column NAME")
     return candidates[0]
+
+
+def _shown(first: Mapping[str, object]) -> str:
+    row = ", ".join(first)
+    return row if len(row) <= 100 else f"{row[:100]}…"
 
 
 def _first_row(path: Path) -> dict[str, object]:

@@ -1,10 +1,11 @@
-"""A recipe from a corpus: sts-dino new CORPUS"""
+"""A recipe from a corpus, a file or a dataset of a Hub: sts-dino new CORPUS"""
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
@@ -15,13 +16,22 @@ from hub.contract.recipe_file import checked
 from hub.contract.shards import write_bytes, write_text
 from hub.errors import InputError
 
+if TYPE_CHECKING:
+    from sts_dino.corpus import Corpus
+
+HUB_ID = re.compile(r"(?!\.)[\w.-]+/[\w.-]+(@[^@]+)?")
+UNLICENSED = "unlicensed"
+
 app = cli.new_app(__doc__)
 
 
 @app.command()
 def main(
     corpus: Annotated[
-        Path, typer.Argument(metavar="CORPUS", help="A file of texts: .txt, .tsv, .csv, .jsonl, .parquet")
+        str,
+        typer.Argument(
+            metavar="CORPUS", help="A file of texts (.txt, .tsv, .csv, .jsonl, .parquet), or ORG/NAME@REVISION of a Hub"
+        ),
     ],
     out: Annotated[
         Path | None, typer.Option("--out", metavar="RECIPE", help="The recipe to write [default: CORPUS's name.yaml]")
@@ -31,68 +41,86 @@ def main(
     name: Annotated[str | None, typer.Option("--name", help="The dataset's [default: CORPUS-pairs]")] = None,
     lm: Annotated[
         str | None,
-        typer.Option("--lm", help="gemma, builtin, a folder or ORG/NAME@REVISION [default: the best that is here]"),
+        typer.Option(
+            "--lm",
+            help="gemma, builtin, folder, FILE.gguf, ORG/NAME@REVISION, NAME@URL of a server [default: what is here]",
+        ),
     ] = None,
     lm_license: Annotated[str | None, typer.Option("--lm-license", help="Of another language model")] = None,
-    corpus_license: Annotated[str, typer.Option("--license", help="Of the corpus's texts")] = "unlicensed",
+    corpus_license: Annotated[
+        str | None,
+        typer.Option("--license", help="Of the corpus's texts [default: its card's on a Hub, else unlicensed]"),
+    ] = None,
+    config: Annotated[str | None, typer.Option("--config", help="Of a Hub dataset that has several")] = None,
+    split: Annotated[str | None, typer.Option("--split", help="Of a Hub dataset [default: train, or its only]")] = None,
     as_json: cli.JsonOption = False,
 ) -> None:
     """Look at a corpus and write a commented recipe for pairs of its texts, with a file of examples beside it.
 
-    What lies there is not replaced. Nothing is written by a language model yet.
+    What lies there is not replaced. Nothing is written by a language model yet. Of a Hub dataset the first rows are
+    streamed, and the recipe pins the commit that was looked at.
 
     Examples:
 
       sts-dino new questions.csv --column question
 
+      sts-dino new ORG/NAME@main --config default --split train --column question
+
       sts-dino new notes.txt --lm artifacts/lm/gemma-3-270m --lm-license gemma --license cc-by-4.0
     """
-    recipe = out or Path(f"{slug(corpus.stem)}.yaml")
+    stem = stem_of(corpus)
+    recipe = out or Path(f"{stem}.yaml")
     if recipe.suffix not in (".yaml", ".yml"):
         raise InputError(recipe, "is no recipe's name", allowed="NAME.yaml")
     if recipe.exists():
         raise InputError(recipe, "is there already", hint="edit it, remove it, or give another: --out")
-    chosen = name or f"{slug(corpus.stem)}-pairs"
-    facts = propose(corpus, recipe, column, language, chosen, lm, lm_license, corpus_license)
+    chosen = name or f"{stem}-pairs"
+    choices = CorpusChoices(column, language, lm, lm_license, corpus_license, None, config, split)
+    facts = propose(corpus, recipe, chosen, choices)
     text = recipe.read_text(encoding="utf-8")
     beside = f"; examples in {facts['examples']}" if facts["examples"] else ""
     shown = f"{text}\n{recipe}: {len(text.splitlines())} lines{beside}"
     cli.answer(shown, facts, as_json, [f"python -m sts_dino.check {quote(str(recipe))}"])
 
 
+@dataclass(frozen=True)
+class CorpusChoices:
+    """What a person chooses of a dataset recipe; None: what the corpus and the machine suggest.
+
+    corpus_license: of the texts; limit: first texts, at most; config, split: of a Hub dataset.
+    """
+
+    column: str | None = None
+    language: str | None = None
+    lm: str | None = None
+    lm_license: str | None = None
+    corpus_license: str | None = None
+    limit: int | None = None
+    config: str | None = None
+    split: str | None = None
+
+
 def propose(
-    corpus: Path,
-    recipe: Path,
-    column: str | None,
-    language: str | None,
-    name: str,
-    lm: str | None,
-    lm_license: str | None,
-    corpus_license: str,
-    most: int | None = None,
-    least: int = 1,
+    corpus: str | Path, recipe: Path, name: str, choices: CorpusChoices = CorpusChoices(), least: int = 1
 ) -> dict[str, Any]:
     """Write the proposed recipe and its examples; what was found of the corpus and what was chosen.
 
-    most: first texts, at most; None: as many as ``sts_dino.proposal.MOST``. least: a corpus with fewer is refused.
-
-    A recipe that is there already stays when it is the proposed one. Raises InputError when it is another.
+    A recipe that is there already stays when it is the proposed one. Raises InputError when it is another, and for a
+    corpus of fewer than ``least`` usable texts.
     """
     from hub.assets import asset
-    from sts_dino.corpus import profile
     from sts_dino.proposal import choose_generator, dataset_recipe, languages
 
-    found = profile(corpus, column, language)
+    seen = _looked_at(corpus, recipe, choices)
+    found, generator = seen.profile, choose_generator(choices.lm, choices.lm_license)
     if found.usable - found.quoted < least:
         without = f" without a quotation mark, {found.quoted} with one" if found.quoted else ""
         raise InputError(corpus, f"has {found.usable - found.quoted} usable texts{without}", allowed=f"{least} or more")
-    generator = choose_generator(lm, lm_license)
     known = languages().get(found.language)
     examples = recipe.with_name(f"{recipe.stem}.examples.tsv") if known and generator.reads_examples else None
-    seen_from_it = Path(os.path.relpath(corpus, recipe.parent))
-    text = dataset_recipe(
-        found, seen_from_it, generator, name, corpus_license, examples.name if examples else None, most
-    )
+    licence = choices.corpus_license or seen.license or UNLICENSED
+    shown = examples.name if examples else None
+    text = dataset_recipe(found, seen.title, seen.source, generator, name, licence, shown, choices.limit)
     checked(recipe, DatasetRecipe, yaml.load(text, yaml.BaseLoader))  # noqa: S506 - it makes texts alone
     if recipe.exists() and recipe.read_text(encoding="utf-8") != text:
         raise InputError(
@@ -101,7 +129,30 @@ def propose(
     write_text(recipe, text)
     if known and examples and not examples.exists():
         write_bytes(examples, asset(f"examples/{known['examples']}").read_bytes())
-    return {**vars(found), "recipe": recipe, "examples": examples, "lm": generator.section}
+    facts = {"source": {**seen.source, "license": licence}, "examples": examples, "lm": generator.section}
+    return {**vars(found), "recipe": recipe, **facts}
+
+
+def _looked_at(corpus: str | Path, recipe: Path, choices: CorpusChoices) -> "Corpus":
+    """The corpus, and where it is as seen from the recipe's folder."""
+    column, language = choices.column, choices.language
+    if is_on_hub(str(corpus)):
+        from sts_dino.hub_corpus import hub_corpus  # with the library datasets
+
+        return hub_corpus(str(corpus), choices.config, choices.split, column, language)
+    for option, value in (("--config", choices.config), ("--split", choices.split)):
+        if value is not None:
+            raise InputError(option, f"{value!r} is of no file", allowed="with a corpus ORG/NAME@REVISION alone")
+    from sts_dino.corpus import Corpus, profile
+
+    path = Path(corpus)
+    place = Path(os.path.relpath(path, recipe.parent)).as_posix()
+    return Corpus(path.name, {"kind": "file", "path": place}, profile(path, column, language))
+
+
+def is_on_hub(place: str) -> bool:
+    """Whether a corpus is a dataset of a Hub: nothing here has that name, and it is no file's name."""
+    return not Path(place).exists() and bool(HUB_ID.fullmatch(place)) and ("@" in place or not Path(place).suffix)
 
 
 def propose_encoder(
@@ -115,6 +166,11 @@ def propose_encoder(
     text = model_recipe(dataset, place, base, name)
     checked(recipe, ModelRecipe, yaml.load(text, yaml.BaseLoader))  # noqa: S506 - it makes texts alone
     write_text(recipe, text)
+
+
+def stem_of(corpus: str) -> str:
+    """What files and artefacts of a corpus are called: by its file's name or its repository's."""
+    return slug(Path(corpus.partition("@")[0] if is_on_hub(corpus) else corpus).stem)
 
 
 def slug(name: str) -> str:

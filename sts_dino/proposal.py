@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -87,7 +87,8 @@ def place_of(option: str, asked: str, words: Sequence[str]) -> dict[str, str]:
 
 def dataset_recipe(
     corpus: Profile,
-    path: Path,
+    title: str,
+    source: Mapping[str, object],
     generator: Generator,
     name: str,
     corpus_license: str,
@@ -96,8 +97,8 @@ def dataset_recipe(
 ) -> str:
     """The commented YAML of a dataset recipe.
 
-    path, examples: where the corpus is, and the file of examples if there is one, seen from the recipe's folder. limit:
-    first texts, at most.
+    title: what the corpus is called. source: the keys that say where it is. examples: the file of examples, if there is
+    one, seen from the recipe's folder. limit: first texts, at most.
     """
     own = licences.known("--license", corpus_license), licences.known("model.license", generator.section["license"])
     shown = [licences.known("few_shot.examples.license", CC0)] if examples else []
@@ -105,17 +106,17 @@ def dataset_recipe(
     of = "" if corpus.whole else "first "
     lines = [
         f"# yaml-language-server: $schema={asset('recipe.schema.json')}",
-        f"# {path.name}: {corpus.usable:,} usable texts in its {of}{corpus.rows:,} rows{_passed_over(corpus)};",
+        f"# {title}: {corpus.usable:,} usable texts in its {of}{corpus.rows:,} rows{_passed_over(corpus)};",
         f"# they have {least} to {most} words (5th and 95th percentile), half of them up to {middle}.",
         "# What every key means: docs/recipe_reference.md. Check: sts-dino check RECIPE; write: sts-dino write RECIPE",
         "kind: dataset",
         f"name: {name}",
         "version: 0.1.0",
         "form: sts # labels are degrees of similarity",
-        f"pretty_name: {flow(f'Sentence pairs from {path.name}')}",
+        f"pretty_name: {flow(f'Sentence pairs from {title}')}",
         f"language: {corpus.language} # {corpus.in_language:.0%} of the texts look like it",
         f"license: {licences.dataset_licences(*own, shown, name)[0]} # follows from the parts' licences",
-        *_source(corpus, path, corpus_license, limit or MOST),
+        *_source(corpus, title, source, corpus_license, limit or MOST),
         *_asked(corpus, generator),
         *_examples(examples),
         "postprocess: {sampled_negatives: 0, max_per_label: 1, validation_fraction: 0, near_copy: 0.8}",
@@ -125,12 +126,12 @@ def dataset_recipe(
     return "\n".join(lines) + "\n"
 
 
-def _source(corpus: Profile, path: Path, license_id: str, most: int) -> list[str]:
+def _source(corpus: Profile, title: str, where: Mapping[str, object], license_id: str, most: int) -> list[str]:
     limit = max(1, min(corpus.usable - corpus.quoted, most))
-    section: dict[str, object] = {"kind": "file", "path": path.as_posix(), "limit": limit}
+    section: dict[str, object] = {**where, "limit": limit}
     section |= {"columns": [corpus.column]} if corpus.column else {}
     section |= {"quotation_marks": "skip"} if corpus.quoted else {}
-    section |= {"description": f"texts of {path.name}", "license": license_id}
+    section |= {"description": f"texts of {title}", "license": license_id}
     why = []
     if limit == MOST:
         why.append(f"# the first {limit:,} texts: 600 trained as good an encoder as 1,000 (docs/better_pairs.md)")

@@ -11,7 +11,7 @@ from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from sts_dino import adapt
 from sts_dino.adaptation import ESTIMATE, Adaptation, AdaptationEstimate, estimated, steps
-from sts_dino.new import propose, propose_encoder
+from sts_dino.new import CorpusChoices, propose, propose_encoder
 from sts_dino.proposal import choose_generator
 
 TEXTS = (asset("first-texts") / "wikipedia.txt").read_text(encoding="utf-8").splitlines()[:50]
@@ -26,7 +26,7 @@ def corpus(tmp_path):
 
 
 def proposed(corpus, out, lm=None, lm_license=None):
-    return adapt.proposed(corpus, out, adapt.Choices(lm=lm, lm_license=lm_license), None)
+    return adapt.proposed(str(corpus), out, CorpusChoices(lm=lm, lm_license=lm_license), (None, None), None)
 
 
 def test_two_recipes_are_proposed_that_fit_each_other(corpus, tmp_path):
@@ -61,7 +61,7 @@ def test_german_texts_are_asked_for_in_german_and_scored_on_no_english_task(tmp_
 )
 def test_the_encoder_that_was_asked_for_is_in_the_recipe(corpus, tmp_path, encoder, license_id, expected):
     recipe, model = tmp_path / "r.yaml", tmp_path / "r.encoder.yaml"
-    propose(corpus, recipe, None, None, "some-pairs", "org/lm@v1.0.0", "apache-2.0", "cc0-1.0")
+    propose(corpus, recipe, "some-pairs", CorpusChoices(lm="org/lm@v1.0.0", lm_license="apache-2.0"))
     propose_encoder(load_recipe(recipe, DatasetRecipe), model, "datasets/some-pairs", encoder, license_id)
     found = load_recipe(model, ModelRecipe)
     assert {key: getattr(found.base, key) for key in expected} == expected
@@ -116,7 +116,7 @@ def test_other_options_for_a_folder_that_was_begun_are_refused(corpus, tmp_path)
 
 def test_a_recipe_is_taken_as_it_is_and_options_for_a_corpus_are_refused_with_it(corpus, tmp_path):
     recipe = tmp_path / "mine.yaml"
-    propose(corpus, recipe, None, None, "my-pairs", "builtin", None, "unlicensed")
+    propose(corpus, recipe, "my-pairs", CorpusChoices(lm="builtin"))
     found = proposed(recipe, tmp_path / "out")
     assert found.dataset_recipe == recipe and found.pairs.name == "my-pairs"
     refused = outcome(recipe, "--out", tmp_path / "other", "--lm", "builtin")

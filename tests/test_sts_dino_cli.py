@@ -52,7 +52,7 @@ def test_the_help_of_a_command_speaks_of_commands_as_they_are_called_here(name, 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["writ"], 2, "No such command 'writ'. Did you mean 'write'?"),
+        (["writ"], 2, "error: sts-dino: no such command 'writ'; did you mean 'write'?; see sts-dino --help\n"),
         (["write", "nowhere.yaml"], 2, "error: nowhere.yaml: no such recipe; look in recipes/\n"),
         (["check", "nowhere.yaml"], 2, "error: nowhere.yaml: no such recipe"),
         (["compare", "nowhere"], 2, "error: --compare: needs two evaluations or more, 1 given; see sts-dino score\n"),

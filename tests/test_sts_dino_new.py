@@ -1,6 +1,8 @@
 """sts-dino new: a corpus described, and a recipe that the stages take as it is."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +20,7 @@ from sts_dino import new
 from sts_dino.corpus import find_column, profile
 from sts_dino.proposal import choose_generator, languages
 
+pytest_plugins = ["local_hub"]
 ENGLISH = ["How do I reset my password?", "Where is my order now?", "Which card can I pay with today?"]
 GERMAN = [
     "Wie setze ich mein Passwort zurück?",
@@ -95,7 +98,7 @@ def test_the_column_of_texts_is_found_in_every_kind_of_file(tmp_path, suffix):
             ["id,text", "1,a b c"],
             "c.csv",
             ["--column", "txt"],
-            "'txt': not in the file; allowed: id, text; did you",
+            "'txt': not in the data; allowed: id, text; did you",
         ),
         (["not json"], "c.jsonl", [], "c.jsonl:1: is not JSON"),
         (["[1]"], "c.jsonl", [], "c.jsonl:1: is not a JSON object"),
@@ -104,7 +107,12 @@ def test_the_column_of_texts_is_found_in_every_kind_of_file(tmp_path, suffix):
         (ENGLISH, "corpus.txt", ["--lm", "org/name"], "--lm-license: the licence of org/name is not known"),
         (ENGLISH, "corpus.txt", ["--lm", "org/name", "--lm-license", "mitt"], "did you mean 'mit'"),
         (ENGLISH, "corpus.txt", ["--license", "none", "--lm", "builtin"], "--license: 'none' is no licence"),
-        (ENGLISH, "corpus.txt", ["--language", "DE", "--lm", "builtin"], "corpus.yaml:language: String should match"),
+        (
+            ENGLISH,
+            "corpus.txt",
+            ["--language", "DE", "--lm", "builtin"],
+            "--language: 'DE' is no code; allowed: ISO 639",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, lines, name, options, said):
@@ -169,3 +177,67 @@ def test_without_gemma_here_and_without_assets_the_hub_is_named(monkeypatch, tmp
     assert choose_generator(None, None).section["repo_id"] == "google/gemma-3-270m"
     with pytest.raises(InputError, match="licence of x/y is not known"):
         choose_generator("x/y", None)
+
+
+def test_a_place_that_is_no_file_may_be_of_a_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "org").mkdir()
+    (tmp_path / "org/here").touch()
+    assert new.is_on_hub("org/name") and new.is_on_hub("org/name.v2@refs/pr/1")
+    assert not any(map(new.is_on_hub, ["org/here", "data/questions.csv", "./org/name", "/org/name", "name", "a/b/c"]))
+
+
+OF_HUB = """
+import json, sys
+from pathlib import Path
+from hub.errors import InputError
+from sts_dino.new import CorpusChoices, propose
+
+for number, (place, options) in enumerate(json.loads(sys.argv[1])):
+    choices = CorpusChoices(lm="builtin", **options)
+    try:
+        facts = propose(place, recipe := Path(f"r{number}.yaml"), "pairs", choices)
+        print(json.dumps([facts["source"], facts["usable"], facts["whole"], recipe.read_text()]))
+    except InputError as error:
+        print(json.dumps(str(error)))
+"""
+
+
+@pytest.mark.slow("a fresh process, and a Hub")
+def test_a_dataset_of_a_hub_is_pinned_where_it_was_looked_at(local_hub, hub_api, repo, tmp_path):
+    folder = tmp_path / "up"
+    for name, rows in (
+        ("train-00000-of-00002", ENGLISH),
+        ("train-00001-of-00002", GERMAN),
+        ("test-00000-of-00001", GERMAN),
+    ):
+        (folder / "data").mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"id": range(3), "question": rows}), folder / f"data/{name}.parquet")
+    (folder / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n# Questions\n")
+    commit = hub_api.upload_folder(repo_id=repo, folder_path=folder, repo_type="dataset").oid
+    (tmp_path / "script.py").write_text(OF_HUB)
+    asked = [
+        (f"{repo}@main", {}),
+        (f"{repo}@{commit}", {"split": "test", "corpus_license": "mit"}),
+        (f"{repo}@v9", {}),
+        (repo, {"config": "defualt"}),
+        (repo, {"split": "tran"}),
+        (repo, {"column": "questions"}),
+    ]
+    environment = local_hub.client_environment(tmp_path / "home") | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "script.py", json.dumps(asked)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    main, test, *refused = map(json.loads, done.stdout.splitlines())
+    where = {"kind": "hub", "repo_id": repo, "revision": commit, "config": "default"}
+    assert main[:3] == [{**where, "splits": ["train"], "license": "cc-by-4.0"}, 6, True]
+    assert not isinstance(test, str), test
+    assert test[:3] == [{**where, "splits": ["test"], "license": "mit"}, 3, True]
+    assert f"{repo}: main is {commit} now; the recipe pins that" in done.stderr.splitlines()
+    recipe = load_recipe(tmp_path / "r0.yaml", DatasetRecipe)
+    assert (recipe.source.repo_id, recipe.source.columns) == (repo, ("question",)) and "language: de" in test[3]
+    for said, problem in zip(
+        refused, ["v9", "no config 'defualt'", "no split 'tran'", "'questions': not in the data"], strict=True
+    ):
+        assert problem in said
+    assert not list(tmp_path.glob("r[2-9].yaml"))

@@ -65,6 +65,22 @@ class Encoder:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
+def require_model(model: str) -> None:
+    """What can be told of a model before a library is imported, which takes seconds.
+
+    Raises InputError for a folder that is not there, is no SentenceTransformer, is unfinished or has pickled weights.
+    """
+    path = Path(model)
+    if model.startswith(FUNCTION):
+        return
+    if path.exists():
+        _check(path, model)
+        if read_manifest(path) is not None:
+            require_complete(path)
+    elif path.is_absolute() or not _is_repo_id(model.partition("@")[0]):
+        raise InputError(model, "no such model folder", hint="train it first: python -m training.run RECIPE")
+
+
 def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH) -> Encoder:
     """The encoder in a folder, under a Hub id ``ORG/NAME[@REVISION]``, or ``python:package.module:function``.
 
@@ -75,16 +91,15 @@ def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH) 
     """
     if model.startswith(FUNCTION):
         return wrap(_imported(model), model)
+    require_model(model)
     path = Path(model)
     if path.exists():
         revision = None
         folder, name = path, "/".join(path.resolve().parts[-2:])
-    elif path.is_absolute() or not _is_repo_id(model.partition("@")[0]):
-        raise InputError(model, "no such model folder", hint="train it first: python -m training.run RECIPE")
     else:
         folder, revision = _download(model)
         name = f"{model.partition('@')[0]}@{revision}"
-    _check(folder, model)
+        _check(folder, model)
     manifest = read_manifest(folder)
     if manifest is not None:
         require_complete(folder)

@@ -103,7 +103,10 @@ def _entries(request: Request, recipe: ModelRecipe | None) -> tuple[tuple[Entry,
     absent = tuple(task for task in absent if task not in skipped)
     if not found:
         without = f"; no data are given for {', '.join(task.name for task in absent)}" if absent else ""
-        raise InputError("--tasks", f"names no task{without}", hint="e.g. --tasks sts,transfer or --tasks stsb/cosine")
+        hint = (
+            "give where they are: --senteval-data, --sts-data or --hub-data" if absent else "e.g. --tasks stsb/cosine"
+        )
+        raise InputError("--tasks", f"names no task{without}", hint=hint)
     return found, tuple(task.name for task in absent)
 
 

@@ -35,7 +35,8 @@ def file_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
 def require_kind(path: Path, place: str) -> None:
     """Raise InputError when nothing here reads files with this suffix."""
     if path.suffix not in READERS:
-        raise InputError(place, f"unknown kind of file {path.suffix!r}", allowed=", ".join(READERS))
+        hint = "save its texts as .txt, one a line"
+        raise InputError(place, f"unknown kind of file {path.suffix!r}", allowed=", ".join(READERS), hint=hint)
 
 
 def as_texts(cells: Sequence[object], columns: Columns, place: str) -> Cells:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from hub.contract.recipe import LanguageModel
 from hub.errors import InputError
+from hub.model_folder import require_safetensors
 
 _READ = (".json", ".safetensors", ".txt", ".model", ".jinja")  # what transformers reads of a folder
 
@@ -11,7 +12,7 @@ _READ = (".json", ".safetensors", ".txt", ".model", ".jinja")  # what transforme
 def model_files(model: LanguageModel) -> list[Path]:
     """The local files that are the model: of a folder what transformers reads, or its ``gguf_file`` alone.
 
-    Raises InputError when they are not there, or named in another way.
+    Raises InputError when they are not there, named in another way, or hold their weights as a pickle.
     """
     if not model.path:
         return []
@@ -29,6 +30,8 @@ def model_files(model: LanguageModel) -> list[Path]:
     files = sorted(path for path in folder.iterdir() if path.suffix in _READ)
     if model.backend == "engine" and not (folder / "config.json").is_file() and (held := _ggufs(folder)):
         raise InputError(f"model.path {folder}", "holds GGUF files alone", hint=f"set model.gguf_file={held[0]}")
+    if model.backend == "engine":
+        require_safetensors(folder, f"model.path {folder}", "transformers")
     return files
 
 

@@ -118,6 +118,12 @@ class HubDataset:
         found: str | None = self._asked(get_dataset_default_config_name)
         return found
 
+    def splits(self, config: str) -> list[str]:
+        """The splits of a config."""
+        from datasets import get_dataset_split_names
+
+        return list(self._asked(get_dataset_split_names, config))
+
     def load(self, config: str, **options: Any) -> Any:
         """What ``datasets.load_dataset`` returns."""
         from datasets import load_dataset

@@ -146,8 +146,10 @@ class Release:
         if not yes:
             return plan
         if plan.edits and not self.options.force:
-            hint = "look at it, then use --force to replace it"
-            raise RunError(self.repository.repo_id, f"was changed by hand since it was published:\n{plan}", hint=hint)
+            cli.say(str(plan))
+            found = ", ".join(f"{path} ({what})" for path, what in plan.edits.items())
+            hint = "look at it (without --yes, nothing is sent), then use --force to replace it"
+            raise RunError(self.repository.repo_id, f"was changed by hand since it was published: {found}", hint=hint)
         remote = plan.remote
         if remote is None:
             remote = self.repository.create(self.options.private)

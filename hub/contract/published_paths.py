@@ -143,7 +143,12 @@ def require_inputs(recipe_path: Path, recipe: Strict, unneeded: Sequence[str] = 
         for key, path in local_paths(recipe).items():
             if key not in unneeded and not PurePath(path).is_absolute() and not Path(path).exists():
                 looked = f"looked beside the recipe, in {recipe_path.parent.resolve()}, and in {Path.cwd()}"
-                raise InputError(f"{recipe_path}:{key}", f"{path}: no such file or folder", hint=looked)
+                hint = (
+                    f"{looked}; make it first (python -m generation.run), or name another"
+                    if key.startswith("datasets.")
+                    else looked
+                )
+                raise InputError(f"{recipe_path}:{key}", f"{path}: no such file or folder", hint=hint)
         return
     manifest = read_manifest(recipe_path.parent)
     for key, path in local_paths(recipe).items():

@@ -24,6 +24,8 @@ from hub.errors import InputError, did_you_mean
 MAX_BYTES = 1 << 20
 _MAX_DEPTH, _MAX_NODES = 20, 20_000  # a recipe has about 100 values on 4 levels
 ON_HUB = ("repo_id", "revision", "path", "config", "splits", "gguf_file")  # keys that say which part of the Hub
+_KEYS = "docs/recipe_reference.md has every key"
+_COMMANDS = {"dataset": "generation.run", "model": "training.run"}  # by the kind of recipe that they take
 _MOST_SHOWN = 200  # characters of a value in a message
 
 
@@ -63,11 +65,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise InputError(path, f"is not UTF-8 (byte {error.start})", hint="save it as UTF-8") from error
     except yaml.MarkedYAMLError as error:
         place = f"{path}:{error.problem_mark.line + 1}" if error.problem_mark else path
-        raise InputError(place, f"not valid YAML: {error.problem}") from error
+        hint = "indent with spaces" if "'\\t'" in (error.problem or "") else None
+        raise InputError(place, f"not valid YAML: {error.problem}", hint=hint) from error
     except yaml.reader.ReaderError as error:
         raise InputError(path, f"not valid YAML: {error.reason} (character {error.position})") from error
     if not isinstance(tree, dict):
-        raise InputError(path, "a recipe is a mapping of keys to values")
+        problem = "is empty" if tree is None else "is no mapping of keys to values"
+        raise InputError(path, problem, hint=f"copy one from recipes/; {_KEYS}")
     return tree
 
 
@@ -168,7 +172,10 @@ def load_recipe(path: Path, model: type[Recipe], overrides: list[str] | None = N
     tree = apply_overrides(beside(read_yaml(path), path.parent), overrides or [])
     kind = model.__name__.removesuffix("Recipe").lower()
     if tree.get("kind") not in (None, kind):
-        raise InputError(f"{path}:kind", f"this command takes a {kind} recipe, not {tree['kind']!r}")
+        other = _COMMANDS.get(tree["kind"]) if isinstance(tree["kind"], str) else None
+        hint = f"give it to python -m {other}" if other else None
+        problem = f"this command takes a {kind} recipe, not {_shown(tree['kind'])}"
+        raise InputError(f"{path}:kind", problem, allowed=", ".join(_COMMANDS), hint=hint)
     return checked(path, model, tree)
 
 
@@ -191,7 +198,7 @@ def _input_error(path: Path, model: type[BaseModel], tree: Any, error: Validatio
         hint = did_you_mean(keys[-1], valid)
         return InputError(place, "unknown key", allowed=", ".join(sorted(valid)), hint=hint)
     if first["type"] == "missing":
-        return InputError(place, "missing")
+        return InputError(place, "missing", hint=_KEYS)
     message = re.sub(r"^Value error, ", "", first["msg"])
     found = "" if isinstance(first["input"], (dict, list)) else f" (found {_shown(first['input'])})"
     return InputError(place, message + found)

@@ -199,5 +199,6 @@ def read_results(path: Path) -> Results:
         raise InputError(path, "no results yet", hint="run: python -m eval.run RECIPE") from error
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InputError(path, f"not a results file: {where}: {first['msg']}", hint="evaluate again") from error
+        where = "".join(f"{part}: " for part in [".".join(map(str, first["loc"]))] if part)
+        hint = "evaluate again: python -m eval.run"
+        raise InputError(path, f"not a results file: {where}{first['msg']}", hint=hint) from error

@@ -111,8 +111,16 @@ def read_manifest(directory: Path) -> Manifest | None:
         return Manifest.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
+    except NotADirectoryError as error:
+        raise InputError(directory, "is a file", allowed="a run directory", hint="choose another") from error
     except ValidationError as error:
-        raise InputError(path, f"not a manifest: {error.errors()[0]['msg']}", hint="remove the directory") from error
+        first = error.errors()[0]
+        if first["type"] == "extra_forbidden":
+            hint = "update sts-dino, if a later version wrote it"
+            problem = f"not a manifest of this version: unknown key {str(first['loc'][-1])!r}"
+            raise InputError(path, problem, hint=hint) from error
+        hint = "restore it, or remove the directory and make the run again"
+        raise InputError(path, f"not a manifest: {first['msg']}", hint=hint) from error
 
 
 def require_complete(directory: Path) -> Manifest:

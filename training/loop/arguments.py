@@ -6,7 +6,11 @@ Defaults, and what may not be given because it is decided elsewhere or not suppo
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -21,6 +25,11 @@ from training.losses.typed_arguments import require_positive, typed_argument
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformerTrainingArguments
 
+_SOURCES = (  # of TrainingArguments and what is built upon it
+    ("transformers", "training_args.py"),
+    ("sentence_transformers", "base/training_args.py"),
+    ("sentence_transformers", "sentence_transformer/training_args.py"),
+)
 TENSORBOARD, NONE = "tensorboard", "none"  # reporters
 
 TABLES = yaml.safe_load(Path(__file__).with_name("arguments.yaml").read_text(encoding="utf-8"))
@@ -41,6 +50,34 @@ def check_decided(texts: dict[str, str], place: str) -> None:
         raise InputError(f"{place}.{name}", found, hint="remove it from the recipe's arguments")
 
 
+def check_texts(texts: dict[str, str], place: str) -> None:
+    """What can be told of arguments without the trainer's library, whose import takes seconds.
+
+    Raises InputError naming ``place``.NAME for one that is decided elsewhere, for a name that the library's source does
+    not have, and for a number that is none or outside its range.
+    """
+    check_decided(texts, place)
+    known = _names_in_source()
+    for name, text in texts.items():
+        if known and name not in known:
+            raise _unknown(name, known, f"{place}.{name}")
+        if name in TABLES["above_zero"] or name in TABLES["from_zero"]:
+            with suppress(ValueError):  # the library says what is no number
+                _check_range(name, float(text), f"{place}.{name}")
+
+
+def _names_in_source() -> set[str]:
+    """The names of all arguments, read from the source of the classes that declare them; none where it is elsewhere."""
+    names = set[str]()
+    for library, module in _SOURCES:
+        spec = find_spec(library)
+        path = Path(spec.origin or "").parent / module if spec else Path(module)
+        if not path.is_file():
+            return set()
+        names |= set(re.findall(r"^    (\w+):", path.read_text(encoding="utf-8"), re.MULTILINE))
+    return names
+
+
 def typed_arguments(texts: dict[str, str], place: str) -> dict[str, Any]:
     """Recipe arguments with the types their dataclass fields declare.
 
@@ -56,16 +93,25 @@ def typed_arguments(texts: dict[str, str], place: str) -> dict[str, Any]:
 
 def _typed(name: str, text: str, hints: dict[str, Any], valid: list[str], place: str) -> Any:
     if name not in valid:
-        hint = did_you_mean(name, valid) or "see transformers.TrainingArguments"
-        raise InputError(place, "is not a trainer argument", hint=hint)
+        raise _unknown(name, valid, place)
     value = typed_argument(text, hints[name], place)
-    if isinstance(value, float) and math.isnan(value):
-        raise InputError(place, "is not a number")
+    if isinstance(value, int | float):
+        _check_range(name, value, place)
+    return value
+
+
+def _unknown(name: str, known: Iterable[str], place: str) -> InputError:
+    hint = did_you_mean(name, known) or "see transformers.TrainingArguments"
+    return InputError(place, "is not a trainer argument", hint=hint)
+
+
+def _check_range(name: str, value: float, place: str) -> None:
+    if math.isnan(value):
+        raise InputError(place, "is nan", allowed="a number")
     if name in TABLES["above_zero"] and (name, value) != ("max_steps", -1):  # -1: by epochs
         require_positive(value, place)
     if name in TABLES["from_zero"]:
         require_positive(value, place, zero=True, infinity=True)
-    return value
 
 
 def check_together(recipe: ModelRecipe, given: dict[str, Any], place: str) -> None:

@@ -18,7 +18,7 @@ from hub.contract.run_dir import ARTIFACTS, Manifest
 from hub.errors import InputError
 from training.data.example_types import DOCUMENTS, GRADED_PAIR, SELF_PAIR, STS
 from training.loop.arguments import (
-    check_decided,
+    check_texts,
     check_together,
     per_device_batch,
     trainer_arguments,
@@ -102,8 +102,10 @@ def checked_recipe(path: Path, limit: int | None, settings: list[str]) -> ModelR
     if limit is not None:
         recipe = recipe.model_copy(update={"limit": limit})
     check_model(recipe, ())
-    check_decided(recipe.arguments, f"{path}:arguments")
+    check_texts(recipe.arguments, f"{path}:arguments")
     check_losses(recipe, str(path))
+    of_scoring = [key for key in local_paths(recipe) if key.startswith("evaluation.")]
+    require_inputs(path, recipe, unneeded=of_scoring)
     return recipe
 
 
@@ -118,8 +120,6 @@ def prepare(recipe_path: Path, out: Path | None, limit: int | None, settings: li
     check_together(recipe, given, place)
     check_batch(recipe, given.get("gradient_accumulation_steps", 1), str(recipe_path))
     out = (out or ARTIFACTS / "models" / recipe.name).resolve()
-    of_scoring = [key for key in local_paths(recipe) if key.startswith("evaluation.")]
-    require_inputs(recipe_path, recipe, unneeded=of_scoring)
     base = find_base(recipe.base)
     guides = {
         index: find_base(item.guide, f"datasets.{index}.guide")

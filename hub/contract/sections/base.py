@@ -10,7 +10,8 @@ QUOTE = '"'
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]+([.-][a-z0-9]+)*$", max_length=96)]
 Version = Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
-Language = Annotated[str, Field(pattern=r"^([a-z]{2,3}|code|multilingual)$")]  # what the Hub takes: ISO 639, lower case
+LANGUAGE = r"^([a-z]{2,3}|code|multilingual)$"  # what the Hub takes: ISO 639, lower case
+Language = Annotated[str, Field(pattern=LANGUAGE)]
 Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Positive = Annotated[int, Field(ge=1)]
 TextEnd = Literal["quotation_mark", "line"]

@@ -1,0 +1,139 @@
+"""What goes wrong with a Hub: no Hub, no token, somebody else's place."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.bad_inputs.case import Box, Case
+
+NOBODY = "hf_" + "x" * 34
+
+
+@contextmanager
+def _served(box: Box) -> Iterator[dict[str, str]]:
+    """The embedded Hub with the user demo, the organisation acme, and the dataset acme/sts-dino-x2 of somebody else."""
+    from huggingface_hub import HfApi
+
+    from hub_server.process import LocalHub
+
+    with LocalHub(box.folder / "hub", orgs=["acme"]) as hub:
+        api = HfApi(endpoint=hub.endpoint, token=hub.token)
+        api.create_repo("acme/sts-dino-x2", repo_type="dataset")
+        card = b"# Somebody's own dataset\n"
+        api.upload_file(path_or_fileobj=card, path_in_repo="README.md", repo_id="acme/sts-dino-x2", repo_type="dataset")
+        yield {"HF_ENDPOINT": hub.endpoint, "HF_TOKEN": hub.token}
+
+
+@contextmanager
+def _refusing(box: Box) -> Iterator[dict[str, str]]:
+    """The embedded Hub, and a token that it does not know."""
+    with _served(box) as given:
+        yield {**given, "HF_TOKEN": NOBODY}
+
+
+@contextmanager
+def _anonymous(box: Box) -> Iterator[dict[str, str]]:
+    """The embedded Hub, and no token."""
+    with _served(box) as given:
+        yield {**given, "HF_TOKEN": ""}
+
+
+def _of_nobody(box: Box) -> None:
+    from model_cards.render import render, write
+
+    run = box.run()
+    write(run, render(run, "nobodys/sts-dino-x2"))
+
+
+def _bare(box: Box) -> None:
+    (box.run() / "README.md").unlink()
+
+
+def _hub_data(box: Box) -> Path:
+    return box.model(
+        "datasets=[{repo_id: org/data, revision: v1, config: postprocessed, form: sts, "
+        "loss: CosineSimilarityLoss, license: mit}]"
+    )
+
+
+HUBS = (
+    Case(
+        "a publication without a token",
+        "publish run --org acme --patience 0 --yes",
+        ("token", "hf auth login"),
+        lambda box: box.run(),
+        code=1,
+        during=_anonymous,
+        own_process=True,
+    ),
+    Case(
+        "a publication with a wrong token",
+        "publish run --org acme --patience 0",
+        ("token", "HF_TOKEN"),
+        lambda box: box.run(),
+        code=1,
+        during=_refusing,
+        own_process=True,
+    ),
+    Case(
+        "a Hub that does not answer",
+        "publish run --org acme --patience 0",
+        ("127.0.0.1:9", "again"),
+        lambda box: box.run(),
+        code=1,
+        environment={"HF_TOKEN": NOBODY},
+        own_process=True,
+    ),
+    Case(
+        "an organisation of others",
+        "publish run --org nobodys --patience 0",
+        ("nobodys", "allowed: ", "acme"),
+        _of_nobody,
+        during=_served,
+        own_process=True,
+    ),
+    Case(
+        "a repository that somebody else made",
+        "publish run --org acme --patience 0 --yes",
+        ("acme/sts-dino-x2: was changed by hand", "README.md", "--force"),
+        lambda box: box.run(),
+        code=1,
+        during=_served,
+        own_process=True,
+    ),
+    Case("a run without its card", "publish run --org acme", ("run", "sts-dino card run"), _bare),
+    Case(
+        "a damaged run",
+        "publish run --org acme",
+        ("run", "files differ from the manifest"),
+        lambda box: min(box.run().glob("data/raw/*.parquet")).write_bytes(b"PAR1"),
+    ),
+    Case("a release of no recipe", "release nowhere.yaml --org acme", ("nowhere.yaml: ", "recipe")),
+    Case("a release of a folder without recipes", "release . --org acme", (".: ", "no recipe")),
+    Case(
+        "a dataset of the Hub that does not answer",
+        "train recipe.yaml --dry-run",
+        ("org/data", "again"),
+        _hub_data,
+        code=1,
+        own_process=True,
+        model=True,
+    ),
+    Case(
+        "a language model of a Hub that does not answer",
+        "write recipe.yaml",
+        ("org/lm", "again"),
+        lambda box: box.dataset("model={repo_id: org/lm, revision: v1, license: mit}", "license=mit"),
+        code=1,
+        own_process=True,
+        model=True,
+    ),
+    Case(
+        "an encoder of a Hub that does not answer",
+        "score --model org/encoder@v1 --tasks stsb/cosine --no-cache",
+        ("org/encoder", "again"),
+        code=1,
+        own_process=True,
+        model=True,
+    ),
+)
