@@ -6,9 +6,10 @@ from pathlib import Path
 from statistics import median
 
 from generation.decoding.protocol import TokenCounter
+from generation.inputs.context_room import ContextRoom
 from generation.inputs.prompts import Prompts, load_prompts
 from generation.inputs.row_seeds import fraction
-from generation.inputs.sources import CountTokens, FirstText, GivenTexts
+from generation.inputs.sources import CountTokens, FirstText, GivenTexts, Lack
 from generation.pipeline.writers import load_preview, with_dtype
 from generation.run_state import layout
 from hub.contract.recipe import DatasetRecipe, Label, Variant, Verification
@@ -38,7 +39,8 @@ def plan(recipe: DatasetRecipe, directory: Path) -> str:
     """
     recipe = with_dtype(recipe)
     (writer, told), prompts = load_preview(recipe.model), load_prompts(recipe)
-    firsts, lines = survey(recipe, writer.count_tokens), [f"{recipe.name} v{recipe.version} -> {directory}"]
+    firsts = survey(recipe, writer.count_tokens, ContextRoom(prompts, writer).lack)
+    lines = [f"{recipe.name} v{recipe.version} -> {directory}"]
     lines += told
     lines += _first_text_lines(recipe, prompts, firsts)
     lines += _work_lines(recipe, firsts.total)
@@ -47,11 +49,11 @@ def plan(recipe: DatasetRecipe, directory: Path) -> str:
     return "\n".join(lines)
 
 
-def survey(recipe: DatasetRecipe, count_tokens: CountTokens) -> Firsts:
+def survey(recipe: DatasetRecipe, count_tokens: CountTokens, lack: Lack = lambda _: 0) -> Firsts:
     """Read the source once. First texts that the model has still to write are stood in for by one sentence."""
     if recipe.source.kind == "model":
         return Firsts(recipe.source.limit or 0, (FirstText("000000", NOT_YET),), {})
-    given, sample, total = GivenTexts(recipe, count_tokens), list[tuple[float, int, FirstText]](), 0
+    given, sample, total = GivenTexts(recipe, count_tokens, lack), list[tuple[float, int, FirstText]](), 0
     for total, first in enumerate(given, start=1):
         sample.append((fraction("plan", first.source_id), total, first))
         if len(sample) > 20 * SAMPLE:

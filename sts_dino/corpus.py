@@ -2,12 +2,12 @@
 
 import csv
 import json
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from generation.inputs.characters import has_control_characters
 from generation.inputs.file_rows import file_rows, require_kind
 from hub.contract.recipe import QUOTE
 from hub.errors import InputError, did_you_mean
@@ -16,7 +16,6 @@ from hub.word_overlap import words
 LOOKED_AT = 20_000  # rows: enough for a recipe's proposals, and read in seconds
 LONGEST = 1_000  # characters of a text that could be a sentence
 NAMES = ("text", "sentence", "sentence1", "content", "body", "title", "question", "review", "description")
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True)
@@ -90,8 +89,7 @@ def _problem(text: str) -> str | None:
         return "empty"
     if len(text) > LONGEST or len(text.splitlines()) > 1:
         return "overlong"
-    controls = any(unicodedata.category(character) in ("Cc", "Cs") for character in text if character != "\t")
-    return "broken" if controls or REPLACEMENT in text else None
+    return "broken" if has_control_characters(text) else None
 
 
 def _language(texts: Sequence[str], given: str | None) -> tuple[str, float]:

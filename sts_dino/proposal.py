@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from hub.contract import licences
+from hub.contract.languages import RECOGNISED
 from hub.contract.run_dir import ARTIFACTS
 from hub.errors import InputError
 from sts_dino.assets import asset
@@ -92,7 +93,7 @@ def dataset_recipe(
         *_source(corpus, path, corpus_license),
         *_asked(corpus, generator),
         *_examples(examples),
-        "postprocess: {sampled_negatives: 0, max_per_label: 1, validation_fraction: 0, near_copy: 0.8}",
+        *_postprocess(corpus),
         "shard_size: 100",
         "seed: 42",
     ]
@@ -152,6 +153,21 @@ def _examples(path: str | None) -> list[str]:
     return [
         "# examples in the prompt matter most (docs/better_pairs.md): put some of your domain into that file",
         f"few_shot: {{shots: [5], sets: 4, rotate: true, examples: {_flow(shown)}}}",
+    ]
+
+
+def _postprocess(corpus: Profile) -> list[str]:
+    """From texts to rows: every filter that there is, where the language is one that is recognised."""
+    chosen = ["example_copy", "prompt_echo", "control_characters", "too_long"]
+    chosen += ["wrong_language"] if corpus.language in RECOGNISED else []
+    return [
+        "postprocess:",
+        "  sampled_negatives: 0",
+        "  max_per_label: 1",
+        "  validation_fraction: 0",
+        "  near_copy: 0.8 # share of words in common with the first text from which a text is no other text",
+        "  # what else is no data, counted by reason and kept in the config rejected (docs/recipes.md); [] for none",
+        f"  reject: [{', '.join(chosen)}]",
     ]
 
 

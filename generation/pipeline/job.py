@@ -36,7 +36,7 @@ def generate(recipe: DatasetRecipe, directory: Path, command: str, start: StartE
     """
     recipe = with_dtype(recipe)
     inputs = input_hashes(recipe)
-    manifest = run_dir.begin(directory, new_manifest(recipe, inputs, versions()), resolved(recipe))
+    manifest = run_dir.begin(directory, new_manifest(recipe, inputs, versions(recipe)), resolved(recipe))
     remember(directory, recipe)
     scratch = Scratch(directory, run_key(manifest))
     if manifest.complete:
@@ -50,7 +50,7 @@ def generate(recipe: DatasetRecipe, directory: Path, command: str, start: StartE
     with start(ExecutorSpec(recipe, prompts, directory, scratch.notes.key)) as executor:
         run = DatasetRun(directory, recipe, manifest, scratch.journal)
         run.record([], provenance=provenance(recipe, executor, prompts, inputs, command))
-        firsts = prepare(run, scratch, executor)
+        firsts = prepare(run, scratch, executor, prompts)
         write_shards(run, executor, firsts)
         finish(run, firsts.blocks, firsts.total, text_length(recipe, executor.count_tokens), executor)
     scratch.clear()

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from hub.contract.forms import FORMS, NLI_LABELS, DatasetForm
+from hub.contract.languages import RECOGNISED
 from hub.contract.sections.base import (
     CARD_ONLY,
     OPTION,
@@ -185,6 +186,15 @@ class DatasetRecipe(Strict):
         return self
 
     @model_validator(mode="after")
+    def _language_is_known(self) -> "DatasetRecipe":
+        if "wrong_language" in self.postprocess.reject and self.language not in RECOGNISED:
+            raise ValueError(
+                f"postprocess.reject: wrong_language cannot be found where language is {self.language!r}; "
+                f"allowed: {', '.join(sorted(RECOGNISED))}; else remove wrong_language"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _backend_fits(self) -> "DatasetRecipe":
         coupled = [label.name for label in self.labels if label.counter_labels]
         if coupled and self.model.backend != "engine":
@@ -233,6 +243,11 @@ class DatasetRecipe(Strict):
                 f"but decoding.max_attempts is {self.decoding.max_attempts}"
             )
         return self
+
+    @property
+    def also_deciding(self) -> frozenset[str]:
+        """The language decides rows where texts in another one are rejected."""
+        return frozenset({"language"} if "wrong_language" in self.postprocess.reject else ())
 
     @property
     def written_labels(self) -> tuple[Label, ...]:

@@ -157,7 +157,7 @@ def postprocess_table(recipe: DatasetRecipe) -> Markdown:
     if "triplet" in recipe.dataset_form.finished:
         rows.append(["triplets whose positive is their negative", "kept" if chosen.equal_triplets else "left out"])
     rows += [
-        ["copies that are rejected", ", ".join(chosen.reject) or "none"],
+        ["reasons to reject a text that the recipe chose", ", ".join(chosen.reject) or "none"],
         ["texts per first text and label, at most", chosen.max_per_label],
         ["fraction of first texts in validation", chosen.validation_fraction],
     ]

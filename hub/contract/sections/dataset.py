@@ -241,6 +241,11 @@ class Decoding(DecodingParameters):
         return self
 
 
+Rejection = Literal[
+    "example_copy", "prompt_words", "prompt_echo", "control_characters", "wrong_language", "too_long"
+]  # names of hub.contract.reasons
+
+
 class Postprocess(Strict):
     """From raw rows to training rows (DINO section 4 and the original's script)."""
 
@@ -250,9 +255,13 @@ class Postprocess(Strict):
     equal_triplets: bool = (
         True  # nli form: whether a triplet whose positive is its negative stays, as in Auto-NLI's code
     )
-    reject: tuple[Literal["example_copy", "prompt_words"], ...] = (
-        "example_copy",
-        "prompt_words",
-    )  # generation.rows.filters
+    reject: tuple[Rejection, ...] = ("example_copy", "prompt_words")  # what is no data: docs/recipes.md
     validation_fraction: Fraction = 0.1  # of the first texts
     near_copy: Annotated[Share | None, OPTION] = None  # a word_overlap with x1 from which a text is a near-copy of it
+
+    @field_validator("reject")
+    @classmethod
+    def _distinct(cls, chosen: tuple[str, ...]) -> tuple[str, ...]:
+        if {"prompt_words", "prompt_echo"} <= {*chosen}:
+            raise ValueError("prompt_words and prompt_echo are two ways to look for one thing: choose one")
+        return chosen
