@@ -9,8 +9,8 @@ from pathlib import Path
 import yaml
 
 from hub.contract import licences
-from hub.contract.languages import RECOGNISED
 from hub.contract.run_dir import ARTIFACTS
+from hub.contract.sections.languages import RECOGNISED
 from hub.errors import InputError
 from sts_dino.assets import asset
 from sts_dino.corpus import Profile
@@ -130,6 +130,9 @@ def _asked(corpus: Profile, generator: Generator) -> list[str]:
     for label in ("1", "0.5", "0"):
         lines.append(f'  - name: "{label}"')
         lines.append(f"    score: {label}")
+        lines.append(
+            f"    meaning: {_flow(words[f'{label} means'])} # what annotators are told, and readers of the card"
+        )
         lines += [f"    counter_labels: {json.dumps(counters)}"] if counters else []
         lines.append(f"    instruction: {json.dumps(words[label], ensure_ascii=False)}")
         counters.append(label)

@@ -21,7 +21,7 @@ _NO_LANGUAGE = "zxx"  # the classifier's class of numbers and code
 
 
 def is_foreign(text: str, language: str) -> bool:
-    """Whether a text is in another language than ``language``, one of ``hub.contract.languages.RECOGNISED``."""
+    """Whether a text is in another language than ``language``, one of ``sections.languages.RECOGNISED``."""
     return _margin(text, language) >= MARGIN and _margin(_without_names(text), language) >= OF_OTHER_WORDS
 
 

@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from hub.contract.forms import FORMS, NLI_LABELS, DatasetForm
-from hub.contract.languages import RECOGNISED
 from hub.contract.sections.base import (
     CARD_ONLY,
     OPTION,
@@ -35,6 +34,7 @@ from hub.contract.sections.dataset import (
     Source,
 )
 from hub.contract.sections.few_shot import Examples, FewShot
+from hub.contract.sections.languages import RECOGNISED
 from hub.contract.sections.model import (
     Encoder,
     EvaluationTask,
@@ -81,7 +81,14 @@ class Variant:
 
 
 OWN_SETTINGS = ("decay_constant", "guidance", "samples")  # of a label, in place of decoding's
-OF_WRITTEN_LABELS = ("counter_labels", "score", "decay_constant", "guidance", "overlap")  # keys that need texts
+OF_WRITTEN_LABELS = (
+    "counter_labels",
+    "score",
+    "meaning",
+    "decay_constant",
+    "guidance",
+    "overlap",
+)  # keys that need texts
 _OF_LABELS = {"labels": "value of the label column", "texts": "column", "scores": "band"}
 
 
