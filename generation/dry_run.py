@@ -6,9 +6,10 @@ from pathlib import Path
 from statistics import median
 
 from generation.decoding.protocol import TokenCounter
+from generation.inputs.context_room import ContextRoom
 from generation.inputs.prompts import Prompts, load_prompts
 from generation.inputs.row_seeds import fraction
-from generation.inputs.sources import CountTokens, FirstText, GivenTexts
+from generation.inputs.sources import CountTokens, FirstText, GivenTexts, Lack
 from generation.pipeline.writers import load_preview, with_dtype
 from generation.run_state import layout
 from generation.run_state.base_run import BaseRun
@@ -41,7 +42,8 @@ def plan(recipe: DatasetRecipe, directory: Path, base: BaseRun | None = None) ->
     """
     recipe = with_dtype(recipe)
     (writer, told), prompts = load_preview(recipe.model), load_prompts(recipe)
-    firsts, lines = survey(recipe, writer.count_tokens, base), [f"{recipe.name} v{recipe.version} -> {directory}"]
+    firsts = survey(recipe, writer.count_tokens, ContextRoom(prompts, writer).lack, base)
+    lines = [f"{recipe.name} v{recipe.version} -> {directory}"]
     lines += told
     if base is not None:
         files, version = len(base.manifest.files), base.manifest.version
@@ -53,7 +55,9 @@ def plan(recipe: DatasetRecipe, directory: Path, base: BaseRun | None = None) ->
     return "\n".join(lines)
 
 
-def survey(recipe: DatasetRecipe, count_tokens: CountTokens, base: BaseRun | None = None) -> Firsts:
+def survey(
+    recipe: DatasetRecipe, count_tokens: CountTokens, lack: Lack = lambda _: 0, base: BaseRun | None = None
+) -> Firsts:
     """Read the source once. First texts that the model has still to write are stood in for by one sentence.
 
     ``base``: the run whose first texts are passed over, because rows are appended to it.
@@ -62,7 +66,7 @@ def survey(recipe: DatasetRecipe, count_tokens: CountTokens, base: BaseRun | Non
         return Firsts(
             (recipe.source.limit or 0) - (base.first_texts if base else 0), (FirstText("000000", NOT_YET),), {}
         )
-    given, sample, total = GivenTexts(recipe, count_tokens), list[tuple[float, int, FirstText]](), 0
+    given, sample, total = GivenTexts(recipe, count_tokens, lack), list[tuple[float, int, FirstText]](), 0
     firsts = base.new_among(given, recipe.source.path or recipe.source.repo_id) if base else given
     for total, first in enumerate(firsts, start=1):
         sample.append((fraction("plan", first.source_id), total, first))

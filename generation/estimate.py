@@ -20,6 +20,7 @@ from pathlib import Path
 
 from generation.decoding.protocol import Completion, Request, Writer
 from generation.dry_run import NOT_YET, survey
+from generation.inputs.context_room import ContextRoom
 from generation.inputs.prompts import Prompts, load_prompts
 from generation.inputs.sources import FirstText
 from generation.pipeline.executor import LocalExecutor
@@ -47,6 +48,7 @@ class Watched:
     def __init__(self, writer: Writer, clock: Clock):
         self.writer, self.clock, self.context = writer, clock, writer.context
         self.count_tokens, self.describe = writer.count_tokens, writer.describe
+        self.prompt_tokens = writer.prompt_tokens
         self.full = self.seconds = 0.0
         self.full_texts = self.texts = 0
 
@@ -166,7 +168,7 @@ def _first_texts(
 ) -> tuple[int, list[FirstText], float]:
     """How many first texts the run has, those of the pilot, and the seconds that writing all of them will take."""
     if recipe.source.kind != "model":
-        firsts = survey(recipe, writer.count_tokens)
+        firsts = survey(recipe, writer.count_tokens, ContextRoom(prompts, writer).lack)
         step = max(1, len(firsts.sample) // ROWS)
         return firsts.total, list(firsts.sample[::step][:ROWS]), 0.0
     limit = recipe.source.limit or 0
@@ -176,7 +178,7 @@ def _first_texts(
         manifest = Manifest(kind="dataset", name=few.name, version=few.version, fingerprint="pilot")
         run = DatasetRun(directory, few, run_dir.begin(directory, manifest, resolved(few)))
         scratch, started = Scratch(directory, ""), clock()
-        found = prepare(run, scratch, LocalExecutor(Worker(few, prompts, writer), directory))
+        found = prepare(run, scratch, LocalExecutor(Worker(few, prompts, writer), directory), prompts)
         seconds = clock() - started
         firsts_written = [first for block in range(found.blocks) for first in found.block(block)]
     step = max(1, len(firsts_written) // ROWS)

@@ -1,6 +1,6 @@
 """Write the card of a run directory: README.md, its plots in assets/, and for a model .eval_results/.
 
-    python -m model_cards.render artifacts/datasets/NAME [--repo-id ORG/NAME] [--dry-run]
+    python -m model_cards.render artifacts/datasets/NAME [--repo-id ORG/NAME] [--update RECIPE] [--dry-run]
 
 Reads manifest.json, recipe.yaml, what was measured (results.json, value.json ...), the files the manifest names and
 ``model_cards/sections/``. A finished run gives the same bytes each time: its card holds no date, no timing and no
@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from hub.cli import DryRunOption, JsonOption, answer, new_app, run, say
+from hub.cli import DryRunOption, JsonOption, SetOption, answer, new_app, run, say
 from hub.client.card_stamp import facts_digest, stamped
 from hub.client.plan import MEASURED
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
@@ -30,6 +30,7 @@ from model_cards.dataset.measured import Measured
 from model_cards.model.card import RESULTS, model_files
 from model_cards.model.eval_results import FOLDER as EVAL_RESULTS
 from model_cards.shared.checks import check_identity
+from model_cards.update import update_recipe
 
 CARD = "README.md"
 ORGANISATION = "sts-dino"
@@ -126,29 +127,53 @@ def write(directory: Path, files: dict[str, bytes]) -> None:
                 old.unlink()
 
 
+def _updated(directory: Path, recipe: Path | None, settings: list[str], dry_run: bool) -> list[str]:
+    """What --update changes; nothing without it."""
+    if recipe is not None:
+        return update_recipe(directory, recipe, settings, dry_run)
+    if settings:
+        raise InputError("--set", "changes a recipe, and none is read", hint="give one: --update RECIPE")
+    return []
+
+
 @app.command()
 def main(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="e.g. artifacts/datasets/NAME")],
     repo_id: Annotated[str | None, typer.Option("--repo-id", help="Hub id [default: sts-dino/NAME]")] = None,
+    update: Annotated[
+        Path | None,
+        typer.Option("--update", metavar="RECIPE", help="Take other words and licences from it first; the rows stay"),
+    ] = None,
+    settings: SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write README.md (and .eval_results/ for a model) into RUN_DIR.
 
-    Example:
+    With --update, RECIPE may differ from the run's in what decides no row and no weight: the licence, pretty_name,
+    descriptions, meanings of labels. recipe.yaml and manifest.json are rewritten with the card.
+
+    Examples:
 
       python -m model_cards.render artifacts/datasets/sts-dino-x2
+
+      python -m model_cards.render artifacts/datasets/sts-dino-x2 --update recipes/demo/sts-dino-x2.yaml --dry-run
     """
+    changes = _updated(run_dir, update, settings, dry_run)
     files = render(run_dir, repo_id)
     if not dry_run:
         write(run_dir, files)
     for task in unscored(run_dir):
         say(f"not on the card: {task} has no score in {run_dir / RESULTS}; run: python -m eval.run RECIPE")
     verb, sizes = "would write" if dry_run else "wrote", {path: len(files[path]) for path in sorted(files)}
-    lines = [f"{verb} {run_dir / path} ({size} bytes)" for path, size in sizes.items()]
+    lines = [f"{'would change' if dry_run else 'changed'} {change}" for change in changes]
+    if not (dry_run and changes):  # the card of the changed recipe is not known before
+        lines += [f"{verb} {run_dir / path} ({size} bytes)" for path, size in sizes.items()]
     org = (repo_id or "sts-dino/").partition("/")[0]  # the card is of that place
     then = [f"python -m release.publish {quote(str(run_dir))} --org {quote(org)}"]
-    answer("\n".join(lines), {"directory": run_dir, "bytes": sizes}, as_json, () if dry_run else then)
+    answer(
+        "\n".join(lines), {"directory": run_dir, "changes": changes, "bytes": sizes}, as_json, () if dry_run else then
+    )
 
 
 if __name__ == "__main__":

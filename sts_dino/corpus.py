@@ -3,12 +3,12 @@
 import csv
 import json
 import re
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from generation.inputs.characters import has_control_characters
 from generation.inputs.file_rows import READERS, file_rows, require_kind
 from hub.contract.recipe import QUOTE
 from hub.contract.sections.base import LANGUAGE
@@ -19,7 +19,6 @@ LOOKED_AT = 20_000  # rows: enough for a recipe's proposals, and read in seconds
 LONGEST = 1_000  # characters of a text that could be a sentence
 NAMES = ("text", "sentence", "sentence1", "content", "body", "title", "question", "review", "description")
 MOST_WORDS_IN_NAME = 4  # of a column; a row of texts in the header's place has more
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True)
@@ -116,8 +115,7 @@ def _problem(text: str) -> str | None:
         return "empty"
     if len(text) > LONGEST or len(text.splitlines()) > 1:
         return "overlong"
-    controls = any(unicodedata.category(character) in ("Cc", "Cs") for character in text if character != "\t")
-    return "broken" if controls or REPLACEMENT in text else None
+    return "broken" if has_control_characters(text) else None
 
 
 def _language(texts: Sequence[str], given: str | None) -> tuple[str, float]:

@@ -13,6 +13,7 @@ import yaml
 from hub.assets import asset
 from hub.contract import licences
 from hub.contract.run_dir import ARTIFACTS
+from hub.contract.sections.languages import RECOGNISED
 from hub.errors import InputError
 from sts_dino.corpus import Profile
 
@@ -119,7 +120,7 @@ def dataset_recipe(
         *_source(corpus, title, source, corpus_license, limit or MOST),
         *_asked(corpus, generator),
         *_examples(examples),
-        "postprocess: {sampled_negatives: 0, max_per_label: 1, validation_fraction: 0, near_copy: 0.8}",
+        *_postprocess(corpus),
         "shard_size: 100",
         "seed: 42",
     ]
@@ -156,6 +157,9 @@ def _asked(corpus: Profile, generator: Generator) -> list[str]:
     for label in ("1", "0.5", "0"):
         lines.append(f'  - name: "{label}"')
         lines.append(f"    score: {label}")
+        lines.append(
+            f"    meaning: {flow(words[f'{label} means'])} # what annotators are told, and readers of the card"
+        )
         lines += [f"    counter_labels: {json.dumps(counters)}"] if counters and generator.couples else []
         lines.append(f"    instruction: {json.dumps(words[label], ensure_ascii=False)}")
         counters.append(label)
@@ -179,6 +183,21 @@ def _examples(path: str | None) -> list[str]:
     return [
         "# examples in the prompt matter most (docs/better_pairs.md): put some of your domain into that file",
         f"few_shot: {{shots: [5], sets: 4, rotate: true, examples: {flow(shown)}}}",
+    ]
+
+
+def _postprocess(corpus: Profile) -> list[str]:
+    """From texts to rows: every filter that there is, where the language is one that is recognised."""
+    chosen = ["example_copy", "prompt_echo", "control_characters", "too_long"]
+    chosen += ["wrong_language"] if corpus.language in RECOGNISED else []
+    return [
+        "postprocess:",
+        "  sampled_negatives: 0",
+        "  max_per_label: 1",
+        "  validation_fraction: 0",
+        "  near_copy: 0.8 # share of words in common with the first text from which a text is no other text",
+        "  # what else is no data, counted by reason and kept in the config rejected (docs/recipes.md); [] for none",
+        f"  reject: [{', '.join(chosen)}]",
     ]
 
 

@@ -1,11 +1,16 @@
 """Rows of every published form as people are asked about them."""
 
+import shutil
+
 import pytest
+import yaml
 from small_runs import small_recipe, small_run
 from training_inputs import sts_rows, triplet_rows, write_dataset
 
-from eval.audit.annotation.sample import read_examples
+from eval.audit.annotation.sample import in_words, inference_scale, read_examples
+from eval.audit.label_meanings import label_meanings
 from eval.audit.source import find_rows
+from hub.contract.recipe_file import fingerprint, resolved
 from hub.contract.run_dir import read_manifest
 from hub.contract.schema import PAIR_CLASS, TRIPLET, published_features
 from hub.errors import InputError
@@ -51,6 +56,30 @@ def test_a_triplet_is_an_entailed_and_a_contradicting_pair(tmp_path):
 def test_single_texts_are_asked_for_their_class(runs):
     examples = examples_of(runs / "text")
     assert examples.scale.labels == ("gut", 'bö"se') and examples.headings == ("Text",) and len(examples.texts[0]) == 1
+
+
+def test_a_recipes_own_words_for_its_labels_are_what_people_read(runs, tmp_path):
+    usual = examples_of(runs / "sts").scale
+    copy = shutil.copytree(runs / "sts", tmp_path / "sts")
+    given = yaml.safe_load((copy / "recipe.yaml").read_text(encoding="utf-8"))
+    next(label for label in given["labels"] if label["score"] == 1)["meaning"] = "fragen dasselbe"
+    (copy / "recipe.yaml").write_text(yaml.safe_dump(given, allow_unicode=True), encoding="utf-8")
+    examples = examples_of(copy)
+    assert examples.scale.labels == usual.labels and examples.sha256 == examples_of(runs / "sts").sha256
+    assert examples.scale.meanings == (*usual.meanings[:3], "fragen dasselbe"), "smoothed from 1 to 0.9"
+    (copy / "recipe.yaml").write_text("kind: dataset\nunknown: key\n")
+    assert examples_of(copy).scale == usual, "a recipe of another version"
+
+
+def test_words_of_labels_without_a_score_stand_under_their_names():
+    words = small_recipe("nli").labels[0].model_copy(update={"meaning": "folgt daraus"})
+    recipe = small_recipe("nli").model_copy(update={"labels": (words,)})
+    assert label_meanings(recipe) == {words.name: "folgt daraus"}
+    assert in_words(inference_scale(), label_meanings(recipe)).meanings.count("folgt daraus") == 1
+    assert fingerprint(recipe, {}) == fingerprint(
+        recipe.model_copy(update={"labels": small_recipe("nli").labels[:1]}), {}
+    )
+    assert "meaning" not in resolved(small_recipe("nli")) and "folgt daraus" in resolved(recipe)
 
 
 def test_labels_that_nobody_could_choose_are_refused(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 from annotation_examples import inferred, scored, whole
 
-from eval.audit.annotation.report import make_report, markdown, plain
+from eval.audit.annotation.report import document, make_report, markdown, plain
 from eval.audit.annotation.sample import draw, similarity_scale
 from eval.audit.annotation.store import AnswerStore
 from eval.audit.annotation.survey import UNREAD_SECONDS, AnnotatorSession, Survey, clean_name
@@ -164,6 +164,8 @@ def test_the_report_has_a_table_per_annotator_one_for_all_and_every_two(tmp_path
     # observed 3/5, expected (3x3 + 1x2) / 25
     assert f"| Cohen's κ | {(0.6 - 0.44) / 0.56:.2f} [" in text
     assert "All annotators together" in text
+    assert "- neutral: the hypothesis might be true\n" in text
+    assert document(report)["meanings"][1] == "the hypothesis might be true"
     assert "|  | Ann, B&#124;&#60;i&#62;&#42; |\n| --- | ---: |\n| common rows | 2 |\n" in text
 
 

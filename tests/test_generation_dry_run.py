@@ -105,10 +105,21 @@ def test_few_shot_variants_are_shown_with_their_examples(model, tmp_path):
     assert "data/raw-0shot/: 2 shards" in text
 
 
-def test_a_prompt_beyond_the_context_is_an_error(model, tmp_path):
-    (tmp_path / "x1.txt").write_text("word " * 300, encoding="utf-8")
-    with pytest.raises(InputError, match="exceed the model's context; allowed: 256 in all"):
-        plan.plan(recipe_of(model, f"source.path={tmp_path}/x1.txt", "source.columns=[]"), tmp_path / "run")
+def test_a_first_text_beyond_the_context_is_named_by_its_row_or_passed_over(model, tmp_path):
+    (tmp_path / "x1.txt").write_text("A dog.\n" + "word " * 300, encoding="utf-8")
+    settings = (f"source.path={tmp_path}/x1.txt", "source.columns=[]")
+    with pytest.raises(InputError, match=r"x1\.txt: row 000001 .*longer than the model's context") as caught:
+        plan.plan(recipe_of(model, *settings), tmp_path / "run")
+    assert "postprocess.reject" in str(caught.value)
+    passing = recipe_of(model, *settings, "postprocess.reject=[too_long]")
+    assert "first texts: 1 (passed over: 1 too_long)" in plan.plan(passing, tmp_path / "run")
+
+
+def test_prompts_that_leave_no_room_for_any_first_text_are_told_as_such(model, tmp_path):
+    (tmp_path / "x1.txt").write_text("A dog.\n", encoding="utf-8")
+    settings = (f"source.path={tmp_path}/x1.txt", "source.columns=[]", "decoding.max_new_tokens=250")
+    with pytest.raises(InputError, match=r"the longest prompt: .*256 of the model's context"):
+        plan.plan(recipe_of(model, *settings, "postprocess.reject=[too_long]"), tmp_path / "run")
 
 
 def test_first_texts_that_the_model_writes_are_planned_too(model):

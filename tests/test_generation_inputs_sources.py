@@ -58,6 +58,17 @@ def test_what_cannot_be_used_is_counted_by_reason(tmp_path):
     assert skipped == {"duplicate": 2, "empty": 1, "length": 1, "quotation_mark": 1}
 
 
+def test_characters_that_no_text_needs_are_passed_over_where_the_recipe_says_so(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text(
+        "text\nfine\nbro\ufffdken\nbell\x07\nturned \u202eround\n\u05e9\u05dc\u200f\nemoji \U0001f3ac\n",
+        encoding="utf-8",
+    )
+    assert len(given_texts(recipe(path), count_words)[0]) == 6, "recipes from before the key was made keep their texts"
+    found, skipped = given_texts(recipe(path, **{"postprocess.reject": "[control_characters]"}), count_words)
+    assert texts(found) == ["fine", "\u05e9\u05dc\u200f", "emoji \U0001f3ac"] and skipped == {"control_characters": 3}
+
+
 def test_limit_counts_unique_texts_and_ends_the_reading(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("text\na\na\nb\nthis line\thas too many columns\n")

@@ -7,12 +7,14 @@ import pytest
 from generation.inputs.examples import Example
 from generation.rows.filters import InstructionText, TextFilters, deduplicated
 from hub.contract.recipe import DatasetRecipe, Variant
-from hub.contract.recipe_file import load_recipe
+from hub.contract.recipe_file import fingerprint, load_recipe
+from hub.errors import InputError
 from hub.word_overlap import word_overlap, words
 from model_cards.dataset.tables import REASONS, SOURCE_REASONS
 
 NLI = load_recipe(Path("recipes/datasets/auto-nli.yaml"), DatasetRecipe)
-STS = load_recipe(Path("recipes/demo/sts-dino-x2.yaml"), DatasetRecipe)
+DEMO = Path("recipes/demo/sts-dino-x2.yaml")
+STS = load_recipe(DEMO, DatasetRecipe)
 REVIEWS = load_recipe(Path("recipes/datasets/movie-reviews.yaml"), DatasetRecipe)
 SETS = {
     5: [
@@ -91,6 +93,53 @@ def test_a_text_of_the_prompts_own_words_is_a_copy(recipe, text):
 )
 def test_a_text_with_some_words_of_the_prompt_is_none(recipe, text):
     assert TextFilters(recipe, {}).reason(text, recipe.labels[0].name, recipe.variants[0]) is None
+
+
+def choosing(*reasons: str, recipe: DatasetRecipe = STS) -> TextFilters:
+    chosen = recipe.postprocess.model_copy(update={"reject": reasons})
+    return TextFilters(recipe.model_copy(update={"postprocess": chosen}), {})
+
+
+@pytest.mark.parametrize(
+    ("text1", "text", "echo"),
+    [
+        ("The task took long.", "Task", False),
+        ("Sentence 2 is longer than sentence 1.", "Sentence 2", False),
+        ("Compare sentences that mean the same thing.", "Sentences that mean the same thing.", False),
+        ("A dog barks.", "Sentence 2:", True),
+        ("The task took long.", "Task: Write two sentences that mean the same thing.", True),
+    ],
+)
+def test_words_of_the_first_text_are_no_echo_of_the_instruction(text1, text, echo):
+    filters, ways = choosing("prompt_echo"), (STS.labels[0].name, STS.variants[0], text1)
+    assert filters.reason(text, *ways) == ("prompt_echo" if echo else None)
+    assert choosing("prompt_words").reason(text, *ways) == "prompt_words", "published recipes keep their rows"
+    assert filters.first_text_reason(text) == "prompt_echo"
+
+
+def test_broken_and_foreign_texts_are_rejected_where_the_recipe_says_so():
+    broken, foreign = "A man \ufffd plays.", "Ein Mann spielt im Park auf einer alten Flöte."
+    assert {choosing().first_text_reason(text) for text in (broken, foreign)} == {None}
+    filters = choosing("control_characters", "wrong_language")
+    assert filters.first_text_reason(broken) == "control_characters"
+    assert filters.first_text_reason(foreign) == "wrong_language"
+    assert filters.first_text_reason("A man plays an old flute in the park.") is None
+    german = choosing("wrong_language", recipe=STS.model_copy(update={"language": "de"}))
+    assert german.first_text_reason(foreign) is None
+    for reason in ("prompt_echo", "control_characters", "wrong_language"):
+        assert REASONS[reason] and SOURCE_REASONS[reason]
+    assert SOURCE_REASONS["too_long"]
+
+
+def test_the_language_decides_rows_only_where_others_are_rejected():
+    chosen = ["postprocess.reject=[wrong_language]"]
+    english, german = (load_recipe(DEMO, DatasetRecipe, [*chosen, f"language={code}"]) for code in ("en", "de"))
+    assert fingerprint(english, {}) != fingerprint(german, {})
+    assert fingerprint(STS, {}) == fingerprint(STS.model_copy(update={"language": "de"}), {})
+    with pytest.raises(InputError, match="wrong_language cannot be found where language is 'multilingual'"):
+        load_recipe(DEMO, DatasetRecipe, [*chosen, "language=multilingual"])
+    with pytest.raises(InputError, match="choose one"):
+        load_recipe(DEMO, DatasetRecipe, ["postprocess.reject=[prompt_words, prompt_echo]"])
 
 
 def test_a_vowel_of_an_indic_script_makes_another_word():

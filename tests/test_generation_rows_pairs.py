@@ -10,6 +10,7 @@ from generation.rows.pairs import FINISHING, triplets
 from hub.contract.forms import FORMS
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
+from hub.contract.sections.dataset import Postprocess
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")
 
@@ -35,8 +36,8 @@ def raw(text1: str, text2: str, target: str = "1", attempt: int = 0) -> dict:
 
 @pytest.mark.parametrize(("score", "smoothed"), [(0, 0.1), (0.5, 0.5), (1, 0.9)])
 def test_smoothing_is_the_papers(score, smoothed):
-    assert pairs.smooth(score, 0.2) == pytest.approx(smoothed)
-    assert pairs.smooth(score, 0.0) == score
+    assert Postprocess(smoothing=0.2).smoothed(score) == pytest.approx(smoothed)
+    assert Postprocess(smoothing=0.0).smoothed(score) == score
 
 
 def finished(kept: list[dict], recipe: DatasetRecipe) -> dict[str, dict[str, list[dict]]]:

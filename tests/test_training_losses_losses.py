@@ -12,8 +12,8 @@ from tiny_bases import make_mlm
 from torch import distributed
 from training_inputs import PROVENANCE, write_dataset
 
-from generation.rows.pairs import smooth
 from hub.contract.recipe import TrainingData
+from hub.contract.sections.dataset import Postprocess
 from hub.errors import InputError
 from training.data.example_types import EXAMPLE_TYPES, STS
 from training.data.training_sets import load_all
@@ -153,7 +153,7 @@ def test_losses_on_the_order_of_scores(encoder, name, similarity):
 def test_cosines_are_drawn_to_the_smoothed_targets(encoder, tmp_path):
     """From labels 0, 0.5, 1 by way of the published shard and the trainer's collator: targets 0.1, 0.5, 0.9."""
     rows = [
-        {"sentence1": first, "sentence2": second, "score": smooth(label, 0.2), **PROVENANCE}
+        {"sentence1": first, "sentence2": second, "score": Postprocess().smoothed(label), **PROVENANCE}
         for first, second, label in zip(ANCHORS, POSITIVES, [0.0, 0.5, 1.0, 0.0, 0.5, 1.0, 1.0], strict=True)
     ]
     directory = write_dataset(tmp_path / "pairs", {"train": rows})

@@ -97,6 +97,15 @@ class Metered:
         """See ``generation.pipeline.executor.Executor``."""
         return self.executor.count_tokens(text)
 
+    @property
+    def context(self) -> int:
+        """See ``generation.pipeline.executor.Executor``."""
+        return self.executor.context
+
+    def prompt_tokens(self, prompt: str) -> int:
+        """See ``generation.pipeline.executor.Executor``."""
+        return self.executor.prompt_tokens(prompt)
+
     def describe(self) -> dict[str, Any]:
         """See ``generation.pipeline.executor.Executor``."""
         return self.executor.describe()

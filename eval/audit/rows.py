@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -59,7 +59,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class DatasetRows:
-    """One config of a dataset. ``revision`` is the Hub commit or the run's fingerprint."""
+    """One config of a dataset. ``revision`` is the Hub commit or the run's fingerprint.
+
+    ``meanings`` reads what its labels mean in its recipe's words: label → meaning (``eval.audit.label_meanings``).
+    """
 
     name: str
     revision: str
@@ -69,6 +72,7 @@ class DatasetRows:
     class_names: tuple[str, ...]
     labelled_by: str | None  # column
     read: Read
+    meanings: Callable[[], Mapping[str, str]] = dict
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from eval.audit.label_meanings import published_meanings
 from eval.audit.rows import BATCH, DatasetRows, Read, example_type_of
 from hub.client.dataset_reader import FinishedRun, HubDataset, hub_dataset, local_run, published_run, require_known
 from hub.contract.forms import FORMS
@@ -45,7 +46,10 @@ class ConfigTable:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset and its configs. ``finished``: those that one trains on; ``usual``: the one it declares, if any."""
+    """A dataset and its configs. ``finished``: those that one trains on; ``usual``: the one it declares, if any.
+
+    ``meanings``: of ``DatasetRows``.
+    """
 
     place: str
     name: str
@@ -54,6 +58,7 @@ class Dataset:
     finished: tuple[str, ...]
     usual: str | None
     table: Callable[[str], ConfigTable] = field(repr=False)
+    meanings: Callable[[], Mapping[str, str]] = dict
 
     def rows(self, config: str | None = None, split: str | None = None) -> DatasetRows:
         """The rows of a config; None is the one that one trains on. ``split`` None: of all splits.
@@ -71,7 +76,9 @@ class Dataset:
         if split is not None:
             splits = {split: splits[require_known(split, splits, place, "split")]}
         form, labelled_by, names = example_type_of(table.features, place)
-        return DatasetRows(self.name, self.revision, config, form, splits, names, labelled_by, table.read)
+        return DatasetRows(
+            self.name, self.revision, config, form, splits, names, labelled_by, table.read, self.meanings
+        )
 
     def _config(self) -> str:
         for base in FIRST:
@@ -128,7 +135,14 @@ def _of_run(run: FinishedRun, name: str) -> Dataset:
         raise InputError(run.place, f"is the run of a {run.manifest.kind}", allowed="the run of a dataset")
     finished = tuple(config for config in run.configs if base_config(config) not in UNFINISHED)
     return Dataset(
-        run.place, name, run.revision, tuple(run.configs), finished, None, lambda config: _shards(*run.shards(config))
+        run.place,
+        name,
+        run.revision,
+        tuple(run.configs),
+        finished,
+        None,
+        lambda config: _shards(*run.shards(config)),
+        lambda: published_meanings(run.recipe()),
     )
 
 

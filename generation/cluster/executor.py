@@ -25,8 +25,10 @@ from generation.cluster.options import ClusterOptions, check, warn_of_threads, w
 from generation.cluster.pool import InFlightTask, WorkerHandle, WorkerPool
 from generation.cluster.result_store import LostResult, ResultStore, store_folder
 from generation.cluster.scheduler import AssignedTask, TaskQueue, speculative_copy
+from generation.decoding.protocol import TokenCounter
 from generation.pipeline.executor import Executor, ExecutorSpec, StartExecutor
 from generation.pipeline.model_files import model_files
+from generation.pipeline.writers import load_preview
 from generation.run_state.tasks import Task, TaskResult, Tick
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.shards import sha256_file, write_text
@@ -128,6 +130,19 @@ class RayExecutor:
                 _ask_for_nodes(self._spec.resources, 0)
         finally:
             self._pool.close()
+
+    @property
+    def context(self) -> int:
+        """See ``Executor``; as the model's config says, read in this process."""
+        return 0 if self._spec.recipe.model.backend == "openai" else self._preview.context
+
+    def prompt_tokens(self, prompt: str) -> int:
+        """See ``Executor``; by a tokenizer of this process."""
+        return self._preview.prompt_tokens(prompt)
+
+    @cached_property
+    def _preview(self) -> TokenCounter:
+        return load_preview(self._spec.recipe.model)[0]
 
     @cached_property
     def _tokenizer(self) -> Any:

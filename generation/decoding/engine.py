@@ -28,7 +28,7 @@ from generation.decoding.plain import PlainDecoding
 from generation.decoding.protocol import Completion, Request
 from generation.decoding.sampling import WholeLogits, choose, guided_rows
 from generation.decoding.shared_attention import KVCache, Level, Pass, Write, causal_mask, rounded, run_pass
-from generation.inputs.chat_template import ChatTemplate
+from generation.inputs.chat_template import ChatTemplate, encoded_prompt
 from hub.cli import say
 from hub.contract.recipe import QUOTE, DecodingParameters, LanguageModel, TextEnd
 from hub.errors import InputError, OutOfMemory
@@ -79,6 +79,10 @@ class Engine:
     def count_tokens(self, text: str) -> int:
         """How many tokens the model's tokenizer makes of ``text``, without special tokens."""
         return len(self.tokenizer(text, add_special_tokens=False).input_ids)
+
+    def prompt_tokens(self, prompt: str) -> int:
+        """How many tokens the model reads of a prompt: special tokens and the chat template's included."""
+        return len(self.encode(prompt))
 
     @torch.inference_mode()
     def stream(
@@ -298,10 +302,7 @@ class Engine:
         return max(fitting)[1] if fitting else -1
 
     def _encoded(self, prompt: str) -> Ids:
-        if not self.chat:
-            return tuple(self.tokenizer(prompt).input_ids)
-        opened = self._template.turn(prompt.removesuffix(QUOTE)) + (QUOTE if prompt.endswith(QUOTE) else "")
-        return tuple(self.tokenizer(opened, add_special_tokens=False).input_ids)
+        return encoded_prompt(prompt, self.tokenizer, self._template if self.chat else None)
 
     def _encoded_prefix(self, prefix: str) -> Ids:
         if not self.chat:

@@ -18,6 +18,7 @@ from generation.decoding.load_model import (
     slow_dtype,
 )
 from generation.decoding.model_check import find_path
+from generation.inputs.chat_template import ChatTemplate, encoded_prompt
 from hub.client.failures import hub_errors
 from hub.contract.recipe import LanguageModel
 from hub.model_folder import NO_CODE, reading_model, require_safetensors
@@ -38,6 +39,7 @@ class Preview:
     def __init__(self, recipe: LanguageModel, config: Any, tokenizer: Any):
         self.recipe, self.config, self.tokenizer = recipe, config.get_text_config(), tokenizer
         self.context = int(getattr(self.config, "max_position_embeddings", 0) or 0)
+        self._template = ChatTemplate(tokenizer)
 
     @classmethod
     @hub_errors("read the language model's config")
@@ -58,6 +60,10 @@ class Preview:
     def count_tokens(self, text: str) -> int:
         """How many tokens the model's tokenizer makes of ``text``, without special tokens."""
         return len(self.tokenizer(text, add_special_tokens=False).input_ids)
+
+    def prompt_tokens(self, prompt: str) -> int:
+        """How many tokens the model reads of a prompt: special tokens and the chat template's included."""
+        return len(encoded_prompt(prompt, self.tokenizer, self._template if self.recipe.chat_template else None))
 
     def lines(self) -> Iterator[str]:
         """What is said of the model: the dtype, and which attention is expected and why."""

@@ -72,6 +72,10 @@ class TokenCounter(Protocol):
         """How many tokens the model's tokenizer makes of ``text``, without special tokens."""
         ...
 
+    def prompt_tokens(self, prompt: str) -> int:
+        """How many tokens the model reads of a prompt: special tokens and the chat template's included."""
+        ...
+
 
 class Writer(TokenCounter, Protocol):
     """A language model that completes quoted texts: ``generation.decoding.engine.Engine`` or a backend."""

@@ -14,6 +14,7 @@ import weakref
 from typing import Any
 
 from generation.inputs import chat_process
+from hub.contract.recipe import QUOTE
 from hub.errors import InputError, RunError
 
 _KEPT = ("PATH", "PYTHONPATH", "HOME", "SYSTEMROOT", "LD_LIBRARY_PATH", "LANG")  # of the environment: no token
@@ -63,6 +64,14 @@ class ChatTemplate:
             raise _failure(process.returncode)
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+
+def encoded_prompt(prompt: str, tokenizer: Any, template: ChatTemplate | None) -> tuple[int, ...]:
+    """The token ids of a prompt as the model reads it: with special tokens, or as a turn of ``template``."""
+    if template is None:
+        return tuple(tokenizer(prompt).input_ids)
+    opened = template.turn(prompt.removesuffix(QUOTE)) + (QUOTE if prompt.endswith(QUOTE) else "")
+    return tuple(tokenizer(opened, add_special_tokens=False).input_ids)
 
 
 def _unusable(problem: str) -> InputError:

@@ -9,11 +9,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from generation.inputs.characters import has_control_characters
 from generation.inputs.file_rows import Cells, as_texts, file_rows, require_columns, require_kind
 from generation.inputs.row_seeds import fraction
 from hub.client.failures import reading
 from hub.client.session import is_wrong
-from hub.contract.reasons import DUPLICATE, EMPTY, LENGTH, LINE_BREAK, NOT_UNICODE, QUOTATION_MARK
+from hub.contract.reasons import (
+    CONTROL_CHARACTERS,
+    DUPLICATE,
+    EMPTY,
+    LENGTH,
+    LINE_BREAK,
+    NOT_UNICODE,
+    QUOTATION_MARK,
+    TOO_LONG,
+)
 from hub.contract.recipe import QUOTE, DatasetRecipe, Source
 from hub.errors import InputError, RunError
 from hub.printable import first_line
@@ -21,6 +31,7 @@ from hub.row_errors import reading_rows
 from hub.stranger_card import check_dataset_card
 
 CountTokens = Callable[[str], int]
+Lack = Callable[[str], int]  # tokens of a first text beyond the context: context_room.ContextRoom.lack
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -64,27 +75,29 @@ class GivenTexts:
     """The usable first texts of a recipe, streamed; ``skipped`` counts the rows passed over meanwhile, by reason.
 
     At most ``source.limit`` texts are given. Where ``source.share`` is below 1, the rest is not looked at: a hash of
-    (seed, source id) chooses.
+    (seed, source id) chooses. ``lack``: how much too long a text is for the
+    model; without it, nobody looks.
     """
 
-    def __init__(self, recipe: DatasetRecipe, count_tokens: CountTokens):
+    def __init__(self, recipe: DatasetRecipe, count_tokens: CountTokens, lack: Lack = lambda _: 0):
         self.source, self.seed, self.skipped = recipe.source, recipe.seed, Counter[str]()
-        self._length, self._count_tokens = recipe.premise_tokens, count_tokens
+        self._length, self._count_tokens, self._lack = recipe.premise_tokens, count_tokens, lack
+        self._chosen = frozenset(recipe.postprocess.reject)
 
     def __iter__(self) -> Iterator[FirstText]:
         """One pass over the source.
 
         Raises:
-            InputError: the source is missing, empty, not UTF-8, lacks a named column, or has no usable text.
+            InputError: the source is missing, empty, not UTF-8, lacks a named column, or has no usable text; or one
+                is too long for the model, and the recipe does not pass such texts over.
         """
         seen, given = SeenTexts(), 0
         for source_id, value in _numbered_texts(self.source):
             if self.source.share < 1 and fraction(self.seed, "source", source_id) >= self.source.share:
                 continue
             text = value.strip()
-            quoted = self.source.quotation_marks == "skip" and QUOTE in text
-            reason = QUOTATION_MARK.name if quoted else text_problem(text, self._length, self._count_tokens)
-            reason = reason or (None if seen.add(text) else DUPLICATE.name)
+            reason = self._problem(text) or (None if seen.add(text) else DUPLICATE.name)
+            reason = reason or self._too_long(source_id, text)
             if reason:
                 self.skipped[reason] += 1
                 continue
@@ -96,6 +109,25 @@ class GivenTexts:
             place = self.source.path or self.source.repo_id
             hint = f"passed over: {dict(self.skipped)}"
             raise InputError(place, "has no usable first text", allowed="at least one", hint=hint)
+
+    def _problem(self, text: str) -> str | None:
+        if self.source.quotation_marks == "skip" and QUOTE in text:
+            return QUOTATION_MARK.name
+        found = text_problem(text, self._length, self._count_tokens)
+        if found is None and CONTROL_CHARACTERS.name in self._chosen and has_control_characters(text):
+            return CONTROL_CHARACTERS.name
+        return found
+
+    def _too_long(self, source_id: str, text: str) -> str | None:
+        lack = self._lack(text)
+        if lack and TOO_LONG.name not in self._chosen:
+            raise InputError(
+                f"{self.source.path or self.source.repo_id}: row {source_id} (rows count from 0)",
+                f"a text of {len(text):,} characters; its prompt and the text to write are {lack:,} tokens longer than "
+                "the model's context",
+                hint=f"pass such texts over: add {TOO_LONG.name} to postprocess.reject, or set premise_tokens",
+            )
+        return TOO_LONG.name if lack else None
 
 
 def text_problem(text: str, length: tuple[int, int] | None, count_tokens: CountTokens) -> str | None:

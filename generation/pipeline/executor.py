@@ -25,8 +25,17 @@ class Executor(Protocol):
         """
         ...
 
+    @property
+    def context(self) -> int:
+        """Tokens of prompt and completion together; 0: not known."""
+        ...
+
     def count_tokens(self, text: str) -> int:
         """How many tokens the model's tokenizer makes of ``text``, without special tokens."""
+        ...
+
+    def prompt_tokens(self, prompt: str) -> int:
+        """How many tokens the model reads of a prompt. Asked for only where the context is known."""
         ...
 
     def describe(self) -> dict[str, Any]:
@@ -52,6 +61,7 @@ class LocalExecutor:
 
     def __init__(self, worker: Worker, directory: Path):
         self.worker, self._directory = worker, directory
+        self.context, self.prompt_tokens = worker.writer.context, worker.writer.prompt_tokens
         self.count_tokens, self.describe = worker.writer.count_tokens, worker.writer.describe
 
     def run_tasks(self, tasks: Iterable[Task], tick: Tick = lambda _: None) -> Iterator[TaskResult]:

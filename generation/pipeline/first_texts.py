@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from tqdm import tqdm
 
+from generation.inputs.context_room import ContextRoom
+from generation.inputs.prompts import Prompts
 from generation.inputs.sources import FirstText, GivenTexts, SeenTexts
 from generation.pipeline.executor import Executor
 from generation.run_state.base_run import BaseRun
@@ -22,7 +24,7 @@ LEAST = 64  # and at least: smaller batches cost as much
 FIRST_TEXTS = "first texts"  # their entry among the manifest's contents
 
 
-def prepare(run: DatasetRun, scratch: Scratch, executor: Executor) -> FirstTexts:
+def prepare(run: DatasetRun, scratch: Scratch, executor: Executor, prompts: Prompts) -> FirstTexts:
     """The run's first texts, from the scratch folder if an earlier start left them there.
 
     Raises InputError when there are none, or when the source gives others than at the run's beginning.
@@ -35,7 +37,7 @@ def prepare(run: DatasetRun, scratch: Scratch, executor: Executor) -> FirstTexts
         written = (FirstText(row["source_id"], row["text"]) for row in run.rows("sources"))
         texts = texts or scratch.keep(written, run.recipe.shard_size, {})
     elif texts is None:
-        given = GivenTexts(run.recipe, executor.count_tokens)
+        given = GivenTexts(run.recipe, executor.count_tokens, ContextRoom(prompts, executor).lack)
         bar = tqdm(given, unit="text", desc=f"{run.recipe.name} sources", delay=1)
         new = run.base.new_among(bar, run.recipe.source.path or run.recipe.source.repo_id) if run.base else bar
         texts = scratch.keep(new, run.recipe.shard_size, given.skipped)

@@ -46,7 +46,7 @@ def generate(
     """
     recipe = with_dtype(recipe)
     inputs = input_hashes(recipe) | (base.inputs if base else run_dir.base_inputs(run_dir.read_manifest(directory)))
-    manifest = run_dir.begin(directory, new_manifest(recipe, inputs, versions()), resolved(recipe))
+    manifest = run_dir.begin(directory, new_manifest(recipe, inputs, versions(recipe)), resolved(recipe))
     remember(directory, recipe)
     scratch = Scratch(directory, run_key(manifest))
     if manifest.complete:
@@ -64,7 +64,7 @@ def generate(
     with start(ExecutorSpec(recipe, prompts, directory, scratch.notes.key)) as executor:
         run = DatasetRun(directory, recipe, manifest, scratch.journal, base)
         run.record([], provenance=provenance(recipe, executor, prompts, inputs, command))
-        firsts = prepare(run, scratch, executor)
+        firsts = prepare(run, scratch, executor, prompts)
         write_shards(run, executor, firsts)
         finish(run, firsts.blocks, firsts.total, text_length(recipe, executor.count_tokens), executor)
     scratch.clear()

@@ -83,7 +83,7 @@ def write_pairs(
 
 
 def _problem(filters: TextFilters, text: str, need: _Wanted) -> str | None:
-    return filters.reason(text, need.label.name, need.variant) or filters.overlap_reason(
+    return filters.reason(text, need.label.name, need.variant, need.first.text) or filters.overlap_reason(
         text, need.first.text, need.label
     )
 

@@ -1,9 +1,9 @@
-"""Filters: texts that copy their prompt or share too many or too few words with x1, and duplicates, are rejected. Pure.
+"""Filters: what a model wrote and is no data: copies of its prompt, texts in another language, duplicates ... Pure.
 
-The reasons stand in ``hub.contract.reasons``. Those of copies and of shared words are ours, and a recipe chooses among
-them (``postprocess.reject``, ``postprocess.near_copy``, a label's ``overlap``); identical is of DINO section 4,
-duplicate and over_cap (``postprocess.max_per_label``) of the original code, those of verification ours. Rows that
-sifting drops stand in the config ``raw`` as well: whoever has ``raw`` can find them again.
+The reasons stand in ``hub.contract.reasons``. Those of a text by itself, of copies and of shared words are ours, and a
+recipe chooses among them (``postprocess.reject``, ``postprocess.near_copy``, a label's ``overlap``); identical is
+of DINO section 4, duplicate and over_cap (``postprocess.max_per_label``) of the original code, those of verification
+ours. Rows that sifting drops stand in the config ``raw`` as well: whoever has ``raw`` can find them again.
 """
 
 import re
@@ -13,9 +13,22 @@ from functools import cache
 from itertools import zip_longest
 from typing import Any
 
+from generation.inputs.characters import has_control_characters
 from generation.inputs.examples import ExampleSet
 from generation.rows import verification
-from hub.contract.reasons import DUPLICATE, EXAMPLE_COPY, IDENTICAL, NEAR_COPY, OVER_CAP, OVERLAP, PROMPT_WORDS
+from generation.rows.language import is_foreign
+from hub.contract.reasons import (
+    CONTROL_CHARACTERS,
+    DUPLICATE,
+    EXAMPLE_COPY,
+    IDENTICAL,
+    NEAR_COPY,
+    OVER_CAP,
+    OVERLAP,
+    PROMPT_ECHO,
+    PROMPT_WORDS,
+    WRONG_LANGUAGE,
+)
 from hub.contract.recipe import X1, DatasetRecipe, Label, Variant
 from hub.word_overlap import Words, word_overlap, words
 
@@ -25,19 +38,19 @@ _ENDS_A_PIECE = re.compile(r'[\n".:;!?]')
 
 
 class TextFilters:
-    """Rejects completions that copy few-shot texts or words of the prompt, or stand too near to or far from x1."""
+    """Rejects completions that are no text of the dataset, copy their prompt, or stand too near to or far from x1."""
 
     def __init__(self, recipe: DatasetRecipe, sets: Mapping[int, Sequence[ExampleSet]]):
-        self._near_copy = recipe.postprocess.near_copy
+        self._near_copy, self._language = recipe.postprocess.near_copy, recipe.language
         self._chosen, self._sets = frozenset(recipe.postprocess.reject), sets
         self._scaffold = InstructionText(label.instruction for label in recipe.labels)
         self._shown = cache(self._examples)
 
-    def reason(self, text: str, label: str, variant: Variant) -> str | None:
-        """Why a second text of ``label`` is a copy of its prompt, or None."""
+    def reason(self, text: str, label: str, variant: Variant, text1: str = "") -> str | None:
+        """Why a second text of ``label`` is none of the dataset or a copy of its prompt, or None."""
         if EXAMPLE_COPY.name in self._chosen and words(text) in self._shown(label, variant):
             return EXAMPLE_COPY.name
-        return self.first_text_reason(text)
+        return self.first_text_reason(text, text1)
 
     def overlap_reason(self, text: str, text1: str, label: Label) -> str | None:
         """Why a second text of ``label`` shares too many or too few words with its first text, or None.
@@ -52,10 +65,19 @@ class TextFilters:
         least, most = label.overlap or (0.0, 1.0)
         return None if least <= shared <= most else OVERLAP.name
 
-    def first_text_reason(self, text: str) -> str | None:
-        """Why a text that was written without examples is a copy, or None."""
-        copied = PROMPT_WORDS.name in self._chosen and self._scaffold.holds(text)
-        return PROMPT_WORDS.name if copied else None
+    def first_text_reason(self, text: str, text1: str = "") -> str | None:
+        """Why a text that was written without examples is none of the dataset or a copy, or None.
+
+        ``text1``: the first text that stood in its prompt. Words that it has, too, are no echo of the instruction.
+        """
+        if CONTROL_CHARACTERS.name in self._chosen and has_control_characters(text):
+            return CONTROL_CHARACTERS.name
+        if PROMPT_WORDS.name in self._chosen and self._scaffold.holds(text):
+            return PROMPT_WORDS.name
+        if PROMPT_ECHO.name in self._chosen and self._scaffold.holds(text) and not _has_words_of(text1, text):
+            return PROMPT_ECHO.name
+        foreign = WRONG_LANGUAGE.name in self._chosen and is_foreign(text, self._language)
+        return WRONG_LANGUAGE.name if foreign else None
 
     def _examples(self, label: str, variant: Variant) -> frozenset[Words]:
         if not variant.shots:
@@ -88,6 +110,10 @@ class InstructionText:
             if start in ends:
                 ends |= {start + len(piece) for piece in self._pieces if found[start : start + len(piece)] == piece}
         return bool(found) and len(found) in ends
+
+
+def _has_words_of(text1: str, text: str) -> bool:
+    return {*words(text)} <= {*words(text1)}
 
 
 def _unnumbered(text: str) -> Words:

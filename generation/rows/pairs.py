@@ -27,11 +27,6 @@ from hub.contract.schema import EXAMPLE_SET, LABEL_PROBABILITY, PROVENANCE
 Pair = tuple[str, str]
 
 
-def smooth(score: float, epsilon: float) -> float:
-    """Label smoothing of a similarity score: (1 - ε)·y + ε/2, so with ε = 0.2: 0 → 0.1, 0.5 → 0.5, 1 → 0.9."""
-    return (1 - epsilon) * score + epsilon / 2
-
-
 def split_of(text: str, seed: int, validation_fraction: float) -> str:
     """``train`` or ``validation``, by a hash of the first text."""
     return "validation" if fraction(seed, "split", text) < validation_fraction else "train"
@@ -62,7 +57,7 @@ def scored(kept: Sequence[Row], raw: Sequence[Row], recipe: DatasetRecipe) -> li
 
 
 def _smoothed_scores(recipe: DatasetRecipe) -> dict[str, float]:
-    return {label.name: smooth(label.score or 0.0, recipe.postprocess.smoothing) for label in recipe.written_labels}
+    return {label.name: recipe.postprocess.smoothed(label.score or 0.0) for label in recipe.written_labels}
 
 
 def scored_pairs(kept: Sequence[Row], pool: Sequence[Pair], recipe: DatasetRecipe) -> list[Row]:

@@ -19,7 +19,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hub.contract.recipe import DatasetRecipe
+
 LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "pyarrow", "numpy")
+LANGUAGES = "py3langid"  # tells them apart, for recipes that ask for it
 CODE = "sts-dino code"
 ROOT = Path(__file__).parents[2]
 _PACKAGES = ("generation", "hub")
@@ -44,9 +47,11 @@ ASIDE = {
 }
 
 
-def versions() -> dict[str, str]:
-    """Library → version, and the digest of our own code."""
-    return {name: importlib.metadata.version(name) for name in LIBRARIES} | {CODE: code_digest()}
+def versions(recipe: DatasetRecipe | None = None) -> dict[str, str]:
+    """Library → version, and the digest of our own code; of all libraries, or those that decide a recipe's rows."""
+    told = recipe is None or "wrong_language" in recipe.postprocess.reject
+    names = (*LIBRARIES, *((LANGUAGES,) if told else ()))
+    return {name: importlib.metadata.version(name) for name in names} | {CODE: code_digest()}
 
 
 @cache

@@ -99,6 +99,10 @@ class OpenAIServer:
         """How many tokens the model's tokenizer makes of ``text``; it is read from ``path`` or ``repo_id``."""
         return len(self._tokenizer(text, add_special_tokens=False).input_ids)
 
+    def prompt_tokens(self, prompt: str) -> int:
+        """As ``count_tokens``: what the server adds to a prompt is not known."""
+        return self.count_tokens(prompt)
+
     @cached_property
     def _tokenizer(self) -> Any:
         name = self.model.path or self.model.repo_id

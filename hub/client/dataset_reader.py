@@ -15,7 +15,7 @@ from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
 from hub.client.failures import reading
 from hub.client.session import is_wrong
-from hub.contract.run_dir import MANIFEST, File, Manifest, changed_files, read_manifest, require_complete
+from hub.contract.run_dir import MANIFEST, RECIPE, File, Manifest, changed_files, read_manifest, require_complete
 from hub.contract.shards import AGAIN
 from hub.errors import InputError, RunError, did_you_mean
 from hub.row_errors import unreadable, unreadable_kinds
@@ -27,12 +27,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A complete run of a dataset: its manifest, and ``bring``, which returns the folder that holds given files."""
+    """A complete run of a dataset: its manifest, and ``bring``, which returns the folder that holds given files.
+
+    ``recipe``: where its recipe.yaml lies; None where there is none, or a Hub that has it cannot be asked.
+    """
 
     place: str
     manifest: Manifest
     revision: str  # the fingerprint of a local run, the commit of a published one
     bring: Callable[[Sequence[File]], Path]
+    recipe: Callable[[], Path | None]
 
     @property
     def configs(self) -> list[str]:
@@ -55,7 +59,7 @@ def local_run(directory: Path, place: str) -> FinishedRun:
         hint = "make the dataset first (python -m generation.run RECIPE), or name one of a Hub"
         raise InputError(place, "no such directory", hint=hint)
     manifest = require_complete(directory)
-    return FinishedRun(place, manifest, manifest.fingerprint, lambda files: directory)
+    return FinishedRun(place, manifest, manifest.fingerprint, lambda files: directory, lambda: directory / RECIPE)
 
 
 def published_run(repo_id: str, revision: str | None, place: str) -> FinishedRun | None:
@@ -86,6 +90,13 @@ def published_run(repo_id: str, revision: str | None, place: str) -> FinishedRun
                     raise InputError(place, f"{file.path} is named by its manifest and not there") from None
         return directory
 
+    def recipe() -> Path | None:
+        with reading(repo_id, directory.name):
+            try:
+                return Path(hf_hub_download(repo_id, RECIPE, repo_type="dataset", revision=directory.name))
+            except EntryNotFoundError:  # or, without a Hub, not downloaded
+                return None
+
     try:
         manifest = read_manifest(directory)
     except InputError:  # somebody else's file of that name
@@ -93,7 +104,7 @@ def published_run(repo_id: str, revision: str | None, place: str) -> FinishedRun
     assert manifest is not None
     if not manifest.complete:
         raise InputError(place, "the run is not finished", hint="publish it again when it is")
-    return FinishedRun(place, manifest, directory.name, bring)
+    return FinishedRun(place, manifest, directory.name, bring, recipe)
 
 
 @dataclass(frozen=True)

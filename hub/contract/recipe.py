@@ -34,6 +34,7 @@ from hub.contract.sections.dataset import (
     Source,
 )
 from hub.contract.sections.few_shot import Examples, FewShot
+from hub.contract.sections.languages import RECOGNISED
 from hub.contract.sections.model import (
     Encoder,
     EvaluationTask,
@@ -80,7 +81,14 @@ class Variant:
 
 
 OWN_SETTINGS = ("decay_constant", "guidance", "samples")  # of a label, in place of decoding's
-OF_WRITTEN_LABELS = ("counter_labels", "score", "decay_constant", "guidance", "overlap")  # keys that need texts
+OF_WRITTEN_LABELS = (
+    "counter_labels",
+    "score",
+    "meaning",
+    "decay_constant",
+    "guidance",
+    "overlap",
+)  # keys that need texts
 _OF_LABELS = {"labels": "value of the label column", "texts": "column", "scores": "band"}
 
 
@@ -185,6 +193,15 @@ class DatasetRecipe(Strict):
         return self
 
     @model_validator(mode="after")
+    def _language_is_known(self) -> "DatasetRecipe":
+        if "wrong_language" in self.postprocess.reject and self.language not in RECOGNISED:
+            raise ValueError(
+                f"postprocess.reject: wrong_language cannot be found where language is {self.language!r}; "
+                f"allowed: {', '.join(sorted(RECOGNISED))}; else remove wrong_language"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _backend_fits(self) -> "DatasetRecipe":
         coupled = [label.name for label in self.labels if label.counter_labels]
         if coupled and self.model.backend != "engine":
@@ -233,6 +250,11 @@ class DatasetRecipe(Strict):
                 f"but decoding.max_attempts is {self.decoding.max_attempts}"
             )
         return self
+
+    @property
+    def also_deciding(self) -> frozenset[str]:
+        """The language decides rows where texts in another one are rejected."""
+        return frozenset({"language"} if "wrong_language" in self.postprocess.reject else ())
 
     @property
     def written_labels(self) -> tuple[Label, ...]:

@@ -232,7 +232,8 @@ def resolved(recipe: DatasetRecipe | ModelRecipe) -> str:
 def deciding(value: Any) -> Any:
     """A recipe as plain values without the keys that decide no row and no weight (``NotFingerprinted``)."""
     if isinstance(value, Strict):
-        return {key: deciding(getattr(value, key)) for key in value.deciding_keys() if key not in value.unset_options}
+        keys = {*value.deciding_keys(), *value.also_deciding} - value.unset_options
+        return {key: deciding(getattr(value, key)) for key in sorted(keys)}
     return [deciding(item) for item in value] if isinstance(value, tuple) else value
 
 

@@ -165,7 +165,7 @@ def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
                 directory,
                 f"holds a run of another recipe or of other inputs ({found.name} v{found.version}"
                 + "".join(f"; {path} has changed" for path in _changed_inputs(found, manifest)[:1])
-                + "".join(f"; {key}" for key in _changed_keys(directory / RECIPE, recipe_yaml)[:3])
+                + "".join(f"; {key}" for key in _changed_since(directory / RECIPE, recipe_yaml)[:3])
                 + ")",
                 hint="choose another --out, or remove the directory to start again"
                 + ("; --append adds rows to a finished dataset" if found.complete and found.kind == "dataset" else ""),
@@ -231,14 +231,19 @@ def _changed_inputs(found: Manifest, now: Manifest) -> list[str]:
     return [path for path in sorted(found.inputs.keys() & now.inputs.keys()) if found.inputs[path] != now.inputs[path]]
 
 
-def _changed_keys(kept: Path, recipe_yaml: str) -> list[str]:
-    """Keys of the recipe that lies there with other values now; none when it cannot be read."""
+def _changed_since(kept: Path, recipe_yaml: str) -> list[str]:
+    """What ``changed_keys`` says of the recipe that lies there, its version aside; nothing when it cannot be read."""
     limits = {"max_bytes": 1 << 20, "max_depth": 20, "max_nodes": 50_000}
     try:
         before, now = (safe_yaml.load(text, **limits) for text in (kept.read_text(encoding="utf-8"), recipe_yaml))
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         return []
-    return [f"{key} {words}" for key, words in changed_values(before, now).items() if key != "version"]
+    return [change for change in changed_keys(before, now) if not change.startswith("version ")]
+
+
+def changed_keys(kept: Any, given: Any) -> list[str]:
+    """The keys of two recipes, as plain values, that differ: ``KEY VALUE there, VALUE now``, keys joined by dots."""
+    return [f"{key} {words}" for key, words in changed_values(kept, given).items()]
 
 
 def changed_values(before: Any, now: Any) -> dict[str, str]:

@@ -157,7 +157,7 @@ def postprocess_table(recipe: DatasetRecipe) -> Markdown:
     if "triplet" in recipe.dataset_form.finished:
         rows.append(["triplets whose positive is their negative", "kept" if chosen.equal_triplets else "left out"])
     rows += [
-        ["copies that are rejected", ", ".join(chosen.reject) or "none"],
+        ["reasons to reject a text that the recipe chose", ", ".join(chosen.reject) or "none"],
         ["texts per first text and label, at most", chosen.max_per_label],
         ["fraction of first texts in validation", chosen.validation_fraction],
     ]
@@ -219,7 +219,7 @@ def rejected_table(recipe: DatasetRecipe, counts: DatasetCounts) -> Markdown | N
     rows: list[list[Any]] = []
     for reason in ordered_reasons(counts.rejected, meanings):
         per_label = [counts.by_label[name].reasons.get(reason, 0) for name in names]
-        rows.append([code(reason), meanings.get(reason, ""), *per_label, counts.rejected[reason]])
+        rows.append([code(reason), Markdown(meanings.get(reason, "")), *per_label, counts.rejected[reason]])
     return table(["reason", "meaning", *(code(name) for name in names), "all"], rows)
 
 
@@ -242,7 +242,7 @@ def ordered_reasons(counts: dict[str, int], meanings: dict[str, str]) -> list[st
 def reason_table(counts: dict[str, int], meanings: dict[str, str]) -> Markdown | None:
     """Every reason with its count. None without any."""
     names = ordered_reasons(counts, meanings)
-    rows: list[list[Any]] = [[code(name), meanings.get(name, ""), counts[name]] for name in names]
+    rows: list[list[Any]] = [[code(name), Markdown(meanings.get(name, "")), counts[name]] for name in names]
     return table(["reason", "meaning", "texts"], rows) if rows else None
 
 

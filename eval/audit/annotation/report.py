@@ -83,6 +83,7 @@ def markdown(report: Report) -> str:
         f"{total} rows of {plain(examples.name)} ({plain(examples.config)}, {plain(examples.split)}), drawn with seed "
         f"{sample.seed} and labelled blind. In the tables a column is the generator's label, a row people's; a cell is "
         "the percentage of its column. Intervals are 95 %.",
+        *_legend(examples.scale),
     ]
     for name, found in report.annotators.items():
         parts += [f"## {plain(name)}", f"{found.n} of {total} answered.", _percents(found.counts, labels)]
@@ -97,6 +98,14 @@ def markdown(report: Report) -> str:
     if found_in_paper := published(examples.scale):
         parts += ["## Beside the paper", *_beside(report.pooled, labels, found_in_paper)]
     return "\n\n".join(parts) + "\n"
+
+
+def _legend(scale: Scale) -> list[str]:
+    """What the labels mean, as a list; nothing where they say it all."""
+    told = [
+        f"- {plain(label)}: {plain(words)}" for label, words in zip(scale.labels, scale.meanings, strict=True) if words
+    ]
+    return ["The labels, as people were told:", "\n".join(told)] if told else []
 
 
 def _confusion(labels: Sequence[str], cells: Iterable[Iterable[str]], *below: list[str]) -> str:
@@ -147,6 +156,7 @@ def document(report: Report) -> dict[str, Any]:
         "seed": sample.seed,
         "rows": list(sample.rows),
         "labels": list(examples.scale.labels),
+        "meanings": list(examples.scale.meanings),
         "counts": "row: the first rater's label, column: the second's (for annotators: the generator's)",
         "annotators": [{"name": name, **_agreement(found)} for name, found in report.annotators.items()],
         "between": [{"names": list(names), **_agreement(found)} for names, found in report.between.items()],

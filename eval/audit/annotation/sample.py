@@ -4,14 +4,16 @@ DINO's human evaluation (Schick & Schütze 2021, section 4, Table 3): 100 text p
 trained on, with smoothed labels and sampled negatives, and annotated with the data's own scores {0, 0.1, 0.5, 0.9};
 "0.9 when x1 and x2 mean (almost) the same thing", "0.1 when they are on different topics, but still show a weak
 similarity in some aspect". 0.5 and 0 are worded as in its instructions to the language model. Both texts are shown in
-the order they have in the data: entailment is not symmetric, and x1 comes first in DINO.
+the order they have in the data: entailment is not symmetric, and x1 comes first in DINO. A recipe's own words for its
+labels (``labels[].meaning``) stand in place of these.
 """
 
 import hashlib
 import heapq
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from eval.audit.label_meanings import score_label
 from eval.audit.rows import NO_LABEL, Batch, DatasetRows
 from hub.contract.recipe import NLI_LABELS
 from hub.errors import InputError
@@ -98,11 +100,6 @@ def _order(seed: int, row: int) -> bytes:
     return hashlib.blake2b(f"{seed} {row}".encode(), digest_size=16).digest()
 
 
-def score_label(score: float) -> str:
-    """A similarity score as people see it: 0.9 for the float32 0.89999998."""
-    return f"{score:g}"
-
-
 def similarity_scale(scores: Iterable[float], place: str) -> Scale:
     """The scale of a scored dataset: the scores it holds. Raises InputError when they are too many to choose from."""
     labels = {score_label(score): score for score in sorted(set(scores))}
@@ -132,6 +129,12 @@ def class_scale(labels: Sequence[str], place: str) -> Scale:
     return Scale(CLASS, tuple(labels), ("",) * len(labels), ordered=False)
 
 
+def in_words(scale: Scale, meanings: Mapping[str, str]) -> Scale:
+    """The scale with a recipe's own words for its labels; those that have none keep theirs."""
+    own = tuple(meanings.get(label, usual) for label, usual in zip(scale.labels, scale.meanings, strict=True))
+    return replace(scale, meanings=own)
+
+
 def read_examples(rows: DatasetRows) -> Examples:
     """All rows of a split. Raises InputError for labels that are none, too many, or not those of NLI pairs."""
     texts: list[tuple[str, ...]] = []
@@ -142,7 +145,7 @@ def read_examples(rows: DatasetRows) -> Examples:
         labels += given
     split = " + ".join(rows.splits)
     place = f"{rows.name} ({rows.config}, {split})"
-    scale = _scale(rows, labels, place)
+    scale = in_words(_scale(rows, labels, place), rows.meanings())
     for row, label in enumerate(labels):
         if label not in scale.labels:
             raise InputError(f"{place} row {row}", f"has the label {label!r}", allowed=list(scale.labels))

@@ -58,6 +58,11 @@ class Strict(BaseModel):
         ]
 
     @property
+    def also_deciding(self) -> frozenset[str]:
+        """Keys that are marked otherwise and decide rows or weights all the same, for what other keys say."""
+        return frozenset()
+
+    @property
     def unset_options(self) -> set[str]:
         """The keys marked ``OPTION`` that have their default."""
         fields = type(self).model_fields.items()

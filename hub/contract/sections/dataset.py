@@ -159,6 +159,9 @@ class LanguageModel(Strict):
         return self
 
 
+Meaning = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\r\n]*$")]
+
+
 class Label(Strict):
     """One label: its instruction (with the ``<X1>`` placeholder) and the labels its texts must not fit.
 
@@ -169,6 +172,7 @@ class Label(Strict):
     name: str  # of the label, in rows and files
     score: Annotated[float, Field(ge=0, le=1)] | None = None  # sts form
     instruction: str  # the prompt, with <X1> for the first text, up to the quotation mark that opens the text
+    meaning: Annotated[Meaning | None, CARD_ONLY, OPTION] = None  # in words for people: annotators, readers of the card
     counter_labels: tuple[str, ...] = ()  # labels that a text must not fit: self-debiasing
     overlap: Annotated[tuple[Share, Share] | None, OPTION] = None  # least and most words shared with x1: word_overlap
     decay_constant: Annotated[NotNegative | None, OPTION] = None  # λ of this label's texts
@@ -241,6 +245,11 @@ class Decoding(DecodingParameters):
         return self
 
 
+Rejection = Literal[
+    "example_copy", "prompt_words", "prompt_echo", "control_characters", "wrong_language", "too_long"
+]  # names of hub.contract.reasons
+
+
 class Postprocess(Strict):
     """From raw rows to training rows (DINO section 4 and the original's script)."""
 
@@ -250,9 +259,17 @@ class Postprocess(Strict):
     equal_triplets: bool = (
         True  # nli form: whether a triplet whose positive is its negative stays, as in Auto-NLI's code
     )
-    reject: tuple[Literal["example_copy", "prompt_words"], ...] = (
-        "example_copy",
-        "prompt_words",
-    )  # generation.rows.filters
+    reject: tuple[Rejection, ...] = ("example_copy", "prompt_words")  # what is no data: docs/recipes.md
     validation_fraction: Fraction = 0.1  # of the first texts
     near_copy: Annotated[Share | None, OPTION] = None  # a word_overlap with x1 from which a text is a near-copy of it
+
+    def smoothed(self, score: float) -> float:
+        """A label's score as rows have it: (1 - ε)·y + ε/2, so with ε = 0.2: 0 → 0.1, 0.5 → 0.5, 1 → 0.9."""
+        return (1 - self.smoothing) * score + self.smoothing / 2
+
+    @field_validator("reject")
+    @classmethod
+    def _distinct(cls, chosen: tuple[str, ...]) -> tuple[str, ...]:
+        if {"prompt_words", "prompt_echo"} <= {*chosen}:
+            raise ValueError("prompt_words and prompt_echo are two ways to look for one thing: choose one")
+        return chosen
