@@ -47,10 +47,11 @@ class Correlation:
 
 @dataclass(frozen=True)
 class Judgements:
-    """How encoders agree with the judgements that people gave of ``pairs`` pairs."""
+    """How encoders agree with the judgements that people gave of ``pairs`` pairs. ``note``: what a reader must know."""
 
     pairs: int
     rows: tuple[Correlation, ...]
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ class Cost:
 class DatasetFacts:
     """A dataset's run. Of an unfinished one there are ``progress`` and perhaps ``sample``, and no ``counts``.
 
-    ``cosines``: encoder → label → numbers, of the pairs of ``sample``; ``encoder``: the model whose they are.
+    ``cosines``: encoder → label → numbers, of the pairs of ``sample``; ``encoder``: the model whose they are, and
+    whether it ``was_trained_on`` these pairs.
     """
 
     directory: Path
@@ -85,6 +87,7 @@ class DatasetFacts:
     sample: Sample | None
     cosines: dict[str, Cosines] = field(default_factory=dict)
     encoder: str = ""
+    was_trained_on: bool = False
 
 
 @dataclass(frozen=True)
@@ -197,7 +200,7 @@ def _with_cosines(dataset: DatasetFacts, models: Sequence[ModelFacts], kept: Pat
     base = beside_model(str(model.directory), BASE)
     encoders = {**({UNTRAINED: Path(base)} if base else {}), TRAINED: model.directory}
     cosines = cosines_of(dataset.sample, dataset.manifest.fingerprint, encoders, kept, content_hash)
-    return replace(dataset, cosines=cosines, encoder=model.manifest.name)
+    return replace(dataset, cosines=cosines, encoder=model.manifest.name, was_trained_on=bool(own))
 
 
 def _trained_on(model: ModelFacts) -> set[str]:
