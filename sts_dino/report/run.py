@@ -1,4 +1,4 @@
-"""Write a report: python -m sts_dino.report.run artifacts/datasets/NAME artifacts/models/NAME --out report.html
+"""Write a report: python -m sts_dino.report artifacts/datasets/NAME artifacts/models/NAME --out report.html
 
 Reads run directories and what lies beside them, and writes one HTML file without scripts that needs no network.
 Similarities that were computed are kept beside it (``NAME.cosines.json``), so that it is quickly written again.
@@ -40,9 +40,9 @@ def main(
 
     Examples:
 
-      python -m sts_dino.report.run artifacts/datasets/NAME artifacts/models/NAME --out report.html
+      python -m sts_dino.report artifacts/datasets/NAME artifacts/models/NAME --out report.html
 
-      python -m sts_dino.report.run artifacts/models/NAME
+      python -m sts_dino.report artifacts/models/NAME
     """
     if out is None:
         if len(runs) > 1:
@@ -93,7 +93,3 @@ def report(
     else:
         write_text(out, page)
     return facts
-
-
-if __name__ == "__main__":
-    cli.run(app)
