@@ -86,7 +86,7 @@ def test_dataset_and_encoder_are_told_with_their_numbers(tmp_path):
         "make it --now",
         "12 pairs were judged",
         "61.0",
-        "50.0 to 70.0",
+        "50.0\u00a0to\u00a070.0",
         "Asked twice.",
         "CC BY-SA 4.0",
         "0.5000",

@@ -6,7 +6,8 @@ from pathlib import PurePath
 from hub.contract.results import Gain, Results, TaskScore, by_task
 from model_cards.dataset.progress import done_so_far
 from sts_dino.report.collect import DatasetFacts, Facts, ModelFacts
-from sts_dino.report.tables import headline, interval, percent, signed
+from sts_dino.report.scores import headline
+from sts_dino.report.tables import interval, percent, signed
 
 
 def summary(facts: Facts) -> list[str]:
