@@ -191,7 +191,8 @@ def _sample(directory: Path, manifest: Manifest, recipe: DatasetRecipe) -> Sampl
 def _with_cosines(dataset: DatasetFacts, models: Sequence[ModelFacts], kept: Path) -> DatasetFacts:
     """A dataset with its pairs' similarities under the first encoder trained on it, else under the first there is."""
     trained = [model for model in models if model.manifest.complete and not model.recipe.is_baseline]
-    own = [model for model in trained if dataset.manifest.name in _trained_on(model)]
+    names = {dataset.manifest.name, dataset.directory.resolve().name}
+    own = [model for model in trained if names & _trained_on(model)]
     if dataset.sample is None or not dataset.sample.drawn or not dataset.sample.has_pairs or not trained:
         return dataset
     from eval.encoders.files import content_hash
