@@ -55,8 +55,14 @@ def name_commands() -> None:
     for name, stage in COMMANDS.items():
         if not stage.words:
             cli.called_as[f"python -m {stage.module}"] = f"sts-dino {name}"
-    cli.called_as.update({"python -m eval.run --compare": "sts-dino compare", "python -m hub_server": "sts-dino hub"})
-    cli.called_as["python -m sts_dino"] = "sts-dino"
+    cli.called_as.update(
+        {
+            "python -m eval.run --compare": "sts-dino compare",
+            "python -m hub_server": "sts-dino hub",
+            "python -m sts_dino": "sts-dino",
+            "python -m sts_dino.report": "sts-dino report",
+        }
+    )
 
 
 def run_command() -> None:

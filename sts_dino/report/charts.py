@@ -41,11 +41,7 @@ def kept_chart(rows: Sequence[tuple[str, int, int]]) -> Markup:
     most, parts = max((kept + rejected for _, kept, rejected in rows), default=0) or 1, list[Markup]()
     for number, (label, kept, rejected) in enumerate(rows):
         top, total = 44 * number, kept + rejected
-        told = (
-            f"{kept:,} kept ({100 * kept / total:.0f}\N{NO-BREAK SPACE}%), {rejected:,} rejected"
-            if total
-            else "nothing written"
-        )
+        told = f"{kept:,} kept ({100 * kept / total:.0f} %), {rejected:,} rejected" if total else "nothing written"
         end, whole = kept / most * WIDTH, total / most * WIDTH
         parts += [
             _text(0, top + 13, shortened(label), "b"),

@@ -47,10 +47,11 @@ class Correlation:
 
 @dataclass(frozen=True)
 class Judgements:
-    """How encoders agree with the judgements that people gave of ``pairs`` pairs."""
+    """How encoders agree with the judgements that people gave of ``pairs`` pairs. ``note``: what a reader must know."""
 
     pairs: int
     rows: tuple[Correlation, ...]
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ class Cost:
 class DatasetFacts:
     """A dataset's run. Of an unfinished one there are ``progress`` and perhaps ``sample``, and no ``counts``.
 
-    ``cosines``: encoder → label → numbers, of the pairs of ``sample``; ``encoder``: the model whose they are.
+    ``cosines``: encoder → label → numbers, of the pairs of ``sample``; ``encoder``: the model whose they are, and
+    whether it ``was_trained_on`` these pairs.
     """
 
     directory: Path
@@ -85,6 +87,7 @@ class DatasetFacts:
     sample: Sample | None
     cosines: dict[str, Cosines] = field(default_factory=dict)
     encoder: str = ""
+    was_trained_on: bool = False
 
 
 @dataclass(frozen=True)
@@ -188,7 +191,8 @@ def _sample(directory: Path, manifest: Manifest, recipe: DatasetRecipe) -> Sampl
 def _with_cosines(dataset: DatasetFacts, models: Sequence[ModelFacts], kept: Path) -> DatasetFacts:
     """A dataset with its pairs' similarities under the first encoder trained on it, else under the first there is."""
     trained = [model for model in models if model.manifest.complete and not model.recipe.is_baseline]
-    own = [model for model in trained if dataset.manifest.name in _trained_on(model)]
+    names = {dataset.manifest.name, dataset.directory.resolve().name}
+    own = [model for model in trained if names & _trained_on(model)]
     if dataset.sample is None or not dataset.sample.drawn or not dataset.sample.has_pairs or not trained:
         return dataset
     from eval.encoders.files import content_hash
@@ -197,7 +201,7 @@ def _with_cosines(dataset: DatasetFacts, models: Sequence[ModelFacts], kept: Pat
     base = beside_model(str(model.directory), BASE)
     encoders = {**({UNTRAINED: Path(base)} if base else {}), TRAINED: model.directory}
     cosines = cosines_of(dataset.sample, dataset.manifest.fingerprint, encoders, kept, content_hash)
-    return replace(dataset, cosines=cosines, encoder=model.manifest.name)
+    return replace(dataset, cosines=cosines, encoder=model.manifest.name, was_trained_on=bool(own))
 
 
 def _trained_on(model: ModelFacts) -> set[str]:

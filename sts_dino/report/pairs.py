@@ -68,7 +68,8 @@ def draw(rows: DatasetRows, labels: Sequence[str], count: int = PER_LABEL, seed:
         totals.update(label for label, _ in found)
         new: dict[str, list[tuple[float, Pair]]] = defaultdict(list)
         for key, (label, pair) in zip(random.random(len(found)).tolist(), found, strict=True):
-            new[label].append((key, pair))
+            if len(kept[label]) < count or key < kept[label][-1][0]:
+                new[label].append((key, pair))
         for label, some in new.items():
             kept[label] = heapq.nsmallest(count, [*kept[label], *some], key=lambda one: one[0])
     ordered = [label for label in labels if label in kept] + sorted(kept.keys() - set(labels))

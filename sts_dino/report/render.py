@@ -8,7 +8,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from hub.markdown import visible
-from sts_dino.report import charts, tables, words
+from sts_dino.report import charts, scores, tables, words
 from sts_dino.report.collect import DatasetFacts, Facts, ModelFacts
 from sts_dino.report.pairs import PER_LABEL, SEED, misfits
 
@@ -27,6 +27,7 @@ def render(facts: Facts) -> str:
         "datasets": [_dataset(one) for one in facts.datasets],
         "models": [_model(one) for one in facts.models],
         "judgements": facts.judgements,
+        "agreement": tables.agreement(facts.judgements) if facts.judgements else None,
         "costs": tables.costs(facts),
         "licences": tables.licences(facts),
         "commands": facts.commands,
@@ -74,10 +75,10 @@ def _model(found: ModelFacts) -> dict[str, Any]:
         )
         if training
         else "",
-        "scores": tables.scores(results, training is not None) if results else None,
-        "chart": charts.score_chart(tables.marks(results)[:CHARTED]) if results else None,
+        "scores": scores.scores(results, training is not None) if results else None,
+        "chart": charts.score_chart(scores.marks(results)[:CHARTED]) if results else None,
         "uncharted": max(0, len(results.scores) - CHARTED) if results else 0,
-        "averages": tables.average_scores(results) if results else None,
+        "averages": scores.average_scores(results) if results else None,
     }
 
 

@@ -5,6 +5,7 @@ Similarities that were computed are kept beside it (``NAME.cosines.json``), so t
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -29,22 +30,26 @@ def main(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Where it goes [default: of one run, RUN/report.html]")
     ] = None,
+    annotations: Annotated[
+        list[Path],
+        typer.Option("--annotations", metavar="DIR", help="People's answers (sts-dino annotate --out); repeatable"),
+    ] = [],  # noqa: B006 - typer reads it, nobody writes it
     as_json: cli.JsonOption = False,
 ) -> None:
     """Write one HTML file about what was written, trained and scored. In RUN/report.html it is published with the run.
 
     Examples:
 
-      python -m sts_dino.report.run artifacts/datasets/NAME artifacts/models/NAME --out report.html
+      python -m sts_dino.report artifacts/datasets/NAME artifacts/models/NAME --out report.html
 
-      python -m sts_dino.report.run artifacts/models/NAME
+      python -m sts_dino.report artifacts/models/NAME
     """
     if out is None:
         if len(runs) > 1:
             raise InputError("--out", f"is not given, and there are {len(runs)} runs", hint="say where: --out FILE")
         require_complete(runs[0])
     place = out or runs[0] / REPORT
-    told = report(runs, place)
+    told = report(runs, place, annotations=annotations)
     from sts_dino.report.words import not_measured, summary
 
     facts = {"report": place, "summary": summary(told), "not_measured": not_measured(told)}
@@ -53,12 +58,17 @@ def main(
 
 
 def report(
-    runs: Sequence[Path], out: Path, commands: Sequence[str] = (), judgements: "Judgements | None" = None
+    runs: Sequence[Path],
+    out: Path,
+    commands: Sequence[str] = (),
+    judgements: "Judgements | None" = None,
+    annotations: Sequence[Path] = (),
 ) -> "Facts":
     """Write the report of some runs to ``out``, atomically, and return what it tells.
 
     commands: how the runs were made, line by line; left out, what their manifests say. They are shown as they are
-    given, and a report may be published. judgements: how encoders agree with people, where people were asked.
+    given, and a report may be published. judgements: how encoders agree with people, where people were asked; left
+    out, they are computed from ``annotations``, folders of answers.
 
     Raises InputError for what is no run directory, is damaged, or cannot be written.
     """
@@ -72,6 +82,10 @@ def report(
     kept = beside.with_name(f"{beside.name}.cosines.json")
     make_folder(out.parent)
     facts = collect(runs, kept, commands, judgements)
+    if annotations and judgements is None:
+        from sts_dino.report.judgements import read_judgements
+
+        facts = replace(facts, judgements=read_judgements(annotations, facts.datasets, facts.models, kept))
     page = render(facts)
     if within:
         with locked(out.parent):
@@ -79,7 +93,3 @@ def report(
     else:
         write_text(out, page)
     return facts
-
-
-if __name__ == "__main__":
-    cli.run(app)

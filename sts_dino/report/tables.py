@@ -1,21 +1,17 @@
 """The tables of a report: a header and rows of texts, from facts alone."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from eval.tasks.averages import averages
 from hub.contract.licences import Verdict
 from hub.contract.published_paths import origin_name
-from hub.contract.results import Gain, Results, TaskScore, by_task
 from model_cards.dataset.tables import LINE_REASONS, REASONS, label_names, ordered_reasons
 from model_cards.shared.facts import TrainingFacts
-from sts_dino.report.charts import Mark
-from sts_dino.report.collect import CONTROL, TRAINED, UNTRAINED, Cost, DatasetFacts, Facts, ModelFacts
+from sts_dino.report.collect import Cost, DatasetFacts, Facts, Judgements, ModelFacts
 
-NO_INTERVAL = "no interval"
 SPACE = "\N{NO-BREAK SPACE}"  # a number and its interval stay on one line
 
 
@@ -41,12 +37,6 @@ def percent(share: float) -> str:
 def signed(number: float) -> str:
     """A difference with its sign, to one decimal; the minus sign is a real one."""
     return f"{number:+.1f}".replace("-", "\N{MINUS SIGN}")
-
-
-def headline(results: Results) -> TaskScore | None:
-    """The score that a summary tells: the first of a test split, else the first."""
-    tested = [score for score in results.scores if score.split in ("test", "all")]
-    return next(iter((*tested, *results.scores)), None)
 
 
 def labels(found: DatasetFacts) -> Table:
@@ -88,7 +78,9 @@ def similarities(found: DatasetFacts) -> Table:
     for label in found.sample.pairs if found.sample else ():
         for encoder, of in found.cosines.items():
             low, middle, high = np.percentile(of[label], [25, 50, 75])
-            rows.append([label, encoder, f"{len(of[label]):,}", f"{middle:.2f}", f"{low:.2f} to {high:.2f}"])
+            rows.append(
+                [label, encoder, f"{len(of[label]):,}", f"{middle:.2f}", f"{low:.2f}{SPACE}to{SPACE}{high:.2f}"]
+            )
     return Table(["label", "encoder", "pairs", "median", "middle half"], rows, words=(0, 1))
 
 
@@ -102,6 +94,12 @@ def fidelity(found: DatasetFacts) -> Table | None:
         for label, of in measured.labels.items()
     ]
     return Table(["label", "texts", "cosine [95 % interval]", "near-copies", "word overlap"], rows)
+
+
+def agreement(found: Judgements) -> Table:
+    """Each encoder's correlation with people's judgements."""
+    rows = [[one.encoder, f"{one.spearman:.1f}", f"{one.low:.1f}{SPACE}to{SPACE}{one.high:.1f}"] for one in found.rows]
+    return Table(["encoder", "Spearman", "95 % interval"], rows)
 
 
 def value(found: DatasetFacts) -> Table | None:
@@ -130,72 +128,6 @@ def training(found: ModelFacts, told: TrainingFacts) -> Table:
         metric = told.validation_metric or "score"
         rows.append(["on validation", f"{metric} {told.validation_score:.4f}"])
     return Table(["", ""], [*rows, ["seed", str(told.seed)]], words=(0, 1))
-
-
-def scores(results: Results, trained: bool) -> Table:
-    """Every task: before, copies control and after with their intervals, and both differences."""
-    before, control = by_task(results.base_scores), by_task(results.control_scores)
-    gains, over = by_task(results.gains), by_task(results.over_control)
-    columns: list[tuple[str, Callable[[TaskScore], str]]] = [
-        *([(UNTRAINED, lambda one: _score(before.get(_key(one))))] if before else []),
-        *([(CONTROL, lambda one: _score(control.get(_key(one))))] if control else []),
-        (TRAINED if trained else "score", _score),
-        *([("over untrained", lambda one: _gain(gains.get(_key(one))))] if gains else []),
-        *([("over the control", lambda one: _gain(over.get(_key(one))))] if over else []),
-    ]
-    what = [f"{one.task} {one.split} ({one.main_metric}, {one.n:,} {one.unit})" for one in results.scores]
-    rows = [[task, *(told(one) for _, told in columns)] for task, one in zip(what, results.scores, strict=True)]
-    return Table(["task", *(name for name, _ in columns)], rows)
-
-
-def average_scores(results: Results) -> Table | None:
-    """The papers' averages whose tasks are all there; the same means of the untrained encoder and of the control."""
-    sides = {UNTRAINED: averages(results.base_scores), CONTROL: averages(results.control_scores)}
-    sides = {name: of for name, of in sides.items() if of}
-    if not results.averages:
-        return None
-    rows = []
-    for one in results.averages:
-        others = [next((f"{of.score:.2f}" for of in side if of.name == one.name), "") for side in sides.values()]
-        rows.append([one.name, one.definition, str(len(one.tasks)), *others, f"{one.score:.2f}"])
-    return Table(["average", "of what", "tasks", *sides, TRAINED], rows, words=(0, 1))
-
-
-def marks(results: Results) -> list[tuple[str, list[Mark]]]:
-    """The scores of each task as marks of a chart."""
-    sides = [(UNTRAINED, by_task(results.base_scores)), (CONTROL, by_task(results.control_scores))]
-    sides.append((TRAINED, by_task(results.scores)))
-    return [
-        (
-            f"{one.task} {one.split}",
-            [
-                Mark(name, kind, of[_key(one)].main_score, of[_key(one)].interval())
-                for kind, (name, of) in enumerate(sides)
-                if _key(one) in of
-            ],
-        )
-        for one in results.scores
-    ]
-
-
-def _key(score: TaskScore) -> tuple[str, str]:
-    return score.task, score.split
-
-
-def _score(score: TaskScore | None) -> str:
-    if score is None:
-        return "not run"
-    around = score.interval()
-    return (
-        f"{score.main_score:.1f}{SPACE}[{interval(*around)}]" if around else f"{score.main_score:.1f} ({NO_INTERVAL})"
-    )
-
-
-def _gain(gain: Gain | None) -> str:
-    if gain is None:
-        return NO_INTERVAL
-    verdict = f" {gain.verdict}" if gain.verdict else ""
-    return f"{signed(gain.difference)}{SPACE}[{signed(gain.low)},{SPACE}{signed(gain.high)}]{verdict}"
 
 
 def costs(facts: Facts) -> Table:

@@ -1,12 +1,13 @@
 """What a report says in sentences: the summary, what was not measured, and how numbers are told."""
 
 from collections.abc import Iterator
+from pathlib import PurePath
 
-from hub.contract.published_paths import origin_name
 from hub.contract.results import Gain, Results, TaskScore, by_task
 from model_cards.dataset.progress import done_so_far
 from sts_dino.report.collect import DatasetFacts, Facts, ModelFacts
-from sts_dino.report.tables import headline, interval, percent, signed
+from sts_dino.report.scores import headline
+from sts_dino.report.tables import interval, percent, signed
 
 
 def summary(facts: Facts) -> list[str]:
@@ -22,7 +23,7 @@ def of_dataset(found: DatasetFacts) -> str:
         return f"{name} is not finished: {done_so_far(found.manifest, found.progress).replace('`', '')}"
     counts, labels = found.counts, len(found.counts.by_label)
     model = found.recipe.model
-    generator = model.server.model if model.server else origin_name(model.repo_id, model.path)
+    generator = model.server.model if model.server else model.repo_id or PurePath(model.path or "").name
     kept = (
         f"{counts.kept:,} ({percent(counts.kept / counts.requested)}) were kept"
         if counts.requested
