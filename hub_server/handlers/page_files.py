@@ -17,7 +17,7 @@ from hub_server.storage.repos import history
 from hub_server.storage.trees import File, find, find_file, walk
 
 _ENTRIES, _COMMITS = 1000, 50
-_TEXT = 200_000  # bytes of a file that are shown
+_TEXT, _LINES = 200_000, 5_000  # bytes and lines of a file that are shown
 
 
 def tree(call: Call) -> Response:
@@ -53,7 +53,7 @@ def blob(call: Call) -> Response:
     elif suffix in PICTURES:
         shown["picture"] = here.content + quote(path)
     elif (lines := _lines(stored)) is not None:
-        shown["lines"], shown["cut"] = lines, file.size > _TEXT
+        shown["lines"], shown["cut"] = lines[:_LINES], file.size > _TEXT or len(lines) > _LINES
     return rendering.page(
         "blob.html",
         call.endpoint,

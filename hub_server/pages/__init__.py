@@ -1,1 +1,1 @@
-"""What pages show of a repo's content: its card's metadata, the card as safe HTML, first rows."""
+"""What pages show of a repo: its card's metadata, the card as safe HTML, its rows; and the templates that show them."""

@@ -29,17 +29,18 @@ def answer_of(module: str, request: bytes) -> bytes:
         ours, theirs = _CONTEXT.Pipe(duplex=False)
         process = _CONTEXT.Process(target=_answer, args=(module, request, theirs, math.ceil(SECONDS)), daemon=True)
         with ours:
-            with _STARTING, theirs:
-                _CONTEXT.set_forkserver_preload(_READERS)
-                process.start()
             try:
+                with _STARTING, theirs:
+                    _CONTEXT.set_forkserver_preload(_READERS)
+                    process.start()
                 if ours.poll(2 * SECONDS):
                     return ours.recv_bytes()  # bytes alone: a child is not trusted with pickles
-            except EOFError:
+            except (EOFError, OSError):  # it has ended, or could not begin
                 pass
             finally:
-                process.kill()
-                process.join()
+                if process.pid:
+                    process.kill()
+                    process.join()
     raise ChildFailed(module)
 
 

@@ -27,7 +27,7 @@ REPORT_HEADERS = _QUIET | {
 }
 _ADVICE = {
     "RepoNotFound": "Its name may be misspelt, or it is private: these pages show public repos only. A private one is "
-    "read by a client with a token: hf download NAME, with HF_ENDPOINT and HF_TOKEN_PATH set.",
+    "read by a client with a token: hf download NAME (--repo-type dataset), with HF_ENDPOINT and HF_TOKEN_PATH set.",
     "GatedRepo": "Its files are for those whom its owners let in, and are read by a client with their token.",
     "RevisionNotFound": "A revision is a branch, a tag or a commit id; the repo's page names its tags.",
     "EntryNotFound": "The file or folder may have another name in this revision.",
@@ -69,7 +69,7 @@ def error_page(endpoint: str, path: str, status: int, message: str, code: str = 
         "error.html",
         endpoint,
         status,
-        title=f"{status} {HTTPStatus(status).phrase}",
+        title=f"{status} {'Not found' if code == 'RepoNotFound' else HTTPStatus(status).phrase}",
         message=message,
         advice=_ADVICE.get(code) or (_FAILED if status == HTTPStatus.INTERNAL_SERVER_ERROR else ""),
         repo=repo if code in ("RevisionNotFound", "EntryNotFound", "GatedRepo") else "",
