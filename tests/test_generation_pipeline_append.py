@@ -7,14 +7,17 @@ from pathlib import Path
 
 import pytest
 from small_runs import raw_rows, small_recipe, small_run, write_shard
+from test_generation_run_state_directory import Writes
 from tiny_lm import make_lm
 from typer.testing import CliRunner
 
 from generation import run as command
 from generation.pipeline import append as appending
 from generation.pipeline.finish import finish
+from generation.pipeline.first_texts import prepare
 from generation.run_state.base_run import BaseRun
 from generation.run_state.directory import DatasetRun
+from generation.run_state.scratch import Scratch
 from hub.client.publish import checked
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe
@@ -107,6 +110,10 @@ def test_the_card_counts_the_whole_and_tells_what_each_version_brought(finished,
     assert (
         first["rows"]["raw"] + second["rows"]["raw"] == run_dir.require_complete(whole).counts["splits"]["raw"]["train"]
     )
+    manifest = run_dir.require_complete(whole)
+    manifest.provenance["history"][0]["kept"] += 1
+    with pytest.raises(InputError, match=r"history\.kept is \d+, but that of the whole is \d+"):
+        render(whole, manifest=manifest)
     assert "From 16 first texts" in card and "| `v0.2.0` | 6 | " in card and "| `v0.1.0` | 10 | " in card
     assert (
         "Rows were appended"
@@ -226,6 +233,27 @@ def test_the_plan_is_of_what_is_new(lm, texts, finished):
     assert "appended to v0.1.0: its 10 first texts" in done.output and "first texts: 6 (" in done.output
 
 
+def test_numbers_of_first_texts_go_on_and_a_text_that_is_there_is_a_duplicate(tmp_path):
+    limited = {**small_recipe("text").source.model_dump(), "limit": 9}
+    recipe, begun = (
+        small_recipe("text", source=limited),
+        Manifest(kind="dataset", name="t", version="1.0.0", fingerprint="f"),
+    )
+    first = DatasetRun(tmp_path / "base", recipe, run_dir.begin(tmp_path / "base", begun, resolved(recipe)))
+    known = [
+        {"source_id": f"{n}", "text": f"“{n + 5}”", "instruction": "gut", "seed": n, "log_prob": 0.0} for n in range(4)
+    ]
+    first.write_sources([known])
+    first.count(sources=4, sources_rejected={"empty": 1})
+    base = BaseRun(first.directory, first.manifest)
+    run = DatasetRun(tmp_path / "new", recipe, run_dir.begin(tmp_path / "new", begun, resolved(recipe)), base=base)
+    found = prepare(run, Scratch(run.directory, "key"), Writes(list))
+    texts = {one.text for block in range(found.blocks) for one in found.block(block)}
+    assert found.total == len(texts) == 5 and not texts & {one["text"] for one in known}
+    assert min(int(row["source_id"]) for row in run.rows("sources")) == 9  # 5 numbers were asked for, 4 texts are known
+
+
+@pytest.mark.slow("writes first texts until enough of them end")
 def test_first_texts_that_the_model_writes_go_on_after_the_last_number(lm, tmp_path):
     directory = tmp_path / "grown"
     label = {"name": "1", "score": "1", "instruction": 'Write the same.\n1: "<X1>"\n2: "'}

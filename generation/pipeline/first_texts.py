@@ -52,31 +52,37 @@ def prepare(run: DatasetRun, scratch: Scratch, executor: Executor, prompts: Prom
 
 def _write_sources(run: DatasetRun, scratch: Scratch, executor: Executor) -> None:
     recipe = run.recipe
-    scratch.drop_damaged_rounds()
-    taken = _AcceptedTexts(recipe, scratch, run.base)
-    rejected = _write_rounds(recipe, taken, scratch, executor)
+    rejected = _write_rounds(recipe, scratch, executor, run.base)
+    wanted = _wanted(recipe, run.base)
     total = sum(one.accepted for one in scratch.notes.rounds)
     if not total:
         raise InputError("source", f"the model wrote no usable first text (rejected: {dict(rejected)})")
-    if total < taken.limit:
+    if total < wanted:
         asked = sum(one.asked for one in scratch.notes.rounds)
         cli.say(
-            f"warning: {recipe.name}: the model wrote {total} of the {taken.limit} first texts wanted: "
+            f"warning: {recipe.name}: the model wrote {total} of the {wanted} first texts wanted: "
             f"{asked} attempts (decoding.max_attempts for each) are used up; rejected: {json.dumps(rejected)}"
         )
     run.write_sources(rows for _, rows in scratch.rounds())
     run.count(sources=total, sources_rejected=rejected)
 
 
+def _wanted(recipe: DatasetRecipe, base: BaseRun | None) -> int:
+    """How many first texts the model is to write: all, or those beyond the ones of the run that rows are added to."""
+    return (recipe.source.limit or 0) - (base.first_texts if base else 0)
+
+
 def _write_rounds(
-    recipe: DatasetRecipe, taken: "_AcceptedTexts", scratch: Scratch, executor: Executor
+    recipe: DatasetRecipe, scratch: Scratch, executor: Executor, base: BaseRun | None = None
 ) -> dict[str, int]:
-    """Take texts in the order of their numbers until ``taken.limit`` distinct ones are there or the numbers end.
+    """Take texts in the order of their numbers until as many distinct ones as wanted are there or the numbers end.
 
     There are ``max_attempts`` numbers for every text wanted. A number's text depends on nothing else, so some may be
     written that turn out not to be needed, and a killed run goes on after its last whole round to the same texts.
     Returns how many completions were rejected, by reason.
     """
+    scratch.drop_damaged_rounds()
+    taken = _AcceptedTexts(recipe, scratch, base)
     with tqdm(total=taken.limit, initial=taken.accepted, unit="text", desc=f"{recipe.name} x1", delay=1) as bar:
         while taken.accepted < taken.limit and taken.asked < taken.most:
             for candidates in _in_order(executor.run_tasks(taken.wanted()), taken.asked, scratch):
@@ -93,11 +99,8 @@ class _AcceptedTexts:
     """
 
     def __init__(self, recipe: DatasetRecipe, scratch: Scratch, base: BaseRun | None):
-        self._scratch, self._seen = scratch, SeenTexts()
-        self.limit, self.first = (
-            (recipe.source.limit or 0) - (base.first_texts if base else 0),
-            base.asked if base else 0,
-        )
+        self.limit, self._scratch, self._seen = _wanted(recipe, base), scratch, SeenTexts()
+        self.first = base.asked if base else 0
         self.most, self.asked, self.accepted = self.first + self.limit * recipe.decoding.max_attempts, self.first, 0
         self.rejected = Counter[str]()
         for row in base.rows("sources", ("text",)) if base else ():

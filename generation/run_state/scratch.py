@@ -8,6 +8,7 @@ SHA-256, and the notes are replaced after the file. Whatever is damaged or of an
 import json
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from generation.inputs.sources import FirstText
 from hub.contract.schema import SOURCES, features
 from hub.contract.shards import atomic_path, named_in_errors, read_shard, sha256_file, write_shard, write_text
 from hub.durable import make_folder
+from hub.errors import InputError
 
 _FIRST_TEXTS = pa.schema([("source_id", pa.string()), ("text", pa.string())])
 
@@ -119,9 +121,14 @@ class Scratch:
     def keep(self, texts: Iterable[FirstText], block: int, skipped: dict[str, int]) -> FirstTexts:
         """Write first texts, ``block`` to a row group. ``skipped`` is read when the last text was taken."""
         path, texts = self.directory / "first-texts.parquet", iter(texts)
-        with atomic_path(path) as temporary, pq.ParquetWriter(temporary, _FIRST_TEXTS, compression="zstd") as file:
-            while part := [{"source_id": first.source_id, "text": first.text} for first in islice(texts, block)]:
-                file.write_table(pa.Table.from_pylist(part, schema=_FIRST_TEXTS), row_group_size=block)
+        try:
+            with atomic_path(path) as temporary, pq.ParquetWriter(temporary, _FIRST_TEXTS, compression="zstd") as file:
+                while part := [{"source_id": first.source_id, "text": first.text} for first in islice(texts, block)]:
+                    file.write_table(pa.Table.from_pylist(part, schema=_FIRST_TEXTS), row_group_size=block)
+        except InputError:  # of the source: without a folder, the run begins again with what was corrected
+            with suppress(OSError):  # it holds something
+                self.directory.rmdir()
+            raise
         kept = FirstTextFile(path=path.name, sha256=sha256_file(path), skipped=dict(sorted(skipped.items())))
         self._note(first_texts=kept)
         return FirstTexts(path, kept)

@@ -194,7 +194,7 @@ def has_work(directory: Path, found: Manifest) -> bool:
     """Whether anything was made: files in the directory, or folders beside it, where stages keep work under way."""
     made = {path.name for path in directory.iterdir()} - {MANIFEST, RECIPE}
     beside = directory.parent.glob(f"{glob.escape(directory.name)}.*")
-    return bool(found.complete or found.files or made or any(path.is_dir() and any(path.iterdir()) for path in beside))
+    return bool(found.complete or found.files or made or any(path.is_dir() for path in beside))
 
 
 def rewrite_recipe(directory: Path, manifest: Manifest, version: str, recipe_yaml: str) -> Manifest:
