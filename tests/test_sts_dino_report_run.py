@@ -143,6 +143,10 @@ def test_in_a_run_it_is_published_with_it_and_its_card_links_it(tmp_path):
         assert "[report](report.html)" not in card and "[report](report.html)" in card_of(run)
         report([run], run / "report.html")
         assert (run / "report.html").read_bytes() == page
+        other = dataset_run(tmp_path / f"other-{run.name}", "text", changes={"seed": 1})
+        report([change(other, fingerprint="0" * 64)], run / "report.html")
+        with pytest.raises(InputError, match="tells of other rows or weights"):
+            card_of(run)
     assert not list(tmp_path.rglob("*.cosines.json")) and not list(tmp_path.rglob("*.lock"))
 
 

@@ -1,16 +1,18 @@
 """What is measured of a finished dataset stands in files beside its manifest, made for its rows and for no others."""
 
 import json
+import re
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from hub.contract.run_dir import Manifest, locked, require_complete
+from hub.contract.run_dir import REPORT, Manifest, locked, require_complete
 from hub.contract.shards import write_text
 from hub.errors import InputError, RunError
 
 Form = TypeVar("Form", bound=BaseModel)
+HEAD = 20_000  # characters of a report, in which its runs' fingerprints stand
 
 
 class Frozen(BaseModel):
@@ -39,6 +41,19 @@ def read_measured(
     if getattr(found, rows) != manifest.fingerprint:
         raise InputError(path, "was measured on other rows than the run directory holds", hint=hint)
     return found
+
+
+def has_report(directory: Path, manifest: Manifest) -> bool:
+    """Whether a run directory holds a report. Raises InputError when it tells of other rows or weights."""
+    path = directory / REPORT
+    if not path.is_file():
+        return False
+    with path.open(encoding="utf-8", errors="replace") as page:
+        told = re.search(r'<meta name="fingerprints" content="([0-9a-f ]*)">', page.read(HEAD))
+    if told is None or manifest.fingerprint not in told[1].split():
+        hint = f"write it again: python -m sts_dino.report {directory}, or remove it"
+        raise InputError(path, "tells of other rows or weights than the run directory holds", hint=hint)
+    return True
 
 
 def write_measured(directory: Path, name: str, value: BaseModel, fingerprint: str) -> Path:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from hub.contract.decontamination import Ledger, read_ledger
 from hub.contract.label_fidelity import Fidelity, read_fidelity
-from hub.contract.run_dir import REPORT, Manifest
+from hub.contract.measured import has_report
+from hub.contract.run_dir import Manifest
 from hub.training_value import TrainingValue, read_value
 
 
@@ -27,5 +28,5 @@ class Measured:
             read_value(directory, manifest),
             read_fidelity(directory, manifest),
             read_ledger(directory, manifest),
-            (directory / REPORT).is_file(),
+            has_report(directory, manifest),
         )

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from hub.contract.licences import Verdict, check_model, known
+from hub.contract.measured import has_report
 from hub.contract.published_paths import origin_name
 from hub.contract.recipe import ModelRecipe, Spans
 from hub.contract.repeats import REPEATS, Repeats, read_repeats
 from hub.contract.results import RULE, Method, Results, read_results
-from hub.contract.run_dir import MANIFEST, REPORT, Manifest
+from hub.contract.run_dir import MANIFEST, Manifest
 from hub.errors import InputError
 from hub.markdown import Markdown, fenced
 from model_cards.model import tables
@@ -48,7 +49,7 @@ def model_files(directory: Path, manifest: Manifest, recipe: ModelRecipe, repo_i
     if training is None:
         return {"README.md": (head + "\n" + fill("baseline_card.md.jinja", told)).encode(), **files}
     told |= about_training(recipe, provenance, training, results, repeats)
-    body = fill("model_card.md.jinja", told | {"report": (directory / REPORT).is_file()})
+    body = fill("model_card.md.jinja", told | {"report": has_report(directory, manifest)})
     if training.loss_curve:
         from model_cards.shared.plots import training_plot  # matplotlib takes a second to import
 

@@ -23,6 +23,7 @@ def render(facts: Facts) -> str:
     names = [one.manifest.name for one in facts.runs]
     context = {
         "title": ", ".join(names),
+        "fingerprints": " ".join(one.manifest.fingerprint for one in facts.runs),
         "summary": words.summary(facts),
         "datasets": [_dataset(one) for one in facts.datasets],
         "models": [_model(one) for one in facts.models],
