@@ -15,13 +15,13 @@ from generation.pipeline.provenance import provenance
 from generation.pipeline.worker import text_length
 from generation.pipeline.writers import with_dtype
 from generation.run_state.base_run import BaseRun
-from generation.run_state.code_digest import versions
+from generation.run_state.code_digest import ROOT, versions
 from generation.run_state.directory import DatasetRun
 from generation.run_state.scratch import FirstTexts, Scratch
 from generation.run_state.tasks import WriteShard
 from hub import cli
 from hub.contract import run_dir
-from hub.contract.published_paths import published_path, remember
+from hub.contract.published_paths import clone_of, published_path, remember
 from hub.contract.recipe import DatasetRecipe, Examples, Source
 from hub.contract.recipe_file import new_manifest, resolved
 from hub.contract.run_dir import Manifest
@@ -39,7 +39,8 @@ def generate(
     """Make or finish the run in ``directory``; a finished run is left as it is. Call it with the directory locked.
 
     ``start`` starts the workers; who they are changes no byte.
-    ``command`` is kept from the first start: a resumed run may be asked for in other words and ends in the same bytes.
+    ``command`` and the clone's commit are kept from the first start: a resumed run may be asked for in other words and
+    from another commit of the same code, and ends in the same bytes.
     ``base``: a run of the first of these first texts; those after them alone are worked on (``pipeline.append``).
 
     Raises InputError when the directory holds another run, or one that rows were appended to and that is damaged.
@@ -60,10 +61,11 @@ def generate(
     if not manifest.provenance:  # a fresh start trusts nothing that an earlier run left
         scratch.clear()
     command = manifest.provenance.get("command", command)
+    code = manifest.provenance.get("code", {}) if manifest.provenance else clone_of(ROOT)
     prompts = load_prompts(recipe)
     with start(ExecutorSpec(recipe, prompts, directory, scratch.notes.key)) as executor:
         run = DatasetRun(directory, recipe, manifest, scratch.journal, base)
-        run.record([], provenance=provenance(recipe, executor, prompts, inputs, command))
+        run.record([], provenance=provenance(recipe, executor, prompts, inputs, command, code))
         firsts = prepare(run, scratch, executor, prompts)
         write_shards(run, executor, firsts)
         finish(run, firsts.blocks, firsts.total, text_length(recipe, executor.count_tokens), executor)

@@ -6,7 +6,9 @@ noted beside its directory.
 """
 
 import json
+import re
 import shlex
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath, PureWindowsPath
 from typing import Any, TypeVar
@@ -109,6 +111,32 @@ def command_line(module: str, recipe: Path, limit: int | None, settings: list[st
     for setting in settings:
         options += ["--set", published_setting(setting)]
     return shlex.join(["python", "-m", module, published_path(recipe.as_posix()), *options])
+
+
+def clone_of(root: Path) -> dict[str, str]:
+    """``commit`` and, where its origin has a public form, ``url`` of the clone in ``root``; nothing where it is none.
+
+    A commit with changes on top ends in ``-dirty``. An address loses user and password, and is told only with https.
+    """
+    if _git(root, "rev-parse", "--show-toplevel") != str(root.resolve()):  # site-packages in somebody's repository
+        return {}
+    commit = _git(root, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    address = re.fullmatch(r"(?:https://(?:[^/@]*@)?|git@|ssh://git@)([\w.-]+)[:/]([\w./-]+)", _origin(root))
+    url = {"url": f"https://{address[1]}/{address[2]}"} if address else {}
+    return {"commit": commit, **url} if commit else {}
+
+
+def _origin(root: Path) -> str:
+    return _git(root, "remote", "get-url", "origin")
+
+
+def _git(root: Path, *words: str) -> str:
+    """What git answers; nothing where it fails or is not there."""
+    try:
+        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=10)  # noqa: S603, S607
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def _note(directory: Path) -> Path:

@@ -115,7 +115,7 @@ def beside(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
             return node
         found = {key: item if key in LIBRARIES else placed(item) for key, item in node.items()}
         path = found.get(PATH)
-        if isinstance(path, str) and path and "repo_id" not in found and (folder / path).exists():
+        if isinstance(path, str) and path and found.get("repo_id") is None and (folder / path).exists():
             found[PATH] = str((folder / path).resolve())
         return found
 

@@ -13,6 +13,7 @@ from hub.contract.recipe import DatasetRecipe
 from hub.contract.run_dir import Manifest
 from hub.markdown import Markdown, code, fenced, inline, table
 from model_cards.dataset import tables
+from model_cards.dataset.again import commands, local_inputs
 from model_cards.dataset.measured import Measured
 from model_cards.dataset.measured_tables import fidelity_table, ledger_table, people_table, value_table
 from model_cards.dataset.pictures import LABELS, LENGTHS, dataset_pictures, length_note, length_table
@@ -76,6 +77,7 @@ def dataset_card(
         "kinds": tables.KINDS,
         "prose": section(recipe.name) or (section(dropped.dataset.name) if dropped else None),
         **of_rows(directory, manifest, recipe, configs),
+        **making_again(directory, manifest, recipe, repo_id),
         **state(directory, manifest, recipe, now),
         **of_measured(measured),
     }
@@ -149,6 +151,19 @@ def of_rows(
         "samples": sample_table(directory, manifest, recipe, shown) if shown else None,
         "sample_config": shown,
         "pictures": {"labels": LABELS, "lengths": LENGTHS},
+    }
+
+
+def making_again(directory: Path, manifest: Manifest, recipe: DatasetRecipe, repo_id: str) -> dict[str, Any]:
+    """Template variables of how the run is made again; None where the manifest does not know yet how it was made."""
+    if not manifest.provenance:
+        return {"again": None, "local_inputs": None, "commit": None}
+    provenance = read_facts(directory, "provenance", manifest.provenance, DatasetProvenance)
+    tag = f"v{recipe.version}" if manifest.complete else None
+    return {
+        "again": commands(repo_id, tag, provenance),
+        "local_inputs": local_inputs(recipe, manifest, provenance),
+        "commit": provenance.code.commit if provenance.code else None,
     }
 
 

@@ -65,6 +65,21 @@ class DatasetCounts(Facts):
     token_lengths: TextLengths | None = None  # None: made before lengths were counted
 
 
+class Upstream(Facts):
+    """What a folder of a language model says it was made from (``generation.fetch_lm``)."""
+
+    model: str
+    made_by: str
+    packages: dict[str, str]
+
+
+class CodeFacts(Facts):
+    """The clone that a run was made in."""
+
+    commit: str
+    url: str | None = None
+
+
 class Generator(Facts):
     """The language model that wrote the texts."""
 
@@ -72,6 +87,7 @@ class Generator(Facts):
     revision: str | None = None
     sha256: str | None = None  # None: a Hub model, pinned by its revision
     parameters: int | None = None  # None: a server does not say
+    upstream: Upstream | None = None  # None: a Hub model, or nothing says where a folder is from
 
 
 class SourceFacts(Facts):
@@ -107,6 +123,7 @@ class DatasetProvenance(Facts):
     source: SourceFacts
     examples: ExampleFacts | None = None
     decontamination: Dropped | None = None  # of a dataset without the rows of another that stand in evaluation data
+    code: CodeFacts | None = None  # None: made outside of a clone
     command: str
     history: tuple[VersionFacts, ...] = ()  # the oldest first; (): no rows were appended
 
