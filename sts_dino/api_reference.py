@@ -19,8 +19,8 @@ PAGE = Path("docs/api.md")
 SOURCE = Path(__file__).with_name("api.py")
 HEAD = """# Python API
 
-Drawn from the signatures and docstrings of `sts_dino/api.py` by `python -m sts_dino.api_reference --write`; a test holds
-the page to them. All of it at work: [notebooks/first_encoder.ipynb](notebooks/first_encoder.ipynb).
+Drawn from the signatures and docstrings of `sts_dino/api.py` by `python -m sts_dino.api_reference --write`; a test
+holds the page to them. All of it at work: [notebooks/first_encoder.ipynb](notebooks/first_encoder.ipynb).
 """
 
 app = cli.new_app(__doc__)

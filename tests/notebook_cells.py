@@ -29,9 +29,9 @@ def outputs(source: str, names: dict[str, Any], number: int) -> list[dict[str, A
     tree, value = ast.parse(source), None
     last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
     with redirect_stdout(io.StringIO()) as printed:
-        exec(compile(tree, f"<cell {number}>", "exec"), names)  # noqa: S102 - the project's own notebook
+        exec(compile(tree, f"<cell {number}>", "exec"), names)
         if isinstance(last, ast.Expr):
-            value = eval(compile(ast.Expression(last.value), f"<cell {number}>", "eval"), names)  # noqa: S307 - as above
+            value = eval(compile(ast.Expression(last.value), f"<cell {number}>", "eval"), names)
     shown: list[dict[str, Any]] = []
     if text := printed.getvalue():
         shown.append({"output_type": "stream", "name": "stdout", "text": text.splitlines(keepends=True)})

@@ -14,13 +14,14 @@ def _served(box: Box) -> Iterator[dict[str, str]]:
     """The embedded Hub with the user demo, the organisation acme, and the dataset acme/sts-dino-x2 of somebody else."""
     from huggingface_hub import HfApi
 
+    from hub.client.plan import CARD, Changes, Content
+    from hub.client.repository import MAIN, Repository
     from hub_server.process import LocalHub
 
     with LocalHub(box.folder / "hub", orgs=["acme"]) as hub:
-        api = HfApi(endpoint=hub.endpoint, token=hub.token)
-        api.create_repo("acme/sts-dino-x2", repo_type="dataset")
-        card = b"# Somebody's own dataset\n"
-        api.upload_file(path_or_fileobj=card, path_in_repo="README.md", repo_id="acme/sts-dino-x2", repo_type="dataset")
+        repository = Repository(HfApi(endpoint=hub.endpoint, token=hub.token), "acme/sts-dino-x2", "dataset")
+        card = {CARD: Content(b"# Somebody's own dataset\n")}
+        repository.commit(repository.create(private=False), MAIN, Changes(added=(CARD,)), card, "A card by hand")
         yield {"HF_ENDPOINT": hub.endpoint, "HF_TOKEN": hub.token}
 
 
