@@ -75,7 +75,7 @@ def test_a_refusal_that_is_not_as_it_should_be_is_a_fault(changes, fault):
 
 def test_a_message_is_quoted_on_the_page_as_it_is():
     row = {
-        "did": "a | bar",
+        "did": "a bar",
         "command": "sts-dino new x",
         "message": "a `b` | <c>",
         "code": 2,
@@ -85,4 +85,4 @@ def test_a_message_is_quoted_on_the_page_as_it_is():
     text = page([row])
     assert "1 cases" in text and "## sts-dino new" in text
     lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert len(lines) == 3 and "<c>" in lines[2] and "| 2 | 0.5 | 1.0 |" in lines[2]
+    assert len(lines) == 3 and "&#60;c&#62;" in lines[2] and "<c>" not in lines[2] and "| 2 | 0.5 | 1.0 |" in lines[2]

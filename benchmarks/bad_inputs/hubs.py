@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.bad_inputs.case import Box, Case
+from benchmarks.bad_inputs.case import Box, Case, Make
 
 NOBODY = "hf_" + "x" * 34
 
@@ -14,13 +14,14 @@ def _served(box: Box) -> Iterator[dict[str, str]]:
     """The embedded Hub with the user demo, the organisation acme, and the dataset acme/sts-dino-x2 of somebody else."""
     from huggingface_hub import HfApi
 
+    from hub.client.plan import CARD, Changes, Content
+    from hub.client.repository import MAIN, Repository
     from hub_server.process import LocalHub
 
     with LocalHub(box.folder / "hub", orgs=["acme"]) as hub:
-        api = HfApi(endpoint=hub.endpoint, token=hub.token)
-        api.create_repo("acme/sts-dino-x2", repo_type="dataset")
-        card = b"# Somebody's own dataset\n"
-        api.upload_file(path_or_fileobj=card, path_in_repo="README.md", repo_id="acme/sts-dino-x2", repo_type="dataset")
+        repository = Repository(HfApi(endpoint=hub.endpoint, token=hub.token), "acme/sts-dino-x2", "dataset")
+        card = {CARD: Content(b"# Somebody's own dataset\n")}
+        repository.commit(repository.create(private=False), MAIN, Changes(added=(CARD,)), card, "A card by hand")
         yield {"HF_ENDPOINT": hub.endpoint, "HF_TOKEN": hub.token}
 
 
@@ -38,11 +39,16 @@ def _anonymous(box: Box) -> Iterator[dict[str, str]]:
         yield {**given, "HF_TOKEN": ""}
 
 
-def _of_nobody(box: Box) -> None:
-    from model_cards.render import render, write
+def _card_for(org: str) -> Make:
+    """A run with the card for a place of ``org``."""
 
-    run = box.run()
-    write(run, render(run, "nobodys/sts-dino-x2"))
+    def make(box: Box) -> None:
+        from model_cards.render import render, write
+
+        run = box.run()
+        write(run, render(run, f"{org}/sts-dino-x2"))
+
+    return make
 
 
 def _bare(box: Box) -> None:
@@ -59,9 +65,9 @@ def _hub_data(box: Box) -> Path:
 HUBS = (
     Case(
         "a publication without a token",
-        "publish run --org acme --patience 0 --yes",
+        "publish run --org demo --patience 0 --yes",
         ("token", "hf auth login"),
-        lambda box: box.run(),
+        _card_for("demo"),
         code=1,
         during=_anonymous,
         own_process=True,
@@ -86,9 +92,10 @@ HUBS = (
     ),
     Case(
         "an organisation of others",
-        "publish run --org nobodys --patience 0",
-        ("nobodys", "allowed: ", "acme"),
-        _of_nobody,
+        "publish run --org nobodys --patience 0 --yes",
+        ("nobodys", "write access to the organisation"),
+        _card_for("nobodys"),
+        code=1,
         during=_served,
         own_process=True,
     ),
@@ -122,7 +129,7 @@ HUBS = (
     Case(
         "a language model of a Hub that does not answer",
         "write recipe.yaml",
-        ("org/lm", "again"),
+        ("read the language model's tokenizer at http://127.0.0.1:9", "Run the same command again later"),
         lambda box: box.dataset("model={repo_id: org/lm, revision: v1, license: mit}", "license=mit"),
         code=1,
         own_process=True,

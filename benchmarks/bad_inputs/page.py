@@ -7,6 +7,7 @@ from typing import Any
 from benchmarks.trials import table
 from hub.contract.shards import write_text
 from hub.markdown import code
+from sts_dino.commands import COMMANDS
 
 MOST_SHOWN, ENDING = 360, 120  # characters of a message on the page
 HEAD = """# Bad inputs
@@ -25,10 +26,12 @@ def write_page(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 def page(rows: Sequence[dict[str, Any]]) -> str:
     """The page as Markdown: a table for each command, in the order of the rows."""
-    parts = [HEAD.format(count=len(rows))]
-    for name in dict.fromkeys(row["command"].split()[1] for row in rows):
-        parts.append(f"## sts-dino {name}\n\n{_table(row for row in rows if row['command'].split()[1] == name)}\n")
-    return "\n".join(parts)
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        word = row["command"].split()[1]
+        tables.setdefault(f"sts-dino {word}" if word in COMMANDS else "No command", []).append(row)
+    parts = [f"## {title}\n\n{_table(found)}\n" for title, found in tables.items()]
+    return "\n".join([HEAD.format(count=len(rows)), *parts])
 
 
 def cut(message: str) -> str:

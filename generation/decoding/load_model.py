@@ -14,7 +14,7 @@ from generation.decoding.memory import is_out_of_memory, typed_out_of_memory
 from generation.decoding.packed_linear import pack
 from generation.inputs.gguf_file import OTHER_WAYS, gguf_alone, gguf_path
 from hub.cli import say
-from hub.client.failures import hub_errors
+from hub.client.failures import hub_errors, lost_connection
 from hub.contract.recipe import LanguageModel
 from hub.contract.sections.dataset import quantization_values
 from hub.errors import InputError
@@ -78,7 +78,7 @@ def load_tokenizer(recipe: LanguageModel) -> Any:
     hint = _hint(recipe) or (_ACCESS if recipe.repo_id else None)
     with (
         model_origin(recipe) as origin,
-        reading_model(model_place(recipe), "its tokenizer cannot be loaded", hint=hint),
+        reading_model(model_place(recipe), "its tokenizer cannot be loaded", hint=hint, passes=_is_of_the_way),
     ):
         return AutoTokenizer.from_pretrained(**origin, **NO_CODE)
 
@@ -158,6 +158,10 @@ def check_vocabulary(tokenizer: Any, config: Any, where: object) -> None:
         raise InputError(where, "its tokenizer loses the quotation mark that opens a text")
     if max(ids) >= vocabulary or len(tokenizer) == 0:
         raise InputError(where, f"its tokenizer gives ids beyond the model's vocabulary of {vocabulary}")
+
+
+def _is_of_the_way(error: Exception) -> bool:
+    return lost_connection(error) is not None
 
 
 def _is_memory(error: Exception) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import httpx2
 from huggingface_hub import constants
 from huggingface_hub.errors import (
     GatedRepoError,
@@ -57,7 +58,16 @@ def in_words(what: str, error: Exception) -> StsDinoError | None:
         return InputError(what, first_line(error))
     if isinstance(error, LocalTokenNotFoundError) or client.is_failure(error):
         return translated(what, error)
-    return None
+    lost = lost_connection(error)
+    return translated(what, lost) if lost is not None else None
+
+
+def lost_connection(error: BaseException) -> Exception | None:
+    """The failed connection that transformers' plain OSError was raised from; None when there is none."""
+    behind: BaseException | None = error if type(error) is OSError and error.errno is None else None
+    while behind is not None and not isinstance(behind, httpx2.TransportError | ConnectionError):
+        behind = behind.__cause__
+    return behind
 
 
 @contextmanager

@@ -175,7 +175,7 @@ def load_recipe(path: Path, model: type[Recipe], overrides: list[str] | None = N
         other = _COMMANDS.get(tree["kind"]) if isinstance(tree["kind"], str) else None
         hint = f"give it to python -m {other}" if other else None
         problem = f"this command takes a {kind} recipe, not {_shown(tree['kind'])}"
-        raise InputError(f"{path}:kind", problem, allowed=", ".join(_COMMANDS), hint=hint)
+        raise InputError(f"{path}:kind", problem, allowed=None if other else ", ".join(_COMMANDS), hint=hint)
     return checked(path, model, tree)
 
 
