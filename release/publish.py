@@ -34,7 +34,7 @@ def main(
     """Publish finished datasets and models to the Hub that HF_ENDPOINT names. Without --yes only the plan is printed.
 
     What the Hub has already is not sent again, a tag is never moved, and what a person changed there is not replaced.
-    A run whose card is missing, stale or of another owner gets it first.
+    A run whose card is missing or of another owner gets it first.
 
     Examples:
 
@@ -54,8 +54,8 @@ def main(
     cli.answer("\n\n".join(map(str, plans)), facts if len(facts) > 1 else facts[0], as_json, then)
 
 
-def write_card(directory: Path, options: PublishOptions) -> None:
-    """Write the card of a finished run for the place it goes to, unless it is there.
+def write_card(directory: Path, options: PublishOptions, anew: bool = False) -> None:
+    """Write the card of a finished run for the place it goes to, unless it is there; with ``anew``, in any case.
 
     One that a person edited stays: the publication refuses it. Raises RunError where the Hub does not say whose the
     token is.
@@ -68,9 +68,10 @@ def write_card(directory: Path, options: PublishOptions) -> None:
 
     with hub_errors("ask who the token belongs to"):
         owner = namespace(HfApi(), options.org, options.yes, patient(options.longest))
-    found = directory / CARD
-    if not found.is_file() or read_stamp(found.read_text(encoding="utf-8")) is not None:
-        write(directory, render(directory, f"{owner}/{require_complete(directory).name}"))
+    card, repo_id = directory / CARD, f"{owner}/{require_complete(directory).name}"
+    stamp = read_stamp(card.read_text(encoding="utf-8")) if card.is_file() else None
+    if not card.is_file() or (stamp is not None and (anew or stamp.repo_id != repo_id)):
+        write(directory, render(directory, repo_id))
 
 
 def publish_run(directory: Path, options: PublishOptions) -> "Plan":

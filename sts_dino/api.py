@@ -210,7 +210,7 @@ def publish(directory: str | Path, org: str | None = None, yes: bool = False) ->
 
     require_complete(Path(directory))
     options = PublishOptions(org=org, yes=yes)
-    write_card(Path(directory), options)
+    write_card(Path(directory), options, anew=True)
     return publish_run(Path(directory), options)
 
 

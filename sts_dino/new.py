@@ -17,7 +17,7 @@ from hub.contract.shards import write_bytes, write_text
 from hub.errors import InputError
 
 if TYPE_CHECKING:
-    from sts_dino.corpus import Corpus
+    from sts_dino.proposals.corpus import Corpus
 
 HUB_ID = re.compile(r"(?!\.)[\w.-]+/[\w.-]+(@[^@]+)?")
 UNLICENSED = "unlicensed"
@@ -109,7 +109,7 @@ def propose(
     corpus of fewer than ``least`` usable texts.
     """
     from hub.assets import asset
-    from sts_dino.proposal import choose_generator, dataset_recipe, languages
+    from sts_dino.proposals.dataset import choose_generator, dataset_recipe, languages
 
     seen = _looked_at(corpus, recipe, choices)
     found, generator = seen.profile, choose_generator(choices.lm, choices.lm_license)
@@ -137,13 +137,13 @@ def _looked_at(corpus: str | Path, recipe: Path, choices: CorpusChoices) -> "Cor
     """The corpus, and where it is as seen from the recipe's folder."""
     column, language = choices.column, choices.language
     if is_on_hub(str(corpus)):
-        from sts_dino.hub_corpus import hub_corpus  # with the library datasets
+        from sts_dino.proposals.hub_corpus import hub_corpus  # with the library datasets
 
         return hub_corpus(str(corpus), choices.config, choices.split, column, language)
     for option, value in (("--config", choices.config), ("--split", choices.split)):
         if value is not None:
             raise InputError(option, f"{value!r} is of no file", allowed="with a corpus ORG/NAME@REVISION alone")
-    from sts_dino.corpus import Corpus, profile
+    from sts_dino.proposals.corpus import Corpus, profile
 
     path = Path(corpus)
     place = Path(os.path.relpath(path, recipe.parent)).as_posix()
@@ -159,7 +159,7 @@ def propose_encoder(
     dataset: DatasetRecipe, recipe: Path, place: str, encoder: str | None, license_id: str | None
 ) -> None:
     """Write the proposed model recipe for a dataset whose run directory will be at ``place``. Raises InputError."""
-    from sts_dino.encoder_proposal import choose_base, model_recipe
+    from sts_dino.proposals.encoder import choose_base, model_recipe
 
     base = choose_base(encoder, license_id, dataset.model.model_dump(mode="json", exclude_none=True))
     name = f"{dataset.name.removesuffix('-pairs')}-encoder"

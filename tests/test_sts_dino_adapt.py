@@ -12,7 +12,7 @@ from hub.contract.recipe_file import load_recipe
 from sts_dino import adapt
 from sts_dino.adaptation import ESTIMATE, Adaptation, AdaptationEstimate, estimated, steps
 from sts_dino.new import CorpusChoices, propose, propose_encoder
-from sts_dino.proposal import choose_generator
+from sts_dino.proposals.dataset import choose_generator
 
 TEXTS = (asset("first-texts") / "wikipedia.txt").read_text(encoding="utf-8").splitlines()[:50]
 GERMAN = asset("first-texts") / "stadtbuecherei.de.txt"

@@ -17,8 +17,8 @@ from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
 from sts_dino import new
-from sts_dino.corpus import find_column, profile
-from sts_dino.proposal import choose_generator, languages
+from sts_dino.proposals.corpus import find_column, profile
+from sts_dino.proposals.dataset import choose_generator, languages
 
 pytest_plugins = ["local_hub"]
 ENGLISH = ["How do I reset my password?", "Where is my order now?", "Which card can I pay with today?"]
@@ -174,9 +174,9 @@ def test_every_language_has_its_instructions_and_examples():
 
 
 def test_without_gemma_here_and_without_assets_the_hub_is_named(monkeypatch, tmp_path):
-    monkeypatch.setattr("sts_dino.proposal.GEMMA", tmp_path / "none")
+    monkeypatch.setattr("sts_dino.proposals.dataset.GEMMA", tmp_path / "none")
     assert choose_generator(None, None).section["license"] == "cc-by-nc-sa-4.0"
-    monkeypatch.setattr("sts_dino.proposal.BUILT_IN", tmp_path / "none")
+    monkeypatch.setattr("sts_dino.proposals.dataset.BUILT_IN", tmp_path / "none")
     assert choose_generator(None, None).section["repo_id"] == "google/gemma-3-270m"
     with pytest.raises(InputError, match="licence of x/y is not known"):
         choose_generator("x/y", None)

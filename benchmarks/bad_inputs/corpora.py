@@ -19,6 +19,20 @@ def _with_column(box: Box) -> None:
 
 
 CORPORA = (
+    Case(
+        "a corpus too small for an encoder",
+        "adapt texts.txt --out made --lm builtin",
+        ("texts.txt: has 2 usable texts", "allowed: 40 or more"),
+        lambda box: box.file("texts.txt", SENTENCES[:2]),
+    ),
+    Case("a corpus to adapt that is not there", "adapt nowhere.txt --out made", ("nowhere.txt: no such file",)),
+    Case(
+        "options for a corpus, given with a recipe",
+        "adapt recipe.yaml --out made --lm builtin",
+        ("recipe.yaml: is a recipe", "edit the recipe"),
+        lambda box: box.dataset(),
+    ),
+    Case("a report of no run", "report nowhere", ("nowhere", "run")),
     Case("a corpus that is not there", "new nowhere.txt", ("nowhere.txt: no such file", "give a file of texts")),
     Case("a folder as the corpus", "new .", (".: is a folder", "allowed: a file of texts")),
     Case(

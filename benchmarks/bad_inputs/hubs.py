@@ -51,10 +51,6 @@ def _card_for(org: str) -> Make:
     return make
 
 
-def _bare(box: Box) -> None:
-    (box.run() / "README.md").unlink()
-
-
 def _hub_data(box: Box) -> Path:
     return box.model(
         "datasets=[{repo_id: org/data, revision: v1, config: postprocessed, form: sts, "
@@ -108,7 +104,6 @@ HUBS = (
         during=_served,
         own_process=True,
     ),
-    Case("a run without its card", "publish run --org acme", ("run", "sts-dino card run"), _bare),
     Case(
         "a damaged run",
         "publish run --org acme",

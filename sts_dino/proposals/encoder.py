@@ -1,4 +1,4 @@
-"""A model recipe for a dataset that ``sts_dino.proposal`` described: which encoder to train on it, how, and why."""
+"""A model recipe for a dataset that was proposed: which encoder to train on its pairs, how, and why."""
 
 import json
 import math
@@ -9,7 +9,7 @@ from typing import Any
 from hub.assets import asset
 from hub.contract import licences
 from hub.contract.recipe import DatasetRecipe
-from sts_dino.proposal import BUILT_IN, BUILT_IN_LICENSE, GEMMA, flow, place_of
+from sts_dino.proposals.dataset import BUILT_IN, BUILT_IN_LICENSE, GEMMA, flow, place_of
 
 BATCH = 32
 PROMPTEOL = 'This sentence : "[X]" means in one word:"'  # Jiang et al. 2023; its last quotation mark's state embeds

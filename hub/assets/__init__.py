@@ -3,7 +3,7 @@
 import sysconfig
 from pathlib import Path
 
-_CLONE = Path(__file__).resolve().parents[1] / "assets"
+_CLONE = Path(__file__).resolve().parents[2] / "assets"
 _INSTALLED = Path(sysconfig.get_path("data")) / "share" / "sts-dino"
 
 

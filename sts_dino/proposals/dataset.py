@@ -15,7 +15,7 @@ from hub.contract import licences
 from hub.contract.run_dir import ARTIFACTS
 from hub.contract.sections.languages import RECOGNISED
 from hub.errors import InputError
-from sts_dino.corpus import Profile
+from sts_dino.proposals.corpus import Profile
 
 GEMMA = ARTIFACTS / "lm" / "gemma-3-270m"  # where sts-dino lm puts it
 BUILT_IN, BUILT_IN_LICENSE = asset("demo-lm"), "cc-by-nc-sa-4.0"
@@ -37,7 +37,7 @@ class Generator:
 
 def languages() -> dict[str, dict[str, str]]:
     """The languages that there are instructions and examples for, by code."""
-    text = (files("sts_dino") / "languages.yaml").read_text(encoding="utf-8")
+    text = (files("sts_dino.proposals") / "languages.yaml").read_text(encoding="utf-8")
     found: dict[str, dict[str, str]] = yaml.load(text, yaml.BaseLoader)  # noqa: S506 - it makes texts alone
     return found
 

@@ -11,7 +11,7 @@ from hub.contract import licences
 from hub.errors import InputError
 from hub.printable import one_line
 from hub.row_errors import reading_rows
-from sts_dino.corpus import Corpus, column_of, described
+from sts_dino.proposals.corpus import Corpus, column_of, described
 
 
 def hub_corpus(
