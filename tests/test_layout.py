@@ -25,7 +25,7 @@ MAY_IMPORT = {
 }
 # Package → folder → the folders of the same package that it may import besides itself; the commands at its top: all.
 ARROWS = {
-    "hub": {"assets": "", "contract": "", "client": "contract", "papers": ""},
+    "hub": {"contract": "", "client": "contract", "papers": ""},
     "hub_server": {"storage": "", "pages": "", "http": "storage", "handlers": "storage http pages"},
     "generation": {
         "inputs": "",
