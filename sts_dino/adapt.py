@@ -173,13 +173,14 @@ def report_of(found: "Adaptation") -> Path:
     from sts_dino.report.run import report
 
     page = found.out / "report.html"
-    report([found.pairs, found.encoder], page, commands_of(found))
+    answered = [found.answers] if (found.answers / "answers.sqlite").is_file() else []
+    report([found.pairs, found.encoder], page, commands_of(found), annotations=answered)
     return page
 
 
 def commands_of(found: "Adaptation") -> list[str]:
     """How it was made: the stages' commands, from the folder that holds the recipes."""
-    return [f"sts-dino adapt {quote(str(found.dataset_recipe))} --out {quote(str(found.out))}"]
+    return [f"sts-dino adapt {quote(found.dataset_recipe.name)} --out {quote(found.out.name)}"]  # may be published
 
 
 def summary(found: "Adaptation", page: Path) -> str:
