@@ -12,6 +12,7 @@ from tiny_lm import make_lm
 from typer.testing import CliRunner
 
 from generation import run as command
+from generation.inputs.prompts import load_prompts
 from generation.pipeline import append as appending
 from generation.pipeline.finish import finish
 from generation.pipeline.first_texts import prepare
@@ -247,7 +248,7 @@ def test_numbers_of_first_texts_go_on_and_a_text_that_is_there_is_a_duplicate(tm
     first.count(sources=4, sources_rejected={"empty": 1})
     base = BaseRun(first.directory, first.manifest)
     run = DatasetRun(tmp_path / "new", recipe, run_dir.begin(tmp_path / "new", begun, resolved(recipe)), base=base)
-    found = prepare(run, Scratch(run.directory, "key"), Writes(list))
+    found = prepare(run, Scratch(run.directory, "key"), Writes(list), load_prompts(recipe))
     texts = {one.text for block in range(found.blocks) for one in found.block(block)}
     assert found.total == len(texts) == 5 and not texts & {one["text"] for one in known}
     assert min(int(row["source_id"]) for row in run.rows("sources")) == 9  # 5 numbers were asked for, 4 texts are known

@@ -29,6 +29,7 @@ BESIDE = {
         "model.server.max_retries",
         "model.server.price_per_million",
         "few_shot.examples.description",
+        "labels.meaning",
         "few_shot.examples.license",
     },
     "ModelRecipe": {
@@ -83,10 +84,16 @@ def keys(section: Strict, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...
             yield from keys(first, (*path, name))
 
 
+class Other(str):
+    """Another value than any section or key may have; what is asked of a section itself has an answer."""
+
+    reject = ()
+
+
 def changed(value: Any, path: tuple[str, ...]) -> Any:
     """``value`` with another value at a path, unchecked."""
     if not path:
-        return f"not {value}"
+        return Other(f"not {value}")
     first, *others = parts(value)
     inner = first.model_copy(update={path[0]: changed(getattr(first, path[0]), path[1:])})
     return (inner, *others) if isinstance(value, tuple) else inner

@@ -280,7 +280,7 @@ def test_a_streamed_set_of_pairs_is_read_again_and_again(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["arguments.learning_rate=nan"], "arguments.learning_rate: is not a number"),
+        (["arguments.learning_rate=nan"], "arguments.learning_rate: is nan; allowed: a number"),
         (["arguments.fp16=true"], "arguments.fp16: needs a GPU"),
         (["arguments.per_device_train_batch_size=8"], "is set by the recipe's batch_size"),
         (["datasets.0.streaming=true"], "so how many steps an epoch has is not known; give arguments.max_steps"),
@@ -297,9 +297,10 @@ def test_a_streamed_set_of_pairs_is_read_again_and_again(tmp_path):
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_loaded(tmp_path, settings, message):
-    recipe = write_recipe(tmp_path)
+    recipe, empty = write_recipe(tmp_path), tmp_path / "empty"
+    empty.mkdir()
     with pytest.raises(InputError, match=message.replace("(", r"\(")):
-        prepare(recipe, tmp_path / "out", None, [*settings, "base.path=not-there"])
+        prepare(recipe, tmp_path / "out", None, [*settings, f"base.path={empty}"])
 
 
 def test_in_batch_negatives_are_not_accumulated_and_the_way_is_named(tmp_path):
