@@ -15,9 +15,9 @@ import typer
 
 from hub import cli
 from hub.contract.recipe import ModelRecipe
+from hub.contract.recipe_file import load_recipe
 from hub.contract.sections.model import Encoder
 from hub.errors import InputError
-from training.loop.job import checked_recipe
 
 STEPS = 2  # timed ones, after one that is not: the first one is slow
 TEXTS = 3  # of a triplet: anchor, positive, hard negative
@@ -70,7 +70,7 @@ def main(
         raise InputError(texts, "no such file", hint="give a file of texts, one a line") from error
     if not lines:
         raise InputError(texts, "holds no text", allowed="at least one line")
-    found = estimate(checked_recipe(recipe, None, settings), texts, lines, str(recipe))
+    found = estimate(load_recipe(recipe, ModelRecipe, settings), texts, lines, str(recipe))
     cli.answer(str(found), asdict(found), as_json)
 
 
