@@ -120,7 +120,6 @@ def walk(folder: Path, texts: list[str], lm: str, judged: int, hub: LocalHub, in
         "sentences": len(texts),
         "lm": lm,
         "commands": len([step for step in one.steps if step["command"].split()[0] in ("pip", "sts-dino")]),
-        "files_written_by_hand": 0,
         "steps": one.steps,
         "rows": int(rows),
         "dimension": int(dimension),

@@ -14,10 +14,11 @@ from hub.assets import asset
 from hub.contract.run_dir import ARTIFACTS, locked
 from hub.contract.shards import write_text
 from hub.errors import InputError
+from release.options import option_groups
+from sts_dino.new import CorpusChoices, propose, propose_encoder, stem_of
 
 if TYPE_CHECKING:
     from sts_dino.adaptation import Adaptation, AdaptationEstimate
-    from sts_dino.new import CorpusChoices
 
 TIMED = 64  # texts that the encoder is timed on
 CHOICES = "choices.json"  # what the recipes in a folder were proposed for
@@ -26,6 +27,7 @@ app = cli.new_app(__doc__)
 
 
 @app.command()
+@option_groups
 def main(
     corpus: Annotated[
         str,
@@ -33,6 +35,7 @@ def main(
             metavar="CORPUS", help="A file of texts, ORG/NAME@REVISION of a Hub, or a recipe of sts-dino new (.yaml)"
         ),
     ],
+    choices: CorpusChoices,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="[default: artifacts/adapted/CORPUS's name]")
     ] = None,
@@ -44,22 +47,6 @@ def main(
         ),
     ] = None,
     encoder_license: Annotated[str | None, typer.Option("--encoder-license", help="Of another encoder")] = None,
-    column: Annotated[str | None, typer.Option("--column", help="The texts' column [default: guessed]")] = None,
-    language: Annotated[str | None, typer.Option("--language", metavar="CODE", help="[default: recognised]")] = None,
-    lm: Annotated[
-        str | None,
-        typer.Option(
-            "--lm",
-            help="gemma, builtin, a folder, FILE.gguf, ORG/NAME@REVISION, NAME@URL of an OpenAI-compatible server",
-        ),
-    ] = None,
-    lm_license: Annotated[str | None, typer.Option("--lm-license", help="Of another language model")] = None,
-    corpus_license: Annotated[
-        str | None, typer.Option("--license", help="Of the corpus's texts [default: unlicensed]")
-    ] = None,
-    config: Annotated[str | None, typer.Option("--config", help="Of a Hub dataset that has several")] = None,
-    split: Annotated[str | None, typer.Option("--split", help="Of a Hub dataset [default: train, or its only]")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=40, help="At most so many first texts")] = None,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes that write (with Ray)")] = None,
     only_estimate: Annotated[bool, typer.Option("--estimate", help="Predict time, disk and memory, and stop")] = False,
     as_json: cli.JsonOption = False,
@@ -77,10 +64,7 @@ def main(
 
       sts-dino adapt notizen.txt --lm artifacts/lm/gemma-3-270m --lm-license gemma --encoder static --limit 300
     """
-    from sts_dino.new import CorpusChoices, stem_of
-
     out = out or ARTIFACTS / "adapted" / stem_of(corpus)
-    choices = CorpusChoices(column, language, lm, lm_license, corpus_license, limit, config, split)
     found = proposed(corpus, out, choices, (encoder, encoder_license), workers)
     from sts_dino.adaptation import estimated, steps
     from sts_dino.steps import run_steps
@@ -98,7 +82,7 @@ def main(
 
 
 def proposed(
-    corpus: str, out: Path, choices: "CorpusChoices", encoder: tuple[str | None, str | None], workers: int | None
+    corpus: str, out: Path, choices: CorpusChoices, encoder: tuple[str | None, str | None], workers: int | None
 ) -> "Adaptation":
     """The recipes: those that are there, else proposed ones, in ``out``.
 
@@ -108,22 +92,25 @@ def proposed(
     from hub.contract.recipe import DatasetRecipe
     from hub.contract.recipe_file import load_recipe
     from sts_dino.adaptation import FEWEST, Adaptation
-    from sts_dino.new import CorpusChoices, propose, propose_encoder, stem_of
 
     given = Path(corpus) if Path(corpus).suffix in (".yaml", ".yml") else None
     name = given.stem if given else stem_of(corpus)
     recipe = given or out / f"{name}.yaml"
-    kept, chosen = out / CHOICES, {"corpus": Path(corpus).name, **asdict(choices), "encoder": encoder[0]}
-    if kept.is_file() and json.loads(kept.read_text(encoding="utf-8")) != chosen:
+    kept, chosen = out / CHOICES, {"corpus": Path(corpus).name, **asdict(choices), "encoder": encoder}
+    if kept.is_file() and json.loads(kept.read_text(encoding="utf-8")) != json.loads(json.dumps(chosen)):
         hint = f"give another --out, edit {recipe}, or remove {out}"
         raise InputError(out, "was begun with another corpus or other options", hint=hint)
     if given and choices != CorpusChoices():
         hint = "edit the recipe, or give the corpus itself"
         raise InputError(corpus, "is a recipe, which says itself what the options for a corpus choose", hint=hint)
+    if choices.limit is not None and choices.limit < FEWEST:
+        raise InputError("--limit", f"is {choices.limit}", allowed=f"{FEWEST} or more: fewer train no encoder")
     if not given and not recipe.exists():
         propose(corpus, recipe, f"{name}-pairs", choices, FEWEST)
     own = recipe.with_name(f"{name}.encoder.yaml")
-    model_recipe = own if given and own.exists() else out / own.name
+    model_recipe = own if given and own.exists() and encoder == (None, None) else out / own.name
+    if model_recipe.exists() and encoder != (None, None) and not kept.is_file():
+        raise InputError("--encoder", f"{model_recipe} says what is trained", hint="edit it, or give another --out")
     if not model_recipe.exists():
         dataset = load_recipe(recipe, DatasetRecipe)
         propose_encoder(dataset, model_recipe, f"datasets/{dataset.name}", *encoder)
@@ -169,7 +156,6 @@ def _minutes(seconds: float) -> str:
 
 def report_of(found: "Adaptation") -> Path:
     """Write the report's page; people's answers are in it once there are some."""
-
     from sts_dino.report.run import report
 
     page = found.out / "report.html"

@@ -12,9 +12,11 @@ import yaml
 
 from hub import cli
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from hub.contract.recipe_file import checked
+from hub.contract.recipe_file import checked, load_recipe
+from hub.contract.run_dir import ARTIFACTS
 from hub.contract.shards import write_bytes, write_text
 from hub.errors import InputError
+from release.options import option_groups
 
 if TYPE_CHECKING:
     from sts_dino.proposals.corpus import Corpus
@@ -25,7 +27,31 @@ UNLICENSED = "unlicensed"
 app = cli.new_app(__doc__)
 
 
+@dataclass(frozen=True)
+class CorpusChoices:
+    """What a person chooses of a dataset recipe; None: what the corpus and the machine suggest."""
+
+    column: Annotated[str | None, typer.Option("--column", help="The texts' column [default: guessed]")] = None
+    language: Annotated[str | None, typer.Option("--language", metavar="CODE", help="[default: recognised]")] = None
+    lm: Annotated[
+        str | None,
+        typer.Option(
+            "--lm",
+            help="gemma, builtin, folder, FILE.gguf, ORG/NAME@REVISION, NAME@URL of a server [default: what is here]",
+        ),
+    ] = None
+    lm_license: Annotated[str | None, typer.Option("--lm-license", help="Of another language model")] = None
+    corpus_license: Annotated[
+        str | None,
+        typer.Option("--license", help="Of the corpus's texts [default: its card's on a Hub, else unlicensed]"),
+    ] = None
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many first texts")] = None
+    config: Annotated[str | None, typer.Option("--config", help="Of a Hub dataset that has several")] = None
+    split: Annotated[str | None, typer.Option("--split", help="Of a Hub dataset [default: train, or its only]")] = None
+
+
 @app.command()
+@option_groups
 def main(
     corpus: Annotated[
         str,
@@ -33,29 +59,14 @@ def main(
             metavar="CORPUS", help="A file of texts (.txt, .tsv, .csv, .jsonl, .parquet), or ORG/NAME@REVISION of a Hub"
         ),
     ],
+    choices: CorpusChoices,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="RECIPE", help="The recipe to write [default: CORPUS's name.yaml]")
     ] = None,
-    column: Annotated[str | None, typer.Option("--column", help="The texts' column [default: guessed]")] = None,
-    language: Annotated[str | None, typer.Option("--language", metavar="CODE", help="[default: recognised]")] = None,
     name: Annotated[str | None, typer.Option("--name", help="The dataset's [default: CORPUS-pairs]")] = None,
-    lm: Annotated[
-        str | None,
-        typer.Option(
-            "--lm",
-            help="gemma, builtin, folder, FILE.gguf, ORG/NAME@REVISION, NAME@URL of a server [default: what is here]",
-        ),
-    ] = None,
-    lm_license: Annotated[str | None, typer.Option("--lm-license", help="Of another language model")] = None,
-    corpus_license: Annotated[
-        str | None,
-        typer.Option("--license", help="Of the corpus's texts [default: its card's on a Hub, else unlicensed]"),
-    ] = None,
-    config: Annotated[str | None, typer.Option("--config", help="Of a Hub dataset that has several")] = None,
-    split: Annotated[str | None, typer.Option("--split", help="Of a Hub dataset [default: train, or its only]")] = None,
     as_json: cli.JsonOption = False,
 ) -> None:
-    """Look at a corpus and write a commented recipe for pairs of its texts, with a file of examples beside it.
+    """Look at a corpus and write a commented recipe for pairs of its texts; beside it examples and an encoder's recipe.
 
     What lies there is not replaced. Nothing is written by a language model yet. Of a Hub dataset the first rows are
     streamed, and the recipe pins the commit that was looked at.
@@ -75,29 +86,16 @@ def main(
     if recipe.exists():
         raise InputError(recipe, "is there already", hint="edit it, remove it, or give another: --out")
     chosen = name or f"{stem}-pairs"
-    choices = CorpusChoices(column, language, lm, lm_license, corpus_license, None, config, split)
     facts = propose(corpus, recipe, chosen, choices)
+    encoder = recipe.with_name(f"{recipe.stem}.encoder.yaml")
+    if not encoder.exists():
+        dataset = load_recipe(recipe, DatasetRecipe)
+        propose_encoder(dataset, encoder, (ARTIFACTS / "datasets" / chosen).as_posix(), None, None)
     text = recipe.read_text(encoding="utf-8")
     beside = f"; examples in {facts['examples']}" if facts["examples"] else ""
+    beside += f"; an encoder to train on the pairs in {encoder}"
     shown = f"{text}\n{recipe}: {len(text.splitlines())} lines{beside}"
-    cli.answer(shown, facts, as_json, [f"python -m sts_dino.check {quote(str(recipe))}"])
-
-
-@dataclass(frozen=True)
-class CorpusChoices:
-    """What a person chooses of a dataset recipe; None: what the corpus and the machine suggest.
-
-    corpus_license: of the texts; limit: first texts, at most; config, split: of a Hub dataset.
-    """
-
-    column: str | None = None
-    language: str | None = None
-    lm: str | None = None
-    lm_license: str | None = None
-    corpus_license: str | None = None
-    limit: int | None = None
-    config: str | None = None
-    split: str | None = None
+    cli.answer(shown, {**facts, "encoder": encoder}, as_json, [f"python -m sts_dino.check {quote(str(recipe))}"])
 
 
 def propose(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from eval.audit.annotation.encoders import encoder_agreements, facts, markdown, people_scores
+from eval.audit.annotation.encoders import agreements, encoder_agreements, facts, markdown, mean_scores
 from eval.audit.annotation.report import make_report
 from eval.audit.annotation.sample import Examples, Sample, inference_scale, similarity_scale
 from eval.encoders.load import Encoder
@@ -56,8 +56,18 @@ def test_the_encoder_that_ranks_as_people_do_is_told_with_its_gain_over_its_base
 
 
 def test_several_people_count_by_their_mean():
-    both = report({"ann": {0: "0", 1: "1"}, "bob": {0: "0.5", 1: "1"}})
-    assert people_scores(both) == {0: 0.25, 1: 1.0}
+    assert mean_scores({"ann": {0: "0", 1: "1"}, "bob": {0: "0.5", 1: "1"}}) == {0: 0.25, 1: 1.0}
+
+
+def test_intervals_hold_the_value_and_are_the_same_whoever_is_beside():
+    generator = np.random.default_rng(0)
+    people = generator.integers(0, 4, 200).tolist()
+    noise, first = generator.normal(size=200), [f"first {row // 3}" for row in range(200)]
+    cosines = {name: (np.array(people) + size * noise).tolist() for name, size in (("near", 0.2), ("far", 5))}
+    near, far = agreements(people, first, cosines)
+    assert (near.encoder, far.encoder) == ("near", "far") and near.spearman.low > far.spearman.high
+    assert all(one.spearman.low < one.spearman.value < one.spearman.high for one in (near, far))
+    assert agreements(people, first, {"far": cosines["far"]}) == [far]
 
 
 @pytest.mark.parametrize(

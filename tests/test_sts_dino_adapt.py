@@ -123,6 +123,8 @@ def test_a_recipe_is_taken_as_it_is_and_options_for_a_corpus_are_refused_with_it
     assert refused.code == 2 and "is a recipe, which says itself" in refused.error
     own = tmp_path / "mine.encoder.yaml"
     propose_encoder(found.dataset, own, "artifacts/datasets/my-pairs", "static", None)
+    asked = outcome(recipe, "--out", tmp_path, "--encoder", "prompteol")
+    assert asked.code == 2 and "mine.encoder.yaml says what is trained" in asked.error
     again = proposed(recipe, tmp_path / "third")
     assert again.model_recipe == own and again.model.datasets[0].path == str(tmp_path / "third/datasets/my-pairs")
 

@@ -1,11 +1,9 @@
 """The report of whole runs: what it tells, that nothing of a model's text works in it, where it goes."""
 
 import json
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
 from test_model_cards_runs import FEW_SHOT, card_of, dataset_run, model_run, rows_of, score
 from test_sts_dino_report_pairs import make_encoder
@@ -19,7 +17,6 @@ from hub.client.publish import snapshot_of
 from hub.contract.run_dir import MANIFEST, read_manifest
 from hub.errors import InputError
 from sts_dino.report.collect import Correlation, Judgements
-from sts_dino.report.judgements import correlations
 from sts_dino.report.run import app, report
 from sts_dino.report.words import not_measured
 
@@ -190,14 +187,3 @@ def test_similarities_and_peoples_answers_of_a_real_encoder(tmp_path, monkeypatc
     assert facts.datasets[0].was_trained_on and {*facts.datasets[0].cosines} == {"untrained", "trained"}
     assert "The 10 worst pairs" in told and "How alike the pairs" in told and "encoder, untrained" in told
     assert (tmp_path / "report.cosines.json").is_file() and facts.judgements.pairs == len(examples)
-
-
-def test_correlations_have_intervals_on_the_same_pairs():
-    generator = np.random.default_rng(0)
-    people = generator.integers(0, 4, 200).tolist()
-    noise = generator.normal(size=200)
-    near, far = ((np.array(people) + size * noise).tolist() for size in (0.2, 5))
-    found = correlations(people, {"near": near, "far": far})
-    assert [one.encoder for one in found] == ["near", "far"] and found[0].low > found[1].high
-    assert all(one.low < one.spearman < one.high for one in found)
-    assert correlations(people, {"far": far})[0] == found[1] and replace(found[0], encoder="x") != found[0]

@@ -16,6 +16,7 @@ from generation.pipeline.executor import StartExecutor, local_executor
 from generation.pipeline.job import generate, input_hashes
 from generation.pipeline.writers import with_dtype
 from generation.run_state.base_run import BaseRun
+from hub.client.ownership import is_later
 from hub.client.plan import MEASURED
 from hub.contract import run_dir
 from hub.contract.decontamination import PROVENANCE as DECONTAMINATION
@@ -90,7 +91,7 @@ def require_growth(directory: Path, base: Manifest, recipe: DatasetRecipe, input
             f"raise source.limit, or add rows at the end of the source; it has {base.counts['sources']:,} first texts"
         )
         raise InputError(directory, "has all rows of this recipe: there is nothing to append", hint=hint)
-    if _order(recipe.version) <= _order(base.version):
+    if not is_later(recipe.version, base.version):
         problem = f"{recipe.version} is not later than {base.version}, to which rows are appended"
         raise InputError(f"{directory}: version", problem, hint="raise `version` in the recipe")
     if recipe.source.kind == "model" and (recipe.source.limit or 0) <= base.counts["sources"]:
@@ -102,10 +103,6 @@ def _fixed(recipe: DatasetRecipe) -> dict[str, Any]:
     """What decides rows and may not grow, as JSON has it."""
     tree: dict[str, Any] = json.loads(json.dumps(deciding(published(recipe))))
     return {**tree, "source": {key: value for key, value in tree["source"].items() if key not in GROWING}}
-
-
-def _order(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))
 
 
 def joined(base: BaseRun, new: Path, manifest: Manifest, recipe: DatasetRecipe) -> Manifest:

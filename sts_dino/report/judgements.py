@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
-from typing import TYPE_CHECKING
 
+from eval.audit.annotation.agreement import Estimate
+from eval.audit.annotation.encoders import agreements, mean_scores
 from eval.audit.annotation.sample import read_examples
 from eval.audit.annotation.store import FILE, AnswerStore
 from eval.audit.source import find_rows
@@ -17,15 +17,9 @@ from hub.errors import InputError
 from sts_dino.report.collect import CONTROL, TRAINED, UNTRAINED, Correlation, DatasetFacts, Judgements, ModelFacts
 from sts_dino.report.pairs import Pair, Sample, cosines_of
 
-if TYPE_CHECKING:
-    from eval.scoring.outcomes import Outcomes
-
 SPLIT = "train"  # what people are asked about unless they ask for another
 JUDGED = "judged"
 NOTE = "The pairs are of the training split: an encoder trained on it has seen them, under the language model's labels."
-FEWEST = 10  # pairs
-SAMPLES = 1000  # of the bootstrap
-SEED = 42
 
 
 def read_judgements(
@@ -38,11 +32,6 @@ def read_judgements(
     Raises InputError for answers to other rows, labels without an order, too few answers, and without an encoder.
     """
     pairs = tuple(pair for place in places for pair in judged_pairs(place, datasets))
-    if len(pairs) < FEWEST or len({pair.score for pair in pairs}) < 2:
-        found = f"{len(pairs)} pairs with {len({pair.score for pair in pairs})} different judgements"
-        raise InputError(
-            places[0], f"holds {found}", allowed=f"at least {FEWEST} pairs, and two judgements that differ"
-        )
     encoders = {
         name: folder for model in models if model.manifest.complete for name, folder in encoders_of(model).items()
     }
@@ -53,8 +42,13 @@ def read_judgements(
     from eval.encoders.files import content_hash
 
     cosines = cosines_of(sample, digest, encoders, kept, content_hash)
-    people = [float(pair.score or 0) for pair in pairs]
-    return Judgements(len(pairs), correlations(people, {name: of[JUDGED] for name, of in cosines.items()}), NOTE)
+    people, first = [float(pair.score or 0) for pair in pairs], [pair.first for pair in pairs]
+    found = agreements(people, first, {name: of[JUDGED] for name, of in cosines.items()})
+    return Judgements(len(pairs), tuple(_correlation(one.encoder, one.spearman) for one in found), NOTE)
+
+
+def _correlation(encoder: str, spearman: Estimate) -> Correlation:
+    return Correlation(encoder, 100 * spearman.value, 100 * spearman.low, 100 * spearman.high)
 
 
 def judged_pairs(place: Path, datasets: Sequence[DatasetFacts]) -> list[Pair]:
@@ -71,9 +65,7 @@ def judged_pairs(place: Path, datasets: Sequence[DatasetFacts]) -> list[Pair]:
             continue
         if not examples.scale.ordered:
             raise InputError(place, f"answers about {examples.name} have no order", allowed="similarity scores")
-        given = [store.answers(person) for person in store.annotators()]
-        rows = sorted({row for answers in given for row in answers})
-        scores = {row: fmean(float(answers[row]) for answers in given if row in answers) for row in rows}
+        scores = mean_scores({person: store.answers(person) for person in store.annotators()})
         return [Pair(examples.texts[row][0], examples.texts[row][1], score) for row, score in scores.items()]
     raise refused or InputError("--annotations", "no finished dataset is given", hint="name the run that was judged")
 
@@ -83,20 +75,3 @@ def encoders_of(model: ModelFacts) -> dict[str, Path]:
     places = {UNTRAINED: beside_model(str(model.directory), BASE), CONTROL: beside_model(str(model.directory), COPIES)}
     found = {name: Path(place) for name, place in places.items() if place}
     return {f"{model.manifest.name}, {name}": place for name, place in {**found, TRAINED: model.directory}.items()}
-
-
-def correlations(people: Sequence[float], cosines: Mapping[str, Sequence[float]]) -> tuple[Correlation, ...]:
-    """Spearman x 100 of each encoder with its 95 % percentile interval, all on the same resamples of the pairs."""
-    import numpy as np
-
-    from eval.scoring.outcomes import Outcomes
-    from eval.statistics.bootstrap import interval, resample, score
-
-    gold = np.array(people)
-    scored: list[Outcomes] = [Outcomes(gold, np.array(of)) for of in cosines.values()]
-    resamples = resample(scored, "spearman", samples=SAMPLES, seed=SEED)
-    found = []
-    for name, one, drawn in zip(cosines, scored, resamples, strict=True):
-        around = interval(drawn)
-        found.append(Correlation(name, score(one, "spearman"), around.low, around.high))
-    return tuple(found)

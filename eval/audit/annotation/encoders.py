@@ -7,6 +7,7 @@ to that of the encoder's untrained base. Intervals are 95 % percentile bootstrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
+from types import MappingProxyType
 
 from eval.audit.annotation.agreement import Estimate
 from eval.audit.annotation.report import Report
@@ -32,43 +33,54 @@ class EncoderAgreement:
     over: tuple[str, Estimate] | None = None
 
 
-def people_scores(report: Report) -> dict[int, float]:
-    """Row → the mean of the scores that people gave it. Raises InputError for labels that are no scores."""
-    if not report.sample.examples.scale.ordered:
-        raise InputError("--encoder", "is for pairs with scores", hint="leave it out: these labels have no order")
+def mean_scores(answers: Mapping[str, Mapping[int, str]]) -> dict[int, float]:
+    """Row → the mean of the scores that people gave it; ``answers``: person → row → score, as a label."""
     given: dict[int, list[float]] = {}
-    for answers in report.answers.values():
-        for row, label in answers.items():
+    for rows in answers.values():
+        for row, label in rows.items():
             given.setdefault(row, []).append(float(label))
     return {row: mean(found) for row, found in sorted(given.items())}
 
 
-def encoder_agreements(report: Report, encoders: Sequence[Encoder], bases: Mapping[str, str]) -> list[EncoderAgreement]:
-    """The agreement of each encoder with people; ``bases``: the name of an encoder → that of its untrained base.
+def agreements(
+    scores: Sequence[float],
+    first: Sequence[str],
+    cosines: Mapping[str, Sequence[float]],
+    bases: Mapping[str, str] = MappingProxyType({}),
+) -> list[EncoderAgreement]:
+    """The agreement of each encoder with people, all on the same resamples.
 
-    Raises InputError for too few answers, or for answers or cosines that are all the same.
+    scores, first: people's score and the first text of each pair; cosines: encoder → its cosine of each pair; bases:
+    encoder → its untrained base, where that is among them. Raises InputError for too few pairs, and for scores or
+    cosines that are all the same.
     """
-    people = people_scores(report)
-    if len(people) < FEWEST:
-        raise InputError("--encoder", f"{len(people)} pairs are answered", allowed=f"at least {FEWEST}")
-    texts = [report.sample.examples.texts[row] for row in people]
-    first, second = [one[0] for one in texts], [one[1] for one in texts]
+    if len(scores) < FEWEST:
+        raise InputError("judgements", f"{len(scores)} pairs are answered", allowed=f"at least {FEWEST}")
     resamples = resampled(first)
-    scores = list(people.values())
-    found = {encoder.name: cosine(encoder)(first, second) for encoder in encoders}
 
     def correlation(name: str, less: str | None = None) -> Estimate:
-        interval = correlation_interval(scores, found[name], resamples, found[less] if less else None)
+        interval = correlation_interval(scores, cosines[name], resamples, cosines[less] if less else None)
         if interval is None:
             raise InputError(name, "has no correlation with answers that are all the same, or cosines that are")
         return Estimate(interval.value, interval.low, interval.high)
 
-    result = []
-    for encoder in encoders:
-        base = bases.get(encoder.name)
-        over = (base, correlation(encoder.name, base)) if base in found else None
-        result.append(EncoderAgreement(encoder.name, len(people), correlation(encoder.name), over))
-    return result
+    found = []
+    for name in cosines:
+        base = bases.get(name)
+        over = (base, correlation(name, base)) if base is not None and base in cosines else None
+        found.append(EncoderAgreement(name, len(scores), correlation(name), over))
+    return found
+
+
+def encoder_agreements(report: Report, encoders: Sequence[Encoder], bases: Mapping[str, str]) -> list[EncoderAgreement]:
+    """``agreements`` on the pairs that people answered. Raises InputError for labels without an order, too."""
+    if not report.sample.examples.scale.ordered:
+        raise InputError("--encoder", "is for pairs with scores", hint="leave it out: these labels have no order")
+    people = mean_scores(report.answers)
+    texts = [report.sample.examples.texts[row] for row in people]
+    first, second = [one[0] for one in texts], [one[1] for one in texts]
+    cosines = {one.name: cosine(one)(first, second) for one in encoders} if len(people) >= FEWEST else {}
+    return agreements(list(people.values()), first, cosines, bases)
 
 
 def markdown(agreements: Sequence[EncoderAgreement]) -> str:
