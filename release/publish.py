@@ -62,12 +62,12 @@ def write_card(directory: Path, options: PublishOptions, anew: bool = False) -> 
     """
     from huggingface_hub import HfApi
 
+    from hub.client.account import account
     from hub.client.card_stamp import read_stamp
     from model_cards.render import CARD, render, write
-    from release.preflight import namespace
 
     with hub_errors("ask who the token belongs to"):
-        owner = namespace(HfApi(), options.org, options.yes, patient(options.longest))
+        owner = options.org or account(HfApi()).name
     card, repo_id = directory / CARD, f"{owner}/{require_complete(directory).name}"
     stamp = read_stamp(card.read_text(encoding="utf-8")) if card.is_file() else None
     if not card.is_file() or (stamp is not None and (anew or stamp.repo_id != repo_id)):

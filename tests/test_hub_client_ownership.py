@@ -27,13 +27,14 @@ def edited(repo: str, hub_api: HfApi, path: str, content: bytes) -> None:
     hub_api.upload_file(path_or_fileobj=content, path_in_repo=path, repo_id=repo, repo_type="dataset")
 
 
-def test_a_card_edited_on_the_hub_is_shown_and_kept(finished, hub_api):
+def test_a_card_edited_on_the_hub_is_shown_and_kept(finished, hub_api, capsys):
     repo = publish(hub_api, finished, "acme", yes=True).repo_id
     card = (finished / "README.md").read_bytes()
     edited(repo, hub_api, "README.md", card.replace(b"# A card", b"# A card\n\nRead this first."))
     finished_run(finished, version="0.2.0")
     with pytest.raises(RunError, match=r"changed by hand.*README.md \(edited by hand\).*--force"):
         publish(hub_api, finished, "acme", yes=True)
+    assert "+Read this first." in capsys.readouterr().err
     plan = publish(hub_api, finished, "acme", yes=False)
     assert plan.edits == {"README.md": "edited by hand"} and "+Read this first." in str(plan)
     assert b"Read this first" in hub_file(hub_api, repo, "README.md")

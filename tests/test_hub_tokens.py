@@ -125,10 +125,9 @@ def published_among_faults(session: Session) -> None:
     session.faulty.plan(share=0.0)
     assert "xet.put_shard" in session.faulty.answered()
     assert session.publish("write")[0] == 0
-    code, said = session.publish("write", "hub.client.publish.compare")
-    assert code == 1 and "Traceback" in said, said
-    code, said = session.publish("read")
-    assert code == 1 and "may only read" in said and "Traceback" not in said, said
+    for who in ("write", "read"):
+        code, said = session.publish(who, "hub.client.publish.compare")
+        assert code == 1 and "Traceback" in said, said
     card = session.run_directory / "README.md"
     card.write_text(card.read_text() + "edited\n")
     assert session.publish("write")[0] == 2
