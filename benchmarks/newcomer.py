@@ -41,9 +41,10 @@ app = cli.new_app(__doc__)
 
 @dataclass
 class Newcomer:
-    """A newcomer's machine: the folder, the command ``sts-dino`` as words, the environment; the steps so far."""
+    """A newcomer's machine: folder, Python, the command ``sts-dino`` as words, the environment; the steps so far."""
 
     folder: Path
+    python: str
     command: list[str]
     environment: dict[str, str]
     steps: list[dict[str, Any]] = field(default_factory=list)
@@ -99,7 +100,7 @@ def walk(folder: Path, texts: list[str], lm: str, judged: int, hub: LocalHub, in
     """The path in an empty folder; what each step took and what came out of it. Raises RunError where it breaks."""
     environment = hub.client_environment() | {"TOKENIZERS_PARALLELISM": "false"}
     environment |= {"PYTHONPATH": str(ROOT)} if installed else {}
-    one = Newcomer(folder, [sys.executable, "-m", "sts_dino"], environment)
+    one = Newcomer(folder, sys.executable, [sys.executable, "-m", "sts_dino"], environment)
     if not installed:
         environment.pop("PYTHONPATH", None)
         install(one)
@@ -112,7 +113,7 @@ def walk(folder: Path, texts: list[str], lm: str, judged: int, hub: LocalHub, in
     words = "--sample", str(judged), "--out", "made/annotations", "--encoder", encoder, "--report"
     said = one.type("annotate", pairs, *words)
     one.type("publish", pairs, encoder, "--org", ORG, "--yes")
-    load = [one.command[0], "-c", LOAD, f"{ORG}/texts-pairs", f"{ORG}/texts-encoder"]
+    load = [one.python, "-c", LOAD, f"{ORG}/texts-pairs", f"{ORG}/texts-encoder"]
     printed = one.run("load", load, "load_dataset and SentenceTransformer, by name")
     rows, dimension = printed.split()[-2:]
     agreement = said[said.index("## Encoders beside people") :] if "## Encoders" in said else ""
@@ -143,7 +144,8 @@ def install(one: Newcomer) -> None:
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)  # noqa: S603
     source = one.folder.with_name("source")
     shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".venv", ".git", "artifacts", "build", "*.egg-info"))
-    pip = [str(venv / "bin/python"), "-m", "pip", "install", "-q", "-c", str(source / "constraints.txt")]
+    one.python = str(venv / "bin/python")
+    pip = [one.python, "-m", "pip", "install", "-q", "-c", str(source / "constraints.txt")]
     one.run("pip", [*pip, f"{source}[{EXTRAS}]"], f"pip install '.[{EXTRAS}]'")
     one.command = [str(venv / "bin/sts-dino")]
 

@@ -12,13 +12,13 @@ from typing import Annotated
 import typer
 
 from hub import cli
+from hub.assets import dataset_scripts
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.shards import write_text
 from hub.errors import InputError, RunError
 
 RECIPES, SCRIPTS = Path("recipes/datasets"), Path("dataset_scripts")
-HERE = Path(__file__).resolve().parents[1] / SCRIPTS
 TEMPLATE = "loading_script.py.jinja"
 # No name of a recipe has an underscore.
 SHARED = ("published_dataset.py", "finished_rows.py", "downloaded_copy.py", "verify_copy.py")
@@ -69,7 +69,7 @@ def script_files(recipe: DatasetRecipe) -> dict[str, str]:
     """Name → text of what the branch ``script`` of a recipe's dataset holds beside the files of main."""
     return {
         script_name(recipe): script_text(recipe),
-        **{name: (HERE / name).read_text(encoding="utf-8") for name in SHARED},
+        **{name: (dataset_scripts() / name).read_text(encoding="utf-8") for name in SHARED},
     }
 
 
@@ -78,7 +78,7 @@ def script_text(recipe: DatasetRecipe) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader(HERE),
+        loader=FileSystemLoader(dataset_scripts()),
         undefined=StrictUndefined,
         autoescape=False,  # noqa: S701 - the output is Python: texts pass through json.dumps
         trim_blocks=True,

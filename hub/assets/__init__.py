@@ -1,12 +1,21 @@
-"""Files that come with the project: in a clone its folder ``assets``, in an installation the data of the package."""
+"""Files that come with the project: in a clone its own folders, in an installation the data of the package."""
 
 import sysconfig
 from pathlib import Path
 
-_CLONE = Path(__file__).resolve().parents[2] / "assets"
+_CLONE = Path(__file__).resolve().parents[2]
 _INSTALLED = Path(sysconfig.get_path("data")) / "share" / "sts-dino"
 
 
 def asset(name: str) -> Path:
-    """Where a file or folder of the project is, e.g. ``demo-lm`` or ``examples/sts.tsv``."""
-    return (_CLONE if _CLONE.is_dir() else _INSTALLED) / name
+    """Where a file or folder of ``assets`` is, e.g. ``demo-lm`` or ``examples/sts.tsv``."""
+    return (_CLONE / "assets" if _is_clone() else _INSTALLED) / name
+
+
+def dataset_scripts() -> Path:
+    """Where the template of loading scripts and the modules that they share are."""
+    return (_CLONE if _is_clone() else _INSTALLED) / "dataset_scripts"
+
+
+def _is_clone() -> bool:
+    return (_CLONE / "assets").is_dir()
