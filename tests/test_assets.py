@@ -10,7 +10,7 @@ import pytest
 from benchmarks.better_pairs import first_texts
 from benchmarks.better_pairs.__main__ import ARMS
 from benchmarks.better_pairs.arms import read_search
-from benchmarks.better_pairs.runner import SPARE
+from benchmarks.better_pairs.datasets import SPARE
 from demo.lm import inputs as demo_inputs
 from demo.lm.corpus import normalise, read_corpus
 

@@ -13,9 +13,10 @@ from typing import Annotated
 import typer
 
 from benchmarks.better_pairs.arms import Arm, Search, read_search
+from benchmarks.better_pairs.datasets import commands
 from benchmarks.better_pairs.figures import Row
 from benchmarks.better_pairs.report import plot, read_rows, tables, with_row, with_tables
-from benchmarks.better_pairs.runner import Runner, commands
+from benchmarks.better_pairs.runner import Runner
 from benchmarks.better_pairs.steps import HINT, Steps
 from benchmarks.trials import table, write_results
 from eval.encoders.packaged import minilm

@@ -19,10 +19,17 @@ FINISHING = ("verification=", "verification.", "postprocess.", "decoding.samples
 
 
 class FirstTexts(Strict):
-    """A file of sentences that first texts are drawn from, as ``generation`` reads it; .gz is read, too."""
+    """Where first texts are drawn from: a file of sentences, as ``generation`` reads it (.gz, too), or the model.
 
-    path: str  # below the data folder, or in the repository
+    ``path``: below the data folder, or in the repository; None: the language model writes them, too. ``pairs``: the
+    file has the STS Benchmark's layout, both of its sentences are drawn. ``checked``: sentences of STS12-16, the STS
+    Benchmark and SICK are passed over; else those of the STS Benchmark's scored parts alone.
+    """
+
+    path: str | None = None
     columns: tuple[str, ...] = ()
+    pairs: bool = False
+    checked: bool = True
     license: str
     dataset_license: str  # what a dataset of these first texts and the model's texts has
     description: str

@@ -1,35 +1,23 @@
 """One arm of a stage, step by step: first texts, pairs, their fidelity, their training value, a row of figures."""
 
 import json
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.better_pairs.arms import GOLD, RUN_OF, Arm, Search, Stage
+from benchmarks.better_pairs.arms import Arm, Search
+from benchmarks.better_pairs.datasets import DatasetMaker, Run, commands
 from benchmarks.better_pairs.figures import Measured, Row, row_of
-from benchmarks.better_pairs.steps import NotDone, Step, Steps, digest
+from benchmarks.better_pairs.steps import NotDone, Steps, digest
 from hub.contract.label_fidelity import FIDELITY, Fidelity
 from hub.contract.measured import write_json
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from hub.contract.recipe_file import deciding, load_recipe
-from hub.contract.shards import sha256_file
+from hub.contract.recipe import ModelRecipe
+from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
 from hub.training_value import VALUE, ArmPlan, ArmScores
 from release.options import set_words
 from release.value import STSB_TRAIN, read_student
-
-SPARE = 2  # times as many first texts are drawn as are wanted: a recipe passes over some by their tokens
-REFINISH = "benchmarks.better_pairs.refinish"
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished dataset of an arm: its directory, and the CPU seconds that all of it took."""
-
-    directory: Path
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -41,19 +29,7 @@ class Value:
     training_seconds: float | None
 
 
-def commands(search: Search, arm: Arm, seed: int, settings: Sequence[str]) -> list[str]:
-    """The commands that make an arm's pairs, as a user types them: what is made on the way stands by its name."""
-    texts = search.texts(arm.name)
-    seeded = [*texts.settings, *settings, f"source.path=<{texts.first_texts}-{seed}.txt>", f"seed={seed}"]
-    found = [["generation.run", str(texts.recipe), *set_words(seeded)]]
-    if arm.as_many_as:
-        found.append([REFINISH, f"<run:{arm.same_texts}>", "--as-many-as", f"<run:{arm.as_many_as}>"])
-    elif arm.same_texts and arm.settings:
-        found.append([REFINISH, f"<run:{arm.same_texts}>", *set_words(arm.settings)])
-    return [f"python -m {shlex.join(words)}" for words in found]
-
-
-class Runner:
+class Runner(DatasetMaker):
     """Measures arms of one stage. ``data``: the folder of evaluation data; ``settings``: of every dataset recipe;
     ``workers``: trainings at a time.
     """
@@ -67,12 +43,8 @@ class Runner:
         settings: Sequence[str] = (),
         workers: int = 1,
     ):
-        self.search, self.name, self.steps, self.settings = search, stage, steps, tuple(settings)
-        self.workers = workers
-        self.stage: Stage = search.stages[stage]
-        self.data = data
-        senteval = data / "senteval" if data else None
-        self.senteval = senteval if senteval and (senteval / "downstream").is_dir() else None
+        super().__init__(search, stage, steps, data, settings)
+        self.name, self.workers = stage, workers
         people = self.senteval / "downstream/STS" / STSB_TRAIN if self.senteval else None
         self.people = people if people and people.is_file() else None
         if self.stage.split == "test" and self.senteval is None:
@@ -98,70 +70,6 @@ class Runner:
         first_texts = self.search.texts(arm.name).first_texts
         lines = commands(self.search, arm, self.stage.data_seeds[0], self.settings)
         return row_of(arm, self.name, self.stage, lines, first_texts, student, measured)
-
-    def run_of(self, arm: Arm, seed: int) -> Run:
-        """The finished dataset of an arm."""
-        if arm.same_texts is None:
-            return self._generated(arm, seed)
-        base = self.run_of(self.search.arm(arm.same_texts), seed)
-        if not (arm.settings or arm.as_many_as):
-            return base
-        words = [*set_words(arm.settings), "--seed", str(seed)]
-        if arm.as_many_as:
-            words += ["--as-many-as", str(self.run_of(self.search.arm(arm.as_many_as), seed).directory)]
-        line = [REFINISH, str(base.directory), *words]
-        return self._dataset(arm, seed, line, [base.directory.name, words], base.seconds)
-
-    def _generated(self, arm: Arm, seed: int) -> Run:
-        texts = self.search.texts(arm.name)
-        firsts, spec = self._drawn(texts.first_texts, seed), self.search.first_texts[texts.first_texts]
-        told = {"description": spec.description, "license": spec.license}
-        source = {"kind": "file", "path": str(firsts), "limit": self.stage.texts, **told}
-        own = [self._filled(setting, seed) for setting in (*texts.settings, *self.settings)]
-        given = [f"license={spec.dataset_license}", *own, f"source={json.dumps(source)}", f"seed={seed}"]
-        recipe = load_recipe(texts.recipe, DatasetRecipe, given)
-        return self._dataset(arm, seed, ["generation.run", str(texts.recipe), *set_words(given)], deciding(recipe))
-
-    def _dataset(self, arm: Arm, seed: int, words: list[str], known: Any, before: float = 0.0) -> Run:
-        key = digest(known)
-        out = self.steps.folder / "datasets" / f"{seed}-{key}"
-        step = self._step("dataset", key, [*words, "--out", str(out)], arm, seed, out)
-        return Run(out, step.seconds + before)
-
-    def _step(self, kind: str, key: str, words: list[str], arm: Arm, seed: int, out: Path, found: Any = None) -> Step:
-        return self.steps.once(kind, key, words, f"{arm.name}, data seed {seed}", out, found)
-
-    def _filled(self, setting: str, seed: int) -> str:
-        """A setting with the places that are made on the way put in."""
-        if GOLD in setting:
-            setting = setting.replace(GOLD, str(self._gold()))
-        return RUN_OF.sub(lambda found: str(self.run_of(self.search.arm(found[1]), seed).directory), setting)
-
-    def _drawn(self, name: str, seed: int) -> Path:
-        """The file of first texts that a data seed draws."""
-        spec, wanted = self.search.first_texts[name], SPARE * self.stage.texts
-        below = [self.data / spec.path] if self.data else []
-        file = next((path for path in (*below, Path(spec.path)) if path.is_file()), None)
-        if file is None:
-            raise InputError(spec.path, f"first texts {name}: no such file", hint="--data DIR holds it (STS_DINO_DATA)")
-        columns = [word for column in spec.columns for word in ("--column", column)]
-        return self._texts(name, file, [*columns, "--texts", str(wanted), "--seed", str(seed)], ".txt")
-
-    def _gold(self) -> Path:
-        """The file of people's pairs that examples are drawn from."""
-        file = self.data / "sts-original" / STSB_TRAIN if self.data else None  # as it was written: case and spaces
-        if file is None or not file.is_file():
-            place = f"sts-original/{STSB_TRAIN}"
-            raise InputError(GOLD, f"people's pairs are read from {place} of --data, which is not there")
-        return self._texts("gold", file, ["--people", "--texts", "10000"], ".jsonl")
-
-    def _texts(self, name: str, file: Path, words: list[str], suffix: str) -> Path:
-        where = ["--senteval-data", str(self.senteval)] if self.senteval else []
-        key = digest(sha256_file(file), words, bool(where))
-        out = self.steps.folder / "first_texts" / f"{name}-{key}{suffix}"
-        line = ["benchmarks.better_pairs.first_texts", str(file), *words, *where, "--out", str(out)]
-        self.steps.once("first_texts", key, line, f"first texts {name}", out)
-        return out
 
     def _fidelity(self, arm: Arm, run: Run, seed: int) -> Fidelity:
         """What ``eval.fidelity`` says of the run."""

@@ -1,0 +1,1 @@
+"""The papers' experiments in miniature, each run by one command."""

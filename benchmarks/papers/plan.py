@@ -1,0 +1,203 @@
+"""The papers' experiments, read from a YAML file: datasets, encoders, tables and the effects they show. Pure."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from benchmarks.better_pairs.arms import RUN_OF, Search
+from hub.contract.recipe_file import read_yaml
+from hub.contract.sections.base import Name, Strict
+from hub.errors import InputError, did_you_mean
+from hub.papers.tables import Column, Table, find_paper
+from hub.training_value import Split
+
+ENCODER_OF = re.compile(r"<encoder:([a-z0-9.-]+)>")  # in the words of a measurement: an encoder's folder
+
+
+class Encoder(Strict):
+    """An encoder of a table's row: trained by a recipe on an arm's pairs, not trained at all, or any that can be named.
+
+    ``recipe``: its ``datasets`` read the arm ``pairs``, whatever path they name (None: they are as they stand).
+    ``trained``: false takes its base as it is. ``copies``: it reads the first texts of ``pairs`` alone, each as its own
+    positive (unsupervised SimCSE). ``model``: in place of a recipe, what ``eval.run --model`` takes.
+    """
+
+    name: Name
+    says: str
+    recipe: Path | None = None
+    model: str | None = None
+    pairs: str | None = None
+    trained: bool = True
+    copies: bool = False
+    settings: Annotated[tuple[str, ...], Field(alias="set")] = ()
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if (self.recipe is None) == (self.model is None):
+            raise ValueError(f"{self.name}: give exactly one of recipe and model")
+        if self.model and (self.pairs or self.settings or self.copies):
+            raise ValueError(f"{self.name}: a model is scored as it is; pairs, set and copies belong to a recipe")
+        if self.copies and not (self.pairs and self.trained):
+            raise ValueError(f"{self.name}: copies are of the first texts of pairs, and train")
+        return self
+
+
+class OwnColumn(Strict):
+    """A column that no paper prints: the mean of tasks on a split."""
+
+    tasks: Annotated[tuple[str, ...], Field(min_length=1)]
+    split: Split = "test"
+
+
+class Effect(Strict):
+    """What a paper shows: the row ``better`` stands above ``than`` in a column; rows are named as in the result.
+
+    ``paper``: the paper's difference, where it cannot be read from two printed rows.
+    """
+
+    says: str
+    better: str
+    than: str
+    column: str = "Avg."
+    paper: float | None = None
+
+
+class FullRecipe(Strict):
+    """A recipe at the paper's size, and what its GPU-hours are estimated from: sequences that pass the model once.
+
+    ``sequences``: rows of all batches, counter-prompts' and repeated attempts included (training: of all epochs);
+    ``tokens``: of one, prompt included; ``parameters``: of the model. ``why``: how the two were counted.
+    """
+
+    recipe: Path
+    parameters: Annotated[float, Field(gt=0)]
+    sequences: Annotated[float, Field(gt=0)]
+    tokens: Annotated[float, Field(gt=0)]
+    why: str
+
+
+class FullSize(Strict):
+    """The same at the paper's size: recipes in the order they run. ``said``: the cost that the paper states."""
+
+    recipes: tuple[FullRecipe, ...] = ()
+    said: str = "the paper states no cost"
+    lacks: tuple[str, ...] = ()  # rows of the table that no recipe stands for, and why
+
+
+class Experiment(Strict):
+    """A table or figure of a paper. ``rows``: the encoder's name → the paper's row (None: it has none).
+
+    ``columns``: those of the paper's table that are measured (left out: all with tasks), then ``own_columns``.
+    ``measure``: in place of encoders, the words of a module that writes a result (``benchmarks.papers.result``):
+    ``<run:ARM>`` is an arm's dataset, ``<encoder:NAME>`` an encoder's folder, ``<data>`` the data folder, ``<out>`` the
+    file to write.
+    """
+
+    name: Name
+    paper: str
+    table: int | None = None
+    figure: int | None = None
+    title: str
+    rows: Mapping[str, str | None] = Field(default_factory=dict)
+    columns: tuple[str, ...] = ()
+    own_columns: Mapping[str, OwnColumn] = Field(default_factory=dict)
+    measure: tuple[str, ...] = ()
+    effects: tuple[Effect, ...] = ()
+    reading: str = ""  # what the numbers say, in sentences
+    deviations: tuple[str, ...] = ()
+    full_size: FullSize = FullSize()
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if bool(self.rows) == bool(self.measure):
+            raise ValueError(f"{self.name}: give exactly one of rows and measure")
+        return self
+
+    @property
+    def arms_named(self) -> list[str]:
+        """The arms whose datasets ``measure`` reads."""
+        return [name for word in self.measure for name in RUN_OF.findall(word)]
+
+    @property
+    def encoders_named(self) -> list[str]:
+        """The encoders whose folders ``measure`` reads."""
+        return [name for word in self.measure for name in ENCODER_OF.findall(word)]
+
+    @property
+    def printed(self) -> Table | None:
+        """The paper's table, where its numbers are kept. Raises InputError."""
+        return find_paper(self.paper).table(self.table) if self.table is not None else None
+
+    def measured_columns(self) -> dict[str, OwnColumn]:
+        """Column → its tasks and split; an average's are those of its columns. Raises InputError for an unknown one."""
+        table = self.printed
+        there = {column.name: column for column in table.columns} if table else {}
+        chosen = self.columns or tuple(name for name, column in there.items() if column.reason is None)
+        for name in chosen:
+            if name not in there:
+                raise InputError(f"{self.name}: column {name!r}", "is not in the table", allowed=list(there))
+        found = {name: OwnColumn(tasks=tuple(_tasks(there[name], there))) for name in chosen}
+        return found | dict(self.own_columns)
+
+
+def _tasks(column: Column, there: Mapping[str, Column]) -> Iterator[str]:
+    if column.task is not None:
+        yield column.task
+    for part in column.mean_of:
+        if not isinstance(part, str):
+            raise InputError(f"column {column.name!r}", "counts several metrics as one", hint="give it as own column")
+        yield from _tasks(there[part], there)
+
+
+class Papers(Strict):
+    """All experiments, with the datasets (arms of a search) and encoders that they share."""
+
+    pairs: Search
+    encoders: tuple[Encoder, ...]
+    experiments: Annotated[tuple[Experiment, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _known_names(self) -> Self:
+        arms = {arm.name for arm in self.pairs.arms}
+        encoders = [encoder.name for encoder in self.encoders]
+        for names in (encoders, [one.name for one in self.experiments]):
+            for name in names:
+                if names.count(name) > 1:
+                    raise ValueError(f"two are called {name}")
+        for encoder in self.encoders:
+            if encoder.pairs is not None and encoder.pairs not in arms:
+                raise ValueError(f"{encoder.name}: no arm is called {encoder.pairs}")
+        for one in self.experiments:
+            for name in (*one.rows, *one.encoders_named):
+                if name not in encoders:
+                    raise ValueError(f"{one.name}: no encoder is called {name}")
+            for name in one.arms_named:
+                if name not in arms:
+                    raise ValueError(f"{one.name}: no arm is called {name}")
+        return self
+
+    def encoder(self, name: str) -> Encoder:
+        """The encoder of that name."""
+        return next(encoder for encoder in self.encoders if encoder.name == name)
+
+    def chosen(self, names: Sequence[str]) -> list[Experiment]:
+        """The experiments of these names, papers' keys included; all without one. Raises InputError."""
+        allowed = [*(one.name for one in self.experiments), *sorted({one.paper for one in self.experiments})]
+        for name in names:
+            if name not in allowed:
+                hint = did_you_mean(name, allowed) or "see --list"
+                raise InputError(name, "is no experiment and no paper", hint=hint)
+        return [one for one in self.experiments if not names or one.name in names or one.paper in names]
+
+
+def read_papers(path: Path) -> Papers:
+    """The experiments of a file. Raises InputError naming the place in it."""
+    try:
+        return Papers.model_validate(read_yaml(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise InputError(f"{path}:{place}" if place else path, first["msg"].removeprefix("Value error, ")) from error

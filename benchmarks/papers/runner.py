@@ -1,0 +1,271 @@
+"""One experiment, step by step: datasets, trained encoders, their scores, the table of them with its effects."""
+
+import json
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.better_pairs.arms import RUN_OF
+from benchmarks.better_pairs.datasets import DatasetMaker, Run, commands
+from benchmarks.better_pairs.steps import Steps, digest
+from benchmarks.papers.plan import ENCODER_OF, Encoder, Experiment, OwnColumn, Papers
+from benchmarks.papers.result import Difference, Measured, Result
+from benchmarks.trials import hardware
+from hub.contract.recipe import ModelRecipe
+from hub.contract.recipe_file import apply_overrides, checked, read_yaml
+from hub.contract.run_dir import require_complete
+from hub.contract.schema import base_config
+from hub.contract.shards import write_text
+from hub.errors import InputError
+from hub.training_value import ArmPlan
+from release.options import set_words
+from release.value import OF_COPIES, TRAINING_KEYS, UNIQUE, training_sha256
+from release.value_arms import CONFIG, copies, read_dataset, write_pairs
+
+STAGE = "small"
+SAMPLES = 1000  # of the bootstrap
+LIBRARIES = ("torch", "transformers", "sentence-transformers", "sts-dino")
+UNFINISHED = ("raw", "rejected", "sources")  # configs that nothing is trained on
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The evaluations of an encoder, a folder for each training seed, and the CPU seconds that they took."""
+
+    folders: tuple[Path, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The run directory ``folder/encoder`` of one training, named by the key of what decides it."""
+
+    folder: Path
+    key: str
+    seconds: float
+
+
+class Experiments:
+    """Runs experiments, each step once. ``settings``: of every dataset recipe, and those for files of every encoder's.
+
+    ``data``: the folder with ``senteval``, ``sts-original`` and ``text``.
+    """
+
+    def __init__(self, papers: Papers, steps: Steps, data: Path | None, settings: Sequence[str] = ()):
+        self.papers, self.steps, self.data = papers, steps, data
+        self.datasets = DatasetMaker(papers.pairs, STAGE, steps, data, settings)
+        self.stage = papers.pairs.stages[STAGE]
+        self.stand_ins = [word for word in settings if word.startswith("@")]
+
+    def run(self, experiment: Experiment) -> Result:
+        """The result of an experiment: every step that is not done yet is done."""
+        measured, seconds = self._measured(experiment) if experiment.measure else self._table(experiment)
+        return Result(
+            experiment=experiment.name,
+            measured=measured,
+            seconds=round(seconds, 1),
+            data_seeds=len(self.stage.data_seeds),
+            training_seeds=self.stage.training_seeds,
+            sizes={arm: self._size(arm) for arm in self._arms(experiment)},
+            commands=tuple(self.commands(experiment)),
+            hardware=hardware(),
+            versions={library: version(library) for library in LIBRARIES},
+        )
+
+    def dataset(self, arm: str, seed: int | None = None) -> Run:
+        """The finished dataset of an arm under a data seed, the first one by default."""
+        return self.datasets.run_of(self.papers.pairs.arm(arm), self.stage.data_seeds[0] if seed is None else seed)
+
+    def _arms(self, experiment: Experiment) -> list[str]:
+        encoders = [self.papers.encoder(name) for name in (*experiment.rows, *experiment.encoders_named)]
+        return list(dict.fromkeys([*experiment.arms_named, *(one.pairs for one in encoders if one.pairs)]))
+
+    def _size(self, arm: str) -> dict[str, int]:
+        manifest = require_complete(self.dataset(arm).directory)
+        config = finished_config(self.dataset(arm).directory)
+        rows = sum(file.rows or 0 for file in manifest.files if file.config == config)
+        return {"first texts": manifest.counts["sources"], "rows": rows}
+
+    # Tables of encoders
+
+    def _table(self, experiment: Experiment) -> tuple[Measured, float]:
+        columns = experiment.measured_columns()
+        scored = {name: self.scored(self.papers.encoder(name), list(columns.values())) for name in experiment.rows}
+        rows: dict[str, dict[str, Any]] = {name: {} for name in experiment.rows}
+        differences = list[Difference]()
+        for name, column in columns.items():
+            wanted = [effect for effect in experiment.effects if effect.column == name]
+            plan = ArmPlan(
+                tasks=column.tasks,
+                split=column.split,
+                samples=SAMPLES,
+                arms={encoder: tuple(map(str, one.folders)) for encoder, one in scored.items()},
+                control=next(iter(scored)),
+                data_seeds=len(self.stage.data_seeds),
+                differences=tuple((effect.better, effect.than) for effect in wanted),
+            )
+            found = self._compared(experiment, plan)
+            for encoder, arm in found["arms"].items():
+                rows[encoder][name] = arm["average"]
+            for effect, one in zip(wanted, found["differences"], strict=True):
+                given = {"better": effect.better, "than": effect.than, "column": name, "difference": one}
+                differences.append(Difference.model_validate(given))
+        measured = Measured.model_validate({"rows": rows, "differences": differences})
+        return measured, sum(one.seconds for one in scored.values()) + self._writing(experiment)
+
+    def _writing(self, experiment: Experiment) -> float:
+        """CPU seconds of the datasets, of arms that share texts once."""
+        seconds = dict[tuple[str, int], float]()
+        for arm in self._arms(experiment):
+            for seed in self.stage.data_seeds:
+                texts = (self.papers.pairs.arm(arm).same_texts or arm, seed)
+                seconds[texts] = max(seconds.get(texts, 0.0), self.dataset(arm, seed).seconds)
+        return sum(seconds.values())
+
+    def _compared(self, experiment: Experiment, plan: ArmPlan) -> dict[str, Any]:
+        """What ``eval.arms`` says of a plan."""
+        key = digest(plan.model_dump(mode="json"))
+        path, out = (self.steps.folder / "compared" / f"{key}{suffix}" for suffix in (".plan.json", ".json"))
+        write_text(path, plan.model_dump_json(indent=1) + "\n")
+        self.steps.once("compared", key, ["eval.arms", str(path), "--out", str(out)], experiment.name, out)
+        found: dict[str, Any] = json.loads(out.read_bytes())
+        return found
+
+    def scored(self, encoder: Encoder, columns: Sequence[OwnColumn]) -> Scored:
+        """The evaluations of an encoder on the columns' tasks; it is trained when it is not yet."""
+        tasks = list(dict.fromkeys((task, column.split) for column in columns for task in column.tasks))
+        if encoder.model is not None:
+            return self._scored_by_name(encoder, tasks)
+        trees = self._trees(encoder)
+        folders, seconds = [], 0.0
+        for tree in trees:
+            evaluation = [{"task": task, "split": split} for task, split in tasks]
+            tree = tree | {"evaluation": evaluation, "bootstrap_samples": "100"}  # the table's own interval is of all
+            made = self._encoder(encoder, tree)
+            path = made.folder / "score.yaml"
+            write_text(path, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+            words = ["eval.run", str(path), "--model", str(made.folder / "encoder"), "--no-cache", *self._data_words()]
+            out = made.folder / "encoder" / "results.json"
+            step = self.steps.once("scores", digest(made.key, tasks), words, f"{encoder.name}, scores", out)
+            folders.append(made.folder / "encoder")
+            seconds += made.seconds + step.seconds
+        return Scored(tuple(folders), seconds)
+
+    def _scored_by_name(self, encoder: Encoder, tasks: Sequence[tuple[str, str]]) -> Scored:
+        assert encoder.model is not None
+        key = digest(encoder.model, tasks)
+        out = self.steps.folder / "named" / key
+        names = ",".join(dict.fromkeys(task for task, _ in tasks))
+        words = ["eval.run", "--model", encoder.model, "--tasks", names, "--no-cache", "--out", str(out)]
+        step = self.steps.once("scores", key, [*words, *self._data_words()], encoder.name, out / "results.json")
+        return Scored((out,), step.seconds)
+
+    def _data_words(self) -> list[str]:
+        if self.data is None:
+            return []
+        return ["--senteval-data", str(self.data / "senteval"), "--sts-data", str(self.data / "sts-original")]
+
+    # Encoders
+
+    def encoder_folder(self, name: str) -> Path:
+        """The trained encoder of the first seed."""
+        encoder = self.papers.encoder(name)
+        return self._encoder(encoder, self._trees(encoder)[0]).folder / "encoder"
+
+    def _trees(self, encoder: Encoder) -> list[dict[str, Any]]:
+        """The recipe of an encoder for each training seed of each data seed: a baseline's once."""
+        assert encoder.recipe is not None
+        tree = apply_overrides(read_yaml(encoder.recipe), [*encoder.settings, *self.stand_ins])
+        if not encoder.trained:
+            return [{key: value for key, value in tree.items() if key not in TRAINING_KEYS}]
+        each = self.stage.training_seeds
+        seeds = [
+            (data, number * each + seed + 1)
+            for number, data in enumerate(self.stage.data_seeds)
+            for seed in range(each)
+        ]
+        return [self._on_pairs(encoder, tree, data, seed) for data, seed in seeds]
+
+    def _on_pairs(self, encoder: Encoder, tree: Mapping[str, Any], data_seed: int, seed: int) -> dict[str, Any]:
+        """The recipe with an arm's dataset in the place of its own; ``seed``: of the training."""
+        if encoder.pairs is None:
+            return {**tree, "seed": str(seed)}
+        run = self.dataset(encoder.pairs, data_seed).directory
+        data, arguments = tree["datasets"], dict(tree.get("arguments", {}))
+        place = {"path": str(run), "config": finished_config(run)}
+        if encoder.copies:
+            found = read_dataset(str(run))
+            firsts = [{"sentence1": text} for text in dict.fromkeys(found.pairs.firsts)]
+            written = write_pairs(self.steps.folder / "copies", copies(firsts, seed, str(run)))
+            place = {"path": str(written), "config": CONFIG}
+            data, arguments = [{**data[0], **OF_COPIES}], arguments | UNIQUE
+        return {**tree, "datasets": [{**one, **place} for one in data], "arguments": arguments, "seed": str(seed)}
+
+    def _encoder(self, encoder: Encoder, tree: Mapping[str, Any]) -> Trained:
+        """The run directory of an encoder under one recipe, trained when it is not yet."""
+        plain = {name: value for name, value in tree.items() if name not in ("evaluation", "bootstrap_samples")}
+        recipe = checked(encoder.recipe or Path(encoder.name), ModelRecipe, plain)
+        key = digest(training_sha256(recipe), recipe.seed)
+        folder = self.steps.folder / "encoders" / f"{encoder.name}-{key}"
+        path = folder / "recipe.yaml"
+        write_text(path, yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+        words = ["training.run", str(path), "--out", str(folder / "encoder")]
+        what = f"{encoder.name}, training seed {recipe.seed}"
+        step = self.steps.once("encoder", key, words, what, folder / "encoder" / "manifest.json")
+        shutil.rmtree(folder / "encoder.base", ignore_errors=True)  # else it would be scored with every encoder
+        return Trained(folder, key, step.seconds)
+
+    # Measurements of other kinds
+
+    def _measured(self, experiment: Experiment) -> tuple[Measured, float]:
+        """What the module of ``measure`` finds."""
+        arms = {arm: self.dataset(arm).directory for arm in experiment.arms_named}
+        encoders = {name: self.encoder_folder(name) for name in experiment.encoders_named}
+        key = digest(experiment.measure, {name: str(path) for name, path in (arms | encoders).items()})
+        out = self.steps.folder / "measured" / f"{key}.json"
+
+        def filled(word: str) -> str:
+            word = RUN_OF.sub(lambda found: str(arms[found[1]]), word)
+            word = ENCODER_OF.sub(lambda found: str(encoders[found[1]]), word)
+            if "<data>" in word and self.data is None:
+                raise InputError(experiment.name, "reads the data folder", hint="--data DIR (STS_DINO_DATA)")
+            return word.replace("<data>", str(self.data)).replace("<out>", str(out))
+
+        step = self.steps.once("measured", key, list(map(filled, experiment.measure)), experiment.name, out)
+        found = Measured.model_validate_json(out.read_bytes())
+        seconds = step.seconds + self._writing(experiment)
+        for name in experiment.encoders_named:
+            encoder = self.papers.encoder(name)
+            seconds += self._encoder(encoder, self._trees(encoder)[0]).seconds
+        return found, seconds
+
+    def commands(self, experiment: Experiment) -> list[str]:
+        """What makes an experiment, as a user types it: what is made on the way stands by its name. Pure."""
+        found = list[str]()
+        for arm in self._arms(experiment):
+            chosen = self.papers.pairs.arm(arm)
+            found += commands(self.papers.pairs, chosen, self.stage.data_seeds[0], self.datasets.settings)
+        for name in (*experiment.rows, *experiment.encoders_named):
+            encoder = self.papers.encoder(name)
+            if encoder.recipe is not None and encoder.trained:
+                place = [f"datasets.0.path=<run:{encoder.pairs}>"] if encoder.pairs else []
+                words = [*set_words([*encoder.settings, *self.stand_ins, *place, "seed=1"]), "--out", f"<{name}>"]
+                found.append(f"python -m training.run {encoder.recipe} {shlex.join(words)}")
+        if experiment.measure:
+            found.append(f"python -m {shlex.join(experiment.measure)}")
+        return list(dict.fromkeys(found))
+
+
+def finished_config(directory: Path) -> str:
+    """The config of a dataset that is trained on. Raises InputError when it has several, or none."""
+    there = {file.config for file in require_complete(directory).files if file.config}
+    found = sorted(name for name in there if base_config(name) not in UNFINISHED)
+    if len(found) != 1:
+        raise InputError(directory, "which config is trained on?", allowed=found, hint="name one in the experiment")
+    return found[0]
