@@ -6,11 +6,13 @@ Results go to stdout, talk and progress to stderr. Exit codes: 0 done, 1 failed 
 
 import errno
 import json
+import os
 import re
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -153,8 +155,21 @@ def new_app(help_text: str) -> App:
     )
 
 
+CALLED_AS = "STS_DINO_CALLED_AS"  # the environment variable by which child processes learn what a person calls commands
 called_as: dict[str, str] = {}  # by which name a person calls a command, where it is not its module's
 listeners: list[Callable[[str], object]] = []  # who hears what is said instead: a worker elsewhere has no terminal
+
+
+def call(names: Mapping[str, str]) -> None:
+    """Spell commands by these names (``python -m MODULE`` → name), here and in the processes that this one starts."""
+    called_as.update(names)
+    os.environ[CALLED_AS] = json.dumps(called_as)
+
+
+def _inherited_names() -> None:
+    with suppress(ValueError):  # anybody may set a variable
+        names = json.loads(os.environ.get(CALLED_AS, "{}"))
+        called_as.update({str(name): str(called) for name, called in names.items()} if isinstance(names, dict) else {})
 
 
 def as_called(text: str) -> str:
@@ -212,6 +227,7 @@ def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
 
     ``ends_on_sigterm``: as on Ctrl-C, everything that is held is let go. Without it the process ends at once.
     """
+    _inherited_names()
     try:
         hand_over()
         if ends_on_sigterm:

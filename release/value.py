@@ -22,6 +22,7 @@ import typer
 import yaml
 
 from hub import cli
+from hub.assets import shipped, student_recipe
 from hub.contract.measured import write_json, write_measured
 from hub.contract.published_paths import origin_name
 from hub.contract.recipe import OF_TRAINING, ModelRecipe
@@ -44,7 +45,7 @@ from release.value_arms import (
     write_pairs,
 )
 
-STUDENT = Path(__file__).parents[1] / "recipes/value/value-student.yaml"
+STUDENT = student_recipe("value-student.yaml")
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "datasets", "sts-dino")
 FINAL = (*(f"sts{year}/all" for year in range(12, 17)), "stsb-tokenised/cosine", "sick-r-tokenised/cosine")
 TASKS: dict[Split, tuple[str, ...]] = {"validation": ("stsb/cosine",), "test": FINAL}
@@ -170,6 +171,8 @@ def read_student(path: Path, settings: Sequence[str] = ()) -> Student:
     are several. Raises InputError for any other.
     """
     tree = apply_overrides(read_yaml(path), list(settings))
+    if isinstance(base := tree.get("base"), dict) and isinstance(base.get("path"), str):
+        base["path"] = shipped(base["path"])
     recipe = checked(path, ModelRecipe, tree)
     if not recipe.datasets or any(one.path is None for one in recipe.datasets):
         hint = "they say how scored pairs are trained on; each arm's take the place of their path"

@@ -52,17 +52,14 @@ def _stands_for_a_stage() -> None:
 
 def name_commands() -> None:
     """Have everything that is said of a stage's command say it as it is called here."""
-    for name, stage in COMMANDS.items():
-        if not stage.words:
-            cli.called_as[f"python -m {stage.module}"] = f"sts-dino {name}"
-    cli.called_as.update(
-        {
-            "python -m eval.run --compare": "sts-dino compare",
-            "python -m hub_server": "sts-dino hub",
-            "python -m sts_dino": "sts-dino",
-            "python -m sts_dino.report": "sts-dino report",
-        }
-    )
+    names = {f"python -m {stage.module}": f"sts-dino {name}" for name, stage in COMMANDS.items() if not stage.words}
+    names |= {
+        "python -m eval.run --compare": "sts-dino compare",
+        "python -m hub_server": "sts-dino hub",
+        "python -m sts_dino": "sts-dino",
+        "python -m sts_dino.report": "sts-dino report",
+    }
+    cli.call(names)
 
 
 def run_command() -> None:

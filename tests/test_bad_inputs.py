@@ -30,6 +30,7 @@ def world(tmp_path_factory):
         patch.chdir(place)
         patch.syspath_prepend(place)
         patch.setattr("hub.cli.called_as", {})
+        patch.setenv("STS_DINO_CALLED_AS", "{}")
         sts_dino.cli.name_commands()
         make_world(place, lambda words: pytest.fail(found.told) if (found := refusal(words)).code else None)
         yield place

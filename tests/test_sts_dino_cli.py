@@ -37,6 +37,7 @@ def test_help_names_every_command_whole_and_imports_no_stage():
 @pytest.fixture
 def names_of_commands(monkeypatch):
     monkeypatch.setattr("hub.cli.called_as", {})
+    monkeypatch.setenv("STS_DINO_CALLED_AS", "{}")
     sts_dino.cli.name_commands()
 
 

@@ -124,7 +124,7 @@ def cost(one: Experiment, result: Result) -> str:
     sizes = [
         f"`{arm}` {size['rows']:,} rows of {size['first texts']:,} first texts" for arm, size in result.sizes.items()
     ]
-    seeds = f"{result.data_seeds} data seeds x {result.training_seeds} training seeds" if one.rows else ""
+    seeds = f"data seeds: {result.data_seeds}, training seeds of each: {result.training_seeds}" if one.rows else ""
     machine = f"{result.hardware.get('processor', '')}, {result.hardware.get('cores', '?')} cores"
     told = [
         f"{result.seconds / HOUR:.2f} CPU-hours ({machine}), steps that other experiments share included",

@@ -181,7 +181,9 @@ class Experiments:
     def _trees(self, encoder: Encoder) -> list[dict[str, Any]]:
         """The recipe of an encoder for each training seed of each data seed: a baseline's once."""
         assert encoder.recipe is not None
-        tree = apply_overrides(read_yaml(encoder.recipe), [*encoder.settings, *self.stand_ins])
+        tree = read_yaml(encoder.recipe)
+        stand_ins = self.stand_ins if tree.get("base", {}).get("repo_id") else []  # a file without use is refused
+        tree = apply_overrides(tree, [*encoder.settings, *stand_ins])
         if not encoder.trained:
             return [{key: value for key, value in tree.items() if key not in TRAINING_KEYS}]
         each = self.stage.training_seeds

@@ -12,6 +12,17 @@ def asset(name: str) -> Path:
     return (_CLONE / "assets" if _is_clone() else _INSTALLED) / name
 
 
+def student_recipe(name: str) -> Path:
+    """Where a recipe of the encoders that ``release.value`` trains is, e.g. ``value-student.yaml``."""
+    return (_CLONE / "recipes/value" if _is_clone() else _INSTALLED / "value") / name
+
+
+def shipped(path: str) -> str:
+    """``path``, which a shipped recipe names from the clone's root: where it is in an installation."""
+    folder, _, name = path.partition("/")
+    return path if folder != "assets" or _is_clone() else str(asset(name))
+
+
 def dataset_scripts() -> Path:
     """Where the template of loading scripts and the modules that they share are."""
     return (_CLONE if _is_clone() else _INSTALLED) / "dataset_scripts"

@@ -1,0 +1,189 @@
+"""The papers' experiments: what is declared can be run, results are read back, the page says what they hold."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from benchmarks.better_pairs.steps import Steps
+from benchmarks.papers import full_size
+from benchmarks.papers import page as pages
+from benchmarks.papers.__main__ import PLAN, RESULTS, main, overview
+from benchmarks.papers.plan import read_papers
+from benchmarks.papers.random_words import encode
+from benchmarks.papers.result import Difference, Measured, Result, read_result
+from benchmarks.papers.runner import Experiments
+from hub.assets import asset
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe_file import load_recipe
+from hub.errors import InputError, RunError
+from hub.training_value import Estimate
+
+ROOT = Path(__file__).parents[1]
+SHIPPED = read_papers(PLAN)
+
+
+def test_every_declared_recipe_can_be_read_and_every_row_stands_in_the_paper():
+    for arm in SHIPPED.pairs.arms:
+        texts = SHIPPED.pairs.texts(arm.name)
+        load_recipe(texts.recipe, DatasetRecipe, [*texts.settings, *arm.settings])
+    for encoder in SHIPPED.encoders:
+        if encoder.recipe:
+            load_recipe(encoder.recipe, ModelRecipe, list(encoder.settings))
+    for one in SHIPPED.experiments:
+        columns = one.measured_columns()
+        assert all(one.printed.row(name) for name in one.rows.values() if name)
+        assert all({effect.better, effect.than} <= one.rows.keys() for effect in one.effects)
+        assert {effect.column for effect in one.effects} <= columns.keys()
+        assert any(pages.printed_difference(one, effect) for effect in one.effects)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda tree: tree["encoders"][0].update(pairs="x2"), "scored as it is"),
+        (lambda tree: tree["encoders"][2].update(pairs="nothing"), "no arm is called nothing"),
+        (lambda tree: tree["experiments"][0]["rows"].update(nobody=None), "no encoder is called nobody"),
+        (lambda tree: tree["experiments"][0].update(measure=["x"]), "exactly one of rows and measure"),
+        (lambda tree: tree["experiments"].append(tree["experiments"][0]), "two are called dino-1"),
+    ],
+)
+def test_a_wrong_plan_is_refused_with_the_name(tmp_path, change, said):
+    tree = yaml.safe_load(PLAN.read_text())
+    change(tree)
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(tree))
+    with pytest.raises(InputError, match=said):
+        read_papers(tmp_path / "plan.yaml")
+    with pytest.raises(InputError, match="did you mean 'dino-1'"):
+        SHIPPED.chosen(["dino-11"])
+
+
+@pytest.mark.parametrize(
+    ("low", "score", "high", "verdict"),
+    [
+        (0.1, 1, 2, "reproduced"),
+        (-1, 1, 2, "same direction, not separable"),
+        (-2, -1, 1, "opposite direction, not separable"),
+        (-2, -1, -0.1, "contradicted"),
+    ],
+)
+def test_a_verdict_is_the_intervals(low, score, high, verdict):
+    found = Estimate(score=score, low=low, high=high)
+    assert Difference(better="a", than="b", column="Avg.", difference=found).verdict == verdict
+
+
+def test_the_plan_at_full_size_sums_each_recipe_once():
+    one = SHIPPED.experiments[0].full_size.recipes[0]
+    assert full_size.gpu_hours(one.model_copy(update={"sequences": 2 * one.sequences})) == 2 * full_size.gpu_hours(one)
+    told = full_size.plan([SHIPPED.experiments[0], SHIPPED.experiments[0]])
+    assert told.endswith(full_size.plan([SHIPPED.experiments[0]]).splitlines()[-1])
+    assert "python -m generation.run recipes/datasets/sts-dino-x2.yaml" in told
+
+
+def test_a_random_encoder_gives_a_word_the_same_vector_everywhere():
+    first, same, other, none = encode(["a cat sat", "A cat sat", "dogs run", ""])
+    assert (first == same).all() and (first != other).any() and none.shape == (300,)
+
+
+def test_the_page_is_what_is_kept():
+    kept = [(one, read_result(ROOT / RESULTS / f"{one.name}.json")) for one in SHIPPED.experiments]
+    assert all(result for _, result in kept)
+    shown = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+    assert shown == pages.page(SHIPPED, kept), "run: python -m benchmarks.papers --page"
+    for one, result in kept:
+        assert len(pages.matched(one, result)) == len(one.effects) and result.measured.rows.keys() == one.rows.keys()
+    assert "not run yet" in overview(SHIPPED.experiments, Path("nowhere"))
+
+
+def test_a_result_of_another_form_is_refused(tmp_path):
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(InputError, match="is no result of an experiment"):
+        read_result(tmp_path / "x.json")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A plan on the built-in language model: four arms, a handful of steps."""
+    place = tmp_path_factory.mktemp("papers")
+    tree = yaml.safe_load(PLAN.read_text())
+    texts = {"path": str(asset("first-texts/wikipedia.txt").resolve()), "checked": False}
+    licences = {"license": "cc-by-sa-3.0", "dataset_license": "mixed-non-commercial", "description": "sentences"}
+    tree["pairs"]["first_texts"] = {"stsb": texts | licences}
+    tree["pairs"]["stages"]["small"] |= {"texts": 12, "training_seeds": 2}
+    decoding = ["decoding.samples=1", "postprocess.validation_fraction=0"]
+    tree["pairs"]["arms"] = [
+        {"name": "x2", "group": "g", "varies": "", "recipe": "recipes/demo/sts-dino-x2.yaml", "set": decoding},
+        {"name": "plain", "group": "g", "varies": "", "same_texts": "x2", "set": ["postprocess.smoothing=0"]},
+    ]
+    steps = ["arguments.max_steps=4", "arguments.save_steps=4", "batch_size=4"]
+    student = {"says": "", "recipe": "recipes/value/value-student-dropout.yaml", "set": steps}
+    tree["encoders"] = [
+        {**student, "name": "untrained", "trained": False, "set": []},
+        {**student, "name": "simcse", "pairs": "x2", "copies": True},
+        {**student, "name": "x2", "pairs": "x2"},
+        {**student, "name": "plain", "pairs": "plain"},
+    ]
+    column = {"dev": {"tasks": ["stsb/cosine"], "split": "validation"}}
+    rows = dict.fromkeys(("untrained", "simcse", "x2", "plain"))
+    effect = {"says": "it trains", "better": "x2", "than": "untrained", "column": "dev"}
+    one = {"name": "tiny", "paper": "dino", "title": "tiny", "rows": rows, "own_columns": column, "effects": [effect]}
+    tree["experiments"] = [one]
+    (place / "plan.yaml").write_text(yaml.safe_dump(tree))
+    return place
+
+
+def run(place, *names, **more):
+    given = {"every": False, "listed": False, "page_too": False, "scale": "small", "settings": [], "data": None}
+    given |= {"file": place / "plan.yaml", "folder": place / "steps", "results": place, "page": place / "page.md"}
+    main(list(names), **given | more)
+    return read_result(place / "tiny.json")
+
+
+@pytest.mark.slow("writes with the built-in language model and trains")
+def test_an_experiment_is_run_once_and_goes_on_after_a_kill(tiny, monkeypatch):
+    whole, ran = Steps._run, []
+
+    def stage(self, words, note):
+        ran.append(words[0])
+        if len(ran) == 4:
+            raise RunError(words[0], "was killed")
+        return whole(self, words, note)
+
+    monkeypatch.setattr(Steps, "_run", stage)
+    with pytest.raises(RunError, match="1 of 1 failed"):
+        run(tiny, "tiny")
+    assert not (tiny / "tiny.json").exists()
+    result = run(tiny, "tiny")
+    assert ran.count("generation.run") == 1 and ran.count("benchmarks.better_pairs.refinish") == 1
+    assert ran.count("training.run") == 7 + 1 and ran.count("eval.run") == 7  # one was killed
+    assert result.measured.rows.keys() == {"untrained", "simcse", "x2", "plain"}
+    found = result.measured.differences[0].difference
+    both = [result.measured.rows[name]["dev"].score for name in ("x2", "untrained")]
+    assert found.low < found.score == pytest.approx(both[0] - both[1]) and found.score != 0
+    assert result.sizes["x2"]["first texts"] == 12 and result.seconds > 0
+    assert "it trains" in (tiny / "page.md").read_text()
+    ran.clear()
+    assert run(tiny, "tiny").measured == result.measured and ran == []
+
+
+@pytest.mark.slow("follows an experiment that was run")
+def test_a_measurement_reads_datasets_and_encoders_by_name(tiny, tmp_path, monkeypatch):
+    found = Measured(rows={"x": {"n": Estimate(score=1, low=1, high=1)}}, notes=("a note",), plots={"p": "<svg/>"})
+
+    def stage(self, words, note):
+        assert Path(words[1], "manifest.json").is_file() and Path(words[2], "manifest.json").is_file()
+        Path(words[3]).parent.mkdir(exist_ok=True)
+        Path(words[3]).write_text(found.model_dump_json())
+        return 3.0
+
+    tree = yaml.safe_load((tiny / "plan.yaml").read_text())
+    words = ["some.module", "<run:x2>", "<encoder:x2>", "<out>"]
+    tree["experiments"] = [{"name": "tiny", "paper": "dino", "title": "tiny", "measure": words}]
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(tree))
+    run(tiny, "tiny") if not (tiny / "tiny.json").is_file() else None
+    monkeypatch.setattr(Steps, "_run", stage)
+    papers = read_papers(tmp_path / "plan.yaml")
+    result = Experiments(papers, Steps(tiny / "steps"), None).run(papers.experiments[0])
+    assert isinstance(result, Result) and result.measured == found and result.seconds > 3
+    shown = pages.page(papers, [(papers.experiments[0], result)])
+    assert "a note" in shown and "![p](results/p.svg)" in shown
