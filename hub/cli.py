@@ -160,7 +160,7 @@ called_as: dict[str, str] = {}  # by which name a person calls a command, where 
 listeners: list[Callable[[str], object]] = []  # who hears what is said instead: a worker elsewhere has no terminal
 
 
-def call(names: Mapping[str, str]) -> None:
+def spell_commands(names: Mapping[str, str]) -> None:
     """Spell commands by these names (``python -m MODULE`` → name), here and in the processes that this one starts."""
     called_as.update(names)
     os.environ[CALLED_AS] = json.dumps(called_as)

@@ -285,18 +285,26 @@ def arm_recipe(experiment: Experiment, arm: Arm, seed: int, pairs: Path | None) 
     tasks = [{"task": task, "split": experiment.split} for task in experiment.tasks]
     tree = {**experiment.student.tree, "evaluation": tasks, "bootstrap_samples": "100"}  # eval.arms makes its own
     if pairs is None:
-        return {key: value for key, value in tree.items() if key not in TRAINING_KEYS} | {
-            "seed": str(experiment.student.recipe.seed)
-        }
-    place, data = {"path": str(pairs), "config": CONFIG}, tree["datasets"]
-    arguments = tree.get("arguments", {})
+        return untrained(tree) | {"seed": str(experiment.student.recipe.seed)}
+    return trained_on(tree, arm, pairs, CONFIG, seed)
+
+
+def untrained(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The baseline of a model recipe: its base as it is."""
+    return {key: value for key, value in tree.items() if key not in TRAINING_KEYS}
+
+
+def trained_on(tree: Mapping[str, Any], arm: Arm, directory: Path, config: str, seed: int) -> dict[str, Any]:
+    """A model recipe whose datasets all read one config of a run directory, in the form and loss of the arm."""
+    data, arguments = tree["datasets"], dict(tree.get("arguments", {}))
     licence = {key: value for key, value in data[0].items() if key == "license"}
     if arm == "copies":
         data = [licence | OF_COPIES]
-        arguments = arguments | UNIQUE
+        arguments |= UNIQUE
     elif arm == "people":
         data = [one for one in data if one["form"] == "sts"] or [licence | OF_PEOPLE]
-    return tree | {"datasets": [{**one, **place} for one in data], "arguments": arguments, "seed": str(seed)}
+    place = {"path": str(directory), "config": config}
+    return {**tree, "datasets": [{**one, **place} for one in data], "arguments": arguments, "seed": str(seed)}
 
 
 def _stage(arm: Arm, seed: int, folder: Path, stop: Event, *words: str) -> None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from hub.client.dataset_reader import FinishedRun, local_run, published_run
 from hub.contract.run_dir import Manifest, describe, read_manifest, write_manifest
-from hub.contract.schema import ROW_SCHEMAS, base_config, features
+from hub.contract.schema import ROW_SCHEMAS, features, is_finished
 from hub.contract.shards import parquet_schema, read_table, shard_path, write_shard
 from hub.errors import InputError
 
@@ -67,7 +67,7 @@ def read_dataset(place: str, config: str | None = None) -> MeasuredDataset:
     run = local_run(directory, place) if directory is not None else _of_hub(place)
     if run.manifest.kind != "dataset":
         raise InputError(place, f"is the run of a {run.manifest.kind}", allowed="the run of a dataset")
-    finished = [name for name in run.configs if base_config(name) not in ("raw", "rejected", "sources")]
+    finished = list(filter(is_finished, run.configs))
     if config is None and len(finished) != 1:
         raise InputError(place, "which config is trained on?", allowed=finished or "a finished one", hint="--config")
     chosen = config or finished[0]

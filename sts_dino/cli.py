@@ -59,7 +59,7 @@ def name_commands() -> None:
         "python -m sts_dino": "sts-dino",
         "python -m sts_dino.report": "sts-dino report",
     }
-    cli.call(names)
+    cli.spell_commands(names)
 
 
 def run_command() -> None:

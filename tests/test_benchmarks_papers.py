@@ -1,5 +1,6 @@
 """The papers' experiments: what is declared can be run, results are read back, the page says what they hold."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from benchmarks.papers.__main__ import PLAN, RESULTS, main, overview
 from benchmarks.papers.plan import read_papers
 from benchmarks.papers.random_words import encode
 from benchmarks.papers.result import Difference, Measured, Result, read_result
-from benchmarks.papers.runner import Experiments
+from benchmarks.papers.runner import Experiments, source_of
 from hub.assets import asset
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe
@@ -183,7 +184,7 @@ def test_a_measurement_reads_datasets_and_encoders_by_name(tiny, tmp_path, monke
     words = ["some.module", "<run:x2>", "<encoder:x2>", "<out>"]
     tree["experiments"] = [{"name": "tiny", "paper": "dino", "title": "tiny", "measure": words}]
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(tree))
-    run(tiny, "tiny") if not (tiny / "tiny.json").is_file() else None
+    run(tiny, "tiny")  # nothing is left to do where the test above has run
     monkeypatch.setattr(Steps, "_run", stage)
     papers = read_papers(tmp_path / "plan.yaml")
     result = Experiments(papers, Steps(tiny / "steps"), None).run(papers.experiments[0])
@@ -206,3 +207,33 @@ def test_examples_are_told_by_the_order_of_their_cosines_and_escaped():
     good, bad = told.pages
     assert "of a" in good and "of b" in bad and "of b" not in good and "<b>" not in good + bad
     assert told.rows["asked for 0.5"]["median cosine x 100"].score == pytest.approx(50)
+
+
+@pytest.mark.slow("judges with all-MiniLM-L6-v2")
+def test_the_examples_of_a_real_dataset_are_measured_and_their_key_follows_the_source(tiny, tmp_path):
+    run(tiny, "tiny")
+    tree = yaml.safe_load((tiny / "plan.yaml").read_text())
+    words = ["benchmarks.papers.examples", "<run:x2>", "--out", "<out>"]
+    tree["experiments"] = [{"name": "tiny", "paper": "dino", "title": "tiny", "figure": 1, "measure": words}]
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(tree))
+    papers = read_papers(tmp_path / "plan.yaml")
+    found = Experiments(papers, Steps(tiny / "steps"), None).run(papers.experiments[0]).measured
+    assert list(found.rows) == ["asked for 1", "asked for 0.5", "asked for 0"] and len(found.pages) == 2
+    assert all(0 <= row["median cosine x 100"].score <= 100 for row in found.rows.values())
+
+
+def test_what_a_module_does_decides_its_step():
+    known = source_of("python:benchmarks.papers.random_words:encode")
+    assert known == source_of("benchmarks.papers.random_words") != source_of("benchmarks.papers.examples")
+    assert source_of("ORG/NAME@v1") is None and source_of("artifacts/models/x") is None
+
+
+def test_the_printed_commands_are_whole():
+    runner = Experiments(SHIPPED, Steps(Path("nowhere")), None, ["@assets/offline.yaml"])
+    told = runner.commands(SHIPPED.chosen(["dino-2"])[0])
+    trained = [line for line in told if "training.run" in line]
+    settings = [shlex.split(line)[5::2] for line in trained]
+    assert len(trained) == 5 and all("@" not in line for line in trained)  # their base is in the repository
+    assert all("datasets.0.config=postprocessed-5shot" in line for line in settings)
+    load_recipe(Path(shlex.split(trained[0])[3]), ModelRecipe, settings[0][:-1])
+    assert sum("eval.run" in line and "sts16/all" in line for line in told) == 5

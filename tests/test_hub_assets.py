@@ -7,6 +7,7 @@ import pytest
 
 from hub.assets import asset, dataset_scripts, shipped, student_recipe
 from release.scripts import SHARED, TEMPLATE
+from release.value import read_student
 
 DATA = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["setuptools"]["data-files"]
 WANTED = [
@@ -25,8 +26,25 @@ def test_a_file_that_the_code_looks_for_is_installed_where_it_looks(wanted):
     assert wanted.is_file() and any(inside in Path().glob(one) for one in DATA[str(place.parent)])
 
 
-def test_a_shipped_recipe_finds_its_files_in_an_installation(monkeypatch):
-    assert shipped("assets/demo-lm") == "assets/demo-lm" and shipped("/some/model") == "/some/model"
+@pytest.fixture
+def installation(monkeypatch, tmp_path):
+    """The shipped files as an installation has them, seen from a folder that is no clone."""
+    share = tmp_path / "share/sts-dino"
+    for folder, patterns in DATA.items():
+        for file in (file for pattern in patterns for file in Path().glob(pattern) if file.is_file()):
+            place = tmp_path / folder / file.name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.symlink_to(file.resolve())
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setattr("hub.assets._INSTALLED", share)
     monkeypatch.setattr("hub.assets._is_clone", lambda: False)
-    assert shipped("assets/demo-lm") == str(asset("demo-lm")) and shipped("mine/model") == "mine/model"
-    assert student_recipe("value-student.yaml").parts[-4:] == ("share", "sts-dino", "value", "value-student.yaml")
+    return share
+
+
+def test_the_encoder_that_values_are_measured_with_is_found_in_an_installation(installation):
+    recipe = read_student(student_recipe("value-student.yaml")).recipe
+    assert recipe.base.path == str(installation / "demo-lm") and Path(recipe.base.path, "model.safetensors").is_file()
+    assert shipped("/some/model") == "/some/model" and shipped("mine/model") == "mine/model"
+    Path("assets/demo-lm").mkdir(parents=True)  # one's own comes first
+    assert shipped("assets/demo-lm") == "assets/demo-lm"

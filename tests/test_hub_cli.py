@@ -166,7 +166,7 @@ def test_rows_are_aligned():
 def test_a_child_process_calls_commands_as_its_parent_does(monkeypatch):
     monkeypatch.setattr(cli, "called_as", {})
     monkeypatch.setenv(cli.CALLED_AS, "no json")
-    cli.call({"python -m eval.run": "sts-dino score"})
+    cli.spell_commands({"python -m eval.run": "sts-dino score"})
     program = "from hub import cli; cli.run(lambda: cli.say('next: python -m eval.run X'))"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stderr == "next: sts-dino score X\n"

@@ -5,14 +5,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from hub.contract.recipe_file import read_yaml
 from hub.contract.sections.base import Name, Positive, Strict
 from hub.errors import InputError, did_you_mean
 
+Plan = TypeVar("Plan", bound=BaseModel)
 GOLD = "<gold>"  # in a setting: the file of people's pairs
 RUN_OF = re.compile(r"<run:([a-z0-9.-]+)>")  # in a setting: the run directory of another arm
 FINISHING = ("verification=", "verification.", "postprocess.", "decoding.samples=")  # settings that write no text
@@ -174,8 +175,13 @@ class Search(Strict):
 
 def read_search(path: Path) -> Search:
     """The search of a file. Raises InputError naming the place in it."""
+    return read_plan(path, Search)
+
+
+def read_plan(path: Path, form: type[Plan]) -> Plan:
+    """A YAML file of experiments, checked by its model. Raises InputError naming the place in it."""
     try:
-        return Search.model_validate(read_yaml(path))
+        return form.model_validate(read_yaml(path))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))

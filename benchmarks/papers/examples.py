@@ -19,7 +19,7 @@ from hub.contract.measured import write_json
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import RECIPE, require_complete
-from hub.contract.schema import base_config
+from hub.contract.schema import is_finished
 from hub.contract.shards import read_table
 from hub.errors import InputError
 from hub.markdown import Markdown, sample, table
@@ -87,7 +87,7 @@ def written(directory: Path) -> list[tuple[str, str, str, str]]:
     manifest, pairs = require_complete(directory), list[tuple[str, str, str, str]]()
     labels = {label.name for label in load_recipe(directory / RECIPE, DatasetRecipe).labels}
     for file in manifest.files:
-        if file.config and base_config(file.config) not in ("raw", "rejected", "sources"):
+        if file.config and is_finished(file.config):
             try:
                 rows = read_table(directory / file.path, list(COLUMNS)).to_pylist()
             except KeyError as error:

@@ -103,9 +103,7 @@ def scores(papers: Papers, one: Experiment, result: Result) -> str:
 
 
 def told(found: Estimate) -> str:
-    """A number with its interval, x 100; without one when it is exact."""
-    if found.low == found.high:
-        return f"{found.score:.1f}"
+    """A number with its interval, in points."""
     return f"{found.score:.1f} [{found.low:.1f}, {found.high:.1f}]"
 
 

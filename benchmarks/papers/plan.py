@@ -5,10 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from benchmarks.better_pairs.arms import RUN_OF, Search
-from hub.contract.recipe_file import read_yaml
+from benchmarks.better_pairs.arms import RUN_OF, Search, read_plan
 from hub.contract.sections.base import Name, Strict
 from hub.errors import InputError, did_you_mean
 from hub.papers.tables import Column, Table, find_paper
@@ -195,9 +194,4 @@ class Papers(Strict):
 
 def read_papers(path: Path) -> Papers:
     """The experiments of a file. Raises InputError naming the place in it."""
-    try:
-        return Papers.model_validate(read_yaml(path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise InputError(f"{path}:{place}" if place else path, first["msg"].removeprefix("Value error, ")) from error
+    return read_plan(path, Papers)

@@ -11,7 +11,7 @@ WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def encode(texts: Sequence[str]) -> np.ndarray:
-    """The embeddings of texts, float32 of shape [texts, 300]: a text without words is at the origin's neighbour 1."""
+    """The embeddings of texts, float32 of shape [texts, 300]; texts without words share one vector."""
     return np.stack([np.mean([_vector(word) for word in WORD.findall(text.lower()) or [""]], axis=0) for text in texts])
 
 

@@ -1,6 +1,5 @@
 """What an experiment found, kept as data: our numbers with intervals, its effects, and what it cost. Pure."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,8 +70,3 @@ def read_result(path: Path) -> Result | None:
         return None
     except ValidationError as error:
         raise InputError(path, f"is no result of an experiment: {error.errors()[0]['msg']}") from error
-
-
-def exact(values: Mapping[str, float]) -> dict[str, Estimate]:
-    """Numbers without sampling error, as estimates."""
-    return {name: Estimate(score=value, low=value, high=value) for name, value in values.items()}

@@ -1,11 +1,13 @@
 """One experiment, step by step: datasets, trained encoders, their scores, the table of them with its effects."""
 
 import json
+import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +19,21 @@ from benchmarks.better_pairs.steps import Steps, digest
 from benchmarks.papers.plan import ENCODER_OF, Encoder, Experiment, OwnColumn, Papers
 from benchmarks.papers.result import Difference, Measured, Result
 from benchmarks.trials import hardware
-from hub.contract.recipe import ModelRecipe
-from hub.contract.recipe_file import apply_overrides, checked, read_yaml
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe_file import apply_overrides, checked, load_recipe, read_yaml
 from hub.contract.run_dir import require_complete
-from hub.contract.schema import base_config
-from hub.contract.shards import write_text
+from hub.contract.schema import is_finished
+from hub.contract.shards import sha256_file, write_text
 from hub.errors import InputError
 from hub.training_value import ArmPlan
 from release.options import set_words
-from release.value import OF_COPIES, TRAINING_KEYS, UNIQUE, training_sha256
+from release.value import trained_on, training_sha256, untrained
 from release.value_arms import CONFIG, copies, read_dataset, write_pairs
 
 STAGE = "small"
+DATA_WORDS = ("--senteval-data", "<data>/senteval", "--sts-data", "<data>/sts-original")
 SAMPLES = 1000  # of the bootstrap
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "sts-dino")
-UNFINISHED = ("raw", "rejected", "sources")  # configs that nothing is trained on
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ class Experiments:
 
     def _scored_by_name(self, encoder: Encoder, tasks: Sequence[tuple[str, str]]) -> Scored:
         assert encoder.model is not None
-        key = digest(encoder.model, tasks)
+        key = digest(encoder.model, source_of(encoder.model), tasks)
         out = self.steps.folder / "named" / key
         names = ",".join(dict.fromkeys(task for task, _ in tasks))
         words = ["eval.run", "--model", encoder.model, "--tasks", names, "--no-cache", "--out", str(out)]
@@ -169,7 +171,7 @@ class Experiments:
     def _data_words(self) -> list[str]:
         if self.data is None:
             return []
-        return ["--senteval-data", str(self.data / "senteval"), "--sts-data", str(self.data / "sts-original")]
+        return [word.replace("<data>", str(self.data)) for word in DATA_WORDS]
 
     # Encoders
 
@@ -181,11 +183,9 @@ class Experiments:
     def _trees(self, encoder: Encoder) -> list[dict[str, Any]]:
         """The recipe of an encoder for each training seed of each data seed: a baseline's once."""
         assert encoder.recipe is not None
-        tree = read_yaml(encoder.recipe)
-        stand_ins = self.stand_ins if tree.get("base", {}).get("repo_id") else []  # a file without use is refused
-        tree = apply_overrides(tree, [*encoder.settings, *stand_ins])
+        tree = apply_overrides(read_yaml(encoder.recipe), self._settings(encoder.recipe, encoder))
         if not encoder.trained:
-            return [{key: value for key, value in tree.items() if key not in TRAINING_KEYS}]
+            return [untrained(tree)]
         each = self.stage.training_seeds
         seeds = [
             (data, number * each + seed + 1)
@@ -194,20 +194,21 @@ class Experiments:
         ]
         return [self._on_pairs(encoder, tree, data, seed) for data, seed in seeds]
 
+    def _settings(self, recipe: Path, encoder: Encoder) -> list[str]:
+        """Those of an encoder, and files for its base where that is of a Hub: a file without use is refused."""
+        of_hub = read_yaml(recipe).get("base", {}).get("repo_id") is not None
+        return [*encoder.settings, *(self.stand_ins if of_hub else ())]
+
     def _on_pairs(self, encoder: Encoder, tree: Mapping[str, Any], data_seed: int, seed: int) -> dict[str, Any]:
         """The recipe with an arm's dataset in the place of its own; ``seed``: of the training."""
         if encoder.pairs is None:
             return {**tree, "seed": str(seed)}
         run = self.dataset(encoder.pairs, data_seed).directory
-        data, arguments = tree["datasets"], dict(tree.get("arguments", {}))
-        place = {"path": str(run), "config": finished_config(run)}
-        if encoder.copies:
-            found = read_dataset(str(run))
-            firsts = [{"sentence1": text} for text in dict.fromkeys(found.pairs.firsts)]
-            written = write_pairs(self.steps.folder / "copies", copies(firsts, seed, str(run)))
-            place = {"path": str(written), "config": CONFIG}
-            data, arguments = [{**data[0], **OF_COPIES}], arguments | UNIQUE
-        return {**tree, "datasets": [{**one, **place} for one in data], "arguments": arguments, "seed": str(seed)}
+        if not encoder.copies:
+            return trained_on(tree, "dataset", run, finished_config(run), seed)
+        firsts = [{"sentence1": text} for text in dict.fromkeys(read_dataset(str(run)).pairs.firsts)]
+        written = write_pairs(self.steps.folder / "copies", copies(firsts, seed, str(run)))
+        return trained_on(tree, "copies", written, CONFIG, seed)
 
     def _encoder(self, encoder: Encoder, tree: Mapping[str, Any]) -> Trained:
         """The run directory of an encoder under one recipe, trained when it is not yet."""
@@ -229,7 +230,11 @@ class Experiments:
         """What the module of ``measure`` finds."""
         arms = {arm: self.dataset(arm).directory for arm in experiment.arms_named}
         encoders = {name: self.encoder_folder(name) for name in experiment.encoders_named}
-        key = digest(experiment.measure, {name: str(path) for name, path in (arms | encoders).items()})
+        key = digest(
+            experiment.measure,
+            source_of(experiment.measure[0]),
+            {name: str(path) for name, path in (arms | encoders).items()},
+        )
         out = self.steps.folder / "measured" / f"{key}.json"
 
         def filled(word: str) -> str:
@@ -248,7 +253,7 @@ class Experiments:
         return found, seconds
 
     def commands(self, experiment: Experiment) -> list[str]:
-        """What makes an experiment, as a user types it: what is made on the way stands by its name. Pure."""
+        """What makes an experiment, as a user types it: what is made on the way stands by its name."""
         found = list[str]()
         for arm in self._arms(experiment):
             chosen = self.papers.pairs.arm(arm)
@@ -256,18 +261,39 @@ class Experiments:
         for name in (*experiment.rows, *experiment.encoders_named):
             encoder = self.papers.encoder(name)
             if encoder.recipe is not None and encoder.trained:
-                place = [f"datasets.0.path=<run:{encoder.pairs}>"] if encoder.pairs else []
-                words = [*set_words([*encoder.settings, *self.stand_ins, *place, "seed=1"]), "--out", f"<{name}>"]
+                place = self._place(encoder.pairs) if encoder.pairs else []
+                words = [*set_words([*self._settings(encoder.recipe, encoder), *place, "seed=1"]), "--out", f"<{name}>"]
                 found.append(f"python -m training.run {encoder.recipe} {shlex.join(words)}")
+        columns = experiment.measured_columns() if experiment.rows else {}
+        tasks = ",".join(dict.fromkeys(task for column in columns.values() for task in column.tasks))
+        for name in experiment.rows:
+            words = ["eval.run", "--model", self.papers.encoder(name).model or f"<{name}>", "--tasks", tasks]
+            found.append(f"python -m {shlex.join([*words, *DATA_WORDS])}")
         if experiment.measure:
             found.append(f"python -m {shlex.join(experiment.measure)}")
         return list(dict.fromkeys(found))
+
+    def _place(self, arm: str) -> list[str]:
+        """The settings that have an encoder read an arm's dataset, which need not be there."""
+        texts = self.papers.pairs.texts(arm)
+        configs = load_recipe(texts.recipe, DatasetRecipe, list(texts.settings)).configs
+        return [f"datasets.0.path=<run:{arm}>", *(f"datasets.0.config={one}" for one in filter(is_finished, configs))]
 
 
 def finished_config(directory: Path) -> str:
     """The config of a dataset that is trained on. Raises InputError when it has several, or none."""
     there = {file.config for file in require_complete(directory).files if file.config}
-    found = sorted(name for name in there if base_config(name) not in UNFINISHED)
+    found = sorted(filter(is_finished, there))
     if len(found) != 1:
         raise InputError(directory, "which config is trained on?", allowed=found, hint="name one in the experiment")
     return found[0]
+
+
+def source_of(place: str) -> str | None:
+    """SHA-256 of the source file of ``MODULE`` or ``python:MODULE:FUNCTION``; None for anything else."""
+    module = place.removeprefix("python:").split(":")[0]
+    try:
+        found = find_spec(module) if re.fullmatch(r"[a-z_][\w.]*", module) else None
+    except ModuleNotFoundError:  # the step itself says so
+        return None
+    return sha256_file(Path(found.origin)) if found and found.origin else None

@@ -19,7 +19,7 @@ from eval.audit.rows import BATCH, DatasetRows, Read, example_type_of
 from hub.client.dataset_reader import FinishedRun, HubDataset, hub_dataset, local_run, published_run, require_known
 from hub.contract.forms import FORMS
 from hub.contract.run_dir import ARTIFACTS, File
-from hub.contract.schema import base_config
+from hub.contract.schema import base_config, is_finished
 from hub.contract.shards import parquet_schema, shard_tables
 from hub.errors import InputError
 from hub.row_errors import reading_rows
@@ -27,7 +27,6 @@ from hub.row_errors import reading_rows
 if TYPE_CHECKING:
     from datasets import Features
 
-UNFINISHED = {"raw", "rejected", "sources"}  # configs that nobody trains on
 FIRST = (  # of several finished configs, the first is read: a form's labelled one before its others
     *(form.labelled for form in FORMS.values()),
     *(config for form in FORMS.values() for config in form.finished),
@@ -133,7 +132,7 @@ def made_folder(folder: Path, option: str = "--out") -> Path:
 def _of_run(run: FinishedRun, name: str) -> Dataset:
     if run.manifest.kind != "dataset":
         raise InputError(run.place, f"is the run of a {run.manifest.kind}", allowed="the run of a dataset")
-    finished = tuple(config for config in run.configs if base_config(config) not in UNFINISHED)
+    finished = tuple(config for config in run.configs if is_finished(config))
     return Dataset(
         run.place,
         name,

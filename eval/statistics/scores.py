@@ -83,7 +83,7 @@ def task_score(
         other=measured.other,
         parts={name: Part(score=score, n=n) for name, (score, n) in measured.parts.items()},
         seeds=measured.seeds,
-        seconds={name: round(value, 3) for name, value in {**measured.seconds, **seconds}.items()},
+        seconds={name: round(value, 6) for name, value in {**measured.seconds, **seconds}.items()},
         limit=settings.part,
     )
     around = task_interval(score, measured.outcomes, task.metric, task.aggregation, settings)

@@ -18,9 +18,9 @@ def student_recipe(name: str) -> Path:
 
 
 def shipped(path: str) -> str:
-    """``path``, which a shipped recipe names from the clone's root: where it is in an installation."""
+    """``path``, which a shipped recipe names from the clone's root: in an installation without it here, where it is."""
     folder, _, name = path.partition("/")
-    return path if folder != "assets" or _is_clone() else str(asset(name))
+    return path if folder != "assets" or Path(path).exists() else str(asset(name))
 
 
 def dataset_scripts() -> Path:

@@ -117,6 +117,11 @@ def base_config(config: str) -> str:
     return re.sub(r"-\d+shot$", "", config)
 
 
+def is_finished(config: str) -> bool:
+    """Whether a config holds rows that one trains on, and not raw or rejected texts or first texts."""
+    return base_config(config) not in ("raw", "rejected", "sources")
+
+
 def config_features(config: str, recipe: DatasetRecipe) -> "datasets.Features":
     """Features of one Hub config of a dataset repo: ``raw``, ``rejected``, ``sources`` or a finished one."""
     base = base_config(config)
