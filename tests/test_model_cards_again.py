@@ -1,11 +1,13 @@
-"""How a dataset is made again, as its card tells it: the code, the commands, what is read and not published."""
+"""How a dataset or an encoder is made again, as its card tells it: the code, the commands, what is not published."""
 
 import json
 import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from small_runs import small_recipe, small_run
+from test_model_cards_runs import card_of, model_run
 
 from generation.pipeline.provenance import _upstream
 from hub.contract.published_paths import clone_of
@@ -99,3 +101,24 @@ def test_inputs_beside_a_published_recipe_are_found_there(tmp_path):
     found = load_recipe(recipe, DatasetRecipe)
     assert found.source.path == str(recipe.parent / "texts.txt")
     assert fingerprint(found, {}) == fingerprint(small_recipe("sts"), {})
+
+
+@pytest.mark.parametrize("path", ["artifacts/datasets/tiny", "/home/me/artifacts/tiny"])
+def test_an_encoder_is_made_again_from_its_published_recipe(tmp_path, path):
+    directory = model_run(tmp_path / "run", base={"path": "assets/base", "license": "mit"})
+    recipe = yaml.safe_load((directory / "recipe.yaml").read_text())
+    recipe["datasets"][0] |= {"repo_id": None, "revision": None, "path": path}
+    (directory / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    manifest = read_manifest(directory)
+    known = {**manifest.provenance, "code": {"commit": f"{COMMIT}-dirty", "url": "https://host.org/me/sts-dino.git"}}
+    inputs = {"base:assets/base": "b" * 64, f"dataset:{path}:sts": "d" * 64}
+    write_manifest(directory, manifest.model_copy(update={"provenance": known, "inputs": inputs}))
+    card = card_of(directory).partition("## Make it again")[2]
+    assert f"in a clone of sts-dino at commit `{COMMIT}`, with changes that are not in it" in card
+    lines = card.split("Anywhere else:")[1].split("```")[1].splitlines()[1:]
+    assert lines[:2] == ["git clone https://host.org/me/sts-dino.git sts-dino && cd sts-dino", f"git checkout {COMMIT}"]
+    assert lines[3].startswith("hf download ") and lines[3].endswith(" --local-dir published")
+    assert "--repo-type" not in lines[3] and lines[4] == "python -m training.run published/recipe.yaml"
+    assert f"| `base.path` | `assets/base` | `{'b' * 64}` | in the clone |" in card
+    shown = path if path.startswith("artifacts") else "tiny"
+    assert f"| `datasets.0.path` | `{shown}` | `{'d' * 64}` |" in card and "/home/me" not in card

@@ -15,6 +15,7 @@ from training_inputs import sts_rows, triplet_rows, write_dataset, write_recipe
 from transformers import TrainerState
 
 from hub.cli import run
+from hub.contract.published_paths import clone_of
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import begin, changed_files, locked, require_complete
@@ -22,6 +23,7 @@ from hub.contract.schema import TRIPLET
 from hub.errors import InputError, RunError
 from training.dry_run.plan import planned_steps
 from training.loop.checkpoints import is_whole, mark_whole, newest_whole, remove_old
+from training.loop.finish import ROOT
 from training.loop.job import prepare
 from training.loop.reporting import ProgressReporter
 from training.loop.train import verify
@@ -59,6 +61,7 @@ def test_the_manifest_says_where_the_weights_come_from(trained):
     assert training["best_step"] == max(training["validation_curve"], key=lambda point: point[1])[0]
     assert training["arguments"]["learning_rate"] == 1e-3
     assert "/" not in manifest.provenance["command"]
+    assert manifest.provenance.get("code", {}) == clone_of(ROOT)
     timing = json.loads((trained / "out.timing.json").read_text())
     assert timing["samples_per_second"] > 0
     assert timing["resumed_from_step"] == 0

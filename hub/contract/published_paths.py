@@ -180,7 +180,7 @@ def require_inputs(recipe_path: Path, recipe: Strict, unneeded: Sequence[str] = 
         return
     manifest = read_manifest(recipe_path.parent)
     for key, path in local_paths(recipe).items():
-        found = [(name, digest) for name, digest in manifest.inputs.items() if _is_of(name, path)] if manifest else []
+        found = [(name, digest) for name, digest in manifest.inputs.items() if is_of(name, path)] if manifest else []
         if found and key not in unneeded and not Path(path).exists():
             files = ", ".join(f"{name} with SHA-256 {digest}" for name, digest in found[:_SHOWN])
             more = f" and {len(found) - _SHOWN} more in {MANIFEST}" if len(found) > _SHOWN else ""
@@ -188,7 +188,7 @@ def require_inputs(recipe_path: Path, recipe: Strict, unneeded: Sequence[str] = 
             raise InputError(f"{recipe_path}: {key} {path}", f"is not published; it is {files}{more}", hint=hint)
 
 
-def _is_of(name: str, path: str) -> bool:
+def is_of(name: str, path: str) -> bool:
     """Whether an input's name in a manifest is of ``path``: the file, a file in the folder, a base or a dataset."""
     return name in (path, f"base:{path}", f"guide:{path}") or name.startswith(
         (f"{path}/", f"dataset:{path}:", f"vocabulary:{path}:")

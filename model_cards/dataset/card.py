@@ -13,12 +13,13 @@ from hub.contract.recipe import DatasetRecipe
 from hub.contract.run_dir import Manifest
 from hub.markdown import Markdown, code, fenced, inline, table
 from model_cards.dataset import tables
-from model_cards.dataset.again import commands, local_inputs
+from model_cards.dataset.again import local_inputs
 from model_cards.dataset.measured import Measured
 from model_cards.dataset.measured_tables import fidelity_table, ledger_table, people_table, value_table
 from model_cards.dataset.pictures import LABELS, LENGTHS, dataset_pictures, length_note, length_table
 from model_cards.dataset.progress import done_so_far, time_left
 from model_cards.dataset.samples import rejected_samples, sample_config, sample_table
+from model_cards.shared.again import commands
 from model_cards.shared.attribution import attribution
 from model_cards.shared.changes import change_table
 from model_cards.shared.checks import check_counts, check_dropped, check_files, check_history, check_splits
@@ -161,7 +162,7 @@ def making_again(directory: Path, manifest: Manifest, recipe: DatasetRecipe, rep
     provenance = read_facts(directory, "provenance", manifest.provenance, DatasetProvenance)
     tag = f"v{recipe.version}" if manifest.complete else None
     return {
-        "again": commands(repo_id, tag, provenance),
+        "again": commands(repo_id, tag, manifest, provenance.code),
         "local_inputs": local_inputs(recipe, manifest, provenance),
         "commit": provenance.code.commit if provenance.code else None,
     }

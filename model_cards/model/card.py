@@ -14,6 +14,7 @@ from hub.contract.run_dir import MANIFEST, Manifest
 from hub.errors import InputError
 from hub.markdown import Markdown, fenced
 from model_cards.model import tables
+from model_cards.model.again import making_again
 from model_cards.model.eval_results import eval_result_files, model_index
 from model_cards.model.papers import PaperRow, reproduced
 from model_cards.model.scores import average_table, part_table, repeat_tables, score_tables
@@ -44,6 +45,7 @@ def model_files(directory: Path, manifest: Manifest, recipe: ModelRecipe, repo_i
     index = model_index(manifest.name, results) if results else []
     head = front_matter(model_data(recipe, provenance, index))
     told = about(recipe, provenance, results, repo_id, check_model(recipe, licensed(recipe, provenance)))
+    told |= making_again(manifest, recipe, provenance, repo_id)
     files = {path: text.encode() for path, text in (eval_result_files(results) if results else {}).items()}
     training = provenance.training
     if training is None:
@@ -111,7 +113,6 @@ def about(
         "paper": row,
         "results": results,
         **(about_scores(results, row, trained=not recipe.is_baseline) if results else {"scores": {}}),
-        "command": provenance.command,
         "attribution": attribution(verdict),
     }
 

@@ -175,6 +175,7 @@ class ModelProvenance(Facts):
     datasets: tuple[TrainedOn, ...]
     base: BaseFacts
     training: TrainingFacts | None  # None: a baseline
+    code: CodeFacts | None = None  # None: made outside of a clone
     command: str
 
 

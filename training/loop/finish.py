@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 
+from hub.contract.published_paths import clone_of
 from hub.contract.run_dir import Manifest, describe, write_manifest
 from hub.contract.shards import write_text
 from hub.durable import fsync, make_folder
@@ -23,6 +24,7 @@ from training.loop.job import TrainingJob
 from training.loop.trainer import EncoderTrainer
 from training.model.encoder import save_encoder, save_release
 
+ROOT = Path(__file__).resolve().parents[2]  # of the clone or installation
 Curve = list[list[float]]  # [[step, value]], steps ascending
 NOT_PARTS = frozenset(
     ("loss", "grad_norm", "learning_rate", "epoch", "step", "train_loss", "total_flos", "num_input_tokens_seen")
@@ -92,6 +94,7 @@ def finish(job: TrainingJob, manifest: Manifest, trained: Trained, command: str)
         "validation": job.evaluator.sources if job.evaluator else [],
         "base": job.base.describe(job.recipe.base),
         "training": training_facts(job, trainer),
+        **made_in(),
         "command": command,
     }
     finished = complete(job.out, manifest, built, counts, provenance)
@@ -104,8 +107,14 @@ def finish_baseline(job: TrainingJob, manifest: Manifest, encoder: SentenceTrans
     built = job.out.with_name(f"{job.out.name}.building")
     save_encoder(encoder, built)
     base = job.base.describe(job.recipe.base)
-    provenance: dict[str, Any] = {"datasets": [], "validation": [], "base": base, "training": None, "command": command}
+    provenance = {"datasets": [], "validation": [], "base": base, "training": None, **made_in(), "command": command}
     return complete(job.out, manifest, built, _size(encoder), provenance)
+
+
+def made_in() -> dict[str, Any]:
+    """``code``: commit and public address of the clone that finished the run; nothing outside of a clone."""
+    found = clone_of(ROOT)
+    return {"code": found} if found else {}
 
 
 def _size(model: SentenceTransformer) -> dict[str, Any]:
