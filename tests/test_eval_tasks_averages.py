@@ -120,7 +120,10 @@ def test_averages_are_rows_of_the_table_beside_base_and_control():
         over_control=(),
     )
     lines = table(results).splitlines()
-    mean = next(line.split() for line in lines if line.startswith("dino-sts12-16-mean "))
-    assert mean == ["dino-sts12-16-mean", "mean", "5", "tasks", "63.48", "73.48", "+10.00", *"-----"]
-    assert lines[0].split()[:5] == ["task", "split", "metric", "rows", "before"]
+    scores, differences = (line.split() for line in lines if line.startswith("dino-sts12-16-mean "))
+    assert scores == ["dino-sts12-16-mean", "5", "tasks", "63.48", "-", "73.48"]
+    assert differences == ["dino-sts12-16-mean", "mean", "+10.00", "-"]
+    assert lines[0].split() == ["task", "split", "rows", "before", "copies", "control", "after"]
+    assert lines[lines.index("") + 1].split() == ["task", "split", "metric", "gain", "over", "control"]
+    assert max(map(len, lines[: 2 * len(after)])) < 120, "a line fits a screen"
     assert any(line.startswith("dino-sts12-16-mean: ") for line in lines[-9:])

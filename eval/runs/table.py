@@ -1,55 +1,67 @@
-"""Results as a plain table for people: score, cost and, where they are, those of base and control."""
+"""Results as plain tables for people: scores beside those of base and control, or with what they cost."""
 
 from eval.tasks.averages import averages
 from hub.cli import aligned
 from hub.contract.results import RULE, Gain, Results, TaskScore, by_task
 
-FIXED = ("task", "split", "metric", "rows")
 BESIDE = ("pearson", "f1")  # metrics that papers report next to a task's main one
 COSTS = ("encoding", "probing")
 
 
 def table(results: Results) -> str:
-    """One line a task or average; 95 % intervals in brackets, seconds last, a dash where something is not there.
+    """Scores with 95 % intervals in brackets, one line a task or average; a dash where something is not there.
 
-    What each average is the mean of stands below.
+    Where there is a base or a copies control, their scores stand beside, and a second table has the differences, so
+    that a line fits a screen; else a line ends with further metrics and seconds. What each average is the mean of, and
+    what is to be known of the scores, stands below.
     """
-    pairs, gains = results.pairs_of_scores(), by_task(results.gains)
-    control, over = by_task(results.control_scores), by_task(results.over_control)
-    has_base = any(before for before, _ in pairs)
-    named: tuple[str, ...] = ("before", "after", "gain") if has_base else ("score",)
-    named += ("copies control", "over control") if control else ()
-    rows = [(*FIXED, *named, "also", *(f"{cost} s" for cost in COSTS))]
-    for before, after in pairs:
-        key = after.task, after.split
-        middle: tuple[str, ...] = (
-            (_score(before), _score(after), _gain(gains.get(key))) if has_base else (_score(after),)
-        )
-        middle += (_score(control.get(key)), _gain(over.get(key))) if control else ()
-        costs = (_seconds(after, cost) for cost in COSTS)
-        also = ", ".join(f"{name} {after.other[name]:.2f}" for name in BESIDE if name in after.other) or "-"
-        number = f"{after.n} {after.unit}" + (" drawn" if after.limit else "")
-        rows.append((after.task, after.split, after.main_metric, number, *middle, also, *costs))
-    rows += _averages(results, has_base, bool(control))
-    lines = [aligned(rows), *_notes(results)]
+    compared = bool(results.control_scores) or any(before for before, _ in results.pairs_of_scores())
+    parts = [aligned(rows) for rows in (_compared(results) if compared else [_alone(results)])]
+    lines = ["\n\n".join(parts), *_notes(results)]
     if results.averages:
         lines += ["", *(f"{item.name}: {item.definition}" for item in results.averages)]
     return "\n".join(lines)
 
 
-def _averages(results: Results, has_base: bool, has_control: bool) -> list[tuple[str, ...]]:
-    """A row for each average, with the base's and the control's where all of its tasks have those; no intervals."""
-    before = {one.name: one.score for one in averages(results.base_scores)}
-    control = {one.name: one.score for one in averages(results.control_scores)}
-    rows = list[tuple[str, ...]]()
+def _alone(results: Results) -> list[tuple[str, ...]]:
+    """The scores of one encoder with other metrics and seconds; averages have no interval."""
+    rows = [("task", "split", "metric", "rows", "score", "also", *(f"{cost} s" for cost in COSTS))]
+    for score in results.scores:
+        also = ", ".join(f"{name} {score.other[name]:.2f}" for name in BESIDE if name in score.other) or "-"
+        costs = (_seconds(score, cost) for cost in COSTS)
+        rows.append((score.task, score.split, score.main_metric, _rows(score), _score(score), also, *costs))
     for item in results.averages:
-        first, beside = before.get(item.name), control.get(item.name)
-        middle: tuple[str, ...] = (_plain(item.score),)
-        if has_base:
-            middle = (_plain(first), _plain(item.score), _more(item.score, first))
-        middle += (_plain(beside), _more(item.score, beside)) if has_control else ()
-        rows.append((item.name, "", "mean", f"{len(item.tasks)} tasks", *middle, "-", *("-" for _ in COSTS)))
+        rows.append((item.name, "", "mean", f"{len(item.tasks)} tasks", _plain(item.score), "-", *("-" for _ in COSTS)))
     return rows
+
+
+def _compared(results: Results) -> list[list[tuple[str, ...]]]:
+    """Two tables: the scores of base, copies control and encoder, and the encoder's differences to the two."""
+    pairs, gains = results.pairs_of_scores(), by_task(results.gains)
+    control, over = by_task(results.control_scores), by_task(results.over_control)
+    has_base = any(before for before, _ in pairs)
+
+    def beside(first: str, second: str) -> tuple[str, ...]:
+        return (*((first,) if has_base else ()), *((second,) if control else ()))
+
+    scores = [("task", "split", "rows", *beside("before", "copies control"), "after" if has_base else "score")]
+    differences = [("task", "split", "metric", *beside("gain", "over control"))]
+    for before, after in pairs:
+        key = after.task, after.split
+        scores.append((*key, _rows(after), *beside(_score(before), _score(control.get(key))), _score(after)))
+        differences.append((*key, after.main_metric, *beside(_gain(gains.get(key)), _gain(over.get(key)))))
+    of_base = {one.name: one.score for one in averages(results.base_scores)}
+    of_control = {one.name: one.score for one in averages(results.control_scores)}
+    for item in results.averages:  # where all of its tasks have those; no intervals
+        first, second = of_base.get(item.name), of_control.get(item.name)
+        number = f"{len(item.tasks)} tasks"
+        scores.append((item.name, "", number, *beside(_plain(first), _plain(second)), _plain(item.score)))
+        differences.append((item.name, "", "mean", *beside(_more(item.score, first), _more(item.score, second))))
+    return [scores, differences]
+
+
+def _rows(score: TaskScore) -> str:
+    return f"{score.n} {score.unit}" + (" drawn" if score.limit else "")
 
 
 def _plain(value: float | None) -> str:
