@@ -14,7 +14,7 @@ is made again with the same ``name`` and the same arguments:
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,12 +38,14 @@ if TYPE_CHECKING:
     from hub.client.plan import Plan
 
 STEPS, BATCH = 100, 32  # of a first encoder: some thousand triplets
+RATES = {"static": 1e-3, "prompteol": 3e-4}  # docs/better_pairs.md
 
 
 def write_pairs(
     texts: Iterable[str],
     recipe: str | Path | None = None,
     *,
+    labels: Mapping[float, str] | None = None,
     name: str = "pairs",
     lm: str | None = None,
     lm_license: str | None = None,
@@ -55,8 +57,10 @@ def write_pairs(
 
     recipe: a dataset recipe whose source these texts take the place of, under the first licence that its parts allow
     then; without one it is what ``sts-dino new`` proposes for them (``lm``, ``lm_license``, ``license``, ``language``
-    as there). name: of the run directory ``artifacts/datasets/NAME``; texts and recipe lie beside it. settings:
-    ``KEY=VALUE`` as with ``--set``.
+    as there). labels: similarity (0 to 1) → an instruction of your own, with ``<X1>`` where the first text stands and
+    an open quotation mark at its end; each text is kept from fitting the labels of higher similarity, too, and no
+    examples stand in the prompt, for those that come with the project are of other labels. name: of the run directory
+    ``artifacts/datasets/NAME``; texts and recipe lie beside it. settings: ``KEY=VALUE`` as with ``--set``.
 
     Returns the rows of the training split: sentence1, sentence2, score for the form sts, then provenance. Raises
     InputError when that name has other texts or another recipe already, and for what ``sts-dino new`` and ``write``
@@ -69,7 +73,7 @@ def write_pairs(
     directory = ARTIFACTS / "datasets" / name
     corpus, path = directory.with_name(f"{name}.texts.jsonl"), directory.with_name(f"{name}.yaml")
     _keep(corpus, "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts))
-    given = list(settings)
+    given = [*(_labels(labels) if labels is not None else ()), *settings]
     if recipe is not None:
         source = {"kind": "file", "path": str(corpus.resolve()), "columns": ["text"], "license": license}
         source["description"] = f"texts of {name}"
@@ -82,6 +86,23 @@ def write_pairs(
     found, _ = checked_recipe(path, directory, None, given, options)
     write(found, directory, command_line("generation.run", path, None, given), options)
     return read_pairs(directory)
+
+
+def _labels(instructions: Mapping[float, str]) -> list[str]:
+    """The settings that put labels in place of a recipe's own; the counter-labels are DINO's, section 4."""
+    order = sorted(instructions, reverse=True)
+    if any(isinstance(score, str) for score in order):
+        raise InputError("labels", "has text for a similarity", allowed="numbers from 0 to 1, e.g. {1: ..., 0: ...}")
+    labels = [
+        {
+            "name": f"{score:g}",
+            "score": f"{score:g}",
+            "counter_labels": [f"{higher:g}" for higher in order[:place]],
+            "instruction": instructions[score],
+        }
+        for place, score in enumerate(order)
+    ]
+    return [f"labels={json.dumps(labels)}", "few_shot=null"]
 
 
 def read_pairs(directory: str | Path, config: str | None = None, split: str = "train") -> "Dataset":
@@ -125,12 +146,14 @@ def train(
 
     dataset: what ``write_pairs`` returned or any ``Dataset`` with the form's columns, a finished run directory, or
     ``ORG/NAME@REVISION``. base: a folder or ``ORG/NAME@REVISION``; modules: ``transformer`` (all layers, the mean of
-    the tokens) or ``static`` (its token embeddings alone, small and fast). settings: more keys of the recipe.
+    the tokens), ``static`` (its token embeddings alone, small and fast) or ``prompteol`` (a causal language model under
+    PromptEOL's prompt, with LoRA: the best measured here, and the slowest). settings: more keys of the recipe.
 
     Raises InputError and RunError as ``sts-dino train`` does.
     """
     from sentence_transformers import SentenceTransformer
 
+    from sts_dino.proposals.encoder import LORA, prompteol
     from training.run import job_of, train_encoder
 
     directory = ARTIFACTS / "models" / name
@@ -144,16 +167,22 @@ def train(
         dataset.to_parquet(str(rows))
         data |= {"path": str(rows.resolve()), "license": dataset_license or base_license}
     data |= {"license": dataset_license} if dataset_license else {}
-    rate = learning_rate or (1e-3 if modules == "static" else 5e-5)
+    section: dict[str, Any] = {**_place(base), "modules": modules, "license": base_license}
+    special, more = {}, dict[str, str]()
+    if modules == "prompteol":
+        section, more = prompteol({**_place(base), "license": base_license})
+        special = {"lora": LORA}
+    rate = learning_rate or RATES.get(modules, 5e-5)
     arguments = {"max_steps": steps, "learning_rate": rate, "warmup_steps": 0.1, "report_to": "none"}
-    arguments |= {"batch_sampler": "no_duplicates", "save_strategy": "steps", "save_steps": steps}
+    arguments |= {"batch_sampler": "no_duplicates", "save_strategy": "steps", "save_steps": steps, **more}
     tree = {
         "kind": "model",
         "name": name,
         "version": "0.1.0",
         "pretty_name": name,
         "license": base_license,
-        "base": {**_place(base), "modules": modules, "license": base_license},
+        "base": section,
+        **special,
         "datasets": [data],
         "token_dropout": 0.1,
         "batch_size": batch_size,

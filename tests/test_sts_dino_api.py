@@ -6,6 +6,8 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from hub.assets import asset
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import read_manifest
 from hub.errors import InputError
 from sts_dino import api
@@ -55,6 +57,32 @@ def test_a_recipe_of_ones_own_takes_the_texts_as_its_source(folder, tmp_path):
     assert read_manifest(Path("artifacts/datasets/own")).counts["sources"] == 5
 
 
+def test_labels_of_ones_own_take_the_place_of_those_proposed(folder):
+    asked = {
+        0: 'Two facts.\n1: "<X1>"\n2: "',
+        1.0: 'The same, twice.\n1: "<X1>"\n2: "',
+        0.25: 'Alike.\n1: "<X1>"\n2: "',
+    }
+    found = api.write_pairs(TEXTS[:6], labels=asked, name="labelled", lm="builtin")
+    assert {round(score, 3) for score in found["score"]} == {0.1, 0.3, 0.9}, "smoothed by 0.2"
+    recipe = load_recipe(folder / "artifacts/datasets/labelled/recipe.yaml", DatasetRecipe)
+    assert {label.name: (label.score, label.counter_labels) for label in recipe.labels} == {
+        "1": (1.0, ()),
+        "0.25": (0.25, ("1",)),
+        "0": (0.0, ("1", "0.25")),
+    }
+    assert recipe.few_shot is None
+
+
+def test_a_causal_language_model_is_trained_under_prompteols_prompt(pairs, folder):
+    more = ["arguments.max_steps=2", "arguments.save_steps=2"]
+    given = {"base_license": "cc-by-nc-sa-4.0", "name": "eol", "modules": "prompteol", "batch_size": 8}
+    encoder = api.train(pairs, LM, settings=more, **given)
+    assert encoder.encode(["A man plays a flute."]).shape == (1, encoder.get_embedding_dimension())
+    recipe = load_recipe(folder / "artifacts/models/eol/recipe.yaml", ModelRecipe)
+    assert recipe.lora is not None and recipe.base.pooling == "lasttoken" and "[X]" in (recipe.base.prompt or "")
+
+
 def test_an_encoder_is_trained_scored_and_compared(encoder, folder):
     assert encoder.encode(["A man plays a flute."]).shape == (1, encoder.get_embedding_dimension())
     scores = {}
@@ -93,6 +121,8 @@ def test_what_was_made_is_published_with_its_card(pairs, hub_api, monkeypatch):
         ),
         (lambda: api.write_pairs(["", ""], name="none"), "has no usable text"),
         (lambda: api.write_pairs(TEXTS, name="No Name"), "name: String should match"),
+        (lambda: api.write_pairs(TEXTS, labels={"1": "x"}, name="own-labels", lm="builtin"), "numbers from 0 to 1"),
+        (lambda: api.write_pairs(TEXTS, labels={1: "x"}, name="own-labels", lm="builtin"), "labels.0.instruction"),
         (lambda: api.read_pairs("nowhere"), "nowhere: no such directory"),
         (lambda: api.read_pairs("artifacts/datasets/mine", "triplet"), "config 'triplet': not in the run"),
         (lambda: api.read_pairs("artifacts/datasets/mine", split="test"), "split 'test': has no rows"),

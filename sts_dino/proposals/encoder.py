@@ -13,6 +13,8 @@ from sts_dino.proposals.dataset import BUILT_IN, BUILT_IN_LICENSE, GEMMA, flow, 
 
 BATCH = 32
 PROMPTEOL = 'This sentence : "[X]" means in one word:"'  # Jiang et al. 2023; its last quotation mark's state embeds
+PROMPTEOL_RATE = "3e-4"
+LORA = {"r": "16", "alpha": "32", "dropout": "0.05", "release": "merged"}
 WAYS = ("prompteol", "static")
 SCORED = [
     "# the STS Benchmark's validation part; its test part is for when nothing is chosen any more",
@@ -50,12 +52,9 @@ def choose_base(asked: str | None, license_id: str | None, writer: dict[str, Any
     model = _language_model(writer)
     built_in = Path(str(model.get("path", ""))).resolve() == BUILT_IN.resolve()
     if asked == "prompteol" or (asked is None and not built_in):
-        half = _half_precision()
-        section: dict[str, Any] = {**model, "pooling": "lasttoken", "prompt": PROMPTEOL, "max_seq_length": 64}
-        section |= {"dtype": "bfloat16"} if half else {}
         why = "PromptEOL with LoRA on the language model itself: the best that was measured (docs/better_pairs.md)"
-        arguments = {"bf16": "true"} if half else {}
-        return Base(section, why, 1.25, "3e-4", 0.1, lora=True, arguments=arguments)
+        section, arguments = prompteol(model)
+        return Base(section, why, 1.25, PROMPTEOL_RATE, 0.1, lora=True, arguments=arguments)
     if built_in:
         why = "the mean of the built-in model's token embeddings: trained in seconds"
         return Base({**model, "modules": "static"}, why, 10, "5e-3", 0.4)
@@ -70,6 +69,12 @@ def _language_model(writer: dict[str, Any]) -> dict[str, Any]:
     if GEMMA.is_dir():
         return {"path": str(GEMMA.resolve()), "license": "gemma"}
     return {"path": str(BUILT_IN.resolve()), "license": BUILT_IN_LICENSE}
+
+
+def prompteol(model: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The recipe section ``base`` of a causal language model under PromptEOL's prompt, and the trainer's arguments."""
+    section = {**model, "pooling": "lasttoken", "prompt": PROMPTEOL, "max_seq_length": 64}
+    return (section | {"dtype": "bfloat16"}, {"bf16": "true"}) if _half_precision() else (section, {})
 
 
 def _half_precision() -> bool:
@@ -117,7 +122,7 @@ def model_recipe(dataset: DatasetRecipe, place: str, base: Base, name: str) -> s
         f"license: {licences.model_licences(terms, [data], name)[0]} # follows from the parts' licences",
         f"# {base.why}",
         f"base: {flow(section)}",
-        *(["lora: {r: 16, alpha: 32, dropout: 0.05, release: merged}"] if base.lora else []),
+        *([f"lora: {{{', '.join(f'{key}: {value}' for key, value in LORA.items())}}}"] if base.lora else []),
         "# a first text, its text for 1, and as hard negative that for 0.5 or 0",
         f"datasets: [{flow(rows)}]",
         f"token_dropout: {base.token_dropout} # of each text's tokens, left out whenever it is trained on",
