@@ -1,8 +1,8 @@
-"""Start-up time of every command: python -m benchmarks.startup [--only eval.run] [--rounds 3]
+"""Start-up time of every command: python -m benchmarks.startup [--only "sts_dino new"] [--rounds 3]
 
-CPU and wall seconds of ``--help``, ``--version`` and one refusal of each ``python -m`` command of the project, the
-median over the rounds, each in a fresh process and one process at a time. The commands are found by their source: a
-module that makes a typer app and runs it. A command without ``--version`` refuses it.
+CPU and wall seconds of ``--help``, ``--version`` and one refusal of each ``python -m`` command of the project and of
+each word of ``sts-dino``, the median over the rounds, each in a fresh process and one process at a time. The commands
+are found by their source: a module that makes a typer app and runs it. A command without ``--version`` refuses it.
 """
 
 import resource
@@ -18,6 +18,7 @@ import typer
 
 from benchmarks.trials import table, write_results
 from hub import cli
+from sts_dino.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("generation", "training", "eval", "model_cards", "release", "hub_server", "sts_dino", "demo", "benchmarks")
@@ -52,7 +53,7 @@ def questions(command: str) -> dict[str, list[str]]:
 def started(command: str, words: list[str]) -> dict[str, float]:
     """Seconds and exit code of one fresh process."""
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run([sys.executable, "-m", command, *words], cwd=ROOT, capture_output=True, check=False)  # noqa: S603
+    done = subprocess.run([sys.executable, "-m", *command.split(), *words], cwd=ROOT, capture_output=True, check=False)  # noqa: S603
     wall, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return {"cpu_s": round(cpu, 2), "wall_s": round(wall, 2), "code": done.returncode}
@@ -84,7 +85,7 @@ def main(
 ) -> None:
     """Measure how fast every command answers, and print CPU (wall) seconds."""
     results = {}
-    for command in only or list(commands()):
+    for command in only or [*commands(), *(f"sts_dino {word}" for word in COMMANDS)]:
         results[command] = measured(command, rounds)
         cli.say(f"{command}: {results[command]}")
     write_results(out, {"commands": results, "rounds": rounds}, ["typer", "pydantic"])
