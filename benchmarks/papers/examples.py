@@ -37,6 +37,7 @@ app = cli.new_app(__doc__)
 class Example:
     """A first text with a text and its cosine for each label, labels from the highest score down."""
 
+    source: str  # the first text's id
     first: str
     texts: Mapping[str, str]
     cosines: Mapping[str, float]
@@ -65,14 +66,8 @@ def main(
 
       python -m benchmarks.papers.examples artifacts/datasets/sts-dino-gemma --out /tmp/examples.json
     """
-    from eval.audit.quality.pairs import cosine
-    from eval.encoders.load import load_encoder
-    from eval.encoders.packaged import minilm
-
     pairs = written(directory)
-    firsts, seconds = [first for first, *_ in pairs], [second for _, second, *_ in pairs]
-    values = cosine(load_encoder(str(minilm())))(firsts, seconds)
-    found = examples(pairs, [float(value) for value in values])
+    found = examples(pairs, judged(pairs))
     if not found:
         raise InputError(directory, "has no first text with a text for every label")
     write_json(out, measured(found, shown))
@@ -96,6 +91,16 @@ def written(directory: Path) -> list[tuple[str, str, str, str]]:
     return pairs
 
 
+def judged(pairs: Sequence[tuple[str, str, str, str]]) -> list[float]:
+    """The cosine of every pair's texts under all-MiniLM-L6-v2."""
+    from eval.audit.quality.pairs import cosine
+    from eval.encoders.load import load_encoder
+    from eval.encoders.packaged import minilm
+
+    firsts, seconds = [first for first, *_ in pairs], [second for _, second, *_ in pairs]
+    return list(cosine(load_encoder(str(minilm())))(firsts, seconds))
+
+
 def examples(pairs: Sequence[tuple[str, str, str, str]], cosines: Sequence[float]) -> list[Example]:
     """The first texts with a text for every label, the first one of each; labels in the order of their numbers."""
     labels = sorted({label for *_, label in pairs}, key=float, reverse=True)
@@ -109,7 +114,7 @@ def examples(pairs: Sequence[tuple[str, str, str, str]], cosines: Sequence[float
     def ordered(found: Mapping[str, dict[str, object]], source: str) -> dict[str, object]:
         return {label: found[source][label] for label in labels}
 
-    return [Example(firsts[one], ordered(texts, one), ordered(values, one)) for one in whole]  # type: ignore[arg-type]
+    return [Example(one, firsts[one], ordered(texts, one), ordered(values, one)) for one in whole]  # type: ignore[arg-type]
 
 
 def measured(found: Sequence[Example], shown: int) -> Measured:
