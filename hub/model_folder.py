@@ -11,6 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from hub import safe_yaml
 from hub.errors import InputError, StsDinoError
 from hub.printable import first_line
 
@@ -18,6 +21,7 @@ NO_CODE: dict[str, Any] = {"trust_remote_code": False}
 """For every ``from_pretrained``: left out, transformers asks on the terminal, and a ``y`` runs the folder's files."""
 NO_PICKLES: dict[str, Any] = {**NO_CODE, "use_safetensors": True, "allow_all_kernels": False}
 """For everything that loads weights; a saved config could ask for pickles and for kernels from any repository."""
+ORIGIN = "provenance.yaml"  # what a folder was made from: those of generation.fetch_lm, and the built-in model's
 _PICKLES = ("pytorch_model*.bin", "adapter_model*.bin")  # the ones that would be loaded
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 _INSTALL = "install what the quantization needs, or what the message names"
@@ -75,3 +79,16 @@ def require_safetensors(folder: Path, model: object, loaded_by: str = "sentence-
                 raise InputError(model, problem, allowed="*.safetensors", hint=hint)
     if not list(folder.rglob("*.safetensors")):
         raise InputError(model, "has no weights in safetensors", allowed="*.safetensors", hint=hint)
+
+
+def upstream_of(folder: str | Path | None) -> dict[str, Any]:
+    """``{"upstream": {"model", "made_by", "packages"}}``; empty where the folder says nothing that can be read."""
+    place = Path(folder or "") / ORIGIN
+    if folder is None or not place.is_file():
+        return {}
+    try:
+        told = safe_yaml.load(place.read_text(encoding="utf-8"), max_bytes=1 << 16, max_depth=5, max_nodes=1_000)
+        packages = {str(name): str(version) for name, version in told["packages"].items()}
+        return {"upstream": {"model": str(told["model"]), "made_by": str(told["made_by"]), "packages": packages}}
+    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, AttributeError):  # somebody else's file
+        return {}

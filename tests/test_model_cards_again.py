@@ -9,11 +9,12 @@ import yaml
 from small_runs import small_recipe, small_run
 from test_model_cards_runs import card_of, model_run
 
-from generation.pipeline.provenance import _upstream
+from hub.assets import asset
 from hub.contract.published_paths import clone_of
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.contract.run_dir import read_manifest, write_manifest
+from hub.model_folder import upstream_of
 from model_cards.render import render
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -84,12 +85,12 @@ def test_a_clone_without_an_address_is_told_by_its_commit(run):
 
 def test_a_folder_says_what_it_was_made_from_or_nothing(tmp_path):
     place = tmp_path / "provenance.yaml"
-    assert _upstream(str(tmp_path)) == _upstream(None) == {}
+    assert upstream_of(str(tmp_path)) == upstream_of(None) == {}
     place.write_text(json.dumps({**UPSTREAM, "more": 1}))
-    assert _upstream(str(tmp_path)) == {"upstream": UPSTREAM}
+    assert upstream_of(str(tmp_path)) == {"upstream": UPSTREAM}
     for foreign in ("- a list", "model: x", "[", "packages: {a: 1}"):
         place.write_text(foreign)
-        assert _upstream(str(tmp_path)) == {}
+        assert upstream_of(str(tmp_path)) == {}
 
 
 def test_inputs_beside_a_published_recipe_are_found_there(tmp_path):
@@ -121,4 +122,27 @@ def test_an_encoder_is_made_again_from_its_published_recipe(tmp_path, path):
     assert "--repo-type" not in lines[3] and lines[4] == "python -m training.run published/recipe.yaml"
     assert f"| `base.path` | `assets/base` | `{'b' * 64}` | in the clone |" in card
     shown = path if path.startswith("artifacts") else "tiny"
-    assert f"| `datasets.0.path` | `{shown}` | `{'d' * 64}` |" in card and "/home/me" not in card
+    had = "a dataset; if it was published with the encoder, `sts-dino/tiny` |"
+    assert f"| `datasets.0.path` | `{shown}` | `{'d' * 64}` | {had}" in card and "/home/me" not in card
+
+
+@pytest.mark.parametrize(
+    ("upstream", "had"),
+    [
+        (None, "whoever published the encoder knows where from"),
+        (UPSTREAM, "`org/lm`, made from `lm-gguf 1.0.0` by `python -m generation.fetch_lm`"),
+        ({**UPSTREAM, "packages": {}}, "`org/lm`, made by `python -m generation.fetch_lm`"),
+    ],
+)
+def test_an_encoders_card_says_where_its_base_is_had(tmp_path, upstream, had):
+    directory = model_run(tmp_path / "run", base={"path": "lm", "license": "mit"})
+    manifest = read_manifest(directory)
+    base = {**manifest.provenance["base"], **({"upstream": upstream} if upstream else {})}
+    known = {**manifest.provenance, "base": base}
+    write_manifest(directory, manifest.model_copy(update={"provenance": known, "inputs": {"base:lm": "b" * 64}}))
+    assert f"| `base.path` | `lm` | `{'b' * 64}` | {had} |" in card_of(directory)
+
+
+def test_the_built_in_language_model_says_what_it_is():
+    found = upstream_of(asset("demo-lm"))["upstream"]
+    assert found == {"model": "assets/demo-lm of sts-dino", "made_by": "python -m demo.lm.train", "packages": {}}

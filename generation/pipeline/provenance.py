@@ -1,17 +1,12 @@
 """Provenance section of a run's manifest: command, model, source, examples."""
 
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from generation.inputs.prompts import Prompts
 from generation.pipeline.executor import Executor
-from hub import safe_yaml
 from hub.contract.published_paths import published_path
 from hub.contract.recipe import DatasetRecipe
-
-ORIGIN = "provenance.yaml"  # in a folder that generation.fetch_lm made: what it was made from
+from hub.model_folder import upstream_of
 
 
 def provenance(
@@ -38,22 +33,9 @@ def provenance(
             "revision": model.revision,
             "sha256": weights[0] if weights else None,
             **executor.describe(),
-            **_upstream(model.path),
+            **upstream_of(model.path),
         },
         "source": {"sha256": inputs.get(published_path(str(recipe.source.path)))},
         **examples,
         **({"code": code} if code else {}),
     }
-
-
-def _upstream(path: str | None) -> dict[str, Any]:
-    """What the folder of a language model says it was made from, where ``generation.fetch_lm`` made it."""
-    place = Path(path or "") / ORIGIN
-    if path is None or not place.is_file():
-        return {}
-    try:
-        told = safe_yaml.load(place.read_text(encoding="utf-8"), max_bytes=1 << 16, max_depth=5, max_nodes=1_000)
-        packages = {str(name): str(version) for name, version in told["packages"].items()}
-        return {"upstream": {"model": str(told["model"]), "made_by": str(told["made_by"]), "packages": packages}}
-    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, AttributeError):  # somebody else's file
-        return {}

@@ -4,7 +4,7 @@ from hub.contract.published_paths import local_paths
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.run_dir import Manifest
 from hub.markdown import Markdown, code, inline, table
-from model_cards.shared.again import IN_THE_CLONE, input_digest
+from model_cards.shared.again import IN_THE_CLONE, input_digest, made_from
 from model_cards.shared.facts import DatasetProvenance
 
 
@@ -20,16 +20,9 @@ def local_inputs(recipe: DatasetRecipe, manifest: Manifest, provenance: DatasetP
             continue
         told = inline(about.get(key, ""))
         if key == "model.path":
-            told = _of_model(provenance)
+            unknown = Markdown("the generator's weights; whoever published the dataset knows where from")
+            told = made_from(provenance.model.upstream) or unknown
         if path.startswith(IN_THE_CLONE):
             told = Markdown("in the clone")
         rows.append([code(key), code(path), code(digest), told])
     return table(["key", "name", "SHA-256", "what it is, and where it is had"], rows) if rows else None
-
-
-def _of_model(provenance: DatasetProvenance) -> Markdown:
-    upstream = provenance.model.upstream
-    if upstream is None:
-        return Markdown("the generator's weights; whoever published the dataset knows where from")
-    packages = ", ".join(code(f"{name} {version}") for name, version in upstream.packages.items())
-    return Markdown(f"{code(upstream.model)}, made from {packages} by {code(upstream.made_by)}")

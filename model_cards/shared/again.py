@@ -4,7 +4,8 @@ from shlex import quote
 
 from hub.contract.published_paths import is_of
 from hub.contract.run_dir import MANIFEST, RECIPE, Manifest
-from model_cards.shared.facts import CodeFacts
+from hub.markdown import Markdown, code
+from model_cards.shared.facts import CodeFacts, Upstream
 
 IN_THE_CLONE = "assets/"  # what the project's own files stand under
 FOLDER = "published"
@@ -41,3 +42,13 @@ def input_digest(path: str, manifest: Manifest) -> str | None:
     found = {name: digest for name, digest in sorted(manifest.inputs.items()) if is_of(name, path)}
     inside = [name for name in found if not name.startswith(f"{path}/") or name.endswith(WEIGHTS)]
     return found[inside[0]] if inside else None
+
+
+def made_from(upstream: Upstream | None) -> Markdown | None:
+    """Where a language model's folder comes from; None where it does not say."""
+    if upstream is None:
+        return None
+    packages = ", ".join(code(f"{name} {version}") for name, version in upstream.packages.items())
+    return Markdown(
+        f"{code(upstream.model)}, made{f' from {packages}' if packages else ''} by {code(upstream.made_by)}"
+    )

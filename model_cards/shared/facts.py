@@ -66,7 +66,7 @@ class DatasetCounts(Facts):
 
 
 class Upstream(Facts):
-    """What a folder of a language model says it was made from (``generation.fetch_lm``)."""
+    """What a folder of a language model says it was made from (``hub.model_folder``)."""
 
     model: str
     made_by: str
@@ -147,6 +147,7 @@ class BaseFacts(Facts):
     """The pretrained model before training."""
 
     sha256: str | None = None
+    upstream: Upstream | None = None
 
 
 Curve = tuple[tuple[int, float], ...]  # (step, value)

@@ -12,7 +12,7 @@ from hub.contract.published_paths import published
 from hub.contract.recipe import Encoder, TrainingData
 from hub.contract.shards import sha256_file
 from hub.errors import InputError
-from hub.model_folder import read_object
+from hub.model_folder import read_object, upstream_of
 
 if TYPE_CHECKING:
     from training.data.training_sets import TrainingSet
@@ -37,7 +37,7 @@ class Base:
     def describe(self, spec: Encoder) -> dict[str, object]:
         """Its provenance entry for the manifest."""
         told = published(spec).model_dump(mode="json", include=set(spec.deciding_keys()), exclude_none=True)
-        return {**told, "commit": self.commit, "sha256": self.sha256}
+        return {**told, "commit": self.commit, "sha256": self.sha256, **upstream_of(spec.path)}
 
 
 def find_base(spec: Encoder, key: str = "base") -> Base:
