@@ -10,12 +10,14 @@ from serving import ordered_server
 from hub.assets import asset
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe
-from hub.errors import RunError
+from hub.errors import InputError, RunError
 from sts_dino import adapt
 from sts_dino.adaptation import ESTIMATE, Adaptation, AdaptationEstimate, estimated, steps
 from sts_dino.new import CorpusChoices, propose, propose_encoder
 from sts_dino.proposals.dataset import BUILT_IN, choose_generator
 from sts_dino.proposals.encoder import choose_base
+
+pytest_plugins = ["local_hub"]
 
 TEXTS = (asset("first-texts") / "wikipedia.txt").read_text(encoding="utf-8").splitlines()[:50]
 GERMAN = asset("first-texts") / "stadtbuecherei.de.txt"
@@ -77,7 +79,19 @@ def test_every_kind_of_language_model_becomes_a_section(tmp_path):
     file.touch()
     gguf = choose_generator(str(file), "gemma").section
     assert (gguf["path"], gguf["gguf_file"]) == (str(tmp_path), "model-q4.gguf")
-    assert choose_generator("org/lm@v1", "mit").section["revision"] == "v1"
+    assert choose_generator("org/lm@v1.0.0", "mit").section["revision"] == "v1.0.0"
+
+
+def test_a_hub_model_is_pinned_at_the_commit_that_its_branch_is_now(hub_api, capsys, monkeypatch):
+    repo = hub_api.create_repo("demo/lm-to-pin").repo_id
+    commit = hub_api.upload_file(path_or_fileobj=b"{}", path_in_repo="config.json", repo_id=repo).oid
+    monkeypatch.setattr("huggingface_hub.HfApi", lambda: hub_api)
+    for asked in (repo, f"{repo}@main"):
+        section = choose_generator(asked, "mit").section
+        assert (section["repo_id"], section["revision"]) == (repo, commit)
+        assert f"is {commit} now; the recipe pins that" in capsys.readouterr().err
+    with pytest.raises(InputError, match="demo/none"):
+        choose_generator("demo/none", "mit")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from hub.contract.run_dir import ARTIFACTS
 from hub.contract.sections.languages import RECOGNISED
 from hub.errors import InputError
 from sts_dino.proposals.corpus import Profile
+from sts_dino.proposals.hub_model import pinned
 
 GEMMA = ARTIFACTS / "lm" / "gemma-3-270m"  # where sts-dino lm puts it
 BUILT_IN, BUILT_IN_LICENSE = asset("demo-lm"), "cc-by-nc-sa-4.0"
@@ -78,14 +79,17 @@ def choose_generator(asked: str | None, license_id: str | None) -> Generator:
 
 
 def place_of(option: str, asked: str, words: Sequence[str]) -> dict[str, str]:
-    """A model's place as keys of a recipe's section. Raises InputError naming ``option`` and its other ``words``."""
+    """A model's place as keys of a recipe's section, pinned.
+
+    Raises InputError naming ``option`` and its other ``words``, and what ``pinned`` raises.
+    """
     if Path(asked).is_dir():
         return {"path": str(Path(asked).resolve())}
     name, _, revision = asked.partition("@")
     if name.count("/") != 1 or name.startswith((".", "/")):
         allowed = f"{', '.join(words)}, a folder, ORG/NAME@REVISION"
         raise InputError(option, f"{asked} is no folder here", allowed=allowed)
-    return {"repo_id": name, "revision": revision or "main"}
+    return {"repo_id": name, "revision": pinned(name, revision)}
 
 
 def dataset_recipe(
