@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from hub import cli
 from hub.contract.label_fidelity import FIDELITY
 from hub.contract.published_paths import local_paths
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
@@ -122,6 +123,7 @@ def estimated(found: Adaptation, texts: list[str]) -> AdaptationEstimate:
     sample = found.out / "estimate.txt"
     write_text(sample, "".join(f"{' '.join(text.split())}\n" for text in texts))
     try:
+        cli.say("pilots on this machine: some texts are written, some steps trained; a minute for small models ...")
         writing = _pilot("generation.run", str(found.dataset_recipe), "--estimate")
         training = _pilot("training.estimate", *found.model_words, "--texts", str(sample))
     finally:
