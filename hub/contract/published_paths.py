@@ -95,15 +95,19 @@ def published_setting(setting: str) -> str:
     """``KEY=VALUE`` of ``--set`` as others may see it: the command that made a run is in its manifest."""
     if setting.startswith("@"):  # a file of stand-ins
         return f"@{published_path(setting[1:])}"
-    key, equals, text = setting.partition("=")
-    if (last := key.split(".")[-1]) in (PATH, ADDRESS):
-        return f"{key}{equals}{_shown(last, text)}"
+    key, _, text = setting.partition("=")
+    last = key.split(".")[-1]
     try:
         tree = yaml.load(text, yaml.BaseLoader)  # noqa: S506 - it makes texts alone
     except yaml.YAMLError:
+        tree = text
+    if last in (PATH, ADDRESS) and not isinstance(tree, str):  # a colon in a path makes a mapping of it
+        tree = text
+    shown = _without_places(tree, last)  # of a quoted path, too
+    if shown == tree:
         return setting
-    shown = _without_places(tree)
-    return setting if shown == tree else f"{key}={yaml.safe_dump(shown, default_flow_style=True, width=10**6).strip()}"
+    told = shown if isinstance(shown, str) else yaml.safe_dump(shown, default_flow_style=True, width=10**6).strip()
+    return f"{key}={told}"
 
 
 def _without_places(tree: Any, key: str = "") -> Any:
