@@ -2,11 +2,12 @@
 
 Empty folder, installation, ``sts-dino new``, ``adapt`` with its report, people's judgements, publication on the
 embedded Hub, loading by name from a clean process. Every step is a command line as a person types it, in a process of
-its own;
-no file is written by hand. The judgements are planted (each by the words that a pair shares, whatever its label is):
-the page on which people give them is clicked through in ``tests/test_eval_annotate.py``.
+its own; no file is written by hand. What came out is kept (``benchmarks.adapted``). The judgements are planted (each by
+the words that a pair shares, whatever its label is): the page on which people give them is clicked through in
+``tests/test_eval_annotate.py``.
 """
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from typing import Annotated, Any
 
 import typer
 
+from benchmarks.adapted import figures
 from benchmarks.trials import table, write_results
 from eval.audit.annotation.sample import draw, read_examples
 from eval.audit.annotation.store import AnswerStore
@@ -61,7 +63,8 @@ class Newcomer:
         )
         if done.returncode:
             raise RunError(name, f"{shown} failed (exit code {done.returncode}): {done.stderr[-2000:]}")
-        self.steps.append({"command": shown, "seconds": round(time.monotonic() - started, 1)})
+        told = re.sub(r"(?<![^\s'])/[^\s']*/(?=[^\s/'])", "", shown)  # no folder of this machine
+        self.steps.append({"command": told, "seconds": round(time.monotonic() - started, 1)})
         return done.stdout
 
 
@@ -69,7 +72,9 @@ class Newcomer:
 def main(
     corpus: Annotated[Path, typer.Argument(metavar="[CORPUS]", help="Texts, one a line")] = CORPUS,
     sentences: Annotated[int, typer.Option("--sentences", min=40, help="So many of them")] = SENTENCES,
-    lm: Annotated[str, typer.Option("--lm", help="As sts-dino new takes it")] = "builtin",
+    lm: Annotated[str, typer.Option("--lm", help="As sts-dino new takes it; gemma: this clone's")] = "builtin",
+    lm_license: Annotated[str | None, typer.Option("--lm-license", help="Of another language model")] = None,
+    encoder: Annotated[str | None, typer.Option("--encoder", help="As sts-dino adapt takes it")] = None,
     judged: Annotated[int, typer.Option("--judged", min=10, help="Pairs that are judged")] = 100,
     installed: Annotated[bool, typer.Option("--installed", help="Skip the installation: use this environment")] = False,
     keep: Annotated[Path | None, typer.Option("--keep", metavar="DIR", help="Keep what is made there")] = None,
@@ -82,13 +87,17 @@ def main(
       python -m benchmarks.newcomer --json benchmarks/results/newcomer.json
 
       python -m benchmarks.newcomer assets/first-texts/stadtbuecherei.de.txt --sentences 100 --lm gemma --installed
+
+      python -m benchmarks.newcomer --sentences 50 --lm artifacts/lm/gemma-3-270m/gemma-3-270m-q4_k_m.gguf \
+        --lm-license gemma --encoder static --installed
     """
     texts = [line for line in corpus.read_text(encoding="utf-8").splitlines() if line][:sentences]
     with tempfile.TemporaryDirectory() as made:
         folder = (keep or Path(made) / "empty").resolve()
         folder.mkdir(parents=True)
         with LocalHub(Path(made) / "hub", orgs=[ORG]) as hub:
-            found = walk(folder, texts, lm, judged, hub, installed)
+            found = walk(folder, texts, Words.of(lm, lm_license, encoder), judged, hub, installed)
+        found["corpus"] = corpus.name
     shown = [[step["command"], f"{step['seconds']:.1f}"] for step in found["steps"]]
     print(table(["command", "seconds"], shown))
     print(found["agreement"])
@@ -96,7 +105,24 @@ def main(
         write_results(out, found, LIBRARIES)
 
 
-def walk(folder: Path, texts: list[str], lm: str, judged: int, hub: LocalHub, installed: bool) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Words:
+    """What is typed after ``sts-dino new`` and ``sts-dino adapt`` beside the corpus."""
+
+    new: tuple[str, ...] = ("--lm", "builtin")
+    adapt: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, lm: str, lm_license: str | None, encoder: str | None) -> "Words":
+        """The options that were given to this command; a path of this clone is one that the folder can see."""
+        place = "artifacts/lm/gemma-3-270m" if lm == "gemma" else lm
+        given = str((ROOT / place).resolve()) if (ROOT / place).exists() else lm
+        license_id = lm_license or ("gemma" if lm == "gemma" else None)
+        licensed = ("--lm-license", license_id) if license_id else ()
+        return cls(("--lm", given, *licensed), ("--encoder", encoder) if encoder else ())
+
+
+def walk(folder: Path, texts: list[str], words: Words, judged: int, hub: LocalHub, installed: bool) -> dict[str, Any]:
     """The path in an empty folder; what each step took and what came out of it. Raises RunError where it breaks."""
     environment = hub.client_environment() | {"TOKENIZERS_PARALLELISM": "false"}
     environment |= {"PYTHONPATH": str(ROOT)} if installed else {}
@@ -105,13 +131,12 @@ def walk(folder: Path, texts: list[str], lm: str, judged: int, hub: LocalHub, in
         environment.pop("PYTHONPATH", None)
         install(one)
     (folder / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")  # theirs, which is why they came
-    lm_words = ["--lm", str((ROOT / "artifacts/lm/gemma-3-270m").resolve()), "--lm-license", "gemma"]
-    one.type("new", "texts.txt", *(lm_words if lm == "gemma" else ["--lm", lm]))
-    one.type("adapt", "texts.yaml", "--out", "made")
+    one.type("new", "texts.txt", *words.new)
+    one.type("adapt", "texts.yaml", "--out", "made", *words.adapt)
     pairs, encoder = "made/datasets/texts-pairs", "made/models/texts-encoder"
     plant(folder / pairs, folder / "made/annotations", judged)
-    words = "--sample", str(judged), "--out", "made/annotations", "--encoder", encoder, "--report"
-    said = one.type("annotate", pairs, *words)
+    asked = "--sample", str(judged), "--out", "made/annotations", "--encoder", encoder, "--report"
+    said = one.type("annotate", pairs, *asked)
     one.type("publish", pairs, encoder, "--org", ORG, "--yes")
     load = [one.python, "-c", LOAD, f"{ORG}/texts-pairs", f"{ORG}/texts-encoder"]
     printed = one.run("load", load, "load_dataset and SentenceTransformer, by name")
@@ -119,12 +144,13 @@ def walk(folder: Path, texts: list[str], lm: str, judged: int, hub: LocalHub, in
     agreement = said[said.index("## Encoders beside people") :] if "## Encoders" in said else ""
     return {
         "sentences": len(texts),
-        "lm": lm,
+        "lm": Path(words.new[1]).name,
         "commands": len([step for step in one.steps if step["command"].split()[0] in ("pip", "sts-dino")]),
         "steps": one.steps,
         "rows": int(rows),
         "dimension": int(dimension),
-        "agreement": agreement.strip(),
+        "agreement": agreement.strip(),  # with planted judgements
+        "made": figures(folder / "made", folder / pairs, folder / encoder),
         "report_bytes": (folder / "made/report.html").stat().st_size,
     }
 

@@ -21,6 +21,7 @@ from eval.audit.annotation.report import Report, document, markdown
 from eval.audit.annotation.sample import draw, read_examples
 from eval.audit.annotation.store import FILE, AnswerStore
 from eval.audit.annotation.survey import Survey
+from eval.audit.annotation.words import page_words
 from eval.audit.source import default_folder, find_rows, made_folder
 from hub.cli import JsonOption, answer, new_app, run, say
 from hub.contract.shards import write_text
@@ -113,6 +114,9 @@ def main(
     seed: Annotated[int, typer.Option(min=0, help="Which rows: the same seed, the same rows")] = 42,
     config: Annotated[str | None, typer.Option(help="Config [default: pair-class, triplet or postprocessed]")] = None,
     split: Annotated[str, typer.Option(help="Split of the config")] = "train",
+    language: Annotated[
+        str | None, typer.Option(metavar="CODE", help="Of the page's words, e.g. de [default: the dataset's]")
+    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0: any free one")] = 7860,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where answers are kept [default: in artifacts/annotations]")
@@ -136,7 +140,9 @@ def main(
 
       python -m eval.annotate artifacts/datasets/sts-dino-x2 --encoder artifacts/models/demo-sts-dino
     """
-    drawn = draw(read_examples(find_rows(place, config, split)), sample, seed)
+    if language is not None and language not in page_words():
+        raise InputError("--language", f"{language!r} is not spoken by the page", allowed=", ".join(page_words()))
+    drawn = draw(read_examples(find_rows(place, config, split), language), sample, seed)
     folder = out or default_folder("annotations", drawn.examples.name, drawn.examples.config)
     if report and not (folder / FILE).is_file():
         raise InputError(folder, f"holds no answers (no {FILE})", hint="run without --report first")

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from hub import cli
 from hub.contract.label_fidelity import FIDELITY
 from hub.contract.published_paths import local_paths
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
@@ -24,6 +25,7 @@ from hub.contract.run_dir import MANIFEST
 from hub.contract.shards import sha256_file, write_text
 from hub.errors import InputError, RunError
 from hub.memory import peak_rss_mb
+from release.child_process import die_with_parent
 from sts_dino.steps import SHOWN, Step
 
 ESTIMATE = "estimate.json"
@@ -121,6 +123,7 @@ def estimated(found: Adaptation, texts: list[str]) -> AdaptationEstimate:
     sample = found.out / "estimate.txt"
     write_text(sample, "".join(f"{' '.join(text.split())}\n" for text in texts))
     try:
+        cli.say("pilots on this machine: some texts are written, some steps trained; a minute for small models ...")
         writing = _pilot("generation.run", str(found.dataset_recipe), "--estimate")
         training = _pilot("training.estimate", *found.model_words, "--texts", str(sample))
     finally:
@@ -143,7 +146,10 @@ def estimated(found: Adaptation, texts: list[str]) -> AdaptationEstimate:
 def _pilot(module: str, *words: str) -> dict[str, Any]:
     """A stage's answer for machines. Raises RunError with its last words, InputError when it calls the input bad."""
     command = [sys.executable, "-m", module, *words, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own modules
+    done = subprocess.run(  # noqa: S603 - our own modules
+        command, capture_output=True, text=True, check=False,
+        preexec_fn=die_with_parent if sys.platform == "linux" else None,
+    )  # fmt: skip
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip()][-SHOWN:]
         problem = said[-1].removeprefix("error: ") if said else f"failed (exit code {done.returncode})"

@@ -25,6 +25,7 @@ from release.child_process import die_with_parent
 
 JOURNAL, LOG = "steps.json", "steps.log"
 SHOWN = 3  # last lines of a failed stage
+AGAIN = "run the same command again"
 LEAST = 0.1  # of a step that passes while it loads and has no bar yet
 _BAR = re.compile(r"^(?P<name>[^:|%]*):? *(?P<percent>\d{1,3})%\|")
 _OF_LIBRARIES = re.compile(r"Loading|Generating|Map|Filter|Saving|Fetching|Writing model", re.IGNORECASE)
@@ -109,8 +110,8 @@ def progress(step: Step, log: Path) -> Iterator[float]:
     """
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
     started, last, own = time.monotonic(), list[str](), 0.0
-    with log.open("a", encoding="utf-8") as kept:
-        kept.write(f"== {step.name}: python -m {step.module} {' '.join(step.words)}\n")
+    with log.open("ab", buffering=0) as kept:  # nothing is left to be written when it is closed
+        _keep(kept, f"== {step.name}: python -m {step.module} {' '.join(step.words)}")
         child = subprocess.Popen(  # noqa: S603 - our own modules
             step.command,
             stdout=subprocess.DEVNULL,
@@ -125,8 +126,7 @@ def progress(step: Step, log: Path) -> Iterator[float]:
                 if found and not _OF_LIBRARIES.search(found["name"]):
                     own = max(own, min(int(found["percent"]), 100) / 100)
                 elif not found and line.strip():
-                    kept.write(f"{line}\n")
-                    kept.flush()
+                    _keep(kept, line)
                     last = [*last, line][-SHOWN:]
                     if line.startswith("warning:"):
                         cli.say(line)
@@ -140,7 +140,17 @@ def progress(step: Step, log: Path) -> Iterator[float]:
     if code:
         said = next((line.removeprefix("error: ") for line in reversed(last) if line.startswith("error: ")), None)
         problem = said or f"failed (exit code {code})"
-        raise RunError(step.name, problem, hint=f"all it said stands in {log}; run the same command again to go on")
+        again = "" if AGAIN in problem else f"; {AGAIN} to go on"
+        raise RunError(step.name, problem, hint=f"all it said stands in {log}{again}")
+
+
+def _keep(log: IO[bytes], line: str) -> None:
+    """Write a line of talk. Raises OSError that names the log: a full disk is told by its file."""
+    try:
+        log.write(f"{line}\n".encode())
+    except OSError as error:
+        error.filename = log.name
+        raise
 
 
 def _lines(stream: IO[bytes]) -> Iterator[str]:

@@ -99,9 +99,13 @@ class _Threads(ThreadingHTTPServer):
 
 
 class OrderedServer:
-    """A real HTTP server on the loopback; ``reply(body, number)`` makes the answer to its request ``number``."""
+    """A real HTTP server on the loopback; ``reply(body, number)`` makes the answer to its request ``number``.
 
-    def __init__(self, reply: Callable[[dict[str, Any], int], Reply]):
+    owner: whose its one model is, as its list of models says.
+    """
+
+    def __init__(self, reply: Callable[[dict[str, Any], int], Reply], owner: str = "somebody"):
+        self.owner = owner
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []  # names in lower case
         self.paths: list[str] = []
@@ -114,6 +118,9 @@ class OrderedServer:
         ordered = self
 
         class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.answer(200, {}, json.dumps({"object": "list", "data": [{"id": "m", "owned_by": ordered.owner}]}))
+
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 with ordered._lock:
@@ -126,7 +133,9 @@ class OrderedServer:
                 if reply is None:
                     self.connection.close()
                     return
-                status, headers, text = reply
+                self.answer(*reply)
+
+            def answer(self, status: int, headers: dict[str, str], text: str | bytes) -> None:
                 data = text.encode() if isinstance(text, str) else text
                 self.send_response(status)
                 for name, value in {"Content-Type": "application/json", **headers}.items():
@@ -149,8 +158,8 @@ class OrderedServer:
 
 
 @contextmanager
-def ordered_server(reply: Callable[[dict[str, Any], int], Reply]) -> Iterator[OrderedServer]:
-    server = OrderedServer(reply)
+def ordered_server(reply: Callable[[dict[str, Any], int], Reply], owner: str = "somebody") -> Iterator[OrderedServer]:
+    server = OrderedServer(reply, owner)
     thread = threading.Thread(target=server.serve, daemon=True)
     thread.start()
     try:

@@ -1,5 +1,6 @@
 """Rows of every published form as people are asked about them."""
 
+import re
 import shutil
 
 import pytest
@@ -8,12 +9,14 @@ from small_runs import small_recipe, small_run
 from training_inputs import sts_rows, triplet_rows, write_dataset
 
 from eval.audit.annotation.sample import in_words, inference_scale, read_examples
+from eval.audit.annotation.words import page_words, words_in
 from eval.audit.label_meanings import label_meanings
 from eval.audit.source import find_rows
 from hub.contract.recipe_file import fingerprint, resolved
 from hub.contract.run_dir import read_manifest
 from hub.contract.schema import PAIR_CLASS, TRIPLET, published_features
 from hub.errors import InputError
+from sts_dino.proposals.dataset import languages
 
 
 def examples_of(place, config=None, split="train"):
@@ -91,3 +94,27 @@ def test_labels_that_nobody_could_choose_are_refused(tmp_path):
     features = published_features(PAIR_CLASS)
     with pytest.raises(InputError, match=r"row 1: has the label 'no label'; allowed: \['entailment'"):
         examples_of(write_dataset(tmp_path / "null", {"train": rows}, "pair-class", PAIR_CLASS, features))
+
+
+def test_people_are_asked_in_the_datasets_language_where_the_page_speaks_it(runs, tmp_path):
+    english = examples_of(runs / "sts")
+    copy = shutil.copytree(runs / "sts", tmp_path / "sts")
+    given = yaml.safe_load((copy / "recipe.yaml").read_text(encoding="utf-8"))
+    (copy / "recipe.yaml").write_text(yaml.safe_dump({**given, "language": "de"}), encoding="utf-8")
+    german = examples_of(copy)
+    assert german.headings == ("Satz 1", "Satz 2") and german.scale.question.startswith("Wie ähnlich")
+    assert german.scale.meanings[0] == "handeln von völlig verschiedenen Themen"
+    assert (german.scale.labels, german.sha256) == (english.scale.labels, english.sha256)
+    assert read_examples(find_rows(str(copy)), "en").scale == english.scale, "asked for"
+    (copy / "recipe.yaml").write_text(yaml.safe_dump({**given, "language": "fr"}), encoding="utf-8")
+    assert examples_of(copy).scale == english.scale
+
+
+def test_the_page_speaks_every_language_that_the_project_writes_prompts_in():
+    spoken = page_words()
+    assert languages().keys() <= spoken.keys()
+    fields = [set(vars(words)) | set(words.meanings) for words in spoken.values()]
+    assert all(one == fields[0] for one in fields)
+    braces = [[sorted(re.findall(r"{\w+}", str(text))) for text in vars(words).values()] for words in spoken.values()]
+    assert all(one == braces[0] for one in braces)
+    assert words_in("de-AT") is spoken["de"] and words_in("yue") is spoken["en"]

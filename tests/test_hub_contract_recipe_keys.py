@@ -24,6 +24,7 @@ BESIDE = {
         "source.description",
         "source.license",
         "model.license",
+        "model.server.base_url",
         "model.server.concurrency",
         "model.server.timeout",
         "model.server.max_retries",

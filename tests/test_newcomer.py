@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from benchmarks.newcomer import CORPUS, ORG, walk
+from benchmarks.newcomer import CORPUS, ORG, Words, walk
 from hub_server.process import LocalHub
 
 SENTENCES, JUDGED = 60, 30
@@ -19,11 +19,17 @@ def test_a_newcomer_comes_from_sentences_to_a_published_encoder_in_four_commands
     folder = tmp_path / "empty"
     folder.mkdir()
     with LocalHub(tmp_path / "hub", orgs=[ORG]) as hub:
-        found = walk(folder, texts, "builtin", JUDGED, hub, installed=True)
+        found = walk(folder, texts, Words(), JUDGED, hub, installed=True)
     assert found["commands"] == 4
     assert found["rows"] > SENTENCES and found["dimension"] > 0
     for encoder in ("texts-encoder", "texts-encoder.base", "all-MiniLM-L6-v2"):
         assert re.search(rf"{re.escape(encoder)} \| -?\d+\.\d \[-?\d+\.\d, -?\d+\.\d\]", found["agreement"]), found
+    made = found["made"]
+    assert made["rows"].keys() == made["kept"].keys() == {"1", "0.5", "0"} and made["median_cosine"].keys() == {
+        *("untrained", "trained")
+    }
+    assert [one["encoder"] for one in made["written_by_hand"]][:2] == ["trained", "copies control"]
+    assert made["scores"]["trained"].keys() == {"stsb/cosine validation"} and made["step_seconds"]["write"] > 0
     page = (folder / "made/report.html").read_text(encoding="utf-8")
     assert "texts-encoder" in page and "<script" not in page
     assert not (folder / "made/.adapt.lock").exists()

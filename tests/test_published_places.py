@@ -16,11 +16,12 @@ import model_cards.render
 import training.run
 from eval import run as evaluation
 from generation.pipeline.job import input_hashes
+from generation.pipeline.writers import load_writer
 from hub.client.publish import snapshot_of
 from hub.contract import run_dir
-from hub.contract.published_paths import local_paths, published, published_path, published_setting
+from hub.contract.published_paths import command_line, local_paths, published, published_path, published_setting
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from hub.contract.recipe_file import fingerprint, load_recipe
+from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.errors import InputError
 
 NLI_RECIPE, MODEL_RECIPE = "recipes/demo/auto-nli.yaml", "recipes/demo/demo-sts-dino.yaml"
@@ -51,6 +52,10 @@ def test_a_path_is_published_as_it_is_only_inside_the_folder_of_the_command(path
     [
         ("source.path=/home/sally/a.txt", "source.path=a.txt"),
         ("source.limit=3", "source.limit=3"),
+        ('datasets.0.path="/home/sally/d"', "datasets.0.path=d"),
+        ("base.vocabulary.path='/home/sally/d'", "base.vocabulary.path=d"),
+        ("source.path=/home/sally/a: b.txt", "source.path=a: b.txt"),
+        ('model.server.base_url="http://gpu-7:1/v1"', "model.server.base_url=http://server.invalid/v1"),
         ("datasets=[{path: /home/sally/d, form: sts}]", "datasets=[{form: sts, path: d}]"),
         ("few_shot.end=/", "few_shot.end=/"),
         ("source.path=a.txt", "source.path=a.txt"),
@@ -206,6 +211,19 @@ def test_a_fingerprint_is_of_what_is_published(dataset, folder):
         == fingerprint(published(recipe), inputs)
         == run_dir.read_manifest(dataset).fingerprint
     )
+
+
+def test_where_a_server_is_stays_here_and_the_same_model_elsewhere_is_the_same_run():
+    section = {"base_url": "http://gpu-7.corp.example:8000/v1", "model": "lm"}
+    path, given = Path(NLI_RECIPE), ["model.backend=openai", f"model.server={json.dumps(section)}"]
+    recipe = load_recipe(path, DatasetRecipe, given)
+    elsewhere = load_recipe(path, DatasetRecipe, [*given, "model.server.base_url=http://localhost:1/v1"])
+    assert fingerprint(recipe, {}) == fingerprint(elsewhere, {})
+    assert "corp.example" not in resolved(recipe) and published(recipe).model.server.model == "lm"
+    told = command_line("generation.run", path, None, [given[1], f"model.server.base_url={section['base_url']}"])
+    assert "corp.example" not in told and "model.server.base_url=http://server.invalid/v1" in told
+    with pytest.raises(InputError, match=r"base_url: is not published; serve lm, and say where: --set model\.server"):
+        load_writer(published(recipe).model)
 
 
 def test_two_inputs_of_one_name_are_refused(folder, tmp_path):

@@ -5,14 +5,19 @@ import re
 
 import pytest
 from command_outcomes import outcome_of
+from serving import ordered_server
 
 from hub.assets import asset
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe
+from hub.errors import InputError, RunError
 from sts_dino import adapt
 from sts_dino.adaptation import ESTIMATE, Adaptation, AdaptationEstimate, estimated, steps
 from sts_dino.new import CorpusChoices, propose, propose_encoder
-from sts_dino.proposals.dataset import choose_generator
+from sts_dino.proposals.dataset import BUILT_IN, choose_generator
+from sts_dino.proposals.encoder import choose_base
+
+pytest_plugins = ["local_hub"]
 
 TEXTS = (asset("first-texts") / "wikipedia.txt").read_text(encoding="utf-8").splitlines()[:50]
 GERMAN = asset("first-texts") / "stadtbuecherei.de.txt"
@@ -74,14 +79,67 @@ def test_every_kind_of_language_model_becomes_a_section(tmp_path):
     file.touch()
     gguf = choose_generator(str(file), "gemma").section
     assert (gguf["path"], gguf["gguf_file"]) == (str(tmp_path), "model-q4.gguf")
-    served = choose_generator("my-model@http://localhost:8000/v1", "apache-2.0")
-    assert served.section["server"]["base_url"] == "http://localhost:8000/v1" and not served.couples
-    assert choose_generator("org/lm@v1", "mit").section["revision"] == "v1"
+    assert choose_generator("org/lm@v1.0.0", "mit").section["revision"] == "v1.0.0"
 
 
-def test_a_server_is_asked_without_counter_labels(corpus, tmp_path):
-    found = proposed(corpus, tmp_path / "out", "my-model@http://localhost:8000/v1", "apache-2.0")
+def test_a_hub_model_is_pinned_at_the_commit_that_its_branch_is_now(hub_api, capsys, monkeypatch):
+    repo = hub_api.create_repo("demo/lm-to-pin").repo_id
+    commit = hub_api.upload_file(path_or_fileobj=b"{}", path_in_repo="config.json", repo_id=repo).oid
+    monkeypatch.setattr("huggingface_hub.HfApi", lambda: hub_api)
+    for asked in (repo, f"{repo}@main"):
+        section = choose_generator(asked, "mit").section
+        assert (section["repo_id"], section["revision"]) == (repo, commit)
+        assert f"is {commit} now; the recipe pins that" in capsys.readouterr().err
+    with pytest.raises(InputError, match="demo/none"):
+        choose_generator("demo/none", "mit")
+
+
+@pytest.mark.parametrize(
+    ("owner", "dialect"), [("llamacpp", "llamacpp"), ("vllm", "vllm"), ("organization-owner", "openai")]
+)
+def test_a_server_says_itself_in_which_dialect_it_is_asked(owner, dialect):
+    with ordered_server(no_reply, owner) as server:
+        found = choose_generator(f"my-model@{server.base_url}", "apache-2.0")
+    assert found.section["server"] == {"base_url": server.base_url, "model": "my-model", "dialect": dialect}
+    with pytest.raises(RunError, match=rf"^server {server.base_url}: cannot be reached .*; start it"):
+        choose_generator(f"my-model@{server.base_url}", "apache-2.0")
+
+
+def test_a_server_is_asked_without_counter_labels_and_counts_no_tokens(corpus, tmp_path):
+    with ordered_server(no_reply) as server:
+        found = proposed(corpus, tmp_path / "out", f"my-model@{server.base_url}", "apache-2.0")
     assert not any(label.counter_labels for label in found.dataset.labels) and found.dataset.model.backend == "openai"
+    assert found.dataset.few_shot.sets == 4 and found.dataset.premise_tokens is None
+
+
+def no_reply(body, number):
+    raise AssertionError("no text is asked for")
+
+
+def base_of(writer, asked=None):
+    return choose_base(asked, None, writer)
+
+
+def test_whose_weights_are_trained_where_the_writers_cannot_be(tmp_path, monkeypatch):
+    gemma, alone = tmp_path / "gemma", tmp_path / "alone"
+    for folder in (gemma, alone):
+        folder.mkdir()
+    monkeypatch.setattr("sts_dino.proposals.encoder.GEMMA", gemma)
+    server = {"backend": "openai", "server": {}, "license": "mit"}
+    file = {"path": str(alone), "gguf_file": "m.gguf", "license": "mit"}
+    for writer, told in ((server, "since a model behind a server is not"), (file, "since a GGUF file is not trained")):
+        found = base_of(writer)
+        assert (found.section["path"], found.section["license"]) == (str(gemma), "gemma") and found.lora
+        assert f"Gemma 3 270M, {told}" in found.why
+    (alone / "config.json").write_text("{}")
+    beside = base_of(file)
+    assert (beside.section["path"], beside.section["license"]) == (str(alone), "mit")
+    assert "gguf_file" not in beside.section and "beside its GGUF file" in beside.why
+    gemma.rmdir()
+    found = base_of(server)
+    assert found.section["path"] == str(BUILT_IN.resolve()) and found.section["modules"] == "static"
+    assert "knows English alone; a model behind a server is not trained; for a better one" in found.why
+    assert base_of({"path": str(BUILT_IN), "license": "mit"}).why.endswith("knows English alone")
 
 
 def outcome(*words):

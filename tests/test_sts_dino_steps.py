@@ -1,5 +1,7 @@
 """Stages in a row: what is finished is not done again, a failure says why and leaves the rest to the next call."""
 
+from pathlib import Path
+
 import psutil
 import pytest
 
@@ -73,3 +75,18 @@ def test_an_interrupted_step_is_ended(tmp_path, monkeypatch):
     (child,) = (one for one in psutil.Process().children() if "endless_stage" in one.cmdline())
     going.close()  # as an interruption does
     assert not child.is_running()
+
+
+def test_what_a_failed_step_says_of_going_on_is_said_once(stage, tmp_path, monkeypatch):
+    said = "the disk is full; free some and run the same command again"
+    (tmp_path / "stage_for_steps.py").write_text(STAGE.replace("the disk is full", said))
+    with pytest.raises(RunError) as failed:
+        run_steps([stage("first", "fail")], tmp_path)
+    assert str(failed.value).count("run the same command again") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no file that is always full")
+def test_a_log_on_a_full_disk_is_named(stage, tmp_path):
+    (tmp_path / LOG).symlink_to("/dev/full")
+    with pytest.raises(OSError, match=rf"No space left on device: '{tmp_path / LOG}'"):
+        list(progress(stage("first"), tmp_path / LOG))

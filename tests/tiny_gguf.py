@@ -54,11 +54,19 @@ def make_gguf(folder: Path, file: Path, kind: str = "F32", architecture: str = "
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: dict[str, Any]) -> None:
-    """A byte-level BPE, as GPT-2's; its special tokens are control tokens, the first one ends a text."""
-    vocabulary = tokenizer["model"]["vocab"]
+    """A byte-level BPE, as GPT-2's; its special tokens are control tokens, the first one ends a text.
+
+    Other added tokens (the built-in model's instructions) are found in a text as they stand.
+    """
+    added = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    vocabulary = {**tokenizer["model"]["vocab"], **added}
     special = [token["content"] for token in tokenizer["added_tokens"] if token["special"]]
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
-    kinds = [gguf.TokenType.CONTROL if token in special else gguf.TokenType.NORMAL for token in tokens]
+    own = gguf.TokenType.USER_DEFINED
+    kinds = [
+        gguf.TokenType.CONTROL if token in special else own if token in added else gguf.TokenType.NORMAL
+        for token in tokens
+    ]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from eval.audit.label_meanings import LabelMeanings
 from hub.contract.schema import ROW_SCHEMAS, text_schema
 from hub.errors import InputError
 
@@ -61,7 +62,7 @@ class Batch:
 class DatasetRows:
     """One config of a dataset. ``revision`` is the Hub commit or the run's fingerprint.
 
-    ``meanings`` reads what its labels mean in its recipe's words: label → meaning (``eval.audit.label_meanings``).
+    ``meanings`` reads what its labels mean in its recipe's words, and in which language.
     """
 
     name: str
@@ -72,7 +73,7 @@ class DatasetRows:
     class_names: tuple[str, ...]
     labelled_by: str | None  # column
     read: Read
-    meanings: Callable[[], Mapping[str, str]] = dict
+    meanings: Callable[[], LabelMeanings] = LabelMeanings
 
     @property
     def columns(self) -> tuple[str, ...]:

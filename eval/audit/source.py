@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from eval.audit.label_meanings import published_meanings
+from eval.audit.label_meanings import LabelMeanings, published_meanings
 from eval.audit.rows import BATCH, DatasetRows, Read, example_type_of
 from hub.client.dataset_reader import FinishedRun, HubDataset, hub_dataset, local_run, published_run, require_known
 from hub.contract.forms import FORMS
@@ -57,7 +57,7 @@ class Dataset:
     finished: tuple[str, ...]
     usual: str | None
     table: Callable[[str], ConfigTable] = field(repr=False)
-    meanings: Callable[[], Mapping[str, str]] = dict
+    meanings: Callable[[], LabelMeanings] = LabelMeanings
 
     def rows(self, config: str | None = None, split: str | None = None) -> DatasetRows:
         """The rows of a config; None is the one that one trains on. ``split`` None: of all splits.

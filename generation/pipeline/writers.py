@@ -3,7 +3,10 @@
 from pathlib import Path
 
 from generation.decoding.protocol import TokenCounter, Writer
-from hub.contract.recipe import DatasetRecipe, LanguageModel
+from hub.contract.recipe import DatasetRecipe, LanguageModel, Server
+
+OWNERS = ("llamacpp", "vllm")  # what these servers call the owner of their models; their dialects are called the same
+ASK_SECONDS = 10.0
 
 
 def load_writer(model: LanguageModel, directory: Path | None = None) -> Writer:
@@ -18,6 +21,18 @@ def load_writer(model: LanguageModel, directory: Path | None = None) -> Writer:
     from generation.decoding.engine import Engine
 
     return Engine.of(model)
+
+
+def dialect_of(base_url: str, model: str) -> str:
+    """The dialect of a server that runs, by what it calls the owner of its models; openai where that is not known.
+
+    Raises InputError when it refuses the key or the package openai is missing, RunError when it cannot be reached.
+    """
+    from generation.servers.openai_server import OpenAIServer
+
+    server = Server(base_url=base_url, model=model, timeout=ASK_SECONDS, max_retries=0)
+    owners = OpenAIServer.connect(LanguageModel(backend="openai", server=server, license="unknown")).owners()
+    return next((dialect for dialect in OWNERS if dialect in owners), "openai")
 
 
 def load_preview(model: LanguageModel) -> tuple[TokenCounter, list[str]]:

@@ -5,6 +5,8 @@ with jitter) or after the server's Retry-After up to 120 seconds.
 """
 
 import os
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import openai
 
@@ -31,14 +33,24 @@ class Client:
         )
 
     def post(self, path: str, body: dict[str, object]) -> object:
-        """The server's JSON.
+        """The server's JSON. Raises what ``_answer`` raises."""
+        return self._answer(lambda: self._client.post(path, cast_to=object, body=body), body)
+
+    def models(self) -> list[dict[str, Any]]:
+        """What the server says of the models that it serves, in OpenAI's form. Raises what ``_answer`` raises."""
+        payload = self._answer(lambda: self._client.get("/models", cast_to=object), {})
+        listed = payload.get("data") if isinstance(payload, dict) else None
+        return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+
+    def _answer(self, send: Callable[[], object], body: Iterable[str]) -> object:
+        """What a request is answered with, as JSON. ``body``: the names of its fields.
 
         Raises:
             InputError: the server refuses the key or the request.
             RunError: it cannot be reached, gives no answer in time, or fails, after all retries; or no JSON comes.
         """
         try:
-            payload = self._client.post(path, cast_to=object, body=body)
+            payload = send()
         except openai.APIStatusError as error:
             failure = self._refused(error, body)
         except openai.APITimeoutError:
@@ -67,7 +79,7 @@ class Client:
             f"its answer has another form than OpenAI's: {self._shown(problem)}", "check what it serves"
         )
 
-    def _refused(self, error: openai.APIStatusError, body: dict[str, object]) -> StsDinoError:
+    def _refused(self, error: openai.APIStatusError, body: Iterable[str]) -> StsDinoError:
         place, status = f"server {self.server.base_url}", error.status_code
         if status in (401, 403):  # its words may hold the key or a part of it
             given = "the key in" if self._key else "a request without a key; set"

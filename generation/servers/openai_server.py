@@ -15,6 +15,7 @@ from generation.servers import llamacpp
 from generation.servers.answer_cache import AnswerCache, key_of
 from generation.servers.answers import Answer, completed, read_answer, said
 from generation.servers.dialects import endpoint, opens_quotation, request_body
+from hub.contract.published_paths import UNTOLD
 from hub.contract.recipe import DecodingParameters, LanguageModel, Server
 from hub.errors import InputError, RunError
 
@@ -35,14 +36,18 @@ class OpenAIServer:
     def connect(cls, model: LanguageModel, directory: Path | None = None) -> "OpenAIServer":
         """The writer of a recipe's section ``model``; its answers are kept beside the run ``directory``.
 
-        No request is sent yet. Raises InputError when the package openai is missing.
+        No request is sent yet. Raises InputError when the package openai is missing, and for a published recipe, which
+        does not tell where the server is.
         """
+        assert model.server is not None, "hub.contract.recipe checks this"
+        if model.server.base_url == UNTOLD:
+            hint = f"serve {model.server.model}, and say where: --set model.server.base_url=URL"
+            raise InputError("model.server.base_url", "is not published", hint=hint)
         try:
             from generation.servers.openai_client import Client
         except ImportError as error:
             hint = 'pip install -c constraints.txt -e ".[openai]"'
             raise InputError("model.backend openai", f"the package openai is missing ({error})", hint=hint) from error
-        assert model.server is not None, "hub.contract.recipe checks this"
         path = directory.with_name(f"{directory.name}.answers.sqlite") if directory else None
         return cls(model, model.server, Client(model.server), AnswerCache(path))
 
@@ -115,13 +120,16 @@ class OpenAIServer:
 
         return load_tokenizer(self.model)
 
+    def owners(self) -> set[str]:
+        """Whose the served models are, in the server's words; llama.cpp's and vLLM's tell themselves so."""
+        return {str(one.get("owned_by")) for one in self._client.models()}
+
     def describe(self) -> dict[str, Any]:
         """Facts for the manifest."""
         return {
             "id": self.model.repo_id or self.server.model,
             "parameters": None,
             "backend": "openai",
-            "server": self.server.base_url,
             "served_model": self.server.model,
         }
 

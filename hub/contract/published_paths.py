@@ -1,4 +1,4 @@
-"""Paths and commands as they are published: no absolute path or home folder of this machine.
+"""Paths and commands as they are published: no absolute path or home folder of this machine, no server's address.
 
 A path that stays inside the folder where commands are run is published as it is (``assets/demo-lm``), any other by its
 last name. The run's fingerprint is of what is published, so a run goes on when its inputs have moved. Where they lie is
@@ -22,6 +22,8 @@ from hub.errors import InputError
 
 Section = TypeVar("Section", bound=Strict)
 PATH = "path"  # the key of every section that names a local file or folder
+ADDRESS = "base_url"  # of a server: often a machine of one's own or of a company
+UNTOLD = "http://server.invalid/v1"  # in its place: RFC 2606 keeps that name free for ever
 LIBRARIES = ("arguments", "loss_arguments", "quantization")  # a library's own arguments
 _SHOWN = 3  # checksums in a message
 
@@ -47,7 +49,7 @@ def is_outside(path: str) -> bool:
 
 
 def published(section: Section) -> Section:
-    """A recipe, or a section of one, as it is published: every local path by what others may see of it."""
+    """A recipe, or a section of one, as it is published: every local path by what others may see, no address."""
     found: Section = _published(section)
     return found
 
@@ -61,7 +63,14 @@ def _published(value: Any, key: str = "") -> Any:
         return tuple(_published(one) for one in value)
     if key in LIBRARIES and isinstance(value, dict):  # some of which are paths
         return {name: published_path(text) if text[:1] in ("/", "~") else text for name, text in value.items()}
-    return published_path(value) if key == PATH and isinstance(value, str) else value
+    return _shown(key, value) if isinstance(value, str) else value
+
+
+def _shown(key: str, value: str) -> str:
+    """The value of a key as others may see it."""
+    if key == ADDRESS:
+        return UNTOLD
+    return published_path(value) if key == PATH else value
 
 
 def local_paths(recipe: Strict) -> dict[str, str]:
@@ -86,15 +95,19 @@ def published_setting(setting: str) -> str:
     """``KEY=VALUE`` of ``--set`` as others may see it: the command that made a run is in its manifest."""
     if setting.startswith("@"):  # a file of stand-ins
         return f"@{published_path(setting[1:])}"
-    key, equals, text = setting.partition("=")
-    if key.split(".")[-1] == PATH:
-        return f"{key}{equals}{published_path(text)}"
+    key, _, text = setting.partition("=")
+    last = key.split(".")[-1]
     try:
         tree = yaml.load(text, yaml.BaseLoader)  # noqa: S506 - it makes texts alone
     except yaml.YAMLError:
+        tree = text
+    if last in (PATH, ADDRESS) and not isinstance(tree, str):  # a colon in a path makes a mapping of it
+        tree = text
+    shown = _without_places(tree, last)  # of a quoted path, too
+    if shown == tree:
         return setting
-    shown = _without_places(tree)
-    return setting if shown == tree else f"{key}={yaml.safe_dump(shown, default_flow_style=True, width=10**6).strip()}"
+    told = shown if isinstance(shown, str) else yaml.safe_dump(shown, default_flow_style=True, width=10**6).strip()
+    return f"{key}={told}"
 
 
 def _without_places(tree: Any, key: str = "") -> Any:
@@ -102,7 +115,7 @@ def _without_places(tree: Any, key: str = "") -> Any:
         return {name: _without_places(one, name) for name, one in tree.items()}
     if isinstance(tree, list):
         return [_without_places(one) for one in tree]
-    return published_path(tree) if key == PATH and isinstance(tree, str) else tree
+    return _shown(key, tree) if isinstance(tree, str) else tree
 
 
 def command_line(module: str, recipe: Path, limit: int | None, settings: list[str]) -> str:

@@ -10,12 +10,14 @@ from typing import Any
 
 import yaml
 
+from generation.pipeline.writers import dialect_of
 from hub.assets import asset
 from hub.contract import licences
 from hub.contract.run_dir import ARTIFACTS
 from hub.contract.sections.languages import RECOGNISED
 from hub.errors import InputError
 from sts_dino.proposals.corpus import Profile
+from sts_dino.proposals.hub_model import pinned
 
 GEMMA = ARTIFACTS / "lm" / "gemma-3-270m"  # where sts-dino lm puts it
 BUILT_IN, BUILT_IN_LICENSE = asset("demo-lm"), "cc-by-nc-sa-4.0"
@@ -47,7 +49,8 @@ def choose_generator(asked: str | None, license_id: str | None) -> Generator:
 
     None: the best that is here.
 
-    Raises InputError for a folder that is not there, and where the licence of a model is not known.
+    Raises InputError for a folder that is not there, and where the licence of a model is not known; RunError for a
+    server that cannot be reached.
     """
     if asked in (None, "gemma"):
         if GEMMA.is_dir():
@@ -65,7 +68,7 @@ def choose_generator(asked: str | None, license_id: str | None) -> Generator:
     terms = {"license": licences.known("--lm-license", license_id).id}
     name, at, url = str(asked).partition("@http")
     if at:
-        server = {"base_url": f"http{url}", "model": name, "dialect": "openai"}
+        server = {"base_url": f"http{url}", "model": name, "dialect": dialect_of(f"http{url}", name)}
         why = "a server's: without counter-labels, which need the model itself; dialects: docs/backends.md"
         return Generator({"backend": "openai", "server": server, **terms}, why, couples=False)
     if Path(str(asked)).is_file() and str(asked).endswith(".gguf"):
@@ -76,14 +79,17 @@ def choose_generator(asked: str | None, license_id: str | None) -> Generator:
 
 
 def place_of(option: str, asked: str, words: Sequence[str]) -> dict[str, str]:
-    """A model's place as keys of a recipe's section. Raises InputError naming ``option`` and its other ``words``."""
+    """A model's place as keys of a recipe's section, pinned.
+
+    Raises InputError naming ``option`` and its other ``words``, and what ``pinned`` raises.
+    """
     if Path(asked).is_dir():
         return {"path": str(Path(asked).resolve())}
     name, _, revision = asked.partition("@")
     if name.count("/") != 1 or name.startswith((".", "/")):
         allowed = f"{', '.join(words)}, a folder, ORG/NAME@REVISION"
         raise InputError(option, f"{asked} is no folder here", allowed=allowed)
-    return {"repo_id": name, "revision": revision or "main"}
+    return {"repo_id": name, "revision": pinned(name, revision)}
 
 
 def dataset_recipe(
@@ -147,8 +153,11 @@ def _asked(corpus: Profile, generator: Generator) -> list[str]:
     words, in_words = known.get(corpus.language, known["en"]), known.get(corpus.language)
     absent = f"in English: there are none in {corpus.language!r} yet, translate them"
     told = f"in {in_words['name']}" if in_words else absent
+    bound = f"premise_tokens: [3, {_longest(corpus)}] # of the model's tokenizer: neither fragments nor run-on lines"
+    if not generator.couples:
+        bound = "# premise_tokens: [least, most] needs the model's tokenizer, which a server does not lend: model.path"
     lines = [
-        f"premise_tokens: [3, {_longest(corpus)}] # of the model's tokenizer: neither fragments nor run-on lines",
+        bound,
         f"# {generator.why}",
         f"model: {flow({**generator.section, **({'threads': 1} if generator.couples else {})})}",
         f"labels: # instructions {told}",
@@ -168,7 +177,7 @@ def _asked(corpus: Profile, generator: Generator) -> list[str]:
     return [
         *lines,
         "decoding:",
-        f"  decay_constant: {strength}",
+        *([f"  decay_constant: {strength}"] if generator.couples else []),
         f"  max_new_tokens: {_longest(corpus)}",
         "  samples: 1 # more first texts, not more texts for each, for the same cost",
         "  max_attempts: 5",

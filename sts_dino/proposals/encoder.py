@@ -16,6 +16,7 @@ PROMPTEOL = 'This sentence : "[X]" means in one word:"'  # Jiang et al. 2023; it
 PROMPTEOL_RATE = "3e-4"
 LORA = {"r": "16", "alpha": "32", "dropout": "0.05", "release": "merged"}
 WAYS = ("prompteol", "static")
+ITSELF = "the language model itself"
 SCORED = [
     "# the STS Benchmark's validation part; its test part is for when nothing is chosen any more",
     "evaluation: [{task: stsb/cosine, split: validation}]",
@@ -42,33 +43,43 @@ class Base:
 def choose_base(asked: str | None, license_id: str | None, writer: dict[str, Any]) -> Base:
     """The encoder asked for (prompteol, static, a folder, ORG/NAME@REVISION), else the best that is at hand.
 
-    writer: the section ``model`` of the dataset's recipe, whose language model is the base of the first two. Raises
-    InputError for a folder that is not there, an unknown licence, and where no language model is at hand.
+    writer: the section ``model`` of the dataset's recipe, whose language model is the base of the first two, if it can
+    be trained. Raises InputError for a folder that is not there, and for an unknown licence.
     """
     if asked is not None and asked not in WAYS:
         terms = licences.known("--encoder-license", license_id or "")
         named = {**place_of("--encoder", asked, WAYS), "license": terms.id}
         return Base(named, "as asked: all of its layers, the mean of the tokens", 1, "2e-5", 0.1)
-    model = _language_model(writer)
+    model, whose = _language_model(writer)
     built_in = Path(str(model.get("path", ""))).resolve() == BUILT_IN.resolve()
     if asked == "prompteol" or (asked is None and not built_in):
-        why = "PromptEOL with LoRA on the language model itself: the best that was measured (docs/better_pairs.md)"
+        why = f"PromptEOL with LoRA on {whose}: the best that was measured (docs/better_pairs.md)"
         section, arguments = prompteol(model)
         return Base(section, why, 1.25, PROMPTEOL_RATE, 0.1, lora=True, arguments=arguments)
     if built_in:
-        why = "the mean of the built-in model's token embeddings: trained in seconds"
+        why = "the mean of the built-in model's token embeddings: trained in seconds, and knows English alone"
+        why += "" if whose == ITSELF else f"; {whose}"
         return Base({**model, "modules": "static"}, why, 10, "5e-3", 0.4)
-    why = "the mean of the language model's token embeddings: small and fast, far behind PromptEOL"
+    why = f"the mean of the token embeddings of {whose}: small and fast, far behind PromptEOL"
     return Base({**model, "modules": "static"}, why, 10, "1e-3", 0.3, vocabulary=True)
 
 
-def _language_model(writer: dict[str, Any]) -> dict[str, Any]:
-    """The writer's place and licence; for one that is behind a server or in a GGUF file, Gemma's or the built-in's."""
+def _language_model(writer: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """A language model that can be trained, as place and licence, and in words which.
+
+    It is the writer; where that is a GGUF file, the whole weights beside it; for other files and models behind a server
+    Gemma, where it is here, else the built-in one.
+    """
+    named: dict[str, Any] = {key: writer[key] for key in ("path", "repo_id", "revision", "license") if key in writer}
     if "server" not in writer and "gguf_file" not in writer:
-        return {key: writer[key] for key in ("path", "repo_id", "revision", "license") if key in writer}
+        return named, ITSELF
+    if "path" in named and (Path(named["path"]) / "config.json").is_file():
+        return named, "the language model's whole weights, which lie beside its GGUF file"
+    untrained = "a model behind a server" if "server" in writer else "a GGUF file"
     if GEMMA.is_dir():
-        return {"path": str(GEMMA.resolve()), "license": "gemma"}
-    return {"path": str(BUILT_IN.resolve()), "license": BUILT_IN_LICENSE}
+        return {"path": str(GEMMA.resolve()), "license": "gemma"}, f"Gemma 3 270M, since {untrained} is not trained"
+    why = f"{untrained} is not trained; for a better one: sts-dino lm, or --encoder"
+    return {"path": str(BUILT_IN.resolve()), "license": BUILT_IN_LICENSE}, why
 
 
 def prompteol(model: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:

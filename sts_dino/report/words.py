@@ -23,7 +23,8 @@ def of_dataset(found: DatasetFacts) -> str:
         return f"{name} is not finished: {done_so_far(found.manifest, found.progress).replace('`', '')}"
     counts, labels = found.counts, len(found.counts.by_label)
     model = found.recipe.model
-    generator = model.server.model if model.server else model.repo_id or PurePath(model.path or "").name
+    named = model.repo_id or model.gguf_file or PurePath(model.path or "").name
+    generator = model.server.model if model.server else named
     kept = (
         f"{counts.kept:,} ({percent(counts.kept / counts.requested)}) were kept"
         if counts.requested

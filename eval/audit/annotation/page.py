@@ -17,11 +17,10 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from eval.audit.annotation.report import markdown, plain
 from eval.audit.annotation.sample import Scale
 from eval.audit.annotation.survey import LONGEST_NAME, AnnotatorSession, Survey
+from eval.audit.annotation.words import PageWords, words_in
 from hub.errors import StsDinoError
 
 STAGES = ("welcome", "question", "review", "results")
-TITLE = "Labels by people"
-RESTARTED = "The page was started anew: the last click is not saved, all before it is. Press Start to go on."
 QUIET: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 SYSTEM_FONTS = ["system-ui", "sans-serif"]
 HEAD = """<style>
@@ -83,7 +82,8 @@ class _Page:
 
     def __init__(self, survey: Survey):
         self._survey, self._scale = survey, survey.sample.examples.scale
-        with gr.Blocks(analytics_enabled=False, title=TITLE) as self.blocks:
+        self._words = words_in(survey.sample.examples.language)
+        with gr.Blocks(analytics_enabled=False, title=self._words.title) as self.blocks:
             self._seat = gr.State(AnnotatorSession())
             self._remembered = gr.BrowserState("", storage_key="annotator", secret="annotator")  # noqa: S106 - a name
             self._panels = dict(
@@ -93,12 +93,13 @@ class _Page:
 
     def _welcome(self) -> gr.Column:
         with gr.Column() as panel:
-            gr.Markdown(f"# {TITLE}\n\n" + instructions(self._scale, len(self._survey.sample)))
+            told = instructions(self._scale, len(self._survey.sample), self._words)
+            gr.Markdown(f"# {self._words.title}\n\n{told}")
             self._name = gr.Textbox(
-                label="Your name", info="Your answers are kept under it. To go on later, give it again.",
+                label=self._words.name, info=self._words.name_info,
                 max_length=LONGEST_NAME, autofocus=True, elem_id="name",
             )  # fmt: skip
-            self._start = gr.Button("Start", variant="primary", elem_id="start")
+            self._start = gr.Button(self._words.start, variant="primary", elem_id="start")
         return panel
 
     def _question(self) -> gr.Column:
@@ -117,18 +118,16 @@ class _Page:
                 for place in range(len(self._scale.labels))
             ]
             with gr.Row():
-                self._back = gr.Button("← Back", size="sm", min_width=100, elem_id="back")
-                self._forward = gr.Button("Forward →", size="sm", min_width=100, elem_id="forward")
+                self._back = gr.Button(f"← {self._words.back}", size="sm", min_width=100, elem_id="back")
+                self._forward = gr.Button(f"{self._words.forward} →", size="sm", min_width=100, elem_id="forward")
         return panel
 
     def _review(self) -> gr.Column:
         with gr.Column(visible=False) as panel:
-            gr.Markdown(
-                f"## All {len(self._survey.sample)} are answered\n\nYou can still go back and change answers. "
-                "**Once you have seen the results, your answers are final.**"
-            )
-            self._show = gr.Button("Show the results", variant="primary", elem_id="show")
-            self._look_back = gr.Button("← Back", size="sm", elem_id="look-back")
+            heading = self._words.all_answered.format(total=len(self._survey.sample))
+            gr.Markdown(f"## {heading}\n\n{self._words.still_back} **{self._words.then_final}**")
+            self._show = gr.Button(self._words.show, variant="primary", elem_id="show")
+            self._look_back = gr.Button(f"← {self._words.back}", size="sm", elem_id="look-back")
         return panel
 
     def _results(self) -> gr.Column:
@@ -154,7 +153,7 @@ class _Page:
             try:
                 after = act(seat, *values)
                 if not after.annotator:
-                    gr.Warning(RESTARTED, duration=None)
+                    gr.Warning(self._words.restarted, duration=None)
                 return self._shown(after)
             except StsDinoError as error:
                 raise gr.Error(html.escape(str(error)), duration=None, print_exception=False) from None
@@ -172,7 +171,7 @@ class _Page:
         updates: dict[Any, Any] = {self._seat: seat, self._remembered: seat.annotator}
         updates |= {panel: gr.update(visible=stage == view.stage) for stage, panel in self._panels.items()}
         if view.stage == "question":
-            updates |= {self._progress: progress(view.place, view.answered, total)}
+            updates |= {self._progress: progress(view.place, view.answered, total, self._words)}
             updates |= dict(zip(self._texts, view.texts, strict=True))
             for button, label in zip(self._answers, self._scale.labels, strict=True):
                 updates[button] = gr.update(variant="primary" if label == view.answer else "secondary")
@@ -183,17 +182,10 @@ class _Page:
         return updates
 
 
-def instructions(scale: Scale, total: int) -> str:
+def instructions(scale: Scale, total: int, words: PageWords) -> str:
     """What an annotator is told, as Markdown."""
     answers = "\n".join(f"- {plain(answer_text(scale, place))}" for place in range(len(scale.labels)))
-    return (
-        f"You will see {total} examples, one at a time, and answer each with one click:\n\n"
-        f"**{scale.question}**\n\n{answers}\n\n"
-        "Judge only what is written, as you understand it; nothing needs to be looked up. Some texts are broken or "
-        "odd: choose what fits best. The labels that the texts have in the dataset are not shown.\n\n"
-        f"The keys 1 to {len(scale.labels)} answer, from top to bottom; ← and → go back and forward. Every answer is "
-        "saved at once: you can close the page and go on another day."
-    )
+    return words.instructions.format(total=total, question=scale.question, answers=answers, keys=len(scale.labels))
 
 
 def answer_text(scale: Scale, place: int) -> str:
@@ -201,7 +193,8 @@ def answer_text(scale: Scale, place: int) -> str:
     return f"{scale.labels[place]}: {scale.meanings[place]}" if scale.meanings[place] else scale.labels[place]
 
 
-def progress(place: int, answered: int, total: int) -> str:
-    """Where the annotator is, as HTML made of numbers."""
-    text = f"<p><b>{place + 1} of {total}</b> <span>{answered} answered</span></p>"
+def progress(place: int, answered: int, total: int, words: PageWords) -> str:
+    """Where the annotator is, as HTML made of numbers and the page's words."""
+    where, done = words.place.format(place=place + 1, total=total), words.answered.format(answered=answered)
+    text = f"<p><b>{where}</b> <span>{done}</span></p>"
     return f'{text}<progress value="{answered}" max="{total}"></progress>'

@@ -13,20 +13,12 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from eval.audit.annotation.words import ENGLISH, words_in
 from eval.audit.label_meanings import score_label
 from eval.audit.rows import NO_LABEL, Batch, DatasetRows
 from hub.contract.recipe import NLI_LABELS
 from hub.errors import InputError
 
-SIMILARITY = "How similar are the two sentences in meaning?"
-INFERENCE = "If the premise is true, what about the hypothesis?"
-CLASS = "Which label fits the text?"
-NLI_MEANINGS = {  # the question that SNLI's annotators were asked (Bowman et al. 2015, section 2)
-    "entailment": "the hypothesis is definitely true",
-    "neutral": "the hypothesis might be true",
-    "contradiction": "the hypothesis is definitely false",
-}
-HEADINGS = {"sts": ("Sentence 1", "Sentence 2"), "text": ("Text",)}
 TRIPLET = {"positive": "entailment", "negative": "contradiction"}  # a triplet is two questions
 MOST_LABELS = 9  # one digit key each
 
@@ -58,6 +50,7 @@ class Examples:
     scale: Scale
     texts: tuple[tuple[str, ...], ...]  # (rows, len(headings))
     labels: tuple[str, ...]  # (rows,)
+    language: str = ENGLISH  # that people are asked in, where the page speaks it
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -100,33 +93,35 @@ def _order(seed: int, row: int) -> bytes:
     return hashlib.blake2b(f"{seed} {row}".encode(), digest_size=16).digest()
 
 
-def similarity_scale(scores: Iterable[float], place: str) -> Scale:
+def similarity_scale(scores: Iterable[float], place: str, language: str = ENGLISH) -> Scale:
     """The scale of a scored dataset: the scores it holds. Raises InputError when they are too many to choose from."""
     labels = {score_label(score): score for score in sorted(set(scores))}
     if not 2 <= len(labels) <= MOST_LABELS:
         raise InputError(place, f"has {len(labels)} distinct scores", allowed=f"2 to {MOST_LABELS}")
-    meanings = tuple(_similarity(score, 0 in labels.values()) for score in labels.values())
-    return Scale(SIMILARITY, tuple(labels), meanings, ordered=True)
+    words = words_in(language)
+    meanings = tuple(words.meanings[_similarity(score, 0 in labels.values())] for score in labels.values())
+    return Scale(words.similarity, tuple(labels), meanings, ordered=True)
 
 
 def _similarity(score: float, has_zero: bool) -> str:
     if score == 0:
-        return "on completely different topics"
+        return "completely"
     if score <= 0.25:
-        return "on different topics" + (", but with a weak similarity in some aspect" if has_zero else "")
-    return "somewhat similar" if score < 0.75 else "mean (almost) the same thing"
+        return "weakly" if has_zero else "different"
+    return "somewhat" if score < 0.75 else "same"
 
 
-def inference_scale() -> Scale:
+def inference_scale(language: str = ENGLISH) -> Scale:
     """Entailment, neutral, contradiction. All three can be answered, also where the generator writes only two."""
-    return Scale(INFERENCE, NLI_LABELS, tuple(NLI_MEANINGS[label] for label in NLI_LABELS), ordered=False)
+    words = words_in(language)
+    return Scale(words.inference, NLI_LABELS, tuple(words.meanings[label] for label in NLI_LABELS), ordered=False)
 
 
-def class_scale(labels: Sequence[str], place: str) -> Scale:
+def class_scale(labels: Sequence[str], place: str, language: str = ENGLISH) -> Scale:
     """The classes of single texts. Raises InputError when they are too many to choose from."""
     if not 2 <= len(labels) <= MOST_LABELS:
         raise InputError(place, f"has {len(labels)} labels", allowed=f"2 to {MOST_LABELS}")
-    return Scale(CLASS, tuple(labels), ("",) * len(labels), ordered=False)
+    return Scale(words_in(language).which_class, tuple(labels), ("",) * len(labels), ordered=False)
 
 
 def in_words(scale: Scale, meanings: Mapping[str, str]) -> Scale:
@@ -135,8 +130,11 @@ def in_words(scale: Scale, meanings: Mapping[str, str]) -> Scale:
     return replace(scale, meanings=own)
 
 
-def read_examples(rows: DatasetRows) -> Examples:
-    """All rows of a split. Raises InputError for labels that are none, too many, or not those of NLI pairs."""
+def read_examples(rows: DatasetRows, language: str | None = None) -> Examples:
+    """All rows of a split, asked about in a ``language``; None: in the dataset's.
+
+    Raises InputError for labels that are none, too many, or not those of NLI pairs.
+    """
     texts: list[tuple[str, ...]] = []
     labels: list[str] = []
     for batch in rows.batches():
@@ -145,12 +143,14 @@ def read_examples(rows: DatasetRows) -> Examples:
         labels += given
     split = " + ".join(rows.splits)
     place = f"{rows.name} ({rows.config}, {split})"
-    scale = in_words(_scale(rows, labels, place), rows.meanings())
+    meanings = rows.meanings()
+    spoken = language or meanings.language or ENGLISH
+    scale = in_words(_scale(rows, labels, place, spoken), meanings.of)
     for row, label in enumerate(labels):
         if label not in scale.labels:
             raise InputError(f"{place} row {row}", f"has the label {label!r}", allowed=list(scale.labels))
-    headings = HEADINGS.get(rows.example_type, ("Premise", "Hypothesis"))
-    return Examples(rows.name, rows.config, split, headings, scale, tuple(texts), tuple(labels))
+    headings = words_in(spoken).headings(rows.example_type)
+    return Examples(rows.name, rows.config, split, headings, scale, tuple(texts), tuple(labels), spoken)
 
 
 def _asked(batch: Batch) -> tuple[list[tuple[str, ...]], list[str]]:
@@ -161,9 +161,9 @@ def _asked(batch: Batch) -> tuple[list[tuple[str, ...]], list[str]]:
     return list(zip(first, second, strict=True)), given
 
 
-def _scale(rows: DatasetRows, labels: list[str], place: str) -> Scale:
+def _scale(rows: DatasetRows, labels: list[str], place: str, language: str) -> Scale:
     if rows.example_type == "sts":
-        return similarity_scale(map(float, labels), place)
+        return similarity_scale(map(float, labels), place, language)
     if rows.example_type == "text":
-        return class_scale(rows.class_names or sorted({*labels} - {NO_LABEL}), place)
-    return inference_scale()
+        return class_scale(rows.class_names or sorted({*labels} - {NO_LABEL}), place, language)
+    return inference_scale(language)

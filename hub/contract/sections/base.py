@@ -29,6 +29,7 @@ class NotFingerprinted:
 
 CARD_ONLY = NotFingerprinted("what a card says")
 SCORING_ONLY = NotFingerprinted("how a finished encoder is scored")
+PLACE_ONLY = NotFingerprinted("where the same is had: it is not published")
 SPEED_ONLY = NotFingerprinted("how fast, or at what price, the same is done")
 
 

@@ -11,6 +11,7 @@ from hub import safe_yaml
 from hub.contract.sections.base import (
     CARD_ONLY,
     OPTION,
+    PLACE_ONLY,
     QUOTE,
     SPEED_ONLY,
     X1,
@@ -58,7 +59,9 @@ class Source(Strict):
 class Server(Strict):
     """An OpenAI-compatible server (``backend: openai``). The key is read from OPENAI_API_KEY, never from a recipe."""
 
-    base_url: Annotated[str, Field(pattern=r"^https?://[^\s/@?#]+(/[^\s?#]*)?$")]  # no password: recipes are published
+    base_url: Annotated[
+        str, Field(pattern=r"^https?://[^\s/@?#]+(/[^\s?#]*)?$"), PLACE_ONLY
+    ]  # no password; not published
     model: str  # the name the server knows the model by
     dialect: Literal["openai", "vllm", "transformers", "llamacpp"] = "openai"  # generation.servers.dialects
     logprobs: bool = False  # ask for the tokens' log-probabilities; some servers refuse
