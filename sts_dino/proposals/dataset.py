@@ -127,8 +127,6 @@ def dataset_recipe(
         *_asked(corpus, generator),
         *_examples(examples),
         *_postprocess(corpus),
-        "shard_size: 100",
-        "seed: 42",
     ]
     return "\n".join(lines) + "\n"
 
@@ -160,27 +158,24 @@ def _asked(corpus: Profile, generator: Generator) -> list[str]:
         bound,
         f"# {generator.why}",
         f"model: {flow({**generator.section, **({'threads': 1} if generator.couples else {})})}",
-        f"labels: # instructions {told}",
+        f"labels: # instructions {told}; meaning: what annotators are told, and readers of the card",
     ]
     counters = list[str]()
     for label in ("1", "0.5", "0"):
-        lines.append(f'  - name: "{label}"')
-        lines.append(f"    score: {label}")
-        lines.append(
-            f"    meaning: {flow(words[f'{label} means'])} # what annotators are told, and readers of the card"
-        )
-        lines += [f"    counter_labels: {json.dumps(counters)}"] if counters and generator.couples else []
-        lines.append(f"    instruction: {json.dumps(words[label], ensure_ascii=False)}")
+        against = f", counter_labels: {json.dumps(counters)}" if counters and generator.couples else ""
+        lines.append(f'  - {{name: "{label}", score: {label}, meaning: {quoted(words[f"{label} means"])}{against},')
+        lines.append(f"     instruction: {quoted(words[label])}}}")
         counters.append(label)
-    strength = "30 # λ: with examples in the prompt, the paper's 100 drives 0.5 too far away"
-    strength = strength if generator.reads_examples else "100 # λ: the paper's (section 4)"
+    longest = {"max_new_tokens": _longest(corpus), "samples": 1, "max_attempts": 5}
+    if not generator.couples:
+        return [*lines, "# one text a label: more first texts are worth more", f"decoding: {flow(longest)}"]
+    strength, why = (
+        (30, "the paper's 100 drives 0.5 too far away") if generator.reads_examples else (100, "the paper's")
+    )
     return [
         *lines,
-        "decoding:",
-        *([f"  decay_constant: {strength}"] if generator.couples else []),
-        f"  max_new_tokens: {_longest(corpus)}",
-        "  samples: 1 # more first texts, not more texts for each, for the same cost",
-        "  max_attempts: 5",
+        f"# decay_constant: self-debiasing's λ, {why}; one text a label: more first texts are worth more",
+        f"decoding: {flow({'decay_constant': strength, **longest})}",
     ]
 
 
@@ -199,14 +194,11 @@ def _postprocess(corpus: Profile) -> list[str]:
     """From texts to rows: every filter that there is, where the language is one that is recognised."""
     chosen = ["example_copy", "prompt_echo", "control_characters", "too_long"]
     chosen += ["wrong_language"] if corpus.language in RECOGNISED else []
+    section = {"sampled_negatives": 0, "max_per_label": 1, "validation_fraction": 0, "near_copy": 0.8, "reject": chosen}
     return [
-        "postprocess:",
-        "  sampled_negatives: 0",
-        "  max_per_label: 1",
-        "  validation_fraction: 0",
-        "  near_copy: 0.8 # share of words in common with the first text from which a text is no other text",
-        "  # what else is no data, counted by reason and kept in the config rejected (docs/recipes.md); [] for none",
-        f"  reject: [{', '.join(chosen)}]",
+        "# near_copy: share of words in common with the first text from which a text is no other; reject: what else",
+        "# is no data, counted by reason and kept in the config rejected (docs/recipes.md), [] for none",
+        f"postprocess: {flow(section)}",
     ]
 
 
@@ -225,3 +217,8 @@ def flow(value: object) -> str:
     """A value as one line of YAML."""
     line = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=10**6)
     return line.removesuffix("\n").removesuffix("\n...")
+
+
+def quoted(text: str) -> str:
+    """A text as a double-quoted scalar of YAML on one line."""
+    return json.dumps(text, ensure_ascii=False)
