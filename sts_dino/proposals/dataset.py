@@ -127,6 +127,7 @@ def dataset_recipe(
         *_asked(corpus, generator),
         *_examples(examples),
         *_postprocess(corpus),
+        "seed: 42",
     ]
     return "\n".join(lines) + "\n"
 
