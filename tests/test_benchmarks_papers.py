@@ -52,13 +52,31 @@ def test_every_declared_recipe_can_be_read_and_every_row_stands_in_the_paper():
     ],
 )
 def test_a_wrong_plan_is_refused_with_the_name(tmp_path, change, said):
-    tree = yaml.safe_load(PLAN.read_text())
+    tree = yaml.safe_load((PLAN / "dino.yaml").read_text())
     change(tree)
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(tree))
     with pytest.raises(InputError, match=said):
         read_papers(tmp_path / "plan.yaml")
     with pytest.raises(InputError, match="did you mean 'dino-1'"):
         SHIPPED.chosen(["dino-11"])
+
+
+def test_the_files_of_a_folder_are_one_plan_and_each_value_is_given_once(tmp_path):
+    tree = yaml.safe_load((PLAN / "dino.yaml").read_text())
+    more = {"encoders": [tree["encoders"].pop()], "experiments": [tree["experiments"].pop()]}
+    more |= {"pairs": {"arms": [tree["pairs"]["arms"].pop()], "first_texts": {}}}
+    tree["experiments"] = [one for one in tree["experiments"] if one["name"] == "dino-1"]
+    for name, part in (("a", tree), ("b", more)):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(part))
+    papers = read_papers(tmp_path)
+    assert papers.experiments[-1].name == more["experiments"][0]["name"] and len(papers.experiments) == 2
+    assert (
+        papers.pairs.arms[-1].name == more["pairs"]["arms"][0]["name"]
+        and papers.encoders[-1].pairs == "x2-no-augmentation"
+    )
+    (tmp_path / "b.yaml").write_text(yaml.safe_dump(more | {"pairs": {"default_first_texts": "stsb"}}))
+    with pytest.raises(InputError, match=r"b\.yaml:pairs:default_first_texts.*another file"):
+        read_papers(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +127,7 @@ def test_a_result_of_another_form_is_refused(tmp_path):
 def tiny(tmp_path_factory):
     """A plan on the built-in language model: four arms, a handful of steps."""
     place = tmp_path_factory.mktemp("papers")
-    tree = yaml.safe_load(PLAN.read_text())
+    tree = yaml.safe_load((PLAN / "dino.yaml").read_text())
     texts = {"path": str(asset("first-texts/wikipedia.txt").resolve()), "checked": False}
     licences = {"license": "cc-by-sa-3.0", "dataset_license": "mixed-non-commercial", "description": "sentences"}
     tree["pairs"]["first_texts"] = {"stsb": texts | licences}

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -180,8 +180,13 @@ def read_search(path: Path) -> Search:
 
 def read_plan(path: Path, form: type[Plan]) -> Plan:
     """A YAML file of experiments, checked by its model. Raises InputError naming the place in it."""
+    return checked_plan(path, read_yaml(path), form)
+
+
+def checked_plan(path: Path, tree: Mapping[str, Any], form: type[Plan]) -> Plan:
+    """Experiments that were read from ``path``, checked by their model. Raises InputError naming the place in it."""
     try:
-        return form.model_validate(read_yaml(path))
+        return form.model_validate(tree)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))

@@ -23,7 +23,7 @@ from hub.contract.run_dir import ARTIFACTS, locked
 from hub.contract.shards import write_text
 from hub.errors import InputError, RunError, StsDinoError
 
-PLAN = Path(__file__).with_name("experiments.yaml")
+PLAN = Path(__file__).with_name("experiments")
 RESULTS = Path("benchmarks/results/papers")
 
 app = cli.new_app(__doc__)
@@ -46,7 +46,9 @@ def main(
         Path | None,
         typer.Option("--data", envvar="STS_DINO_DATA", metavar="DIR", help="senteval, sts-original and text"),
     ] = None,
-    file: Annotated[Path, typer.Option("--plan", metavar="FILE", help="The experiments")] = PLAN,
+    file: Annotated[
+        Path, typer.Option("--plan", metavar="PATH", help="The experiments: a file, or a folder of them")
+    ] = PLAN,
     folder: Annotated[Path, typer.Option("--folder", help="Where steps are kept")] = ARTIFACTS / "papers",
     results: Annotated[Path, typer.Option("--results", metavar="DIR", help="Where results are kept")] = RESULTS,
     page: Annotated[Path, typer.Option("--page-file", metavar="FILE")] = Path("docs/results.md"),

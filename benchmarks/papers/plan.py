@@ -1,13 +1,14 @@
-"""The papers' experiments, read from a YAML file: datasets, encoders, tables and the effects they show. Pure."""
+"""The papers' experiments, read from YAML files: datasets, encoders, tables and the effects they show. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from benchmarks.better_pairs.arms import RUN_OF, Search, read_plan
+from benchmarks.better_pairs.arms import RUN_OF, Search, checked_plan, read_plan
+from hub.contract.recipe_file import read_yaml
 from hub.contract.sections.base import Name, Strict
 from hub.errors import InputError, did_you_mean
 from hub.papers.tables import Column, Table, find_paper
@@ -193,5 +194,26 @@ class Papers(Strict):
 
 
 def read_papers(path: Path) -> Papers:
-    """The experiments of a file. Raises InputError naming the place in it."""
-    return read_plan(path, Papers)
+    """The experiments of a file, or of a folder's files as if they were one. Raises InputError naming the place."""
+    if not path.is_dir():
+        return read_plan(path, Papers)
+    tree = dict[str, Any]()
+    for file in sorted(path.glob("*.yaml")):
+        tree = merged(tree, read_yaml(file), str(file))
+    return checked_plan(path, tree, Papers)
+
+
+def merged(first: Mapping[str, Any], second: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Two trees as one: mappings joined, lists one after the other. Raises InputError for a value that both give."""
+    found = dict(first)
+    for key, value in second.items():
+        before = found.get(key)
+        if key not in found:
+            found[key] = value
+        elif isinstance(before, Mapping) and isinstance(value, Mapping):
+            found[key] = merged(before, value, f"{place}:{key}")
+        elif isinstance(before, list) and isinstance(value, list):
+            found[key] = [*before, *value]
+        else:
+            raise InputError(f"{place}:{key}", "is given by another file of the folder, too")
+    return found
