@@ -103,7 +103,9 @@ def scores(papers: Papers, one: Experiment, result: Result) -> str:
 
 
 def told(found: Estimate) -> str:
-    """A number with its interval, in points."""
+    """A number with its interval, in points; one that has none by itself."""
+    if found.low == found.high:
+        return f"{found.score:.1f}"
     return f"{found.score:.1f} [{found.low:.1f}, {found.high:.1f}]"
 
 

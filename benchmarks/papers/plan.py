@@ -14,15 +14,23 @@ from hub.errors import InputError, did_you_mean
 from hub.papers.tables import Column, Table, find_paper
 from hub.training_value import Split
 
+MADE = re.compile(r"<made:([a-z0-9.-]+)>")  # in settings and commands: the place of something that is made once
 ENCODER_OF = re.compile(r"<encoder:([a-z0-9.-]+)>")  # in the words of a measurement: an encoder's folder
+
+
+def made_named(words: Sequence[str]) -> list[str]:
+    """What is made once that settings or a command name, each once."""
+    return list(dict.fromkeys(name for word in words for name in MADE.findall(word)))
 
 
 class Encoder(Strict):
     """An encoder of a table's row: trained by a recipe on an arm's pairs, not trained at all, or any that can be named.
 
     ``recipe``: its ``datasets`` read the arm ``pairs``, whatever path they name (None: they are as they stand).
-    ``trained``: false takes its base as it is. ``copies``: it reads the first texts of ``pairs`` alone, each as its own
-    positive (unsupervised SimCSE). ``model``: in place of a recipe, what ``eval.run --model`` takes.
+    ``set`` may name what is made once, as ``<made:NAME>``. ``trained``: false takes its base as it is. ``copies``: it
+    reads the first texts of ``pairs`` alone, each as its own positive (unsupervised SimCSE). ``model``: in place of a
+    recipe, what ``eval.run --model`` takes. ``grid``: names of trained encoders whose scores are pooled like those of
+    several seeds; rows that are compared have theirs in one order.
     """
 
     name: Name
@@ -32,14 +40,17 @@ class Encoder(Strict):
     pairs: str | None = None
     trained: bool = True
     copies: bool = False
+    grid: tuple[str, ...] = ()
     settings: Annotated[tuple[str, ...], Field(alias="set")] = ()
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
-        if (self.recipe is None) == (self.model is None):
-            raise ValueError(f"{self.name}: give exactly one of recipe and model")
-        if self.model and (self.pairs or self.settings or self.copies):
-            raise ValueError(f"{self.name}: a model is scored as it is; pairs, set and copies belong to a recipe")
+        if [self.recipe is None, self.model is None, not self.grid].count(False) != 1:
+            raise ValueError(f"{self.name}: give exactly one of recipe, model and grid")
+        if self.recipe is None and (self.pairs or self.settings or self.copies):
+            raise ValueError(
+                f"{self.name}: a model or a grid is scored as it is; pairs, set and copies belong to a recipe"
+            )
         if self.copies and not (self.pairs and self.trained):
             raise ValueError(f"{self.name}: copies are of the first texts of pairs, and train")
         return self
@@ -90,6 +101,7 @@ class FullSize(Strict):
 class Experiment(Strict):
     """A table or figure of a paper. ``rows``: the encoder's name → the paper's row (None: it has none).
 
+    ``training_seeds``: of each encoder (None: the plan's number).
     ``columns``: those of the paper's table that are measured (left out: all with tasks), then ``own_columns``.
     ``measure``: in place of encoders, the words of a module that writes a result (``benchmarks.papers.result``):
     ``<run:ARM>`` is an arm's dataset, ``<encoder:NAME>`` an encoder's folder, ``<data>`` the data folder, ``<out>`` the
@@ -106,6 +118,7 @@ class Experiment(Strict):
     own_columns: Mapping[str, OwnColumn] = Field(default_factory=dict)
     measure: tuple[str, ...] = ()
     effects: tuple[Effect, ...] = ()
+    training_seeds: Annotated[int, Field(ge=1)] | None = None
     reading: str = ""  # what the numbers say, in sentences
     deviations: tuple[str, ...] = ()
     full_size: FullSize = FullSize()
@@ -153,9 +166,14 @@ def _tasks(column: Column, there: Mapping[str, Column]) -> Iterator[str]:
 
 
 class Papers(Strict):
-    """All experiments, with the datasets (arms of a search) and encoders that they share."""
+    """All experiments, with the datasets (arms of a search) and encoders that they share.
+
+    ``made``: files and models that encoders' settings and measurements name as ``<made:NAME>``, each with the words of
+    the module that makes it (``benchmarks.papers.made``).
+    """
 
     pairs: Search
+    made: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
     encoders: tuple[Encoder, ...]
     experiments: Annotated[tuple[Experiment, ...], Field(min_length=1)]
 
@@ -170,6 +188,13 @@ class Papers(Strict):
         for encoder in self.encoders:
             if encoder.pairs is not None and encoder.pairs not in arms:
                 raise ValueError(f"{encoder.name}: no arm is called {encoder.pairs}")
+            for name in encoder.grid:
+                if name not in encoders:
+                    raise ValueError(f"{encoder.name}: no encoder is called {name}")
+        for place, words in [*self.made.items(), *((one.name, one.settings) for one in self.encoders)]:
+            for name in made_named(words):
+                if name not in self.made:
+                    raise ValueError(f"{place}: nothing that is made is called {name}")
         for one in self.experiments:
             for name in (*one.rows, *one.encoders_named):
                 if name not in encoders:
@@ -182,6 +207,12 @@ class Papers(Strict):
     def encoder(self, name: str) -> Encoder:
         """The encoder of that name."""
         return next(encoder for encoder in self.encoders if encoder.name == name)
+
+    def encoders_of(self, experiment: Experiment) -> list[Encoder]:
+        """The encoders that an experiment trains or scores, each once; a grid stands for its own."""
+        named = [self.encoder(name) for name in (*experiment.rows, *experiment.encoders_named)]
+        single = [self.encoder(name) for one in named for name in one.grid or (one.name,)]
+        return list(dict.fromkeys(single))
 
     def chosen(self, names: Sequence[str]) -> list[Experiment]:
         """The experiments of these names, papers' keys included; all without one. Raises InputError."""
