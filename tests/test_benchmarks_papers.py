@@ -39,7 +39,7 @@ def test_every_declared_recipe_can_be_read_and_every_row_stands_in_the_paper():
         assert all(one.printed.row(name) for name in one.rows.values() if name)
         assert all({effect.better, effect.than} <= one.rows.keys() for effect in one.effects)
         assert {effect.column for effect in one.effects} <= columns.keys()
-        assert any(pages.printed_difference(one, effect) for effect in one.effects)
+        assert one.figure or any(pages.printed_difference(one, effect) for effect in one.effects)
 
 
 @pytest.mark.parametrize(
@@ -95,10 +95,11 @@ def test_a_verdict_is_the_intervals(low, score, high, verdict):
 
 
 def test_the_plan_at_full_size_sums_each_recipe_once():
-    one = SHIPPED.experiments[0].full_size.recipes[0]
+    (experiment,) = SHIPPED.chosen(["dino-1"])
+    one = experiment.full_size.recipes[0]
     assert full_size.gpu_hours(one.model_copy(update={"sequences": 2 * one.sequences})) == 2 * full_size.gpu_hours(one)
-    told = full_size.plan([SHIPPED.experiments[0], SHIPPED.experiments[0]])
-    assert told.endswith(full_size.plan([SHIPPED.experiments[0]]).splitlines()[-1])
+    told = full_size.plan([experiment, experiment])
+    assert told.endswith(full_size.plan([experiment]).splitlines()[-1])
     assert "python -m generation.run recipes/datasets/sts-dino-x2.yaml" in told
 
 
