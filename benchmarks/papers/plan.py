@@ -8,8 +8,9 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from benchmarks.better_pairs.arms import RUN_OF, Search, checked_plan, read_plan
+from benchmarks.papers.made import MADE
 from hub.contract.recipe_file import read_yaml
-from hub.contract.sections.base import Name, Strict
+from hub.contract.sections.base import Name, Positive, Strict
 from hub.errors import InputError, did_you_mean
 from hub.papers.tables import Column, Table, find_paper
 from hub.training_value import Split
@@ -22,7 +23,9 @@ class Encoder(Strict):
 
     ``recipe``: its ``datasets`` read the arm ``pairs``, whatever path they name (None: they are as they stand).
     ``trained``: false takes its base as it is. ``copies``: it reads the first texts of ``pairs`` alone, each as its own
-    positive (unsupervised SimCSE). ``model``: in place of a recipe, what ``eval.run --model`` takes.
+    positive (unsupervised SimCSE). ``example_sets``: each training reads the rows of the next of so many sets of
+    few-shot examples, so the mean over trainings is that over sets. ``model``: in place of a recipe, what ``eval.run
+    --model`` takes.
     """
 
     name: Name
@@ -32,6 +35,7 @@ class Encoder(Strict):
     pairs: str | None = None
     trained: bool = True
     copies: bool = False
+    example_sets: Positive | None = None
     settings: Annotated[tuple[str, ...], Field(alias="set")] = ()
 
     @model_validator(mode="after")
@@ -42,6 +46,8 @@ class Encoder(Strict):
             raise ValueError(f"{self.name}: a model is scored as it is; pairs, set and copies belong to a recipe")
         if self.copies and not (self.pairs and self.trained):
             raise ValueError(f"{self.name}: copies are of the first texts of pairs, and train")
+        if self.example_sets and (self.copies or not self.pairs):
+            raise ValueError(f"{self.name}: example_sets are of pairs")
         return self
 
 
@@ -93,7 +99,7 @@ class Experiment(Strict):
     ``columns``: those of the paper's table that are measured (left out: all with tasks), then ``own_columns``.
     ``measure``: in place of encoders, the words of a module that writes a result (``benchmarks.papers.result``):
     ``<run:ARM>`` is an arm's dataset, ``<encoder:NAME>`` an encoder's folder, ``<data>`` the data folder, ``<out>`` the
-    file to write.
+    file to write; ``beside``: its row → the paper's row.
     """
 
     name: Name
@@ -105,6 +111,7 @@ class Experiment(Strict):
     columns: tuple[str, ...] = ()
     own_columns: Mapping[str, OwnColumn] = Field(default_factory=dict)
     measure: tuple[str, ...] = ()
+    beside: Mapping[str, str] = Field(default_factory=dict)
     effects: tuple[Effect, ...] = ()
     reading: str = ""  # what the numbers say, in sentences
     deviations: tuple[str, ...] = ()
@@ -153,9 +160,14 @@ def _tasks(column: Column, there: Mapping[str, Column]) -> Iterator[str]:
 
 
 class Papers(Strict):
-    """All experiments, with the datasets (arms of a search) and encoders that they share."""
+    """All experiments, with the datasets (arms of a search) and encoders that they share.
+
+    ``made``: files and folders that a module writes once, e.g. people's pairs in the layout of examples: name → its
+    words, with ``<data>`` and ``<out>``. ``<made:NAME>`` in a setting or measurement is its place.
+    """
 
     pairs: Search
+    made: Mapping[str, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default_factory=dict)
     encoders: tuple[Encoder, ...]
     experiments: Annotated[tuple[Experiment, ...], Field(min_length=1)]
 
@@ -177,6 +189,12 @@ class Papers(Strict):
             for name in one.arms_named:
                 if name not in arms:
                     raise ValueError(f"{one.name}: no arm is called {name}")
+        words = [word for one in self.experiments for word in one.measure]
+        words += [setting for arm in self.pairs.arms for setting in arm.settings]
+        words += [setting for encoder in self.encoders for setting in encoder.settings]
+        for name in (name for word in words for name in MADE.findall(word)):
+            if name not in self.made:
+                raise ValueError(f"nothing that is made is called {name}")
         return self
 
     def encoder(self, name: str) -> Encoder:
