@@ -10,11 +10,11 @@ from benchmarks.better_pairs.steps import Steps
 from benchmarks.papers import examples, full_size
 from benchmarks.papers import page as pages
 from benchmarks.papers.__main__ import PLAN, RESULTS, main, overview
+from benchmarks.papers.made import source_of
 from benchmarks.papers.plan import read_papers
 from benchmarks.papers.random_words import encode
 from benchmarks.papers.result import Difference, Measured, Result, read_result
 from benchmarks.papers.runner import Experiments
-from benchmarks.papers.source import source_of
 from hub.assets import asset
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from benchmarks.better_pairs.steps import Steps
-from benchmarks.papers import documents, masked_lm, senteval, spans
 from benchmarks.papers.__main__ import PLAN
-from benchmarks.papers.made import MadeOnce
+from benchmarks.papers.declutr import documents, masked_lm, senteval, spans
+from benchmarks.papers.made import Made
 from benchmarks.papers.page import told
 from benchmarks.papers.plan import Encoder, Papers, read_papers
 from benchmarks.papers.runner import Experiments
@@ -32,24 +32,24 @@ def test_what_is_made_is_made_once_from_what_it_names_and_its_cost_counts(tmp_pa
 
     def stage(self, words, note):
         ran.append(words)
-        Path(words[-1]).parent.mkdir(exist_ok=True)
+        Path(words[-1]).parent.mkdir(exist_ok=True, parents=True)
         Path(words[-1]).write_text("")
         return 2.0
 
     monkeypatch.setattr(Steps, "_run", stage)
-    commands = {"text": ("some.module", "<data>/x", "<out>.txt"), "model": ("other.module", "<made:text>", "<out>")}
-    made = MadeOnce(commands, Steps(tmp_path), Path("data"))
+    commands = {"text.txt": ("some.module", "<data>/x", "<out>"), "model": ("other.module", "<made:text.txt>", "<out>")}
+    made = Made(commands, Steps(tmp_path), Path("data"))
     found = made.find("model")
     assert [words[0] for words in ran] == ["some.module", "other.module"] and found.seconds == 4
-    assert ran[0][1:] == ["data/x", str(made.find("text").path)] and made.find("text").path.suffix == ".txt"
-    assert ran[1][1] == made.fill("<made:text>") and len(ran) == 2
+    assert ran[0][1:] == ["data/x", str(made.find("text.txt").path)] and made.find("text.txt").path.name == "text.txt"
+    assert ran[1][1] == made.filled("<made:text.txt>") and len(ran) == 2
     assert made.seconds(["base.path=<made:model>", "x"]) == {"model": 4}
-    commands["text"] = ("some.module", "<data>/y", "<out>.txt")
-    assert MadeOnce(commands, Steps(tmp_path), Path("data")).find("model").path != found.path
-    told = made.commands_of(["base.path=<made:model>"])
+    commands["text.txt"] = ("some.module", "<data>/y", "<out>")
+    assert Made(commands, Steps(tmp_path), Path("data")).find("model").path != found.path
+    told = made.commands(["base.path=<made:model>"])
     assert told[0].startswith("python -m some.module") and "'<made:model>'" in told[1]
-    with pytest.raises(InputError, match="is read in the data folder"):
-        MadeOnce(commands, Steps(tmp_path / "new"), None).find("text")
+    with pytest.raises(InputError, match="reads the data folder"):
+        Made(commands, Steps(tmp_path / "new"), None).find("text.txt")
 
 
 def test_a_grid_stands_for_its_encoders_and_unknown_names_are_refused():
@@ -82,7 +82,10 @@ def test_one_anchor_has_as_many_spans_a_step_as_two():
 
 def test_the_printed_commands_make_the_base_first():
     told = Experiments(SHIPPED, Steps(Path("nowhere")), None).commands(SHIPPED.chosen(["declutr-figure-3"])[0])
-    assert [line.split()[2] for line in told[:2]] == ["benchmarks.papers.documents", "benchmarks.papers.masked_lm"]
+    assert [line.split()[2] for line in told[:2]] == [
+        "benchmarks.papers.declutr.documents",
+        "benchmarks.papers.declutr.masked_lm",
+    ]
     assert sum("training.run" in line for line in told) == 4
 
 

@@ -1,60 +1,91 @@
-"""Files and models that experiments share, each made once by a module's command: documents, a small base."""
+"""Files and folders that experiments read and a module of ours writes, each once: ``<made:NAME>`` in a plan."""
 
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.better_pairs.steps import Steps, digest
-from benchmarks.papers.plan import MADE, made_named
-from benchmarks.papers.source import source_of
+from hub.contract.shards import sha256_file
 from hub.errors import InputError
 
-OUT = "<out>"  # in a command: the place to write; a suffix may follow it
+MADE = re.compile(r"<made:([a-z0-9.-]+)>")
+DATA = "<data>"
+
+
+def names_in(words: Iterable[str]) -> list[str]:
+    """What settings or the words of commands name as made, each once."""
+    return list(dict.fromkeys(name for word in words for name in MADE.findall(word)))
 
 
 @dataclass(frozen=True)
-class Made:
-    """Where it is, and the CPU seconds that it took, with all that it was made from."""
+class MadeFile:
+    """Where a file or folder is, and the CPU seconds that it took, with those of what it was made from."""
 
     path: Path
     seconds: float
 
 
-class MadeOnce:
-    """What is made by ``commands`` (name → the words of a module), each when it is first asked for."""
+class Made:
+    """What a plan declares as made: name → the words of the module that writes it to ``<out>``.
 
-    def __init__(self, commands: Mapping[str, Sequence[str]], steps: Steps, data: Path | None):
-        self.commands, self.steps, self.data = commands, steps, data
+    A name is that of the file or folder, its suffix included; words may name others that are made before it. ``data``:
+    what ``<data>`` stands for.
+    """
 
-    def find(self, name: str) -> Made:
-        """The thing of that name; made now if it is not yet."""
-        words = self.commands[name]
-        before = {other: self.find(other) for other in made_named(words)}
-        key = digest(list(words), source_of(words[0]), {other: one.path.name for other, one in before.items()})
-        suffix = next(word for word in words if word.startswith(OUT)).removeprefix(OUT)
-        out = self.steps.folder / "made" / f"{name}-{key}{suffix}"
-        line = [self._filled(word, out.with_suffix("") if suffix else out) for word in words]
-        step = self.steps.once("made", key, line, name, out)
-        return Made(out, step.seconds + sum(one.seconds for one in before.values()))
+    def __init__(self, declared: Mapping[str, Sequence[str]], steps: Steps, data: Path | None):
+        self.declared, self.steps, self.data = declared, steps, data
 
-    def fill(self, setting: str) -> str:
-        """A setting with the places of what it names."""
+    def filled(self, setting: str) -> str:
+        """A setting with the places of what it names, which is made when it is not there yet."""
         return MADE.sub(lambda found: str(self.find(found[1]).path), setting)
 
-    def seconds(self, settings: Sequence[str]) -> dict[str, float]:
-        """What the settings name → the CPU seconds that it took."""
-        return {name: self.find(name).seconds for name in made_named(settings)}
+    def find(self, name: str) -> MadeFile:
+        """The file or folder, named by the words, and by the data and the made files that they name."""
+        words = self.declared[name]
+        given = [with_data(word, self.data, name) for word in words]
+        read = [contents(Path(word)) for word, before in zip(given, words, strict=True) if DATA in before]
+        before = {other: self.find(other) for other in names_in(words)}
+        keys = [str(one.path.relative_to(self.steps.folder)) for one in before.values()]
+        key = digest(words, read, keys) if keys else digest(words, read)
+        out = self.steps.folder / "made" / key / name
+        line = [self.filled(word).replace("<out>", str(out)) for word in given]
+        step = self.steps.once("made", key, line, name, out)
+        return MadeFile(out, step.seconds + sum(one.seconds for one in before.values()))
 
-    def _filled(self, word: str, out: Path) -> str:
-        if "<data>" in word and self.data is None:
-            raise InputError(word, "is read in the data folder", hint="--data DIR (STS_DINO_DATA)")
-        return self.fill(word).replace("<data>", str(self.data)).replace(OUT, str(out))
+    def seconds(self, words: Iterable[str]) -> dict[str, float]:
+        """What settings or words name → the CPU seconds that it took."""
+        return {name: self.find(name).seconds for name in names_in(words)}
 
-    def commands_of(self, settings: Sequence[str]) -> list[str]:
-        """The commands that make what the settings name, as a user types them, in the order they run."""
+    def commands(self, lines: Iterable[str]) -> list[str]:
+        """The commands that make what other commands name, as a user types them, in the order they run."""
         found = list[str]()
-        for name in made_named(settings):
-            words = [word.replace(OUT, f"<made:{name}>") for word in self.commands[name]]
-            found += [*self.commands_of(self.commands[name]), f"python -m {shlex.join(words)}"]
+        for name in names_in(lines):
+            words = [word.replace("<out>", f"<made:{name}>") for word in self.declared[name]]
+            found += [*self.commands(self.declared[name]), f"python -m {shlex.join(words)}"]
         return list(dict.fromkeys(found))
+
+
+def with_data(word: str, data: Path | None, place: str) -> str:
+    """A word with the data folder put in. Raises InputError when there is none."""
+    if DATA in word and data is None:
+        raise InputError(place, "reads the data folder", hint="--data DIR (STS_DINO_DATA)")
+    return word.replace(DATA, str(data))
+
+
+def contents(path: Path) -> list[tuple[str, str]]:
+    """The name and SHA-256 of a file, of all files of a folder, or of those with that ending (``SNLI/dev``)."""
+    found = path.rglob("*") if path.is_dir() else path.parent.glob(f"*{path.name}")
+    return [(one.name, sha256_file(one)) for one in sorted(found) if one.is_file()]
+
+
+def source_of(place: str) -> str | None:
+    """SHA-256 of the source file of ``MODULE`` or ``python:MODULE:FUNCTION``; None for anything else."""
+    module = place.removeprefix("python:").split(":")[0]
+    try:
+        found = find_spec(module) if re.fullmatch(r"[a-z_][\w.]*", module) else None
+    except ModuleNotFoundError:  # the step itself says so
+        return None
+    return sha256_file(Path(found.origin)) if found and found.origin else None

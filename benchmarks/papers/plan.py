@@ -8,29 +8,25 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from benchmarks.better_pairs.arms import RUN_OF, Search, checked_plan, read_plan
+from benchmarks.papers.made import names_in
 from hub.contract.recipe_file import read_yaml
-from hub.contract.sections.base import Name, Strict
+from hub.contract.sections.base import Name, Positive, Strict
 from hub.errors import InputError, did_you_mean
 from hub.papers.tables import Column, Table, find_paper
 from hub.training_value import Split
 
-MADE = re.compile(r"<made:([a-z0-9.-]+)>")  # in settings and commands: the place of something that is made once
 ENCODER_OF = re.compile(r"<encoder:([a-z0-9.-]+)>")  # in the words of a measurement: an encoder's folder
-
-
-def made_named(words: Sequence[str]) -> list[str]:
-    """What is made once that settings or a command name, each once."""
-    return list(dict.fromkeys(name for word in words for name in MADE.findall(word)))
 
 
 class Encoder(Strict):
     """An encoder of a table's row: trained by a recipe on an arm's pairs, not trained at all, or any that can be named.
 
     ``recipe``: its ``datasets`` read the arm ``pairs``, whatever path they name (None: they are as they stand).
-    ``set`` may name what is made once, as ``<made:NAME>``. ``trained``: false takes its base as it is. ``copies``: it
-    reads the first texts of ``pairs`` alone, each as its own positive (unsupervised SimCSE). ``model``: in place of a
-    recipe, what ``eval.run --model`` takes. ``grid``: names of trained encoders whose scores are pooled like those of
-    several seeds; rows that are compared have theirs in one order.
+    ``trained``: false takes its base as it is. ``copies``: it reads the first texts of ``pairs`` alone, each as its own
+    positive (unsupervised SimCSE). ``example_sets``: each training reads the rows of the next of so many sets of
+    few-shot examples, so the mean over trainings is that over sets. ``model``: in place of a recipe, what ``eval.run
+    --model`` takes. ``grid``: names of trained encoders whose scores are pooled like those of several seeds; rows that
+    are compared have theirs in one order.
     """
 
     name: Name
@@ -41,6 +37,7 @@ class Encoder(Strict):
     trained: bool = True
     copies: bool = False
     grid: tuple[str, ...] = ()
+    example_sets: Positive | None = None
     settings: Annotated[tuple[str, ...], Field(alias="set")] = ()
 
     @model_validator(mode="after")
@@ -53,6 +50,8 @@ class Encoder(Strict):
             )
         if self.copies and not (self.pairs and self.trained):
             raise ValueError(f"{self.name}: copies are of the first texts of pairs, and train")
+        if self.example_sets and (self.copies or not self.pairs):
+            raise ValueError(f"{self.name}: example_sets are of pairs")
         return self
 
 
@@ -105,7 +104,7 @@ class Experiment(Strict):
     ``columns``: those of the paper's table that are measured (left out: all with tasks), then ``own_columns``.
     ``measure``: in place of encoders, the words of a module that writes a result (``benchmarks.papers.result``):
     ``<run:ARM>`` is an arm's dataset, ``<encoder:NAME>`` an encoder's folder, ``<data>`` the data folder, ``<out>`` the
-    file to write.
+    file to write; ``beside``: its row → the paper's row.
     """
 
     name: Name
@@ -117,6 +116,7 @@ class Experiment(Strict):
     columns: tuple[str, ...] = ()
     own_columns: Mapping[str, OwnColumn] = Field(default_factory=dict)
     measure: tuple[str, ...] = ()
+    beside: Mapping[str, str] = Field(default_factory=dict)
     effects: tuple[Effect, ...] = ()
     training_seeds: Annotated[int, Field(ge=1)] | None = None
     reading: str = ""  # what the numbers say, in sentences
@@ -168,12 +168,12 @@ def _tasks(column: Column, there: Mapping[str, Column]) -> Iterator[str]:
 class Papers(Strict):
     """All experiments, with the datasets (arms of a search) and encoders that they share.
 
-    ``made``: files and models that encoders' settings and measurements name as ``<made:NAME>``, each with the words of
-    the module that makes it (``benchmarks.papers.made``).
+    ``made``: files and folders that a module writes once, e.g. people's pairs in the layout of examples: name → its
+    words, with ``<data>`` and ``<out>``. ``<made:NAME>`` in a setting or measurement is its place.
     """
 
     pairs: Search
-    made: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
+    made: Mapping[str, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default_factory=dict)
     encoders: tuple[Encoder, ...]
     experiments: Annotated[tuple[Experiment, ...], Field(min_length=1)]
 
@@ -191,10 +191,6 @@ class Papers(Strict):
             for name in encoder.grid:
                 if name not in encoders:
                     raise ValueError(f"{encoder.name}: no encoder is called {name}")
-        for place, words in [*self.made.items(), *((one.name, one.settings) for one in self.encoders)]:
-            for name in made_named(words):
-                if name not in self.made:
-                    raise ValueError(f"{place}: nothing that is made is called {name}")
         for one in self.experiments:
             for name in (*one.rows, *one.encoders_named):
                 if name not in encoders:
@@ -202,6 +198,13 @@ class Papers(Strict):
             for name in one.arms_named:
                 if name not in arms:
                     raise ValueError(f"{one.name}: no arm is called {name}")
+        words = [word for one in self.experiments for word in one.measure]
+        words += [word for made in self.made.values() for word in made]
+        words += [setting for arm in self.pairs.arms for setting in arm.settings]
+        words += [setting for encoder in self.encoders for setting in encoder.settings]
+        for name in names_in(words):
+            if name not in self.made:
+                raise ValueError(f"nothing that is made is called {name}")
         return self
 
     def encoder(self, name: str) -> Encoder:

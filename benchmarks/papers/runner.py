@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import yaml
@@ -14,21 +15,21 @@ import yaml
 from benchmarks.better_pairs.arms import RUN_OF
 from benchmarks.better_pairs.datasets import DatasetMaker, Run, commands
 from benchmarks.better_pairs.steps import Steps, digest
-from benchmarks.papers.made import MadeOnce
-from benchmarks.papers.plan import ENCODER_OF, Encoder, Experiment, OwnColumn, Papers, made_named
+from benchmarks.papers.made import Made, names_in, source_of, with_data
+from benchmarks.papers.plan import ENCODER_OF, Encoder, Experiment, OwnColumn, Papers
 from benchmarks.papers.result import Difference, Measured, Result
-from benchmarks.papers.source import source_of
+from benchmarks.papers.training_data import finished_config, first_texts
 from benchmarks.trials import hardware
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import apply_overrides, checked, load_recipe, read_yaml
+from hub.contract.results import read_results
 from hub.contract.run_dir import require_complete
 from hub.contract.schema import is_finished
 from hub.contract.shards import write_text
-from hub.errors import InputError
 from hub.training_value import ArmPlan
 from release.options import set_words
 from release.value import trained_on, training_sha256, untrained
-from release.value_arms import CONFIG, copies, read_dataset, write_pairs
+from release.value_arms import CONFIG, copies, write_pairs
 
 STAGE = "small"
 DATA_WORDS = ("--senteval-data", "<data>/senteval", "--sts-data", "<data>/sts-original")
@@ -61,9 +62,9 @@ class Experiments:
 
     def __init__(self, papers: Papers, steps: Steps, data: Path | None, settings: Sequence[str] = ()):
         self.papers, self.steps, self.data = papers, steps, data
-        self.datasets = DatasetMaker(papers.pairs, STAGE, steps, data, settings)
+        self.made = Made(papers.made, steps, data)
+        self.datasets = DatasetMaker(papers.pairs, STAGE, steps, data, settings, self.made.filled)
         self.stage = papers.pairs.stages[STAGE]
-        self.made = MadeOnce(papers.made, steps, data)
         self.stand_ins = [word for word in settings if word.startswith("@")]
 
     def run(self, experiment: Experiment) -> Result:
@@ -125,7 +126,9 @@ class Experiments:
             for effect, one in zip(effects, found["differences"], strict=True):
                 given = {"better": effect.better, "than": effect.than, "column": name, "difference": one}
                 differences.append(Difference.model_validate(given))
-        measured = Measured.model_validate({"rows": rows, "differences": differences})
+        of_sets = [name for name in experiment.rows if self.papers.encoder(name).example_sets]
+        notes = [over_sets(columns, {name: scored[name] for name in of_sets})] if of_sets else []
+        measured = Measured.model_validate({"rows": rows, "differences": differences, "notes": notes})
         return measured, sum(one.seconds for one in every.values()) + self._writing(experiment)
 
     def _writing(self, experiment: Experiment) -> float:
@@ -194,7 +197,7 @@ class Experiments:
     def _trees(self, encoder: Encoder, each: int | None = None) -> list[dict[str, Any]]:
         """The recipe of an encoder for ``each`` training seed of each data seed: a baseline's once."""
         assert encoder.recipe is not None
-        settings = [self.made.fill(word) for word in self._settings(encoder.recipe, encoder)]
+        settings = [self.made.filled(setting) for setting in self._settings(encoder.recipe, encoder)]
         tree = apply_overrides(read_yaml(encoder.recipe), settings)
         if not encoder.trained:
             return [untrained(tree)]
@@ -217,8 +220,12 @@ class Experiments:
             return {**tree, "seed": str(seed)}
         run = self.dataset(encoder.pairs, data_seed).directory
         if not encoder.copies:
-            return trained_on(tree, "dataset", run, finished_config(run), seed)
-        firsts = [{"sentence1": text} for text in dict.fromkeys(read_dataset(str(run)).pairs.firsts)]
+            found = trained_on(tree, "dataset", run, finished_config(run), seed)
+            if encoder.example_sets:
+                of_set = {"example_set": str((seed - 1) % encoder.example_sets)}
+                found["datasets"] = [{**one, **of_set} for one in found["datasets"]]
+            return found
+        firsts = [{"sentence1": text} for text in first_texts(run)]
         written = write_pairs(self.steps.folder / "copies", copies(firsts, seed, str(run)))
         return trained_on(tree, "copies", written, CONFIG, seed)
 
@@ -240,7 +247,7 @@ class Experiments:
 
     def _measured(self, experiment: Experiment) -> tuple[Measured, float]:
         """What the module of ``measure`` finds."""
-        made = {word: self.made.fill(word) for word in experiment.measure if made_named([word])}
+        made = {word: self.made.filled(word) for word in experiment.measure if names_in([word])}
         arms = {arm: self.dataset(arm).directory for arm in experiment.arms_named}
         encoders = {name: self.encoder_folder(name) for name in experiment.encoders_named}
         key = digest(
@@ -253,9 +260,7 @@ class Experiments:
         def filled(word: str) -> str:
             word = RUN_OF.sub(lambda found: str(arms[found[1]]), made.get(word, word))
             word = ENCODER_OF.sub(lambda found: str(encoders[found[1]]), word)
-            if "<data>" in word and self.data is None:
-                raise InputError(experiment.name, "reads the data folder", hint="--data DIR (STS_DINO_DATA)")
-            return word.replace("<data>", str(self.data)).replace("<out>", str(out))
+            return with_data(word, self.data, experiment.name).replace("<out>", str(out))
 
         step = self.steps.once("measured", key, list(map(filled, experiment.measure)), experiment.name, out)
         found = Measured.model_validate_json(out.read_bytes())
@@ -268,7 +273,7 @@ class Experiments:
     def commands(self, experiment: Experiment) -> list[str]:
         """What makes an experiment, as a user types it: what is made on the way stands by its name."""
         encoders = self.papers.encoders_of(experiment)
-        found = self.made.commands_of([*experiment.measure, *(word for one in encoders for word in one.settings)])
+        found = list[str]()
         for arm in self._arms(experiment):
             chosen = self.papers.pairs.arm(arm)
             found += commands(self.papers.pairs, chosen, self.stage.data_seeds[0], self.datasets.settings)
@@ -288,19 +293,24 @@ class Experiments:
             found.append(f"python -m {shlex.join([*words, *DATA_WORDS])}")
         if experiment.measure:
             found.append(f"python -m {shlex.join(experiment.measure)}")
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys([*self.made.commands(found), *found]))
 
     def _place(self, arm: str) -> list[str]:
         """The settings that have an encoder read an arm's dataset, which need not be there."""
         texts = self.papers.pairs.texts(arm)
         configs = load_recipe(texts.recipe, DatasetRecipe, list(texts.settings)).configs
-        return [f"datasets.0.path=<run:{arm}>", *(f"datasets.0.config={one}" for one in filter(is_finished, configs))]
+        return [f"datasets.0.path=<run:{arm}>", f"datasets.0.config={next(filter(is_finished, configs))}"]
 
 
-def finished_config(directory: Path) -> str:
-    """The config of a dataset that is trained on. Raises InputError when it has several, or none."""
-    there = {file.config for file in require_complete(directory).files if file.config}
-    found = sorted(filter(is_finished, there))
-    if len(found) != 1:
-        raise InputError(directory, "which config is trained on?", allowed=found, hint="name one in the experiment")
-    return found[0]
+def over_sets(columns: Mapping[str, OwnColumn], folders: Mapping[str, Sequence[Path]]) -> str:
+    """Mean and standard deviation over the trainings of encoders, each on an example set, of the last column."""
+    name, column = list(columns.items())[-1]
+    parts = []
+    for encoder, places in folders.items():
+        scores = [
+            {(one.task, one.split): one.main_score for one in read_results(place / "results.json").scores}
+            for place in places
+        ]
+        means = [fmean(of[task, column.split] for task in column.tasks) for of in scores]
+        parts.append(f"{encoder} {fmean(means):.1f} ± {stdev(means):.1f}")
+    return f"Mean ± standard deviation of {name} over example sets: {'; '.join(parts)}."

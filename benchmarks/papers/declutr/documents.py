@@ -1,4 +1,4 @@
-"""Documents of real text for DeCLUTR, without evaluation sentences: python -m benchmarks.papers.documents --data DIR
+"""Documents of real text, without evaluation sentences: python -m benchmarks.papers.declutr.documents --data DIR
 
 Paragraphs of WikiText-2, runs of five sentences of Wikipedia, and the five captions of a photograph, one document a
 line. A document with a sentence that STS12-16, the STS Benchmark or SICK holds, exactly or nearly, is left out.
@@ -38,7 +38,7 @@ def main(
 
     Examples:
 
-      python -m benchmarks.papers.documents --data DIR --out artifacts/documents.txt
+      python -m benchmarks.papers.declutr.documents --data DIR --out artifacts/documents.txt
     """
     kinds, places = evaluation_check(data / "senteval", scored_only=False)
     sources = {"captions": captions, "wikitext-2": wikitext, "wikipedia": wikipedia}

@@ -1,4 +1,4 @@
-"""Every SentEval task at hand for one encoder in one table: python -m benchmarks.papers.senteval --out FILE
+"""Every SentEval task at hand for one encoder in one table: python -m benchmarks.papers.declutr.senteval --out FILE
 
 all-MiniLM-L6-v2 as the benchmarks of the evaluation measured it and keep it: test scores and CPU seconds of all tasks
 (``benchmarks.evaluation.cost``), what the regularisation was chosen by (``benchmarks.evaluation.probes``).
@@ -34,7 +34,7 @@ def main(
 
     Examples:
 
-      python -m benchmarks.papers.senteval --out /tmp/senteval.json
+      python -m benchmarks.papers.declutr.senteval --out /tmp/senteval.json
     """
     read = {name: json.loads((kept / f"{name}.json").read_text(encoding="utf-8")) for name in ("evaluation", "probes")}
     write_json(out, measured(read["evaluation"]["suite"], read["probes"]["tasks"]))

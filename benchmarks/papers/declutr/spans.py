@@ -1,4 +1,4 @@
-"""Anchors with the spans that DeCLUTR compares them with: python -m benchmarks.papers.spans DOCUMENTS.txt RECIPE
+"""Anchors with the spans they are compared with: python -m benchmarks.papers.declutr.spans DOCUMENTS.txt RECIPE
 
 After DeCLUTR's table 5: for each view of a positive (adjacent to its anchor, overlapping with it, subsumed by it) an
 anchor, a positive, a hard negative (another anchor of the document) and an easy one (of another document), cut as the
@@ -57,7 +57,7 @@ def main(
 
     Examples:
 
-      python -m benchmarks.papers.spans documents.txt benchmarks/papers/recipes/declutr-mini.yaml --out /tmp/spans.json
+      python -m benchmarks.papers.declutr.spans documents.txt recipes/models/declutr-small.yaml --out /tmp/spans.json
     """
     spans = load_recipe(recipe, ModelRecipe).datasets[0].spans or Spans()
     lines = file.read_text(encoding="utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""A small RoBERTa pretrained on documents: python -m benchmarks.papers.masked_lm DOCUMENTS.txt --out DIR
+"""A small RoBERTa pretrained on documents: python -m benchmarks.papers.declutr.masked_lm DOCUMENTS.txt --out DIR
 
 What DeCLUTR continues from, where no pretrained RoBERTa is at hand: a tokenizer of byte pairs trained on the documents,
 random weights, and masked language modelling by transformers' own trainer. The folder is what a published checkpoint
@@ -44,14 +44,14 @@ def main(
 
     Examples:
 
-      python -m benchmarks.papers.masked_lm documents.txt --out artifacts/small-roberta
+      python -m benchmarks.papers.declutr.masked_lm documents.txt --out artifacts/small-roberta
     """
     import torch
 
     try:
         documents = file.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError as error:
-        raise InputError(file, "no such file", hint="python -m benchmarks.papers.documents writes one") from error
+        raise InputError(file, "no such file", hint="benchmarks.papers.declutr.documents writes one") from error
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     tokenizer = make_tokenizer(documents)
