@@ -293,7 +293,8 @@ class Experiments:
             found.append(f"python -m {shlex.join([*words, *DATA_WORDS])}")
         if experiment.measure:
             found.append(f"python -m {shlex.join(experiment.measure)}")
-        return list(dict.fromkeys([*self.made.commands(found), *found]))
+        settings = [word for encoder in encoders for word in encoder.settings]
+        return list(dict.fromkeys([*self.made.commands([*settings, *found]), *found]))
 
     def _place(self, arm: str) -> list[str]:
         """The settings that have an encoder read an arm's dataset, which need not be there."""
