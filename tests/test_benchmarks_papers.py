@@ -95,11 +95,11 @@ def test_a_verdict_is_the_intervals(low, score, high, verdict):
 
 
 def test_the_plan_at_full_size_sums_each_recipe_once():
-    (experiment,) = SHIPPED.chosen(["dino-1"])
-    one = experiment.full_size.recipes[0]
+    dino = SHIPPED.chosen(["dino-1"])[0]
+    one = dino.full_size.recipes[0]
     assert full_size.gpu_hours(one.model_copy(update={"sequences": 2 * one.sequences})) == 2 * full_size.gpu_hours(one)
-    told = full_size.plan([experiment, experiment])
-    assert told.endswith(full_size.plan([experiment]).splitlines()[-1])
+    told = full_size.plan([dino, dino])
+    assert told.endswith(full_size.plan([dino]).splitlines()[-1])
     assert "python -m generation.run recipes/datasets/sts-dino-x2.yaml" in told
 
 

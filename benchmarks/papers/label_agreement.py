@@ -52,11 +52,8 @@ def main(
     """
     named = dict(run.split("=", 1) for run in runs)
     texts = {name: written(Path(place)) for name, place in named.items()} | {PEOPLE: of_people(people)}
-    judge = trained_judge(snli)
+    judge, accuracy = trained_judge(snli)
     told = {name: judged(judge, found) for name, found in texts.items()}
-    test = labelled_pairs(snli / "test")
-    share = f"{judge.accuracy(test):.1%} of SNLI's {len(test):,} test pairs"
-    accuracy = f"The classifier gives {share} the label of people, of three."
     write_json(out, measured(texts, told, (accuracy, neutral(texts, told)), shown))
     cli.say(f"written: {out}, {sum(map(len, texts.values())):,} hypotheses")
 

@@ -16,6 +16,7 @@ from benchmarks.papers.nli_people import LabelledPair, labelled_pairs
 
 Embed = Callable[[Sequence[str]], NDArray[np.float32]]
 HIDDEN, SEED = 256, 42
+TRAINED, TESTED = 6000, 2000  # of SNLI's pairs: embedding them is what costs
 
 
 def unit_embeddings(texts: Sequence[str]) -> NDArray[np.float32]:
@@ -90,6 +91,8 @@ class Judge:
         return np.hstack([first, second, np.abs(first - second), first * second])
 
 
-def trained_judge(snli: Path) -> Judge:
-    """The judge, trained on SNLI's development part below ``snli``."""
-    return Judge().train(labelled_pairs(snli / "dev"))
+def trained_judge(snli: Path) -> tuple[Judge, str]:
+    """The judge, trained on the first pairs of SNLI's development part, and a sentence on how right it is."""
+    judge = Judge().train(labelled_pairs(snli / "dev")[:TRAINED])
+    share = judge.accuracy(labelled_pairs(snli / "test")[:TESTED])
+    return judge, f"Of SNLI's first {TESTED:,} test pairs the classifier gives {share:.1%} their label, one of three."

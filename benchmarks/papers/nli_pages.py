@@ -60,8 +60,8 @@ def length_plot(texts: Mapping[str, Sequence[str]]) -> str:
         axes = figure.subplots()
         for place, (name, found) in enumerate(texts.items()):
             counted = np.bincount([min(len(words(text)), LONGEST) for text in found], minlength=LONGEST + 1)
-            style = {"color": COLOURS[place % len(COLOURS)], "linestyle": LINES[place % len(LINES)], "linewidth": 2}
-            axes.plot(100 * counted / len(found), label=name, **style)
+            colour, line = COLOURS[place % len(COLOURS)], LINES[place % len(LINES)]
+            axes.plot(100 * counted / len(found), label=name, color=colour, linestyle=line, linewidth=2)
         axes.set(xlabel=f"words of a hypothesis ({LONGEST}: and more)", ylabel="hypotheses, %", ylim=(0, None))
         axes.legend(frameon=False)
         picture = io.BytesIO()
