@@ -146,6 +146,11 @@ def test_the_page_has_the_paper_s_shares_in_points():
     assert pages.printed_difference(one, effect) == pytest.approx(70.7) and not pages.printed_row(one, "nothing")
 
 
+def score(encoder: Path) -> float:
+    """The one score of an evaluated encoder."""
+    return read_results(encoder / "results.json").scores[0].main_score
+
+
 @pytest.mark.slow("writes with the built-in language model and trains")
 def test_each_training_reads_an_example_set_of_its_own(data, tmp_path):
     tree = yaml.safe_load((PLAN / "dino.yaml").read_text())
@@ -177,5 +182,5 @@ def test_each_training_reads_an_example_set_of_its_own(data, tmp_path):
     trees = runner._trees(runner.papers.encoder("nli"))
     assert [tree["datasets"][0]["example_set"] for tree in trees] == ["0", "1"]
     folders = runner.scored(runner.papers.encoder("nli"), [*runner.papers.experiments[0].own_columns.values()]).folders
-    assert "± " in result.measured.notes[0] and len({read_results(one / "results.json").scores for one in folders}) == 2
+    assert "± " in result.measured.notes[0] and len(set(map(score, folders))) == 2
     assert over_sets(runner.papers.experiments[0].own_columns, {"nli": folders}) == result.measured.notes[0]
