@@ -85,6 +85,14 @@ def plan_of(evaluation: Path, tasks: Sequence[str] = ()) -> ArmPlan:
     return ArmPlan(tasks=shared, split="test", samples=SAMPLES, arms=places, control="copies", differences=gain)
 
 
+def split_of(name: str, split: str) -> str:
+    """The split that a task's rows are kept under: the plan's, or the one of a task that cuts its own folds."""
+    from eval.tasks.registry import find_task
+
+    task = find_task(name)
+    return split if split in task.splits or task.is_of_mteb else task.default_split
+
+
 def compared(plan: ArmPlan) -> ArmScores:
     """The scores of a plan's arms.
 
@@ -100,8 +108,9 @@ def compared(plan: ArmPlan) -> ArmScores:
     evaluations = [read_evaluation(place) for _, place in places]
     tasks, points = [], dict[str, list[float]]()
     for task in plan.tasks:
-        outcomes = [evaluation.outcomes(task, plan.split) for evaluation in evaluations]
-        record = evaluations[0].records.find(task, plan.split)
+        split = split_of(task, plan.split)
+        outcomes = [evaluation.outcomes(task, split) for evaluation in evaluations]
+        record = evaluations[0].records.find(task, split)
         assert record is not None and record.metric is not None  # it has outcomes
         tasks.append((outcomes, record.metric, record.aggregation))
         points[task] = [score(one, record.metric, record.aggregation) for one in outcomes]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from planted_evaluations import evaluation, planted
 
-from eval.arms import compared, plan_of
+from eval.arms import compared, plan_of, split_of
 from eval.statistics.seeds import drawn_seeds, over_seeds
 from hub.errors import InputError
 from hub.training_value import ArmPlan
@@ -87,3 +87,8 @@ def test_other_rows_and_missing_tasks_are_refused(tmp_path):
     for wrong in ({"arms": {"dataset": copies}}, {"arms": {"copies": copies * 2, "dataset": copies * 3}}):
         with pytest.raises(ValueError, match=r"none of the arms|number of seeds"):
             plan(**({"arms": {}} | wrong))
+
+
+def test_a_task_that_cuts_its_own_folds_is_read_under_its_own_split():
+    assert split_of("mr/senteval", "test") == "all" and split_of("trec/lbfgs-validation", "test") == "train"
+    assert split_of("stsb/cosine", "validation") == "validation" and split_of("sst2/lbfgs", "test") == "test"

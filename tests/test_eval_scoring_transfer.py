@@ -125,6 +125,29 @@ def test_paraphrases_have_f1_too():
     assert f1(np.array([0, 0]), np.array([0, 0])) == 0
 
 
+@pytest.mark.parametrize("mode", ["senteval", "lbfgs"])
+@pytest.mark.parametrize(("name", "k"), [("cr", 2), ("trec", 3), ("sst5", 3)])
+def test_a_validation_score_is_the_dev_accuracy_of_the_test_task_and_reads_no_test_row(name, k, mode):
+    test, task = find_task(f"{name}/{mode}"), find_task(f"{name}/{mode}-validation")
+    data = {split: texts(120 + seed, seed, k) for seed, split in enumerate(test.reads(test.default_split), 61)}
+    read = {split: data[split] for split in task.reads(task.default_split)}
+    assert "test" not in read
+    measured, whole = (measure_transfer(one, rows, embed, (1111,)) for one, rows in ((task, read), (test, data)))
+    assert measured.score == measured.other["dev_accuracy"] == whole.other["dev_accuracy"]
+    assert np.array_equal(measured.outcomes.gold, read[task.default_split].labels)
+    by_rows = 100 * float((measured.outcomes.gold == measured.outcomes.predicted).mean())
+    assert by_rows == pytest.approx(measured.score, abs=0.01 if name == "sst5" else 3)
+    assert "f1" not in measured.other
+
+
+def test_snlis_validation_has_its_own_pace():
+    names = ("entailment", "neutral", "contradiction")
+    data = {split: pairs(70, seed, names) for split, seed in (("train", 11), ("validation", 12))}
+    measured = measure_transfer(find_task("snli/senteval-validation"), data, embed, (1111,))
+    whole = measure_transfer(find_task("snli/senteval"), data | {"test": pairs(70, 13, names)}, embed, (1111,))
+    assert measured.score == whole.other["dev_accuracy"]
+
+
 def test_several_seeds_give_a_mean_and_a_spread():
     data = {split: texts(60, seed, k=3) for split, seed in (("train", 31), ("validation", 32), ("test", 33))}
     task = find_task("sst5/senteval")

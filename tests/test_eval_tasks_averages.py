@@ -127,3 +127,10 @@ def test_averages_are_rows_of_the_table_beside_base_and_control():
     assert lines[lines.index("") + 1].split() == ["task", "split", "metric", "gain", "over", "control"]
     assert max(map(len, lines[: 2 * len(after)])) < 120, "a line fits a screen"
     assert any(line.startswith("dino-sts12-16-mean: ") for line in lines[-9:])
+
+
+def test_an_average_on_validation_needs_no_test_score():
+    names = ("mr", "cr", "subj", "mpqa", "sst2", "sst5", "trec", "sick-e", "mrpc")
+    scores = [score(f"{name}/lbfgs-validation", 50 + place) for place, name in enumerate(names)]
+    assert {name: one.score for name, one in by_name(scores).items()} == {"validation-lbfgs": 54}
+    assert by_name(scores[1:]) == {}

@@ -27,6 +27,9 @@ def test_every_split_that_a_task_reads_is_one_of_its_data_set():
         ("snli/senteval", ("test",), ("train", "validation", "test")),
         ("sick-r/regression", ("test",), ("train", "validation", "test")),
         ("wc/senteval", ("test",), ("train", "validation", "test")),
+        ("mr/senteval-validation", ("all",), ("all",)),
+        ("trec/lbfgs-validation", ("train",), ("train",)),
+        ("wc/senteval-validation", ("validation",), ("train", "validation")),
     ],
 )
 def test_a_task_knows_what_it_scores_and_what_it_is_fitted_on(name, splits, reads):
@@ -39,7 +42,8 @@ def test_the_tasks_of_the_three_papers_are_declared():
     transfer = ("mr", "cr", "subj", "mpqa", "sst2", "sst5", "trec", "mrpc", "sick-e", "snli")
     assert {f"{name}/{mode}" for name in transfer for mode in ("senteval", "lbfgs")} <= set(TASKS)
     assert {"stsb/regression", "sick-r/regression", "coco/retrieval", "sick-r-full/cosine"} <= set(TASKS)
-    assert len(GROUPS["probing"]) == len(GROUPS["probing-lbfgs"]) == 10
+    assert len(GROUPS["probing"]) == len(GROUPS["probing-lbfgs"]) == len(GROUPS["probing-lbfgs-validation"]) == 10
+    assert len(GROUPS["transfer-validation"]) == len(transfer)
 
 
 def test_a_group_holds_one_mode_of_the_probes():

@@ -77,6 +77,7 @@ def test_every_model_of_the_issue_has_a_recipe() -> None:
     assert set(BASELINES) == {
         "word-vectors-glove",
         *(f"{base}-{pooling}" for base in ("bert-base", "roberta-base") for pooling in ("mean", "cls")),
+        "distilroberta-base-mean",
         "prompteol-llama-2-7b",
         "all-minilm-l6-v2",
     }
@@ -238,6 +239,12 @@ def test_declutrs_values(name: str, base: str) -> None:
 def test_declutrs_sizes_differ_in_their_base_and_the_memory_it_needs() -> None:
     keys = set(difference("declutr-small", "declutr-base"))
     assert keys == {"base.repo_id", "base.revision", "base.license", "license", "arguments.activation_checkpointing"}
+
+
+def test_transformer_small_is_what_declutr_small_starts_from() -> None:
+    """DeCLUTR, table 2."""
+    keys = set(difference("declutr-small", "distilroberta-base-mean"))
+    assert not {key for key in keys if key.startswith("base.")}
 
 
 def test_the_papers_rows_have_their_recipes() -> None:

@@ -24,13 +24,15 @@ class FirstTexts(Strict):
 
     ``path``: below the data folder, or in the repository; None: the language model writes them, too. ``pairs``: the
     file has the STS Benchmark's layout, both of its sentences are drawn. ``checked``: sentences of STS12-16, the STS
-    Benchmark and SICK are passed over; else those of the STS Benchmark's scored parts alone.
+    Benchmark and SICK are passed over; else those of the STS Benchmark's scored parts alone. ``texts``: so many, in
+    place of the stage's number; fewer of the same file are the first of more.
     """
 
     path: str | None = None
     columns: tuple[str, ...] = ()
     pairs: bool = False
     checked: bool = True
+    texts: Positive | None = None
     license: str
     dataset_license: str  # what a dataset of these first texts and the model's texts has
     description: str

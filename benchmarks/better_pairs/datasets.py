@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,10 +45,21 @@ def commands(search: Search, arm: Arm, seed: int, settings: Sequence[str]) -> li
 
 
 class DatasetMaker:
-    """Makes the datasets of a search's arms. ``data``: the folder of evaluation data; ``settings``: of every recipe."""
+    """Makes the datasets of a search's arms. ``data``: the folder of evaluation data; ``settings``: of every recipe.
 
-    def __init__(self, search: Search, stage: str, steps: Steps, data: Path | None, settings: Sequence[str] = ()):
-        self.search, self.steps, self.settings = search, steps, tuple(settings)
+    ``filled``: puts further places that are made on the way into a setting.
+    """
+
+    def __init__(
+        self,
+        search: Search,
+        stage: str,
+        steps: Steps,
+        data: Path | None,
+        settings: Sequence[str] = (),
+        filled: Callable[[str], str] = str,
+    ):
+        self.search, self.steps, self.settings, self.filled = search, steps, tuple(settings), filled
         self.stage: Stage = search.stages[stage]
         self.data = data
         senteval = data / "senteval" if data else None
@@ -70,7 +81,7 @@ class DatasetMaker:
     def _generated(self, arm: Arm, seed: int) -> Run:
         texts = self.search.texts(arm.name)
         spec = self.search.first_texts[texts.first_texts]
-        source = {"limit": self.stage.texts, "description": spec.description, "license": spec.license}
+        source = {"limit": spec.texts or self.stage.texts, "description": spec.description, "license": spec.license}
         if spec.path is None:
             source |= {"kind": "model", "top_p": WRITTEN_TOP_P}
         else:
@@ -93,11 +104,13 @@ class DatasetMaker:
         """A setting with the places that are made on the way put in."""
         if GOLD in setting:
             setting = setting.replace(GOLD, str(self.gold()))
+        setting = self.filled(setting)
         return RUN_OF.sub(lambda found: str(self.run_of(self.search.arm(found[1]), seed).directory), setting)
 
     def _drawn(self, name: str, path: str, seed: int) -> Path:
         """The file of first texts that a data seed draws from ``path``."""
-        spec, wanted = self.search.first_texts[name], SPARE * self.stage.texts
+        spec = self.search.first_texts[name]
+        wanted = SPARE * (spec.texts or self.stage.texts)
         below = [self.data / path] if self.data else []
         file = next((place for place in (*below, Path(path)) if place.is_file()), None)
         if file is None:

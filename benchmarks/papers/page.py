@@ -63,13 +63,18 @@ def printed_difference(one: Experiment, effect: Effect) -> float | None:
     """What the paper prints for ``better`` minus what it prints for ``than``; None when it lacks one of them."""
     if effect.paper is not None:
         return effect.paper
-    if one.printed is None:
-        return None
-    values = []
-    for name in (effect.better, effect.than):
-        row = one.rows.get(name)
-        values.append(one.printed.printed(one.printed.row(row)).get(effect.column) if row else None)
-    return None if None in values else values[0] - values[1]  # type: ignore[operator]
+    better, than = (printed_row(one, name).get(effect.column) for name in (effect.better, effect.than))
+    return None if better is None or than is None else better - than
+
+
+def printed_row(one: Experiment, name: str) -> dict[str, float]:
+    """Column → what the paper prints in the row that stands for one of ours, shares x 100; empty without such a row."""
+    row = {**one.rows, **one.beside}.get(name)
+    if one.printed is None or row is None:
+        return {}
+    shares = {column.name for column in one.printed.columns if column.metric == "share"}
+    printed = one.printed.printed(one.printed.row(row))
+    return {column: 100 * value if column in shares else value for column, value in printed.items()}
 
 
 def section(papers: Papers, one: Experiment, result: Result) -> str:
@@ -95,15 +100,17 @@ def scores(papers: Papers, one: Experiment, result: Result) -> str:
     says = {encoder.name: encoder.says for encoder in papers.encoders}
     rows = []
     for name, found in result.measured.rows.items():
-        of_paper = one.rows.get(name)
-        printed = one.printed.printed(one.printed.row(of_paper)) if one.printed and of_paper else {}
+        of_paper = {**one.rows, **one.beside}.get(name)
+        printed = printed_row(one, name)
         cells = [f"{told(found[column])}{beside(printed.get(column))}" if column in found else "" for column in columns]
         rows.append([f"{says.get(name, name)}{f'<br>*{of_paper}*' if of_paper else ''}", *cells])
     return table(["here<br>*row of the paper*", *columns], rows)
 
 
 def told(found: Estimate) -> str:
-    """A number with its interval, in points."""
+    """A number with its interval, in points; one that has none by itself."""
+    if found.low == found.high:
+        return f"{found.score:.1f}"
     return f"{found.score:.1f} [{found.low:.1f}, {found.high:.1f}]"
 
 

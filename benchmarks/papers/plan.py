@@ -8,8 +8,9 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from benchmarks.better_pairs.arms import RUN_OF, Search, checked_plan, read_plan
+from benchmarks.papers.made import names_in
 from hub.contract.recipe_file import read_yaml
-from hub.contract.sections.base import Name, Strict
+from hub.contract.sections.base import Name, Positive, Strict
 from hub.errors import InputError, did_you_mean
 from hub.papers.tables import Column, Table, find_paper
 from hub.training_value import Split
@@ -22,7 +23,10 @@ class Encoder(Strict):
 
     ``recipe``: its ``datasets`` read the arm ``pairs``, whatever path they name (None: they are as they stand).
     ``trained``: false takes its base as it is. ``copies``: it reads the first texts of ``pairs`` alone, each as its own
-    positive (unsupervised SimCSE). ``model``: in place of a recipe, what ``eval.run --model`` takes.
+    positive (unsupervised SimCSE). ``example_sets``: each training reads the rows of the next of so many sets of
+    few-shot examples, so the mean over trainings is that over sets. ``model``: in place of a recipe, what ``eval.run
+    --model`` takes. ``grid``: names of trained encoders whose scores are pooled like those of several seeds; rows that
+    are compared have theirs in one order.
     """
 
     name: Name
@@ -32,16 +36,22 @@ class Encoder(Strict):
     pairs: str | None = None
     trained: bool = True
     copies: bool = False
+    grid: tuple[str, ...] = ()
+    example_sets: Positive | None = None
     settings: Annotated[tuple[str, ...], Field(alias="set")] = ()
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
-        if (self.recipe is None) == (self.model is None):
-            raise ValueError(f"{self.name}: give exactly one of recipe and model")
-        if self.model and (self.pairs or self.settings or self.copies):
-            raise ValueError(f"{self.name}: a model is scored as it is; pairs, set and copies belong to a recipe")
+        if [self.recipe is None, self.model is None, not self.grid].count(False) != 1:
+            raise ValueError(f"{self.name}: give exactly one of recipe, model and grid")
+        if self.recipe is None and (self.pairs or self.settings or self.copies):
+            raise ValueError(
+                f"{self.name}: a model or a grid is scored as it is; pairs, set and copies belong to a recipe"
+            )
         if self.copies and not (self.pairs and self.trained):
             raise ValueError(f"{self.name}: copies are of the first texts of pairs, and train")
+        if self.example_sets and (self.copies or not self.pairs):
+            raise ValueError(f"{self.name}: example_sets are of pairs")
         return self
 
 
@@ -90,10 +100,11 @@ class FullSize(Strict):
 class Experiment(Strict):
     """A table or figure of a paper. ``rows``: the encoder's name → the paper's row (None: it has none).
 
+    ``training_seeds``: of each encoder (None: the plan's number).
     ``columns``: those of the paper's table that are measured (left out: all with tasks), then ``own_columns``.
     ``measure``: in place of encoders, the words of a module that writes a result (``benchmarks.papers.result``):
     ``<run:ARM>`` is an arm's dataset, ``<encoder:NAME>`` an encoder's folder, ``<data>`` the data folder, ``<out>`` the
-    file to write.
+    file to write; ``beside``: its row → the paper's row.
     """
 
     name: Name
@@ -105,7 +116,9 @@ class Experiment(Strict):
     columns: tuple[str, ...] = ()
     own_columns: Mapping[str, OwnColumn] = Field(default_factory=dict)
     measure: tuple[str, ...] = ()
+    beside: Mapping[str, str] = Field(default_factory=dict)
     effects: tuple[Effect, ...] = ()
+    training_seeds: Annotated[int, Field(ge=1)] | None = None
     reading: str = ""  # what the numbers say, in sentences
     deviations: tuple[str, ...] = ()
     full_size: FullSize = FullSize()
@@ -153,9 +166,14 @@ def _tasks(column: Column, there: Mapping[str, Column]) -> Iterator[str]:
 
 
 class Papers(Strict):
-    """All experiments, with the datasets (arms of a search) and encoders that they share."""
+    """All experiments, with the datasets (arms of a search) and encoders that they share.
+
+    ``made``: files and folders that a module writes once, e.g. people's pairs in the layout of examples: name → its
+    words, with ``<data>`` and ``<out>``. ``<made:NAME>`` in a setting or measurement is its place.
+    """
 
     pairs: Search
+    made: Mapping[str, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default_factory=dict)
     encoders: tuple[Encoder, ...]
     experiments: Annotated[tuple[Experiment, ...], Field(min_length=1)]
 
@@ -170,6 +188,9 @@ class Papers(Strict):
         for encoder in self.encoders:
             if encoder.pairs is not None and encoder.pairs not in arms:
                 raise ValueError(f"{encoder.name}: no arm is called {encoder.pairs}")
+            for name in encoder.grid:
+                if name not in encoders:
+                    raise ValueError(f"{encoder.name}: no encoder is called {name}")
         for one in self.experiments:
             for name in (*one.rows, *one.encoders_named):
                 if name not in encoders:
@@ -177,11 +198,24 @@ class Papers(Strict):
             for name in one.arms_named:
                 if name not in arms:
                     raise ValueError(f"{one.name}: no arm is called {name}")
+        words = [word for one in self.experiments for word in one.measure]
+        words += [word for made in self.made.values() for word in made]
+        words += [setting for arm in self.pairs.arms for setting in arm.settings]
+        words += [setting for encoder in self.encoders for setting in encoder.settings]
+        for name in names_in(words):
+            if name not in self.made:
+                raise ValueError(f"nothing that is made is called {name}")
         return self
 
     def encoder(self, name: str) -> Encoder:
         """The encoder of that name."""
         return next(encoder for encoder in self.encoders if encoder.name == name)
+
+    def encoders_of(self, experiment: Experiment) -> list[Encoder]:
+        """The encoders that an experiment trains or scores, each once; a grid stands for its own."""
+        named = [self.encoder(name) for name in (*experiment.rows, *experiment.encoders_named)]
+        single = [self.encoder(name) for one in named for name in one.grid or (one.name,)]
+        return list(dict.fromkeys(single))
 
     def chosen(self, names: Sequence[str]) -> list[Experiment]:
         """The experiments of these names, papers' keys included; all without one. Raises InputError."""

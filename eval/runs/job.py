@@ -189,7 +189,7 @@ def _of_recipe(recipe: ModelRecipe, place: str) -> tuple[Entry, ...]:
     for item in recipe.evaluation:
         for task in find_tasks([item.task]):
             split = item.split if item.split in task.splits else task.default_split
-            if item.split == "validation":
+            if item.split == "validation" and not task.on_validation:
                 task.reads(split := item.split)  # refused where the task does not score it
             entries.append(Entry(task, split, Path(item.path) if item.path else None))
     return tuple(dict.fromkeys(entries))

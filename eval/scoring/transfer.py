@@ -15,8 +15,10 @@ from eval.scoring.probes.probe import (
     Indices,
     Mode,
     cross_validated,
+    cross_validation,
     held_out,
     nested_kfold,
+    nested_validation,
 )
 from eval.tasks.data.example_types import LabelledPairs, LabelledTexts, Rows, ScoredPairs, Vector
 from eval.tasks.task import Task
@@ -42,7 +44,7 @@ def measure_transfer(task: Task, data: Mapping[str, Rows], embed: Embed, seeds: 
     except InputError as error:
         raise InputError(task.name, str(error)) from error
     probing = time.perf_counter() - started
-    order, _, gold = sets["all" if task.design == "kfold" else "test"]
+    order, _, gold = sets[task.default_split]
     other = {"dev_accuracy": float(np.mean([fit.dev_accuracy for fit in fits]))}
     if task.with_f1:
         other["f1"] = float(np.mean([f1(gold, fit.predicted) for fit in fits]))
@@ -59,6 +61,8 @@ def measure_transfer(task: Task, data: Mapping[str, Rows], embed: Embed, seeds: 
 
 def probed(task: Task, sets: Sets, mode: Mode, seed: int) -> Fit:
     """The task's probe on sorted rows."""
+    if task.on_validation:
+        return validated(task, sets, mode, seed)
     if task.design == "kfold":
         return nested_kfold(*sets["all"][1:], mode=mode, seed=seed)
     if task.design == "cross-validated":
@@ -67,6 +71,18 @@ def probed(task: Task, sets: Sets, mode: Mode, seed: int) -> Fit:
     if task.as_snli:
         return held_out(*splits, mode=mode, grid=UNREGULARISED, seed=seed, pace=SNLI_PACE)
     return held_out(*splits, mode=mode, seed=seed)
+
+
+def validated(task: Task, sets: Sets, mode: Mode, seed: int) -> Fit:
+    """The accuracy that the task's probe chooses its regularisation by, and the classes of the rows that tell it."""
+    if task.design == "kfold":
+        return nested_validation(*sets["all"][1:], mode=mode, seed=seed)
+    if task.design == "cross-validated":
+        return cross_validation(*sets["train"][1:], mode=mode, seed=seed)
+    dev = sets["validation"][1:]
+    if task.as_snli:
+        return held_out(*sets["train"][1:], *dev, *dev, mode=mode, grid=UNREGULARISED, seed=seed, pace=SNLI_PACE)
+    return held_out(*sets["train"][1:], *dev, *dev, mode=mode, seed=seed)
 
 
 def arranged(task: Task, rows: Rows, embed: Embed) -> tuple[Indices, Features, Classes]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from eval.tasks.sts import YEARS
-from eval.tasks.transfer import PROBING
+from eval.tasks.transfer import MODES, PROBING, VALIDATION
 from hub.contract.results import Average, TaskScore
 
 CLASSIFICATION = ("mr", "cr", "subj", "mpqa", "sst2", "sst5", "trec", "sick-e")
@@ -58,6 +58,23 @@ DEFINITIONS = (
         "mean accuracy over SentEval's ten probing tasks (Giorgi et al. 2021, appendix C.2, table 3)",
         _named((one.name for one in PROBING), "senteval"),
     ),
+    *(
+        Definition(
+            f"validation-{mode}",
+            "mean accuracy on what SentEval's classification tasks choose their regularisation by, SNLI left out: for "
+            "choices between encoders, without test rows",
+            _named((*CLASSIFICATION, "mrpc"), f"{mode}{VALIDATION}"),
+        )
+        for mode in MODES
+    ),
+    *(
+        Definition(
+            f"validation-probing-{mode}",
+            "the same of SentEval's ten probing tasks",
+            _named((one.name for one in PROBING), f"{mode}{VALIDATION}"),
+        )
+        for mode in MODES
+    ),
     Definition(
         "auto-nli-sts",
         "mean Spearman correlation over STS12-16 (all), STS-B and SICK-R by cosine, in SentEval's text form, as "
@@ -84,7 +101,7 @@ DEFINITIONS = (
 
 
 def averages(scores: Iterable[TaskScore]) -> tuple[Average, ...]:
-    """Every average whose tasks are all there, from their test splits (or all rows, where folds are cut)."""
-    named = {score.task: score for score in scores if score.split in ("test", "all")}
+    """Every average whose tasks are all there: of test (all rows, where folds are cut), or of tasks on validation."""
+    named = {score.task: score for score in scores if score.split in ("test", "all") or VALIDATION in score.task}
     found = (definition.of(named) for definition in DEFINITIONS)
     return tuple(average for average in found if average is not None)

@@ -15,6 +15,7 @@ _DECLARED = (
     *REGRESSIONS,
     *(one.task(mode) for mode in MODES for one in PROBING),
     COCO,
+    *(one.validation_task(mode) for mode in MODES for one in (*TRANSFER, *PROBING)),
 )
 _DATA = (*(one.dataset for one in (*TRANSFER, *PROBING)), COCO_DATA, *SENTEVAL_DATA, *ORIGINALS)
 TASKS: dict[str, Task] = {task.name: task for task in _DECLARED}

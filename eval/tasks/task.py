@@ -23,6 +23,7 @@ class Task:
 
     ``design``, ``mode``, ``as_snli`` and ``with_f1`` are a probe's: how the regularisation is chosen, by which
     optimiser, whether rows, features and training are those of the toolkit's SNLI task, whether F1 is told as well.
+    ``on_validation``: the score is the one that the regularisation is chosen by; no test row is read.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Task:
     mode: Mode | None = None
     as_snli: bool = False
     with_f1: bool = False
+    on_validation: bool = False
 
     @property
     def default_split(self) -> str:

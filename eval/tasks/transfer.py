@@ -1,11 +1,11 @@
 """SentEval's classification, probing and retrieval tasks, each declared once: files, reader, probe, protocol.
 
-A new task is one ``Classification`` in ``TRANSFER`` or ``PROBING``: its two tasks (``NAME/senteval``, ``NAME/lbfgs``),
-its place in the groups, on cards and among the data of a decontamination follow from it.
+A new task is one ``Classification`` in ``TRANSFER`` or ``PROBING``: its tasks (``NAME/senteval``, ``NAME/lbfgs``, and
+both as ``-validation``), its place in the groups, on cards and among the data of a decontamination follow from it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -24,6 +24,14 @@ DESIGNS: dict[Design, str] = {
     "cross-validated": "regularisation chosen by 10-fold cross-validation on train, scored on test",
     "held-out": "regularisation chosen on validation, scored on test",
 }
+VALIDATION = "-validation"  # the end of the name of a task that is scored without test rows
+VALIDATIONS: dict[Design, str] = {
+    "kfold": "the mean, over the 10 test folds of nested cross-validation, of the best mean accuracy on the inner "
+    "folds; no test fold is scored",
+    "cross-validated": "the best mean accuracy over 10 folds of train",
+    "held-out": "the best accuracy on validation",
+}
+SCORED: dict[Design, str] = {"kfold": "all", "cross-validated": "train", "held-out": "validation"}  # rows of the same
 UNCHOSEN: dict[Mode, str] = {  # SNLI
     "senteval": "weight decay 1e-9, the best of up to 16 passes on validation, scored on test",
     "lbfgs": "weight decay 1e-9, scored on test",
@@ -59,6 +67,21 @@ class Classification:
         if "all" in self.parts:
             return "kfold"
         return "held-out" if "validation" in self.parts else "cross-validated"
+
+    def validation_task(self, mode: Mode) -> Task:
+        """The accuracy that the regularisation is chosen by: what choices of encoders may be made on, too."""
+        task = self.task(mode)
+        scored = SCORED[self.design]
+        return replace(
+            task,
+            name=task.name + VALIDATION,
+            group=task.group + VALIDATION,
+            protocol=f"{task.protocol.rpartition('; ')[0]}; {VALIDATIONS[self.design]}",
+            splits=(scored,),
+            fitted_on=("train",) if scored == "validation" else (),
+            with_f1=False,
+            on_validation=True,
+        )
 
     def task(self, mode: Mode) -> Task:
         """Its accuracy under one of the probe's optimisers."""

@@ -82,7 +82,7 @@ def load_head(base: Base) -> MaskedLanguageHead:
 
 
 class DeclutrLoss(nn.Module):
-    """L = contrastive + masked language loss over the features of ``SpanCollator``, returned as a dict of the two.
+    """L = contrastive + masked language loss over the features of ``SpanCollator``, returned as a dict of its parts.
 
     The anchors are masked and read once; their states give both the embeddings and the masked tokens' logits. The paper
     does not say which reading gives the embeddings. One is what its cost implies ("sum the losses ... before
@@ -94,6 +94,9 @@ class DeclutrLoss(nn.Module):
     ``contrastive_weight`` stands before NT-Xent. The paper sums the two; the authors' code gathers the points of W GPUs
     and, in the configuration of the paper (``scale_fix: false``), leaves the gradient of their loss at 1/W of the whole
     batch's. A weight of 1/W gives that on any number of devices.
+
+    Either part can be left out (figure 3's objectives): with ``contrastive_weight`` 0 no positive is read, and with
+    ``mlm_probability`` 0 anchors are read whole.
 
     With ``gather_across_devices`` the points of all processes are each other's negatives and masked tokens weigh the
     same wherever they lie: with the mean over processes that the trainer takes of gradients (the head's, too, which its
@@ -143,13 +146,15 @@ class DeclutrLoss(nn.Module):
     def parts(self, anchors: dict[str, Tensor], targets: Tensor, positives: dict[str, Tensor]) -> dict[str, Tensor]:
         """Both parts for masked anchors (B, tokens), their targets, and positives (B * P, tokens)."""
         read = self.model(anchors)
+        mlm = self._masked_language_loss(read["token_embeddings"], targets)
+        if not self.contrastive_weight:
+            return {"mlm": mlm}
         count, size = read["sentence_embedding"].shape
         partners = self.model(positives)["sentence_embedding"].view(count, -1, size).mean(1)
         points = [read["sentence_embedding"], partners]
         if self.gather_across_devices:
             points = [all_gather_with_grad(part) for part in points]
-        contrastive = self.contrastive_weight * nt_xent(points[0], points[1], self.temperature)
-        return {"contrastive": contrastive, "mlm": self._masked_language_loss(read["token_embeddings"], targets)}
+        return {"contrastive": self.contrastive_weight * nt_xent(points[0], points[1], self.temperature), "mlm": mlm}
 
     def _masked_language_loss(self, states: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy, the mean over masked tokens; logits of the others are not computed, being most of the cost."""

@@ -131,7 +131,7 @@ DECIDED = {
     **dict.fromkeys(("similarity_fct", "loss_fct", "cos_score_transformation"), "the loss: a function is no text"),
     **dict.fromkeys(("directions", "partition_mode"), "this stage: anchors are compared with positives and negatives"),
 }
-MAY_BE_ZERO = ("hardness_strength", "mlm_probability", "margin")
+MAY_BE_ZERO = ("hardness_strength", "mlm_probability", "contrastive_weight", "margin")
 HARDNESS = ("hardness_mode", "hardness_strength")  # of upstream's losses, which the weighted ones lack
 
 

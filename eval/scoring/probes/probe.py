@@ -106,6 +106,39 @@ def held_out(
     return _scored(test, fitted.weights[:, list(grid).index(best)], accuracy, best)
 
 
+def nested_validation(X: Features, y: Classes, mode: Mode = "senteval", folds: int = FOLDS, seed: int = 1111) -> Fit:
+    """What ``nested_kfold`` chooses by: the mean of the best inner accuracies; no classifier is fitted for a test fold.
+
+    A row is checked once in each test fold but its own; ``predicted`` is of the first of them.
+    """
+    (rows,) = checked((X, y))
+    enough(y, folds, nested=True)
+    outer = _folds(y, np.arange(len(y)), folds, SPLIT_SEED)
+    inner = [_folds(y, held.train, folds, SPLIT_SEED) for held in outer]
+    fitted = SOLVERS[mode](rows, seed).fit([split for splits in inner for split in splits], GRID)
+    predicted, chosen, dev = np.empty_like(y), [], []
+    for number, splits in reversed(list(enumerate(inner))):
+        place = slice(number * folds, (number + 1) * folds)
+        best, accuracy = _choose(fitted.accuracy[place], GRID)
+        _check(rows, splits, fitted.weights[place, GRID.index(best)], predicted)
+        chosen.append(best)
+        dev.append(accuracy)
+    mean = float(round(np.mean(dev[::-1]), 2))
+    return Fit(predicted, np.zeros_like(y), mean, mean, tuple(chosen[::-1]))
+
+
+def cross_validation(X: Features, y: Classes, mode: Mode = "senteval", folds: int = FOLDS, seed: int = 1111) -> Fit:
+    """What ``cross_validated`` chooses by: the best mean accuracy over folds of the train rows, with their classes."""
+    (rows,) = checked((X, y))
+    enough(y, folds)
+    splits = _folds(y, np.arange(len(y)), folds, seed)
+    fitted = SOLVERS[mode](rows, seed).fit(splits, GRID)
+    best, dev = _choose(fitted.accuracy, GRID)
+    predicted = np.empty_like(y)
+    _check(rows, splits, fitted.weights[:, GRID.index(best)], predicted)
+    return Fit(predicted, np.zeros_like(y), dev, dev, (best,))
+
+
 def checked(*sets: tuple[Features, Classes]) -> list[ProbeRows]:
     """The sets as tensors; the first is trained on. Raises InputError, naming the set, for what no probe can take."""
     classes = np.unique(sets[0][1])
@@ -146,6 +179,12 @@ def _choose(accuracy: Vector, grid: Sequence[float]) -> tuple[float, float]:
     scores = [float(round(100 * np.mean(np.ascontiguousarray(column)), 2)) for column in accuracy.T]
     best = int(np.argmax(scores))
     return grid[best], scores[best]
+
+
+def _check(rows: ProbeRows, splits: Sequence[Split], weights: Tensor, predicted: Classes) -> None:
+    """Write the classes that each split's classifier (F, k, d + 1) gives its dev rows into ``predicted``."""
+    for split, own in zip(splits, weights, strict=True):
+        predicted[split.dev] = predictions(rows, split.dev, own[None])[0].numpy()
 
 
 def _percent(predicted: Classes, gold: Classes) -> float:
