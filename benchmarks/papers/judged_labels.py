@@ -21,8 +21,6 @@ from hub.contract.run_dir import require_complete
 from hub.contract.schema import is_finished
 from hub.contract.shards import read_table
 from hub.errors import InputError
-from hub.markdown import table
-from hub.papers.tables import find_paper
 from hub.training_value import Estimate
 
 Array = NDArray[np.float64]
@@ -55,7 +53,7 @@ def main(
     judged = similarities(values(first, second), gold, values([row[0] for row in rows], [row[1] for row in rows]))
     sources = [row[2] for row in rows]
     found = confusion(np.array([row[3] for row in rows]), judged, sources)
-    write_json(out, Measured(rows=found, notes=(note(len(rows)),), pages=(of_paper(),)))
+    write_json(out, Measured(rows=found, notes=(note(len(rows)),)))
     cli.say(f"written: {out}, {len(rows):,} pairs")
 
 
@@ -90,7 +88,7 @@ def similarities(cosines: Sequence[float], gold: Sequence[float], asked: Sequenc
 
 
 def confusion(scores: Array, judged: Array, sources: Sequence[str]) -> dict[str, dict[str, Estimate]]:
-    """Judged level → asked score → percentage of that score's pairs, with intervals over first texts.
+    """Judged level → asked score (named as in the paper's table) → percentage of that score's pairs, with intervals over first texts.
 
     scores, judged: float arrays of shape [pairs]; the levels are the scores that there are.
     """
@@ -106,8 +104,8 @@ def confusion(scores: Array, judged: Array, sources: Sequence[str]) -> dict[str,
     low, high = np.percentile(_percentages(totals), [2.5, 97.5], axis=0)
     middle = _percentages(counts.sum(axis=0))
     return {
-        f"judged {level:g}": {
-            f"asked {score:g}": Estimate(score=middle[row, column], low=low[row, column], high=high[row, column])
+        f"judged {level:.1f}": {
+            f"{score:.1f}": Estimate(score=middle[row, column], low=low[row, column], high=high[row, column])
             for column, score in enumerate(levels)
         }
         for row, level in enumerate(levels)
@@ -122,14 +120,6 @@ def _percentages(counts: Array) -> Array:
 def note(pairs: int) -> str:
     """What the numbers are."""
     return f"Percentages of the pairs that were asked for each score (a column sums to 100); {pairs:,} pairs."
-
-
-def of_paper() -> str:
-    """The paper's table, by people."""
-    printed = find_paper("dino").table(3)
-    names = [f"asked {float(column.name):g}" for column in printed.columns]
-    rows = [[row.name, *(f"{value:g}" for value in row.values if value is not None)] for row in printed.rows]
-    return f"The paper's, of 100 pairs by two people:\n\n{table(['', *names], rows)}"
 
 
 if __name__ == "__main__":
