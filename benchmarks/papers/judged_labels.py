@@ -88,9 +88,10 @@ def similarities(cosines: Sequence[float], gold: Sequence[float], asked: Sequenc
 
 
 def confusion(scores: Array, judged: Array, sources: Sequence[str]) -> dict[str, dict[str, Estimate]]:
-    """Judged level → asked score (named as in the paper's table) → percentage of that score's pairs, with intervals over first texts.
+    """Judged level → asked score → percentage of that score's pairs, with intervals over first texts.
 
-    scores, judged: float arrays of shape [pairs]; the levels are the scores that there are.
+    scores, judged: float arrays of shape [pairs]; the levels are the scores that there are. Columns are named as in the
+    paper's table.
     """
     levels = np.unique(scores)
     nearest = np.abs(judged[:, None] - levels).argmin(axis=1)
