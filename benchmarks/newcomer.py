@@ -20,7 +20,6 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.adapted import figures
 from benchmarks.trials import table, write_results
 from eval.audit.annotation.sample import draw, read_examples
 from eval.audit.annotation.store import AnswerStore
@@ -124,6 +123,8 @@ class Words:
 
 def walk(folder: Path, texts: list[str], words: Words, judged: int, hub: LocalHub, installed: bool) -> dict[str, Any]:
     """The path in an empty folder; what each step took and what came out of it. Raises RunError where it breaks."""
+    from benchmarks.adapted import figures  # with the libraries that it reads them by
+
     environment = hub.client_environment() | {"TOKENIZERS_PARALLELISM": "false"}
     environment |= {"PYTHONPATH": str(ROOT)} if installed else {}
     one = Newcomer(folder, sys.executable, [sys.executable, "-m", "sts_dino"], environment)

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from benchmarks.papers.examples import Example, examples, judged, written
+from benchmarks.papers.dino.examples import Example, examples, judged, written
 from hub import cli
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe

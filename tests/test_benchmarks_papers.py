@@ -7,9 +7,10 @@ import pytest
 import yaml
 
 from benchmarks.better_pairs.steps import Steps
-from benchmarks.papers import examples, full_size
+from benchmarks.papers import full_size
 from benchmarks.papers import page as pages
 from benchmarks.papers.__main__ import PLAN, RESULTS, main, overview
+from benchmarks.papers.dino import examples
 from benchmarks.papers.made import source_of
 from benchmarks.papers.plan import read_papers
 from benchmarks.papers.random_words import encode
@@ -233,7 +234,7 @@ def test_examples_are_told_by_the_order_of_their_cosines_and_escaped():
 def test_the_examples_of_a_real_dataset_are_measured_and_their_key_follows_the_source(tiny, tmp_path):
     run(tiny, "tiny")
     tree = yaml.safe_load((tiny / "plan.yaml").read_text())
-    words = ["benchmarks.papers.examples", "<run:x2>", "--out", "<out>"]
+    words = ["benchmarks.papers.dino.examples", "<run:x2>", "--out", "<out>"]
     tree["experiments"] = [{"name": "tiny", "paper": "dino", "title": "tiny", "figure": 1, "measure": words}]
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(tree))
     papers = read_papers(tmp_path / "plan.yaml")
@@ -244,7 +245,7 @@ def test_the_examples_of_a_real_dataset_are_measured_and_their_key_follows_the_s
 
 def test_what_a_module_does_decides_its_step():
     known = source_of("python:benchmarks.papers.random_words:encode")
-    assert known == source_of("benchmarks.papers.random_words") != source_of("benchmarks.papers.examples")
+    assert known == source_of("benchmarks.papers.random_words") != source_of("benchmarks.papers.dino.examples")
     assert source_of("ORG/NAME@v1") is None and source_of("artifacts/models/x") is None
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.papers.judged_labels import confusion, people, similarities, trained_on
+from benchmarks.papers.dino.judged_labels import confusion, people, similarities, trained_on
 from hub.errors import InputError
 
 

@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.papers.examples import Example
+from benchmarks.papers.dino.examples import Example
 from benchmarks.picture import LETTERS, picture
 from hub.errors import InputError
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.neural_network import MLPClassifier
 
 from benchmarks.papers.nli_people import LabelledPair, labelled_pairs
 
@@ -57,6 +56,8 @@ class Judge:
     """Classes and cosines of pairs; every text is embedded once. ``embed``: texts to unit vectors."""
 
     def __init__(self, embed: Embed = unit_embeddings):
+        from sklearn.neural_network import MLPClassifier
+
         self._embed, self._known = embed, dict[str, NDArray[np.float32]]()
         self._model = MLPClassifier((HIDDEN,), early_stopping=True, random_state=SEED)
 

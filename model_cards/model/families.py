@@ -10,7 +10,9 @@ from hub.contract.results import TaskScore
 EARLIER_PROBING = ["sentlen", "wc", "treedepth", "topconst", "bshift", "tense", "subjnum", "objnum", "somo", "coordinv"]
 """Data sets of probing tasks in results that were written before a score told its family; no newer one joins them."""
 STS = "Semantic textual similarity"
-PROBES = {"senteval": "SentEval's own optimiser", "lbfgs": "optimum by L-BFGS"}
+OPTIMISERS = {"senteval": "SentEval's own optimiser", "lbfgs": "optimum by L-BFGS"}
+CHOOSING = "validation accuracy, by which the regularisation is chosen"
+PROBES = {**OPTIMISERS, **{f"{mode}-validation": f"{words}; {CHOOSING}" for mode, words in OPTIMISERS.items()}}
 TITLES = {  # protocol → title, in the order of a card
     "all": f"{STS}: one correlation over all pairs",
     "mean": f"{STS}: mean over subsets",

@@ -9,14 +9,16 @@ import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from transformers import PreTrainedTokenizerFast, RobertaConfig, RobertaForMaskedLM
 
 from hub import cli
 from hub.contract.shards import write_text
 from hub.errors import InputError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast, RobertaForMaskedLM
 
 SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # RoBERTa's first four ids; its mask is another one
 NAMES = {"bos_token": "<s>", "cls_token": "<s>", "eos_token": "</s>", "sep_token": "</s>"}
@@ -66,10 +68,11 @@ def main(
     cli.say(f"written: {out}: {told}")
 
 
-def make_tokenizer(documents: Sequence[str]) -> PreTrainedTokenizerFast:
+def make_tokenizer(documents: Sequence[str]) -> "PreTrainedTokenizerFast":
     """RoBERTa's kind of tokenizer, lower-cased: so small a model cannot spare words for their capitals."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
     from tokenizers.processors import RobertaProcessing
+    from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Lowercase()
@@ -84,8 +87,10 @@ def make_tokenizer(documents: Sequence[str]) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=POSITIONS, **NAMES, **OTHERS)
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast, size: int, layers: int) -> RobertaForMaskedLM:
+def make_model(tokenizer: "PreTrainedTokenizerFast", size: int, layers: int) -> "RobertaForMaskedLM":
     """Random weights from torch's generator."""
+    from transformers import RobertaConfig, RobertaForMaskedLM
+
     config = RobertaConfig(
         vocab_size=len(tokenizer),
         hidden_size=size,
@@ -102,8 +107,8 @@ def make_model(tokenizer: PreTrainedTokenizerFast, size: int, layers: int) -> Ro
 
 
 def pretrain(
-    model: RobertaForMaskedLM,
-    tokenizer: PreTrainedTokenizerFast,
+    model: "RobertaForMaskedLM",
+    tokenizer: "PreTrainedTokenizerFast",
     documents: Sequence[str],
     steps: int,
     tokens: int,

@@ -1,4 +1,4 @@
-"""First texts with their texts for all labels, the best and the worst: python -m benchmarks.papers.examples RUN_DIR
+"""First texts with the texts written for each label, best and worst: python -m benchmarks.papers.dino.examples RUN_DIR
 
 After DINO's figure 1 and table 4. A judge that no filter asks (all-MiniLM-L6-v2) says how near each text is to its
 first text, which is good when its labels' cosines lie in the labels' order and far apart, bad when they do not.
@@ -64,7 +64,7 @@ def main(
 
     Examples:
 
-      python -m benchmarks.papers.examples artifacts/datasets/sts-dino-gemma --out /tmp/examples.json
+      python -m benchmarks.papers.dino.examples artifacts/datasets/sts-dino-gemma --out /tmp/examples.json
     """
     pairs = written(directory)
     found = examples(pairs, judged(pairs))

@@ -1,4 +1,4 @@
-"""Asked beside judged similarity, as a confusion matrix: python -m benchmarks.papers.judged_labels RUN_DIR --out FILE
+"""Asked beside judged similarity, as a confusion: python -m benchmarks.papers.dino.judged_labels RUN_DIR --out FILE
 
 After DINO's table 3, in which two people judged 100 pairs. Here all pairs are judged, by a model that no filter asks:
 the cosine under all-MiniLM-L6-v2, read as a similarity by isotonic regression on people's scores of the STS Benchmark's
@@ -41,7 +41,7 @@ def main(
 
     Examples:
 
-      python -m benchmarks.papers.judged_labels artifacts/datasets/sts-dino-x2 --out /tmp/judged.json
+      python -m benchmarks.papers.dino.judged_labels artifacts/datasets/sts-dino-x2 --out /tmp/judged.json
     """
     from eval.audit.quality.pairs import cosine
     from eval.encoders.load import load_encoder

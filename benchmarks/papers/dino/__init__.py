@@ -1,0 +1,1 @@
+"""DINO's own measurements: written texts by label, judged."""
