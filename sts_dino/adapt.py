@@ -20,7 +20,7 @@ from sts_dino.new import CorpusChoices, propose, propose_encoder, stem_of
 if TYPE_CHECKING:
     from sts_dino.adaptation import Adaptation, AdaptationEstimate
 
-TRIAL = 600  # fewest first texts with which encoders were seen to gain (docs/better_pairs.md)
+TRIAL = 600  # fewest first texts whose pairs were seen to gain over the copies control (docs/better_pairs.md)
 TIMED = 64  # texts that the encoder is timed on
 CHOICES = "choices.json"  # what the recipes in a folder were proposed for
 
@@ -150,7 +150,7 @@ def told(found: "Adaptation", predicted: "AdaptationEstimate") -> str:
     room = f"disk {predicted.disk / 2**30:.1f} GiB in {found.out}, memory {predicted.memory_mb / 1024:.1f} GiB"
     few = (found.dataset.source.limit or TRIAL) < TRIAL
     trial = (
-        f"a trial: encoders were seen to gain with {TRIAL} first texts and more (docs/better_pairs.md)\n" if few else ""
+        f"a trial: written pairs were seen to gain over the copies control from {TRIAL} first texts on\n" if few else ""
     )
     return f"estimate, by pilots on this machine:\n\n{table}\n\n{room}\n{trial}"
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from hub.client.plan import Plan
 
 STEPS, BATCH = 100, 32  # of a first encoder: some thousand triplets
-RATES = {"static": 1e-3, "prompteol": 3e-4}  # docs/better_pairs.md
+RATES = {"static": 1e-3, "transformer": 5e-5}
 
 
 def write_pairs(
@@ -153,7 +153,7 @@ def train(
     """
     from sentence_transformers import SentenceTransformer
 
-    from sts_dino.proposals.encoder import LORA, prompteol
+    from sts_dino.proposals.encoder import LORA, PROMPTEOL_RATE, prompteol
     from training.run import job_of, train_encoder
 
     directory = ARTIFACTS / "models" / name
@@ -167,12 +167,13 @@ def train(
         dataset.to_parquet(str(rows))
         data |= {"path": str(rows.resolve()), "license": dataset_license or base_license}
     data |= {"license": dataset_license} if dataset_license else {}
-    section: dict[str, Any] = {**_place(base), "modules": modules, "license": base_license}
-    special, more = {}, dict[str, str]()
+    named: dict[str, Any] = {**_place(base), "license": base_license}
     if modules == "prompteol":
-        section, more = prompteol({**_place(base), "license": base_license})
-        special = {"lora": LORA}
-    rate = learning_rate or RATES.get(modules, 5e-5)
+        section, more = prompteol(named)
+        rate, special = learning_rate or float(PROMPTEOL_RATE), {"lora": LORA}
+    else:
+        section, more, special = {**named, "modules": modules}, {}, {}
+        rate = learning_rate or RATES.get(modules, RATES["transformer"])
     arguments = {"max_steps": steps, "learning_rate": rate, "warmup_steps": 0.1, "report_to": "none"}
     arguments |= {"batch_sampler": "no_duplicates", "save_strategy": "steps", "save_steps": steps, **more}
     tree = {
