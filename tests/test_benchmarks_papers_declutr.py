@@ -9,20 +9,27 @@ import pytest
 import torch
 
 from benchmarks.better_pairs.steps import Steps
+from benchmarks.papers import page, spread
 from benchmarks.papers.__main__ import PLAN
 from benchmarks.papers.declutr import documents, masked_lm, senteval, spans
 from benchmarks.papers.made import Made
 from benchmarks.papers.page import told
-from benchmarks.papers.plan import Encoder, Papers, read_papers
+from benchmarks.papers.plan import Encoder, Experiment, OwnColumn, Papers, read_papers
+from benchmarks.papers.result import Measured, Result
 from benchmarks.papers.runner import Experiments
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import load_recipe
+from hub.contract.results import Results, TaskScore, write_results
 from hub.contract.sections.model import Spans
 from hub.errors import InputError
 from hub.training_value import Estimate
+from release.value import training_sha256
 from training.data.spans import Span
 
 SHIPPED = read_papers(PLAN)
+SCORE = {"task": "stsb/cosine", "protocol": "p", "split": "validation", "main_metric": "m", "main_score": 81.5, "n": 9}
+SCORE["data_sha256"] = "0" * 64
+RESULTS = {"model": "m", "revision": "r", "bootstrap_samples": 1, "seed": 1, "versions": {}}
 RECIPE = Path("benchmarks/papers/recipes/declutr-mini.yaml")
 SMALL = Spans(min_length=2, max_length=4, min_document=16)
 
@@ -52,32 +59,47 @@ def test_what_is_made_is_made_once_from_what_it_names_and_its_cost_counts(tmp_pa
         Made(commands, Steps(tmp_path / "new"), None).find("text.txt")
 
 
-def test_a_grid_stands_for_its_encoders_and_unknown_names_are_refused():
-    (figure,) = SHIPPED.chosen(["declutr-figure-2"])
-    names = [encoder.name for encoder in SHIPPED.encoders_of(figure)]
-    assert {"a1-p1", "a1-p2", "a2-p1", "declutr"} <= set(names) and len(names) == len(set(names))
-    sizes = {len(SHIPPED.encoder(name).grid or (name,)) for name in figure.rows}
-    assert sizes == {1, 2}, "rows that are compared have as many encoders each, or one"
+def test_a_grid_stands_for_its_cells_and_unknown_names_are_refused():
+    anchors, positives = SHIPPED.chosen(["declutr-figure-2a", "declutr-figure-2b"])
+    cells = {encoder.name for one in (anchors, positives) for encoder in SHIPPED.encoders_of(one)} - {"small-roberta"}
+    assert len(cells) == 36, "as many as the paper's grid has, whatever the rows that pool them"
+    one, two = (SHIPPED.pooled(SHIPPED.encoder(name)) for name in ("one-anchor", "two-anchors"))
+    assert [name.replace("-a1-", "-a2-") for name in one] == two and len(one) == 18, "cells stand in one order"
+    assert {len(SHIPPED.pooled(SHIPPED.encoder(name))) for name in positives.rows} == {1, 12}
     tree = SHIPPED.model_dump(mode="json", by_alias=True)
     for change, said in (
-        ({"grid": ["nobody"]}, "no encoder is called nobody"),
-        ({"set": ["a=<made:x>"]}, "is called x"),
+        ({"grid": "nothing"}, "no grid is called nothing"),
+        ({"grid": "declutr-grid", "cells": {"a": "3"}}, "no cell has a 3"),
+        ({"recipe": str(RECIPE), "set": ["a=<made:x>"]}, "is called x"),
     ):
-        one = {"name": "new", "says": "", **change} | ({} if "grid" in change else {"recipe": str(RECIPE)})
         with pytest.raises(ValueError, match=said):
-            Papers.model_validate(tree | {"encoders": [*tree["encoders"], one]})
+            Papers.model_validate(tree | {"encoders": [*tree["encoders"], {"name": "new", "says": "", **change}]})
     with pytest.raises(ValueError, match="exactly one of recipe, model and grid"):
-        Encoder(name="x", says="", grid=("a",), model="b")
+        Encoder(name="x", says="", grid="a", model="b")
+    with pytest.raises(ValueError, match="cells are of a grid"):
+        Encoder(name="x", says="", model="b", cells={"a": "1"})
 
 
-def test_one_anchor_has_as_many_spans_a_step_as_two():
+def test_every_cell_is_a_recipe_of_its_own_and_one_anchor_has_as_many_spans_a_step_as_two():
     """Section 5.2: twice the documents, so that the number of anchors alone differs."""
-    spans_a_step = []
-    for name in ("a1-p1", "a2-p1"):
-        encoder = SHIPPED.encoder(name)
+    digests, spans_a_step = set(), set()
+    for encoder in SHIPPED.grids[0].encoders():
         recipe = load_recipe(encoder.recipe, ModelRecipe, list(encoder.settings))
-        spans_a_step.append((recipe.batch_size or 0) * recipe.datasets[0].spans.anchors)
-    assert spans_a_step[0] == spans_a_step[1]
+        digests.add(training_sha256(recipe))
+        spans_a_step.add((recipe.batch_size or 0) * recipe.datasets[0].spans.anchors)
+    assert len(digests) == 36 and len(spans_a_step) == 1
+
+
+def test_a_grids_cells_are_drawn_each_the_same_everywhere(tmp_path):
+    for cell, score in enumerate((60.0, 70.0, 80.0)):
+        given = SCORE | {"main_score": score}
+        write_results(tmp_path / str(cell) / "results.json", Results.model_validate(RESULTS | {"scores": [given]}))
+    columns = {"STSb": OwnColumn(tasks=("stsb/cosine",), split="validation")}
+    folders = [tmp_path / str(cell) for cell in range(3)]
+    assert spread.scores_of(columns["STSb"], folders) == [60, 70, 80]
+    drawn = spread.over_cells(columns, {"1 anchor": folders, "2 anchors": folders})
+    assert "1 anchor" in drawn and "STSb, x 100" in drawn
+    assert drawn == spread.over_cells(columns, {"1 anchor": folders, "2 anchors": folders})
 
 
 def test_the_printed_commands_make_the_base_first():
@@ -136,16 +158,40 @@ def test_spans_are_counted_by_view_and_shown_with_negatives_of_both_kinds():
         assert documents_of[0] == documents_of[1] == documents_of[2] != documents_of[3]
 
 
-def test_sentevals_table_has_validation_where_it_is_kept_and_names_what_was_not_run():
-    tasks = [{"task": name, "score": 80.0, "cost": {"cpu_s": 2.0}} for name in ("cr/senteval", "cr/lbfgs", "sts12/all")]
-    suite = {"tasks": tasks, "distinct": 10, "encoding": {"cpu_s": 5.0}}
-    probes = {"cr": {mode: {"dev_accuracy": 81.5} for mode in ("senteval", "lbfgs")}}
-    found = senteval.measured(suite, probes)
+def test_sentevals_table_has_validation_and_seconds_and_names_what_was_not_run():
+    names = ("cr/senteval", "cr/lbfgs", "cr/lbfgs-validation", "sts12/all")
+    scores = [
+        SCORE | {"task": name, "seconds": {"encoding": 2.0} | ({"probing": 3.0} if "cr" in name else {})}
+        for name in names
+    ]
+    found = senteval.measured(Results.model_validate(RESULTS | {"scores": scores}))
     assert list(found.rows) == ["sts12/all", "cr/senteval", "cr/lbfgs"]
-    assert (
-        found.rows["cr/lbfgs"]["validation x 100"].score == 81.5 and "validation x 100" not in found.rows["sts12/all"]
-    )
+    assert found.rows["cr/lbfgs"]["validation x 100"].score == 81.5
+    assert found.rows["cr/lbfgs"]["probing, seconds"].score == 3 and "probing, seconds" not in found.rows["sts12/all"]
     assert "coco/retrieval" in found.notes[1] and "cr/lbfgs" not in found.notes[1]
+    one = TaskScore.model_validate(SCORE | {"low": 80.0, "high": 83.0})
+    assert senteval.estimate(one) == Estimate(score=81.5, low=80, high=83)
+
+
+def test_a_wide_table_stands_upright():
+    tasks = [f"t{number}" for number in range(12)]
+    row = {task: Estimate(score=number, low=number, high=number) for number, task in enumerate(tasks)}
+    one = Experiment(name="x", paper="declutr", title="", measure=("x",))
+    given = {
+        "experiment": "x",
+        "seconds": 1,
+        "data_seeds": 1,
+        "training_seeds": 1,
+        "commands": (),
+        "hardware": {},
+        "versions": {},
+    }
+    wide, narrow = (
+        page.scores(SHIPPED, one, Result(measured=Measured(rows={"a": of, "b": of}), **given)).splitlines()
+        for of in (row, {"t3": row["t3"]})
+    )
+    assert len(wide) == 2 + 12 and wide[0].endswith("| a | b |") and wide[5] == "| t3 | 3.0 | 3.0 |"
+    assert len(narrow) == 2 + 2 and narrow[2] == "| a | 3.0 |"
 
 
 def test_a_number_without_an_interval_is_told_alone():

@@ -6,15 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from forked_stages import run_stage
 
 from benchmarks.better_pairs.steps import Steps
 from benchmarks.papers import label_agreement, nli_people
 from benchmarks.papers import page as pages
 from benchmarks.papers.__main__ import PLAN
+from benchmarks.papers.encoders import Seeds
 from benchmarks.papers.made import Made
 from benchmarks.papers.nli_judge import Hypothesis, Judge, Told
 from benchmarks.papers.plan import Effect, Experiment, Papers, read_papers
-from benchmarks.papers.runner import Experiments, over_sets
+from benchmarks.papers.runner import Experiments
+from benchmarks.papers.spread import over_sets
 from benchmarks.papers.training_data import finished_config, first_texts
 from hub.contract.results import read_results
 from hub.contract.run_dir import require_complete
@@ -152,7 +155,8 @@ def score(encoder: Path) -> float:
 
 
 @pytest.mark.slow("writes with the built-in language model and trains")
-def test_each_training_reads_an_example_set_of_its_own(data, tmp_path):
+def test_each_training_reads_an_example_set_of_its_own(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(Steps, "_run", run_stage)
     tree = yaml.safe_load((PLAN / "dino.yaml").read_text())
     texts = {"path": "assets/demo-data/premises.txt", "checked": False, "texts": 6}
     texts |= {"license": "cc-by-sa-3.0", "dataset_license": "mixed-non-commercial", "description": "sentences"}
@@ -174,13 +178,15 @@ def test_each_training_reads_an_example_set_of_its_own(data, tmp_path):
     column = {"dev": {"tasks": ["stsb/cosine"], "split": "validation"}}
     rows = {"nli": None, "copies": None}
     tree["experiments"] = [{"name": "x", "paper": "auto-nli", "title": "x", "rows": rows, "own_columns": column}]
-    tree["pairs"]["stages"]["small"] |= {"training_seeds": 2}
+    tree["pairs"]["stages"]["small"] |= {"data_seeds": [42], "training_seeds": 2}
     runner = Experiments(Papers.model_validate(tree), Steps(tmp_path / "steps"), None)
     result = runner.run(runner.papers.experiments[0])
     run = runner.dataset("one").directory
     assert finished_config(run) == "triplet-1shot" and 0 < len(first_texts(run)) <= 6
-    trees = runner._trees(runner.papers.encoder("nli"))
+    seeds = Seeds((42,), 2)
+    trees = runner.encoders.trees(runner.papers.encoder("nli"), seeds)
     assert [tree["datasets"][0]["example_set"] for tree in trees] == ["0", "1"]
-    folders = runner.scored(runner.papers.encoder("nli"), [*runner.papers.experiments[0].own_columns.values()]).folders
+    columns = runner.papers.experiments[0].own_columns
+    folders = runner.encoders.scored(runner.papers.encoder("nli"), [*columns.values()], seeds).folders
     assert "± " in result.measured.notes[0] and len(set(map(score, folders))) == 2
-    assert over_sets(runner.papers.experiments[0].own_columns, {"nli": folders}) == result.measured.notes[0]
+    assert over_sets(columns, {"nli": folders}) == result.measured.notes[0]

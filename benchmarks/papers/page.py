@@ -12,6 +12,7 @@ from hub.training_value import Estimate
 
 INTRODUCTION = Path(__file__).with_name("introduction.md")
 HOUR = 3600
+WIDEST = 9  # columns of numbers that a page takes side by side
 SEPARATOR = "\n\n"
 
 
@@ -104,7 +105,10 @@ def scores(papers: Papers, one: Experiment, result: Result) -> str:
         printed = printed_row(one, name)
         cells = [f"{told(found[column])}{beside(printed.get(column))}" if column in found else "" for column in columns]
         rows.append([f"{says.get(name, name)}{f'<br>*{of_paper}*' if of_paper else ''}", *cells])
-    return table(["here<br>*row of the paper*", *columns], rows)
+    head = ["here<br>*row of the paper*", *columns]
+    if len(columns) > WIDEST and len(rows) < len(columns):  # a column for each row in their place
+        head, *rows = map(list, zip(head, *rows, strict=True))
+    return table(head, rows)
 
 
 def told(found: Estimate) -> str:

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
@@ -25,8 +27,8 @@ class Encoder(Strict):
     ``trained``: false takes its base as it is. ``copies``: it reads the first texts of ``pairs`` alone, each as its own
     positive (unsupervised SimCSE). ``example_sets``: each training reads the rows of the next of so many sets of
     few-shot examples, so the mean over trainings is that over sets. ``model``: in place of a recipe, what ``eval.run
-    --model`` takes. ``grid``: names of trained encoders whose scores are pooled like those of several seeds; rows that
-    are compared have theirs in one order.
+    --model`` takes. ``grid``: a grid whose cells' scores are pooled like those of several seeds, ``cells``: the values
+    of factors that these cells have; cells of rows that are compared stand in one order.
     """
 
     name: Name
@@ -36,14 +38,17 @@ class Encoder(Strict):
     pairs: str | None = None
     trained: bool = True
     copies: bool = False
-    grid: tuple[str, ...] = ()
+    grid: str | None = None
+    cells: Mapping[str, str] = Field(default_factory=dict)
     example_sets: Positive | None = None
     settings: Annotated[tuple[str, ...], Field(alias="set")] = ()
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
-        if [self.recipe is None, self.model is None, not self.grid].count(False) != 1:
+        if [self.recipe, self.model, self.grid].count(None) != 2:
             raise ValueError(f"{self.name}: give exactly one of recipe, model and grid")
+        if self.cells and not self.grid:
+            raise ValueError(f"{self.name}: cells are of a grid")
         if self.recipe is None and (self.pairs or self.settings or self.copies):
             raise ValueError(
                 f"{self.name}: a model or a grid is scored as it is; pairs, set and copies belong to a recipe"
@@ -53,6 +58,40 @@ class Encoder(Strict):
         if self.example_sets and (self.copies or not self.pairs):
             raise ValueError(f"{self.name}: example_sets are of pairs")
         return self
+
+
+class Grid(Strict):
+    """Encoders of one recipe, one for every combination of settings: a grid of hyperparameters.
+
+    ``crossed``: factor → its values, each a name and its settings. A cell is called ``NAME-FACTORvalue-...``; a row
+    that is a ``grid`` names cells by the factors that are held, e.g. ``cells: {anchors: 1}``.
+    """
+
+    name: Name
+    recipe: Path
+    settings: Annotated[tuple[str, ...], Field(alias="set")] = ()
+    crossed: Annotated[Mapping[str, Mapping[str, tuple[str, ...]]], Field(min_length=1)]
+
+    def cells(self, held: Mapping[str, str] = MappingProxyType({})) -> list[tuple[str, tuple[str, ...]]]:
+        """Name and settings of the cells with these values, the last factor varying fastest. Raises ValueError."""
+        for factor, value in held.items():
+            if value not in self.crossed.get(factor, {}):
+                raise ValueError(f"{self.name}: no cell has {factor} {value}")
+        found = []
+        for chosen in product(*(values for values in self.crossed.values())):
+            cell = dict(zip(self.crossed, chosen, strict=True))
+            if held.items() <= cell.items():
+                more = [word for factor, value in cell.items() for word in self.crossed[factor][value]]
+                name = "-".join([self.name, *(f"{factor}{value}" for factor, value in cell.items())])
+                found.append((name, (*self.settings, *more)))
+        return found
+
+    def encoders(self) -> list[Encoder]:
+        """The cells as encoders."""
+        of = {"recipe": self.recipe}
+        return [
+            Encoder.model_validate({"name": name, "says": name, "set": words, **of}) for name, words in self.cells()
+        ]
 
 
 class OwnColumn(Strict):
@@ -100,7 +139,7 @@ class FullSize(Strict):
 class Experiment(Strict):
     """A table or figure of a paper. ``rows``: the encoder's name → the paper's row (None: it has none).
 
-    ``training_seeds``: of each encoder (None: the plan's number).
+    ``training_seeds``: of each encoder (None: the plan's number); ``data_seeds``: so many of the plan's (None: all).
     ``columns``: those of the paper's table that are measured (left out: all with tasks), then ``own_columns``.
     ``measure``: in place of encoders, the words of a module that writes a result (``benchmarks.papers.result``):
     ``<run:ARM>`` is an arm's dataset, ``<encoder:NAME>`` an encoder's folder, ``<data>`` the data folder, ``<out>`` the
@@ -118,7 +157,8 @@ class Experiment(Strict):
     measure: tuple[str, ...] = ()
     beside: Mapping[str, str] = Field(default_factory=dict)
     effects: tuple[Effect, ...] = ()
-    training_seeds: Annotated[int, Field(ge=1)] | None = None
+    training_seeds: Positive | None = None
+    data_seeds: Positive | None = None
     reading: str = ""  # what the numbers say, in sentences
     deviations: tuple[str, ...] = ()
     full_size: FullSize = FullSize()
@@ -173,6 +213,7 @@ class Papers(Strict):
     """
 
     pairs: Search
+    grids: tuple[Grid, ...] = ()
     made: Mapping[str, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default_factory=dict)
     encoders: tuple[Encoder, ...]
     experiments: Annotated[tuple[Experiment, ...], Field(min_length=1)]
@@ -180,17 +221,15 @@ class Papers(Strict):
     @model_validator(mode="after")
     def _known_names(self) -> Self:
         arms = {arm.name for arm in self.pairs.arms}
-        encoders = [encoder.name for encoder in self.encoders]
+        encoders = [encoder.name for encoder in self.every_encoder()]
         for names in (encoders, [one.name for one in self.experiments]):
             for name in names:
                 if names.count(name) > 1:
                     raise ValueError(f"two are called {name}")
-        for encoder in self.encoders:
+        for encoder in self.every_encoder():
             if encoder.pairs is not None and encoder.pairs not in arms:
                 raise ValueError(f"{encoder.name}: no arm is called {encoder.pairs}")
-            for name in encoder.grid:
-                if name not in encoders:
-                    raise ValueError(f"{encoder.name}: no encoder is called {name}")
+            self.pooled(encoder)
         for one in self.experiments:
             for name in (*one.rows, *one.encoders_named):
                 if name not in encoders:
@@ -201,21 +240,33 @@ class Papers(Strict):
         words = [word for one in self.experiments for word in one.measure]
         words += [word for made in self.made.values() for word in made]
         words += [setting for arm in self.pairs.arms for setting in arm.settings]
-        words += [setting for encoder in self.encoders for setting in encoder.settings]
+        words += [setting for encoder in self.every_encoder() for setting in encoder.settings]
         for name in names_in(words):
             if name not in self.made:
                 raise ValueError(f"nothing that is made is called {name}")
         return self
 
+    def every_encoder(self) -> list[Encoder]:
+        """The encoders, cells of grids included."""
+        return [*self.encoders, *(cell for grid in self.grids for cell in grid.encoders())]
+
     def encoder(self, name: str) -> Encoder:
         """The encoder of that name."""
-        return next(encoder for encoder in self.encoders if encoder.name == name)
+        return next(encoder for encoder in self.every_encoder() if encoder.name == name)
+
+    def pooled(self, encoder: Encoder) -> list[str]:
+        """The names of the encoders that a row stands for: its own, or those of its cells. Raises ValueError."""
+        if encoder.grid is None:
+            return [encoder.name]
+        grid = next((one for one in self.grids if one.name == encoder.grid), None)
+        if grid is None:
+            raise ValueError(f"{encoder.name}: no grid is called {encoder.grid}")
+        return [name for name, _ in grid.cells(encoder.cells)]
 
     def encoders_of(self, experiment: Experiment) -> list[Encoder]:
-        """The encoders that an experiment trains or scores, each once; a grid stands for its own."""
+        """The encoders that an experiment trains or scores, each once; a grid stands for its cells."""
         named = [self.encoder(name) for name in (*experiment.rows, *experiment.encoders_named)]
-        single = [self.encoder(name) for one in named for name in one.grid or (one.name,)]
-        return list(dict.fromkeys(single))
+        return [self.encoder(name) for name in dict.fromkeys(one for row in named for one in self.pooled(row))]
 
     def chosen(self, names: Sequence[str]) -> list[Experiment]:
         """The experiments of these names, papers' keys included; all without one. Raises InputError."""

@@ -2,56 +2,32 @@
 
 import json
 import shlex
-import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
-
-import yaml
 
 from benchmarks.better_pairs.arms import RUN_OF
 from benchmarks.better_pairs.datasets import DatasetMaker, Run, commands
 from benchmarks.better_pairs.steps import Steps, digest
+from benchmarks.papers.encoders import DATA_WORDS, EncoderMaker, Seeds
 from benchmarks.papers.made import Made, names_in, source_of, with_data
-from benchmarks.papers.plan import ENCODER_OF, Encoder, Experiment, OwnColumn, Papers
+from benchmarks.papers.plan import ENCODER_OF, Experiment, Papers
 from benchmarks.papers.result import Difference, Measured, Result
-from benchmarks.papers.training_data import finished_config, first_texts
+from benchmarks.papers.spread import over_cells, over_sets
+from benchmarks.papers.training_data import finished_config
 from benchmarks.trials import hardware
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from hub.contract.recipe_file import apply_overrides, checked, load_recipe, read_yaml
-from hub.contract.results import read_results
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import require_complete
 from hub.contract.schema import is_finished
 from hub.contract.shards import write_text
 from hub.training_value import ArmPlan
 from release.options import set_words
-from release.value import trained_on, training_sha256, untrained
-from release.value_arms import CONFIG, copies, write_pairs
 
 STAGE = "small"
-DATA_WORDS = ("--senteval-data", "<data>/senteval", "--sts-data", "<data>/sts-original")
 SAMPLES = 1000  # of the bootstrap
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "sts-dino")
-
-
-@dataclass(frozen=True)
-class Scored:
-    """The evaluations of an encoder, a folder for each training seed, and the CPU seconds that they took."""
-
-    folders: tuple[Path, ...]
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Trained:
-    """The run directory ``folder/encoder`` of one training, named by the key of what decides it."""
-
-    folder: Path
-    key: str
-    seconds: float
 
 
 class Experiments:
@@ -64,18 +40,20 @@ class Experiments:
         self.papers, self.steps, self.data = papers, steps, data
         self.made = Made(papers.made, steps, data)
         self.datasets = DatasetMaker(papers.pairs, STAGE, steps, data, settings, self.made.filled)
+        stand_ins = [word for word in settings if word.startswith("@")]
+        self.encoders = EncoderMaker(papers, self.datasets, self.made, stand_ins)
         self.stage = papers.pairs.stages[STAGE]
-        self.stand_ins = [word for word in settings if word.startswith("@")]
 
     def run(self, experiment: Experiment) -> Result:
         """The result of an experiment: every step that is not done yet is done."""
+        seeds = self._seeds(experiment)
         measured, seconds = self._measured(experiment) if experiment.measure else self._table(experiment)
         return Result(
             experiment=experiment.name,
             measured=measured,
             seconds=round(seconds, 1),
-            data_seeds=len(self.stage.data_seeds),
-            training_seeds=self._seeds(experiment),
+            data_seeds=len(seeds.data),
+            training_seeds=seeds.trainings,
             sizes={arm: self._size(arm) for arm in self._arms(experiment)},
             commands=tuple(self.commands(experiment)),
             hardware=hardware(),
@@ -90,8 +68,9 @@ class Experiments:
         pairs = [one.pairs for one in self.papers.encoders_of(experiment) if one.pairs]
         return list(dict.fromkeys([*experiment.arms_named, *pairs]))
 
-    def _seeds(self, experiment: Experiment) -> int:
-        return experiment.training_seeds or self.stage.training_seeds
+    def _seeds(self, experiment: Experiment) -> Seeds:
+        data = self.stage.data_seeds[: experiment.data_seeds]
+        return Seeds(data, experiment.training_seeds or self.stage.training_seeds)
 
     def _size(self, arm: str) -> dict[str, int]:
         manifest = require_complete(self.dataset(arm).directory)
@@ -103,9 +82,10 @@ class Experiments:
 
     def _table(self, experiment: Experiment) -> tuple[Measured, float]:
         columns = experiment.measured_columns()
-        wanted = list(columns.values()), self._seeds(experiment)
-        every = {one.name: self.scored(one, *wanted) for one in self.papers.encoders_of(experiment)}
-        grids = {name: self.papers.encoder(name).grid or (name,) for name in experiment.rows}
+        seeds = self._seeds(experiment)
+        wanted = list(columns.values()), seeds
+        every = {one.name: self.encoders.scored(one, *wanted) for one in self.papers.encoders_of(experiment)}
+        grids = {name: self.papers.pooled(self.papers.encoder(name)) for name in experiment.rows}
         scored = {name: [folder for one in grid for folder in every[one].folders] for name, grid in grids.items()}
         rows: dict[str, dict[str, Any]] = {name: {} for name in experiment.rows}
         differences = list[Difference]()
@@ -117,7 +97,7 @@ class Experiments:
                 samples=SAMPLES,
                 arms={encoder: tuple(map(str, folders)) for encoder, folders in scored.items()},
                 control=next(iter(scored)),
-                data_seeds=len(self.stage.data_seeds),
+                data_seeds=len(seeds.data),
                 differences=tuple((effect.better, effect.than) for effect in effects),
             )
             found = self._compared(experiment, plan)
@@ -128,7 +108,11 @@ class Experiments:
                 differences.append(Difference.model_validate(given))
         of_sets = [name for name in experiment.rows if self.papers.encoder(name).example_sets]
         notes = [over_sets(columns, {name: scored[name] for name in of_sets})] if of_sets else []
-        measured = Measured.model_validate({"rows": rows, "differences": differences, "notes": notes})
+        cells = {
+            self.papers.encoder(name).says: scored[name] for name in experiment.rows if self.papers.encoder(name).grid
+        }
+        plots = {experiment.name: over_cells(columns, cells)} if cells else {}
+        measured = Measured.model_validate({"rows": rows, "differences": differences, "notes": notes, "plots": plots})
         return measured, sum(one.seconds for one in every.values()) + self._writing(experiment)
 
     def _writing(self, experiment: Experiment) -> float:
@@ -139,7 +123,7 @@ class Experiments:
     def _written(self, experiment: Experiment) -> dict[tuple[str, int], float]:
         seconds = dict[tuple[str, int], float]()
         for arm in self._arms(experiment):
-            for seed in self.stage.data_seeds:
+            for seed in self._seeds(experiment).data:
                 texts = (self.papers.pairs.arm(arm).same_texts or arm, seed)
                 seconds[texts] = max(seconds.get(texts, 0.0), self.dataset(arm, seed).seconds)
         return seconds
@@ -153,103 +137,15 @@ class Experiments:
         found: dict[str, Any] = json.loads(out.read_bytes())
         return found
 
-    def scored(self, encoder: Encoder, columns: Sequence[OwnColumn], seeds: int | None = None) -> Scored:
-        """The evaluations of an encoder on the columns' tasks; it is trained when it is not yet."""
-        tasks = list(dict.fromkeys((task, column.split) for column in columns for task in column.tasks))
-        if encoder.model is not None:
-            return self._scored_by_name(encoder, tasks)
-        trees = self._trees(encoder, seeds)
-        folders, seconds = [], 0.0
-        for tree in trees:
-            evaluation = [{"task": task, "split": split} for task, split in tasks]
-            tree = tree | {"evaluation": evaluation, "bootstrap_samples": "100"}  # the table's own interval is of all
-            made = self._encoder(encoder, tree)
-            path = made.folder / "score.yaml"
-            write_text(path, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
-            words = ["eval.run", str(path), "--model", str(made.folder / "encoder"), "--no-cache", *self._data_words()]
-            out = made.folder / "encoder" / "results.json"
-            step = self.steps.once("scores", digest(made.key, tasks), words, f"{encoder.name}, scores", out)
-            folders.append(made.folder / "encoder")
-            seconds += made.seconds + step.seconds
-        return Scored(tuple(folders), seconds)
-
-    def _scored_by_name(self, encoder: Encoder, tasks: Sequence[tuple[str, str]]) -> Scored:
-        assert encoder.model is not None
-        key = digest(encoder.model, source_of(encoder.model), tasks)
-        out = self.steps.folder / "named" / key
-        names = ",".join(dict.fromkeys(task for task, _ in tasks))
-        words = ["eval.run", "--model", encoder.model, "--tasks", names, "--no-cache", "--out", str(out)]
-        step = self.steps.once("scores", key, [*words, *self._data_words()], encoder.name, out / "results.json")
-        return Scored((out,), step.seconds)
-
-    def _data_words(self) -> list[str]:
-        if self.data is None:
-            return []
-        return [word.replace("<data>", str(self.data)) for word in DATA_WORDS]
-
-    # Encoders
-
-    def encoder_folder(self, name: str) -> Path:
-        """The trained encoder of the first seed."""
-        encoder = self.papers.encoder(name)
-        return self._encoder(encoder, self._trees(encoder)[0]).folder / "encoder"
-
-    def _trees(self, encoder: Encoder, each: int | None = None) -> list[dict[str, Any]]:
-        """The recipe of an encoder for ``each`` training seed of each data seed: a baseline's once."""
-        assert encoder.recipe is not None
-        settings = [self.made.filled(setting) for setting in self._settings(encoder.recipe, encoder)]
-        tree = apply_overrides(read_yaml(encoder.recipe), settings)
-        if not encoder.trained:
-            return [untrained(tree)]
-        each = each or self.stage.training_seeds
-        seeds = [
-            (data, number * each + seed + 1)
-            for number, data in enumerate(self.stage.data_seeds)
-            for seed in range(each)
-        ]
-        return [self._on_pairs(encoder, tree, data, seed) for data, seed in seeds]
-
-    def _settings(self, recipe: Path, encoder: Encoder) -> list[str]:
-        """Those of an encoder, and files for its base where that is of a Hub: a file without use is refused."""
-        of_hub = read_yaml(recipe).get("base", {}).get("repo_id") is not None
-        return [*encoder.settings, *(self.stand_ins if of_hub else ())]
-
-    def _on_pairs(self, encoder: Encoder, tree: Mapping[str, Any], data_seed: int, seed: int) -> dict[str, Any]:
-        """The recipe with an arm's dataset in the place of its own; ``seed``: of the training."""
-        if encoder.pairs is None:
-            return {**tree, "seed": str(seed)}
-        run = self.dataset(encoder.pairs, data_seed).directory
-        if not encoder.copies:
-            found = trained_on(tree, "dataset", run, finished_config(run), seed)
-            if encoder.example_sets:
-                of_set = {"example_set": str((seed - 1) % encoder.example_sets)}
-                found["datasets"] = [{**one, **of_set} for one in found["datasets"]]
-            return found
-        firsts = [{"sentence1": text} for text in first_texts(run)]
-        written = write_pairs(self.steps.folder / "copies", copies(firsts, seed, str(run)))
-        return trained_on(tree, "copies", written, CONFIG, seed)
-
-    def _encoder(self, encoder: Encoder, tree: Mapping[str, Any]) -> Trained:
-        """The run directory of an encoder under one recipe, trained when it is not yet."""
-        plain = {name: value for name, value in tree.items() if name not in ("evaluation", "bootstrap_samples")}
-        recipe = checked(encoder.recipe or Path(encoder.name), ModelRecipe, plain)
-        key = digest(training_sha256(recipe), recipe.seed)
-        folder = self.steps.folder / "encoders" / f"{encoder.name}-{key}"
-        path = folder / "recipe.yaml"
-        write_text(path, yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
-        words = ["training.run", str(path), "--out", str(folder / "encoder")]
-        what = f"{encoder.name}, training seed {recipe.seed}"
-        step = self.steps.once("encoder", key, words, what, folder / "encoder" / "manifest.json")
-        shutil.rmtree(folder / "encoder.base", ignore_errors=True)  # else it would be scored with every encoder
-        return Trained(folder, key, step.seconds)
-
     # Measurements of other kinds
 
     def _measured(self, experiment: Experiment) -> tuple[Measured, float]:
         """What the module of ``measure`` finds."""
         made = {word: self.made.filled(word) for word in experiment.measure if names_in([word])}
         arms = {arm: self.dataset(arm).directory for arm in experiment.arms_named}
-        encoders = {name: self.encoder_folder(name) for name in experiment.encoders_named}
+        seeds = self._seeds(experiment)
+        trained = {name: self.encoders.first(name, seeds) for name in experiment.encoders_named}
+        encoders = {name: one.folder / "encoder" for name, one in trained.items()}
         key = digest(
             experiment.measure,
             source_of(experiment.measure[0]),
@@ -265,10 +161,7 @@ class Experiments:
         step = self.steps.once("measured", key, list(map(filled, experiment.measure)), experiment.name, out)
         found = Measured.model_validate_json(out.read_bytes())
         seconds = step.seconds + self._writing(experiment) + sum(self.made.seconds(experiment.measure).values())
-        for name in experiment.encoders_named:
-            encoder = self.papers.encoder(name)
-            seconds += self._encoder(encoder, self._trees(encoder)[0]).seconds
-        return found, seconds
+        return found, seconds + sum(one.seconds for one in trained.values())
 
     def commands(self, experiment: Experiment) -> list[str]:
         """What makes an experiment, as a user types it: what is made on the way stands by its name."""
@@ -281,7 +174,7 @@ class Experiments:
             if encoder.recipe is not None and encoder.trained:
                 place = self._place(encoder.pairs) if encoder.pairs else []
                 words = [
-                    *set_words([*self._settings(encoder.recipe, encoder), *place, "seed=1"]),
+                    *set_words([*self.encoders.settings(encoder.recipe, encoder), *place, "seed=1"]),
                     "--out",
                     f"<{encoder.name}>",
                 ]
@@ -301,17 +194,3 @@ class Experiments:
         texts = self.papers.pairs.texts(arm)
         configs = load_recipe(texts.recipe, DatasetRecipe, list(texts.settings)).configs
         return [f"datasets.0.path=<run:{arm}>", f"datasets.0.config={next(filter(is_finished, configs))}"]
-
-
-def over_sets(columns: Mapping[str, OwnColumn], folders: Mapping[str, Sequence[Path]]) -> str:
-    """Mean and standard deviation over the trainings of encoders, each on an example set, of the last column."""
-    name, column = list(columns.items())[-1]
-    parts = []
-    for encoder, places in folders.items():
-        scores = [
-            {(one.task, one.split): one.main_score for one in read_results(place / "results.json").scores}
-            for place in places
-        ]
-        means = [fmean(of[task, column.split] for task in column.tasks) for of in scores]
-        parts.append(f"{encoder} {fmean(means):.1f} ± {stdev(means):.1f}")
-    return f"Mean ± standard deviation of {name} over example sets: {'; '.join(parts)}."

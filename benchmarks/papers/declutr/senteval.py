@@ -1,13 +1,11 @@
-"""Every SentEval task at hand for one encoder in one table: python -m benchmarks.papers.declutr.senteval --out FILE
+"""Every SentEval task at hand for one encoder, in one table: python -m benchmarks.papers.declutr.senteval FILE
 
-all-MiniLM-L6-v2 as the benchmarks of the evaluation measured it and keep it: test scores and CPU seconds of all tasks
-(``benchmarks.evaluation.cost``), what the regularisation was chosen by (``benchmarks.evaluation.probes``).
+FILE is what ``eval.run`` wrote of it. Each task's test score has its interval, the accuracy on validation that its
+regularisation was chosen by, and the seconds of encoding and of its probes.
 """
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -16,49 +14,48 @@ from eval.tasks.registry import GROUPS, TASKS
 from eval.tasks.transfer import VALIDATION
 from hub import cli
 from hub.contract.measured import write_json
+from hub.contract.results import Results, TaskScore, read_results
 from hub.training_value import Estimate
 
-KEPT = Path("benchmarks/results")
-SCORE, CHOSEN, SECONDS = "score x 100", "validation x 100", "CPU seconds"
+SCORE, CHOSEN = "score x 100", "validation x 100"
+PARTS = ("encoding", "probing")
 NOT_AT_HAND = "python -m eval.run --model MODEL --tasks {tasks} --senteval-data DIR"
 
 app = cli.new_app(__doc__)
 
 
-@app.command(no_args_is_help=False)
+@app.command()
 def main(
+    results: Annotated[Path, typer.Argument(metavar="RESULTS", help="results.json of an evaluation")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="JSON file")],
-    kept: Annotated[Path, typer.Option("--kept", metavar="DIR", help="evaluation.json and probes.json")] = KEPT,
 ) -> None:
-    """Put what is kept of an encoder into one table, and name what could not be run.
+    """Put the scores of an encoder into one table, and name what could not be run.
 
     Examples:
 
-      python -m benchmarks.papers.declutr.senteval --out /tmp/senteval.json
+      python -m benchmarks.papers.declutr.senteval artifacts/evaluations/A/results.json --out /tmp/senteval.json
     """
-    read = {name: json.loads((kept / f"{name}.json").read_text(encoding="utf-8")) for name in ("evaluation", "probes")}
-    write_json(out, measured(read["evaluation"]["suite"], read["probes"]["tasks"]))
+    write_json(out, measured(read_results(results)))
     cli.say(f"written: {out}")
 
 
-def measured(suite: Mapping[str, Any], probes: Mapping[str, Any]) -> Measured:
-    """A row for each task of SentEval that was measured; tasks that were not, and their command, in notes."""
-    wanted = list(GROUPS["papers"] + GROUPS["transfer-lbfgs"] + GROUPS["probing-lbfgs"])
-    there = {one["task"]: one for one in suite["tasks"]}
+def measured(results: Results) -> Measured:
+    """A row for each task of SentEval that was scored; tasks that were not, and their command, in notes."""
+    wanted = list(dict.fromkeys(GROUPS["papers"] + GROUPS["transfer-lbfgs"] + GROUPS["probing-lbfgs"]))
+    there = {one.task: one for one in results.scores}
     rows = {}
-    for task in dict.fromkeys(wanted):
+    for task in wanted:
         if task.name not in there:
             continue
-        found = there[task.name]
-        row = {SCORE: plain(found["score"])}
-        if task.mode and task.dataset in probes:
-            row[CHOSEN] = plain(probes[task.dataset][task.mode]["dev_accuracy"])
-        rows[task.name] = row | {SECONDS: plain(found["cost"]["cpu_s"])}
-    lacking = [task.name for task in dict.fromkeys(wanted) if task.name not in rows]
-    encoding = suite["encoding"]["cpu_s"]
+        row = {SCORE: estimate(there[task.name])}
+        if task.name + VALIDATION in there:
+            row[CHOSEN] = estimate(there[task.name + VALIDATION])
+        spent = there[task.name].seconds
+        took = {f"{part}, seconds": plain(spent[part]) for part in PARTS if part in spent}
+        rows[task.name] = row | took
+    lacking = [task.name for task in wanted if task.name not in rows]
     notes = (
-        f"Encoding the {suite['distinct']:,} distinct texts of all tasks took {encoding:,.0f} CPU seconds, which are "
-        "in no row: a text is encoded once, whatever the number of its tasks.",
+        "A text is encoded once, whatever the number of its tasks; the seconds are those of a task's texts.",
         f"Not run, because their data are not at hand ({len(lacking)} tasks): "
         f"`{NOT_AT_HAND.format(tasks=','.join(lacking))}`.",
     )
@@ -66,8 +63,15 @@ def measured(suite: Mapping[str, Any], probes: Mapping[str, Any]) -> Measured:
     return Measured(rows=rows, notes=notes)
 
 
+def estimate(score: TaskScore) -> Estimate:
+    """A score with its interval, where it has one."""
+    if score.low is None or score.high is None:
+        return plain(score.main_score)
+    return Estimate(score=score.main_score, low=score.low, high=score.high)
+
+
 def plain(value: float) -> Estimate:
-    """A number for which no interval is kept."""
+    """A number without an interval."""
     return Estimate(score=value, low=value, high=value)
 
 
