@@ -1,11 +1,13 @@
 """The papers' experiments: what is declared can be run, results are read back, the page says what they hold."""
 
+import os
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from forked_stages import run_stage
+from forked_python import python_in
 
 from benchmarks.better_pairs.steps import Steps
 from benchmarks.papers import full_size
@@ -161,7 +163,7 @@ def tiny(tmp_path_factory):
 @pytest.fixture
 def forked(monkeypatch):
     """Stages are forked from a process that has imported the libraries."""
-    monkeypatch.setattr(Steps, "_run", run_stage)
+    monkeypatch.setattr(sys, "executable", python_in(dict(os.environ)))
 
 
 def run(place, *names, **more):
@@ -172,15 +174,15 @@ def run(place, *names, **more):
 
 
 @pytest.mark.slow("writes with the built-in language model and trains")
-def test_an_experiment_is_run_once_and_goes_on_after_a_kill(tiny, monkeypatch):
-    ran = []
+def test_an_experiment_is_run_once_and_goes_on_after_a_kill(tiny, forked, monkeypatch):
+    whole, ran = Steps._run, []
 
     def stage(self, words, note):
         ran.append(words[0])
         if ran.count("training.run") == 3 and words[0] == "training.run" and "killed" not in ran:
             ran.append("killed")
             raise RunError(words[0], "was killed")
-        return run_stage(self, words, note)
+        return whole(self, words, note)
 
     monkeypatch.setattr(Steps, "_run", stage)
     with pytest.raises(RunError, match="1 of 1 failed"):

@@ -1,12 +1,14 @@
 """Auto-NLI's experiments: people's triplets are read, what is made is made once, hypotheses are judged and shown."""
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
-from forked_stages import run_stage
+from forked_python import python_in
 
 from benchmarks.better_pairs.steps import Steps
 from benchmarks.papers import label_agreement, nli_people
@@ -156,7 +158,7 @@ def score(encoder: Path) -> float:
 
 @pytest.mark.slow("writes with the built-in language model and trains")
 def test_each_training_reads_an_example_set_of_its_own(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(Steps, "_run", run_stage)
+    monkeypatch.setattr(sys, "executable", python_in(dict(os.environ)))
     tree = yaml.safe_load((PLAN / "dino.yaml").read_text())
     texts = {"path": "assets/demo-data/premises.txt", "checked": False, "texts": 6}
     texts |= {"license": "cc-by-sa-3.0", "dataset_license": "mixed-non-commercial", "description": "sentences"}

@@ -3,16 +3,17 @@
 import errno
 import hashlib
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from forked_python import python_in
 from killing import killed
 from tiny_lm import make_lm
 from transformers import AutoTokenizer
@@ -53,7 +54,7 @@ def arguments(lm: Path, out: Path, *more: str, recipe: Path = X2) -> list[str]:
 
 
 def command(*given: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "generation.run", *given]
+    words = [python_in(dict(os.environ)), "-m", "generation.run", *given]
     return subprocess.run(words, capture_output=True, text=True, check=False)
 
 

@@ -4,21 +4,24 @@ The installation itself, and 300 sentences, are ``python -m benchmarks.newcomer`
 """
 
 import re
+import sys
 
 import pytest
+from forked_python import python_in
 
-from benchmarks.newcomer import CORPUS, ORG, Words, walk
+from benchmarks.newcomer import CORPUS, ORG, ROOT, Words, walk
 from hub_server.process import LocalHub
 
 SENTENCES, JUDGED = 60, 30
 
 
 @pytest.mark.slow("writes, trains, scores and publishes in processes of their own")
-def test_a_newcomer_comes_from_sentences_to_a_published_encoder_in_four_commands(tmp_path):
+def test_a_newcomer_comes_from_sentences_to_a_published_encoder_in_four_commands(tmp_path, monkeypatch):
     texts = CORPUS.read_text(encoding="utf-8").splitlines()[:SENTENCES]
     folder = tmp_path / "empty"
     folder.mkdir()
     with LocalHub(tmp_path / "hub", orgs=[ORG]) as hub:
+        monkeypatch.setattr(sys, "executable", python_in(hub.client_environment() | {"PYTHONPATH": str(ROOT)}))
         found = walk(folder, texts, Words(), JUDGED, hub, installed=True)
     assert found["commands"] == 4
     assert found["rows"] > SENTENCES and found["dimension"] > 0

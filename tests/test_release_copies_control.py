@@ -1,7 +1,11 @@
 """The copies control: as many steps on first texts alone, trained beside the model, scored and shown with it."""
 
+import os
+import sys
+
 import pytest
 import typer
+from forked_python import python_in
 from test_eval_run import EVALUATION, command
 from training_inputs import write_recipe
 
@@ -76,8 +80,10 @@ def trained(tmp_path_factory):
     """A model with its control, both trained by the stage's own command, and scored."""
     folder = tmp_path_factory.mktemp("trained")
     recipe = recipe_of(folder, evaluation=EVALUATION, bootstrap_samples="50")
-    run_stage("training.run", str(folder / "recipe.yaml"), "--out", str(folder / "tiny"))
-    train_control(folder / "tiny", recipe)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", python_in(dict(os.environ)))
+        run_stage("training.run", str(folder / "recipe.yaml"), "--out", str(folder / "tiny"))
+        train_control(folder / "tiny", recipe)
     assert command(folder / "recipe.yaml", "--model", folder / "tiny") == 0
     return folder
 

@@ -3,10 +3,10 @@
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked_python import python_in
 from training_inputs import write_recipe
 
 from hub.contract.recipe import ModelRecipe
@@ -31,8 +31,8 @@ def small_recipe(folder, **changes):
 
 
 def repeat(recipe, *options):
-    command = [sys.executable, "-m", "release.repeats", str(recipe), "--set", "base.modules=static", *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [python_in(environment), "-m", "release.repeats", str(recipe), "--set", "base.modules=static", *options]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
 
 

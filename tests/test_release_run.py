@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from forked_python import python_in
 from huggingface_hub import HfApi
 from local_hub import mint
 from tiny_lm import make_lm
@@ -125,9 +126,18 @@ def test_without_a_hub_everything_is_made_and_no_plan_is_shown(local_hub, tmp_pa
         free.bind(("127.0.0.1", 0))
         nowhere = f"http://127.0.0.1:{free.getsockname()[1]}"
         settings = [f"model.path={make_lm(tmp_path / 'lm')}", *SMALL, "source.limit=4", "name=offline"]
-        words = [sys.executable, "-m", "release.run", str(RECIPE), "--org", "acme", "--artifacts", str(tmp_path)]
-        words += [word for setting in settings for word in ("--set", setting)]
         environment = local_hub.client_environment(tmp_path / "home") | {"HF_ENDPOINT": nowhere}
+        words = [
+            python_in(environment),
+            "-m",
+            "release.run",
+            str(RECIPE),
+            "--org",
+            "acme",
+            "--artifacts",
+            str(tmp_path),
+        ]
+        words += [word for setting in settings for word in ("--set", setting)]
         done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0 and "is made, but no Hub says" in done.stderr, done.stderr
         assert (tmp_path / "datasets/offline/README.md").is_file() and not done.stdout
@@ -154,7 +164,8 @@ def test_a_baseline_in_a_folder_is_scored_and_not_published_and_alone_it_is_refu
     recipe = folder / "some-baseline.yaml"
     recipe.write_text(BASELINE)
     environment = local_hub.client_environment(tmp_path / "home")
-    words = [sys.executable, "-m", "release.run", "--org", "acme", "--artifacts", str(artifacts), "--yes"]
+    python = python_in(environment)
+    words = [python, "-m", "release.run", "--org", "acme", "--artifacts", str(artifacts), "--yes"]
     refused = subprocess.run([*words, str(recipe)], env=environment, capture_output=True, text=True, check=False)
     assert refused.returncode == 2 and not artifacts.exists()
     assert refused.stderr.startswith(f"error: {recipe}: is a baseline, which is not published")
@@ -168,7 +179,7 @@ def test_a_baseline_in_a_folder_is_scored_and_not_published_and_alone_it_is_refu
     )
     assert not hub_api.repo_exists("acme/some-baseline")
 
-    publish = [sys.executable, "-m", "release.publish", str(directory), "--org", "acme", "--yes"]
+    publish = [python, "-m", "release.publish", str(directory), "--org", "acme", "--yes"]
     refused = subprocess.run(publish, env=environment, capture_output=True, text=True, check=False)
     assert refused.returncode == 2 and "is a baseline, which is not published" in refused.stderr
     assert not hub_api.repo_exists("acme/some-baseline")

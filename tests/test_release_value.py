@@ -14,6 +14,7 @@ import psutil
 import pytest
 import typer
 import yaml
+from forked_python import python_in
 from planted_evaluations import evaluation, planted
 from small_runs import small_recipe, small_run
 from test_model_cards_runs import dataset_run
@@ -386,17 +387,16 @@ def test_a_table_says_when_one_seed_was_measured():
     assert "1 seed: intervals over sentence pairs alone" in table(one).splitlines()[0]
 
 
-def command(data, folder, student, *more):
-    words = [sys.executable, "-m", "release.value", str(data), "--split", "validation", "--pairs", "64", "--seeds", "1"]
+def command(python, data, folder, student, *more):
+    words = [python, "-m", "release.value", str(data), "--split", "validation", "--pairs", "64", "--seeds", "1"]
     words += ["--student", str(student), "--out", str(folder), "--bootstrap-samples", "50", "--no-shuffled", *more]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.slow("trains and scores three students by the real stages, killed in between")
 def test_a_killed_command_goes_on_and_makes_nothing_twice(data, tmp_path):
     student, out = small_student(tmp_path), tmp_path / "out"
-    first = command(data, out, student)
+    first = command(sys.executable, data, out, student)
     deadline = time.monotonic() + 300
     while not list(out.glob("arms/untrained-*/encoder/results.json")) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -405,7 +405,7 @@ def test_a_killed_command_goes_on_and_makes_nothing_twice(data, tmp_path):
     assert not (data / VALUE).exists()
     done = {path: path.stat().st_mtime_ns for path in out.glob("arms/*/encoder/results.json")}
     assert done
-    second = command(data, out, student, "--workers", "2")
+    second = command(python_in(dict(os.environ)), data, out, student, "--workers", "2")
     shown, said = second.communicate(timeout=600)
     assert second.returncode == 0, said
     assert {path: path.stat().st_mtime_ns for path in done} == done

@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,9 @@ import pytest
 pytest.importorskip("openai", reason='the extra openai is not installed: pip install -e ".[openai]"')
 pytest.importorskip("xllamacpp", reason="llama.cpp's server is not installed: pip install xllamacpp")
 
+from forked_python import python_in
 from tiny_gguf import make_gguf
+from tiny_lm import make_lm
 
 from benchmarks.generation.throughput.llamacpp_server import serve
 from hub.assets import asset
@@ -40,8 +41,8 @@ def adapt(corpus: Path, lm: str, *encoder: str) -> Path:
     """Run the command as a person types it; the folder with all of it."""
     out = corpus.with_name("made")
     words = [str(corpus), "--out", str(out), "--lm", lm, "--lm-license", LICENSE, *encoder]
-    command = [sys.executable, "-m", "sts_dino", "adapt", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = [python_in(environment), "-m", "sts_dino", "adapt", *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "stsb/cosine" in done.stdout and (out / "report.html").is_file()
@@ -67,9 +68,9 @@ def test_a_gguf_file_writes_for_an_encoder(gguf, corpus):
 
 
 @pytest.mark.slow("a server that writes, and stages in processes of their own")
-def test_a_model_behind_a_server_writes_for_an_encoder(gguf, corpus):
+def test_a_model_behind_a_server_writes_for_an_encoder(gguf, corpus, tmp_path):
     with serve(gguf, slots=4, context=1024) as server:
-        base = str(gguf.parent), "--encoder-license", LICENSE
+        base = str(make_lm(tmp_path / "base")), "--encoder-license", LICENSE
         out = adapt(corpus, f"built-in@{server.base_url}", "--encoder", *base)
     text = published(out, server.base_url, "127.0.0.1", str(corpus.parent))
     assert "built-in wrote" in text and "dialect: llamacpp" in text

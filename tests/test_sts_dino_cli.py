@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked_python import python_in
 from test_startup import HEAVY, imported
 from typer.testing import CliRunner
 
@@ -20,9 +21,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def called(*words, **more):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **more.pop("environment", {})}
-    return subprocess.run(
-        [sys.executable, "-m", "sts_dino", *map(str, words)], capture_output=True, text=True, env=environment, **more
-    )
+    python = sys.executable if more else python_in(environment)  # in another folder other modules may be found
+    command = [python, "-m", "sts_dino", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, **more)
 
 
 def test_help_names_every_command_whole_and_imports_no_stage():
