@@ -18,14 +18,12 @@ from benchmarks.papers.nli_judge import Hypothesis, Judge, Told, trained_judge
 from benchmarks.papers.nli_pages import length_plot, side_by_side
 from benchmarks.papers.nli_people import LABELS, labelled_pairs
 from benchmarks.papers.result import Difference, Measured
+from benchmarks.papers.training_data import finished_rows
 from eval.audit.text_forms import words
 from eval.statistics.seeds import drawn_seeds, over_seeds
 from hub import cli
 from hub.contract.measured import write_json
-from hub.contract.run_dir import require_complete
 from hub.contract.schema import base_config
-from hub.contract.shards import read_table
-from hub.errors import InputError
 from hub.training_value import Estimate
 
 PEOPLE = "Manual NLI dataset"  # the paper's name of that row
@@ -60,19 +58,9 @@ def main(
 
 def written(directory: Path) -> list[Hypothesis]:
     """The kept hypotheses of a run. Raises InputError for one of another form, or without verification."""
-    found = list[Hypothesis]()
-    for file in require_complete(directory).files:
-        if file.config and base_config(file.config) == "pair-class":
-            try:
-                rows = read_table(directory / file.path, list(COLUMNS)).to_pylist()
-            except KeyError as error:
-                raise InputError(
-                    directory, f"has no column {error}", hint="few_shot and verification bring it"
-                ) from error
-            found += [Hypothesis(*row.values()) for row in rows]
-    if not found:
-        raise InputError(directory, "has no pairs with an inference label", allowed="a run of the form nli")
-    return found
+    hint = "a run of the form nli with few_shot and verification has them"
+    rows = finished_rows(directory, COLUMNS, hint, lambda config: base_config(config) == "pair-class")
+    return [Hypothesis(*row) for row in rows]
 
 
 def of_people(folder: Path) -> list[Hypothesis]:

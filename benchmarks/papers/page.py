@@ -133,6 +133,8 @@ def cost(one: Experiment, result: Result) -> str:
     sizes = [
         f"`{arm}` {size['rows']:,} rows of {size['first texts']:,} first texts" for arm, size in result.sizes.items()
     ]
+    of_first = " under the first data seed" if result.data_seeds > 1 else ""
+    sizes = [f"{size}{of_first}" for size in sizes]
     seeds = f"data seeds: {result.data_seeds}, training seeds of each: {result.training_seeds}" if one.rows else ""
     machine = f"{result.hardware.get('processor', '')}, {result.hardware.get('cores', '?')} cores"
     told = [

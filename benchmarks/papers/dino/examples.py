@@ -14,13 +14,12 @@ import numpy as np
 import typer
 
 from benchmarks.papers.result import Measured
+from benchmarks.papers.training_data import finished_rows
 from hub import cli
 from hub.contract.measured import write_json
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
-from hub.contract.run_dir import RECIPE, require_complete
-from hub.contract.schema import is_finished
-from hub.contract.shards import read_table
+from hub.contract.run_dir import RECIPE
 from hub.errors import InputError
 from hub.markdown import Markdown, sample, table
 from hub.training_value import Estimate
@@ -79,16 +78,8 @@ def written(directory: Path) -> list[tuple[str, str, str, str]]:
 
     Raises InputError for a run without such columns.
     """
-    manifest, pairs = require_complete(directory), list[tuple[str, str, str, str]]()
     labels = {label.name for label in load_recipe(directory / RECIPE, DatasetRecipe).labels}
-    for file in manifest.files:
-        if file.config and is_finished(file.config):
-            try:
-                rows = read_table(directory / file.path, list(COLUMNS)).to_pylist()
-            except KeyError as error:
-                raise InputError(directory, f"has no column {error}", hint="scored pairs are shown") from error
-            pairs += [tuple(row[column] for column in COLUMNS) for row in rows if row["target"] in labels]
-    return pairs
+    return [row for row in finished_rows(directory, COLUMNS, "scored pairs are shown") if row[-1] in labels]
 
 
 def judged(pairs: Sequence[tuple[str, str, str, str]]) -> list[float]:

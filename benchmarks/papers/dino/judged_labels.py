@@ -14,13 +14,10 @@ import typer
 from numpy.typing import NDArray
 
 from benchmarks.papers.result import Measured
+from benchmarks.papers.training_data import finished_rows
 from hub import cli
 from hub.assets import asset
 from hub.contract.measured import write_json
-from hub.contract.run_dir import require_complete
-from hub.contract.schema import is_finished
-from hub.contract.shards import read_table
-from hub.errors import InputError
 from hub.training_value import Estimate
 
 Array = NDArray[np.float64]
@@ -66,17 +63,8 @@ def people() -> tuple[list[float], list[str], list[str]]:
 
 def trained_on(directory: Path) -> list[tuple[str, str, str, float]]:
     """First text, second text, the first text's id and the score of every finished pair. Raises InputError."""
-    rows = list[tuple[str, str, str, float]]()
-    for file in require_complete(directory).files:
-        if file.config and is_finished(file.config):
-            try:
-                found = read_table(directory / file.path, list(COLUMNS)).to_pylist()
-            except KeyError as error:
-                raise InputError(directory, f"has no column {error}", hint="scored pairs are judged") from error
-            rows += [(row["sentence1"], row["sentence2"], row["source_id"], round(row["score"], 3)) for row in found]
-    if not rows:
-        raise InputError(directory, "has no finished pair")
-    return rows
+    rows = finished_rows(directory, COLUMNS, "scored pairs are judged")
+    return [(first, second, source, round(score, 3)) for first, second, source, score in rows]
 
 
 def similarities(cosines: Sequence[float], gold: Sequence[float], asked: Sequence[float]) -> Array:
