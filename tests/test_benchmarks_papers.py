@@ -14,6 +14,7 @@ from benchmarks.papers import full_size
 from benchmarks.papers import page as pages
 from benchmarks.papers.__main__ import PLAN, RESULTS, main, overview
 from benchmarks.papers.dino import examples
+from benchmarks.papers.effects_plot import effects_plot
 from benchmarks.papers.made import source_of
 from benchmarks.papers.plan import read_papers
 from benchmarks.papers.random_words import encode
@@ -96,6 +97,17 @@ def test_the_files_of_a_folder_are_one_plan_and_each_value_is_given_once(tmp_pat
 def test_a_verdict_is_the_intervals(low, score, high, verdict):
     found = Estimate(score=score, low=low, high=high)
     assert Difference(better="a", than="b", column="Avg.", difference=found).verdict == verdict
+
+
+def test_effects_are_drawn_with_the_papers_beside_them_the_same_everywhere():
+    found = [
+        Difference(better="a", than="b", column="Avg.", difference=Estimate(score=score, low=score - 1, high=score + 1))
+        for score in (2, 0.5, -30)
+    ]
+    given = [(f"effect {number}", one, number or None) for number, one in enumerate(found)]
+    drawn = effects_plot(given)
+    assert drawn == effects_plot(given) and "effect 2" in drawn
+    assert drawn.count("the paper") == 1 and drawn != effects_plot([(name, one, None) for name, one, _ in given])
 
 
 def test_the_plan_at_full_size_sums_each_recipe_once():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,13 +10,15 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from benchmarks.better_pairs.figures import Interval, Row
+from benchmarks.svg import drawn
 from benchmarks.trials import table
 from hub.errors import InputError
-from hub.plot_style import COLOURS, STYLE
+from hub.plot_style import COLOURS
 from hub.training_value import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
@@ -121,19 +122,14 @@ def plot(rows: Sequence[Row], stage: str) -> bytes:
 
     Marks say what colours do: better is a triangle, worse one upside down, not separable an open circle.
     """
-    import matplotlib  # which takes a second
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     mine = by_group(rows, stage)
     lines: list[Row | str] = []
     for row in mine:
         if row.group not in lines:
             lines.append(row.group)
         lines.append(row)
-    with matplotlib.rc_context(STYLE | {"svg.fonttype": "none", "svg.hashsalt": "sts-dino"}):
-        figure = Figure(figsize=(11, 1.6 + ROW_INCHES * len(lines)), layout="constrained")
-        FigureCanvasAgg(figure)
+
+    def draw(figure: Figure) -> None:
         left, right = figure.subplots(1, 2, sharey=True)
         for height, line in enumerate(reversed(lines)):
             if isinstance(line, Row):
@@ -153,9 +149,8 @@ def plot(rows: Sequence[Row], stage: str) -> bytes:
         right.tick_params(left=False)
         marks = [_legend(name, *found) for name, found in MARKS.items()]
         figure.legend(handles=marks, loc="outside lower center", ncols=3, frameon=False)
-        picture = io.BytesIO()
-        figure.savefig(picture, format="svg", metadata={"Date": None})
-    return picture.getvalue()
+
+    return drawn(11, 1.6 + ROW_INCHES * len(lines), draw).encode()
 
 
 def _legend(name: str, mark: str, colour: str) -> Line2D:

@@ -1,14 +1,18 @@
 """Auto-NLI's figure 2 and tables 3 and 4 of runs at hand: lengths as a plot, hypotheses side by side as Markdown."""
 
-import io
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from benchmarks.papers.nli_judge import Hypothesis, Told
+from benchmarks.svg import drawn
 from eval.audit.text_forms import words
 from hub.markdown import Markdown, sample, table
-from hub.plot_style import COLOURS, LINES, STYLE
+from hub.plot_style import COLOURS, LINES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LONGEST = 30  # words: longer hypotheses are counted there
 
@@ -50,13 +54,8 @@ def _cells(texts: Sequence[Hypothesis], told: Sequence[Told]) -> dict[tuple[str,
 
 def length_plot(texts: Mapping[str, Sequence[str]]) -> str:
     """How many words hypotheses have, one line a run, as SVG: the same bytes from the same texts."""
-    import matplotlib  # which takes a second
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(STYLE | {"svg.fonttype": "none", "svg.hashsalt": "sts-dino"}):
-        figure = Figure(figsize=(8, 4), layout="constrained")
-        FigureCanvasAgg(figure)
+    def draw(figure: "Figure") -> None:
         axes = figure.subplots()
         for place, (name, found) in enumerate(texts.items()):
             counted = np.bincount([min(len(words(text)), LONGEST) for text in found], minlength=LONGEST + 1)
@@ -64,6 +63,5 @@ def length_plot(texts: Mapping[str, Sequence[str]]) -> str:
             axes.plot(100 * counted / len(found), label=name, color=colour, linestyle=line, linewidth=2)
         axes.set(xlabel=f"words of a hypothesis ({LONGEST}: and more)", ylabel="hypotheses, %", ylim=(0, None))
         axes.legend(frameon=False)
-        picture = io.BytesIO()
-        figure.savefig(picture, format="svg", metadata={"Date": None})
-    return picture.getvalue().decode()
+
+    return drawn(8, 4, draw)

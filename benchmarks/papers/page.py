@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.papers.effects_plot import effects_plot
 from benchmarks.papers.plan import Effect, Experiment, Papers
 from benchmarks.papers.result import Difference, Result, Verdict, read_result
 from benchmarks.trials import table
@@ -12,23 +13,31 @@ from hub.training_value import Estimate
 
 INTRODUCTION = Path(__file__).with_name("introduction.md")
 HOUR = 3600
+EFFECTS = "![Effects with their intervals, and the papers' beside them](results/effects.svg)"
 WIDEST = 9  # columns of numbers that a page takes side by side
 SEPARATOR = "\n\n"
 
 
 def write_page(path: Path, papers: Papers, results: Path) -> None:
-    """Write the page, and the plots beside it in ``results/``."""
+    """Write the page, and all plots beside it in ``results/``."""
     found = [(one, read_result(results / f"{one.name}.json")) for one in papers.experiments]
     for _, result in found:
         for name, svg in (result.measured.plots if result else {}).items():
             write_text(path.parent / "results" / f"{name}.svg", svg)
+    shown_effects = [
+        (f"{one.name}: {effect.says}, {effect.column}", difference, printed_difference(one, effect))
+        for one, result in found
+        for effect, difference in (matched(one, result) if result else [])
+    ]
+    if shown_effects:
+        write_text(path.parent / "results" / "effects.svg", effects_plot(shown_effects))
     write_text(path, page(papers, found))
 
 
 def page(papers: Papers, found: Sequence[tuple[Experiment, Result | None]]) -> str:
     """The page as Markdown: the effects of all experiments first, then each experiment."""
     run = [(one, result) for one, result in found if result]
-    parts = [INTRODUCTION.read_text(encoding="utf-8").rstrip(), "## Effects", effects(run)]
+    parts = [INTRODUCTION.read_text(encoding="utf-8").rstrip(), "## Effects", *([EFFECTS] if run else []), effects(run)]
     waiting = [f"`{one.name}`: {one.title}" for one, result in found if not result]
     if waiting:
         parts.append("Not run yet: " + "; ".join(waiting) + ".")

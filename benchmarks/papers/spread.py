@@ -1,13 +1,17 @@
 """How scores spread over trainings: over example sets as a sentence, over the cells of a grid as a plot."""
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import TYPE_CHECKING
 
 from benchmarks.papers.plan import OwnColumn
+from benchmarks.svg import drawn
 from hub.contract.results import read_results
-from hub.plot_style import COLOURS, STYLE
+from hub.plot_style import COLOURS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def scores_of(column: OwnColumn, folders: Sequence[Path]) -> list[float]:
@@ -29,13 +33,8 @@ def over_sets(columns: Mapping[str, OwnColumn], folders: Mapping[str, Sequence[P
 
 def over_cells(columns: Mapping[str, OwnColumn], folders: Mapping[str, Sequence[Path]]) -> str:
     """A box for the cells of each row of a grid and every cell's own score, as SVG: always the same bytes."""
-    import matplotlib  # which takes a second
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(STYLE | {"svg.fonttype": "none", "svg.hashsalt": "sts-dino"}):
-        figure = Figure(figsize=(4.5 * len(columns), 1.2 + 0.7 * len(folders)), layout="constrained")
-        FigureCanvasAgg(figure)
+    def draw(figure: "Figure") -> None:
         panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
         for axes, (name, column) in zip(panels, columns.items(), strict=True):
             found = [scores_of(column, places) for places in folders.values()]
@@ -45,8 +44,7 @@ def over_cells(columns: Mapping[str, OwnColumn], folders: Mapping[str, Sequence[
             for place, values in enumerate(found, start=1):
                 axes.scatter(values, [place] * len(values), color=COLOURS[0], alpha=0.6, s=18, zorder=3)
             axes.set(xlabel=f"{name}, x 100")
-            axes.set_yticks(range(1, len(folders) + 1), labels=list(folders))
-            axes.invert_yaxis()
-        picture = io.BytesIO()
-        figure.savefig(picture, format="svg", metadata={"Date": None})
-    return picture.getvalue().decode()
+        panels[0].set_yticks(range(1, len(folders) + 1), labels=list(folders))
+        panels[0].invert_yaxis()  # of all, they share it
+
+    return drawn(4.5 * len(columns), 1.2 + 0.7 * len(folders), draw)
