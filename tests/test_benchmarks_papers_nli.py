@@ -180,7 +180,7 @@ def test_each_training_reads_an_example_set_of_its_own(data, tmp_path, monkeypat
     column = {"dev": {"tasks": ["stsb/cosine"], "split": "validation"}}
     rows = {"nli": None, "copies": None}
     tree["experiments"] = [{"name": "x", "paper": "auto-nli", "title": "x", "rows": rows, "own_columns": column}]
-    tree["pairs"]["stages"]["small"] |= {"data_seeds": [42], "training_seeds": 2}
+    tree["pairs"]["stages"]["small"] |= {"training_seeds": 2}
     runner = Experiments(Papers.model_validate(tree), Steps(tmp_path / "steps"), None)
     result = runner.run(runner.papers.experiments[0])
     run = runner.dataset("one").directory

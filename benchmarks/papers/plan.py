@@ -139,7 +139,7 @@ class FullSize(Strict):
 class Experiment(Strict):
     """A table or figure of a paper. ``rows``: the encoder's name → the paper's row (None: it has none).
 
-    ``training_seeds``: of each encoder (None: the plan's number); ``data_seeds``: so many of the plan's (None: all).
+    ``training_seeds``: of each encoder (None: the plan's number).
     ``columns``: those of the paper's table that are measured (left out: all with tasks), then ``own_columns``.
     ``measure``: in place of encoders, the words of a module that writes a result (``benchmarks.papers.result``):
     ``<run:ARM>`` is an arm's dataset, ``<encoder:NAME>`` an encoder's folder, ``<data>`` the data folder, ``<out>`` the
@@ -152,13 +152,12 @@ class Experiment(Strict):
     figure: int | None = None
     title: str
     rows: Mapping[str, str | None] = Field(default_factory=dict)
-    columns: tuple[str, ...] = ()
+    columns: tuple[str, ...] | None = None
     own_columns: Mapping[str, OwnColumn] = Field(default_factory=dict)
     measure: tuple[str, ...] = ()
     beside: Mapping[str, str] = Field(default_factory=dict)
     effects: tuple[Effect, ...] = ()
     training_seeds: Positive | None = None
-    data_seeds: Positive | None = None
     reading: str = ""  # what the numbers say, in sentences
     deviations: tuple[str, ...] = ()
     full_size: FullSize = FullSize()
@@ -188,7 +187,8 @@ class Experiment(Strict):
         """Column → its tasks and split; an average's are those of its columns. Raises InputError for an unknown one."""
         table = self.printed
         there = {column.name: column for column in table.columns} if table else {}
-        chosen = self.columns or tuple(name for name, column in there.items() if column.reason is None)
+        every = tuple(name for name, column in there.items() if column.reason is None)
+        chosen = every if self.columns is None else self.columns
         for name in chosen:
             if name not in there:
                 raise InputError(f"{self.name}: column {name!r}", "is not in the table", allowed=list(there))
