@@ -100,6 +100,9 @@ def test_a_grids_cells_are_drawn_each_the_same_everywhere(tmp_path):
     drawn = spread.over_cells(columns, {"1 anchor": folders, "2 anchors": folders})
     assert "1 anchor" in drawn and "STSb, x 100" in drawn
     assert drawn == spread.over_cells(columns, {"1 anchor": folders, "2 anchors": folders})
+    folds = SCORE | {"task": "mr/lbfgs", "split": "all"}  # which have no test part
+    write_results(tmp_path / "folds" / "results.json", Results.model_validate(RESULTS | {"scores": [folds]}))
+    assert spread.scores_of(OwnColumn(tasks=("mr/lbfgs",)), [tmp_path / "folds"]) == [81.5]
 
 
 def test_the_printed_commands_make_the_base_first():

@@ -11,12 +11,12 @@ import yaml
 from forked_python import python_in
 
 from benchmarks.better_pairs.steps import Steps
-from benchmarks.papers import label_agreement, nli_people
 from benchmarks.papers import page as pages
 from benchmarks.papers.__main__ import PLAN
+from benchmarks.papers.auto_nli import label_agreement, people
+from benchmarks.papers.auto_nli.judge import Hypothesis, Judge, Told
 from benchmarks.papers.encoders import Seeds
 from benchmarks.papers.made import Made
-from benchmarks.papers.nli_judge import Hypothesis, Judge, Told
 from benchmarks.papers.plan import Effect, Experiment, Papers, read_papers
 from benchmarks.papers.runner import Experiments
 from benchmarks.papers.spread import over_sets
@@ -58,7 +58,7 @@ def data(tmp_path) -> Path:
 
 
 def write(place, out, **more):
-    nli_people.main(place, out=out, **{"rows": None, "seed": 42, "words": None, "senteval": None} | more)
+    people.main(place, out=out, **{"rows": None, "seed": 42, "words": None, "senteval": None} | more)
 
 
 def test_people_s_triplets_are_read_from_prompts_and_from_snli(data, tmp_path):
@@ -68,11 +68,11 @@ def test_people_s_triplets_are_read_from_prompts_and_from_snli(data, tmp_path):
     assert found[1]["premise"] == 'He said "no" to the plan.' and found[1]["entailment"] == 'He said "no"'
     write(data / "prompts", tmp_path / "short.jsonl", words=7)
     assert len((tmp_path / "short.jsonl").read_text().splitlines()) == 1
-    assert nli_people.triplets(nli_people.labelled_pairs(data / "SNLI/dev")) == [("p1", "e1", "c1")]
+    assert people.triplets(people.labelled_pairs(data / "SNLI/dev")) == [("p1", "e1", "c1")]
     write(data / "SNLI/dev", tmp_path / "run")
     assert [(file.config, file.rows) for file in require_complete(tmp_path / "run").files] == [("pairs", 1)]
     with pytest.raises(InputError, match=r"has no file s1\.test"):
-        nli_people.labelled_pairs(data / "SNLI/test")
+        people.labelled_pairs(data / "SNLI/test")
 
 
 def test_what_is_made_is_made_once_for_the_same_words_and_data(data, tmp_path, monkeypatch):
@@ -85,13 +85,13 @@ def test_what_is_made_is_made_once_for_the_same_words_and_data(data, tmp_path, m
         return 1.0
 
     monkeypatch.setattr(Steps, "_run", stage)
-    words = ["benchmarks.papers.nli_people", "<data>/SNLI/dev", "--out", "<out>"]
+    words = ["benchmarks.papers.auto_nli.people", "<data>/SNLI/dev", "--out", "<out>"]
     made = Made({"a.jsonl": words}, Steps(tmp_path / "steps"), data)
     first = made.filled("examples.path=<made:a.jsonl>")
     assert made.filled("examples.path=<made:a.jsonl>") == first and len(ran) == 1 and first.endswith("/a.jsonl")
     (data / "SNLI/s1.dev").write_text("other\n")
     assert made.filled("examples.path=<made:a.jsonl>") != first and len(ran) == 2
-    told = "python -m benchmarks.papers.nli_people '<data>/SNLI/dev' --out '<made:a.jsonl>'"
+    told = "python -m benchmarks.papers.auto_nli.people '<data>/SNLI/dev' --out '<made:a.jsonl>'"
     assert made.commands(["x <made:a.jsonl>", "<made:a.jsonl>"]) == [told]
     with pytest.raises(InputError, match="reads the data folder"):
         Made({"a.jsonl": words}, Steps(tmp_path), None).find("a.jsonl")
@@ -128,7 +128,7 @@ def test_a_judge_learns_what_embeddings_tell_and_embeds_each_text_once():
 
 def test_agreement_is_measured_over_premises_and_sets_with_paired_differences():
     texts = {"0-shot": hypotheses([False, True]), "5-shot": hypotheses([True, True], 3)}
-    texts[label_agreement.PEOPLE] = [Hypothesis("p", "t", label, "p", 0) for label in nli_people.LABELS]
+    texts[label_agreement.PEOPLE] = [Hypothesis("p", "t", label, "p", 0) for label in people.LABELS]
     told = {name: [Told("entailment", 0.5) for _ in of] for name, of in texts.items()}
     found = label_agreement.measured(texts, told, ("a note",), 1)
     row = found.rows["5-shot"]
@@ -170,7 +170,7 @@ def test_each_training_reads_an_example_set_of_its_own(data, tmp_path, monkeypat
     tree["pairs"]["arms"] = [
         {"name": "one", "group": "g", "varies": "", "recipe": "recipes/demo/auto-nli.yaml", "set": settings}
     ]
-    tree["made"] = {"x.jsonl": ["benchmarks.papers.nli_people", str(data / "prompts"), "--out", "<out>"]}
+    tree["made"] = {"x.jsonl": ["benchmarks.papers.auto_nli.people", str(data / "prompts"), "--out", "<out>"]}
     short = ["arguments.max_steps=2", "arguments.save_steps=2", "batch_size=2"]
     student = {"says": "", "recipe": "recipes/value/value-student-triplets.yaml", "pairs": "one"}
     tree["encoders"] = [

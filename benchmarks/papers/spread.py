@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.papers.plan import OwnColumn
 from benchmarks.svg import drawn
+from eval.arms import split_of
 from hub.contract.results import read_results
 from hub.plot_style import COLOURS
 
@@ -19,7 +20,7 @@ def scores_of(column: OwnColumn, folders: Sequence[Path]) -> list[float]:
     found = []
     for place in folders:
         scores = {(one.task, one.split): one.main_score for one in read_results(place / "results.json").scores}
-        found.append(fmean(scores[task, column.split] for task in column.tasks))
+        found.append(fmean(scores[task, split_of(task, column.split)] for task in column.tasks))
     return found
 
 

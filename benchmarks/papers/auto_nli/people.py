@@ -1,4 +1,4 @@
-"""Premises with an entailed and a contradicting text of people: python -m benchmarks.papers.nli_people PLACE --out FILE
+"""Premises with an entailed and a contradicting text of people: python -m benchmarks.papers.auto_nli.people PLACE
 
 PLACE is the folder of Auto-NLI's few-shot prompts, whose examples are of SNLI and MultiNLI, or one part of SNLI in
 SentEval's layout (``SNLI/dev`` stands for its files labels.dev, s1.dev and s2.dev). A FILE that ends in .jsonl is for
@@ -49,9 +49,9 @@ def main(
 
     Examples:
 
-      python -m benchmarks.papers.nli_people DIR/auto_nli_fewshot --out examples.jsonl
+      python -m benchmarks.papers.auto_nli.people DIR/auto_nli_fewshot --out examples.jsonl
 
-      python -m benchmarks.papers.nli_people DIR/senteval/downstream/SNLI/dev --rows 500 --out artifacts/manual-nli
+      python -m benchmarks.papers.auto_nli.people DIR/senteval/downstream/SNLI/dev --rows 500 --out artifacts/manual-nli
     """
     found = triplets(labelled_pairs(place))
     if words is not None:

@@ -1,7 +1,7 @@
-"""How often judges agree with the labels that hypotheses were written for: python -m benchmarks.papers.label_agreement
+"""How often judges agree with labels that were asked for: python -m benchmarks.papers.auto_nli.label_agreement
 
 After Auto-NLI's table 1, with figure 2 (lengths of hypotheses) and tables 3 and 4 (premises with their hypotheses). Of
-each run every hypothesis is judged: by a small classifier (``nli_judge``), by the language model itself (is it likelier
+each run every hypothesis is judged: by a small classifier (``judge``), by the language model itself (is it likelier
 under its own label's prompt?) and by its cosine to the premise. Intervals are over premises and example sets.
 """
 
@@ -14,9 +14,9 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from benchmarks.papers.nli_judge import Hypothesis, Judge, Told, trained_judge
-from benchmarks.papers.nli_pages import length_plot, side_by_side
-from benchmarks.papers.nli_people import LABELS, labelled_pairs
+from benchmarks.papers.auto_nli.judge import Hypothesis, Judge, Told, trained_judge
+from benchmarks.papers.auto_nli.pages import length_plot, side_by_side
+from benchmarks.papers.auto_nli.people import LABELS, labelled_pairs
 from benchmarks.papers.result import Difference, Measured
 from benchmarks.papers.training_data import finished_rows
 from eval.audit.text_forms import words
@@ -46,7 +46,7 @@ def main(
 
     Examples:
 
-      python -m benchmarks.papers.label_agreement 0-shot=RUN 5-shot=RUN --people DIR --snli DIR/SNLI --out /tmp/x.json
+      python -m benchmarks.papers.auto_nli.label_agreement 0-shot=RUN 5-shot=RUN --people DIR --snli DIR --out x.json
     """
     named = dict(run.split("=", 1) for run in runs)
     texts = {name: written(Path(place)) for name, place in named.items()} | {PEOPLE: of_people(people)}

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.papers.nli_people import LabelledPair, labelled_pairs
+from benchmarks.papers.auto_nli.people import LabelledPair, labelled_pairs
 
 Embed = Callable[[Sequence[str]], NDArray[np.float32]]
 HIDDEN, SEED = 256, 42

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.papers.nli_judge import Hypothesis, Told
+from benchmarks.papers.auto_nli.judge import Hypothesis, Told
 from benchmarks.svg import drawn
 from eval.audit.text_forms import words
 from hub.markdown import Markdown, sample, table

@@ -1,0 +1,1 @@
+"""Measurements for Auto-NLI's tables and figures."""
