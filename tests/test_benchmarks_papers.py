@@ -167,6 +167,7 @@ def tiny(tmp_path_factory):
     rows = dict.fromkeys(("untrained", "simcse", "x2", "plain"))
     effect = {"says": "it trains", "better": "x2", "than": "untrained", "column": "dev"}
     one = {"name": "tiny", "paper": "dino", "title": "tiny", "rows": rows, "own_columns": column, "effects": [effect]}
+    one["data_seeds"] = 2
     tree["experiments"] = [one]
     (place / "plan.yaml").write_text(yaml.safe_dump(tree))
     return place

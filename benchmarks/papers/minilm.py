@@ -11,7 +11,7 @@ from eval.encoders.packaged import minilm
 def _encoder() -> Any:
     from sentence_transformers import SentenceTransformer
 
-    return SentenceTransformer(str(minilm()), device="cpu")
+    return SentenceTransformer(str(minilm()), device="cpu", trust_remote_code=False)
 
 
 def encode(texts: Sequence[str]) -> Any:

@@ -139,7 +139,7 @@ class FullSize(Strict):
 class Experiment(Strict):
     """A table or figure of a paper. ``rows``: the encoder's name → the paper's row (None: it has none).
 
-    ``training_seeds``: of each encoder (None: the plan's number).
+    ``data_seeds``: how many of the stage's write its datasets; ``training_seeds``: of each encoder (None: the stage's).
     ``columns``: those of the paper's table that are measured (left out: all with tasks), then ``own_columns``.
     ``measure``: in place of encoders, the words of a module that writes a result (``benchmarks.papers.result``):
     ``<run:ARM>`` is an arm's dataset, ``<encoder:NAME>`` an encoder's folder, ``<data>`` the data folder, ``<out>`` the
@@ -157,6 +157,7 @@ class Experiment(Strict):
     measure: tuple[str, ...] = ()
     beside: Mapping[str, str] = Field(default_factory=dict)
     effects: tuple[Effect, ...] = ()
+    data_seeds: Positive = 1
     training_seeds: Positive | None = None
     reading: str = ""  # what the numbers say, in sentences
     deviations: tuple[str, ...] = ()
@@ -230,7 +231,10 @@ class Papers(Strict):
             if encoder.pairs is not None and encoder.pairs not in arms:
                 raise ValueError(f"{encoder.name}: no arm is called {encoder.pairs}")
             self.pooled(encoder)
+        most = min(len(stage.data_seeds) for stage in self.pairs.stages.values())
         for one in self.experiments:
+            if one.data_seeds > most:
+                raise ValueError(f"{one.name}: {one.data_seeds} data seeds, the stage has {most}")
             for name in (*one.rows, *one.encoders_named):
                 if name not in encoders:
                     raise ValueError(f"{one.name}: no encoder is called {name}")

@@ -69,8 +69,9 @@ class Experiments:
         return list(dict.fromkeys([*experiment.arms_named, *pairs]))
 
     def _seeds(self, experiment: Experiment) -> Seeds:
-        data = self.stage.data_seeds[:1] if experiment.measure else self.stage.data_seeds
-        return Seeds(data, experiment.training_seeds or self.stage.training_seeds)
+        return Seeds(
+            self.stage.data_seeds[: experiment.data_seeds], experiment.training_seeds or self.stage.training_seeds
+        )
 
     def _size(self, arm: str) -> dict[str, int]:
         manifest = require_complete(self.dataset(arm).directory)
