@@ -132,7 +132,20 @@ def test_the_page_is_what_is_kept():
     for one, result in kept:
         assert len(pages.matched(one, result)) == len(one.effects)
         assert one.measure or result.measured.rows.keys() == one.rows.keys()
+    lines = overview(SHIPPED.experiments, ROOT / RESULTS).splitlines()[2:]
+    for one, line in zip(SHIPPED.experiments, lines, strict=True):
+        assert (f"of {len(one.effects)} effects reproduced" if one.effects else "measured") in line
     assert "not run yet" in overview(SHIPPED.experiments, Path("nowhere"))
+
+
+def test_the_readme_shows_effects_of_the_page():
+    shown = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Do the papers' effects")[2]
+    lines = [line.split(" | ") for line in section.partition("\n## ")[0].splitlines() if line.startswith("| ")][2:]
+    assert len(lines) > 5
+    for _, paper, here, verdict in lines:
+        found = f"| {paper.strip()} | {here.removeprefix('+')} | {verdict.removesuffix(' |')}"
+        assert found in shown.replace("**", ""), found
 
 
 def test_a_result_of_another_form_is_refused(tmp_path):

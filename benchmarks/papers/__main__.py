@@ -13,7 +13,7 @@ import typer
 
 from benchmarks.better_pairs.steps import HINT, Steps
 from benchmarks.papers import full_size
-from benchmarks.papers.page import write_page
+from benchmarks.papers.page import matched, write_page
 from benchmarks.papers.plan import Experiment, read_papers
 from benchmarks.papers.result import read_result
 from benchmarks.papers.runner import Experiments
@@ -106,8 +106,9 @@ def overview(experiments: list[Experiment], results: Path) -> str:
     rows = []
     for one in experiments:
         result = read_result(results / f"{one.name}.json")
-        verdicts = [found.verdict for found in result.measured.differences] if result else []
-        told = f"{verdicts.count('reproduced')} of {len(verdicts)} effects reproduced" if result else "not run yet"
+        verdicts = [found.verdict for _, found in matched(one, result)] if result else []
+        effects = f"{verdicts.count('reproduced')} of {len(verdicts)} effects reproduced" if verdicts else "measured"
+        told = effects if result else "not run yet"
         rows.append([one.name, one.title, told])
     return table(["experiment", "what it measures", "result"], rows, names=3)
 

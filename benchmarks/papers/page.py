@@ -1,5 +1,6 @@
 """docs/results.md: every kept result beside its paper's numbers, made of data alone."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,12 +38,24 @@ def write_page(path: Path, papers: Papers, results: Path) -> None:
 def page(papers: Papers, found: Sequence[tuple[Experiment, Result | None]]) -> str:
     """The page as Markdown: the effects of all experiments first, then each experiment."""
     run = [(one, result) for one, result in found if result]
-    parts = [INTRODUCTION.read_text(encoding="utf-8").rstrip(), "## Effects", *([EFFECTS] if run else []), effects(run)]
+    parts = [INTRODUCTION.read_text(encoding="utf-8").rstrip(), "## Effects", *([tally(run), EFFECTS] if run else [])]
+    parts.append(effects(run))
     waiting = [f"`{one.name}`: {one.title}" for one, result in found if not result]
     if waiting:
         parts.append("Not run yet: " + "; ".join(waiting) + ".")
     parts += [section(papers, one, result) for one, result in run]
     return SEPARATOR.join(parts) + "\n"
+
+
+def tally(run: Sequence[tuple[Experiment, Result]]) -> str:
+    """How many effects of each paper are reproduced, contradicted and not separable, as a table."""
+    verdicts = dict[str, Counter[str]]()
+    for one, result in run:
+        found = verdicts.setdefault(find_paper(one.paper).cite, Counter())
+        found.update(difference.verdict.rpartition(", ")[2] for _, difference in matched(one, result))
+    kinds = ("reproduced", "not separable", "contradicted")
+    rows = [[paper, *(str(found[kind]) for kind in kinds)] for paper, found in verdicts.items() if found]
+    return table(["effects of", *kinds], rows)
 
 
 def effects(run: Sequence[tuple[Experiment, Result]]) -> str:
@@ -123,8 +136,8 @@ def scores(papers: Papers, one: Experiment, result: Result) -> str:
 def told(found: Estimate) -> str:
     """A number with its interval, in points; one that has none by itself."""
     if found.low == found.high:
-        return f"{found.score:.1f}"
-    return f"{found.score:.1f} [{found.low:.1f}, {found.high:.1f}]"
+        return f"{found.score:z.1f}"
+    return f"{found.score:z.1f} [{found.low:z.1f}, {found.high:z.1f}]"
 
 
 def beside(value: float | None) -> str:
@@ -134,7 +147,7 @@ def beside(value: float | None) -> str:
 
 def signed(value: float | None) -> str:
     """A difference of the paper's."""
-    return "" if value is None else f"{value:+.1f}"
+    return "" if value is None else f"{value:+z.1f}"
 
 
 def cost(one: Experiment, result: Result) -> str:
