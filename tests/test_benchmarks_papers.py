@@ -1,5 +1,6 @@
 """The papers' experiments: what is declared can be run, results are read back, the page says what they hold."""
 
+import json
 import os
 import shlex
 import sys
@@ -15,7 +16,6 @@ from benchmarks.papers import page as pages
 from benchmarks.papers.__main__ import PLAN, RESULTS, main, overview
 from benchmarks.papers.dino import examples
 from benchmarks.papers.effects_plot import effects_plot
-from benchmarks.papers.encoders import Seeds
 from benchmarks.papers.made import source_of
 from benchmarks.papers.plan import read_papers
 from benchmarks.papers.random_words import encode
@@ -56,6 +56,7 @@ def test_every_declared_recipe_can_be_read_and_every_row_stands_in_the_paper():
         (lambda tree: tree["experiments"][0]["rows"].update(nobody=None), "no encoder is called nobody"),
         (lambda tree: tree["experiments"][0].update(measure=["x"]), "exactly one of rows and measure"),
         (lambda tree: tree["experiments"].append(tree["experiments"][0]), "two are called dino-1"),
+        (lambda tree: tree["experiments"][0].update(data_seeds=3), "dino-1: 3 data seeds, but the stage has 2"),
     ],
 )
 def test_a_wrong_plan_is_refused_with_the_name(tmp_path, change, said):
@@ -131,6 +132,9 @@ def test_the_page_is_what_is_kept():
     for one, result in kept:
         assert len(pages.matched(one, result)) == len(one.effects)
         assert one.measure or result.measured.rows.keys() == one.rows.keys()
+    tallied = [line.split("|")[2:5] for line in shown.partition("| effects of |")[2].splitlines()[2:5]]
+    verdicts = ["| **reproduced** |", ", not separable |", "| **contradicted** |"]
+    assert [sum(map(int, column)) for column in zip(*tallied, strict=True)] == [*map(shown.count, verdicts)]
     lines = overview(SHIPPED.experiments, ROOT / RESULTS).splitlines()[2:]
     for one, line in zip(SHIPPED.experiments, lines, strict=True):
         assert (f"of {len(one.effects)} effects reproduced" if one.effects else "measured") in line
@@ -241,13 +245,13 @@ def test_a_measurement_reads_datasets_and_encoders_by_name(tiny, tmp_path, forke
     tree["experiments"] = [{"name": "tiny", "paper": "dino", "title": "tiny", "measure": words}]
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(tree))
     run(tiny, "tiny")  # nothing is left to do where the test above has run
+    for kind, seconds in (("dataset", 5.0), ("encoder", 7.0)):  # of a forked stage hardly any may have been counted
+        for path in (tiny / "steps/steps").glob(f"{kind}-*.json"):
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": [seconds]}))
     monkeypatch.setattr(Steps, "_run", stage)
     papers = read_papers(tmp_path / "plan.yaml")
-    runner = Experiments(papers, Steps(tiny / "steps"), None)
-    result = runner.run(papers.experiments[0])
-    before = runner.dataset("x2").seconds + runner.encoders.first("x2", Seeds((42,), 1)).seconds
-    assert isinstance(result, Result) and result.measured == found
-    assert result.seconds == pytest.approx(3 + before, abs=0.06)  # a forked stage may take none that is counted
+    result = Experiments(papers, Steps(tiny / "steps"), None).run(papers.experiments[0])
+    assert isinstance(result, Result) and result.measured == found and result.seconds == 3 + 5 + 7
     shown = pages.page(papers, [(papers.experiments[0], result)])
     assert "a note" in shown and "![p](results/p.svg)" in shown
 

@@ -48,7 +48,7 @@ def page(papers: Papers, found: Sequence[tuple[Experiment, Result | None]]) -> s
 
 
 def tally(run: Sequence[tuple[Experiment, Result]]) -> str:
-    """How many effects of each paper are reproduced, contradicted and not separable, as a table."""
+    """How many effects of each paper are reproduced, not separable and contradicted, as a table."""
     verdicts = dict[str, Counter[str]]()
     for one, result in run:
         found = verdicts.setdefault(find_paper(one.paper).cite, Counter())

@@ -234,7 +234,7 @@ class Papers(Strict):
         most = min(len(stage.data_seeds) for stage in self.pairs.stages.values())
         for one in self.experiments:
             if one.data_seeds > most:
-                raise ValueError(f"{one.name}: {one.data_seeds} data seeds, the stage has {most}")
+                raise ValueError(f"{one.name}: {one.data_seeds} data seeds, but the stage has {most}: give it more")
             for name in (*one.rows, *one.encoders_named):
                 if name not in encoders:
                     raise ValueError(f"{one.name}: no encoder is called {name}")
