@@ -41,7 +41,7 @@ test-all: .venv/.ready ## every test, offline, three files at a time (two cores:
 	$(RUN) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-loaders: .venv/.ready ## load what is published with datasets 2.14, 2.21, 3.6, 4.8 and 5.2, each in its own environment
-	$(RUN) -m pytest -m loaders tests/test_loaders.py
+	$(RUN) -m pytest -m loaders tests/dataset_scripts/test_loaders.py
 
 hub: .venv/.ready ## serve the demo's Hub again until Ctrl-C; that of make real: make hub HUB=artifacts/real/hub
 	$(RUN) -m hub_server serve --root $(HUB) --org $(ORG) --port 8899

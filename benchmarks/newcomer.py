@@ -4,7 +4,7 @@ Empty folder, installation, ``sts-dino new``, ``adapt`` with its report, people'
 embedded Hub, loading by name from a clean process. Every step is a command line as a person types it, in a process of
 its own; no file is written by hand. What came out is kept (``benchmarks.adapted``). The judgements are planted (each by
 the words that a pair shares, whatever its label is): the page on which people give them is clicked through in
-``tests/test_eval_annotate.py``.
+``tests/eval/test_eval_annotate.py``.
 """
 
 import re

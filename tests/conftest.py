@@ -4,7 +4,8 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), *(str(folder) for folder in sorted(HERE.iterdir()) if folder.is_dir())]
 os.environ |= {
     "HF_HUB_DISABLE_XET": "1",  # in this process only, see local_hub.py
     "HF_HUB_DISABLE_TELEMETRY": "1",

@@ -6,7 +6,7 @@ A run is ``python -m generation.run``. Once its first shard is finished it gets 
 started again, several times; then it may end. The moment is a number of shards and some time more, so that it does not
 depend on the machine's speed. Every start has to go on, not begin anew: no file of a shard that was
 entered is written again, and the finished directory is byte for byte that of a run that nothing disturbed.
-``tests/test_generation_kills.py`` is the short form.
+``tests/generation/test_generation_kills.py`` is the short form.
 """
 
 import argparse

@@ -29,7 +29,7 @@ from hub.cli import run
 from hub.contract.results import Limit, read_results
 from hub.contract.run_dir import Manifest, locked, write_manifest
 
-STSB = Path(__file__).parent.parent / "assets" / "stsb"
+STSB = Path(__file__).parents[2] / "assets" / "stsb"
 EVALUATION = [
     {"task": "stsb/cosine", "split": "validation", "path": str(STSB / "sts-dev.csv")},
     {"task": "stsb/cosine", "split": "test", "path": str(STSB / "sts-test.csv")},
@@ -403,7 +403,7 @@ def test_several_seeds_have_their_interval_around_the_mean(planted):
 
 
 def test_the_pages_example_for_notebooks_scores_an_encoder(capsys):
-    page = (Path(__file__).parent.parent / "docs" / "protocols.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "protocols.md").read_text(encoding="utf-8")
     example = page.partition("```python\n")[2].partition("```")[0]
     exec(compile(example, "docs/protocols.md", "exec"), {})
     assert "stsb/cosine" in capsys.readouterr().out

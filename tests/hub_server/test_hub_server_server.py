@@ -24,7 +24,7 @@ from hub.errors import RunError
 from hub_server.process import LocalHub
 
 pytest_plugins = ["local_hub"]
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DATASET = {"repo_type": "dataset"}
 
 

@@ -18,7 +18,7 @@ from hub.errors import InputError
 from release.options import EvaluationOptions, RecipeOverrides
 from release.repeats import comparable, is_scored, parsed_range, planned, table, varied, without
 
-STSB = Path(__file__).parent.parent / "assets" / "stsb"
+STSB = Path(__file__).parents[2] / "assets" / "stsb"
 EVALUATION = [{"task": "stsb/cosine", "split": "validation", "path": str(STSB / "sts-dev.csv")}]
 
 

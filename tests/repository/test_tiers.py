@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-TESTS = sorted(Path("tests").glob("test_*.py"))
+TESTS = sorted(Path("tests").rglob("test_*.py"))
 
 
 def markers(tree: ast.AST) -> list[ast.expr]:

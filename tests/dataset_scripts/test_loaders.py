@@ -1,4 +1,4 @@
-"""One repository serves datasets 2.14 to 5.2: pytest -m loaders tests/test_loaders.py (builds environments; see below).
+"""One repository serves datasets 2.14 to 5.2: pytest -m loaders (builds environments; see below).
 
 Small datasets of every form stand on the embedded Hub, main and ``script``. For each version of ``datasets`` a process
 of its own, with an empty cache, loads every config and split, whole and streaming, from both branches. The old versions
@@ -34,7 +34,7 @@ from release.scripts import script_files, script_name
 
 pytestmark = pytest.mark.loaders
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[1]
 LOADERS = HERE.parent / ".loaders"
 PINS = {
     line.split()[0].removeprefix("datasets=="): line.split()

@@ -34,7 +34,7 @@ from hub.errors import InputError, RunError
 from hub.training_value import ArmPlan, Estimate
 from release.value import read_student
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 FILE = """
 default_first_texts: x1
 first_texts:

@@ -13,7 +13,7 @@ from demo.lm.inflection import fix_articles
 from demo.lm.pairs import Neighbours, word_salad
 from demo.lm.prompts import Pair, clean, prompt
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "assets/demo-lm"
 SENTENCES = ROOT / "benchmarks/data/unseen_x1.txt"
 

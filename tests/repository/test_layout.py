@@ -118,7 +118,7 @@ def test_every_file_that_a_page_names_is_there(page):
     assert not [name for name in ours - examples if not Path(name).is_file()]
 
 
-@pytest.mark.parametrize("path", [*FILES, *sorted(Path("tests").glob("*.py"))], ids=str)
+@pytest.mark.parametrize("path", [*FILES, *sorted(Path("tests").rglob("*.py"))], ids=str)
 def test_nothing_kills_the_builtin_eval(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}

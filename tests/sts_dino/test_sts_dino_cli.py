@@ -16,7 +16,7 @@ import sts_dino.cli
 from sts_dino.__main__ import PACKAGES, foreign_package
 from sts_dino.commands import COMMANDS
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def called(*words, **more):

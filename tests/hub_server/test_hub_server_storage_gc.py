@@ -116,11 +116,11 @@ def test_xet_clients_survive_a_collection(tmp_path):
 def test_never_while_the_hub_runs(tmp_path):
     command = [sys.executable, "-m", "hub_server", "gc", "--root", str(tmp_path / "hub")]
     with LocalHub(tmp_path / "hub") as hub:
-        refused = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1])
+        refused = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
         assert refused.returncode == 1 and "another local Hub is serving this folder" in refused.stderr
         with pytest.raises(RunError), locked(hub.root):
             pass
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1], check=True)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=True)
     assert done.stdout == "removed 0 commits, 0 contents, 0 bytes\n"
 
 

@@ -50,7 +50,7 @@ def test_pairs_are_a_dataset_and_written_once(pairs, folder):
 
 def test_a_recipe_of_ones_own_takes_the_texts_as_its_source(folder, tmp_path):
     recipe = tmp_path / "own.yaml"
-    text = (Path(__file__).parents[1] / "recipes/demo/sts-dino-x2.yaml").read_text()
+    text = (Path(__file__).parents[2] / "recipes/demo/sts-dino-x2.yaml").read_text()
     recipe.write_text(text.replace("assets/demo-lm", str(LM)).replace("samples: 2", "samples: 1"))
     found = api.write_pairs(TEXTS[:5], recipe, name="own", license="cc-by-4.0")
     assert set(found["sentence1"]) <= set(TEXTS[:5])

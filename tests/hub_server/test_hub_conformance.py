@@ -15,7 +15,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from local_hub import mint
 
 pytest_plugins = ["local_hub"]
-PAGE = Path(__file__).parents[1] / "docs" / "hub_server.md"
+PAGE = Path(__file__).parents[2] / "docs" / "hub_server.md"
 # What to give the methods that are not served, by the names of their parameters.
 _ID = "0" * 24
 ARGUMENTS: dict[str, object] = {

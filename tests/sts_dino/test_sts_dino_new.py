@@ -227,7 +227,7 @@ def test_a_dataset_of_a_hub_is_pinned_where_it_was_looked_at(local_hub, hub_api,
         (repo, {"split": "tran"}),
         (repo, {"column": "questions"}),
     ]
-    environment = local_hub.client_environment(tmp_path / "home") | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = local_hub.client_environment(tmp_path / "home") | {"PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "script.py", json.dumps(asked)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -39,7 +39,7 @@ from release.value import STUDENT, Experiment, arm_recipe, find_people, read_stu
 from release.value_arms import copies, read_dataset, read_people, shuffled, write_pairs
 
 pytest_plugins = ["local_hub"]
-DEV = Path(__file__).parent.parent / "assets/stsb/sts-dev.csv"
+DEV = Path(__file__).parents[2] / "assets/stsb/sts-dev.csv"
 SEEDS = "1-2"
 
 

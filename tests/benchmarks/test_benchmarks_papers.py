@@ -27,7 +27,7 @@ from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError, RunError
 from hub.training_value import Estimate
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SHIPPED = read_papers(PLAN)
 
 

@@ -40,7 +40,7 @@ def test_every_reader_of_a_hub_dataset_refuses_it(local_hub, repo, tmp_path, met
     )
     answer = ask(local_hub, "POST", f"/api/datasets/{repo}/commit/main", body, token=local_hub.token)
     command = [sys.executable, "-c", LOADS, repo, answer.json()["commitOid"]]
-    environment = local_hub.client_environment(tmp_path) | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = local_hub.client_environment(tmp_path) | {"PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

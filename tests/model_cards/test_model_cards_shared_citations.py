@@ -9,7 +9,7 @@ import yaml
 
 from model_cards.shared.citations import AUTO_NLI, DECLUTR, DINO, GUIDANCE, PROMPT_EOL, SIMCSE, cited
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def references() -> dict[str, dict[str, Any]]:

@@ -1,0 +1,42 @@
+"""One concept, one word: the words that this project no longer uses, and how often each folder still has them."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+from test_weight import tracked
+
+WORDS = yaml.safe_load(Path(__file__).with_name("language.yaml").read_text(encoding="utf-8"))
+OLD = {re.compile(word, re.IGNORECASE): new for word, new in WORDS["old_words"].items()}
+SUFFIXES = {".py", ".md", ".jinja", ".yaml", ".toml"}
+
+
+def read_texts() -> dict[Path, str]:
+    """Every text of the project that a reader meets, but for the pages and data that keep the past or quote papers."""
+    skipped = tuple(WORDS["not_checked"])
+    files = (path for path in tracked() if path.suffix in SUFFIXES or path.name == "Makefile")
+    return {path: path.read_text(encoding="utf-8") for path in files if not str(path).startswith(skipped)}
+
+
+def old_words(text: str) -> list[str]:
+    """Each old word that a text has, with the word to write."""
+    return [f"{found[0]!r}: write {new!r}" for word, new in OLD.items() for found in word.finditer(text)]
+
+
+TEXTS = read_texts()
+FOLDERS = sorted({path.parts[0] for path in TEXTS})
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_old_words_are_gone(folder):
+    found = {str(path): words for path, text in TEXTS.items() if path.parts[0] == folder and (words := old_words(text))}
+    count = Counter({path: len(words) for path, words in found.items()})
+    assert count.total() <= WORDS["still_there"].get(folder, 0), {
+        path: found[path][:5] for path, _ in count.most_common(5)
+    }
+
+
+def test_an_old_word_is_found():
+    assert old_words("The first texts are told apart") and not old_words("The source sentences differ")
