@@ -34,15 +34,13 @@ from hub.contract.recipe import ModelRecipe
 from hub.memory import peak_rss_mb
 from hub.model_folder import NO_CODE
 from training.data.training_sets import TrainingSet
-from training.dry_run.memory import memory_estimate
+from training.encoder.bases import Base
+from training.encoder.encoder import attach, build_encoder
 from training.loop.arguments import trainer_arguments, typed_arguments
-from training.loop.build import make_trainer, read_rows
 from training.loop.job import TrainingJob
-from training.loop.train import quiet_libraries
+from training.loop.train import make_trainer, quiet_libraries
 from training.losses.losses import build_loss
-from training.model.adapters import attach
-from training.model.bases import Base
-from training.model.encoder import build_encoder
+from training.memory import memory_estimate
 
 COLUMNS = {"sts": ("sentence1", "sentence2"), "triplet": ("anchor", "positive", "negative")}
 WORDS = ("a", "man", "is", "playing", "the", "flute", "two", "young", "women", "cook", "beans", "on", "old", "cars")
@@ -194,8 +192,7 @@ def _quiet() -> None:
 
 def runner_trainer(job: TrainingJob, student: SentenceTransformer) -> SentenceTransformerTrainer:
     """What ``training.run`` trains with."""
-    rows = {item.name: read_rows(item, student, job) for item in job.sets}
-    return make_trainer(job, student, rows, "benchmark", 0)
+    return make_trainer(job, student, "benchmark")
 
 
 def plain_trainer(job: TrainingJob, student: SentenceTransformer) -> SentenceTransformerTrainer:

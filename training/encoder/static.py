@@ -1,25 +1,32 @@
-"""A base's vocabulary cut to the tokens of a corpus, for static encoders: fewer vectors, shorter ones, weighted ones.
+"""Static encoders: a base's vocabulary cut to the tokens of a corpus, and files of word vectors.
 
-A language model's vocabulary is made for many languages and for code: most of its vectors are never read in sentences
-of one language, yet each training step updates all of them. What is kept are the tokens of the corpus (the most
-frequent ``size``), the tokens that byte pair encoding (Sennrich et al. 2016) builds them from, and bytes or single
-characters: a kept token is found as before, and every other text still has tokens.
+A language model's vocabulary covers many languages and code: sentences of one language never read most of its vectors,
+yet each training step updates all of them. ``cut`` keeps the tokens of the corpus (the most frequent ``size``), the
+tokens that byte pair encoding (Sennrich et al. 2016) builds them from, and bytes or single characters. So a kept token
+is found as before, and every other text still has tokens. ``dimensions`` keeps the vectors' first principal
+components, tokens weighted by their frequency p. ``sif`` multiplies each vector by a / (a + p), smooth inverse
+frequency (Arora et al. 2017). Both happen once, before training, as in Model2Vec, which estimates frequencies from
+ranks (Tulkens and van Dongen 2024).
 
-``dimensions``: the vectors' first principal components, tokens weighted by their frequency p. ``sif``: each vector is
-multiplied by a / (a + p), smooth inverse frequency (Arora et al. 2017). Both are done once, before training, as
-Model2Vec does with frequencies that it estimates from ranks (Tulkens and van Dongen 2024).
+GloVe (Pennington et al. 2014) writes a word and its numbers a line; fastText's .vec begins with a line of two counts.
+A text is split at white space and around every punctuation mark; it is lower-cased when no word of the file has a
+capital. The mean leaves out words that the file lacks; a text of such words alone gives the zero vector, whose cosine
+with every other vector is 0.
 """
 
+import gzip
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from hub.contract.sections.model import Vocabulary
 from hub.errors import InputError
@@ -119,3 +126,81 @@ def _counts(tokenizer: Tokenizer, texts: Sequence[str]) -> Counter[int]:
         for encoding in tokenizer.encode_batch(list(texts[first : first + 1000]), add_special_tokens=False):
             counts.update(encoding.ids)
     return counts
+
+
+_MARK = "▁"  # before every word: no single character is in the vocabulary, so the parts of an unknown word are not
+
+
+def load_word_vectors(path: Path, max_seq_length: int) -> StaticEmbedding:
+    """The vectors of a .txt or .vec file, or either as .gz, under a tokenizer that knows exactly their words.
+
+    A text counts up to ``max_seq_length`` known words. Raises InputError naming the line that cannot be read.
+    """
+    words, vectors = read_vectors(path)
+    return StaticEmbedding(word_tokenizer(words, max_seq_length), embedding_weights=torch.from_numpy(vectors))
+
+
+def read_vectors(path: Path) -> tuple[list[str], np.ndarray]:
+    """The words of a file and their vectors, float32 (words, dimensions); of a word that stands twice, the first."""
+    rows: dict[str, np.ndarray] = {}
+    dimensions = 0
+    for number, line in _lines(path):
+        place = f"{path}:{number}"
+        if not dimensions:
+            dimensions = line.count(" ")
+            if dimensions < 1:
+                raise InputError(place, "has no numbers", allowed="a word and its vector a line")
+        word, *numbers = line.rsplit(" ", dimensions)  # a few words of GloVe contain spaces
+        if len(numbers) != dimensions or not word or (" " in word and _is_number(word.rsplit(" ", 1)[1])):
+            found = line.count(" ")
+            raise InputError(place, f"has {found} numbers", allowed=f"a word and {dimensions} numbers, as before")
+        if word not in rows:
+            rows[word] = _vector(numbers, place)
+    if not rows:
+        raise InputError(path, "holds no word vectors")
+    return list(rows), np.stack(list(rows.values()))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return bool(np.isfinite(float(text)))
+    except ValueError:
+        return False
+
+
+def _vector(numbers: list[str], place: str) -> np.ndarray:
+    try:
+        with np.errstate(over="ignore"):  # infinite then, which is refused
+            vector = np.array(numbers, dtype=np.float32)
+    except ValueError as error:
+        raise InputError(place, str(error), allowed="a word and numbers, with single spaces between") from error
+    if not np.isfinite(vector).all():
+        raise InputError(place, "a number is not finite", hint="remove the line")
+    return vector
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The numbered lines without their ends and without fastText's header; only a line feed ends a line."""
+    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        try:
+            for number, raw in enumerate(file, 1):
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n ")
+                header = number == 1 and len(fields := line.split(" ")) == 2 and all(map(str.isdecimal, fields))
+                if not header:
+                    yield number, line
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}:{number}", "is not UTF-8", hint="convert the file") from error
+        except (gzip.BadGzipFile, EOFError) as error:
+            raise InputError(path, f"cannot be unpacked: {error}", hint="fetch it again") from error
+
+
+def word_tokenizer(words: list[str], max_seq_length: int) -> Tokenizer:
+    """A tokenizer whose ids are the positions in ``words``; it leaves out every other word."""
+    vocabulary = {_MARK + word: index for index, word in enumerate(words)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], ignore_merges=True))  # WordLevel needs a token for the unknown
+    if not any(character.isupper() for word in words for character in word):
+        tokenizer.normalizer = normalizers.Lowercase()
+    marked = pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.BertPreTokenizer(), marked])
+    tokenizer.enable_truncation(max_seq_length)
+    return tokenizer

@@ -1,33 +1,120 @@
-"""Memory estimate of a training step on one device, from fake tensors: no weight is loaded and nothing computed.
+"""Memory estimate of a training step on one device, from fake tensors: no weight is loaded and nothing is computed.
 
-The base is built from its config, with fake tensors of the device that would train, and one optimiser step is taken on
-the largest batch that can come up: every text at ``max_seq_length``. Fake tensors have no numbers: every operation says
-what it would allocate there. Not counted: libraries and the CUDA context (hundreds of MiB), the allocator's waste,
-kernels' workspaces, data loading, the loss's own matrices of batch x batch scores, and a second encoder that guides it.
+``MetaEncoder`` is the recipe's encoder as its architecture, built from the base's config. Its fake tensors stand on the
+device that would train, and one optimiser step runs on the largest batch: every text has ``max_seq_length`` tokens.
+Fake tensors have no numbers, so each operation reports what it would allocate. Not counted: libraries and the CUDA
+context (hundreds of MiB), the allocator's waste, kernels' workspaces, data loading, the loss's own matrices of
+batch x batch scores, and a second encoder that guides the loss.
 """
 
 import math
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from sentence_transformers import SentenceTransformerTrainingArguments
+from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import Trainer
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, Trainer
 
 from hub.contract.recipe import ModelRecipe
 from hub.contract.sections.dataset import quantization_values
 from hub.contract.sections.model import Spans, TrainingData
+from hub.model_folder import NO_CODE, reading_model
 from training.data.example_types import DOCUMENTS, EXAMPLE_TYPES
-from training.dry_run.meta_encoder import MetaEncoder, build_meta_encoder, fill_with_fakes
-from training.losses.losses import LOSSES, check_arguments
-from training.model.bases import Base
+from training.encoder.bases import Base
+from training.encoder.encoder import attach, build_encoder, first_layers, without_pooler
+from training.losses.losses import LOSSES, loss_arguments
+from training.losses.modules import MaskedLanguageHead
+
+
+class MetaEncoder(nn.Module):
+    """Texts of one length → sentence embeddings: a transformer under ``pooling``, or the mean of token embeddings.
+
+    ``head``: DeCLUTR's masked language model head over hidden states, if one is trained.
+    """
+
+    def __init__(self, layers: Any, pooling: str | None, head: MaskedLanguageHead | None = None):
+        super().__init__()
+        self.transformers_model = layers  # the name that sentence-transformers has for it
+        self.dimensions = int(layers.config.hidden_size if pooling else layers.embedding_dim)
+        self.pooling = Pooling(self.dimensions, pooling) if pooling else None
+        self.head = head
+
+    def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Token ids (rows, length) → embeddings (rows, dimensions), hidden states (rows, length, dimensions)."""
+        if self.pooling is None:
+            embeddings = functional.embedding_bag(ids, self.transformers_model.weight, mode="mean")
+            return embeddings, embeddings
+        mask = torch.ones_like(ids)
+        hidden = self.transformers_model(input_ids=ids, attention_mask=mask).last_hidden_state
+        return self.pooling({"token_embeddings": hidden, "attention_mask": mask})["sentence_embedding"], hidden
+
+
+def build_meta_encoder(recipe: ModelRecipe, base: Base, arguments: SentenceTransformerTrainingArguments) -> MetaEncoder:
+    """The encoder on the meta device, in training mode, its adapter and checkpointing in place.
+
+    A quantized base stands in the dtype that its layers compute in. Raises InputError for a config that transformers
+    does not know (or not as a masked language model, for documents), or layers that the base does not have.
+    """
+    if recipe.base.vocabulary is not None:  # how many tokens a corpus has is known when they are counted
+        static: Any = build_encoder(recipe.base, base)[0]
+        return MetaEncoder(nn.Embedding(static.num_embeddings, static.embedding_dim, device="meta"), None)
+    with torch.device("meta"):
+        layers, head = _architecture(recipe, base)
+        if recipe.base.modules == "static":
+            return MetaEncoder(layers.get_input_embeddings(), None)
+        encoder = MetaEncoder(layers, recipe.base.pooling, head)
+        if recipe.base.quantization:
+            _widen_small_parameters(layers)
+        if recipe.lora is not None:
+            attach(cast(Any, encoder), recipe.lora)
+        if arguments.activation_checkpointing:  # behind the adapter: its inputs are asked for gradients then
+            given = {**(cast(dict[str, Any] | None, arguments.activation_checkpointing_kwargs) or {})}
+            chosen = {key: given.pop(key) for key in tuple(given) if key in ("every_n_layers", "offload")}
+            layers.activation_checkpointing_enable(**chosen, activation_checkpointing_kwargs=given or None)
+    return encoder.train()
+
+
+def _architecture(recipe: ModelRecipe, base: Base) -> tuple[Any, MaskedLanguageHead | None]:
+    """The transformer without a pooler layer and, for documents, the head that is trained beside it."""
+    dtype = getattr(torch, recipe.base.dtype)
+    with reading_model(f"base: {recipe.base.repo_id or recipe.base.path}", "its architecture cannot be built"):
+        config = AutoConfig.from_pretrained(base.folder, **NO_CODE)
+        for name, value in first_layers(config, recipe.base.layers, "base").items():
+            setattr(config, name, value)
+        if all(item.form != DOCUMENTS.name for item in recipe.datasets):
+            return AutoModel.from_config(config, **without_pooler(config), dtype=dtype, **NO_CODE), None
+        whole = AutoModelForMaskedLM.from_config(config, dtype=dtype, **NO_CODE)
+    layers, head = whole.base_model, MaskedLanguageHead(whole)
+    head.tie(layers.get_input_embeddings())
+    return layers, head
+
+
+def _widen_small_parameters(model: nn.Module) -> None:
+    """What is not rounded is trained beside in float32 (peft's prepare_model_for_kbit_training)."""
+    linear = {id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)}
+    for parameter in model.parameters():
+        if id(parameter) not in linear:
+            parameter.data = parameter.data.float()
+
+
+def fill_with_fakes(encoder: nn.Module) -> None:
+    """Replace meta tensors by tensors of the fake mode and device that are active; tied ones stay tied."""
+    made: dict[int, torch.Tensor] = {}
+    for module in encoder.modules():
+        for name, old in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+            if id(old) not in made:
+                empty = torch.empty(old.shape, dtype=old.dtype)
+                made[id(old)] = nn.Parameter(empty, old.requires_grad) if isinstance(old, nn.Parameter) else empty
+            setattr(module, name, made[id(old)])
+
 
 PLAYED = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop")  # optimisers that take fakes
 ADAM_8_BIT = 2 + 2 * 4 / 256  # bytes per parameter: two moments, each with an fp32 scale for 256 values
@@ -128,7 +215,7 @@ def mini_batch(spec: TrainingData, length: int, batch: int) -> int | None:
     signature = LOSSES[spec.loss].parameters
     if "mini_batch_size" not in signature:
         return None
-    given = check_arguments(spec, "datasets")
+    given = loss_arguments(spec, "datasets")
     rows: int = given.get("mini_batch_size", signature["mini_batch_size"].default)
     tokens: int | None = given.get("mini_batch_num_tokens")
     return min(batch, rows if tokens is None else max(1, tokens // length))
