@@ -116,7 +116,7 @@ def main(
     trained, adapter = read_run(directory)
     recipe = merged_recipe(trained)
     from training.loop.finish import disk_errors  # its libraries take seconds
-    from training.loop.train import quiet_libraries
+    from training.loop.job import quiet_libraries
 
     quiet_libraries()
     out = (out or directory.with_name(directory.name + SUFFIX)).resolve()

@@ -37,8 +37,8 @@ from training.data.training_sets import TrainingSet
 from training.encoder.bases import Base
 from training.encoder.encoder import attach, build_encoder
 from training.loop.arguments import trainer_arguments, typed_arguments
-from training.loop.job import TrainingJob
-from training.loop.train import make_trainer, quiet_libraries
+from training.loop.job import TrainingJob, quiet_libraries
+from training.loop.train import make_trainer
 from training.losses.losses import build_loss
 from training.memory import memory_estimate
 

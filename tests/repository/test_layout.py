@@ -49,10 +49,9 @@ ARROWS = {
     },
     "training": {
         "data": "",
-        "model": "data",
-        "losses": "data model",
-        "loop": "data model losses",
-        "dry_run": "data model losses loop",
+        "encoder": "data",
+        "losses": "data encoder",
+        "loop": "data encoder losses",
     },
     "model_cards": {"shared": "", "dataset": "shared", "model": "shared"},
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -99,7 +100,6 @@ def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]
 
     from training.data.training_sets import load_all  # libraries that take seconds: all above needs none
     from training.encoder.encoder import check_base_branch
-    from training.loop.train import quiet_libraries
     from training.loop.validation import validation_evaluator
 
     quiet_libraries()
@@ -121,3 +121,20 @@ def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]
     checkpoints = out.with_name(f"{out.name}.checkpoints")
     arguments, reporters = trainer_arguments(recipe, given, checkpoints, process_count(), evaluator is not None, place)
     return TrainingJob(recipe, out, sets, base, evaluator, arguments, reporters, guides)
+
+
+def quiet_libraries() -> None:
+    """Silence progress bars and warnings that libraries address to each other."""
+    import datasets
+    import transformers
+
+    transformers.logging.set_verbosity_error()  # it reports the language-model head, which an encoder leaves out
+    transformers.logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    for message in (
+        "`broadcast_buffers` is deprecated",  # accelerate to torch
+        "torch.distributed.nn.functional.all_gather is deprecated",  # sentence-transformers to torch, at every step
+        ".*only defines `gradient_checkpointing_enable`",  # transformers to sentence-transformers
+        "`(is_gradient_checkpointing|gradient_checkpointing_enable)` is deprecated",  # to peft, sentence-transformers
+    ):
+        warnings.filterwarnings("ignore", message, FutureWarning)

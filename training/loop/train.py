@@ -8,13 +8,11 @@ transformers writes where its own environment variables say.
 import shutil
 import sys
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from copy import copy, deepcopy
 from typing import Any
 
-import datasets
 import torch
 import transformers
 from datasets import DatasetDict, IterableDataset
@@ -196,20 +194,6 @@ def memory_errors() -> Iterator[None]:
         problem = "the device's memory is full (--dry-run estimates what is needed)"
         hint = "use a loss that caches gradients, arguments.activation_checkpointing, bf16, or more processes"
         raise RunError("training", problem, hint=hint) from error
-
-
-def quiet_libraries() -> None:
-    """Silence progress bars and warnings that libraries address to each other."""
-    transformers.logging.set_verbosity_error()  # it reports the language-model head, which an encoder leaves out
-    transformers.logging.disable_progress_bar()
-    datasets.disable_progress_bars()
-    for message in (
-        "`broadcast_buffers` is deprecated",  # accelerate to torch
-        "torch.distributed.nn.functional.all_gather is deprecated",  # sentence-transformers to torch, at every step
-        ".*only defines `gradient_checkpointing_enable`",  # transformers to sentence-transformers
-        "`(is_gradient_checkpointing|gradient_checkpointing_enable)` is deprecated",  # to peft, sentence-transformers
-    ):
-        warnings.filterwarnings("ignore", message, FutureWarning)
 
 
 class ProgressReporter(TrainerCallback):
