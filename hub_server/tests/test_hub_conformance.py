@@ -54,10 +54,10 @@ def test_the_page_names_each_method_once():
     named = [name for names in PAGES.values() for name in names]
     assert len(named) == len(set(named)), sorted(name for name in set(named) if named.count(name) > 1)
     version, new, gone = huggingface_hub.__version__, sorted(methods - set(named)), sorted(set(named) - methods)
-    hint = "name them in docs/hub_server.md and, when they are served, use them in tests/hub_calls.py"
+    hint = "name them in docs/hub_server.md and, when they are served, use them in hub_server/tests/hub_calls.py"
     assert not new, f"huggingface_hub {version} has methods that docs/hub_server.md does not know: {new}; {hint}"
     assert not gone, f"huggingface_hub {version} no longer has {gone}: strike them from docs/hub_server.md"
-    assert SERVED.keys() == set(PAGES["Served"]), "each served method needs a check in tests/hub_calls.py"
+    assert SERVED.keys() == set(PAGES["Served"]), "each served method needs a check in hub_server/tests/hub_calls.py"
 
 
 @pytest.fixture(scope="module")

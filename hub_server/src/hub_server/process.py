@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hub.errors import RunError
+from hub_server.storage.refusals import CommandError
 
 _START_SECONDS, _STOP_SECONDS = 60, 15
 _CODE_ROOT = Path(__file__).resolve().parents[1]  # where ``python -m`` finds this package
@@ -47,7 +47,7 @@ class LocalHub:
         return self.token_file.read_text().strip()
 
     def start(self) -> "LocalHub":
-        """Launch the server and wait until it answers; ``RunError`` with its own words when it does not."""
+        """Launch the server and wait until it answers; ``CommandError`` with its last line when it does not."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         command = [sys.executable, "-m", "hub_server", "serve", *self._options, "--stop-with-stdin"]
         with self.log_file.open("ab") as log:
@@ -63,7 +63,8 @@ class LocalHub:
         if word != "endpoint":
             self.kill()
             words = self.log_file.read_bytes()[written:].decode(errors="replace").strip().splitlines()
-            raise RunError(f"local Hub on {self.root}", f"did not start: {words[-1] if words else 'it said nothing'}")
+            reason = words[-1] if words else "it printed nothing"
+            raise CommandError(f"local Hub on {self.root}: did not start: {reason}", exit_code=1)
         return self
 
     def stop(self) -> None:

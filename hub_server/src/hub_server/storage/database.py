@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from hub.errors import RunError
+from hub_server.storage.refusals import CommandError
 
 _VERSION = 2
 _SCHEMA = Path(__file__).with_name("schema.sql")
@@ -30,21 +30,21 @@ class Database:
             self._keeper.execute("PRAGMA journal_mode=WAL")
             version = self._keeper.execute("PRAGMA user_version").fetchone()[0]
             if version not in (0, _VERSION):
+                problem = f"made by another version of the Hub (form {version}; allowed: {_VERSION})"
                 hint = "serve it with the version that made it, or take a new --root"
-                problem = f"made by another version of the Hub (form {version})"
-                raise RunError(path, problem, allowed=_VERSION, hint=hint)
+                raise CommandError(f"{path}: {problem}; {hint}", exit_code=1)
             self._keeper.executescript(_SCHEMA.read_text(encoding="utf-8"))
             if version == 0:  # else nothing is written: the disk may be full
                 self._keeper.execute(f"PRAGMA user_version={_VERSION}")
         except sqlite3.DatabaseError as error:
-            raise RunError(path, f"cannot be used ({error})", hint="restore it, or take a new --root") from error
+            problem = f"cannot be used ({error}); restore it, or take a new --root"
+            raise CommandError(f"{path}: {problem}", exit_code=1) from error
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self._path, timeout=30, isolation_level=None, check_same_thread=False)
         connection.row_factory = sqlite3.Row
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
-        connection.execute("PRAGMA temp_store=MEMORY")  # gc works on a full disk
         return connection
 
     @contextmanager

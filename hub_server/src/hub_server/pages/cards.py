@@ -2,18 +2,19 @@
 
 import math
 import re
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
-from hub import safe_yaml
-
 _FRONT_MATTER = re.compile(r"\A\s*---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 # The largest front matter on the Hub, the results of leaderboards, has some 200 kB.
-_LIMITS = {"max_bytes": 1 << 20, "max_depth": 64, "max_nodes": 100_000}
+_MAX_YAML, _MAX_DEPTH, _MAX_VALUES, _MAX_MERGES, _MAX_NUMBER = 1 << 20, 64, 100_000, 1000, 100
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_CHARACTERS = 100  # of a text that count as one more value
 _MAX_BYTES = 4 << 20
 _TEXTS = ("language", "license", "datasets", "base_model", "metrics")
 _LISTS = ("tags", "task_categories", "task_ids", "size_categories", "configs", "model-index")
@@ -45,13 +46,80 @@ class CardProblem(Exception):
     """The front matter cannot be used."""
 
 
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """The types of YAML's core schema; keys are text, as in JSON (numbers as keys can be chosen to collide)."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Return the value of ``node``. Raises YAMLError."""
+        if node.tag in _NUMBERS and len(node.value) > _MAX_NUMBER:  # in base 60 it costs the square of its length
+            raise _refused(f"a number of {len(node.value)} characters", node)
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, OverflowError, KeyError, AttributeError) as error:  # 2024-13-45, !!int x, !!bool x
+            raise _refused(f"not a value of its type ({node.tag.rpartition(':')[2]})", node) from error
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return the mapping of ``node`` with its scalar keys as text."""
+        self.flatten_mapping(node)
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                key.tag = "tag:yaml.org,2002:str"
+        return super().construct_mapping(node, deep)
+
+
+def _refused(problem: str, place: yaml.Node | yaml.Event) -> yaml.YAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=place.start_mark)
+
+
+def _load(text: str) -> Any:
+    """Return the one document in untrusted ``text``. Raises YAMLError, also for a text beyond the limits."""
+    size = len(text.encode("utf-8", "replace"))
+    if size > _MAX_YAML:
+        raise yaml.YAMLError(f"{size} bytes of YAML; at most {_MAX_YAML} are read")
+    try:
+        _check_extent(yaml.parse(text, _Loader))
+        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+    except UnicodeEncodeError as error:
+        raise yaml.YAMLError("half a surrogate pair is not a character") from error
+
+
+def _check_extent(events: Iterator[yaml.Event]) -> None:
+    """Raise YAMLError for a document that, with its aliases unfolded, is too deep or has too many values.
+
+    PyYAML builds by recursion: 30,000 nested ``[`` crash it, and nine lines of aliases stand for billions of values.
+    """
+    named: dict[str | None, tuple[int, int]] = {}  # anchor → values, levels
+    outer: list[tuple[str | None, int, int]] = []  # of each open collection: anchor, values before it, levels beside it
+    values = levels = merges = 0  # levels: inside the innermost open collection, so far
+    for event in events:
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in named:
+                raise _refused(f"alias *{event.anchor} has no anchor before it, or is inside of it", event)
+            values, levels = values + named[event.anchor][0], max(levels, named[event.anchor][1])
+        elif isinstance(event, yaml.ScalarEvent):
+            weight = 1 + len(event.value) // _CHARACTERS
+            values, merges = values + weight, merges + (event.value == "<<")
+            named[event.anchor] = (weight, 0)
+        elif isinstance(event, yaml.CollectionStartEvent):
+            named.pop(event.anchor, None)
+            outer.append((event.anchor, values, levels))
+            values, levels = values + 1, 0
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before, beside = outer.pop()
+            named[anchor] = (values - before, levels + 1)
+            levels = max(beside, levels + 1)
+        if len(outer) + levels > _MAX_DEPTH or values > _MAX_VALUES or merges > _MAX_MERGES:
+            most = f"{_MAX_DEPTH} levels, {_MAX_VALUES} keys and values or {_MAX_MERGES} merges"
+            raise _refused(f"more than {most} (an alias counts as its content)", event)
+
+
 def read_metadata(text: str) -> dict | None:
     """The front matter as plain JSON values; None without one; ``CardProblem`` when it is broken."""
     found = _FRONT_MATTER.match(text)
     if found is None:
         return None
     try:
-        metadata = _plain(safe_yaml.load(found.group(1), **_LIMITS))
+        metadata = _plain(_load(found.group(1)))
     except yaml.YAMLError as error:
         raise CardProblem(f"YAML Metadata Error: {str(error)[:_MAX_ERROR]}") from error
     if metadata is None:

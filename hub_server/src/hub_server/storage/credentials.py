@@ -14,9 +14,8 @@ import uuid
 from pathlib import Path
 from typing import NamedTuple
 
-from hub.errors import InputError
 from hub_server.storage.database import Database
-from hub_server.storage.refusals import HubError
+from hub_server.storage.refusals import CommandError, HubError
 from hub_server.storage.rules import is_namespace
 
 
@@ -68,10 +67,10 @@ def add_user(database: Database, name: str, orgs: tuple[str, ...] = ()) -> None:
 def _add_namespace(db: sqlite3.Connection, name: str, *, is_org: bool) -> None:
     kind = "organisation" if is_org else "user"
     if not is_namespace(name):
-        raise InputError(f"{kind} {name!r}", "cannot be a name on the Hub", allowed="letters, digits, '-', '_', '.'")
+        raise CommandError(f"{kind} {name!r}: cannot be a name on the Hub; allowed: letters, digits, '-', '_', '.'")
     db.execute("INSERT OR IGNORE INTO namespaces VALUES (?, ?)", (name, is_org))
     if db.execute("SELECT is_org FROM namespaces WHERE name = ?", (name,)).fetchone()["is_org"] != is_org:
-        raise InputError(f"{kind} {name!r}", f"the name is taken by {'a user' if is_org else 'an organisation'}")
+        raise CommandError(f"{kind} {name!r}: the name is taken by {'a user' if is_org else 'an organisation'}")
 
 
 def keep_token(database: Database, path: Path, user: str, role: str) -> None:

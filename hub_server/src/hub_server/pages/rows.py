@@ -1,5 +1,6 @@
 """One page of the rows of parquet files, as a question and its answer; ``row_scan`` finds it in a child process."""
 
+import unicodedata
 from functools import lru_cache
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -8,8 +9,19 @@ from hub_server.pages import child
 
 ROWS = 50  # of a page
 MOST_FILES, MOST_ROWS = 1000, 2_000_000  # of a split that a search or a count of labels reads
+_HARMLESS = "\n\t\u200c\u200d"  # with the joiners that emoji and some scripts need
 MOST_WORDS = 200  # characters of a search
 _FAILED = f"The rows took more than {child.SECONDS} s or too much memory to show, or broke the reader."
+
+
+def visible(text: str) -> str:
+    """``text`` with U+FFFD for every character that hides or reorders others; line breaks and tabs stay."""
+    return "".join(_shown(char) for char in text)
+
+
+def _shown(char: str) -> str:
+    keep = char in _HARMLESS or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co")
+    return char if keep else "\N{REPLACEMENT CHARACTER}"
 
 
 class Question(BaseModel):

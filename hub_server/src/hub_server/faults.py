@@ -1,4 +1,4 @@
-"""Fault injection, for tests of clients: python -m hub_server serve --faults FAULTS.json
+"""Fault injection, for tests of clients: hub-server serve --faults FAULTS.json
 
 A request that is struck meets a refusal, a dropped or cut connection or a slow answer, before or AFTER it was handled:
 an answer that is lost after the work was done is what a client must survive. Each kind of request meets the faults in
@@ -20,9 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hub.errors import InputError
 from hub_server.handlers.routes import REQUESTS, match, name_of
-from hub_server.storage.refusals import HubError
+from hub_server.storage.refusals import CommandError, HubError
 
 log = logging.getLogger("hub_server.faults")
 Kind = Literal["429", "429 retry-after", "429 quota", "409", "412", "500", "503", "dropped", "cut", "slow"]
@@ -81,7 +80,7 @@ def request_kind(scope: Scope) -> str:
 
 
 class FaultInjector:
-    """ASGI middleware that injects the faults of a plan. Raises InputError when the file is none."""
+    """ASGI middleware that injects the faults of a plan. Raises CommandError for a file that is not a plan."""
 
     def __init__(self, app: ASGIApp, path: Path):
         self._app, self._path = app, path
@@ -93,12 +92,13 @@ class FaultInjector:
             self._written = self._path.stat().st_mtime_ns
             self._plan = FaultPlan.model_validate_json(self._path.read_bytes())
         except FileNotFoundError as error:
-            raise InputError(f"--faults {self._path}", "no such file") from error
+            raise CommandError(f"--faults {self._path}: no such file") from error
         except ValidationError as error:
-            raise InputError(f"--faults {self._path}", error.errors()[0]["msg"], allowed=(*KINDS, *WRONG)) from error
+            problem = f"{error.errors()[0]['msg']}; allowed: {(*KINDS, *WRONG)}"
+            raise CommandError(f"--faults {self._path}: {problem}") from error
         unknown = set(self._plan.requests) - {*REQUESTS, "unknown"}
         if unknown:
-            raise InputError(f"--faults {self._path}", f"no such request: {min(unknown)}", allowed=REQUESTS)
+            raise CommandError(f"--faults {self._path}: no such request: {min(unknown)}; allowed: {REQUESTS}")
         self._random = random.Random(self._plan.seed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

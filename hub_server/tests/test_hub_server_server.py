@@ -20,8 +20,8 @@ from huggingface_hub import CommitOperationAdd, HfApi
 from huggingface_hub.errors import HfHubHTTPError
 from local_hub import ask, commit_body, file_line
 
-from hub.errors import RunError
 from hub_server.process import LocalHub
+from hub_server.storage.refusals import CommandError
 
 pytest_plugins = ["local_hub"]
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ def test_second_server_on_a_root_is_refused(local_hub):
     refused = serve("--root", str(local_hub.root))
     assert refused.returncode == 1 and refused.stdout == ""
     assert refused.stderr.count("\n") == 1 and "another local Hub is serving this folder" in refused.stderr
-    with pytest.raises(RunError, match="another local Hub is serving this folder"):
+    with pytest.raises(CommandError, match="another local Hub is serving this folder"):
         LocalHub(local_hub.root).start()
 
 

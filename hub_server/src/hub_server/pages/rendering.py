@@ -13,10 +13,10 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader
 from starlette.responses import HTMLResponse, Response
 
-from hub.markdown import visible
+from hub_server.pages.rows import visible
 
-_TEMPLATES = Path(__file__).with_name("templates")
-_STYLE = (_TEMPLATES / "style.css").read_text(encoding="utf-8")
+TEMPLATES = Path(__file__).with_name("templates")
+_STYLE = (TEMPLATES / "style.css").read_text(encoding="utf-8")
 _STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 SCRIPT = "/-/copy.js"  # no namespace is called "-"
 _QUIET = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
@@ -46,7 +46,7 @@ def day(seconds: int) -> str:
 
 
 _PAGES = Environment(
-    loader=FileSystemLoader(_TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_shown
+    loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_shown
 )
 _PAGES.globals |= {"style": _STYLE, "script": SCRIPT}
 _PAGES.filters |= {"day": day, "number": "{:,}".format}
@@ -78,5 +78,5 @@ def error_page(endpoint: str, path: str, status: int, message: str, code: str = 
 
 def script() -> Response:
     """The script of the copy buttons."""
-    text = (_TEMPLATES / "copy.js").read_text(encoding="utf-8")
+    text = (TEMPLATES / "copy.js").read_text(encoding="utf-8")
     return Response(text, media_type="text/javascript", headers=_QUIET | {"Cache-Control": "no-cache"})

@@ -3,8 +3,7 @@
 import json
 from typing import Any
 
-from hub.markdown import visible
-from hub_server.pages.rows import Group, Second, Window
+from hub_server.pages.rows import Group, Second, Window, visible
 
 CELL, FOLDED, PAGE = 10_000, 300, 300_000  # characters: of a cell, of one on a page that is full, of all cells
 

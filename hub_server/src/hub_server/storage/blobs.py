@@ -12,14 +12,20 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from hub.durable import fsync
-
 UPLOAD_KEPT_SECONDS = 24 * 3600
-RESERVE_BYTES = 4 << 20
+
+
+def fsync(path: Path) -> None:
+    """Flush the content of a file, or the names in a folder, to disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 class Blob(NamedTuple):
@@ -41,7 +47,6 @@ class BlobStore:
 
     def __init__(self, root: Path):
         self.folder, self.tmp, self._uploads = root / "blobs" / "sha256", root / "tmp", root / "uploads"
-        self._reserve = root / "reserve"
         for folder in (self.folder, self.tmp, self._uploads):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # private repos are private on the disk, too
 
@@ -52,16 +57,6 @@ class BlobStore:
         for upload in self._uploads.iterdir():
             if upload.stat().st_mtime < time.time() - UPLOAD_KEPT_SECONDS:
                 shutil.rmtree(upload)
-
-    def keep_reserve(self) -> None:
-        """Take some room, if there is any, that ``gc`` gives back: on a full disk it needs it to change the index."""
-        if not self._reserve.exists():
-            with suppress(OSError):
-                self._reserve.write_bytes(os.urandom(RESERVE_BYTES))  # what a file system can neither pack nor skip
-
-    def drop_reserve(self) -> None:
-        """Delete the reserve."""
-        self._reserve.unlink(missing_ok=True)
 
     def path(self, sha256: str) -> Path:
         """The path of a blob."""

@@ -1,7 +1,6 @@
 """The large files of a repo: listing them, removing them for good, copying them to another repo on the server."""
 
 import hashlib
-import time
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,6 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 from local_hub import Log, ask, commit_body
-
-from hub_server.process import LocalHub
-from hub_server.storage.gc import KEPT_SECONDS, collect
 
 pytest_plugins = ["local_hub"]
 DATASET = {"repo_type": "dataset"}
@@ -93,16 +89,6 @@ def test_removal_leaves_no_commit_that_names_the_file(hub_api, local_hub, strang
         assert status == 400, body
     none = {"deletions": {"sha": ["0" * 64]}}
     assert ask(local_hub, "POST", f"/api/datasets/{repo}/lfs-files/batch", none, token=local_hub.token).status == 200
-
-
-def test_gc_frees_what_was_removed(tmp_path):
-    with LocalHub(tmp_path / "hub") as hub:
-        api = HfApi(endpoint=hub.endpoint, token=hub.token)
-        repo = api.create_repo("demo/freed", **DATASET).repo_id
-        put(api, repo, "bad.bin", b"bad" * 1000)
-        api.permanently_delete_lfs_files(repo, list(api.list_lfs_files(repo, **DATASET)), **DATASET)
-    freed = collect(hub.root, now=time.time() + KEPT_SECONDS + 3600)
-    assert freed.bytes == 3000
 
 
 def copy(api: HfApi, source: str, target: str, path: str = "x.bin"):

@@ -1,4 +1,4 @@
-"""Sends every route of the local Hub what nobody should: python tests/hub_fuzz.py --requests 20000 --seed 7"""
+"""Sends every route of the local Hub what no client sends: hub_server/tests/hub_fuzz.py --requests 20000 --seed 7"""
 
 import argparse
 import contextlib

@@ -6,7 +6,6 @@ import html.parser
 import io
 import re
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -18,7 +17,7 @@ from starlette.testclient import TestClient
 
 from hub_server.app import HubApp
 from hub_server.http.call import Hub
-from hub_server.pages import card_html, child
+from hub_server.pages import card_html, child, rendering
 from hub_server.pages.card_markdown import render_card
 from hub_server.pages.cards import Config, configs
 
@@ -431,5 +430,5 @@ def test_a_page_that_fails_says_so(tmp_path):
 
 
 def test_pages_need_nothing_from_elsewhere():
-    text = "".join(path.read_text() for path in Path("hub_server/pages/templates").iterdir())
+    text = "".join(path.read_text() for path in rendering.TEMPLATES.iterdir())
     assert text.count("<script") == 1 and "http" not in text.replace("https://huggingface", "")

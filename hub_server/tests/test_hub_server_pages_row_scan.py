@@ -6,9 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hub.contract.schema import PAIR_CLASS, STS
 from hub_server.pages import row_scan, row_texts
-from hub_server.pages.row_scan import GROUPED, Split, Unreadable, facts_of, find
+from hub_server.pages.row_scan import Split, Unreadable, facts_of, find
 from hub_server.pages.rows import ROWS, Facts, Question, Request, Window
 
 
@@ -80,12 +79,6 @@ def test_second_texts_stand_below_their_first_by_label(split):
     assert [(group.first, group.continued) for group in after.groups] == [("first 7", True), ("first 8", False)]
     assert shown.labels == [(label, count) for label, count in sorted(shown.labels, reverse=True)]
     assert sum(count for _, count in shown.labels) == 60 and shown.label_column == "score"
-
-
-def test_the_forms_are_those_of_the_contract():
-    for form in (STS, PAIR_CLASS):
-        first, second, label = form.columns
-        assert GROUPED[first, second] == label
 
 
 def test_a_search_ends_at_its_bounds_and_says_so(split, monkeypatch):

@@ -3,10 +3,8 @@
 import shutil
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
-import yaml
 
 from hub_server.pages import cards
 from hub_server.storage.credentials import Signer
@@ -128,8 +126,3 @@ def test_metadata_becomes_json():
     assert cards.read_metadata("body\n---\na: b\n---\n") is None and cards.read_metadata("---\n---\n") is None
     with pytest.raises(cards.CardProblem):
         cards.read_metadata("---\n- a\n---\n")
-
-
-def test_the_licences_that_our_cards_name_are_known():
-    known = yaml.safe_load(Path("hub/contract/data/licences.yaml").read_text(encoding="utf-8"))
-    assert {name for name, licence in known.items() if licence.get("hub")} <= set(cards.LICENCES)

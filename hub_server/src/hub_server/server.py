@@ -1,4 +1,4 @@
-"""The command line: ``python -m hub_server serve``, ``token`` and ``gc``. One process per root, on 127.0.0.1 only."""
+"""The command line: ``hub-server serve`` and ``token``. One process per root, on 127.0.0.1 only."""
 
 import asyncio
 import errno
@@ -12,37 +12,54 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from filelock import FileLock, Timeout
+from typer.core import TyperGroup
 
-from hub.cli import new_app
-from hub.errors import InputError, RunError
 from hub_server.storage.blobs import BlobStore
 from hub_server.storage.credentials import Signer, add_user, keep_token
 from hub_server.storage.database import Database
-from hub_server.storage.gc import collect
+from hub_server.storage.refusals import CommandError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 HOST = "127.0.0.1"
 
+
+class Group(TyperGroup):
+    """Commands whose failures are one line on stderr and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Call the command."""
+        try:
+            return super().invoke(ctx)
+        except (CommandError, OSError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            raise typer.Exit(getattr(error, "exit_code", 1)) from None
+
+
 # click keeps the line breaks of a paragraph that starts with a backspace.
-app = new_app(
-    """A Hugging Face Hub on this machine, for the demo, for tests and for work without a network.
+app = typer.Typer(
+    cls=Group,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="""A Hugging Face Hub on this machine, for the demo, for tests and for work without a network.
 
     Start it, then point the official clients at it by their environment:
 
     \b
-    python -m hub_server serve --root local_hub --port 8765
+    hub-server serve --root local_hub --port 8765
     export HF_ENDPOINT=http://127.0.0.1:8765 HF_TOKEN_PATH=$PWD/local_hub/token
     export HF_HOME=$(mktemp -d)
     hf auth whoami
 
     The clients' caches go by repo id alone: never share one HF_HOME between two Hubs.
-    """
+    """,
 )
 
 Root = Annotated[Path, typer.Option(help="Folder that holds everything the Hub knows; made when missing.")]
@@ -82,7 +99,6 @@ def serve(
     with locked(root), _listener(port) as listener, closing(Database(root / "hub.sqlite")) as database:
         blobs = BlobStore(root)
         blobs.sweep()
-        blobs.keep_reserve()
         add_user(database, user, tuple(org or ()))
         keep_token(database, root / "token", user, "write")
         keep_token(database, root / "token_read", user, "read")
@@ -93,17 +109,6 @@ def serve(
         # The socket listens already: whoever reads these lines may connect, and is answered when all is ready.
         print(f"endpoint http://{HOST}:{port}\ntoken_file {(root / 'token').resolve()}", flush=True)
         _run(asgi, listener, patience, stop_with_stdin=stop_with_stdin)
-
-
-@app.command()
-def gc(root: Root) -> None:
-    """Free disk space while the Hub is stopped: old commits that no ref leads to, and contents that nothing needs.
-
-    What was uploaded within the last 24 hours is kept, for it may still wait for its commit.
-    """
-    with locked(root):
-        freed = collect(root)
-    print(f"removed {freed.commits} commits, {freed.files} contents, {freed.bytes:,} bytes")
 
 
 @app.command()
@@ -131,20 +136,20 @@ def _make(root: Path) -> None:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         (root / "lock").touch()
     except OSError as error:
-        hint = "give --root a folder that you may write to"
-        raise InputError(f"--root {root}", f"cannot be written ({error.strerror})", hint=hint) from error
+        problem = f"cannot be written ({error.strerror}); give --root a folder that you may write to"
+        raise CommandError(f"--root {root}: {problem}") from error
 
 
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """``root`` exists, and no other process serves or cleans it meanwhile, else RunError."""
+    """``root`` exists, and no other process serves it meanwhile. Raises CommandError."""
     _make(root)
     try:
         with FileLock(root / "lock", timeout=0):
             yield
     except Timeout as error:
-        hint = "stop it, or give this one another --root"
-        raise RunError(f"--root {root}", "another local Hub is serving this folder", hint=hint) from error
+        problem = "another local Hub is serving this folder; stop it, or give this one another --root"
+        raise CommandError(f"--root {root}: {problem}", exit_code=1) from error
 
 
 def _listener(port: int) -> socket.socket:
@@ -153,7 +158,7 @@ def _listener(port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         taken = getattr(error, "errno", None) == errno.EADDRINUSE
         problem = "is in use" if taken else f"cannot be opened ({error})"
-        raise InputError(f"--port {port}", problem, hint="use --port 0 to get a free one") from error
+        raise CommandError(f"--port {port}: {problem}; use --port 0 to get a free one") from error
     # With Nagle's algorithm each answer takes 40 ms; asyncio leaves it on for a socket that was made elsewhere.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
@@ -194,3 +199,8 @@ def _run(asgi: "ASGIApp", listener: socket.socket, patience: float, *, stop_with
     if stop_with_stdin:
         threading.Thread(target=stop_at_end_of_stdin, daemon=True).start()
     asyncio.run(server.serve(sockets=[listener]))
+
+
+def main() -> None:
+    """Run the command ``hub-server``."""
+    app(prog_name="hub-server")

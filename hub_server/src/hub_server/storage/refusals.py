@@ -9,6 +9,14 @@ from collections.abc import Mapping
 from starlette.responses import JSONResponse, Response
 
 
+class CommandError(Exception):
+    """A command that cannot run, in one line for a terminal. ``exit_code``: 2 for bad input, 1 for everything else."""
+
+    def __init__(self, message: str, exit_code: int = 2):
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 class HubError(Exception):
     """An HTTP error: status, message, and the X-Error-Code that clients map to an exception class."""
 
