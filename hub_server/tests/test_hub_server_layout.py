@@ -9,11 +9,13 @@ from pathlib import Path
 HOME = Path(__file__).parents[1]
 ROOMS = {"storage": "", "pages": "", "http": "storage", "handlers": "storage http pages"}  # and what each may import
 MODULES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted((HOME / "src").rglob("*.py"))}
-PACKAGES = {
-    "markdown-it-py": "markdown_it",
-    "pyyaml": "yaml",
-    "uvicorn": "uvicorn h11 anyio",
-    "pathspec": "pathspec re2",
+MODULES_OF = {
+    "markdown-it-py": {"markdown_it"},
+    "pyyaml": {"yaml"},
+    "uvicorn": {"uvicorn", "h11"},
+    "starlette": {"starlette", "anyio"},
+    "pathspec": {"pathspec", "re2"},
+    "hf-xet": {"hf_xet"},
 }
 
 
@@ -24,9 +26,10 @@ def imported(tree: ast.AST) -> set[str]:
 
 
 def test_it_imports_nothing_of_sts_dino_and_nothing_undeclared():
-    declared = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]["dependencies"]
+    project = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]
+    declared = [*project["dependencies"], *project["optional-dependencies"]["xet"]]
     names = [re.split(r"[^\w-]", one)[0] for one in declared]
-    allowed = {word for name in names for word in PACKAGES.get(name, name).split()} | {*sys.stdlib_module_names}
+    allowed = set().union(*(MODULES_OF.get(name, {name}) for name in names), sys.stdlib_module_names)
     for path, tree in MODULES.items():
         assert {name.split(".")[0] for name in imported(tree)} <= allowed | {"hub_server"}, path
 
