@@ -10,18 +10,20 @@ import pytest
 from datasketch import MinHash, MinHashLSH
 
 from benchmarks.evaluation.decontamination import edited, near_pairs
-from eval.audit.decontamination.match import MatchSettings, Sentences
-from eval.audit.decontamination.near_duplicates import (
+from eval.audit.evaluation_sentences import (
     SCHEME,
     SEED,
     Banding,
+    EvaluationSet,
+    MatchSettings,
     NearIndex,
+    Sentences,
     _hashed,
     grams,
     jaccard,
+    read_evaluation_sets,
     signatures,
 )
-from eval.audit.decontamination.sentences import EvaluationSet, read_evaluation_sets
 from eval.audit.text_forms import normal_form
 from hub.errors import InputError
 
