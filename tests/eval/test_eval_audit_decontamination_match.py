@@ -18,7 +18,7 @@ from eval.audit.evaluation_sentences import (
     MatchSettings,
     NearIndex,
     Sentences,
-    _hashed,
+    _gram_hash,
     grams,
     jaccard,
     read_evaluation_sets,
@@ -116,7 +116,7 @@ def test_candidates_are_those_of_datasketch(shipped):
     index, library = NearIndex(forms, banding), MinHashLSH(num_perm=48, params=(16, 3))
     sketches = []
     for number, form in enumerate(forms):
-        sketch = MinHash(48, seed=SEED, scheme=SCHEME, hashfunc=_hashed)
+        sketch = MinHash(48, seed=SEED, scheme=SCHEME, hashfunc=_gram_hash)
         sketch.update_batch(grams(form, 3))
         library.insert(number, sketch)
         sketches.append(sketch)
