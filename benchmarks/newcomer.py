@@ -21,9 +21,8 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.trials import table, write_results
-from eval.audit.annotation.sample import draw, read_examples
-from eval.audit.annotation.store import AnswerStore
 from eval.audit.source import find_rows
+from eval.audit.survey import AnswerStore, draw, read_examples
 from hub import cli
 from hub.errors import RunError
 from hub.word_overlap import word_overlap

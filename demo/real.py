@@ -101,7 +101,8 @@ def train(chain: Chain, name: str, limit: int | None, senteval: Path | None) -> 
     if senteval:
         scored = chain.artifacts / "models" / f"{name}.evaluation"
         out = scored.with_name(f"{name}.seven_tasks.json")
-        chain.stage("the mean of seven tasks", "eval.arms", str(scored), "--tasks", ",".join(FINAL), "--out", str(out))
+        words = ("--tasks", ",".join(FINAL), "--out", str(out))
+        chain.stage("the mean of seven tasks", "eval.compare.seeds", str(scored), *words)
 
 
 def first_texts() -> int:

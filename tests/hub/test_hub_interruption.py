@@ -14,7 +14,7 @@ COMMANDS = (
     "training.run",
     "training.merge",
     "eval.run",
-    "eval.compare",
+    "eval.compare.run",
     "model_cards.render",
     "release.run",
     "release.publish",

@@ -42,7 +42,7 @@ ARROWS = {
         "statistics": "tasks encoders scoring",
         "mteb_bridge": "tasks encoders scoring statistics",
         "runs": "tasks encoders scoring statistics mteb_bridge",
-        "comparison": "tasks encoders scoring statistics mteb_bridge runs",
+        "compare": "tasks encoders scoring statistics mteb_bridge runs",
         "audit": "tasks encoders",
     },
     "training": {
