@@ -94,15 +94,15 @@ def spec(recipe: DatasetRecipe) -> dict[str, str]:
     sets = Counter(variant.shots for variant in recipe.variants)
     facts = {
         "name": json.dumps(recipe.name),
-        "form": json.dumps(recipe.form),
+        "form": json.dumps(recipe.schema_name),
         "seed": repr(recipe.seed),
         "sets": repr(dict(sets)),
-        "labels": json.dumps(recipe.dataset_form.labels or names),
+        "labels": json.dumps(recipe.dataset_schema.labels or names),
         "max_per_label": repr(rules.max_per_label),
         "validation_fraction": repr(rules.validation_fraction),
         "sources": repr(recipe.source.kind == "model"),
     }
-    if recipe.dataset_form.scored:
+    if recipe.dataset_schema.scored:
         facts["scores"] = json.dumps({label.name: label.score or 0.0 for label in recipe.written_labels})
         facts |= {"smoothing": repr(rules.smoothing), "sampled_negatives": repr(rules.sampled_negatives)}
     if recipe.verification:
@@ -110,7 +110,9 @@ def spec(recipe: DatasetRecipe) -> dict[str, str]:
         facts["samples"] = json.dumps(
             {label.name: recipe.decoding_of(label).samples for label in recipe.written_labels}
         )
-    return facts | ({"equal_triplets": repr(rules.equal_triplets)} if "triplet" in recipe.dataset_form.finished else {})
+    return facts | (
+        {"equal_triplets": repr(rules.equal_triplets)} if "triplet" in recipe.dataset_schema.finished else {}
+    )
 
 
 if __name__ == "__main__":

@@ -32,7 +32,9 @@ def label_meanings(recipe: DatasetRecipe) -> dict[str, str]:
     for label in recipe.written_labels:
         if label.meaning is not None:
             score = recipe.postprocess.smoothed(label.score or 0.0)
-            found.setdefault(score_label(score) if recipe.dataset_form.scored else label.name, []).append(label.meaning)
+            found.setdefault(score_label(score) if recipe.dataset_schema.scored else label.name, []).append(
+                label.meaning
+            )
     return {name: "; ".join(meanings) for name, meanings in found.items()}
 
 

@@ -17,9 +17,8 @@ import pyarrow as pa
 from eval.audit.label_meanings import LabelMeanings, published_meanings
 from eval.audit.rows import BATCH, DatasetRows, Read, example_type_of
 from hub.client.dataset_reader import FinishedRun, HubDataset, hub_dataset, local_run, published_run, require_known
-from hub.contract.forms import FORMS
 from hub.contract.run_dir import ARTIFACTS, File
-from hub.contract.schema import base_config, is_finished
+from hub.contract.schema import SCHEMAS, base_config, is_finished
 from hub.contract.shards import parquet_schema, shard_tables
 from hub.errors import InputError
 from hub.row_errors import reading_rows
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
     from datasets import Features
 
 FIRST = (  # of several finished configs, the first is read: a form's labelled one before its others
-    *(form.labelled for form in FORMS.values()),
-    *(config for form in FORMS.values() for config in form.finished),
+    *(schema.labelled for schema in SCHEMAS.values()),
+    *(config for schema in SCHEMAS.values() for config in schema.finished),
 )
 HUB_ID = re.compile(r"(?!artifacts/|\.)[\w.-]+/[\w.-]+(@.+)?")
 

@@ -119,7 +119,7 @@ def dataset_recipe(
         "kind: dataset",
         f"name: {name}",
         "version: 0.1.0",
-        "form: sts # labels are degrees of similarity",
+        "schema: sts # labels are degrees of similarity",
         f"pretty_name: {flow(f'Sentence pairs from {title}')}",
         f"language: {corpus.language} # {corpus.in_language:.0%} of the texts look like it",
         f"license: {licences.dataset_licences(*own, shown, name)[0]} # follows from the parts' licences",

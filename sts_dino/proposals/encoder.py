@@ -107,7 +107,7 @@ def model_recipe(dataset: DatasetRecipe, place: str, base: Base, name: str) -> s
     texts = dataset.source.limit or 1000
     steps = max(20, math.ceil(base.epochs * texts / BATCH))
     config = next(config for config in dataset.configs if config.startswith("postprocessed"))
-    rows = {"path": place, "config": config, "form": "graded-triplet", "loss": "MultipleNegativesRankingLoss"}
+    rows = {"path": place, "config": config, "example_type": "graded-triplet", "loss": "MultipleNegativesRankingLoss"}
     section = dict(base.section)
     if base.vocabulary:
         section["vocabulary"] = {"path": place, "config": config, "columns": ["sentence1", "sentence2"], "sif": "1e-3"}
@@ -140,7 +140,7 @@ def model_recipe(dataset: DatasetRecipe, place: str, base: Base, name: str) -> s
         f"batch_size: {BATCH}",
         f"arguments: {flow(arguments)}",
         *(SCORED if dataset.language == "en" else []),
-        "control: copies # as many steps on the first texts alone: what needs no language model",
+        "control: simcse # as many steps of unsupervised SimCSE on the source sentences: it needs no language model",
         "threads: 1",
         "seed: 42",
     ]

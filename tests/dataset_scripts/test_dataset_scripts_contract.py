@@ -80,7 +80,7 @@ def test_script_and_schema_agree(tmp_path, path):
     assert (command.ROW_GROUP, command.ROW_GROUP_BYTES) == (shards.ROW_GROUP, shards.ROW_GROUP_BYTES)
     assert sum(module.SPEC.sets.values()) == len(recipe.variants)
     assert (rows.POOL, rows.PARTNERS) == (group_rows.POOL, group_rows.PARTNERS)
-    if recipe.form == "sts":
+    if recipe.schema_name == "sts":
         assert list(module.SPEC.scores.items()) == [(label.name, label.score) for label in recipe.labels]
 
 

@@ -119,7 +119,7 @@ def test_what_needs_other_sections_is_one_clear_error():
     with pytest.raises(ValueError, match="the nli form needs the labels entailment and contradiction"):
         texts = [{"name": "entailment", "samples": 0, "instruction": COPY["instruction"]}]
         other = {"name": "contradiction", "instruction": 'No.\n"<X1>"\nSo: "', "counter_labels": ["entailment"]}
-        DatasetRecipe.model_validate({**small_recipe("sts").model_dump(), "form": "nli", "labels": [*texts, other]})
+        DatasetRecipe.model_validate({**small_recipe("sts").model_dump(), "schema": "nli", "labels": [*texts, other]})
 
 
 def test_labels_have_as_many_texts_as_each_asks_for():

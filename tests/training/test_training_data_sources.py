@@ -17,7 +17,7 @@ pytest_plugins = ["local_hub"]
 
 
 def documents(path, **changes):
-    return data_spec(path, **{"config": "default", "form": "documents", "loss": "DeclutrLoss", **changes})
+    return data_spec(path, **{"config": "default", "example_type": "documents", "loss": "DeclutrLoss", **changes})
 
 
 LONG = ["one two " * 400, "three four " * 400, "five \u2028 six " * 400]
@@ -119,7 +119,7 @@ print(json.dumps(found))
 """
 
 
-TEXTS = {"config": "texts", "form": "documents", "loss": "DeclutrLoss"}
+TEXTS = {"config": "texts", "example_type": "documents", "loss": "DeclutrLoss"}
 LACKING = {
     "has no revision 'v2.0.0'": {"revision": "v2.0.0"},
     "has no config 'postproccesed'; allowed: ['postprocessed', 'texts']; did you mean": {"config": "postproccesed"},
@@ -144,7 +144,7 @@ CASES = {
 def on_hub(published, local_hub, tmp_path_factory):
     """What every case gives, or its error, read in one process whose client knows this Hub."""
     fields = {"repo_id": published[0], "revision": "v1.0.0"}
-    training = {"config": "postprocessed", "form": "sts", "loss": "CosineSimilarityLoss"}
+    training = {"config": "postprocessed", "example_type": "sts", "loss": "CosineSimilarityLoss"}
     cases = [(kind, fields | (training if kind == "training" else {}) | changes) for kind, changes in CASES.values()]
     done = subprocess.run(
         [sys.executable, "-c", READER, json.dumps(cases)],
