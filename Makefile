@@ -1,7 +1,7 @@
 # sts-dino: `make` alone prints the targets. Every target that runs Python makes .venv first, once per change of the pins.
 .DEFAULT_GOAL := help
 .PHONY: help demo real test test-all test-loaders hub install lm style quality dataset train evaluate card publish regenerate republish
-.PHONY: release-all value job scripts bench clean clean-artifacts evaluate-reference
+.PHONY: release-all value job bench clean clean-artifacts evaluate-reference
 PYTHON ?= python3
 RUN := .venv/bin/python
 RECIPE ?= recipes/demo/sts-dino-x2.yaml
@@ -79,9 +79,6 @@ value: .venv/.ready ## measure what an encoder gains from a dataset, beside cont
 job: .venv/.ready ## regenerate as a job of Hugging Face: print its command, YES=1 starts it (more options: python -m release.job --help): make job RECIPE=... ORG=... FLAVOR=l4x4 WORKERS=4 [TIMEOUT=2d]
 	$(if $(RAY)$(STORE),$(error a job is one machine: RAY and STORE are not for it))
 	$(RUN) -m release.job $(RECIPE) --org $(ORG) --flavor $(FLAVOR) $(if $(TIMEOUT),--timeout $(TIMEOUT)) $(if $(WORKERS),--workers $(WORKERS)) $(filter --yes,$(ACT))
-
-scripts: .venv/.ready ## write the loading scripts from the recipes
-	$(RUN) -m release.scripts
 
 bench: .venv/.ready ## measure the engine and the built-in language model (half an hour, see benchmarks/README.md)
 	$(RUN) -m benchmarks.generation.engine_throughput

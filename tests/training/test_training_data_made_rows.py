@@ -152,7 +152,7 @@ def test_keys_that_do_not_go_together(changes, message):
 
 def test_columns_that_are_not_there_or_hold_no_texts(pairs, tmp_path):
     with pytest.raises(
-        InputError, match=r"has no column 'sentence3', which the self-pair form needs; allowed: \['sent"
+        InputError, match=r"has no column 'sentence3', which example type self-pair needs; allowed: \['sent"
     ):
         made(pairs, "self-pair", columns=("sentence3",))
     with pytest.raises(InputError, match=r"column 'score' holds float; allowed: text"):

@@ -55,7 +55,11 @@ def test_documents_are_read_from_a_run_directory(tmp_path):
         ("short.txt", b"too short\n\nby far\n", "longest of 3 documents has 9 bytes, so fewer .*min_document 2,048"),
         ("latin.txt", b"\xe9t\xe9\n", "cannot be read: 'utf-8'"),
         ("empty.txt", b"", "is empty; allowed: at least one document"),
-        ("other.jsonl", b'{"body": "x"}\n', "has no column 'text', which the documents form needs; allowed: .*body"),
+        (
+            "other.jsonl",
+            b'{"body": "x"}\n',
+            "has no column 'text', which example type documents needs; allowed: .*body",
+        ),
         ("broken.jsonl", b'{"text": ', "cannot be read"),
         ("broken.parquet", b"PAR1", "cannot be read"),
         ("numbers.jsonl", b'{"text": 1}\n', "column 'text' holds int64; allowed: text"),
@@ -125,7 +129,7 @@ LACKING = {
     "has no config 'postproccesed'; allowed: ['postprocessed', 'texts']; did you mean": {"config": "postproccesed"},
     "has no split 'test'; allowed: ['train', 'validation']": {"split": "test"},
     "no such repository": {"repo_id": "acme/none"},
-    "has no column 'sentence1', which the sts form needs; allowed: ['text', 'url']": {"config": "texts"},
+    "has no column 'sentence1', which example type sts needs; allowed: ['text', 'url']": {"config": "texts"},
 }
 CASES = {
     "whole": ("training", {}),

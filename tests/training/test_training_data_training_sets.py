@@ -77,7 +77,7 @@ def test_a_shard_changed_after_the_run(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [
-        ({"sentence1": ["a"], "score": [0.5]}, "place: has no column 'sentence2', which the sts form needs"),
+        ({"sentence1": ["a"], "score": [0.5]}, "place: has no column 'sentence2', which example type sts needs"),
         ({"sentence1": ["a"] * 2, "sentence2": ["b"] * 2, "score": [0.5, None]}, "row 1 of column 'score' is empty"),
         ({"sentence1": ["a"] * 2, "sentence2": ["b"] * 2, "score": [float("nan"), 1.0]}, "row 0 .*'score' is nan"),
         ({"sentence1": ["a"] * 2, "sentence2": ["b"] * 2, "score": [0.5, float("inf")]}, "row 1 .*'score' is inf"),

@@ -375,7 +375,9 @@ def test_two_processes_compare_the_rows_of_the_whole_batch(encoder, folder, tmp_
 
 def test_every_loss_takes_its_forms_only():
     assert check_loss("CoSENTLoss", "sts", "p").examples == (STS,)
-    with pytest.raises(InputError, match=r"p.loss: CosineSimilarityLoss does not learn from the triplet form; allowed"):
+    with pytest.raises(
+        InputError, match=r"p.loss: CosineSimilarityLoss does not learn from example type triplet; allowed"
+    ):
         check_loss("CosineSimilarityLoss", "triplet", "p")
     with pytest.raises(InputError, match=r"pair-class form; allowed: \['SoftmaxLoss'\]"):
         check_loss("CoSENTLoss", "pair-class", "p")

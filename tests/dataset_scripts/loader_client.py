@@ -1,19 +1,17 @@
-"""What one version of datasets loads: python loader_client.py REPO[@TAG]... [--verify SCRIPT DIR]...
+"""What one version of datasets loads: python loader_client.py REPO[@TAG]...
 
 Prints one JSON object: repository → branch (script, main) → way (whole, streaming) → config → split → features, number
 of rows and a SHA-256 over them; ``default`` and ``pinned`` (the tag) are loads without a config. Where the library
 refuses, its error stands in place of what it would have given. The branch ``script`` goes first: from version 4 on, a
-load that fails is answered from the cache of an earlier one. ``verified`` holds what each SCRIPT said of its DIR.
+load that fails is answered from the cache of an earlier one.
 Any version from 2.14 on; nothing of ours.
 """
 
 import argparse
 import contextlib
 import hashlib
-import io
 import json
 import os
-import runpy
 import sys
 
 import datasets
@@ -75,23 +73,13 @@ def said(error):
     return f"{type(error).__name__}: {error}"
 
 
-def verified(script, directory):
-    """What a loading script says as a command."""
-    sys.argv = [script, "--verify", directory]
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        runpy.run_path(script, run_name="__main__")
-    return printed.getvalue()
-
-
 def answer():
     """Everything that was asked for on the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("repos", nargs="*")
-    parser.add_argument("--verify", nargs=2, action="append", default=[])
     asked = parser.parse_args()
     repos = {name.partition("@")[0]: dataset(*name.partition("@")[::2]) for name in asked.repos}
-    said = {directory: verified(script, directory) for script, directory in asked.verify}
-    return {"version": datasets.__version__, "repos": repos, "verified": said}
+    return {"version": datasets.__version__, "repos": repos}
 
 
 if __name__ == "__main__":
