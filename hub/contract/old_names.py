@@ -25,9 +25,12 @@ def current(tree: Any, place: object, quiet: bool = False) -> Any:
 
 
 def current_key(key: str) -> str:
-    """A key of ``--set``, e.g. ``decoding.floor``, under today's name."""
-    above, _, last = key.rpartition(".")
-    return ".".join(filter(None, (above, KEYS.get(_pattern(key), last))))
+    """A key of ``--set``, e.g. ``decoding.floor``, under today's name; with a warning if it had another."""
+    new = KEYS.get(_pattern(key))
+    if new is None:
+        return key
+    _warn("--set", key, new)
+    return ".".join(filter(None, (key.rpartition(".")[0], new)))
 
 
 @cache

@@ -104,8 +104,8 @@ def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any
             place = _place(node, key, setting)
             node = node.setdefault(place, {}) if isinstance(node, dict) else node[place]
         node[_place(node, last, setting)] = value
-    found: dict[str, Any] = old_names.current(tree, "--set")
-    return found
+        tree = old_names.current(tree, "--set")
+    return tree
 
 
 def beside(tree: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -218,7 +218,7 @@ def test_what_is_imported_runs(tmp_path, monkeypatch, capsys):
     made = subprocess.run(
         [sys.executable, "-m", "generation.import_task", str(spec), *given], capture_output=True, text=True
     )
-    assert made.returncode == 0 and "form text, labels 0, 1" in made.stdout
+    assert made.returncode == 0 and "schema text, labels 0, 1" in made.stdout
     assert made.stderr == f"next: python -m generation.run {out} --dry-run\n"
     monkeypatch.setattr(sys, "argv", ["run", str(out), "--dry-run"])
     with pytest.raises(SystemExit) as stopped:

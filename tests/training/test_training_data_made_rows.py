@@ -185,7 +185,7 @@ def test_weights_are_divided_by_their_mean(tmp_path):
     assert found.train["weight"][:] == pytest.approx([weight / 4 for weight in range(9)])
     assert weighted_rows(path, 3).train["weight"][:] == [0, 1, 2]
     assert found.describe()["weights"] == "weight_of_row"
-    graded_set = weighted_rows(path, form="graded-triplet", loss=RANKING)
+    graded_set = weighted_rows(path, example_type="graded-triplet", loss=RANKING)
     assert graded_set.train["positive"][:] == ["near", "nearer", "near y"]  # rows 2, 4 and 3
     assert graded_set.train["weight"][:] == pytest.approx([2 / 3, 4 / 3, 3 / 3])
 

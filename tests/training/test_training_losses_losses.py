@@ -379,9 +379,9 @@ def test_every_loss_takes_its_forms_only():
         InputError, match=r"p.loss: CosineSimilarityLoss does not learn from example type triplet; allowed"
     ):
         check_loss("CosineSimilarityLoss", "triplet", "p")
-    with pytest.raises(InputError, match=r"pair-class form; allowed: \['SoftmaxLoss'\]"):
+    with pytest.raises(InputError, match=r"example type pair-class; allowed: \['SoftmaxLoss'\]"):
         check_loss("CoSENTLoss", "pair-class", "p")
-    with pytest.raises(InputError, match=r"documents form; allowed: \['DeclutrLoss'\]"):
+    with pytest.raises(InputError, match=r"example type documents; allowed: \['DeclutrLoss'\]"):
         check_loss("MultipleNegativesRankingLoss", "documents", "p")
 
 
