@@ -153,7 +153,7 @@ def train(
     """
     from sentence_transformers import SentenceTransformer
 
-    from sts_dino.proposals.encoder import LORA, PROMPTEOL_RATE, prompteol
+    from sts_dino.proposals.recipes import LORA, PROMPTEOL_RATE, prompteol
     from training.run import job_of, train_encoder
 
     directory = ARTIFACTS / "models" / name
