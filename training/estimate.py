@@ -62,7 +62,7 @@ def plan(job: TrainingJob) -> list[str]:
     parts = [f"{size} a device", *([f"{accumulated} accumulated"] if accumulated > 1 else [])]
     parts += [f"{process_count()} processes"] if process_count() > 1 else []
     lines.append(f"batch      {recipe.batch_size} rows a step: {' x '.join(parts)}")
-    passed_over = any(item.spec.form == DOCUMENTS.name for item in job.sets) and job.arguments.max_steps <= 0
+    passed_over = any(item.spec.example_type == DOCUMENTS.name for item in job.sets) and job.arguments.max_steps <= 0
     at_most = "at most " if passed_over else ""  # documents that are too short
     lines.append(f"steps      {at_most}{planned_steps(job):,} of {recipe.batch_size} rows")
     lines.append(f"checkpoint {_choice(job)}")

@@ -89,7 +89,7 @@ def _architecture(recipe: ModelRecipe, base: Base) -> tuple[Any, MaskedLanguageH
         config = AutoConfig.from_pretrained(base.folder, **NO_CODE)
         for name, value in first_layers(config, recipe.base.layers, "base").items():
             setattr(config, name, value)
-        if all(item.form != DOCUMENTS.name for item in recipe.datasets):
+        if all(item.example_type != DOCUMENTS.name for item in recipe.datasets):
             return AutoModel.from_config(config, **without_pooler(config), dtype=dtype, **NO_CODE), None
         whole = AutoModelForMaskedLM.from_config(config, dtype=dtype, **NO_CODE)
     layers, head = whole.base_model, MaskedLanguageHead(whole)
@@ -197,7 +197,7 @@ def memory_estimate(
 
 def _pass(spec: TrainingData, length: int, batch: int) -> BackwardPass:
     """The backward pass of one batch; of a mini-batch if the loss caches gradients (Gao et al. 2021)."""
-    examples = EXAMPLE_TYPES[spec.form]
+    examples = EXAMPLE_TYPES[spec.example_type]
     if examples == DOCUMENTS:
         spans = spec.spans or Spans()
         anchors, longest = batch * spans.anchors, min(length, spans.max_length + 2)

@@ -73,7 +73,7 @@ def give_freed_memory_back() -> None:
 
 def recipe_of(task: Task, device: str) -> ModelRecipe:
     """The task as a model recipe."""
-    data = {"path": "made-up", "config": "c", "form": task.form, "loss": task.loss}
+    data = {"path": "made-up", "config": "c", "example_type": task.example_type, "loss": task.loss}
     base = {"repo_id": "made/up", "revision": "main", "max_seq_length": str(task.length), "license": "mit"}
     steps = {"max_steps": str(task.warm_up + task.steps), "logging_steps": "10", "save_strategy": "no"}
     on = {"report_to": "none", "use_cpu": str(device == "cpu").lower()}
@@ -101,8 +101,8 @@ def rows_of(task: Task, seed: int) -> Dataset:
     def text() -> str:
         return " ".join(generator.choice(WORDS) for _ in range(task.length))
 
-    columns: dict[str, list[Any]] = {name: [text() for _ in range(count)] for name in COLUMNS[task.form]}
-    if task.form == "sts":
+    columns: dict[str, list[Any]] = {name: [text() for _ in range(count)] for name in COLUMNS[task.example_type]}
+    if task.example_type == "sts":
         columns["score"] = [generator.random() for _ in range(count)]
     return Dataset.from_dict(columns)
 

@@ -103,7 +103,7 @@ def test_the_draw_is_the_batch_s_own(tmp_path):
 
 
 def of_pairs(folder, **changes):
-    data = {"path": str(folder / "pairs"), "config": "postprocessed", "form": "self-pair"}
+    data = {"path": str(folder / "pairs"), "config": "postprocessed", "example_type": "self-pair"}
     base = {"path": str(folder / "lm"), "modules": "static", "license": "mit"}
     loss = {"loss": "MultipleNegativesRankingLoss"}
     return write_recipe(folder, datasets=[data | loss], base=base, **changes)

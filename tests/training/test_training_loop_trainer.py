@@ -31,7 +31,12 @@ def documents(folder, count=12):
     lines = [" ".join(generator.choice(WORDS) for _ in range(generator.randint(20, 40))) for _ in range(count)]
     (folder / "documents.txt").write_text("\n".join(lines) + "\n")
     spans = {"unit": "tokens", "min_length": "3", "max_length": "8", "min_document": "32"}
-    data = {"path": str(folder / "documents.txt"), "config": "default", "form": "documents", "loss": "DeclutrLoss"}
+    data = {
+        "path": str(folder / "documents.txt"),
+        "config": "default",
+        "example_type": "documents",
+        "loss": "DeclutrLoss",
+    }
     return data | {"spans": spans}
 
 
@@ -50,7 +55,12 @@ def adapter(folder):
     """A LoRA adapter with dropout, trained by gradient caching."""
     base = make_llama(folder / "llama")
     path = write_dataset(folder / "triplets", {"train": triplet_rows(70)}, "triplet", TRIPLET)
-    data = {"path": str(path), "config": "triplet", "form": "triplet", "loss": "CachedMultipleNegativesRankingLoss"}
+    data = {
+        "path": str(path),
+        "config": "triplet",
+        "example_type": "triplet",
+        "loss": "CachedMultipleNegativesRankingLoss",
+    }
     return write_recipe(
         folder,
         base={"path": str(base), "pooling": "lasttoken", "license": "mit"},
@@ -80,7 +90,7 @@ def classifier(folder):
         for index, row in enumerate(sts_rows(60))
     ]
     path = write_dataset(folder / "nli", {"train": rows}, "pair-class", PAIR_CLASS)
-    data = {"path": str(path), "config": "pair-class", "form": "pair-class", "loss": "SoftmaxLoss"}
+    data = {"path": str(path), "config": "pair-class", "example_type": "pair-class", "loss": "SoftmaxLoss"}
     return write_recipe(folder, datasets=[data], arguments=STEPS | {"num_train_epochs": "4"})
 
 
@@ -237,7 +247,7 @@ def test_accumulated_steps_make_the_same_batch(tmp_path):
         (["datasets.0.loss=CoSENTLoss", "arguments.gradient_accumulation_steps=2"], "accumulated steps do not share"),
         (["datasets.0.loss=CoSENTLoss", "batch_size=1"], "batch_size: is 1, and CoSENTLoss compares pairs of a batch"),
         (
-            ["datasets.0.form=documents", "datasets.0.loss=DeclutrLoss", "base.modules=static"],
+            ["datasets.0.example_type=documents", "datasets.0.loss=DeclutrLoss", "base.modules=static"],
             "base.modules: is static, and documents train layers",
         ),
     ],

@@ -34,7 +34,7 @@ TEXTS = (ANCHORS, POSITIVES, NEGATIVES)
 
 
 def spec(loss, form="triplet", **arguments):
-    return TrainingData(path="d", config="c", form=form, loss=loss, loss_arguments=arguments)
+    return TrainingData(path="d", config="c", example_type=form, loss=loss, loss_arguments=arguments)
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_cosines_are_drawn_to_the_smoothed_targets(encoder, tmp_path):
         for first, second, label in zip(ANCHORS, POSITIVES, [0.0, 0.5, 1.0, 0.0, 0.5, 1.0, 1.0], strict=True)
     ]
     directory = write_dataset(tmp_path / "pairs", {"train": rows})
-    data = TrainingData(path=str(directory), config="postprocessed", form="sts", loss="CosineSimilarityLoss")
+    data = TrainingData(path=str(directory), config="postprocessed", example_type="sts", loss="CosineSimilarityLoss")
     (loaded,) = load_all((data,), None)
     batch = SentenceTransformerDataCollator(encoder.preprocess)([loaded.train[row] for row in range(len(rows))])
     labels = batch.pop("label")
@@ -404,7 +404,7 @@ def test_loss_arguments_that_cannot_be_used(loss, name, text, message):
             "CosineSimilarityLoss",
             "triplet",
             {},
-            r"p:datasets.0.loss: .*does not learn from the triplet form; allowed: ",
+            r"p:datasets.0.loss: .*does not learn from example type triplet; allowed: ",
         ),
         ("CoSENTLos", "sts", {}, r"p:datasets.0.loss: unknown loss 'CoSENTLos'.*did you mean 'CoSENTLoss'"),
         (
@@ -416,7 +416,7 @@ def test_loss_arguments_that_cannot_be_used(loss, name, text, message):
     ],
 )
 def test_keys_that_do_not_go_with_the_loss(loss, form, keys, message):
-    data = TrainingData(path="d", config="c", form=form, loss=loss, **keys)
+    data = TrainingData(path="d", config="c", example_type=form, loss=loss, **keys)
     names = {"kind": "model", "name": "m", "version": "0.1.0", "pretty_name": "M", "license": "mit", "batch_size": "8"}
     with pytest.raises(InputError, match=message):
         check_losses(ModelRecipe(**names, base={"path": "b", "license": "mit"}, datasets=[data]), "p")

@@ -142,7 +142,7 @@ def test_a_run_that_diverges_ends_in_one_line_and_leaves_no_model(
 ):
     write_dataset(tmp_path / "pairs", {"train": sts_rows(64)})
     large = {"learning_rate": "1e30", "max_grad_norm": "0", "warmup_steps": "0", "report_to": "none"}
-    data = DATA | {"path": str(tmp_path / "pairs"), "form": form, "loss": loss}
+    data = DATA | {"path": str(tmp_path / "pairs"), "example_type": form, "loss": loss}
     recipe = write_recipe(tmp_path, datasets=[data], arguments=large | {"logging_steps": "2"} | arguments)
     monkeypatch.setattr(sys, "argv", ["training.run", str(recipe), "--out", str(tmp_path / "out")])
     with pytest.raises(SystemExit) as stopped:
@@ -243,7 +243,12 @@ def test_a_dry_run_tells_the_plan_without_the_weights(tmp_path, capsys):
     base = make_llama(tmp_path / "llama")
     (base / "model.safetensors").write_bytes(b"no weights")
     path = write_dataset(tmp_path / "triplets", {"train": triplet_rows(70)}, "triplet", TRIPLET)
-    data = {"path": str(path), "config": "triplet", "form": "triplet", "loss": "CachedMultipleNegativesRankingLoss"}
+    data = {
+        "path": str(path),
+        "config": "triplet",
+        "example_type": "triplet",
+        "loss": "CachedMultipleNegativesRankingLoss",
+    }
     recipe = write_recipe(
         tmp_path,
         base={"path": str(base), "pooling": "lasttoken", "prompt": 'It: "[X]" is:"', "license": "mit"},

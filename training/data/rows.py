@@ -79,7 +79,7 @@ class RowChecks:
             raise InputError(self.place, f"weights: column {self.weights!r} is no column of weights")
         for column in self.columns:
             if column not in schema.names:
-                needs = {SET: SET, self.weights: "weights"}.get(column, f"the {self.examples.name} form")
+                needs = {SET: SET, self.weights: "weights"}.get(column, f"example type {self.examples.name}")
                 raise InputError(self.place, f"has no column {column!r}, which {needs} needs", allowed=schema.names)
             dtype = schema.field(column).type
             number = column not in self.examples.texts
@@ -280,7 +280,7 @@ def checked_stream(rows: IterableDataset, spec: TrainingData, place: str, limit:
     when it is reached, with its number in the order of reading.
     """
     head = in_memory(rows.take(ROWS), place).data.table
-    examples = EXAMPLE_TYPES[spec.form]
+    examples = EXAMPLE_TYPES[spec.example_type]
     checks = RowChecks(examples, spec.example_set, place)
     checks.require_columns(head.schema)
     checks.add(_read(head, list(range(head.num_rows)), replace(checks, place=f"{place}, as read")))

@@ -82,7 +82,7 @@ def train(job: TrainingJob, fingerprint: str) -> EncoderTrainer:
     encoder = untrained_encoder(job)
     if is_main():
         save_release(encoder, job.beside("base"), job.recipe.base, job.base, job.recipe.lora)
-        pairs = [item.name for item in job.sets if item.spec.form == SELF_PAIR.name]
+        pairs = [item.name for item in job.sets if item.spec.example_type == SELF_PAIR.name]
         if pairs and not has_dropout(encoder) and not job.recipe.token_dropout:
             why = "the encoder has no dropout, so nothing distinguishes a text from itself: only negatives teach it"
             say(f"warning: {pairs[0]}: {why} (the recipe's token_dropout would)")
@@ -140,7 +140,7 @@ def make_trainer(
 
 def read_rows(item: TrainingSet, encoder: SentenceTransformer, job: TrainingJob) -> TrainerRows:
     """A dataset's rows: texts as they are, documents as spans of ids. Raises InputError when no document is usable."""
-    if EXAMPLE_TYPES[item.spec.form] == DOCUMENTS:
+    if EXAMPLE_TYPES[item.spec.example_type] == DOCUMENTS:
         limit = job.recipe.base.max_seq_length
         return span_rows(item.train, encoder.tokenizer, item.spec.spans or Spans(), job.recipe.seed, limit)
     if isinstance(item.train, IterableDataset):

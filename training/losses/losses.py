@@ -153,7 +153,7 @@ def check_losses(recipe: ModelRecipe, place: str) -> None:
             hint = "leave it out: the untrained encoder is the guide then"
             raise InputError(f"{place}:datasets.{index}.guide", found, hint=hint)
         alone = SELF_PAIR.name, GRADED_PAIR.name  # a row without negatives of its own
-        if loss.in_batch and (STS in loss.examples or spec.form in alone) and recipe.batch_size == 1:
+        if loss.in_batch and (STS in loss.examples or spec.example_type in alone) and recipe.batch_size == 1:
             found = f"is 1, and {spec.loss} compares pairs of a batch with one another: it would learn nothing"
             raise InputError(f"{place}:batch_size", found, allowed="at least 2")
 
@@ -162,10 +162,12 @@ def _check_loss(spec: TrainingData, place: str) -> None:
     if spec.loss not in LOSSES:
         hint = did_you_mean(spec.loss, LOSSES)
         raise InputError(f"{place}.loss", f"unknown loss {spec.loss!r}", allowed=sorted(LOSSES), hint=hint)
-    loss, examples = LOSSES[spec.loss], EXAMPLE_TYPES[spec.form]
+    loss, examples = LOSSES[spec.loss], EXAMPLE_TYPES[spec.example_type]
     if examples not in loss.examples:
         fitting = [other.name for other in ALL if examples in other.examples]
-        raise InputError(f"{place}.loss", f"{loss.name} does not learn from the {spec.form} form", allowed=fitting)
+        raise InputError(
+            f"{place}.loss", f"{loss.name} does not learn from example type {spec.example_type}", allowed=fitting
+        )
     if spec.weights is not None and not loss.weighted:
         allowed = [other.name for other in ALL if other.weighted]
         raise InputError(f"{place}.weights", f"{loss.name} takes no weights of rows", allowed=allowed)
@@ -190,7 +192,7 @@ def loss_arguments(spec: TrainingData, place: str) -> dict[str, Any]:
         hints = get_type_hints(loss.loss_class.__init__)
         names = [name for name in loss.parameters if name not in DECIDED]
         typed = {name: _typed(name, text, hints, names, f"{here}.{name}") for name, text in spec.loss_arguments.items()}
-    if loss.guided and spec.form == SELF_PAIR.name and not typed.get("margin"):
+    if loss.guided and spec.example_type == SELF_PAIR.name and not typed.get("margin"):
         found = (
             "is 0: a text is as similar to itself as can be, so no negative would be masked, and it would be its own"
         )
