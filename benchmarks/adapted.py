@@ -16,7 +16,7 @@ from eval.encoders.load import MINILM, Encoder, load_encoder, minilm
 from generation.inputs.file_rows import file_rows
 from hub.assets import asset
 from hub.contract.results import Results
-from release.copies_control import places
+from release.simcse import places
 from sts_dino.proposals.recipes import languages
 from sts_dino.report.collect import collect
 

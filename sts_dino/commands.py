@@ -35,6 +35,12 @@ COMMANDS = {
     "decontaminate": StageCommand("eval.decontaminate", "Find evaluation sentences in a dataset"),
     "annotate": StageCommand("eval.annotate", "Label pairs blind and compare with the labels"),
     "value": StageCommand("release.value", "Measure what an encoder gains from a dataset", ends_on_sigterm=True),
+    "estimate-training": StageCommand("training.estimate", "Estimate time, memory and disk of a training"),
+    "compare-seeds": StageCommand("eval.compare.seeds", "Compare variants that were trained with several seeds"),
+    "repeat": StageCommand("release.repeats", "Train a recipe with several seeds or example sets"),
+    "simcse-baseline": StageCommand(
+        "release.simcse", "Train the unsupervised SimCSE baseline of an encoder", ends_on_sigterm=True
+    ),
     "card": StageCommand("model_cards.render", "Write the card of a dataset or an encoder"),
     "publish": StageCommand("release.publish", "Publish a finished run on the Hub"),
     "release": StageCommand("release.run", "Make and publish what recipes describe", ends_on_sigterm=True),

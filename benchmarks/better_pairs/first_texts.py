@@ -23,7 +23,7 @@ from generation.inputs.file_rows import file_rows
 from hub.cli import new_app, run, say
 from hub.contract.shards import write_text
 from hub.errors import InputError
-from release.value_arms import read_people
+from release.value import read_people
 
 CHECKED = (*(f"sts{year}" for year in range(12, 17)), "stsb-tokenised", "sick-r-tokenised")
 BATCH = 500

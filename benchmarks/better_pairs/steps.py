@@ -20,7 +20,7 @@ from hub import cli
 from hub.contract.shards import write_text
 from hub.durable import make_folder
 from hub.errors import RunError
-from release.child_process import die_with_parent, named
+from release.stages import die_with_parent, named
 
 POLL = 0.1  # seconds between two looks at a child
 NOTE = 5.0  # seconds after which its CPU time is noted: as much of it is lost by a kill
