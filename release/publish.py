@@ -13,8 +13,8 @@ import typer
 
 from hub import cli
 from hub.assets import dataset_scripts
-from hub.client.failures import hub_errors
-from hub.contract.decontamination import PROVENANCE
+from hub.client.connection import hub_errors
+from hub.contract.measured import PROVENANCE
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import RECIPE, require_complete
@@ -65,8 +65,8 @@ def write_card(directory: Path, options: PublishOptions, anew: bool = False) -> 
     """
     from huggingface_hub import HfApi
 
-    from hub.client.account import account
-    from hub.client.card_stamp import read_stamp
+    from hub.client.connection import account
+    from hub.client.plan import read_stamp
     from model_cards.render import CARD, render, write
 
     with hub_errors("ask who the token belongs to"):

@@ -6,8 +6,8 @@ line            at the first line break or end-of-text token; a quotation mark i
                 in the Auto-NLI authors' code, and so does a final ``"``, which is the closing mark all the same.
 """
 
-from hub.contract.reasons import EMPTY, LINE_BREAK, NOT_CLOSED
 from hub.contract.recipe import QUOTE, TextEnd
+from hub.contract.schema import EMPTY, LINE_BREAK, NOT_CLOSED
 
 _CLOSINGS = (f"{QUOTE}.", QUOTE)
 
@@ -16,7 +16,7 @@ def cut(written: str, ended: bool, text_end: TextEnd) -> tuple[str, str | None]:
     """The text in what was written after an open quotation mark, and what is wrong with it.
 
     ``ended``: the model drew the end of text, or its server says that it stopped by itself. The problem is the name of
-    one of ``hub.contract.reasons.COMPLETION``, or None.
+    one of ``hub.contract.schema.COMPLETION``, or None.
     """
     return _line(written, ended) if text_end == "line" else _quotation(written)
 

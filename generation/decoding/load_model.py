@@ -14,11 +14,11 @@ from generation.decoding.memory import is_out_of_memory, typed_out_of_memory
 from generation.decoding.packed_linear import pack
 from generation.inputs.gguf_file import OTHER_WAYS, gguf_alone, gguf_path
 from hub.cli import say
-from hub.client.failures import hub_errors, lost_connection
+from hub.client.connection import hub_errors, lost_connection
+from hub.contract.dataset_sections import quantization_values
 from hub.contract.recipe import LanguageModel
-from hub.contract.sections.dataset import quantization_values
 from hub.errors import InputError
-from hub.model_folder import NO_CODE, NO_PICKLES, reading_model
+from hub.untrusted import NO_CODE, NO_PICKLES, reading_model
 
 _SMALLER = "use a smaller model or a narrower dtype (model.dtype)"
 _CPU_BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")  # torch.cpu.get_capabilities: x86, x86, Arm

@@ -19,9 +19,9 @@ from generation.decoding.load_model import (
 )
 from generation.decoding.model_check import find_path
 from generation.inputs.chat_template import ChatTemplate, encoded_prompt
-from hub.client.failures import hub_errors
+from hub.client.connection import hub_errors
 from hub.contract.recipe import LanguageModel
-from hub.model_folder import NO_CODE, reading_model, require_safetensors
+from hub.untrusted import NO_CODE, reading_model, require_safetensors
 
 SMALL = {
     "vocab_size": 512,

@@ -54,7 +54,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Completion:
-    """The text up to its end (``decoding.endings``). ``problem``: a name of ``hub.contract.reasons.COMPLETION``."""
+    """The text up to its end (``decoding.endings``). ``problem``: a name of ``hub.contract.schema.COMPLETION``."""
 
     text: str
     problem: str | None

@@ -12,7 +12,7 @@ from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURE
 
 from hub.contract.recipe import LanguageModel
 from hub.errors import InputError
-from hub.model_folder import reading_model
+from hub.untrusted import reading_model
 
 OTHER_WAYS = (
     "serve the file with llama.cpp and send prompts there (backend: openai, docs/backends.md), or give the model in "

@@ -9,8 +9,7 @@ from transformers import AutoModelForCausalLM
 from generation.decoding.load_model import read_model
 from hub.contract.recipe import LanguageModel
 from hub.errors import RunError
-from hub.model_folder import NO_CODE
-from hub.printable import first_line
+from hub.untrusted import NO_CODE, first_line
 
 
 def convert(file: Path, folder: Path, license: str) -> None:

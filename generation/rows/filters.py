@@ -1,6 +1,6 @@
 """Filters: what a model wrote and is no data: copies of its prompt, texts in another language, duplicates ... Pure.
 
-The reasons stand in ``hub.contract.reasons``. Those of a text by itself, of copies and of shared words are ours, and a
+The reasons stand in ``hub.contract.schema``. Those of a text by itself, of copies and of shared words are ours, and a
 recipe chooses among them (``postprocess.reject``, ``postprocess.near_copy``, a label's ``overlap``); identical is
 of DINO section 4, duplicate and over_cap (``postprocess.max_per_label``) of the original code, those of verification
 ours. Rows that sifting drops stand in the config ``raw`` as well: whoever has ``raw`` can find them again.
@@ -17,7 +17,8 @@ from generation.inputs.characters import has_control_characters
 from generation.inputs.examples import ExampleSet
 from generation.rows import verification
 from generation.rows.language import is_foreign
-from hub.contract.reasons import (
+from hub.contract.recipe import X1, DatasetRecipe, Label, Variant
+from hub.contract.schema import (
     CONTROL_CHARACTERS,
     DUPLICATE,
     EXAMPLE_COPY,
@@ -29,7 +30,6 @@ from hub.contract.reasons import (
     PROMPT_WORDS,
     WRONG_LANGUAGE,
 )
-from hub.contract.recipe import X1, DatasetRecipe, Label, Variant
 from hub.word_overlap import Words, word_overlap, words
 
 Row = dict[str, Any]

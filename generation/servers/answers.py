@@ -8,8 +8,8 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from generation.decoding.endings import cut
 from generation.decoding.protocol import Completion
-from hub.contract.reasons import EMPTY, NOT_CLOSED
 from hub.contract.recipe import QUOTE, TextEnd
+from hub.contract.schema import EMPTY, NOT_CLOSED
 
 _STRAIGHT = str.maketrans({"\u201c": QUOTE, "\u201d": QUOTE})
 _LABEL = re.compile(r'(\w[\w ]*:)\s*"?$')  # what a prompt ends with before the opening mark, e.g. "Answer:"

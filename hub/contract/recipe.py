@@ -9,8 +9,30 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from hub.contract.dataset_sections import (
+    RECOGNISED,
+    Decoding,
+    DecodingParameters,
+    Examples,
+    FewShot,
+    Label,
+    LanguageModel,
+    Postprocess,
+    Server,
+    Source,
+    Verification,
+)
+from hub.contract.model_sections import (
+    Encoder,
+    EvaluationTask,
+    Lora,
+    SlantedTriangular,
+    Spans,
+    TrainingData,
+    ValidationData,
+)
 from hub.contract.schema import NLI_LABELS, SCHEMAS, DatasetSchema
-from hub.contract.sections.base import (
+from hub.contract.sections import (
     CARD_ONLY,
     OPTION,
     QUOTE,
@@ -24,27 +46,6 @@ from hub.contract.sections.base import (
     TextEnd,
     Version,
 )
-from hub.contract.sections.dataset import (
-    Decoding,
-    DecodingParameters,
-    Label,
-    LanguageModel,
-    Postprocess,
-    Server,
-    Source,
-)
-from hub.contract.sections.few_shot import Examples, FewShot
-from hub.contract.sections.languages import RECOGNISED
-from hub.contract.sections.model import (
-    Encoder,
-    EvaluationTask,
-    Lora,
-    SlantedTriangular,
-    Spans,
-    TrainingData,
-    ValidationData,
-)
-from hub.contract.sections.verification import Verification
 from hub.errors import did_you_mean
 
 __all__ = [

@@ -10,7 +10,7 @@ from hub.contract.recipe import DatasetRecipe
 from hub.contract.run_dir import File, Manifest
 from hub.contract.schema import SAMPLED, ColumnType, base_config, finished_schema
 from hub.contract.shards import shard_tables
-from hub.markdown import Markdown, code, sample, table
+from hub.untrusted import Markdown, code, sample, table
 from model_cards.shared.configs import ordered_shards
 
 PER_TARGET = 3

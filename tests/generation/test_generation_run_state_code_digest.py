@@ -55,7 +55,7 @@ def test_every_module_that_a_run_reaches_counts_unless_it_is_named_aside(here):
     assert {f"generation.{name}" for name in row_makers.split()} <= here.keys()
     assert {
         "hub.contract.recipe",
-        "hub.contract.sections.dataset",
+        "hub.contract.dataset_sections",
         "hub.contract.schema",
         "hub.contract.shards",
     } <= here.keys()
@@ -126,7 +126,7 @@ def test_a_node_with_any_other_module_of_ours_is_refused(tree):
     assert {
         "generation.cluster.result_store",
         "generation.cluster.store_files",
-        "hub.client.store_url",
+        "hub.untrusted",
         "hub.contract.run_dir",
         "hub.cli",
     } <= found.keys()
