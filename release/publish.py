@@ -15,10 +15,9 @@ from hub import cli
 from hub.assets import dataset_scripts
 from hub.client.connection import hub_errors
 from hub.contract.measured import PROVENANCE
-from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe import DatasetRecipe, config_columns
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import RECIPE, require_complete
-from hub.contract.schema import config_columns
 from release.options import PublishOptions, option_groups, patient
 
 if TYPE_CHECKING:

@@ -20,9 +20,8 @@ from generation.run_state.journal import Journal, TaskRecord
 from generation.run_state.layout import Shard
 from generation.run_state.tasks import Row, TaskResult
 from hub.contract import run_dir
-from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe import DatasetRecipe, config_features
 from hub.contract.run_dir import File, Manifest
-from hub.contract.schema import config_features
 from hub.contract.shards import Parts, read_shard
 from hub.durable import sha256_file, write_bytes
 

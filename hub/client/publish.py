@@ -38,10 +38,10 @@ from hub.client.repository import MAIN, Repository
 from hub.client.retry import RetryPolicy
 from hub.contract import run_dir
 from hub.contract.measured import INPUT
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe import DatasetRecipe, ModelRecipe, config_features
 from hub.contract.recipe_file import fingerprint, load_recipe
 from hub.contract.run_dir import MANIFEST, RECIPE, Manifest
-from hub.contract.schema import config_features, same_schema
+from hub.contract.schema import same_schema
 from hub.contract.shards import parquet_schema
 from hub.errors import InputError, RunError
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     import datasets  # importing it takes a second
     import pyarrow as pa
 
-    from hub.contract.recipe import DatasetRecipe
-
 NLI_LABELS = ("entailment", "neutral", "contradiction")  # SNLI's and MultiNLI's order
 SAMPLED = "sampled"  # the target of a sampled negative
 SPLITS = ("train", "validation", "test")
@@ -178,20 +176,6 @@ def text_schema(label_names: Sequence[str]) -> RowSchema:
     return RowSchema("text", columns, PROVENANCE)
 
 
-def verified_columns(base: str, recipe: "DatasetRecipe") -> dict[str, ColumnType]:
-    """Columns that a recipe's section ``verification`` adds to a config of some base name; none without the section.
-
-    ``log_likelihoods``: label → log p(text | that label's prompt) in nats, of all its tokens with the one that ends it.
-    ``label_probability``: what a softmax of them gives to the label asked for; null for a sampled negative.
-    """
-    if recipe.verification is None or base == "sources":
-        return {}
-    probability: dict[str, ColumnType] = {LABEL_PROBABILITY: "float32"}
-    if base in ("raw", "rejected"):
-        return {LOG_LIKELIHOODS: {label.name: "float32" for label in recipe.written_labels}, **probability}
-    return probability if finished_schema(base, recipe).provenance is PROVENANCE else {}
-
-
 def features(columns: Mapping[str, ColumnType]) -> "datasets.Features":
     """Columns as ``datasets`` has them."""
     from datasets import ClassLabel, Features, Value
@@ -209,16 +193,6 @@ def published_features(rows: RowSchema) -> "datasets.Features":
     return features({**rows.columns, **rows.provenance})
 
 
-def finished_schema(config: str, recipe: "DatasetRecipe") -> RowSchema:
-    """The row schema of a finished config of a recipe. Raises KeyError for any other config."""
-    example_type = recipe.dataset_schema.finished[base_config(config)].example_type
-    return (
-        text_schema([label.name for label in recipe.written_labels])
-        if example_type == "text"
-        else ROW_SCHEMAS[example_type]
-    )
-
-
 def base_config(config: str) -> str:
     """The config without its shot count: ``triplet`` of ``triplet-20shot``."""
     return re.sub(r"-\d+shot$", "", config)
@@ -227,24 +201,6 @@ def base_config(config: str) -> str:
 def is_finished(config: str) -> bool:
     """Whether a config holds rows that one trains on, and not raw or rejected texts or first texts."""
     return base_config(config) not in ("raw", "rejected", "sources")
-
-
-def config_columns(config: str, recipe: "DatasetRecipe") -> dict[str, ColumnType]:
-    """Columns of one Hub config of a dataset repository: ``raw``, ``rejected``, ``sources`` or a finished one."""
-    base = base_config(config)
-    fixed = {"raw": RAW, "rejected": REJECTED, "sources": SOURCES}
-    if base in fixed:
-        columns = fixed[base]
-    else:
-        rows = finished_schema(config, recipe)
-        columns = {**rows.columns, **rows.provenance}
-    columns = {**columns, **verified_columns(base, recipe)}
-    return {**columns, **EXAMPLE_SET} if recipe.few_shot and base != "sources" else columns
-
-
-def config_features(config: str, recipe: "DatasetRecipe") -> "datasets.Features":
-    """``config_columns`` as features of ``datasets``."""
-    return features(config_columns(config, recipe))
 
 
 def same_schema(found: "pa.Schema", wanted: "pa.Schema") -> bool:

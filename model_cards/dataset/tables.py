@@ -10,16 +10,8 @@ from typing import Any
 import yaml
 
 from hub.contract.measured import Dropped
-from hub.contract.recipe import DatasetRecipe, Label
-from hub.contract.schema import (
-    EXAMPLE_SET,
-    OF_FIRST_TEXTS,
-    OF_SECOND_TEXTS,
-    PROVENANCE,
-    base_config,
-    config_features,
-    features,
-)
+from hub.contract.recipe import DatasetRecipe, Label, config_features
+from hub.contract.schema import EXAMPLE_SET, OF_FIRST_TEXTS, OF_SECOND_TEXTS, PROVENANCE, base_config, features
 from hub.untrusted import Markdown, code, table
 from model_cards.shared.facts import Counts, DatasetCounts, VersionFacts
 
