@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from generation.inputs.characters import has_control_characters
 from generation.inputs.file_rows import READERS, file_rows, require_kind
+from generation.inputs.sources import has_control_characters
 from hub.contract.recipe import QUOTE
 from hub.contract.sections.base import LANGUAGE
 from hub.errors import InputError, did_you_mean

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from generation.pipeline.writers import dialect_of
+from generation.backends.registry import dialect_of
 from hub.assets import asset
 from hub.contract import licences
 from hub.contract.run_dir import ARTIFACTS

@@ -90,7 +90,7 @@ def prompteol(model: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
 
 def _half_precision() -> bool:
     """Whether this machine computes in bfloat16 as fast as it should; the steps take 0.6 of their time then."""
-    from generation.decoding.load_model import resolve_dtype
+    from generation.backends.load_model import resolve_dtype
     from hub.contract.recipe import LanguageModel
 
     return resolve_dtype(LanguageModel(path="-", dtype="auto", license="-")) == "bfloat16"
