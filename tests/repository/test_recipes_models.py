@@ -15,10 +15,9 @@ from hub.contract.recipe_file import load_recipe
 from hub.contract.sections.model import Lora, SlantedTriangular, Spans
 from model_cards.model.papers import reproduced
 from model_cards.shared.changes import read_changes
-from model_cards.shared.templates import section
 from release.preflight import check_pins
 from training.loop.arguments import check_together, trainer_arguments, typed_arguments
-from training.loop.job import check_batch
+from training.losses.losses import check_losses
 
 FOLDER, DATASETS = Path("recipes/models"), Path("recipes/datasets")
 PATHS = sorted(FOLDER.glob("*.yaml"))
@@ -31,7 +30,7 @@ ORGANISATION = "sts-dino"
 OUTSIDE = {"Skylion007/openwebtext": "cc0-1.0"}  # data that nobody makes here, with the licence of their card
 COMMIT = re.compile(r"[0-9a-f]{40}")
 OF_NO_KNOWN_COMMIT = {"albert-base-v2-mean", "albert-base-v2-cls", "sbert-base-nli", "sroberta-base-nli"}
-NAMES = {"name", "version", "pretty_name"}
+NAMES = {"name", "version", "pretty_name", "about"}
 
 
 @cache
@@ -119,7 +118,7 @@ def test_a_recipe_trains_on_data_that_a_recipe_makes(name: str) -> None:
 def test_the_runner_takes_losses_and_arguments(name: str, tmp_path: Path) -> None:
     recipe, arguments = RECIPES[name], given(name)
     check_together(recipe, arguments, name)
-    check_batch(recipe, 1, name)
+    check_losses(recipe, name)
     selects = not only(name).streaming
     made, reporters = trainer_arguments(recipe, arguments, tmp_path, 1, selects, name)
     assert (made.per_device_train_batch_size, made.eval_steps) == (recipe.batch_size, arguments.get("eval_steps"))
@@ -129,7 +128,7 @@ def test_the_runner_takes_losses_and_arguments(name: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_model_has_prose_and_a_version_and_a_licence_that_its_parts_allow(name: str) -> None:
     recipe = RECIPES[name]
-    assert section(name)
+    assert recipe.about
     assert recipe.version in read_changes(name)
     parts = [(str(d.repo_id), OUTSIDE.get(str(d.repo_id)) or made(str(d.repo_id)).license) for d in recipe.datasets]
     assert check_model(recipe, parts).licence.id == recipe.license
@@ -234,7 +233,7 @@ def test_declutrs_values(name: str, base: str) -> None:
         strategy="any",
         min_document=2048,
     )
-    assert (data.form, data.streaming, data.loss) == ("documents", True, "DeclutrLoss")
+    assert (data.example_type, data.streaming, data.loss) == ("documents", True, "DeclutrLoss")
     assert data.loss_arguments == {"temperature": "0.05", "contrastive_weight": "0.25"}
     assert (recipe.batch_size, recipe.slanted_triangular) == (16, SlantedTriangular(cut_fraction=0.1))
     assert (arguments["learning_rate"], arguments["weight_decay"], arguments["max_grad_norm"]) == (5e-5, 0.1, 1.0)
