@@ -10,7 +10,7 @@ can. With any version it is a command for a downloaded copy in DIR, by default t
     python auto-nli.py --verify [DIR]
     python auto-nli.py --rebuild OUT [DIR]
 
-Exit codes: 0 as published, 1 damaged, 2 wrong use. Written from the recipe by `python -m release.scripts`.
+Exit codes: 0 as published, 1 damaged, 2 wrong use. Written from the recipe by `sts-dino loading-scripts`.
 """
 
 import sys

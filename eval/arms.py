@@ -1,4 +1,4 @@
-"""Compare training arms over several seeds: ``python -m eval.arms PLAN.json --out SCORES.json``.
+"""Compare training arms over several seeds: ``sts-dino compare-seeds PLAN.json --out SCORES.json``.
 
 PLAN.json names the arms' finished evaluations by seed (``hub.training_value.ArmPlan``); SCORES.json has each arm's mean
 over tasks and its difference to the control, with intervals over rows and seeds (of the data, too, where there are
@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from hub.cli import new_app, run, say
+from hub.cli import new_app, say
 from hub.contract.measured import write_json
 from hub.errors import InputError
 from hub.training_value import ArmPlan, ArmScore, ArmScores, Estimate
@@ -38,9 +38,9 @@ def main(
 
     Examples:
 
-      python -m eval.arms plan.json --out scores.json
+      sts-dino compare-seeds plan.json --out scores.json
 
-      python -m eval.arms artifacts/models/NAME.evaluation --tasks sts12/all,sts13/all --out scores.json
+      sts-dino compare-seeds artifacts/models/NAME.evaluation --tasks sts12/all,sts13/all --out scores.json
     """
     if tasks and not plan.is_dir():
         raise InputError("--tasks", f"is for one evaluation; {plan} names its own", hint="leave it out")
@@ -141,7 +141,3 @@ def compared(plan: ArmPlan) -> ArmScores:
         pairs=plan.differences,
         differences=tuple(estimate(*pair) for pair in plan.differences),
     )
-
-
-if __name__ == "__main__":
-    run(app)

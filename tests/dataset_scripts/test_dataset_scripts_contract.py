@@ -61,7 +61,7 @@ def test_the_committed_scripts_are_those_of_the_recipes():
     assert {path.stem for path in wanted} == {path.stem for path in DATASETS}
     assert {path.name for path in Path("dataset_scripts").glob("*.py")} == {*scripts.SHARED, *(p.name for p in wanted)}
     for path, text in wanted.items():
-        assert path.read_text(encoding="utf-8") == text, f"{path}: run python -m release.scripts"
+        assert path.read_text(encoding="utf-8") == text, f"{path}: run sts-dino loading-scripts"
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=str)
@@ -155,7 +155,7 @@ def test_the_command_writes_checks_and_removes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     command = CliRunner()
     failed = command.invoke(scripts.app, ["--check"]).exception
-    assert isinstance(failed, RunError) and "run: python -m release.scripts" in str(failed)
+    assert isinstance(failed, RunError) and "run: sts-dino loading-scripts" in str(failed)
     (tmp_path / "dataset_scripts" / scripts.SHARED[0]).write_text("")
     (tmp_path / "dataset_scripts" / "old.py").write_text("")
     written = command.invoke(scripts.app, []).output
