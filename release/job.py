@@ -112,7 +112,7 @@ def main(
         raise InputError(f"--timeout {timeout}", "is no duration", allowed="a number with s, m, h or d, such as 12h")
     name, extras = checked(recipe, org, overrides, workers)
     checkout = Checkout.here()
-    words = ["python", "-m", "sts_dino", "release", checkout.tracked(recipe), "--org", org, "--yes"]
+    words = ["sts-dino", "release", checkout.tracked(recipe), "--org", org, "--yes"]
     words += [*overrides.words, *words_of(workers), *(["--private"] if private else [])]
     whole = command(checkout.url(code), checkout.commit, extras, words)
     job = HubJob(name, image, whole, flavor, timeout, attempts, namespace)

@@ -105,7 +105,7 @@ def test_kubernetes_runs_a_release_of_ours_on_ray_of_the_tested_version():
     enter, run = script.split(" && ")
     assert (shell, flag) == ("bash", "-c")
     assert enter == f"cd {folder}" and run.startswith("exec sts-dino release ")
-    context = get_command(app).make_context("run", shlex.split(run)[4:])
+    context = get_command(app).make_context("run", shlex.split(run)[3:])
     assert context.params["ray"] == "auto" and all(path.is_file() for path in context.params["recipes"])
     gpus = sum(
         group["maxReplicas"] * int(group["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"])

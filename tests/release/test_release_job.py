@@ -138,13 +138,13 @@ def test_the_machine_installs_that_commit_and_becomes_the_release(checkout, tmp_
     git(checkout, "commit", "--quiet", "--message", "two")
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name, code in (("pip", "[ -e recipes ] && [ ! -e later ]"), ("python", "echo $$")):
+    for name, code in (("pip", "[ -e recipes ] && [ ! -e later ]"), ("sts-dino", "echo $$")):
         (tools / name).write_text(f'#!/bin/sh\necho {name} "$@"\n{code}\n')
         (tools / name).chmod(0o755)
     environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
 
     def run(commit: str) -> tuple[int, list[str], int]:
-        words = command(str(checkout), commit, ["ray"], ["python", "-m", "sts_dino", "release", "a recipe.yaml"])
+        words = command(str(checkout), commit, ["ray"], ["sts-dino", "release", "a recipe.yaml"])
         process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         return process.wait(), process.communicate()[0].splitlines(), process.pid
 

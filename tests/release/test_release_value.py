@@ -198,7 +198,7 @@ def test_a_stage_that_fails_is_named_with_arm_and_seed_and_nothing_is_written(da
         raise typer.Exit(1)
 
     monkeypatch.setattr(value_module, "run_stage", diverges)
-    with pytest.raises(RunError, match=r"arm untrained, seed 1: training.run failed, it says why above"):
+    with pytest.raises(RunError, match=r"arm untrained, seed 1: train failed, it says why above"):
         measure(data, out=tmp_path / "out")
     assert not (data / VALUE).exists()
 
@@ -227,7 +227,7 @@ def test_an_arm_that_fails_ends_the_one_beside_it(data, stages, tmp_path, monkey
             raise KeyboardInterrupt
 
     monkeypatch.setattr(value_module, "run_stage", run_stage)
-    with pytest.raises(RunError, match=r"arm copies, seed 1: training\.run failed"):
+    with pytest.raises(RunError, match=r"arm copies, seed 1: train failed"):
         measure(data, out=tmp_path / "out", seeds="1", workers=2)
     assert "dataset" in ended and "people" not in ended  # the free worker may have begun one more, and ended it
 
