@@ -30,8 +30,10 @@ def load(name: str, stage: StageCommand) -> Any:
     try:
         module = import_module(stage.module)
     except ModuleNotFoundError as error:
-        if not stage.clone or error.name is None or not stage.module.startswith(error.name):
+        if error.name is None or not f"{stage.module}.".startswith(f"{error.name}."):
             raise
+        if not stage.clone:
+            raise InputError(f"sts-dino {name}", f"{error.name} is not installed", hint="see README.md") from None
         raise InputError(f"sts-dino {name}", "needs a clone of the repository", hint="run it there") from None
     command: Any = typer.main.get_command(module.app)
     command.name = name

@@ -222,7 +222,8 @@ def test_a_plan_of_faults_that_is_none_is_bad_input(plan, tmp_path):
     command = [
         sys.executable,
         "-m",
-        "hub_server",
+        "sts_dino",
+        "hub",
         "serve",
         "--root",
         tmp_path / "hub",

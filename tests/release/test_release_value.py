@@ -22,7 +22,7 @@ from tiny_lm import make_lm
 from training_inputs import sts_rows, triplet_rows, write_dataset, write_recipe
 
 import release.value as value_module
-from eval import arms as eval_arms
+from eval.compare import seeds as eval_arms
 from hub.client.fetch import fetch
 from hub.client.publish import Options, publish
 from hub.client.repository import Repository

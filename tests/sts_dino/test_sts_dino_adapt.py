@@ -14,8 +14,7 @@ from hub.errors import InputError, RunError
 from sts_dino import adapt
 from sts_dino.adaptation import ESTIMATE, Adaptation, AdaptationEstimate, estimated, steps
 from sts_dino.new import CorpusChoices, propose, propose_encoder
-from sts_dino.proposals.dataset import BUILT_IN, choose_generator
-from sts_dino.proposals.encoder import choose_base
+from sts_dino.proposals.recipes import BUILT_IN, choose_base, choose_generator
 
 pytest_plugins = ["local_hub"]
 
@@ -124,7 +123,7 @@ def test_whose_weights_are_trained_where_the_writers_cannot_be(tmp_path, monkeyp
     gemma, alone = tmp_path / "gemma", tmp_path / "alone"
     for folder in (gemma, alone):
         folder.mkdir()
-    monkeypatch.setattr("sts_dino.proposals.encoder.GEMMA", gemma)
+    monkeypatch.setattr("sts_dino.proposals.recipes.GEMMA", gemma)
     server = {"backend": "openai", "server": {}, "license": "mit"}
     file = {"path": str(alone), "gguf_file": "m.gguf", "license": "mit"}
     for writer, told in ((server, "since a model behind a server is not"), (file, "since a GGUF file is not trained")):
