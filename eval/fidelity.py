@@ -18,6 +18,7 @@ from hub.contract.measured import write_measured
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import RECIPE, Manifest, require_complete
+from hub.contract.schema import SCHEMAS
 from hub.errors import InputError
 
 LIBRARIES = ("sentence-transformers", "transformers", "torch", "numpy", "scipy", "sts-dino")
@@ -111,8 +112,9 @@ def _manifest(directory: Path) -> tuple[Manifest, DatasetRecipe]:
     if manifest.kind != "dataset":
         raise InputError(directory, f"is the run of a {manifest.kind}", allowed="the run of a dataset")
     recipe = load_recipe(directory / RECIPE, DatasetRecipe)
-    if recipe.form not in ("sts", "nli"):
-        raise InputError(directory, f"its form {recipe.form} has no pairs", allowed="sts, nli")
+    if not recipe.dataset_schema.pairs:
+        pairs = ", ".join(name for name, schema in SCHEMAS.items() if schema.pairs)
+        raise InputError(directory, f"its schema {recipe.schema_name} has no pairs", allowed=pairs)
     return manifest, recipe
 
 

@@ -49,8 +49,8 @@ STUDENT = student_recipe("value-student.yaml")
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "datasets", "sts-dino")
 FINAL = (*(f"sts{year}/all" for year in range(12, 17)), "stsb-tokenised/cosine", "sick-r-tokenised/cosine")
 TASKS: dict[Split, tuple[str, ...]] = {"validation": ("stsb/cosine",), "test": FINAL}
-OF_COPIES = {"form": "triplet", "loss": "MultipleNegativesRankingLoss"}  # InfoNCE at temperature 0.05
-OF_PEOPLE = {"form": "sts", "loss": "CoSENTLoss"}  # hardly two of their pairs share a first text: no triplets
+OF_COPIES = {"example_type": "triplet", "loss": "MultipleNegativesRankingLoss"}  # InfoNCE at temperature 0.05
+OF_PEOPLE = {"example_type": "sts", "loss": "CoSENTLoss"}  # hardly two of their pairs share a first text: no triplets
 UNIQUE = {"batch_sampler": "no_duplicates"}  # of copies: a first text twice in a batch would be its own negative
 ORDER: tuple[Arm, ...] = ("untrained", "shuffled", "copies", "dataset", "people")
 STSB_TRAIN = "STSBenchmark/sts-train.csv"
@@ -302,7 +302,7 @@ def trained_on(tree: Mapping[str, Any], arm: Arm, directory: Path, config: str, 
         data = [licence | OF_COPIES]
         arguments |= UNIQUE
     elif arm == "people":
-        data = [one for one in data if one["form"] == "sts"] or [licence | OF_PEOPLE]
+        data = [one for one in data if one["example_type"] == "sts"] or [licence | OF_PEOPLE]
     place = {"path": str(directory), "config": config}
     return {**tree, "datasets": [{**one, **place} for one in data], "arguments": arguments, "seed": str(seed)}
 

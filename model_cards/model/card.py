@@ -153,17 +153,19 @@ def about_training(
     repeats: Repeats | None,
 ) -> dict[str, Any]:
     """Template variables of a trained model's card alone."""
-    forms = {item.form for item in provenance.datasets}
-    methods = {METHODS[form] for form in forms}
+    types = {item.example_type for item in provenance.datasets}
+    methods = {METHODS[one] for one in types}
     return {
         "tag": Markdown(f"v{recipe.version}"),
-        "documents": "documents" in forms,
-        "copies": forms == {"self-pair"},
-        "copies_too": "self-pair" in forms,
+        "documents": "documents" in types,
+        "copies": types == {"self-pair"},
+        "copies_too": "self-pair" in types,
         "adapter": tables.adapter(recipe.lora) if recipe.lora else None,
         "licence_terms": known("recipe: base.license", recipe.base.license).terms,
         "datasets": tables.dataset_table(provenance.datasets, recipe),
-        "spans": [tables.span_table(item.spans or Spans()) for item in recipe.datasets if item.form == "documents"],
+        "spans": [
+            tables.span_table(item.spans or Spans()) for item in recipe.datasets if item.example_type == "documents"
+        ],
         "training": training,
         "chosen_on": tables.chosen_on(recipe),
         "metric": training.validation_metric or tables.SCORE,

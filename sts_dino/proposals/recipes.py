@@ -269,7 +269,12 @@ def model_recipe(dataset: DatasetRecipe, place: str, base: Base, name: str) -> s
         base=base,
         section={**base.section, **({"vocabulary": vocabulary} if base.vocabulary else {})},
         lora=LORA,
-        rows={"path": place, "config": config, "form": "graded-triplet", "loss": "MultipleNegativesRankingLoss"},
+        rows={
+            "path": place,
+            "config": config,
+            "example_type": "graded-triplet",
+            "loss": "MultipleNegativesRankingLoss",
+        },
         batch_size=BATCH,
         arguments=arguments,
     )

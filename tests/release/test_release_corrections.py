@@ -80,7 +80,12 @@ def test_a_licence_that_no_dataset_of_these_parts_may_have_stops_every_start(opt
 
 
 def test_a_licence_that_no_model_of_these_parts_may_have_stops_every_start(tmp_path):
-    data = {"path": str(tmp_path / "pairs"), "config": "postprocessed", "form": "sts", "loss": "CosineSimilarityLoss"}
+    data = {
+        "path": str(tmp_path / "pairs"),
+        "config": "postprocessed",
+        "example_type": "sts",
+        "loss": "CosineSimilarityLoss",
+    }
     cases = {
         "'my-own' is no licence that can be judged": {"license": "my-own"},
         "'apache-2.0' does not cover its parts": {"datasets": [{**data, "license": "cc-by-nc-4.0"}]},

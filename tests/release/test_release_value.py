@@ -116,7 +116,7 @@ def test_every_arm_has_the_same_number_of_pairs_and_the_value_is_written(data, s
     sizes = {read_manifest(Path(one.datasets[0].path)).files[0].rows for one in trained if one.datasets}
     assert sizes == {60}
     assert {one.arguments["max_steps"] for one in trained if one.datasets} == {"750"}
-    assert [one.datasets[0].loss for one in trained if one.datasets and one.datasets[0].form == "triplet"] == [
+    assert [one.datasets[0].loss for one in trained if one.datasets and one.datasets[0].example_type == "triplet"] == [
         "MultipleNegativesRankingLoss"
     ] * 2
     assert capsys.readouterr().out.startswith("pairs (postprocessed): 60 pairs, 2 seeds, test, Spearman x 100\n")
@@ -203,12 +203,12 @@ def test_a_stage_that_fails_is_named_with_arm_and_seed_and_nothing_is_written(da
     assert not (data / VALUE).exists()
 
 
-def test_a_stage_that_is_not_wanted_any_more_is_ended():
+def test_a_stage_that_is_not_wanted_any_more_is_ended(tmp_path):
     stop = threading.Event()
     threading.Timer(1, stop.set).start()
     before = psutil.Process().children()
     with pytest.raises(KeyboardInterrupt):
-        child_process.run_stage("http.server", "0", "--bind", "127.0.0.1", stop=stop)
+        child_process.run_stage("hub", "serve", "--root", str(tmp_path), "--port", "0", stop=stop)
     assert psutil.Process().children() == before
 
 
@@ -279,13 +279,15 @@ def test_what_cannot_be_measured_is_refused_in_one_line(data, stages, tmp_path):
 
 def test_a_student_may_read_the_pairs_in_several_forms_and_the_controls_in_one():
     form = "path: pairs, config: pairs, license: cc-by-nc-sa-4.0"
-    graded = f"{{{form}, form: graded-triplet, loss: MultipleNegativesRankingLoss, grades: {{negative_to: 0.3}}}}"
-    own = f"{{{form}, form: self-pair, loss: MultipleNegativesRankingLoss}}"
+    graded = (
+        f"{{{form}, example_type: graded-triplet, loss: MultipleNegativesRankingLoss, grades: {{negative_to: 0.3}}}}"
+    )
+    own = f"{{{form}, example_type: self-pair, loss: MultipleNegativesRankingLoss}}"
     student = read_student(STUDENT, [f"datasets=[{graded}, {own}]"])
     experiment = Experiment(student, 60, (1,), "validation", 100, Path("out"), (), 1)
     forms = {
         arm: [
-            (one.form, one.path, one.grades is None)
+            (one.example_type, one.path, one.grades is None)
             for one in checked(STUDENT, ModelRecipe, arm_recipe(experiment, arm, 1, Path("arm"))).datasets
         ]
         for arm in ("dataset", "copies", "people")

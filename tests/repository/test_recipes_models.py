@@ -233,7 +233,7 @@ def test_declutrs_values(name: str, base: str) -> None:
         strategy="any",
         min_document=2048,
     )
-    assert (data.form, data.streaming, data.loss) == ("documents", True, "DeclutrLoss")
+    assert (data.example_type, data.streaming, data.loss) == ("documents", True, "DeclutrLoss")
     assert data.loss_arguments == {"temperature": "0.05", "contrastive_weight": "0.25"}
     assert (recipe.batch_size, recipe.slanted_triangular) == (16, SlantedTriangular(cut_fraction=0.1))
     assert (arguments["learning_rate"], arguments["weight_decay"], arguments["max_grad_norm"]) == (5e-5, 0.1, 1.0)

@@ -38,7 +38,7 @@ def test_two_recipes_are_proposed_that_fit_each_other(corpus, tmp_path):
     assert found.pairs == tmp_path / "out/datasets/texts-pairs" and found.dataset.source.limit == len(TEXTS)
     (data,) = found.model.datasets
     assert data.path == str(found.pairs) and data.config in found.dataset.configs
-    assert (found.model.control, found.model.base.modules) == ("copies", "static")
+    assert (found.model.control, found.model.base.modules) == ("simcse", "static")
     assert [task.task for task in found.model.evaluation] == ["stsb/cosine"]
     assert [step.name for step in steps(found, AdaptationEstimate(*[1.0] * 5, 10, 1, 1.0))] == [
         *("write", "verify", "train", "control", "score")

@@ -55,7 +55,7 @@ def pairs(tmp_path_factory):
 
 
 def loaded(path, form, limit=None, **changes):
-    (found,) = load_all((data_spec(path, form=form, loss=RANKING, **changes),), limit)
+    (found,) = load_all((data_spec(path, example_type=form, loss=RANKING, **changes),), limit)
     return found
 
 
@@ -132,14 +132,17 @@ def test_pairs_of_one_score_are_enough_where_no_score_is_learned(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"form": "sts", "columns": ["a"]}, "columns are those of the texts of self-pair, form is sts"),
-        ({"form": "self-pair", "columns": []}, "at least 1 item"),
-        ({"form": "self-pair", "grades": {}}, "grades are those of graded-pair and graded-triplet, form is self-pair"),
-        ({"form": "self-pair", "streaming": True}, "made from all rows of its dataset: it cannot be streamed"),
-        ({"form": "sts", "streaming": True, "weights": "w"}, "not known of a stream: remove streaming"),
-        ({"form": "self-pair", "weights": "w"}, "weights are of rows, and form self-pair has none"),
-        ({"form": "graded-pair", "grades": {"positive_from": 0.5}}, "does not hold for 0, 0.6, 0.5"),
-        ({"form": "graded-pair", "grades": {"negative_from": 0.7}}, "does not hold for 0.7, 0.6, 0.75"),
+        ({"example_type": "sts", "columns": ["a"]}, "columns are those of the texts of self-pair, example_type is sts"),
+        ({"example_type": "self-pair", "columns": []}, "at least 1 item"),
+        (
+            {"example_type": "self-pair", "grades": {}},
+            "grades are those of graded-pair and graded-triplet, example_type is self-pair",
+        ),
+        ({"example_type": "self-pair", "streaming": True}, "made from all rows: it cannot be streamed"),
+        ({"example_type": "sts", "streaming": True, "weights": "w"}, "not known of a stream: remove streaming"),
+        ({"example_type": "self-pair", "weights": "w"}, "weights are of rows, and example_type self-pair has none"),
+        ({"example_type": "graded-pair", "grades": {"positive_from": 0.5}}, "does not hold for 0, 0.6, 0.5"),
+        ({"example_type": "graded-pair", "grades": {"negative_from": 0.7}}, "does not hold for 0.7, 0.6, 0.75"),
     ],
 )
 def test_keys_that_do_not_go_together(changes, message):
@@ -149,7 +152,7 @@ def test_keys_that_do_not_go_together(changes, message):
 
 def test_columns_that_are_not_there_or_hold_no_texts(pairs, tmp_path):
     with pytest.raises(
-        InputError, match=r"has no column 'sentence3', which the self-pair form needs; allowed: \['sent"
+        InputError, match=r"has no column 'sentence3', which example type self-pair needs; allowed: \['sent"
     ):
         made(pairs, "self-pair", columns=("sentence3",))
     with pytest.raises(InputError, match=r"column 'score' holds float; allowed: text"):
@@ -182,7 +185,7 @@ def test_weights_are_divided_by_their_mean(tmp_path):
     assert found.train["weight"][:] == pytest.approx([weight / 4 for weight in range(9)])
     assert weighted_rows(path, 3).train["weight"][:] == [0, 1, 2]
     assert found.describe()["weights"] == "weight_of_row"
-    graded_set = weighted_rows(path, form="graded-triplet", loss=RANKING)
+    graded_set = weighted_rows(path, example_type="graded-triplet", loss=RANKING)
     assert graded_set.train["positive"][:] == ["near", "nearer", "near y"]  # rows 2, 4 and 3
     assert graded_set.train["weight"][:] == pytest.approx([2 / 3, 4 / 3, 3 / 3])
 
@@ -247,10 +250,10 @@ def test_written_pairs_and_the_copies_control_in_one_recipe(tmp_path, capsys):
     write_dataset(tmp_path / "triplets", {"train": triplet_rows(32)}, "triplet", TRIPLET)
     path = recipe(
         tmp_path,
-        {"form": "sts", "loss": "CoSENTLoss"},
-        {"form": "self-pair", "loss": RANKING, "columns": ["sentence1", "sentence2"]},
-        {"form": "graded-triplet", "loss": "Cached" + RANKING},
-        {"path": str(tmp_path / "triplets"), "config": "triplet", "form": "self-pair", "loss": "GISTEmbedLoss",
+        {"example_type": "sts", "loss": "CoSENTLoss"},
+        {"example_type": "self-pair", "loss": RANKING, "columns": ["sentence1", "sentence2"]},
+        {"example_type": "graded-triplet", "loss": "Cached" + RANKING},
+        {"path": str(tmp_path / "triplets"), "config": "triplet", "example_type": "self-pair", "loss": "GISTEmbedLoss",
          "loss_arguments": {"margin": "0.1"}},
     )  # fmt: skip
     main(path, out=tmp_path / "out", dry_run=True)
@@ -258,7 +261,7 @@ def test_written_pairs_and_the_copies_control_in_one_recipe(tmp_path, capsys):
     main(path, out=tmp_path / "out")
     manifest = require_complete(tmp_path / "out")
     found = manifest.provenance["datasets"]
-    assert [item["form"] for item in found] == ["sts", "self-pair", "graded-triplet", "self-pair"]
+    assert [item["example_type"] for item in found] == ["sts", "self-pair", "graded-triplet", "self-pair"]
     assert manifest.counts["training_rows"] == sum(item["splits"]["train"] for item in found)
     assert "passed_over" not in manifest.counts  # each of the 32 first texts has a positive and two negatives
 
@@ -266,7 +269,7 @@ def test_written_pairs_and_the_copies_control_in_one_recipe(tmp_path, capsys):
 def test_dropout_is_what_tells_a_text_from_itself(tmp_path, capsys):
     """Without it the pairs are told to be alike by nothing; with it their cosine is below 1."""
     make_mlm(tmp_path / "mlm")
-    data = {"form": "self-pair", "loss": RANKING}
+    data = {"example_type": "self-pair", "loss": RANKING}
     static = {"path": str(tmp_path / "mlm"), "modules": "static", "license": "mit"}
     main(recipe(tmp_path, data, base=static), out=tmp_path / "static")
     assert "warning: pairs-postprocessed-0: the encoder has no dropout" in capsys.readouterr().err
@@ -303,7 +306,7 @@ def test_a_row_of_weight_0_is_as_good_as_not_there(tmp_path):
     """In a loss whose rows do not know one another; and equal weights are no weights, accumulated steps or not."""
     rows, base = sts_rows(64), QUIET | {"optim": "sgd", "learning_rate": "1", "warmup_steps": "0"}
     write_dataset(tmp_path / "half", {"train": rows[:32]})
-    data = {"form": "sts", "loss": "CosineSimilarityLoss"}
+    data = {"example_type": "sts", "loss": "CosineSimilarityLoss"}
     plain = trained(tmp_path, "plain", recipe(tmp_path, data | {"path": str(tmp_path / "half")}, arguments=base,
                                               batch_size="32"))  # fmt: skip
     path = with_weights(tmp_path, [1.0] * 32 + [0.0] * 32, rows)
@@ -318,7 +321,7 @@ def test_a_row_of_weight_0_is_as_good_as_not_there(tmp_path):
 def test_a_guide_is_pinned_and_not_trained(tmp_path):
     make_mlm(tmp_path / "guide")
     guide = {"path": str(tmp_path / "guide"), "license": "cc-by-nc-sa-4.0"}
-    data = {"form": "graded-triplet", "loss": "GISTEmbedLoss", "guide": guide}
+    data = {"example_type": "graded-triplet", "loss": "GISTEmbedLoss", "guide": guide}
     with pytest.raises(InputError, match=r"does not cover its parts; allowed: cc-by-nc"):  # it taught the encoder
         prepare(recipe(tmp_path, data), tmp_path / "out", None, [])
     path = recipe(tmp_path, data | {"guide": guide | {"license": "mit"}})
@@ -346,7 +349,7 @@ def test_the_untrained_encoder_guides_an_adapter(tmp_path):
     """Another guide would read the prompt as if it were text."""
     base = {"path": str(make_llama(tmp_path / "llama")), "pooling": "lasttoken", "prompt": 'It: "[X]" is:"'}
     lora = {"r": "2", "alpha": "4", "dropout": "0.1", "release": "merged"}
-    data = {"form": "self-pair", "loss": "CachedGISTEmbedLoss", "loss_arguments": {"margin": "0.1"}}
+    data = {"example_type": "self-pair", "loss": "CachedGISTEmbedLoss", "loss_arguments": {"margin": "0.1"}}
     path = recipe(tmp_path, data, base=base | {"license": "mit"}, lora=lora)
     main(path, out=tmp_path / "out")
     assert require_complete(tmp_path / "out").provenance["training"]["steps"] > 0
@@ -360,8 +363,8 @@ def test_a_killed_run_ends_in_the_same_weights(tmp_path):
     path = with_weights(tmp_path, [1.0 + index % 3 for index in range(96)], rows)
     here = {"path": str(path), "config": "postprocessed"}
     data = [
-        {"form": "self-pair", "loss": "GISTEmbedLoss", "loss_arguments": {"margin": "0.1"}},
-        {**here, "form": "graded-pair", "loss": RANKING, "weights": "weight_of_row"},
+        {"example_type": "self-pair", "loss": "GISTEmbedLoss", "loss_arguments": {"margin": "0.1"}},
+        {**here, "example_type": "graded-pair", "loss": RANKING, "weights": "weight_of_row"},
     ]
     steps = {"eval_strategy": "no", "save_strategy": "steps", "save_steps": "2", "num_train_epochs": "2"}
     chosen = recipe(tmp_path, *data, arguments=QUIET | steps)

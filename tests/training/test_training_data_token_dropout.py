@@ -111,7 +111,7 @@ def test_the_draw_is_the_batch_s_own(tmp_path):
 
 
 def of_pairs(folder, **changes):
-    data = {"path": str(folder / "pairs"), "config": "postprocessed", "form": "self-pair"}
+    data = {"path": str(folder / "pairs"), "config": "postprocessed", "example_type": "self-pair"}
     base = {"path": str(folder / "lm"), "modules": "static", "license": "mit"}
     loss = {"loss": "MultipleNegativesRankingLoss"}
     return write_recipe(folder, datasets=[data | loss], base=base, **changes)
@@ -159,7 +159,7 @@ def test_left_out_it_leaves_no_trace_and_it_fits_what_is_trained(tmp_path):
         load_recipe(of_pairs(tmp_path, token_dropout="1"), ModelRecipe)
     with pytest.raises(InputError, match="token_dropout is for training, but the recipe names no datasets"):
         load_recipe(of_pairs(tmp_path, token_dropout="0.1"), ModelRecipe, ["datasets=[]", "arguments={}"])
-    spans = "datasets=[{path: a.txt, config: default, form: documents, loss: DeclutrLoss}]"
+    spans = "datasets=[{path: a.txt, config: default, example_type: documents, loss: DeclutrLoss}]"
     with pytest.raises(InputError, match="token_dropout is for texts, and documents are cut into spans"):
         load_recipe(of_pairs(tmp_path, token_dropout="0.1"), ModelRecipe, [spans])
 

@@ -33,7 +33,7 @@ def test_only_the_forms_columns_reach_the_trainer(pairs):
 
 def test_triplets_load_in_the_order_their_losses_read(tmp_path):
     directory = write_dataset(tmp_path / "t", {"train": triplet_rows(3)}, "triplet", TRIPLET)
-    (loaded,) = load_all((data_spec(directory, config="triplet", form="triplet"),), None)
+    (loaded,) = load_all((data_spec(directory, config="triplet", example_type="triplet"),), None)
     assert loaded.train.column_names == ["anchor", "positive", "negative"]
     assert loaded.validation is None
 
@@ -77,7 +77,7 @@ def test_a_shard_changed_after_the_run(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [
-        ({"sentence1": ["a"], "score": [0.5]}, "place: has no column 'sentence2', which the sts form needs"),
+        ({"sentence1": ["a"], "score": [0.5]}, "place: has no column 'sentence2', which example type sts needs"),
         ({"sentence1": ["a"] * 2, "sentence2": ["b"] * 2, "score": [0.5, None]}, "row 1 of column 'score' is empty"),
         ({"sentence1": ["a"] * 2, "sentence2": ["b"] * 2, "score": [float("nan"), 1.0]}, "row 0 .*'score' is nan"),
         ({"sentence1": ["a"] * 2, "sentence2": ["b"] * 2, "score": [0.5, float("inf")]}, "row 1 .*'score' is inf"),
@@ -171,7 +171,7 @@ def test_a_hub_dataset_is_read_at_the_commit_of_its_tag(monkeypatch, pairs):
         "revision": "v1",
         "commit": "c0ffee",
         "config": "postprocessed",
-        "form": "sts",
+        "example_type": "sts",
         "loss": "CosineSimilarityLoss",
         "splits": 0,
         "license": "mixed",
@@ -282,7 +282,9 @@ def nli_rows(labels):
 
 def test_pair_class_rows_have_two_classes_at_least(tmp_path):
     directory = write_dataset(tmp_path / "d", {"train": nli_rows([0, 2, 0])}, "pair-class", PAIR_CLASS)
-    (loaded,) = load_all((data_spec(directory, config="pair-class", form="pair-class", loss="SoftmaxLoss"),), None)
+    (loaded,) = load_all(
+        (data_spec(directory, config="pair-class", example_type="pair-class", loss="SoftmaxLoss"),), None
+    )
     assert loaded.train["label"][:] == [0, 2, 0]
     rows = Dataset.from_list(nli_rows([1, 1]))
     with pytest.raises(InputError, match=r"place: every label is 1: there is nothing to learn from; mix the labels"):

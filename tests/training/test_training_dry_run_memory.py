@@ -21,7 +21,7 @@ ROWS, LENGTH = 8, 48
 MIB = 2**20
 LORA = {"r": "4", "alpha": "8", "dropout": "0.05"}
 DOCUMENTS = {
-    "form": "documents",
+    "example_type": "documents",
     "loss": "DeclutrLoss",
     "spans": {"unit": "tokens", "min_length": "8", "max_length": "46", "min_document": "400"},
 }
@@ -37,7 +37,7 @@ def bases(tmp_path_factory) -> dict[str, Path]:
 
 
 def recipe(base: dict | None = None, data: dict | None = None, **changes) -> ModelRecipe:
-    sts = {"path": "pairs", "config": "c", "form": "sts", "loss": "CosineSimilarityLoss"}
+    sts = {"path": "pairs", "config": "c", "example_type": "sts", "loss": "CosineSimilarityLoss"}
     values = {
         "kind": "model",
         "name": "tiny",
@@ -51,7 +51,7 @@ def recipe(base: dict | None = None, data: dict | None = None, **changes) -> Mod
 
 
 def triplets(base: dict | None = None, lora: dict | None = None, **data) -> ModelRecipe:
-    return recipe(base, {"form": "triplet", "loss": "MultipleNegativesRankingLoss", **data}, lora=lora)
+    return recipe(base, {"example_type": "triplet", "loss": "MultipleNegativesRankingLoss", **data}, lora=lora)
 
 
 def estimated(chosen: ModelRecipe, folder: Path, **arguments) -> MemoryEstimate:

@@ -9,7 +9,7 @@ from training.loop.arguments import check_together, reported, trainer_arguments,
 
 def recipe(**changes):
     base = {"path": "b", "license": "mit"}
-    data = {"path": "d", "config": "c", "form": "sts", "loss": "CoSENTLoss", **changes.pop("data", {})}
+    data = {"path": "d", "config": "c", "example_type": "sts", "loss": "CoSENTLoss", **changes.pop("data", {})}
     names = {"kind": "model", "name": "m", "version": "0.1.0", "pretty_name": "M", "license": "mit"}
     return ModelRecipe(**names, base=base, datasets=[data], **changes)
 

@@ -33,7 +33,12 @@ def documents(folder, count=12):
     lines = [" ".join(generator.choice(WORDS) for _ in range(generator.randint(20, 40))) for _ in range(count)]
     (folder / "documents.txt").write_text("\n".join(lines) + "\n")
     spans = {"unit": "tokens", "min_length": "3", "max_length": "8", "min_document": "32"}
-    data = {"path": str(folder / "documents.txt"), "config": "default", "form": "documents", "loss": "DeclutrLoss"}
+    data = {
+        "path": str(folder / "documents.txt"),
+        "config": "default",
+        "example_type": "documents",
+        "loss": "DeclutrLoss",
+    }
     return data | {"spans": spans}
 
 
@@ -52,7 +57,12 @@ def adapter(folder):
     """A LoRA adapter with dropout, trained by gradient caching."""
     base = make_llama(folder / "llama")
     path = write_dataset(folder / "triplets", {"train": triplet_rows(70)}, "triplet", TRIPLET)
-    data = {"path": str(path), "config": "triplet", "form": "triplet", "loss": "CachedMultipleNegativesRankingLoss"}
+    data = {
+        "path": str(path),
+        "config": "triplet",
+        "example_type": "triplet",
+        "loss": "CachedMultipleNegativesRankingLoss",
+    }
     return write_recipe(
         folder,
         base={"path": str(base), "pooling": "lasttoken", "license": "mit"},
@@ -82,7 +92,7 @@ def classifier(folder):
         for index, row in enumerate(sts_rows(60))
     ]
     path = write_dataset(folder / "nli", {"train": rows}, "pair-class", PAIR_CLASS)
-    data = {"path": str(path), "config": "pair-class", "form": "pair-class", "loss": "SoftmaxLoss"}
+    data = {"path": str(path), "config": "pair-class", "example_type": "pair-class", "loss": "SoftmaxLoss"}
     return write_recipe(folder, datasets=[data], arguments=STEPS | {"num_train_epochs": "4"})
 
 
@@ -269,7 +279,12 @@ def test_accumulated_steps_make_the_same_batch(tmp_path):
 
 
 def test_a_streamed_set_of_pairs_is_read_again_and_again(tmp_path):
-    data = {"path": str(tmp_path / "pairs"), "config": "postprocessed", "form": "sts", "loss": "CosineSimilarityLoss"}
+    data = {
+        "path": str(tmp_path / "pairs"),
+        "config": "postprocessed",
+        "example_type": "sts",
+        "loss": "CosineSimilarityLoss",
+    }
     recipe = write_recipe(tmp_path, datasets=[data | {"streaming": "true"}], arguments=STEPS | {"max_steps": "16"})
     main(recipe, out=tmp_path / "out")
     manifest = require_complete(tmp_path / "out")
@@ -291,7 +306,7 @@ def test_a_streamed_set_of_pairs_is_read_again_and_again(tmp_path):
         (["datasets.0.loss=CoSENTLoss", "arguments.gradient_accumulation_steps=2"], "accumulated steps do not share"),
         (["datasets.0.loss=CoSENTLoss", "batch_size=1"], "batch_size: is 1, and CoSENTLoss compares pairs of a batch"),
         (
-            ["datasets.0.form=documents", "datasets.0.loss=DeclutrLoss", "base.modules=static"],
+            ["datasets.0.example_type=documents", "datasets.0.loss=DeclutrLoss", "base.modules=static"],
             "base.modules: is static, and documents train layers",
         ),
     ],
@@ -323,7 +338,7 @@ def test_the_columns_of_pairs_with_labels_are_in_order(tmp_path, caplog):
     rows = [{"premise": row["sentence1"], "hypothesis": row["sentence2"], "label": 0} for row in sts_rows(20)]
     rows = [{**row, "label": number % 3} for number, row in enumerate(rows)]
     path = write_dataset(tmp_path / "nli", {"train": rows}, "pair-class", PAIR_CLASS)
-    labelled = {"path": str(path), "config": "pair-class", "form": "pair-class", "loss": "SoftmaxLoss"}
+    labelled = {"path": str(path), "config": "pair-class", "example_type": "pair-class", "loss": "SoftmaxLoss"}
     main(write_recipe(tmp_path, datasets=[labelled], arguments=QUIET), out=tmp_path / "out")
     assert "usually expected at index" not in caplog.text
 

@@ -35,7 +35,7 @@ TEXTS = (ANCHORS, POSITIVES, NEGATIVES)
 
 
 def spec(loss, form="triplet", **arguments):
-    return TrainingData(path="d", config="c", form=form, loss=loss, loss_arguments=arguments)
+    return TrainingData(path="d", config="c", example_type=form, loss=loss, loss_arguments=arguments)
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ def test_cosines_are_drawn_to_the_smoothed_targets(encoder, tmp_path):
         for first, second, label in zip(ANCHORS, POSITIVES, [0.0, 0.5, 1.0, 0.0, 0.5, 1.0, 1.0], strict=True)
     ]
     directory = write_dataset(tmp_path / "pairs", {"train": rows})
-    data = TrainingData(path=str(directory), config="postprocessed", form="sts", loss="CosineSimilarityLoss")
+    data = TrainingData(path=str(directory), config="postprocessed", example_type="sts", loss="CosineSimilarityLoss")
     (loaded,) = load_all((data,), None)
     batch = SentenceTransformerDataCollator(encoder.preprocess)([loaded.train[row] for row in range(len(rows))])
     labels = batch.pop("label")
@@ -375,11 +375,13 @@ def test_two_processes_compare_the_rows_of_the_whole_batch(encoder, folder, tmp_
 
 def test_every_loss_takes_its_forms_only():
     assert check_loss("CoSENTLoss", "sts", "p").examples == (STS,)
-    with pytest.raises(InputError, match=r"p.loss: CosineSimilarityLoss does not learn from the triplet form; allowed"):
+    with pytest.raises(
+        InputError, match=r"p.loss: CosineSimilarityLoss does not learn from example type triplet; allowed"
+    ):
         check_loss("CosineSimilarityLoss", "triplet", "p")
-    with pytest.raises(InputError, match=r"pair-class form; allowed: \['SoftmaxLoss'\]"):
+    with pytest.raises(InputError, match=r"example type pair-class; allowed: \['SoftmaxLoss'\]"):
         check_loss("CoSENTLoss", "pair-class", "p")
-    with pytest.raises(InputError, match=r"documents form; allowed: \['DeclutrLoss'\]"):
+    with pytest.raises(InputError, match=r"example type documents; allowed: \['DeclutrLoss'\]"):
         check_loss("MultipleNegativesRankingLoss", "documents", "p")
 
 
@@ -448,7 +450,7 @@ def test_loss_arguments_that_cannot_be_used(loss, name, text, message):
 )
 def test_keys_that_do_not_go_with_the_loss(loss, form, keys, message):
     with pytest.raises(InputError, match=message):
-        check_keys(TrainingData(path="d", config="c", form=form, loss=loss, **keys), "p")
+        check_keys(TrainingData(path="d", config="c", example_type=form, loss=loss, **keys), "p")
     if form == "self-pair":
         check_keys(spec(loss, form, margin="0.1"), "p")
 

@@ -80,7 +80,7 @@ def adapter_run(tmp_path_factory, local_hub, hub_api):
     write_dataset(folder / "pairs", {"train": sts_rows(3)})
     dataset = load_recipe(Path("recipes/demo/sts-dino-x1x2.yaml"), DatasetRecipe)
     (folder / "triplets" / "recipe.yaml").write_text(resolved(dataset))  # for its licence
-    data = {"path": str(folder / "triplets"), "config": "triplet", "form": "triplet"}
+    data = {"path": str(folder / "triplets"), "config": "triplet", "example_type": "triplet"}
     encoder = {"repo_id": base, "revision": commit, "license": "mit", "pooling": "lasttoken"}
     recipe = write_recipe(
         folder,

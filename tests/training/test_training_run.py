@@ -140,8 +140,8 @@ def test_two_datasets_with_a_loss_each(tmp_path):
     write_recipe(tmp_path)
     triplets = write_dataset(tmp_path / "triplets", {"train": triplet_rows(20)}, "triplet", TRIPLET)
     data = [
-        {"path": str(tmp_path / "pairs"), "config": "postprocessed", "form": "sts", "loss": "CoSENTLoss"},
-        {"path": str(triplets), "config": "triplet", "form": "triplet", "loss": "MultipleNegativesRankingLoss"},
+        {"path": str(tmp_path / "pairs"), "config": "postprocessed", "example_type": "sts", "loss": "CoSENTLoss"},
+        {"path": str(triplets), "config": "triplet", "example_type": "triplet", "loss": "MultipleNegativesRankingLoss"},
     ]
     recipe = write_recipe(tmp_path, datasets=data, arguments={"report_to": "none"})
     main(recipe, out=tmp_path / "out")
@@ -193,7 +193,7 @@ def test_a_run_that_diverges_ends_in_one_line_and_leaves_no_model(
 ):
     write_dataset(tmp_path / "pairs", {"train": sts_rows(64)})
     large = {"learning_rate": "1e30", "max_grad_norm": "0", "warmup_steps": "0", "report_to": "none"}
-    data = DATA | {"path": str(tmp_path / "pairs"), "form": form, "loss": loss}
+    data = DATA | {"path": str(tmp_path / "pairs"), "example_type": form, "loss": loss}
     recipe = write_recipe(tmp_path, datasets=[data], arguments=large | {"logging_steps": "2"} | arguments)
     monkeypatch.setattr(sys, "argv", ["training.run", str(recipe), "--out", str(tmp_path / "out")])
     with pytest.raises(SystemExit) as stopped:
@@ -294,7 +294,12 @@ def test_a_dry_run_tells_the_plan_without_the_weights(tmp_path, capsys):
     base = make_llama(tmp_path / "llama")
     (base / "model.safetensors").write_bytes(b"no weights")
     path = write_dataset(tmp_path / "triplets", {"train": triplet_rows(70)}, "triplet", TRIPLET)
-    data = {"path": str(path), "config": "triplet", "form": "triplet", "loss": "CachedMultipleNegativesRankingLoss"}
+    data = {
+        "path": str(path),
+        "config": "triplet",
+        "example_type": "triplet",
+        "loss": "CachedMultipleNegativesRankingLoss",
+    }
     recipe = write_recipe(
         tmp_path,
         base={"path": str(base), "pooling": "lasttoken", "prompt": 'It: "[X]" is:"', "license": "mit"},

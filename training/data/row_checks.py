@@ -59,7 +59,7 @@ class RowChecks:
             raise InputError(self.place, f"weights: column {self.weights!r} is no column of weights")
         for column in self.columns:
             if column not in schema.names:
-                needs = {SET: SET, self.weights: "weights"}.get(column, f"the {self.examples.name} form")
+                needs = {SET: SET, self.weights: "weights"}.get(column, f"example type {self.examples.name}")
                 raise InputError(self.place, f"has no column {column!r}, which {needs} needs", allowed=schema.names)
             dtype = schema.field(column).type
             number = column not in self.examples.texts

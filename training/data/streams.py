@@ -28,7 +28,7 @@ def checked_stream(rows: IterableDataset, spec: TrainingData, place: str, limit:
     when it is reached, with its number in the order of reading.
     """
     head = in_memory(rows.take(ROWS), place).data.table
-    examples = EXAMPLE_TYPES[spec.form]
+    examples = EXAMPLE_TYPES[spec.example_type]
     checks = RowChecks(examples, spec.example_set, place)
     checks.require_columns(head.schema)
     checks.add(_read(head, list(range(head.num_rows)), replace(checks, place=f"{place}, as read")))

@@ -26,7 +26,7 @@ from training.data.sources import Origin, from_directory, from_file, from_hub, i
 from training.data.streams import checked_stream, in_memory, shuffled
 
 DESCRIBED = {  # of a spec, for the manifest
-    *("repo_id", "revision", "path", "config", "form", "example_set", "loss"),
+    *("repo_id", "revision", "path", "config", "example_type", "example_set", "loss"),
     *("columns", "grades", "weights"),
 }
 VALIDATION_ROWS = 10_000  # of a stream's validation split: they are kept in memory
@@ -97,11 +97,11 @@ def load(
     with reading(spec.repo_id, spec.revision) if spec.repo_id is not None else nullcontext():
         train: Dataset | IterableDataset
         if isinstance(rows, IterableDataset):
-            train = shuffled(checked_stream(rows, spec, part, limit), EXAMPLE_TYPES[spec.form].buffer, seed)
-        elif spec.form in MADE:
+            train = shuffled(checked_stream(rows, spec, part, limit), EXAMPLE_TYPES[spec.example_type].buffer, seed)
+        elif spec.example_type in MADE:
             train, passed_over = _made(rows, spec, part, limit)
         else:
-            checks = RowChecks(EXAMPLE_TYPES[spec.form], spec.example_set, part, spec.weights)
+            checks = RowChecks(EXAMPLE_TYPES[spec.example_type], spec.example_set, part, spec.weights)
             train = _checked(rows, checks, limit, spec.spans)
         if isinstance(train, Dataset) and spec.weights is not None:
             train = weighted(train, spec.weights, part)
@@ -113,7 +113,7 @@ def load(
 
 def _made(rows: Dataset, spec: TrainingData, place: str, limit: int | None) -> tuple[Dataset, int]:
     """The rows of a form that is made, at most ``limit``; and of how many first texts none could be made."""
-    examples = EXAMPLE_TYPES[spec.form]
+    examples = EXAMPLE_TYPES[spec.example_type]
     read = examples.read
     if examples == SELF_PAIR:
         read = replace(read, columns=dict.fromkeys(text_columns(spec.columns, rows.column_names, place), "string"))
@@ -124,8 +124,10 @@ def _made(rows: Dataset, spec: TrainingData, place: str, limit: int | None) -> t
         grades = spec.grades or Grades()
         made, without = graded_rows(found, grades, examples == GRADED_TRIPLET, spec.weights, limit)
     if len(made) == 0:
-        wanted = {"self-pair": "a text", "graded-pair": "a positive"}.get(spec.form, "a positive and a negative")
-        hint = "look at datasets.N.grades" if spec.form != "self-pair" else None
+        wanted = {"self-pair": "a text", "graded-pair": "a positive"}.get(
+            spec.example_type, "a positive and a negative"
+        )
+        hint = "look at datasets.N.grades" if spec.example_type != "self-pair" else None
         raise InputError(place, f"no row can be made of it: no first text has {wanted}", hint=hint)
     return made, without
 
@@ -141,7 +143,7 @@ def _find(spec: TrainingData, place: str) -> Origin:
 
 def _validation(spec: TrainingData, origin: Origin, place: str) -> Dataset | None:
     """The validation split, as it is read, unless it is what is trained on; texts alone score nothing."""
-    examples = EXAMPLE_TYPES[spec.form]
+    examples = EXAMPLE_TYPES[spec.example_type]
     if examples in (DOCUMENTS, SELF_PAIR) or spec.split == "validation" or "validation" not in origin.splits:
         return None
     rows = origin.split("validation", place)
@@ -153,7 +155,7 @@ def _validation(spec: TrainingData, origin: Origin, place: str) -> Dataset | Non
 
 def checked(
     rows: Dataset,
-    form: str | ExampleType,
+    example_type: str | ExampleType,
     place: str,
     example_set: int | None = None,
     limit: int | None = None,
@@ -163,7 +165,7 @@ def checked(
 
     Raises InputError unless the trainer can learn from every one of them.
     """
-    examples = EXAMPLE_TYPES[form] if isinstance(form, str) else form
+    examples = EXAMPLE_TYPES[example_type] if isinstance(example_type, str) else example_type
     return _checked(rows, RowChecks(examples, example_set, place), limit, spans)
 
 

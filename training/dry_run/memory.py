@@ -110,7 +110,7 @@ def memory_estimate(
 
 def _pass(spec: TrainingData, length: int, batch: int) -> BackwardPass:
     """The backward pass of one batch; of a mini-batch if the loss caches gradients (Gao et al. 2021)."""
-    examples = EXAMPLE_TYPES[spec.form]
+    examples = EXAMPLE_TYPES[spec.example_type]
     if examples == DOCUMENTS:
         spans = spec.spans or Spans()
         anchors, longest = batch * spans.anchors, min(length, spans.max_length + 2)

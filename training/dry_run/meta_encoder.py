@@ -73,7 +73,7 @@ def _architecture(recipe: ModelRecipe, base: Base) -> tuple[Any, MaskedLanguageH
         config = AutoConfig.from_pretrained(base.folder, **NO_CODE)
         for name, value in first_layers(config, recipe.base.layers, "base").items():
             setattr(config, name, value)
-        if all(item.form != DOCUMENTS.name for item in recipe.datasets):
+        if all(item.example_type != DOCUMENTS.name for item in recipe.datasets):
             return AutoModel.from_config(config, **without_pooler(config), dtype=dtype, **NO_CODE), None
         whole = AutoModelForMaskedLM.from_config(config, dtype=dtype, **NO_CODE)
     layers, head = whole.base_model, MaskedLanguageHead(whole)

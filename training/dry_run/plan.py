@@ -28,7 +28,7 @@ def planned_steps(job: TrainingJob) -> int:
 
 
 def _steps(job: TrainingJob) -> str:
-    documents = any(item.spec.form == DOCUMENTS.name for item in job.sets)  # of which short ones are passed over
+    documents = any(item.spec.example_type == DOCUMENTS.name for item in job.sets)  # short ones are skipped
     at_most = "at most " if documents and job.arguments.max_steps <= 0 else ""
     return f"{at_most}{planned_steps(job):,}"
 

@@ -125,7 +125,7 @@ def check_together(recipe: ModelRecipe, given: dict[str, Any], place: str) -> No
     if streamed and given.get("max_steps", -1) <= 0:
         found = f"{streamed[0]} is streamed, so how many steps an epoch has is not known"
         raise InputError(f"{place}.max_steps", found, hint="give arguments.max_steps")
-    if "batch_sampler" in given and (streamed or EXAMPLE_TYPES[recipe.datasets[0].form] == DOCUMENTS):
+    if "batch_sampler" in given and (streamed or EXAMPLE_TYPES[recipe.datasets[0].example_type] == DOCUMENTS):
         found = "chooses among rows by their texts, and these are read as a stream or cut into spans"
         raise InputError(f"{place}.batch_sampler", found, hint="leave it out")
     if recipe.slanted_triangular is not None:

@@ -39,7 +39,7 @@ class Trained:
 
 def read_rows(item: TrainingSet, encoder: SentenceTransformer, job: TrainingJob) -> TrainerRows:
     """A dataset's rows: texts as they are, documents as spans of ids. Raises InputError when no document will do."""
-    if EXAMPLE_TYPES[item.spec.form] == DOCUMENTS:
+    if EXAMPLE_TYPES[item.spec.example_type] == DOCUMENTS:
         limit = job.recipe.base.max_seq_length
         return span_rows(item.train, encoder.tokenizer, item.spec.spans or Spans(), job.recipe.seed, limit)
     if isinstance(item.train, IterableDataset):

@@ -152,7 +152,7 @@ def check_licences(recipe: ModelRecipe, sets: list[TrainingSet]) -> None:
 def check_losses(recipe: ModelRecipe, place: str) -> None:
     """Raise InputError when a loss does not learn from its dataset's example type, or not with this base or batch."""
     for index, spec in enumerate(recipe.datasets):
-        loss = check_loss(spec.loss, spec.form, f"{place}:datasets.{index}")
+        loss = check_loss(spec.loss, spec.example_type, f"{place}:datasets.{index}")
         if DOCUMENTS in loss.examples and recipe.base.modules != "transformer":
             found = f"is {recipe.base.modules}, and documents train layers that read tokens in their places"
             raise InputError(f"{place}:base.modules", found, allowed="transformer")
@@ -161,7 +161,7 @@ def check_losses(recipe: ModelRecipe, place: str) -> None:
             hint = "leave it out: the untrained encoder is the guide then"
             raise InputError(f"{place}:datasets.{index}.guide", found, hint=hint)
         alone = SELF_PAIR.name, GRADED_PAIR.name  # a row without negatives of its own
-        if loss.in_batch and (STS in loss.examples or spec.form in alone) and recipe.batch_size == 1:
+        if loss.in_batch and (STS in loss.examples or spec.example_type in alone) and recipe.batch_size == 1:
             found = f"is 1, and {spec.loss} compares pairs of a batch with one another: it would learn nothing"
             raise InputError(f"{place}:batch_size", found, allowed="at least 2")
 

@@ -55,7 +55,7 @@ def train(job: TrainingJob, fingerprint: str) -> Trained:
 
 
 def _tell_without_dropout(encoder: SentenceTransformer, job: TrainingJob) -> None:
-    names = [item.name for item in job.sets if item.spec.form == SELF_PAIR.name]
+    names = [item.name for item in job.sets if item.spec.example_type == SELF_PAIR.name]
     if names and not has_dropout(encoder) and not job.recipe.token_dropout:
         told = "the encoder has no dropout, so nothing tells a text from itself: it learns from negatives alone"
         say(f"warning: {names[0]}: {told} (the recipe's token_dropout would)")

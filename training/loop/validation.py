@@ -76,11 +76,11 @@ def validation_evaluator(
     pairs = [
         ValidationPairs(item.name, *_columns(item, STS), origin=_own(item), sha256=item.sha256)
         for item in own
-        if EXAMPLE_TYPES[item.spec.form].read == STS
+        if EXAMPLE_TYPES[item.spec.example_type].read == STS
     ]
     if pairs:
         return _of_pairs(pairs, {}, batch_size)
-    triplets = [item for item in own if item.spec.form == TRIPLET.name]
+    triplets = [item for item in own if item.spec.example_type == TRIPLET.name]
     if not triplets:
         return None
     chosen: Any = {**COSINE, "main_similarity_function": "cosine", "batch_size": batch_size}

@@ -135,14 +135,14 @@ MAY_BE_ZERO = ("hardness_strength", "mlm_probability", "contrastive_weight", "ma
 HARDNESS = ("hardness_mode", "hardness_strength")  # of upstream's losses, which the weighted ones lack
 
 
-def check_loss(name: str, form: str, place: str) -> Loss:
-    """The loss called ``name``. Raises InputError when it is unknown or does not learn from ``form``."""
+def check_loss(name: str, example_type: str, place: str) -> Loss:
+    """The loss called ``name``. Raises InputError when it is unknown or does not learn from ``example_type``."""
     if name not in LOSSES:
         hint = did_you_mean(name, LOSSES)
         raise InputError(f"{place}.loss", f"unknown loss {name!r}", allowed=sorted(LOSSES), hint=hint)
-    if EXAMPLE_TYPES[form] not in LOSSES[name].examples:
-        fitting = [loss.name for loss in ALL if EXAMPLE_TYPES[form] in loss.examples]
-        raise InputError(f"{place}.loss", f"{name} does not learn from the {form} form", allowed=fitting)
+    if EXAMPLE_TYPES[example_type] not in LOSSES[name].examples:
+        fitting = [loss.name for loss in ALL if EXAMPLE_TYPES[example_type] in loss.examples]
+        raise InputError(f"{place}.loss", f"{name} does not learn from example type {example_type}", allowed=fitting)
     return LOSSES[name]
 
 
@@ -158,7 +158,7 @@ def check_keys(spec: TrainingData, place: str) -> None:
     for name in HARDNESS:
         if spec.weights is not None and name in spec.loss_arguments:
             raise InputError(f"{place}.loss_arguments.{name}", "does not go with weights", hint="remove one of the two")
-    if loss.guided and spec.form == SELF_PAIR.name and not check_arguments(spec, place).get("margin"):
+    if loss.guided and spec.example_type == SELF_PAIR.name and not check_arguments(spec, place).get("margin"):
         found = (
             "is 0: a text is as similar to itself as can be, so no negative would be masked, and it would be its own"
         )

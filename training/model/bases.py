@@ -71,7 +71,7 @@ def _corpus(spec: Encoder, key: str) -> TrainingSet | None:
     from training.data.training_sets import load  # imports its libraries, which takes seconds
 
     place = {name: getattr(spec.vocabulary, name) for name in ("repo_id", "revision", "path", "config", "split")}
-    texts = TrainingData(**place, columns=spec.vocabulary.columns, form="self-pair", loss="none")
+    texts = TrainingData(**place, columns=spec.vocabulary.columns, example_type="self-pair", loss="none")
     return load(texts, f"{key}.vocabulary")
 
 
