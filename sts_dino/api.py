@@ -154,7 +154,8 @@ def train(
     from sentence_transformers import SentenceTransformer
 
     from sts_dino.proposals.recipes import LORA, PROMPTEOL_RATE, prompteol
-    from training.run import job_of, train_encoder
+    from training.loop.job import prepare
+    from training.loop.train import work
 
     directory = ARTIFACTS / "models" / name
     data: dict[str, Any] = {"config": "default", "example_type": example_type, "loss": loss}
@@ -193,7 +194,11 @@ def train(
     checked(path, ModelRecipe, tree)
     write_text(path, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
     given = list(settings)
+<<<<<<< HEAD
     train_encoder(job_of(path, directory, None, given), command_line("train", path, None, given))
+=======
+    work(prepare(path, directory, None, given), command_line("training.run", path, None, given))
+>>>>>>> main
     return SentenceTransformer(str(directory), trust_remote_code=False)
 
 

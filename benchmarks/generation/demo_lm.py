@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
-from generation.backends import protocol as writer
-from generation.backends.protocol import Completion, Request
 
 from benchmarks.trials import write_results
 from demo.lm.prompts import NLI_VERBS, STS_TASKS, clean, prompt
+from generation.backends import protocol as writer
+from generation.backends.protocol import Completion, Request
 from hub.cli import new_app, run, say
 from hub.contract.recipe import DecodingParameters, LanguageModel
 from hub.errors import InputError
@@ -175,6 +175,7 @@ def main(
 ) -> None:
     """Measure and write the results."""
     import torch
+
     from generation.backends.engine import Engine
 
     torch.set_num_threads(threads)

@@ -57,8 +57,9 @@ def measure(rows: int, inner: int, outer: int, trials: int) -> dict[str, Any]:
 
 def _kinds(inner: int, outer: int) -> dict[str, Callable[[Any], Any]]:
     import torch
-    from generation.backends.output_layer import PackedLinear
     from torch import nn
+
+    from generation.backends.output_layer import PackedLinear
 
     linear = nn.Linear(inner, outer, bias=False)
     layer = nn.Sequential(linear).eval()

@@ -99,7 +99,6 @@ def write(part: Part) -> None:
     """Write the texts of one part; its file is there when all of it is."""
     from generation.backends.protocol import complete
     from generation.backends.registry import load_writer
-
     from hub.contract.recipe import LanguageModel
 
     single_thread()

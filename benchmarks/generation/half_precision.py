@@ -38,9 +38,10 @@ def main(
 def measure(model: Path, count: int) -> dict[str, Any]:
     """By way of reading: ``delta_error`` in the mean, ``alpha_changed`` share of tokens."""
     import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     from generation.backends.output_layer import LogitsInPieces, OutputLayer
     from generation.backends.self_debiasing import log_alpha
-    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     single_thread()
     with reading_model(str(model)):

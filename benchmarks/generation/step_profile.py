@@ -81,10 +81,10 @@ def profiled(model: Path, rows: int, dtype: str, kind: str, steps: int) -> dict[
     Raises RunError when texts end before so many steps.
     """
     import torch
-    from generation.backends.engine import Engine
-    from generation.backends.protocol import complete
     from torch.profiler import ProfilerActivity, profile
 
+    from generation.backends.engine import Engine
+    from generation.backends.protocol import complete
     from hub.contract.recipe import LanguageModel
 
     single_thread()
@@ -124,9 +124,10 @@ def profiled(model: Path, rows: int, dtype: str, kind: str, steps: int) -> dict[
 @contextmanager
 def _marked(layers: Any) -> Iterator[None]:
     """Let the profiler see where the layers and their shared attention begin and end."""
-    from generation.backends.shared_attention import NAME, attend
     from torch.profiler import record_function
     from transformers import AttentionInterface
+
+    from generation.backends.shared_attention import NAME, attend
 
     def inside(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:

@@ -18,9 +18,6 @@ import transformers
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
 from sentence_transformers.sentence_transformer.modules import Pooling
-from training.encoder.bases import Base
-from training.encoder.encoder import attach, build_encoder
-from training.memory import memory_estimate
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -37,10 +34,13 @@ from hub.contract.recipe import ModelRecipe
 from hub.memory import peak_rss_mb
 from hub.model_folder import NO_CODE
 from training.data.training_sets import TrainingSet
+from training.encoder.bases import Base
+from training.encoder.encoder import attach, build_encoder
 from training.loop.arguments import trainer_arguments, typed_arguments
 from training.loop.job import TrainingJob, quiet_libraries
 from training.loop.train import make_trainer
 from training.losses.losses import build_loss
+from training.memory import memory_estimate
 
 COLUMNS = {"sts": ("sentence1", "sentence2"), "triplet": ("anchor", "positive", "negative")}
 WORDS = ("a", "man", "is", "playing", "the", "flute", "two", "young", "women", "cook", "beans", "on", "old", "cars")

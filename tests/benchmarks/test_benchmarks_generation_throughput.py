@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from generation.backends.protocol import Completion, Request
 from pydantic import ValidationError
 from reference_decoding import reference
 from tiny_lm import make_lm
@@ -17,6 +16,7 @@ from benchmarks.generation import engine_throughput
 from benchmarks.generation.throughput import cases, models, report, worker, workloads
 from benchmarks.generation.throughput.baselines import Generator
 from benchmarks.generation.throughput.process_cost import ProcessCost
+from generation.backends.protocol import Completion, Request
 from hub.contract.recipe import DecodingParameters
 from hub.errors import InputError
 

@@ -1,4 +1,4 @@
-"""training.data.sources: documents from files and run directories, and datasets of the Hub, whole or as a stream."""
+"""Training data from files, run directories and the Hub, whole or as a stream."""
 
 import hashlib
 import json
@@ -72,14 +72,6 @@ def test_files_that_hold_no_documents(tmp_path, streaming, name, content, proble
     with pytest.raises(InputError, match=problem) as caught:
         load_all((documents(tmp_path / name, streaming=streaming),), None)
     assert "\n" not in str(caught.value)
-
-
-def test_a_file_of_documents_that_is_not_there_or_has_no_such_config(tmp_path):
-    with pytest.raises(InputError, match=r"no such file; allowed: a run directory, or a file ending in .txt"):
-        load_all((documents(tmp_path / "d.txt"),), None)
-    write_documents(tmp_path)
-    with pytest.raises(InputError, match=r"one file, without config 'sources' and split 'train'"):
-        load_all((documents(tmp_path / "d.txt", config="sources"),), None)
 
 
 @pytest.fixture(scope="module")
@@ -187,10 +179,3 @@ def test_published_validation_pairs(on_hub, published):
         "InputError validation.0: acme/training-data: has several configs;"
     )
     assert "has no split 'validation'; allowed: ['train']" in on_hub["pairs without split"]
-
-
-@pytest.mark.slow("publishes datasets and reads them in a process without our code")
-@pytest.mark.parametrize("problem", LACKING)
-def test_what_a_published_dataset_lacks(on_hub, problem):
-    for message in (on_hub[problem], on_hub[f"{problem} (stream)"]):
-        assert message.startswith("InputError") and problem in message

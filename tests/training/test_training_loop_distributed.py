@@ -14,8 +14,8 @@ from hub.contract.run_dir import require_complete
 from hub.contract.schema import PAIR_CLASS, TRIPLET
 from hub.errors import InputError, RunError
 from training.loop.arguments import per_device_batch
-from training.loop.batches import SharedBatches
 from training.loop.distributed import report_once
+from training.loop.trainer import SharedBatches
 
 PLAIN = {"optim": "sgd", "learning_rate": "0.1", "report_to": "none", "logging_steps": "1"}  # Adam blows noise up
 
@@ -143,16 +143,6 @@ def test_the_end_of_another_process_is_told_in_one_line(monkeypatch):
         raise RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:59062.")
     with pytest.raises(RuntimeError, match="of another kind"), report_once():
         raise RuntimeError("of another kind")
-
-
-@pytest.mark.slow("trains in two processes")
-def test_the_run_directory_of_another_recipe_is_refused_for_all(folder):
-    recipe = write_recipe(folder, arguments=PLAIN)
-    assert trained([str(recipe), "--out", str(folder / "out")], 1, folder / "first") == [0]
-    codes = trained([str(recipe), "--out", str(folder / "out"), "--set", "batch_size=8"], 2, folder / "second")
-    told = (folder / "second.err").read_text()
-    assert codes[0] == 2
-    assert told.count("holds a run of another recipe") == 1
 
 
 SAVED = PLAIN | {"optim": "adamw_torch", "save_strategy": "steps", "save_steps": "4"}

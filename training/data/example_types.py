@@ -29,7 +29,7 @@ class ExampleType:
 
     ``columns`` are all that the trainer is given, in the loss's order. ``buffer``: rows that a stream draws from.
     ``blank``: whether a text may be blank, as lines of a file are. ``made_from``: the type of the rows that are read,
-    where the trainer's are made from them (``training.data.made_rows``).
+    where the trainer's are made from them (``training.data.rows``).
     """
 
     name: str

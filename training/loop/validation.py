@@ -22,10 +22,8 @@ from hub.contract.recipe import ModelRecipe, ValidationData
 from hub.contract.shards import sha256_file
 from hub.errors import InputError
 from training.data.example_types import EXAMPLE_TYPES, STS, TRIPLET, ExampleType
-from training.data.row_checks import RowChecks
-from training.data.sources import from_hub
-from training.data.streams import in_memory
-from training.data.training_sets import TrainingSet
+from training.data.rows import RowChecks, in_memory
+from training.data.training_sets import TrainingSet, from_hub
 
 SPEARMAN, ACCURACY = "Spearman's correlation", "share of triplets whose positive is nearer"
 OWN = {"repo_id", "revision", "path", "config", "example_set"}  # of a dataset, what its validation split is told by

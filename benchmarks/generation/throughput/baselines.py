@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from generation.backends.protocol import Completion, Request
-from generation.backends.self_debiasing import debias, draw
 from torch import Tensor
 from transformers import (
     LogitsProcessor,
@@ -24,6 +22,8 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from generation.backends.protocol import Completion, Request
+from generation.backends.self_debiasing import debias, draw
 from generation.inputs.row_seeds import uniforms
 from hub.contract.recipe import DecodingParameters
 

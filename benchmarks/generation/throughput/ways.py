@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from generation.backends.protocol import Completion, complete
-from generation.backends.registry import load_writer
-
 from benchmarks.generation.throughput.process_cost import ProcessCost
 from benchmarks.generation.throughput.workloads import Work
+from generation.backends.protocol import Completion, complete
+from generation.backends.registry import load_writer
 from hub.contract.recipe import LanguageModel
 from hub.model_folder import NO_CODE, NO_PICKLES
 

@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from generation.backends.protocol import complete
-from generation.backends.registry import load_writer
-
 from benchmarks.generation.throughput import workloads
 from benchmarks.generation.throughput.cases import DEMO_LM
 from benchmarks.generation.throughput.ways import Trial, loaded
 from benchmarks.trials import single_thread
+from generation.backends.protocol import complete
+from generation.backends.registry import load_writer
 from hub.contract.recipe import LanguageModel
 from hub.model_folder import NO_CODE
 
