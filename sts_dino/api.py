@@ -84,7 +84,7 @@ def write_pairs(
         propose(corpus, path, name, CorpusChoices("text", language, lm, lm_license, license))
     options = ClusterOptions(None, None, None, None, None)
     found, _ = checked_recipe(path, directory, None, given, options)
-    write(found, directory, command_line("write", path, None, given), options)
+    write(found, directory, command_line("generation.run", path, None, given), options)
     return read_pairs(directory)
 
 
@@ -194,11 +194,7 @@ def train(
     checked(path, ModelRecipe, tree)
     write_text(path, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
     given = list(settings)
-<<<<<<< HEAD
-    train_encoder(job_of(path, directory, None, given), command_line("train", path, None, given))
-=======
-    work(prepare(path, directory, None, given), command_line("training.run", path, None, given))
->>>>>>> main
+    work(prepare(path, directory, None, given), command_line("train", path, None, given))
     return SentenceTransformer(str(directory), trust_remote_code=False)
 
 

@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""How long an encoder takes to train, and how much memory and disk: sts-dino estimate-training RECIPE --texts FILE
-=======
 """What a training takes: the plan of ``--dry-run``, and time, memory and disk for a dataset that does not exist yet.
->>>>>>> main
 
 The plan reads recipe and configs and loads no weights. The estimate times training steps on source sentences, as
 triplets of the recipe's batch, and a forward pass, as scoring does it. Nothing is written.
@@ -175,11 +171,7 @@ def estimate(recipe: ModelRecipe, file: Path, texts: list[str], place: str) -> T
     """
     steps = int(recipe.arguments.get("max_steps", 0))
     if steps <= 0:
-<<<<<<< HEAD
-        hint = "its dataset is not there to count; sts-dino train RECIPE --dry-run counts it later"
-=======
         hint = "its dataset is not there to count; sts-dino check RECIPE counts it later"
->>>>>>> main
         raise InputError(f"{place}:arguments.max_steps", "is not given", allowed="a number of steps", hint=hint)
     import torch
     from sentence_transformers.util import batch_to_device
@@ -226,21 +218,3 @@ def estimate(recipe: ModelRecipe, file: Path, texts: list[str], place: str) -> T
         memory=memory_estimate(recipe.model_copy(update={"base": spec}), base, recipe.batch_size, arguments).total,
         disk=(3 if recipe.control else 2) * whole + state,
     )
-
-
-<<<<<<< HEAD
-def _on_texts(spec: Encoder, file: Path) -> Encoder:
-    if spec.vocabulary is None:
-        return spec
-    place = {"path": str(file), "repo_id": None, "revision": None, "config": "default", "columns": None}
-    return spec.model_copy(update={"vocabulary": spec.vocabulary.model_copy(update=place)})
-
-
-def _on_device(encoder: "object", texts: list[str]) -> dict[str, object]:
-    from sentence_transformers.util import batch_to_device
-
-    return dict(batch_to_device(encoder.preprocess(texts), encoder.device))  # type: ignore[attr-defined]
-=======
-if __name__ == "__main__":
-    cli.run(app)
->>>>>>> main

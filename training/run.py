@@ -2,13 +2,7 @@
 
 Reads the recipe's pinned datasets and base, writes ``artifacts/models/NAME``: the model as plain SentenceTransformer
 files, ``recipe.yaml`` and, last, ``manifest.json``. Beside it lie ``NAME.base`` (the untrained encoder, for the score
-<<<<<<< HEAD
-before), ``NAME.logs`` (TensorBoard), ``NAME.timing.json`` and, while it runs, ``NAME.checkpoints``. Killed and started
-again, it goes on from its newest whole checkpoint; finished, it is not trained again. On several devices the batch of a
-step stays the recipe's: ``torchrun --nproc-per-node 4 -m sts_dino train RECIPE``, or ``accelerate launch``.
-=======
 before training), ``NAME.logs`` (TensorBoard), ``NAME.timing.json`` and, while it runs, ``NAME.checkpoints``.
->>>>>>> main
 """
 
 from pathlib import Path
@@ -54,13 +48,9 @@ def main(
                 lines = plan(job)
                 answer("\n".join(lines), {"directory": job.out, "plan": lines}, as_json)
             return
-<<<<<<< HEAD
-        manifest = train_encoder(job, command_line("train", recipe, limit, settings))
-=======
         from training.loop.train import work  # its libraries take seconds
 
-        manifest = work(job, command_line("training.run", recipe, limit, settings))
->>>>>>> main
+        manifest = work(job, command_line("train", recipe, limit, settings))
     leave_group()
     if is_main():
         then = [f"sts-dino score {quote(str(recipe))} --model {quote(str(job.out))}"]
@@ -72,18 +62,6 @@ def summary(out: Path, manifest: Manifest) -> list[str]:
     """Where the model lies and how it was chosen, as lines."""
     training, rows = manifest.provenance["training"], manifest.counts.get("training_rows")
     if training is None:
-<<<<<<< HEAD
-        lines = [f"{job.out}: a baseline, the base as it is"]
-    else:
-        chosen = "last step" if training["best_step"] is None else f"step {training['best_step']}"
-        rows = manifest.counts["training_rows"]
-        read = "a stream" if rows is None else f"{rows:,} rows"
-        lines = [f"{job.out}: {read}, {training['steps']} steps, kept {chosen}"]
-        if training["validation_score"] is not None:
-            lines += [f"validation: {training['validation_metric']} {100 * training['validation_score']:.2f}"]
-    then = [f"sts-dino score {quote(str(recipe))} --model {quote(str(job.out))}"]
-    answer("\n".join(lines), facts, as_json, then)
-=======
         return [f"{out}: a baseline, the base as it is"]
     chosen = "last step" if training["best_step"] is None else f"step {training['best_step']}"
     read = "a stream" if rows is None else f"{rows:,} rows"
@@ -91,8 +69,3 @@ def summary(out: Path, manifest: Manifest) -> list[str]:
     if training["validation_score"] is not None:
         lines += [f"validation: {training['validation_metric']} {100 * training['validation_score']:.2f}"]
     return lines
-
-
-if __name__ == "__main__":
-    run(app)
->>>>>>> main
