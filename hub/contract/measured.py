@@ -58,7 +58,7 @@ def has_report(directory: Path, manifest: Manifest) -> bool:
     with path.open(encoding="utf-8", errors="replace") as page:
         told = re.search(r'<meta name="fingerprints" content="([0-9a-f ]*)">', page.read(HEAD))
     if told is None or manifest.fingerprint not in told[1].split():
-        hint = f"write it again: python -m sts_dino.report {directory}, or remove it"
+        hint = f"write it again: sts-dino report {directory}, or remove it"
         raise InputError(path, "tells of other rows or weights than the run directory holds", hint=hint)
     return True
 
@@ -188,7 +188,7 @@ def read_ledger(directory: Path, manifest: Manifest) -> Ledger | None:
 
     Raises InputError when it has another form or was made of other rows than the run's.
     """
-    command = f"python -m eval.decontaminate {directory} --card"
+    command = f"sts-dino decontaminate {directory} --card"
     return read_measured(directory, manifest, LEDGER, Ledger, "revision", command)
 
 
@@ -267,7 +267,7 @@ def read_fidelity(directory: Path, manifest: Manifest) -> Fidelity | None:
 
     Raises InputError when it has another form or was measured on other rows than the run's.
     """
-    command = f"python -m eval.fidelity {directory}"
+    command = f"sts-dino fidelity {directory}"
     return read_measured(directory, manifest, FIDELITY, Fidelity, "fingerprint", command)
 
 
@@ -375,7 +375,7 @@ def read_repeats(path: Path) -> Repeats:
     try:
         return Repeats.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
-        hint = "run: python -m release.repeats RECIPE --seeds 42,43,44"
+        hint = "run: sts-dino repeat RECIPE --seeds 42,43,44"
         raise InputError(path, "no repeated trainings yet", hint=hint) from error
     except ValidationError as error:
         raise InputError(path, f"not a file of repeats: {error.errors()[0]['msg']}") from error
@@ -489,7 +489,7 @@ def read_value(directory: Path, manifest: Manifest) -> TrainingValue | None:
 
     Raises InputError when it has another form or was measured on other rows than the run's.
     """
-    command = f"python -m release.value {directory}"
+    command = f"sts-dino value {directory}"
     return read_measured(directory, manifest, VALUE, TrainingValue, "fingerprint", command)
 
 
@@ -497,7 +497,7 @@ def require_value(directory: Path, manifest: Manifest, least: float) -> None:
     """Raise InputError when the gain over the copies control was not measured, RunError when it is below ``least``."""
     value = read_value(directory, manifest)
     if value is None:
-        hint = f"measure it: python -m release.value {directory}"
+        hint = f"measure it: sts-dino value {directory}"
         raise InputError(directory, f"its training value is not measured (no {VALUE})", hint=hint)
     if value.gain.score < least:
         found = f"its training value, {value.gain} points over the copies control, is below --min-value {least:g}"
