@@ -8,6 +8,7 @@ Ctrl-C and SIGTERM while a command's libraries are imported end it with one line
 import os
 import resource
 import signal
+import sys
 
 INTERRUPTED, TERMINATED = 130, 143  # exit codes: 128 and the signal's number
 LAST_WORDS = {
