@@ -17,7 +17,7 @@ import typer
 from demo.chain import Chain, local_hub, report
 from hub import cli
 from hub.contract.run_dir import ARTIFACTS
-from hub.memory import peak_rss_mb
+from hub.process import peak_rss_mb
 from release.stages import run_parallel
 
 DATASETS = ("sts-dino-x2", "sts-dino-x1x2", "auto-nli")

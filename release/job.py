@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import typer
 
 from hub import cli
-from hub.client.failures import hub_errors
+from hub.client.connection import hub_errors
 from hub.client.retry import LONGEST_SECONDS, RetryPolicy
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe

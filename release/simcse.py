@@ -12,10 +12,11 @@ import typer
 import yaml
 
 from hub import cli
-from hub.contract.recipe import ModelRecipe, TrainingData
+from hub.contract.model_sections import TrainingData
+from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import Manifest, require_complete
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from hub.errors import InputError
 from release.stages import run_stage
 

@@ -25,16 +25,16 @@ import yaml
 
 from hub import cli
 from hub.assets import shipped, student_recipe
-from hub.client.dataset_reader import FinishedRun, local_run, published_run
-from hub.contract.measured import write_json, write_measured
+from hub.client.fetch import FinishedRun, local_run, published_run
+from hub.contract.measured import VALUE, Arm, ArmPlan, Split, TrainingValue, write_json, write_measured
 from hub.contract.published_paths import origin_name
 from hub.contract.recipe import OF_TRAINING, ModelRecipe
 from hub.contract.recipe_file import apply_overrides, checked, deciding, read_yaml
 from hub.contract.run_dir import ARTIFACTS, Manifest, describe, locked, read_manifest, require_complete, write_manifest
 from hub.contract.schema import ROW_SCHEMAS, features, is_finished
-from hub.contract.shards import parquet_schema, read_table, sha256_file, shard_path, write_shard, write_text
+from hub.contract.shards import parquet_schema, read_table, shard_path, write_shard
+from hub.durable import sha256_file, write_text
 from hub.errors import InputError
-from hub.training_value import VALUE, Arm, ArmPlan, Split, TrainingValue
 from release.options import option_groups
 from release.repeats import is_scored, parsed_range
 from release.stages import named, run_parallel, run_stage

@@ -21,14 +21,14 @@ import typer
 
 from hub import cli
 from hub.assets import asset
-from hub.contract.label_fidelity import read_fidelity
+from hub.contract.measured import read_fidelity
 from hub.contract.published_paths import local_paths
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import ARTIFACTS, locked, read_manifest, require_complete
-from hub.contract.shards import sha256_file, write_text
+from hub.durable import sha256_file, write_text
 from hub.errors import InputError
-from hub.memory import peak_rss_mb
+from hub.process import peak_rss_mb
 from release.options import option_groups
 from release.stages import Step, answer_of, run_steps
 from sts_dino.new import CorpusChoices, propose, propose_encoder, stem_of

@@ -5,14 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from hub.contract.licences import Verdict, check_model, known
-from hub.contract.measured import has_report
+from hub.contract.measured import REPEATS, Repeats, has_report, read_repeats
 from hub.contract.published_paths import origin_name
 from hub.contract.recipe import ModelRecipe, Spans
-from hub.contract.repeats import REPEATS, Repeats, read_repeats
 from hub.contract.results import RULE, Method, Results, read_results
 from hub.contract.run_dir import MANIFEST, Manifest
 from hub.errors import InputError
-from hub.markdown import Markdown, fenced
+from hub.untrusted import Markdown, fenced
 from model_cards.model import tables
 from model_cards.model.again import making_again
 from model_cards.model.eval_results import eval_result_files, model_index
@@ -27,7 +26,7 @@ from model_cards.shared.front_matter import METHODS, front_matter, model_data
 from model_cards.shared.templates import fill
 
 RESULTS = "results.json"
-EVALUATE = "run: python -m eval.run RECIPE"
+EVALUATE = "run: sts-dino score RECIPE"
 PICTURE = "assets/training.png"
 INTERVALS: dict[Method, str] = {
     "percentile": "95 % percentile bootstrap intervals",
@@ -94,7 +93,7 @@ def own_repeats(directory: Path, manifest: Manifest) -> Repeats | None:
     if others and manifest.fingerprint not in {run.fingerprint for run in repeats.runs}:  # these weights are among them
         model, version = min(others)
         found = f"tells of trainings of {model} v{version}, this is {manifest.name} v{manifest.version}"
-        raise InputError(directory / REPEATS, found, hint="run: python -m release.repeats RECIPE")
+        raise InputError(directory / REPEATS, found, hint="run: sts-dino repeat RECIPE")
     return repeats
 
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe import DatasetRecipe, ModelRecipe, config_features
 from hub.contract.recipe_file import resolved
 from hub.contract.results import Results, TaskScore, write_results
 from hub.contract.run_dir import RECIPE, File, Manifest, changed_files, describe, write_manifest
-from hub.contract.schema import base_config, config_features
-from hub.contract.shards import shard_path, write_shard, write_text
+from hub.contract.schema import base_config
+from hub.contract.shards import shard_path, write_shard
+from hub.durable import write_text
 from model_cards.render import render
 
 PROMPT = 'Task: Write two sentences that {}.\nSentence 1: "<X1>"\nSentence 2: "'
@@ -149,7 +150,7 @@ def finished_manifest(recipe: DatasetRecipe, files: list[File]) -> Manifest:
             "more": 1,
         },
         "source": {"description": "four sentences", "license": "cc0-1.0", "sha256": "b" * 64},
-        "command": f"python -m generation.run recipes/{recipe.name}.yaml",
+        "command": f"sts-dino write recipes/{recipe.name}.yaml",
     }
     manifest = Manifest(kind="dataset", name=recipe.name, version=recipe.version, fingerprint="f" * 64)
     return manifest.with_files(files, complete=True, counts=counts, provenance=provenance)
@@ -206,7 +207,7 @@ def model_provenance() -> dict[str, Any]:
             "processes": 1,
             "seed": 42,
         },
-        "command": "python -m training.run recipes/models/tiny-encoder.yaml",
+        "command": "sts-dino train recipes/models/tiny-encoder.yaml",
     }
 
 

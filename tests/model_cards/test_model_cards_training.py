@@ -13,12 +13,12 @@ from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe, resolved
 from hub.contract.run_dir import RECIPE, read_manifest, write_manifest
 from hub.contract.schema import TRIPLET
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from model_cards.render import render
 from training.loop.job import prepare
 from training.loop.train import work
 
-COMMAND = "python -m training.run recipe.yaml"
+COMMAND = "sts-dino train recipe.yaml"
 
 
 def trained(folder: Path, **changes: Any) -> Path:
