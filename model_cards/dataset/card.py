@@ -115,7 +115,7 @@ def of_recipe(recipe: DatasetRecipe) -> dict[str, Any]:
     """Template variables that the recipe alone decides."""
     return {
         "recipe": recipe,
-        "form": recipe.dataset_form,
+        "form": recipe.dataset_schema,
         "tag": Markdown(f"v{recipe.version}"),
         "provenance_columns": tables.provenance_table(recipe),
         "debiased": tables.is_debiased(recipe),
@@ -128,7 +128,7 @@ def of_recipe(recipe: DatasetRecipe) -> dict[str, Any]:
         "examples": tables.example_table(recipe),
         "exact": tables.is_exact(recipe),
         "citation": fenced(
-            cited({recipe.dataset_form.card.method}, tables.is_debiased(recipe), guided=bool(recipe.guided_labels)),
+            cited({recipe.dataset_schema.card.method}, tables.is_debiased(recipe), guided=bool(recipe.guided_labels)),
             "bibtex",
         ),
         "benchmark": BENCHMARKS.get(recipe.source.license),

@@ -27,7 +27,7 @@ from model_cards.shared.front_matter import METHODS, front_matter, model_data
 from model_cards.shared.templates import fill
 
 RESULTS = "results.json"
-EVALUATE = "run: python -m eval.run RECIPE"
+EVALUATE = "run: sts-dino score RECIPE"
 PICTURE = "assets/training.png"
 INTERVALS: dict[Method, str] = {
     "percentile": "95 % percentile bootstrap intervals",
@@ -94,7 +94,7 @@ def own_repeats(directory: Path, manifest: Manifest) -> Repeats | None:
     if others and manifest.fingerprint not in {run.fingerprint for run in repeats.runs}:  # these weights are among them
         model, version = min(others)
         found = f"tells of trainings of {model} v{version}, this is {manifest.name} v{manifest.version}"
-        raise InputError(directory / REPEATS, found, hint="run: python -m release.repeats RECIPE")
+        raise InputError(directory / REPEATS, found, hint="run: sts-dino repeat RECIPE")
     return repeats
 
 
@@ -153,17 +153,19 @@ def about_training(
     repeats: Repeats | None,
 ) -> dict[str, Any]:
     """Template variables of a trained model's card alone."""
-    forms = {item.form for item in provenance.datasets}
-    methods = {METHODS[form] for form in forms}
+    types = {item.example_type for item in provenance.datasets}
+    methods = {METHODS[one] for one in types}
     return {
         "tag": Markdown(f"v{recipe.version}"),
-        "documents": "documents" in forms,
-        "copies": forms == {"self-pair"},
-        "copies_too": "self-pair" in forms,
+        "documents": "documents" in types,
+        "copies": types == {"self-pair"},
+        "copies_too": "self-pair" in types,
         "adapter": tables.adapter(recipe.lora) if recipe.lora else None,
         "licence_terms": known("recipe: base.license", recipe.base.license).terms,
         "datasets": tables.dataset_table(provenance.datasets, recipe),
-        "spans": [tables.span_table(item.spans or Spans()) for item in recipe.datasets if item.form == "documents"],
+        "spans": [
+            tables.span_table(item.spans or Spans()) for item in recipe.datasets if item.example_type == "documents"
+        ],
         "training": training,
         "chosen_on": tables.chosen_on(recipe),
         "metric": training.validation_metric or tables.SCORE,

@@ -95,7 +95,7 @@ def test_a_change_of_what_decides_no_row_stops_none(here, tree):
     replace(tree, "hub/contract/sections/dataset.py", "timeout: ", "patience: float = 60.0\n    timeout: ")
     replace(tree, "hub/contract/recipe.py", "two labels share a name", "two labels are named alike")
     replace(tree, "generation/rows/pairs.py", '"""', '"""In other words: ')
-    add(tree, {"generation.decoding.engine"}, "# a remark")
+    add(tree, {"generation.backends.engine"}, "# a remark")
     assert deciding_modules(tree) == here
 
 

@@ -51,7 +51,7 @@ def dataset_recipe(form: str, source: str = "file", changes: dict[str, Any] | No
             "kind": "dataset",
             "name": f"tiny-{form}",
             "version": "1.2.0",
-            "form": form,
+            "schema": form,
             "pretty_name": f"Tiny {form.upper()}",
             "license": "cc-by-sa-4.0",
             "source": {"kind": source, **origin, "description": "four sentences", "license": "cc0-1.0"},
@@ -135,7 +135,7 @@ def finished_manifest(recipe: DatasetRecipe, files: list[File]) -> Manifest:
         "requested": 7 * total,
         "kept": 5 * total,
         "rejected": {"line_break": total, "not_closed": total},
-        "sampled_negatives": 5 if recipe.form == "sts" else 0,
+        "sampled_negatives": 5 if recipe.schema_name == "sts" else 0,
         "by_label": by_label,
         "splits": {config: dict(splits) for config, splits in rows.items()},
     }
@@ -149,7 +149,7 @@ def finished_manifest(recipe: DatasetRecipe, files: list[File]) -> Manifest:
             "more": 1,
         },
         "source": {"description": "four sentences", "license": "cc0-1.0", "sha256": "b" * 64},
-        "command": f"python -m generation.run recipes/{recipe.name}.yaml",
+        "command": f"sts-dino write recipes/{recipe.name}.yaml",
     }
     manifest = Manifest(kind="dataset", name=recipe.name, version=recipe.version, fingerprint="f" * 64)
     return manifest.with_files(files, complete=True, counts=counts, provenance=provenance)
@@ -169,7 +169,7 @@ def model_recipe(**changes: Any) -> ModelRecipe:
                     "repo_id": "sts-dino/tiny-sts",
                     "revision": "v1.2.0",
                     "config": "postprocessed",
-                    "form": "sts",
+                    "example_type": "sts",
                     "loss": "CosineSimilarityLoss",
                 }
             ],
@@ -186,7 +186,7 @@ def model_provenance() -> dict[str, Any]:
                 "revision": "v1.2.0",
                 "commit": "c" * 40,
                 "config": "postprocessed",
-                "form": "sts",
+                "example_type": "sts",
                 "loss": "CosineSimilarityLoss",
                 "splits": {"train": 1200, "validation": 3},
                 "license": "cc-by-sa-4.0",
@@ -206,7 +206,7 @@ def model_provenance() -> dict[str, Any]:
             "processes": 1,
             "seed": 42,
         },
-        "command": "python -m training.run recipes/models/tiny-encoder.yaml",
+        "command": "sts-dino train recipes/models/tiny-encoder.yaml",
     }
 
 

@@ -8,6 +8,7 @@ import yaml
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from hub import safe_yaml
+from hub.contract.backends import BACKENDS, BackendFacts
 from hub.contract.sections.base import (
     CARD_ONLY,
     OPTION,
@@ -63,7 +64,7 @@ class Server(Strict):
         str, Field(pattern=r"^https?://[^\s/@?#]+(/[^\s?#]*)?$"), PLACE_ONLY
     ]  # no password; not published
     model: str  # the name the server knows the model by
-    dialect: Literal["openai", "vllm", "transformers", "llamacpp"] = "openai"  # generation.servers.dialects
+    dialect: Literal["openai", "vllm", "transformers", "llamacpp"] = "openai"  # generation.backends.dialects
     logprobs: bool = False  # ask for the tokens' log-probabilities; some servers refuse
     concurrency: Annotated[Positive, SPEED_ONLY] = 8  # requests under way at a time
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False), SPEED_ONLY] = (
@@ -133,6 +134,11 @@ class LanguageModel(Strict):
     threads: Positive | None = None  # torch threads; fixed in the recipe because floating-point sums depend on it
     license: Annotated[str, CARD_ONLY]  # of the model
 
+    @property
+    def facts(self) -> BackendFacts:
+        """What the backend can do."""
+        return BACKENDS[self.backend]
+
     @field_validator("backend", mode="before")
     @classmethod
     def _known_backend(cls, name: object) -> object:
@@ -145,17 +151,17 @@ class LanguageModel(Strict):
 
     @model_validator(mode="after")
     def _one_origin(self) -> "LanguageModel":
-        if (self.server is None) == (self.backend == "openai"):
+        if (self.server is None) != self.facts.local:
             raise ValueError("backend openai needs the section server, and no other backend takes one")
-        if self.backend != "openai" and (self.path is None) == (self.repo_id is None):
+        if self.facts.local and (self.path is None) == (self.repo_id is None):
             raise ValueError("give exactly one of path and repo_id")
-        if self.backend != "openai" and self.repo_id is not None and self.revision is None:
+        if self.facts.local and self.repo_id is not None and self.revision is None:
             raise ValueError("a Hub model needs its revision pinned")
         return self
 
     @model_validator(mode="after")
     def _gguf_alone(self) -> "LanguageModel":
-        if self.gguf_file and self.backend == "openai":
+        if self.gguf_file and not self.facts.local:
             raise ValueError("gguf_file is what the engine reads: remove it, and have the server load that file")
         if self.gguf_file and self.quantization:
             raise ValueError("a GGUF file is de-quantised when it is read: remove quantization or gguf_file")
@@ -173,7 +179,7 @@ class Label(Strict):
     """
 
     name: str  # of the label, in rows and files
-    score: Annotated[float, Field(ge=0, le=1)] | None = None  # sts form
+    score: Annotated[float, Field(ge=0, le=1)] | None = None  # schema sts
     instruction: str  # the prompt, with <X1> for the first text, up to the quotation mark that opens the text
     meaning: Annotated[Meaning | None, CARD_ONLY, OPTION] = None  # in words for people: annotators, readers of the card
     counter_labels: tuple[str, ...] = ()  # labels that a text must not fit: self-debiasing
@@ -214,24 +220,19 @@ class Label(Strict):
 
 
 class DecodingParameters(Strict):
-    """How a text is decoded (DINO sections 3-4): what a writer needs to know. ``floor`` is the original code's ε.
+    """How a text is decoded (DINO sections 3-4): what a writer needs to know. ``epsilon`` is the original code's ε.
 
     ``guidance`` is γ of classifier-free guidance (Sanchez et al. 2023): probabilities are multiplied by
     (p(t | prompt) / p(t | plain prompt))^γ, with ``Label.plain_prompt``.
     """
 
     decay_constant: NotNegative = 100.0  # λ
-    floor: Annotated[float, Field(gt=0, le=1)] = 0.01  # ε: the least factor of a probability
+    epsilon: Annotated[float, Field(gt=0, le=1)] = 0.01  # the least factor of a probability in self-debiasing
     top_k: Annotated[int, Field(ge=0)] = 5  # 0 = off
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.9  # nucleus
     max_new_tokens: Positive = 40  # of a text
-    text_end: TextEnd = "quotation_mark"  # where a text ends: generation.decoding.endings (Auto-NLI's code: line)
+    text_end: TextEnd = "quotation_mark"  # where a text ends: generation.backends.protocol (Auto-NLI's code: line)
     guidance: Annotated[NotNegative, OPTION] = 0.0  # γ; 0 = off
-
-    @property
-    def epsilon(self) -> float:
-        """ε: the smallest factor that debiasing multiplies a probability by."""
-        return self.floor
 
 
 class Decoding(DecodingParameters):
@@ -260,7 +261,7 @@ class Postprocess(Strict):
     sampled_negatives: Annotated[int, Field(ge=0)] = 2  # per x1, score 0
     max_per_label: Positive = 2  # texts kept for a first text and label
     equal_triplets: bool = (
-        True  # nli form: whether a triplet whose positive is its negative stays, as in Auto-NLI's code
+        True  # schema nli: whether a triplet whose positive is its negative stays, as in Auto-NLI's code
     )
     reject: tuple[Rejection, ...] = ("example_copy", "prompt_words")  # what is no data: docs/recipes.md
     validation_fraction: Fraction = 0.1  # of the first texts
