@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from reference_probe import blobs
 import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
-from benchmarks.evaluation.reference_probe import blobs
 from eval.scoring.probes import lbfgs as probe_lbfgs
 from eval.scoring.probes.lbfgs import ConvexSolver
 from eval.scoring.probes.probe import cross_validated, held_out, nested_kfold

@@ -1,11 +1,11 @@
 """eval.scoring.senteval_regression is the toolkit's trained head for scored pairs, to float32's last bits."""
 
 import numpy as np
+import reference_probe as reference
 import pytest
 from scipy.stats import pearsonr, spearmanr
 from test_eval_scoring_transfer import embed, sentences
 
-from benchmarks.evaluation import reference_probe as reference
 from eval.scoring import senteval_regression as relatedness
 from eval.scoring.senteval_regression import fit, measure_regression, soft_targets
 from eval.scoring.sts import pearson
