@@ -32,6 +32,6 @@ def minilm(texts: Sequence[str]) -> Any:
 @cache
 def _minilm() -> Any:
     from eval.encoders.load import load_encoder
-    from eval.encoders.packaged import minilm as place
+    from eval.encoders.load import minilm as place
 
     return load_encoder(str(place()))

@@ -8,11 +8,10 @@ from typing import Any
 
 import yaml
 
-from experiments.datasets import DatasetMaker, finished_config, finished_rows, source_sentences
 from experiments.files import source_of, with_data
-from experiments.plan import Encoder, OwnColumn, Plan
+from experiments.plan import Encoder, OwnColumn, Plan, Seeds
 from experiments.steps import digest
-from experiments.variants import Seeds
+from experiments.variants import DatasetMaker, finished_config, finished_rows, source_sentences
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import apply_overrides, checked, read_yaml
 from hub.contract.schema import ROW_SCHEMAS

@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from eval.arms import split_of
+from eval.compare.seeds import split_of
 from experiments.plan import OwnColumn
 from experiments.result import Difference
 from hub.contract.results import read_results

@@ -11,8 +11,6 @@ COMMANDS = {
     "dino-confusion": ("experiments.measures.dino", "Similarity of generated pairs by a judge beside their labels"),
     "lm-inputs": ("experiments.built_in_lm.inputs", "Draw the demo's source sentences and premises"),
     "lm-train": ("experiments.built_in_lm.train", "Train the built-in language model"),
-    "lm-measure": ("experiments.built_in_lm.measure", "Measure how the built-in language model follows its prompts"),
-    "lm-card": ("experiments.built_in_lm.card", "Write the built-in language model's card"),
 }
 
 app = lazy_app("Run experiments; results go to experiments/results (docs/results.md).", COMMANDS)

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.trials import hardware
-from experiments.datasets import DatasetMaker, finished_config
 from experiments.encoders import DATA_WORDS, EncoderMaker
 from experiments.files import Files, with_data
-from experiments.plan import DATASET_OF, ENCODER_OF, Experiment, Plan
+from experiments.plan import DATASET_OF, ENCODER_OF, Experiment, Plan, Seeds
 from experiments.plots import over_sets
 from experiments.result import Difference, Measured, Result
 from experiments.steps import Steps, digest
-from experiments.variants import Seeds
+from experiments.variants import DatasetMaker, finished_config
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import require_complete
@@ -127,7 +126,7 @@ class Runner:
 
     def _compared(self, plan: ArmPlan) -> ArmScores:
         """Scores and differences with intervals over rows and seeds; kept by what decides them."""
-        from eval.arms import compared
+        from eval.compare.seeds import compared
 
         path = self.steps.folder / "compared" / f"{digest(plan.model_dump(mode='json'))}.json"
         if not path.is_file():

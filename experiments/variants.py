@@ -1,131 +1,145 @@
-"""Dataset variants of experiments: the source sentences, recipe and settings of each, and what variants share. Pure."""
+"""The datasets of a plan's variants: source sentences drawn, pairs generated or filtered again, each step once."""
 
-from collections.abc import Iterator, Mapping
+import json
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Any
 
-from pydantic import Field, model_validator
+from experiments.files import Files
+from experiments.plan import Plan, Source, Variant
+from experiments.steps import Steps, digest
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import deciding, load_recipe
+from hub.contract.run_dir import RECIPE, require_complete
+from hub.contract.schema import base_config, is_finished
+from hub.contract.shards import parquet_schema, read_table, sha256_file
+from hub.errors import InputError
+from release.options import set_words
 
-from hub.contract.sections.base import Name, Positive, Strict
-
-FINISHING = ("verification=", "verification.", "postprocess.", "decoding.samples=")  # settings that generate no text
-
-
-class Source(Strict):
-    """Source sentences: a file of sentences as ``generation`` reads it (.gz, too), or the language model (no path).
-
-    ``path`` is relative to the data folder or to the repository. ``pairs``: the file has the STS Benchmark's layout and
-    both sentences of a row are drawn. ``checked``: draw no sentence of STS12-16, the STS Benchmark or SICK; else none
-    of the STS Benchmark's scored splits. ``texts``: the number of sentences, in place of the plan's.
-    """
-
-    path: str | None = None
-    columns: tuple[str, ...] = ()
-    pairs: bool = False
-    checked: bool = True
-    texts: Positive | None = None
-    license: str
-    dataset_license: str  # of a dataset of these sentences and the model's texts
-    description: str
-
-
-class Seeds(Strict):
-    """Seeds of a plan: each data seed draws its own source sentences and has its own training seeds."""
-
-    data: Annotated[tuple[int, ...], Field(min_length=1)]
-    trainings: Positive  # per data seed
-
-    def each(self) -> list[tuple[int, int]]:
-        """(data seed, training seed) of every training; no training seed occurs twice."""
-        numbered = enumerate(self.data)
-        return [(data, place * self.trainings + one + 1) for place, data in numbered for one in range(self.trainings)]
-
-
-class Variant(Strict):
-    """A dataset variant: a recipe with settings, or the texts of another variant filtered and scored again.
-
-    ``extends``: inherit recipe, settings and source of that variant. ``same_texts``: generate nothing; apply these
-    settings of filtering and scoring to that variant's texts. Settings are written as for ``--set``.
-    """
-
-    name: Name
-    says: str
-    recipe: Path | None = None
-    settings: Annotated[tuple[str, ...], Field(alias="set")] = ()
-    extends: str | None = None
-    same_texts: str | None = None
-    source: str | None = None
-
-    @model_validator(mode="after")
-    def _one_origin(self) -> Self:
-        given = [key for key in ("recipe", "extends", "same_texts") if getattr(self, key) is not None]
-        if len(given) != 1:
-            raise ValueError(f"{self.name}: give exactly one of recipe, extends and same_texts")
-        if self.same_texts and self.source:
-            raise ValueError(f"{self.name}: its source sentences are those of {self.same_texts}")
-        for setting in self.settings if self.same_texts else ():
-            if not setting.startswith(FINISHING):
-                raise ValueError(f"{self.name}: {setting} changes the generated texts: use extends, not same_texts")
-        return self
-
-    @property
-    def based_on(self) -> Iterator[str]:
-        """The variants that this one names."""
-        yield from (name for name in (self.extends, self.same_texts) if name)
+SPARE = 2  # draw twice the sentences: a recipe skips some by their number of tokens
+ALL_PAIRS = ["--pairs", "--texts", "10000"]  # of a file in the STS Benchmark's layout
+GENERATED_TOP_P = 0.9  # of generated source sentences: Schick & Schütze 2021, section 4
+DRAW, REFINISH = ["experiment", "source-sentences"], ["experiment", "refinish"]
 
 
 @dataclass(frozen=True)
-class Texts:
-    """The generation of a variant: recipe, all settings, and the name of its source."""
+class Run:
+    """The run directory of a finished dataset, and the CPU seconds that it took."""
 
-    recipe: Path
-    settings: tuple[str, ...]
-    source: str
+    directory: Path
+    seconds: float
 
 
-class Datasets(Strict):
-    """Sources, seeds and variants of a plan. ``texts``: source sentences of each dataset."""
+class DatasetMaker:
+    """Makes the datasets of a plan. ``settings``: added to every dataset recipe."""
 
-    sources: Mapping[str, Source]
-    default_source: str
-    texts: Positive
-    seeds: Seeds
-    variants: Annotated[tuple[Variant, ...], Field(min_length=1)]
+    def __init__(self, plan: Plan, steps: Steps, files: Files, settings: Sequence[str] = ()):
+        self.datasets, self.steps, self.files, self.settings = plan.datasets, steps, files, tuple(settings)
+        senteval = files.data / "senteval" if files.data else None
+        self.senteval = senteval if senteval and (senteval / "downstream").is_dir() else None
 
-    @model_validator(mode="after")
-    def _known_names(self) -> Self:
-        names = [variant.name for variant in self.variants]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"two variants are called {name}")
-        for variant in self.variants:
-            for name in variant.based_on:
-                if name not in names:
-                    raise ValueError(f"{variant.name}: unknown variant {name}")
-        places = {self.default_source: "default_source"}
-        places |= {variant.source: variant.name for variant in self.variants if variant.source}
-        for name, place in places.items():
-            if name not in self.sources:
-                raise ValueError(f"{place}: unknown source {name}; allowed: {', '.join(self.sources)}")
-        try:
-            list(TopologicalSorter({variant.name: set(variant.based_on) for variant in self.variants}).static_order())
-        except CycleError as error:
-            raise ValueError(f"variants depend on each other: {' - '.join(error.args[1])}") from None
-        return self
+    def find(self, name: str, seed: int) -> Run:
+        """The finished dataset of a variant under a data seed."""
+        variant = self.datasets.variant(name)
+        if variant.same_texts is None:
+            return self._generated(variant, seed)
+        base = self.find(variant.same_texts, seed)
+        if not variant.settings:
+            return base
+        words = set_words(variant.settings)
+        line = [*REFINISH, str(base.directory), *words]
+        return self._dataset(variant, seed, line, [base.directory.name, words], base.seconds)
 
-    def variant(self, name: str) -> Variant:
-        """The variant of that name."""
-        return next(variant for variant in self.variants if variant.name == name)
+    def _generated(self, variant: Variant, seed: int) -> Run:
+        texts = self.datasets.generation(variant.name)
+        spec = self.datasets.sources[texts.source]
+        limit = spec.texts or self.datasets.texts
+        source: dict[str, Any] = {"limit": limit, "description": spec.description, "license": spec.license}
+        if spec.path is None:
+            source |= {"kind": "model", "top_p": GENERATED_TOP_P}
+        else:
+            source |= {"kind": "file", "path": str(self._drawn(texts.source, spec, limit, seed))}
+        own = [self.files.filled(setting) for setting in (*texts.settings, *self.settings)]
+        given = [f"license={spec.dataset_license}", *own, f"source={json.dumps(source)}", f"seed={seed}"]
+        recipe = load_recipe(texts.recipe, DatasetRecipe, given)
+        return self._dataset(variant, seed, ["write", str(texts.recipe), *set_words(given)], deciding(recipe))
 
-    def generation(self, name: str) -> Texts:
-        """The generation of a variant's texts: its own, or that of the variant that it shares them with."""
-        variant = self.variant(name)
-        if variant.same_texts:
-            return self.generation(variant.same_texts)
-        if variant.extends is None:
-            assert variant.recipe is not None
-            return Texts(variant.recipe, variant.settings, variant.source or self.default_source)
-        before = self.generation(variant.extends)
-        return Texts(before.recipe, (*before.settings, *variant.settings), variant.source or before.source)
+    def _dataset(self, variant: Variant, seed: int, words: list[str], decides: Any, before: float = 0.0) -> Run:
+        key = digest(decides)
+        out = self.steps.folder / "datasets" / f"{seed}-{key}"
+        what = f"{variant.name}, data seed {seed}"
+        return Run(out, before + self.steps.once("dataset", key, [*words, "--out", str(out)], what, out))
+
+    def _drawn(self, name: str, spec: Source, limit: int, seed: int) -> Path:
+        """The file of source sentences that a data seed draws."""
+        assert spec.path is not None
+        places = [*([self.files.data / spec.path] if self.files.data else []), Path(spec.path)]
+        file = next((place for place in places if place.is_file()), None)
+        if file is None:
+            raise InputError(spec.path, f"source {name}: no such file", hint="--data DIR (STS_DINO_DATA) holds it")
+        columns = spec.columns
+        if spec.pairs:
+            file, columns = self._texts(name, file, ALL_PAIRS, ".jsonl", spec.checked), ("sentence1", "sentence2")
+        words = [word for column in columns for word in ("--column", column)]
+        return self._texts(
+            name, file, [*words, "--texts", str(SPARE * limit), "--seed", str(seed)], ".txt", spec.checked
+        )
+
+    def _texts(self, name: str, file: Path, words: Sequence[str], suffix: str, checked: bool) -> Path:
+        where = ["--senteval-data", str(self.senteval)] if self.senteval and checked else []
+        key = digest(sha256_file(file), words, bool(where))
+        out = self.steps.folder / "source_sentences" / f"{name}-{key}{suffix}"
+        line = [*DRAW, str(file), *words, *where, "--out", str(out)]
+        self.steps.once("source_sentences", key, line, f"source {name}", out)
+        return out
+
+    def commands(self, name: str, seed: int) -> list[str]:
+        """The commands that make a variant, as a user types them; intermediate files stand by their names."""
+        texts, variant = self.datasets.generation(name), self.datasets.variant(name)
+        generated = self.datasets.sources[texts.source].path is None
+        source = "source.kind=model" if generated else f"source.path=<{texts.source}-{seed}.txt>"
+        seeded = [*texts.settings, *self.settings, source, f"seed={seed}"]
+        found = [["write", str(texts.recipe), *set_words(seeded)]]
+        if variant.same_texts and variant.settings:
+            found.append([*REFINISH, f"<dataset:{variant.same_texts}>", *set_words(variant.settings)])
+        return [f"sts-dino {shlex.join(words)}" for words in found]
+
+
+def finished_config(directory: Path) -> str:
+    """The config of a dataset that encoders train on. Raises InputError for several shot counts."""
+    configs = [*filter(is_finished, load_recipe(directory / RECIPE, DatasetRecipe).configs)]
+    alike = [config for config in configs if base_config(config) == base_config(configs[0])]
+    if len(alike) != 1:
+        raise InputError(directory, "several configs to train on", allowed=alike, hint="one variant per shot count")
+    return configs[0]
+
+
+def source_sentences(directory: Path) -> list[str]:
+    """The source sentences of a dataset's training rows, each once."""
+    config = finished_config(directory)
+    files = [file for file in require_complete(directory).files if file.config == config and file.split == "train"]
+    column = parquet_schema(directory / files[0].path).names[0]
+    texts = (text for file in files for text in read_table(directory / file.path, [column])[column].to_pylist())
+    return list(dict.fromkeys(texts))
+
+
+def finished_rows(
+    directory: Path, columns: Sequence[str], hint: str, wanted: Callable[[str], bool] = is_finished
+) -> list[tuple[Any, ...]]:
+    """These columns of every row of a dataset's finished configs, or of the configs ``wanted``.
+
+    Raises InputError, with the hint, for a dataset without such rows or columns.
+    """
+    rows = list[tuple[Any, ...]]()
+    for file in require_complete(directory).files:
+        if file.config and wanted(file.config):
+            try:
+                found = read_table(directory / file.path, list(columns)).to_pylist()
+            except KeyError as error:
+                raise InputError(directory, f"has no column {error}", hint=hint) from error
+            rows += [tuple(row[column] for column in columns) for row in found]
+    if not rows:
+        raise InputError(directory, "has no rows of the expected config", hint=hint)
+    return rows

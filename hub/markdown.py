@@ -9,6 +9,7 @@ Characters with a meaning become numeric entities rather than backslash escapes:
 
 import re
 import unicodedata
+from html import unescape
 from typing import Any
 
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co"})  # control, format (bidi, tags, zero width), surrogate, private use
@@ -46,6 +47,14 @@ def inline(text: str) -> Markdown:
     escaped = visible_line(text).translate(ENTITIES)
     escaped = re.sub(r"^[+-]", lambda mark: f"&#{ord(mark[0])};", escaped)  # bullet, rule or heading underline
     return Markdown(re.sub(r"^(\d+)([.)])", lambda mark: f"{mark[1]}&#{ord(mark[2])};", escaped))  # numbered list
+
+
+def prose(text: str) -> Markdown:
+    """Paragraphs of text, escaped line by line; only ``code`` between backticks on one line is markup."""
+    lines = (
+        re.sub("&#96;(.+?)&#96;", lambda span: code(unescape(span[1])), inline(line)) for line in text.splitlines()
+    )
+    return Markdown("\n".join(lines).strip())
 
 
 def sample(text: str, limit: int = SAMPLE_LIMIT) -> Markdown:

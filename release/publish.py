@@ -6,16 +6,19 @@ of ``datasets``, goes to the branch ``script``.
 
 import shlex
 from pathlib import Path
+from pprint import pformat
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hub import cli
+from hub.assets import dataset_scripts
 from hub.client.failures import hub_errors
 from hub.contract.decontamination import PROVENANCE
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import RECIPE, require_complete
+from hub.contract.schema import config_columns
 from release.options import PublishOptions, option_groups, patient
 
 if TYPE_CHECKING:
@@ -88,19 +91,28 @@ def publish_run(directory: Path, options: PublishOptions) -> "Plan":
 
 
 def loading_script(directory: Path) -> dict[str, str]:
-    """Name → text of the loading script and its modules, for a finished run's own recipe; none for a model, for a
-    dataset without rows of another, and for a name no script can have.
+    """Name → text of the files that a finished run adds to the branch ``script``.
+
+    None for a model, for a decontaminated dataset, and for a dataset whose name is no name of a Python module.
     """
     manifest = require_complete(directory)
-    if manifest.kind == "model" or PROVENANCE in manifest.provenance:  # a script makes finished rows from raw ones
+    if manifest.kind == "model" or PROVENANCE in manifest.provenance:
         return {}
     recipe = load_recipe(directory / RECIPE, DatasetRecipe)
     if not recipe.has_script:
         cli.say(f"warning: no loading script for datasets below 4: {recipe.name!r} has a dot, which no module can have")
         return {}
-    from release.scripts import script_files
-
     return script_files(recipe)
+
+
+def script_files(recipe: DatasetRecipe) -> dict[str, str]:
+    """Name → text of the loading script of a recipe's dataset and the table of its configs beside it."""
+    configs = {config: config_columns(config, recipe) for config in recipe.configs}
+    table = f"CONFIGS = {pformat(configs, width=120, sort_dicts=False)}\n"
+    return {
+        f"{recipe.name}.py": (dataset_scripts() / "loading_script.py").read_text(encoding="utf-8"),
+        "published_configs.py": f'"""Config → column → type; the first config is the default."""\n\n{table}',
+    }
 
 
 if __name__ == "__main__":

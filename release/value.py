@@ -283,7 +283,7 @@ def train(experiment: Experiment, arm: Arm, seed: int, pairs: Path | None, stop:
 def arm_recipe(experiment: Experiment, arm: Arm, seed: int, pairs: Path | None) -> dict[str, Any]:
     """The student's recipe for the run directory ``pairs``; without one, of the untrained student, a baseline."""
     tasks = [{"task": task, "split": experiment.split} for task in experiment.tasks]
-    tree = {**experiment.student.tree, "evaluation": tasks, "bootstrap_samples": "100"}  # eval.arms makes its own
+    tree = {**experiment.student.tree, "evaluation": tasks, "bootstrap_samples": "100"}  # eval.compare.seeds resamples
     if pairs is None:
         return untrained(tree) | {"seed": str(experiment.student.recipe.seed)}
     return trained_on(tree, arm, pairs, CONFIG, seed)
@@ -313,7 +313,7 @@ def _stage(arm: Arm, seed: int, folder: Path, stop: Event, *words: str) -> None:
 
 
 def compare(experiment: Experiment, folders: Mapping[Arm, Sequence[Path]]) -> ArmScores:
-    """Scores of all arms with intervals over rows and seeds, by ``eval.arms``."""
+    """Scores of all arms with intervals over rows and seeds, by ``eval.compare.seeds``."""
     plan = ArmPlan(
         tasks=experiment.tasks,
         split=experiment.split,
@@ -324,7 +324,7 @@ def compare(experiment: Experiment, folders: Mapping[Arm, Sequence[Path]]) -> Ar
     )
     path, scores = experiment.folder / "plan.json", experiment.folder / "scores.json"
     write_json(path, plan)
-    run_stage("eval.arms", str(path), "--out", str(scores))
+    run_stage("eval.compare.seeds", str(path), "--out", str(scores))
     return ArmScores.model_validate_json(scores.read_bytes())
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer
 
-    from eval.comparison.comparison import Comparison
+    from eval.compare.model import Comparison
     from eval.tasks.sources import Source
     from hub.client.plan import Plan
 
@@ -224,7 +224,7 @@ def evaluate(
 
 def compare(*evaluations: str | Path, out: str | Path | None = None) -> "Comparison":
     """Evaluations side by side, which differences are real; written as Markdown, CSV, LaTeX and plots, and printed."""
-    from eval.compare import compare as side_by_side
+    from eval.compare.run import compare as side_by_side
 
     return side_by_side(evaluations, Path(out) if out is not None else None)
 

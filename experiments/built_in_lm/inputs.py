@@ -1,8 +1,8 @@
-"""Make the demo's given texts: python -m demo.lm.inputs --data DIR --out assets/demo-data
+"""Draw the demo's source sentences and premises.
 
-First texts are sentences of the STS Benchmark's train part, without scores, from its two sources whose licence lets
-them be passed on freely (image captions and headlines). Those that its development or test part repeats are left out.
-Premises are Wikipedia sentences. The choice is a hash order.
+Source sentences come from the STS Benchmark's train part, without scores, from its two sources with a free licence (image
+captions and headlines), without those in its development and test part. Premises are Wikipedia sentences. A hash orders
+the candidates.
 """
 
 from pathlib import Path
@@ -27,10 +27,10 @@ app = cli.new_app(__doc__)
 def main(
     data: Annotated[Path, typer.Option("--data", help="Folder with sts-original/STSBenchmark and text/")],
     out: Annotated[Path, typer.Option("--out", help="Where to write x1.tsv and premises.txt")],
-    per_source: Annotated[int, typer.Option(min=1, help="First texts from each source")] = 600,
+    per_source: Annotated[int, typer.Option(min=1, help="Sentences from each source")] = 600,
     premises: Annotated[int, typer.Option(min=1, help="Premises")] = 300,
 ) -> None:
-    """Choose the demo's first texts and premises from the original files."""
+    """Choose the demo's source sentences and premises from the original files."""
     lines = ["text\tsource\tlicence"]
     benchmark = data / "sts-original/STSBenchmark"
     scored = {bare(text) for part in ("dev", "test") for text in benchmark_sentences(benchmark / f"sts-{part}.csv")}
@@ -43,7 +43,7 @@ def main(
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "x1.tsv", "\n".join(lines) + "\n")
     write_text(out / "premises.txt", "\n".join(choose(whole, premises)) + "\n")
-    print(f"{len(lines) - 1} first texts and {premises} premises in {out}")
+    print(f"{len(lines) - 1} source sentences and {premises} premises in {out}")
 
 
 def bare(text: str) -> str:

@@ -1,6 +1,6 @@
 """The documents that the built-in language model learns, filled prompts, and its tokenizer.
 
-A document is a prompt, a first text, a closing quote, the rest of the prompt, a completion and its closing quote.
+A document is a prompt, a source sentence, a closing quote, the rest of the prompt, a completion and its closing quote.
 """
 
 import re
@@ -47,14 +47,14 @@ class Pair:
 
 
 def before_first(label: str) -> str:
-    """The prompt up to and including the quote that opens the first text."""
+    """The prompt up to and including the quote that opens the source sentence."""
     if label in STS_TASKS:
         return f'{STS_TASKS[label]}\nSentence 1: "'
     return f'Generate one sentence that logically {label} "'
 
 
 def between(label: str) -> str:
-    """From the quote that closes the first text to the quote that opens the completion, both included."""
+    """From the quote that closes the source sentence to the quote that opens the completion, both included."""
     return '"\nSentence 2: "' if label in STS_TASKS else NLI_MIDDLE
 
 

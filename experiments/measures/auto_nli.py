@@ -16,10 +16,10 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from experiments.datasets import finished_rows
 from experiments.measures.human_nli import LABELS, LabelledPair, labelled_pairs
 from experiments.plots import drawn
 from experiments.result import Difference, Measured
+from experiments.variants import finished_rows
 from hub import cli
 from hub.contract.measured import write_json
 from hub.contract.schema import base_config
@@ -170,7 +170,7 @@ def resampled(texts: Sequence[Hypothesis], values: Sequence[float | None], label
 
     Resamples draw premises by their place in the order of ids, so runs on the same premises are paired.
     """
-    from eval.statistics.seeds import drawn_seeds, over_seeds
+    from eval.compare.seeds import drawn_seeds, over_seeds
 
     chosen = [
         (one, value) for one, value in zip(texts, values, strict=True) if one.label == label and value is not None

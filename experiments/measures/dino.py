@@ -13,8 +13,8 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from experiments.datasets import finished_rows
 from experiments.result import Measured
+from experiments.variants import finished_rows
 from hub import cli
 from hub.assets import asset
 from hub.contract.measured import write_json
@@ -40,9 +40,8 @@ def main(
 
       sts-dino experiment dino-confusion artifacts/datasets/sts-dino-x2 --out judged.json
     """
-    from eval.audit.quality.pairs import cosine
-    from eval.encoders.load import load_encoder
-    from eval.encoders.packaged import minilm
+    from eval.encoders.embeddings import cosine
+    from eval.encoders.load import load_encoder, minilm
 
     rows = finished_rows(directory, COLUMNS, "the judge needs scored pairs")
     first, second, sources, scores = map(list, zip(*rows, strict=True))

@@ -89,7 +89,7 @@ def _of_snli(place: Path) -> Iterator[LabelledPair]:
 
 
 def triplets(pairs: list[LabelledPair]) -> list[tuple[str, str, str]]:
-    """(premise, entailed, contradicting text) of every premise with both; the first text of each label counts."""
+    """(premise, entailed, contradicting text) of every premise with both; of several texts of a label the first one."""
     of_premise = dict[str, dict[str, str]]()
     for premise, hypothesis, label in pairs:
         if label in LABELS and hypothesis and hypothesis != premise:

@@ -2,7 +2,7 @@
 
 Short texts and texts full of names are what a classifier of languages gets wrong. So a text is called foreign only
 where another language is far likelier than its own, and stays likelier without its capitalised words, most of which
-are names. ``python -m benchmarks.generation.wrong_language`` measures both kinds of error (docs/dataset_quality.md).
+are names. ``benchmarks.generation.wrong_language` of revision 5ab29a2` measures both kinds of error (docs/dataset_quality.md).
 """
 
 from collections.abc import Mapping

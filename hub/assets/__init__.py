@@ -24,7 +24,7 @@ def shipped(path: str) -> str:
 
 
 def dataset_scripts() -> Path:
-    """Where the template of loading scripts and the modules that they share are."""
+    """Folder of the generic loading script."""
     return (_CLONE if _is_clone() else _INSTALLED) / "dataset_scripts"
 
 

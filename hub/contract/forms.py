@@ -1,8 +1,7 @@
 """Forms of a dataset (STS pairs, NLI, labelled texts): finished configs, labels, a card's words. Each is declared once.
 
 A recipe names its form (key ``form``). To add one: declare it here, then give ``generation.rows.pairs.FINISHING`` the
-function that makes its rows, ``hub.contract.schema`` new columns, and ``dataset_scripts/finished_rows.py`` the same
-once more, for those who make finished rows again from a downloaded copy.
+function that makes its rows, and ``hub.contract.schema`` new columns.
 """
 
 from dataclasses import dataclass

@@ -112,6 +112,7 @@ class DatasetRecipe(Strict):
     pretty_name: Annotated[str, CARD_ONLY]  # the card's title
     language: Annotated[Language, CARD_ONLY] = "en"  # of the texts: ISO 639
     license: Annotated[str, CARD_ONLY]  # of the dataset; which are possible follows from its parts' licences
+    about: Annotated[str | None, CARD_ONLY, OPTION] = None  # the card's introduction: paragraphs, `code` in backticks
     source: Source  # first texts
     model: LanguageModel  # what writes
     labels: Annotated[tuple[Label, ...], Field(min_length=1)]  # what pairs are asked for
@@ -343,6 +344,7 @@ class ModelRecipe(Strict):
     pretty_name: Annotated[str, CARD_ONLY]  # the card's title
     language: Annotated[Language, CARD_ONLY] = "en"  # of the texts it is for: ISO 639
     license: Annotated[str, CARD_ONLY]  # of the encoder: the base's, or what it allows
+    about: Annotated[str | None, CARD_ONLY, OPTION] = None  # the card's introduction: paragraphs, `code` in backticks
     base: Encoder  # the encoder before training
     lora: Lora | None = None  # adapters; left out: all weights are trained
     datasets: tuple[TrainingData, ...] = ()  # what it is trained on, and with which losses

@@ -122,8 +122,8 @@ def is_finished(config: str) -> bool:
     return base_config(config) not in ("raw", "rejected", "sources")
 
 
-def config_features(config: str, recipe: DatasetRecipe) -> "datasets.Features":
-    """Features of one Hub config of a dataset repo: ``raw``, ``rejected``, ``sources`` or a finished one."""
+def config_columns(config: str, recipe: DatasetRecipe) -> dict[str, ColumnType]:
+    """Columns of one Hub config of a dataset repository: ``raw``, ``rejected``, ``sources`` or a finished one."""
     base = base_config(config)
     fixed = {"raw": RAW, "rejected": REJECTED, "sources": SOURCES}
     if base in fixed:
@@ -132,7 +132,12 @@ def config_features(config: str, recipe: DatasetRecipe) -> "datasets.Features":
         form = finished_schema(config, recipe)
         columns = {**form.columns, **form.provenance}
     columns = {**columns, **verified_columns(base, recipe)}
-    return features({**columns, **EXAMPLE_SET} if recipe.few_shot and base != "sources" else columns)
+    return {**columns, **EXAMPLE_SET} if recipe.few_shot and base != "sources" else columns
+
+
+def config_features(config: str, recipe: DatasetRecipe) -> "datasets.Features":
+    """``config_columns`` as features of ``datasets``."""
+    return features(config_columns(config, recipe))
 
 
 def same_schema(found: "pa.Schema", wanted: "pa.Schema") -> bool:

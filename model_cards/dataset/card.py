@@ -27,7 +27,7 @@ from model_cards.shared.citations import cited
 from model_cards.shared.configs import Split, default_config, existing_configs, measure
 from model_cards.shared.facts import DatasetCounts, DatasetProvenance, GenerationProgress, read_facts
 from model_cards.shared.front_matter import PAGE, dataset_data, front_matter
-from model_cards.shared.templates import fill, section
+from model_cards.shared.templates import fill
 
 GENERATORS = Path(__file__).with_name("generators.yaml")
 BENCHMARKS = {"stsb-train": "STS Benchmark", "stsb-captions-and-headlines": "STS Benchmark"}  # by the source's licence
@@ -76,7 +76,6 @@ def dataset_card(
         "removed": dropped,
         "removed_table": tables.dropped_table(dropped) if dropped else None,
         "kinds": tables.KINDS,
-        "prose": section(recipe.name) or (section(dropped.dataset.name) if dropped else None),
         **of_rows(directory, manifest, recipe, configs),
         **making_again(directory, manifest, recipe, repo_id),
         **state(directory, manifest, recipe, now),

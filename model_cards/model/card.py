@@ -24,7 +24,7 @@ from model_cards.shared.checks import check_files
 from model_cards.shared.citations import cited
 from model_cards.shared.facts import ModelProvenance, TrainingFacts, read_facts
 from model_cards.shared.front_matter import METHODS, front_matter, model_data
-from model_cards.shared.templates import fill, section
+from model_cards.shared.templates import fill
 
 RESULTS = "results.json"
 EVALUATE = "run: python -m eval.run RECIPE"
@@ -108,7 +108,6 @@ def about(
     return {
         "recipe": recipe,
         "repo_id": Markdown(repo_id),
-        "prose": section(told_under(recipe)),
         "base": tables.base_table(recipe, provenance),
         "paper": row,
         "results": results,

@@ -6,15 +6,9 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from hub.markdown import Markdown, code, fenced, finalize, table
+from hub.markdown import Markdown, code, fenced, finalize, prose, table
 
 HERE = Path(__file__).parents[1]
-
-
-def section(name: str) -> Markdown | None:
-    """The hand-written prose of an artefact, if there is any. It is inserted as it is, never read as a template."""
-    found = next((HERE / "sections").rglob(f"{name}.md"), None)
-    return Markdown(found.read_text(encoding="utf-8").strip()) if found else None
 
 
 def fill(template: str, context: dict[str, Any]) -> str:
@@ -34,7 +28,7 @@ def _environment(folder: Path) -> Environment:
         lstrip_blocks=True,
     )
     environment.globals.update(table=table)
-    environment.filters.update(code=code, fenced=fenced, markdown=Markdown)
+    environment.filters.update(code=code, fenced=fenced, markdown=Markdown, prose=prose)
     return environment
 
 

@@ -195,7 +195,7 @@ def _with_cosines(dataset: DatasetFacts, models: Sequence[ModelFacts], kept: Pat
     own = [model for model in trained if names & _trained_on(model)]
     if dataset.sample is None or not dataset.sample.drawn or not dataset.sample.has_pairs or not trained:
         return dataset
-    from eval.encoders.files import content_hash
+    from eval.encoders.load import content_hash
 
     model = (own or trained)[0]
     base = beside_model(str(model.directory), BASE)

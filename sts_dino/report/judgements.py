@@ -6,11 +6,9 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.audit.annotation.agreement import Estimate
-from eval.audit.annotation.encoders import agreements, mean_scores
-from eval.audit.annotation.sample import read_examples
-from eval.audit.annotation.store import FILE, AnswerStore
+from eval.audit.agreement import Estimate, agreements, mean_scores
 from eval.audit.source import find_rows
+from eval.audit.survey import FILE, AnswerStore, read_examples
 from eval.runs.job import COPIES, beside_model
 from eval.runs.records import BASE
 from hub.errors import InputError
@@ -39,7 +37,7 @@ def read_judgements(
         raise InputError("--annotations", "no trained encoder is given to compare with", hint="name its run directory")
     digest = hashlib.sha256(repr(pairs).encode()).hexdigest()
     sample = Sample(JUDGED, {JUDGED: pairs}, {JUDGED: len(pairs)})
-    from eval.encoders.files import content_hash
+    from eval.encoders.load import content_hash
 
     cosines = cosines_of(sample, digest, encoders, kept, content_hash)
     people, first = [float(pair.score or 0) for pair in pairs], [pair.first for pair in pairs]

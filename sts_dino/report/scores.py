@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from eval.tasks.averages import averages
+from eval.tasks.registry import averages
 from hub.contract.results import Gain, Results, TaskScore, by_task
 from sts_dino.report.charts import Mark
 from sts_dino.report.collect import CONTROL, TRAINED, UNTRAINED

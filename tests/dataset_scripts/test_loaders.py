@@ -30,7 +30,7 @@ from hub.contract.schema import config_features
 from hub.contract.shards import read_shard
 from hub_server.process import LocalHub
 from model_cards.shared.configs import existing_configs, ordered_shards
-from release.scripts import script_files, script_name
+from release.publish import script_files
 
 pytestmark = pytest.mark.loaders
 
@@ -53,8 +53,6 @@ class Published:
 
     repo_id: str
     recipe: DatasetRecipe
-    directory: Path
-    script: Path
     configs: dict[str, Content]
     tag: str = ""
 
@@ -66,11 +64,10 @@ class Published:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the client of one version printed, and what its ``--verify`` said of each directory."""
+    """What the client of one version found and logged."""
 
     repos: dict[str, dict[str, Any]]
     talk: str
-    verified: dict[str, str]
 
 
 @pytest.fixture(scope="module")
@@ -105,8 +102,6 @@ def repos(hub: LocalHub, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 
 def published(recipe: DatasetRecipe, directory: Path) -> Published:
-    for name, text in script_files(recipe).items():
-        (directory.parent / name).write_text(text)
     manifest = run_dir.read_manifest(directory)
     assert manifest is not None
     configs: dict[str, Content] = {}
@@ -119,7 +114,7 @@ def published(recipe: DatasetRecipe, directory: Path) -> Published:
             split: {"features": features, "rows": len(found), "sha256": digest(found)} for split, found in rows.items()
         }
     tag = f"v{recipe.version}" if manifest.complete else ""
-    return Published(f"acme/{recipe.name}", recipe, directory, directory.parent / script_name(recipe), configs, tag)
+    return Published(f"acme/{recipe.name}", recipe, configs, tag)
 
 
 def digest(rows: list[dict[str, Any]]) -> str:
@@ -138,18 +133,11 @@ def answers(
 
 def asked(version: str, hub: LocalHub, repos: dict[str, Published], home: Path) -> Answer:
     names = [repo.name for repo in repos.values()]
-    checks = [word for repo in repos.values() for word in ("--verify", repo.script, repo.directory)]
-    done = call(
-        interpreter(version),
-        HERE / "loader_client.py",
-        *names,
-        *checks,
-        env=hub.client_environment(home),
-        cwd=home.parent,
-    )
+    client = Path(__file__).with_name("loader_client.py")
+    done = call(interpreter(version), client, *names, env=hub.client_environment(home), cwd=home.parent)
     said = json.loads(done.stdout)
     assert said["version"] == version
-    return Answer(said["repos"], done.stderr, said["verified"])
+    return Answer(said["repos"], done.stderr)
 
 
 def call(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
@@ -169,18 +157,8 @@ def interpreter(version: str) -> Path:
         venv.create(folder, with_pip=False)
         (folder / "asked.txt").write_text(pins)
         options = ["-q", "--only-binary", ":all:", "--no-compile", "--disable-pip-version-check"]
-        call(
-            sys.executable,
-            "-m",
-            "pip",
-            "--python",
-            folder,
-            "install",
-            *options,
-            "-c",
-            folder / "asked.txt",
-            *PINS[version],
-        )
+        pip = [sys.executable, "-m", "pip", "--python", folder, "install", *options]
+        call(*pip, "-c", folder / "asked.txt", *PINS[version])
         (folder / "asked.txt").rename(built)
     return python
 
@@ -228,9 +206,7 @@ def test_the_script_loads_the_same(answers, repos, version, form):
 def test_from_4_on_the_script_is_refused_in_the_library_s_own_words(answers, repos, version, form):
     repo = repos[form]
     found = at_work(answers, version).repos[repo.repo_id]["script"]
-    assert found == {
-        "error": f"RuntimeError: Dataset scripts are no longer supported, but found {script_name(repo.recipe)}"
-    }
+    assert found == {"error": f"RuntimeError: Dataset scripts are no longer supported, but found {repo.recipe.name}.py"}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -245,11 +221,3 @@ def test_what_there_is_of_a_growing_dataset_loads(answers, repos, version):
             assert {config: found["script"][way][config] for config in repo.configs} == repo.configs
             said = "growing: the config 'postprocessed' has no rows yet; these have: ['raw', 'rejected']"
             assert found["script"][way]["postprocessed"] == {"error": f"ValueError: {said}"}
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_every_version_can_verify(answers, repos, version):
-    verified = at_work(answers, version).verified
-    for form, repo in repos.items():
-        end = "from raw rows yet\n" if form == "growing" else "are as the raw rows make them\n"
-        assert verified[str(repo.directory)].endswith(end)

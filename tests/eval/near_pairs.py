@@ -1,11 +1,11 @@
-"""Light edits of sentences, and all near pairs of two lists by a sparse product: the slow way of ``near_duplicates``."""
+"""Light edits of sentences, and all near pairs by a sparse product: the slow reference of the near-pair index."""
 
 import random
 from collections.abc import Sequence
 
 import numpy as np
 
-from eval.audit.decontamination.near_duplicates import grams
+from eval.audit.evaluation_sentences import grams
 
 EDITS = ("change", "add", "remove", "case", "punctuation")
 

@@ -10,14 +10,12 @@ from small_runs import small_recipe, small_run
 from training_inputs import data_spec, write_dataset
 from typer.testing import CliRunner
 
-from eval.audit.decontamination.drop import SUFFIX, Target, command_of, drop, dropped_recipe
-from eval.audit.decontamination.ledger import DROPPED, Bookkeeper
-from eval.audit.decontamination.match import Sentences
-from eval.audit.decontamination.report import report
-from eval.audit.decontamination.sentences import EvaluationSet, EvaluationTexts, read_evaluation_sets
+from eval.audit.drop import SUFFIX, Target, command_of, drop, dropped_recipe
+from eval.audit.evaluation_sentences import EvaluationSet, EvaluationTexts, Sentences, read_evaluation_sets
+from eval.audit.ledger import DROPPED, Bookkeeper, report
 from eval.audit.source import find_rows
 from eval.decontaminate import app, main, split_list
-from eval.tasks.data.pins import Pins
+from eval.tasks.rows import Pins
 from hub.contract.decontamination import INPUT, KINDS, LEDGER, Dropped, Ledger, read_ledger
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved

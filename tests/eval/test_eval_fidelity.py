@@ -13,12 +13,11 @@ from small_runs import small_recipe, small_run
 from typer.testing import CliRunner
 
 from eval import fidelity as command
-from eval.audit.annotation.sample import read_examples
-from eval.audit.annotation.store import AnswerStore
-from eval.audit.quality import fidelity as measuring
-from eval.audit.quality.fidelity import Pairs, draw_pairs, label_fidelity
+from eval.audit import fidelity as measuring
+from eval.audit.fidelity import Pairs, draw_pairs, label_fidelity
 from eval.audit.source import find_rows
-from eval.encoders import packaged
+from eval.audit.survey import AnswerStore, read_examples
+from eval.encoders import load as packaged
 from hub.client.fetch import fetch
 from hub.client.publish import Options, publish
 from hub.client.repository import Repository

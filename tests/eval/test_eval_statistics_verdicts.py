@@ -7,11 +7,18 @@ import pytest
 
 from eval.scoring.outcomes import Measured, Outcomes
 from eval.statistics.bootstrap import Interval, Resampling, interval, score
-from eval.statistics.differences import Difference, paired_test, resampled
-from eval.statistics.jackknife import influence
-from eval.statistics.paired_tests import Test, holm
+from eval.statistics.paired import (
+    Difference,
+    Measurement,
+    Test,
+    Verdict,
+    adjusted,
+    holm,
+    influence,
+    paired_test,
+    resampled,
+)
 from eval.statistics.scores import EvaluationSettings, task_score
-from eval.statistics.verdicts import Measurement, Verdict, adjusted
 from eval.tasks.registry import find_task
 
 HOW = Resampling(samples=200)

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 import yaml
 from small_runs import raw_rows, small_recipe, small_run
-from test_dataset_scripts_contract import imported
-from test_dataset_scripts_verify import as_published, rebuilt, told
 from test_generation_guidance import rows_of
 from test_generation_rows_attempts import FIRSTS, SeededWriter
 from test_generation_rows_verification import ScoringWriter
@@ -36,8 +34,6 @@ COPY = {
     "instruction": 'Task: Write the same sentence again.\nSentence 1: "<X1>"\nSentence 2: "',
 }
 OWN = {"1": {"counter_labels": ["copy"], "guidance": 0.5, "samples": 3}, "0.5": {"decay_constant": 3.0, "samples": 1}}
-
-__all__ = ["told"]
 
 
 def built(own: dict[str, dict[str, Any]], *more: dict[str, Any], **sections: Any) -> DatasetRecipe:
@@ -146,7 +142,7 @@ def test_best_of_keeps_as_many_as_each_label_asks_for():
     assert set(config_features("raw", recipe)["log_likelihoods"]) == {"1", "0.5", "0"}
 
 
-def test_a_run_with_all_of_it(lm, tmp_path, told):
+def test_a_run_with_all_of_it(lm, tmp_path):
     recipe = tiny(lm, verification={"best_of": 2, "scores": "soft"}, postprocess={"max_per_label": 3})
     manifest = job.generate(recipe, tmp_path / "run", "test")
     rows = [*rows_of(tmp_path / "run", "raw"), *rows_of(tmp_path / "run", "rejected")]
@@ -173,8 +169,6 @@ def test_a_run_with_all_of_it(lm, tmp_path, told):
     assert any("the same sentence again" in text for text in explained_prompts(tmp_path / "run", rows, "1"))
     with pytest.raises(InputError, match=r"row id '000000/copy/0'.* TARGET 1 \| 0.5 \| 0"):
         explain(tmp_path / "run", "000000/copy/0")
-    said = told(recipe, "--rebuild", tmp_path / "out", tmp_path / "run")
-    assert said[0] == 0 and rebuilt(tmp_path / "out") == as_published(manifest), said
 
 
 def explained_prompts(directory: Path, rows: list[dict[str, Any]], target: str) -> tuple[str, ...]:
@@ -258,15 +252,12 @@ def small(form: str, **own: dict[str, Any]) -> DatasetRecipe:
 
 
 @pytest.mark.parametrize("form", ["sts", "nli", "text"])
-def test_cards_and_loaders_know_only_written_labels(form, tmp_path, told, monkeypatch):
+def test_cards_know_only_written_labels(form, tmp_path, monkeypatch):
     name = small_recipe(form).labels[0].name
     recipe = small(form, **{name: {"counter_labels": ["copy"], "guidance": 0.5, "samples": 3}})
     written = recipe.model_copy(update={"labels": recipe.written_labels})
     monkeypatch.setattr("small_runs.raw_rows", lambda _, shard: raw_rows(written, shard))
-    manifest = small_run(tmp_path / "run", recipe)
-    assert told(recipe, "--rebuild", tmp_path / "out", tmp_path / "run")[0] == 0
-    assert rebuilt(tmp_path / "out") == as_published(manifest)
-    assert "copy" not in imported(recipe, tmp_path).SPEC.labels
+    small_run(tmp_path / "run", recipe)
     card = (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
     assert f"| guidance γ | 0 |\n| guidance γ, label {name} | 0.5 |" in card
     assert f", label {name} | 3 |" in card

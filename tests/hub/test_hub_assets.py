@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from hub.assets import asset, dataset_scripts, shipped, student_recipe
-from release.scripts import SHARED, TEMPLATE
 from release.value import read_student
 
 DATA = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["setuptools"]["data-files"]
 WANTED = [
-    *(dataset_scripts() / name for name in (*SHARED, TEMPLATE)),
+    dataset_scripts() / "loading_script.py",
     *(asset(name) for name in ("recipe.schema.json", "demo-lm/config.json", "demo-lm/model.safetensors")),
     *(asset(name) for name in ("examples/sts.tsv", "examples/sts.de.tsv", "stsb/sts-dev.csv", "stsb/LICENSE.txt")),
     student_recipe("value-student.yaml"),

@@ -19,6 +19,7 @@ BESIDE = {
     "DatasetRecipe": {
         "version",
         "pretty_name",
+        "about",
         "language",
         "license",
         "source.description",
@@ -36,6 +37,7 @@ BESIDE = {
     "ModelRecipe": {
         "version",
         "pretty_name",
+        "about",
         "language",
         "license",
         "base.license",

@@ -176,7 +176,8 @@ def test_hostile_recipe_text_stays_text(tmp_path: Path) -> None:
     name = "x\n---\n# y <b>[z](http://a.b)</b> {{ 1 }} \u202e: 'quoted' \"twice\""
     source = {"kind": "file", "path": "a.txt", "description": "<i>|\n# no [l](http://x)", "license": "cc0-1.0"}
     labels = [{"name": "a|b`<c>$x^{$", "score": 1.0, "instruction": '```\n# no\n````\n"<X1>" and "'}]
-    changes = {"pretty_name": name, "source": source, "labels": labels}
+    about = "# no\n\n<b>no</b> `a|<i>` [l](http://x) *no*\n- no\n\n    no\n```\nno\n```\n1. no\n---\n{{ 1 }} **`x`**"
+    changes = {"pretty_name": name, "source": source, "labels": labels, "about": about}
     card = rendered(dataset_run(tmp_path / "run", "sts", changes=changes))
     data = front(card)
     assert DatasetCard(card).data.to_dict() == data

@@ -159,19 +159,6 @@ def test_an_undefined_variable_raises(tmp_path: Path, monkeypatch: pytest.Monkey
         templates.fill("card.jinja", {})
 
 
-def test_sections_are_prose_for_any_version() -> None:
-    """No heading that would cut the card in two, no template code, and no number: numbers come from manifests."""
-    names = ("x1x2", "x2", "Llama 2", "Gemma 3 270M", "CC0")
-    for path in sorted((templates.HERE / "sections").rglob("*.md")):
-        text = path.read_text(encoding="utf-8")
-        assert not any(line.startswith("#") for line in text.splitlines()), path
-        assert "{{" not in text, path
-        bare = text
-        for name in names:
-            bare = bare.replace(name, "")
-        assert not any(char.isdigit() for char in bare), path
-
-
 def run_main(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     """The command line in this process; its exit code."""
     monkeypatch.setattr(sys, "argv", ["render", *map(str, arguments)])

@@ -22,7 +22,7 @@ from tiny_lm import make_lm
 from training_inputs import sts_rows, triplet_rows, write_dataset, write_recipe
 
 import release.value as value_module
-from eval import arms as eval_arms
+from eval.compare import seeds as eval_arms
 from hub.client.fetch import fetch
 from hub.client.publish import Options, publish
 from hub.client.repository import Repository
@@ -66,7 +66,7 @@ def stages(monkeypatch, tmp_path):
 
     def run_stage(module, *words, stop=None):
         calls.append((module, Path(words[0])))
-        if module == "eval.arms":
+        if module == "eval.compare.seeds":
             eval_arms.main(Path(words[0]), Path(words[2]))
             return
         recipe, model = load_recipe(Path(words[0]), ModelRecipe), Path(words[2])
@@ -141,7 +141,7 @@ def test_a_second_call_trains_nothing_and_another_seed_trains_only_that(data, st
     first = (data / VALUE).read_bytes()
     stages.clear()
     measure(data, out=tmp_path / "out")
-    assert [module for module, _ in stages] == ["eval.arms"]
+    assert [module for module, _ in stages] == ["eval.compare.seeds"]
     assert (data / VALUE).read_bytes() == first
     stages.clear()
     measure(data, out=tmp_path / "out", seeds="1-3")

@@ -15,12 +15,11 @@ from hub.contract.licences import check
 from hub.contract.recipe import DatasetRecipe, Variant
 from hub.contract.recipe_file import load_recipe
 from model_cards.shared.changes import read_changes
-from model_cards.shared.templates import section
 
 FOLDER = Path("recipes/datasets")
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 STS = ["sts-dino-x2", "sts-dino-x1x2"]
-NOT_COMPARED = {"name", "version", "pretty_name"}
+NOT_COMPARED = {"name", "version", "pretty_name", "about"}
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -51,8 +50,20 @@ def test_a_recipe_is_pinned_and_has_prose_and_a_licence(name):
         if part.repo_id:
             assert COMMIT.fullmatch(part.revision or "")
     assert found.model.device == "cuda" and found.model.repo_id
-    assert section(name)
+    assert found.about
     assert check(found).licence.id == found.license
+
+
+ABOUT = re.compile(r"^about: \|\n((?:  .*\n|\n)+)", re.M)
+NAMED = re.compile(r"x1x2|x2|Llama 2|Gemma 3 270M|CC0")
+
+
+@pytest.mark.parametrize("path", sorted(Path("recipes").rglob("*.yaml")), ids=str)
+def test_an_introduction_has_no_number_of_its_own(path):
+    """Every number on a card comes from the run's files; nor does an introduction hold headings or template code."""
+    found = ABOUT.search(path.read_text(encoding="utf-8"))
+    text = NAMED.sub("", found[1]) if found else ""
+    assert not any(char.isdigit() or char in "#{" for char in text)
 
 
 @pytest.mark.parametrize("path", [*FOLDER.glob("*.yaml"), *Path("recipes/demo").glob("*.yaml")], ids=str)

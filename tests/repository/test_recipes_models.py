@@ -15,7 +15,6 @@ from hub.contract.recipe_file import load_recipe
 from hub.contract.sections.model import Lora, SlantedTriangular, Spans
 from model_cards.model.papers import reproduced
 from model_cards.shared.changes import read_changes
-from model_cards.shared.templates import section
 from release.preflight import check_pins
 from training.loop.arguments import check_together, trainer_arguments, typed_arguments
 from training.loop.job import check_batch
@@ -31,7 +30,7 @@ ORGANISATION = "sts-dino"
 OUTSIDE = {"Skylion007/openwebtext": "cc0-1.0"}  # data that nobody makes here, with the licence of their card
 COMMIT = re.compile(r"[0-9a-f]{40}")
 OF_NO_KNOWN_COMMIT = {"albert-base-v2-mean", "albert-base-v2-cls", "sbert-base-nli", "sroberta-base-nli"}
-NAMES = {"name", "version", "pretty_name"}
+NAMES = {"name", "version", "pretty_name", "about"}
 
 
 @cache
@@ -129,7 +128,7 @@ def test_the_runner_takes_losses_and_arguments(name: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_model_has_prose_and_a_version_and_a_licence_that_its_parts_allow(name: str) -> None:
     recipe = RECIPES[name]
-    assert section(name)
+    assert recipe.about
     assert recipe.version in read_changes(name)
     parts = [(str(d.repo_id), OUTSIDE.get(str(d.repo_id)) or made(str(d.repo_id)).license) for d in recipe.datasets]
     assert check_model(recipe, parts).licence.id == recipe.license

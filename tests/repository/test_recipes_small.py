@@ -17,7 +17,6 @@ from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe, read_yaml
 from hub.contract.run_dir import require_complete
 from model_cards.shared.changes import read_changes
-from model_cards.shared.templates import section
 
 OFFLINE = Path("assets/offline.yaml")
 FOLDER = Path("recipes/small")
@@ -54,7 +53,7 @@ def test_a_recipe_is_planned_offline_by_one_switch(path, offline, tmp_path):
 def test_a_recipe_names_the_hub_and_has_prose_changes_and_a_licence(path):
     recipe = load_recipe(path, DatasetRecipe)
     assert recipe.model.repo_id and recipe.source.repo_id
-    assert section(recipe.name) and recipe.version in read_changes(recipe.name)
+    assert recipe.about and recipe.version in read_changes(recipe.name)
     assert check(recipe).licence.id == recipe.license
 
 
@@ -80,7 +79,7 @@ def test_a_model_is_trained_offline_by_one_switch(path, offline, tmp_path):
 def test_a_model_s_recipe_names_the_hub_and_a_dataset_of_ours_and_has_prose_and_changes(path):
     recipe = load_recipe(path, ModelRecipe)
     places = [recipe.base, *recipe.datasets, *recipe.validation]
-    assert all(place.repo_id for place in places) and section(recipe.name)
+    assert all(place.repo_id for place in places) and recipe.about
     words = recipe.base.vocabulary  # of the repository: the pairs themselves have too few
     assert words is None or Path(words.path or "").is_file()
     assert recipe.version in read_changes(recipe.name)

@@ -9,8 +9,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tiny_lm import make_tokenizer
 
-from eval.audit.rows import Batch, DatasetRows
-from eval.encoders.files import content_hash
+from eval.audit.source import Batch, DatasetRows
+from eval.encoders.load import content_hash
 from sts_dino.report.pairs import Kept, Pair, Sample, cosines_of, draw, misfits
 
 

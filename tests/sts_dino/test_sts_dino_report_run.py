@@ -9,10 +9,9 @@ from test_model_cards_runs import FEW_SHOT, card_of, dataset_run, model_run, row
 from test_sts_dino_report_pairs import make_encoder
 from typer.testing import CliRunner
 
-from eval.audit.annotation.sample import read_examples
-from eval.audit.annotation.store import AnswerStore
 from eval.audit.source import find_rows
-from eval.encoders.files import content_hash
+from eval.audit.survey import AnswerStore, read_examples
+from eval.encoders.load import content_hash
 from hub.client.publish import snapshot_of
 from hub.contract.run_dir import MANIFEST, read_manifest
 from hub.errors import InputError

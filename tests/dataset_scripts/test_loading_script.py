@@ -1,0 +1,153 @@
+"""The generic loading script and its table of configs, against the recipes, the published rows and the cards."""
+
+import ast
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pytest
+import yaml
+from small_runs import FORMS, small_recipe, small_run
+
+from hub.assets import dataset_scripts
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import load_recipe, read_yaml
+from hub.contract.run_dir import require_complete
+from hub.contract.schema import SPLITS, config_features
+from hub.contract.shards import read_table
+from release.publish import loading_script, script_files
+
+RECIPES = [
+    path
+    for folder in ("datasets", "demo")
+    for path in sorted(Path(f"recipes/{folder}").glob("*.yaml"))
+    if read_yaml(path).get("kind") == "dataset"
+]
+
+
+def imported(recipe: DatasetRecipe, folder: Path) -> ModuleType:
+    """The files of a recipe's branch ``script``, imported as ``datasets`` imports them: in a package of their own."""
+    for name, text in script_files(recipe).items():
+        (folder / name).write_text(text, encoding="utf-8")
+    package = ModuleType("script_package")
+    package.__path__ = [str(folder)]
+    for name in [name for name in sys.modules if name.startswith("script_package")]:
+        del sys.modules[name]
+    sys.modules["script_package"] = package
+    spec = importlib.util.spec_from_file_location("script_package.script", folder / f"{recipe.name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def features_of(module: ModuleType) -> dict[str, datasets.Features]:
+    """Config → features, as the builder states them."""
+    builder = module.PublishedDataset
+    configs = [config.name for config in builder.BUILDER_CONFIGS]
+    return {name: builder._info(SimpleNamespace(config=SimpleNamespace(name=name))).features for name in configs}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=str)
+def test_script_and_schema_agree(tmp_path, path):
+    recipe = load_recipe(path, DatasetRecipe)
+    module = imported(recipe, tmp_path)
+    found = features_of(module)
+    assert list(found) == list(recipe.configs) and recipe.configs[0] == module.PublishedDataset.DEFAULT_CONFIG_NAME
+    for config, features in found.items():
+        wanted = config_features(config, recipe)
+        assert (list(features), features) == (list(wanted), wanted)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_script_and_card_agree(tmp_path, form):
+    recipe = small_recipe(form)
+    small_run(tmp_path / "run", recipe)
+    card = yaml.safe_load((tmp_path / "run" / "README.md").read_text().split("---\n")[1])
+    module = imported(recipe, tmp_path)
+    found = features_of(module)
+    assert [entry["config_name"] for entry in card["configs"]] == list(found)
+    default = [entry["config_name"] for entry in card["configs"] if entry.get("default")]
+    assert default == [module.PublishedDataset.DEFAULT_CONFIG_NAME]
+    infos = {entry["config_name"]: entry for entry in card["dataset_info"]}
+    for entry in card["configs"]:
+        assert from_card(infos[entry["config_name"]]) == found[entry["config_name"]]
+        splits = [files["split"] for files in entry["data_files"]]
+        assert splits == [name for name in SPLITS if name in splits]
+        assert splits == [split["name"] for split in infos[entry["config_name"]]["splits"]]
+
+
+def from_card(info: dict[str, Any]) -> datasets.Features:
+    return datasets.Features._from_yaml_list(info["features"])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_builder_gives_the_rows_that_the_manifest_names(tmp_path, form):
+    recipe, run = small_recipe(form), tmp_path / "run"
+    small_run(run, recipe)
+    manifest, module = require_complete(run), imported(recipe, tmp_path)
+    stray = next((run / "data").glob("raw*/*.parquet"))
+    (stray.parent / "train-00099-of-00099.parquet").write_bytes(stray.read_bytes())  # named by no manifest
+    for config in recipe.configs:
+        found = loaded(module, config, run)
+        shards = sorted(manifest.shards(config), key=lambda file: file.path)
+        splits = {name: [file.path for file in shards if file.split == name] for name in SPLITS}
+        wanted = {
+            name: pa.concat_tables([read_table(run / one) for one in paths]) for name, paths in splits.items() if paths
+        }
+        assert found == wanted
+
+
+def loaded(module: ModuleType, config: str, directory: Path) -> dict[str, pa.Table]:
+    """Split → rows, by the builder's own steps; files are taken from ``directory`` in place of a download."""
+
+    def place(paths: Any) -> Any:
+        return [place(path) for path in paths] if isinstance(paths, list) else str(directory / paths)
+
+    builder = module.PublishedDataset
+    splits = builder._split_generators(
+        SimpleNamespace(config=SimpleNamespace(name=config)), SimpleNamespace(download=place)
+    )
+    tables = {one.name: [table for _, table in builder._generate_tables(None, **one.gen_kwargs)] for one in splits}
+    return {str(split): pa.concat_tables(parts) for split, parts in tables.items()}
+
+
+def test_a_config_without_rows_yet_is_named(tmp_path):
+    recipe = small_recipe("sts")
+    small_run(tmp_path / "run", recipe, blocks_done=1)
+    said = r"small-sts: the config 'postprocessed' has no rows yet; these have: \['raw', 'rejected'\]"
+    with pytest.raises(ValueError, match=said):
+        loaded(imported(recipe, tmp_path), "postprocessed", tmp_path / "run")
+
+
+def test_the_script_follows_the_rules_of_the_old_library(tmp_path):
+    """One import a line without a comment; standard library, ``datasets`` and pyarrow; Python 3.9."""
+    for name, text in script_files(small_recipe("text")).items():
+        imports = [line for line in text.splitlines() if re.match(r"(from|import)\s", line)]
+        assert not [line for line in imports if "#" in line]
+        allowed = sys.stdlib_module_names | {"datasets", "pyarrow"}
+        for node in ast.walk(ast.parse(text, feature_version=(3, 9))):
+            if isinstance(node, ast.Import):
+                assert len(node.names) == 1 and node.names[0].name.split(".")[0] in allowed
+            if isinstance(node, ast.ImportFrom):
+                assert name != "published_configs.py" and (node.level, node.module) == (1, "published_configs")
+    assert [path.name for path in dataset_scripts().glob("*.py")] == ["loading_script.py"]
+
+
+def test_texts_of_a_recipe_cannot_leave_their_string(tmp_path):
+    name = 'x"\n\\"; raise SystemExit #{{ 7 * 7 }}\u2028😀'
+    labels = [{**label, "name": name} if label["name"] == "gut" else label for label in FORMS["text"]["labels"]]
+    labels = [{**label, "counter_labels": []} for label in labels]
+    module = imported(small_recipe("text", labels=labels), tmp_path)
+    assert [name, 'bö"se'] == features_of(module)["postprocessed"]["label"].names
+
+
+def test_a_name_with_a_dot_can_have_no_script(tmp_path, capsys):
+    small_run(tmp_path / "run", small_recipe("sts", name="sts.dino"))
+    assert loading_script(tmp_path / "run") == {}
+    assert "warning: no loading script for datasets below 4: 'sts.dino' has a dot" in capsys.readouterr().err
