@@ -22,10 +22,10 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from generation.decoding.protocol import Completion, Request
-from generation.decoding.self_debiasing import debias, draw
+from generation.backends.protocol import Completion, Request
+from generation.backends.self_debiasing import debias, draw
 from generation.inputs.row_seeds import uniforms
-from hub.contract.recipe import DecodingParameters
+from hub.contract.dataset_sections import DecodingParameters
 
 QUOTE = '"'
 

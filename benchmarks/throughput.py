@@ -145,7 +145,7 @@ def summary(runs: dict[str, list[Result]], device: str) -> dict[str, dict[str, A
 
 def work(case: Case, count: int, start: int) -> tuple[list[Any], tuple[str, ...], Any]:
     """The requests, prefixes and decoding parameters of a case for ``count`` source sentences."""
-    from generation.decoding.protocol import Request
+    from generation.backends.protocol import Request
     from generation.inputs.prompts import load_prompts
     from generation.inputs.row_seeds import row_seed
     from hub.contract.recipe import DatasetRecipe
@@ -195,9 +195,9 @@ def measure(trial: Trial) -> Result:
 @contextmanager
 def loaded(trial: Trial) -> Iterator[tuple[Callable[..., list[Any]], psutil.Process]]:
     """The function that generates, and the process that computes."""
-    from generation.decoding.protocol import complete
-    from generation.pipeline.writers import load_writer
-    from hub.contract.recipe import LanguageModel
+    from generation.backends.protocol import complete
+    from generation.backends.registry import load_writer
+    from hub.contract.dataset_sections import LanguageModel
 
     if trial.way == "llama.cpp":
         from benchmarks.llamacpp_server import CONTEXT, serve
@@ -225,7 +225,7 @@ def baseline(trial: Trial) -> Callable[..., list[Any]]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from benchmarks.generate_baseline import Generator
-    from hub.model_folder import NO_CODE, NO_PICKLES
+    from hub.untrusted import NO_CODE, NO_PICKLES
 
     tokenizer = AutoTokenizer.from_pretrained(trial.model, **NO_CODE)
     model: Any = AutoModelForCausalLM.from_pretrained(trial.model, dtype=getattr(torch, trial.dtype), **NO_PICKLES)

@@ -109,10 +109,10 @@ def measure(case: Case, way: str, device: str, seed: int) -> Result:
     from sentence_transformers import SentenceTransformerTrainer
     from transformers import PrinterCallback, TrainerCallback
 
-    from hub.memory import peak_rss_mb
-    from training.dry_run.memory import memory_estimate
-    from training.loop.build import make_trainer, read_rows
+    from hub.process import peak_rss_mb
+    from training.loop.train import make_trainer
     from training.losses.losses import build_loss
+    from training.memory import memory_estimate
 
     single_thread()
 
@@ -144,7 +144,7 @@ def measure(case: Case, way: str, device: str, seed: int) -> Result:
             trainer = SentenceTransformerTrainer(encoder, job.arguments, train_dataset=job.sets[0].train, loss=loss)
             trainer.remove_callback(PrinterCallback)
         else:
-            trainer = make_trainer(job, encoder, {one.name: read_rows(one, encoder, job) for one in job.sets}, "b", 0)
+            trainer = make_trainer(job, encoder, "benchmark")
         trainer.add_callback(clock)
         trainer.train()
     peak = peak_rss_mb() - before if device == "cpu" else torch.cuda.max_memory_allocated() / MIB
@@ -158,11 +158,11 @@ def make_job(case: Case, device: str, seed: int, folder: Path) -> Any:
 
     from hub.contract.recipe import ModelRecipe
     from training.data.training_sets import TrainingSet
+    from training.encoder.bases import Base
     from training.loop.arguments import trainer_arguments, typed_arguments
     from training.loop.job import TrainingJob
-    from training.model.bases import Base
 
-    data = {"path": "random", "config": "c", "form": case.schema, "loss": case.loss, "license": "mit"}
+    data = {"path": "random", "config": "c", "example_type": case.schema, "loss": case.loss, "license": "mit"}
     steps = {"max_steps": str(WARM_UP + case.steps), "logging_steps": "10", "save_strategy": "no", "report_to": "none"}
     recipe = ModelRecipe.model_validate(
         {
@@ -202,10 +202,9 @@ def make_encoder(case: Case, job: Any, device: str, folder: Path) -> Any:
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     from benchmarks.generation_memory import make_model
-    from hub.model_folder import NO_CODE
-    from training.model.adapters import attach
-    from training.model.bases import Base
-    from training.model.encoder import build_encoder
+    from hub.untrusted import NO_CODE
+    from training.encoder.bases import Base
+    from training.encoder.encoder import attach, build_encoder
 
     tiny = make_model(folder / "tiny")
     small = build_encoder(job.recipe.base.model_copy(update={"path": str(tiny)}), Base(tiny, None, ""))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hub.cli import say
-from hub.contract.shards import write_text
+from hub.durable import write_text
 
 _CPU_INFO = Path("/proc/cpuinfo")
 Result = TypeVar("Result")

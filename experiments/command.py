@@ -18,7 +18,7 @@ from experiments.runner import Runner
 from experiments.steps import HINT, Steps
 from hub import cli
 from hub.contract.run_dir import ARTIFACTS, locked
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from hub.errors import InputError, RunError, StsDinoError
 
 PLANS = Path("experiments/plans")

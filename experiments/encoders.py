@@ -15,7 +15,7 @@ from experiments.variants import DatasetMaker, finished_config, finished_rows, s
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import apply_overrides, checked, read_yaml
 from hub.contract.schema import ROW_SCHEMAS
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from release.value import trained_on, training_sha256, untrained
 from release.value_arms import CONFIG, copies, shuffled, write_pairs
 

@@ -8,9 +8,9 @@ from benchmarks.trials import table
 from experiments.plan import Effect, Experiment, Plan
 from experiments.plots import effects_plot
 from experiments.result import Difference, Result, Verdict, read_result
-from hub.contract.shards import write_text
-from hub.papers.tables import find_paper
-from hub.training_value import Estimate
+from hub.contract.measured import Estimate
+from hub.durable import write_text
+from hub.papers import find_paper
 
 INTRODUCTION = Path(__file__).parent / "plans" / "introduction.md"
 TABLES = "experiments/results/papers/README.md"

@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from experiments.files import names_in
+from hub.contract.measured import Split
 from hub.contract.recipe_file import read_yaml
-from hub.contract.sections.base import Name, Positive, Strict
+from hub.contract.sections import Name, Positive, Strict
 from hub.errors import InputError, did_you_mean
-from hub.papers.tables import Column, Table, find_paper
-from hub.training_value import Split
+from hub.papers import Column, Table, find_paper
 
 DATASET_OF = re.compile(r"<dataset:([a-z0-9.-]+)>")  # in the words of a measurement: a variant's run directory
 ENCODER_OF = re.compile(r"<encoder:([a-z0-9.-]+)>")  # an encoder's folder
@@ -326,6 +326,8 @@ class Plan(Strict):
 
 def read_plan(path: Path) -> Plan:
     """The plan of a YAML file, or of all files of a folder merged. Raises InputError with the place of an error."""
+    if not path.exists():
+        raise InputError(path, "no such plan", hint="run the command in the folder of a clone")
     tree = dict[str, Any]()
     for file in sorted(path.glob("*.yaml")) if path.is_dir() else [path]:
         tree = merged(tree, read_yaml(file), str(file))

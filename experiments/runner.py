@@ -14,13 +14,13 @@ from experiments.plots import over_sets
 from experiments.result import Difference, Measured, Result
 from experiments.steps import Steps, digest
 from experiments.variants import DatasetMaker, finished_config
+from hub.contract.measured import ArmPlan, ArmScores
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import require_complete
 from hub.contract.schema import is_finished
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from hub.errors import InputError
-from hub.training_value import ArmPlan, ArmScores
 from release.options import set_words
 
 SAMPLES = 1000  # of the bootstrap

@@ -19,7 +19,7 @@ import typer
 
 from generation.inputs.file_rows import file_rows
 from hub import cli
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from hub.errors import InputError
 from release.value_arms import read_people
 

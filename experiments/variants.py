@@ -14,7 +14,8 @@ from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import deciding, load_recipe
 from hub.contract.run_dir import RECIPE, require_complete
 from hub.contract.schema import base_config, is_finished
-from hub.contract.shards import parquet_schema, read_table, sha256_file
+from hub.contract.shards import parquet_schema, read_table
+from hub.durable import sha256_file
 from hub.errors import InputError
 from release.options import set_words
 

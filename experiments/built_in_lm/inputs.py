@@ -1,8 +1,7 @@
 """Draw the demo's source sentences and premises.
 
-Source sentences come from the STS Benchmark's train part, without scores, from its two sources with a free licence (image
-captions and headlines), without those in its development and test part. Premises are Wikipedia sentences. A hash orders
-the candidates.
+Source sentences come from the STS Benchmark's train part, without scores: image captions and headlines, whose licences
+are free, without those in its development and test part. Premises are Wikipedia sentences. A hash orders candidates.
 """
 
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 
 from generation.inputs.row_seeds import fraction
 from hub import cli
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from hub.errors import InputError
 
 LICENCES = {

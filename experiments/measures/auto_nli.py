@@ -21,11 +21,10 @@ from experiments.plots import drawn
 from experiments.result import Difference, Measured
 from experiments.variants import finished_rows
 from hub import cli
-from hub.contract.measured import write_json
+from hub.contract.measured import Estimate, write_json
 from hub.contract.schema import base_config
-from hub.markdown import Markdown, sample, table
 from hub.plot_style import COLOURS, LINES
-from hub.training_value import Estimate
+from hub.untrusted import Markdown, sample, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

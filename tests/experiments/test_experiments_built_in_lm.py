@@ -14,9 +14,9 @@ from experiments.built_in_lm.pairs import Neighbours, word_salad
 from experiments.built_in_lm.prompts import Pair, clean, prompt
 from experiments.built_in_lm.rules import fix_articles
 from experiments.built_in_lm.train import encode
-from generation.decoding.protocol import Request, complete
+from generation.backends.protocol import Request, complete
 from generation.inputs.row_seeds import row_seed
-from hub.contract.recipe import DecodingParameters
+from hub.contract.dataset_sections import DecodingParameters
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "assets/demo-lm"

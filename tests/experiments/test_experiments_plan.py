@@ -15,10 +15,10 @@ from experiments.plots import effects_plot
 from experiments.result import Difference, read_result
 from experiments.runner import Runner
 from experiments.steps import Steps
+from hub.contract.measured import Estimate
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
-from hub.training_value import Estimate
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = read_plan(ROOT / PLANS)

@@ -27,11 +27,11 @@ from experiments.source_sentences import sentences
 from experiments.steps import Steps
 from experiments.variants import finished_config, source_sentences
 from hub.assets import asset
+from hub.contract.measured import Estimate
 from hub.contract.results import read_results
 from hub.contract.run_dir import require_complete
 from hub.contract.shards import read_table
 from hub.errors import InputError, RunError
-from hub.training_value import Estimate
 
 ROOT = Path(__file__).parents[2]
 DEV = (ROOT / "assets/stsb/sts-dev.csv").read_text(encoding="utf-8").splitlines()
@@ -362,7 +362,7 @@ def test_each_training_reads_an_example_set_of_its_own(data, tmp_path, forked):
         "variants": [{"name": "one", "says": "", "recipe": "recipes/demo/auto-nli.yaml", "set": settings}],
     }
     tree["files"] = {"x.jsonl": ["experiment", "human-nli", str(data / "prompts"), "--out", "<out>"]}
-    short = ["arguments.max_steps=2", "arguments.save_steps=2", "batch_size=2", "datasets.0.form=triplet"]
+    short = ["arguments.max_steps=2", "arguments.save_steps=2", "batch_size=2", "datasets.0.example_type=triplet"]
     encoder = {"says": "", "recipe": "recipes/value/value-student-triplets.yaml", "dataset": "one", "set": short}
     tree["encoders"] = [{**encoder, "name": "nli", "example_sets": 2}]
     column = {"dev": {"tasks": ["stsb/cosine"], "split": "validation"}}
