@@ -14,7 +14,7 @@ from hub.contract.run_dir import ARTIFACTS, Manifest, require_complete
 from hub.errors import RunError
 from hub.scores import score
 from hub_server.process import LocalHub
-from hub_server.storage.refusals import CommandError
+from hub_server.storage.errors import CommandError
 from release.stages import answer_of, run_stage
 
 ORG = "sts-dino"
