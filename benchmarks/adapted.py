@@ -13,7 +13,7 @@ from benchmarks.trials import quiet
 from eval.audit.agreement import agreements, encoder_facts
 from eval.encoders.embeddings import cosine
 from eval.encoders.load import MINILM, Encoder, load_encoder, minilm
-from generation.inputs.file_rows import file_rows
+from generation.inputs.sources import file_rows
 from hub.assets import asset
 from hub.contract.results import Results
 from release.copies_control import places

@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 import typer
 
 from generation.backends.protocol import Completion, Request
-from generation.dry_run import visible
 from generation.inputs.prompts import load_prompts
 from generation.inputs.sources import FirstText
+from generation.plan import visible
 from generation.rows.attempts import text_request, text_seed
 from generation.run_state.code_digest import versions
 from hub import cli

@@ -19,7 +19,7 @@ from typing import Annotated
 
 import typer
 
-from generation.inputs.file_rows import file_rows
+from generation.inputs.sources import file_rows
 from hub.cli import new_app, run, say
 from hub.contract.shards import write_text
 from hub.errors import InputError

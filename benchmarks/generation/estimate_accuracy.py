@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.trials import quiet, write_results
-from generation.estimate import Estimate, estimate
 from generation.pipeline.job import generate
+from generation.plan import Estimate, estimate
 from hub.cli import new_app, run, say
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe

@@ -14,8 +14,7 @@ from generation.backends import output_layer
 from generation.backends.engine import Engine
 from generation.backends.output_layer import LogitsInPieces, OutputLayer
 from generation.backends.protocol import Request, complete
-from generation.backends.sampling import WholeLogits, choose, guided_rows
-from generation.backends.self_debiasing import debias, draw, guide, nucleus
+from generation.backends.self_debiasing import WholeLogits, choose, debias, draw, guide, guided_rows, nucleus
 from generation.inputs.row_seeds import uniforms
 from hub.contract.recipe import DecodingParameters
 

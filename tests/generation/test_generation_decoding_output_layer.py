@@ -11,7 +11,7 @@ from generation.backends import engine, output_layer
 from generation.backends import load_model as memory
 from generation.backends.output_layer import LogitsInPieces, OutputLayer
 from generation.backends.protocol import Request, complete
-from generation.backends.sampling import WholeLogits, choose
+from generation.backends.self_debiasing import WholeLogits, choose
 from hub.contract.recipe import DecodingParameters
 
 ROWS, WIDTH = 90, 24

@@ -12,8 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from generation.backends import output_layer
 from generation.backends.protocol import Request, complete
-from generation.backends.sampling import WholeLogits, choose, guided_rows
-from generation.backends.self_debiasing import debias, draw, nucleus
+from generation.backends.self_debiasing import WholeLogits, choose, debias, draw, guided_rows, nucleus
 from generation.inputs.row_seeds import uniforms
 from hub.contract.recipe import DecodingParameters
 

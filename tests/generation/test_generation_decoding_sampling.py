@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from generation.backends.sampling import WholeLogits, choose, largest
-from generation.backends.self_debiasing import debias, draw, nucleus
+from generation.backends.self_debiasing import WholeLogits, choose, debias, draw, largest, nucleus
 from generation.inputs.row_seeds import uniforms
 from hub.contract.recipe import DecodingParameters
 

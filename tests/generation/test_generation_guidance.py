@@ -6,11 +6,11 @@ import pytest
 import yaml
 from tiny_lm import make_lm
 
-from generation.dry_run import plan
 from generation.explain import explain, rendered
 from generation.inputs.examples import Example
 from generation.inputs.prompts import Prompts
 from generation.pipeline import job
+from generation.plan import plan
 from hub.contract.recipe import DatasetRecipe, Variant
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.contract.shards import read_shard

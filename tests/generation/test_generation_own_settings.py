@@ -13,12 +13,11 @@ from test_generation_rows_attempts import FIRSTS, SeededWriter
 from test_generation_rows_verification import ScoringWriter
 from tiny_lm import make_lm
 
-from generation.dry_run import plan
-from generation.estimate import estimate
 from generation.explain import explain
 from generation.inputs.examples import example_sets
 from generation.inputs.prompts import Prompts
 from generation.pipeline import job
+from generation.plan import estimate, plan
 from generation.rows.attempts import write_pairs
 from generation.rows.filters import sifted
 from hub.contract.recipe import DatasetRecipe

@@ -15,10 +15,10 @@ from test_generation_rows_attempts import FIRSTS, SeededWriter
 from test_loading_script import from_card
 from tiny_lm import make_lm
 
-from generation.dry_run import plan
 from generation.inputs.examples import Example
 from generation.inputs.prompts import Prompts
 from generation.pipeline import job
+from generation.plan import plan
 from generation.rows import verification
 from generation.rows.attempts import write_pairs
 from generation.rows.filters import sifted

@@ -2,7 +2,7 @@
 
 import pytest
 
-from generation.backends.answers import Answer, AnswerCache, key_of
+from generation.backends.dialects import Answer, AnswerCache, key_of
 from hub.errors import InputError, RunError
 
 

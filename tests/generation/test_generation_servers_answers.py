@@ -9,8 +9,16 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from generation.backends.answers import Answer, completed, read_answer, said
-from generation.backends.dialects import DIALECTS, endpoint, opens_quotation, request_body
+from generation.backends.dialects import (
+    DIALECTS,
+    Answer,
+    completed,
+    endpoint,
+    opens_quotation,
+    read_answer,
+    request_body,
+    said,
+)
 from generation.backends.protocol import Completion, Request
 from hub.contract.recipe import DecodingParameters, LanguageModel, Server, TextEnd
 from hub.errors import InputError
