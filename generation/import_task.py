@@ -1,6 +1,6 @@
 """Turn a task specification of the original DINO implementation into a recipe.
 
-    python -m generation.import_task TASK.json --out recipes/datasets/NAME.yaml --set source.path=x1.txt ...
+    sts-dino import-task TASK.json --out recipes/datasets/NAME.yaml --set source.path=x1.txt ...
 
 A specification is one JSON object: ``{"task_name", "labels": {label: {"instruction", "counter_labels"}}}``. It becomes
 the recipe's labels and schema. Source, model and licences come from ``--set``.
@@ -104,7 +104,7 @@ def main(
 
     Example:
 
-      python -m generation.import_task sts-x2.json --out my-sts.yaml --set license=mit
+      sts-dino import-task sts-x2.json --out my-sts.yaml --set license=mit
       --set 'source={kind: file, path: x1.txt, description: captions, license: cc0-1.0}'
       --set 'model={path: artifacts/lm, license: mit}'
     """
@@ -119,9 +119,5 @@ def main(
     body = yaml.safe_dump(recipe.model_dump(mode="json", exclude_unset=True), sort_keys=False, width=1000)
     write_text(out, f"# Imported from a task specification with SHA-256 {sha256_file(spec_path)}.\n{body}")
     facts = {"recipe": out, "schema": schema, "labels": list(spec.labels)}
-    then = [f"python -m generation.run {quote(str(out))} --dry-run"]
+    then = [f"sts-dino write {quote(str(out))} --dry-run"]
     cli.answer(f"wrote {out}: schema {schema}, labels {', '.join(spec.labels)}", facts, as_json, then)
-
-
-if __name__ == "__main__":
-    cli.run(app)
