@@ -32,7 +32,7 @@ from hub.printable import first_line, one_line
 
 PROVENANCE = "provenance.yaml"  # not JSON: JSON files of a model's folder are part of the model's identity
 COMMAND = "sts-dino lm"
-EARLIER = "python -m generation.fetch_lm"  # COMMAND in folders of version 0.26 and before
+EARLIER = "python -m generation.fetch_lm"  # COMMAND of folders from before sts-dino was the only command line
 _LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "gguf")
 _ELSEWHERE = "choose another --out, or move it away"
 _LATER = "run the same command again later, or give the wheels: --wheels DIR"
