@@ -20,9 +20,9 @@ from hub import cli
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import apply_overrides, checked
 from hub.contract.schema import SCHEMAS
-from hub.contract.shards import sha256_file, write_text
+from hub.durable import sha256_file, write_text
 from hub.errors import InputError
-from hub.printable import first_line
+from hub.untrusted import first_line
 
 app = cli.new_app(__doc__)
 

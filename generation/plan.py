@@ -39,7 +39,7 @@ from hub.contract.recipe import DatasetRecipe, DecodingParameters, Label, Varian
 from hub.contract.recipe_file import resolved
 from hub.contract.run_dir import Manifest
 from hub.errors import InputError
-from hub.printable import printable
+from hub.untrusted import printable
 
 RENDERED = 5  # prompts shown of each label and shot count
 SAMPLE = 200  # source sentences whose prompts are counted

@@ -22,7 +22,7 @@ from generation.run_state.code_digest import digest_of, module_digests, versions
 from generation.run_state.tasks import Task, TaskResult
 from hub import cli
 from hub.contract.recipe import DatasetRecipe
-from hub.contract.shards import sha256_file
+from hub.durable import sha256_file
 from hub.errors import InputError
 
 CLUSTER_CODE = "sts-dino cluster code"

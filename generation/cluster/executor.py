@@ -31,7 +31,7 @@ from generation.pipeline.executor import Executor, ExecutorSpec, StartExecutor
 from generation.pipeline.model_files import model_files
 from generation.run_state.tasks import Task, TaskResult, Tick
 from hub.contract.recipe import DatasetRecipe
-from hub.contract.shards import sha256_file, write_text
+from hub.durable import sha256_file, write_text
 from hub.errors import RunError
 
 IN_FLIGHT = 2  # tasks that a worker has: one at work, and one that waits, so that the worker does not

@@ -19,9 +19,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from generation.inputs.row_seeds import fraction
-from hub.client.failures import reading
-from hub.client.session import is_wrong
-from hub.contract.reasons import (
+from hub.client.connection import is_wrong, reading
+from hub.contract.recipe import QUOTE, DatasetRecipe, Source
+from hub.contract.schema import (
     CONTROL_CHARACTERS,
     DUPLICATE,
     EMPTY,
@@ -31,11 +31,9 @@ from hub.contract.reasons import (
     QUOTATION_MARK,
     TOO_LONG,
 )
-from hub.contract.recipe import QUOTE, DatasetRecipe, Source
+from hub.contract.shards import reading_rows
 from hub.errors import InputError, RunError, did_you_mean
-from hub.printable import first_line
-from hub.row_errors import reading_rows
-from hub.stranger_card import check_dataset_card
+from hub.untrusted import check_dataset_card, first_line
 
 Columns = tuple[str, ...]
 Cells = tuple[str, ...]

@@ -14,8 +14,8 @@ from generation.run_state.directory import DatasetRun
 from generation.run_state.scratch import FirstTexts, Scratch
 from generation.run_state.tasks import Row, TaskResult, WriteFirstTexts
 from hub import cli
-from hub.contract.reasons import DUPLICATE, NOT_NEEDED
 from hub.contract.recipe import DatasetRecipe
+from hub.contract.schema import DUPLICATE, NOT_NEEDED
 from hub.errors import InputError
 
 ROUND = 4096  # completions between two files of the scratch folder, at most; with very many texts, rounds

@@ -25,7 +25,7 @@ from hub.contract.published_paths import clone_of, published_path, remember
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import new_manifest, resolved
 from hub.contract.run_dir import Manifest
-from hub.contract.shards import sha256_file
+from hub.durable import sha256_file
 from hub.errors import InputError
 
 

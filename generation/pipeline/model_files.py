@@ -4,7 +4,7 @@ from pathlib import Path
 
 from hub.contract.recipe import LanguageModel
 from hub.errors import InputError
-from hub.model_folder import require_safetensors
+from hub.untrusted import require_safetensors
 
 _READ = (".json", ".safetensors", ".txt", ".model", ".jinja")  # what transformers reads of a folder
 

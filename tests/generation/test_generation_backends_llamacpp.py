@@ -18,7 +18,7 @@ import torch
 from tiny_gguf import make_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks.generation.throughput.llamacpp_server import Serving, serve
+from benchmarks.llamacpp_server import Serving, serve
 from generation.backends.protocol import Request, Writer, complete
 from generation.backends.registry import load_writer
 from generation.backends.self_debiasing import nucleus
@@ -193,7 +193,7 @@ def test_the_server_ends_with_its_block_and_with_a_killed_parent(file):
     assert not server.process.is_running()
     code = (
         "import sys, time; from pathlib import Path\n"
-        "from benchmarks.generation.throughput.llamacpp_server import serve\n"
+        "from benchmarks.llamacpp_server import serve\n"
         f"with serve(Path({str(file)!r}), 1, 256) as server: print(server.process.pid, flush=True); time.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

@@ -40,7 +40,7 @@ from generation.run_state.tasks import TaskResult, WriteFirstTexts, WriteShard
 from hub import cli
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
-from hub.contract.shards import sha256_file
+from hub.durable import sha256_file
 from hub.errors import InputError, OutOfMemory, RunError
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")

@@ -18,9 +18,8 @@ from generation.pipeline import job
 from generation.plan import estimate, plan
 from generation.rows.attempts import write_pairs
 from generation.rows.filters import sifted
-from hub.contract.recipe import DatasetRecipe, Variant
+from hub.contract.recipe import DatasetRecipe, Variant, config_features
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
-from hub.contract.schema import config_features
 from hub.errors import InputError, RunError
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")

@@ -19,11 +19,12 @@ MAY_IMPORT = {
     "release": {"hub", "model_cards", "release"},
     "sts_dino": {"hub", *import_graph.STAGES, "sts_dino"},
     "benchmarks": {*PACKAGES, "hub_server"},
+    "experiments": set(PACKAGES),
     "demo": {"hub", "hub_server", "generation", "release", "demo"},
 }
 # Package → folder → the folders of the same package that it may import besides itself; the commands at its top: all.
 ARROWS = {
-    "hub": {"contract": "", "client": "contract", "papers": ""},
+    "hub": {"contract": "", "client": "contract"},
     "generation": {
         "inputs": "",
         "backends": "inputs",
@@ -50,7 +51,7 @@ ARROWS = {
     },
     "model_cards": {"shared": "", "dataset": "shared", "model": "shared"},
 }
-OF_THE_REPOSITORY = {"benchmarks", "demo"}  # not installed: they read and write what only a clone has
+OF_THE_REPOSITORY = {"benchmarks", "experiments", "demo"}  # not installed: they read and write what only a clone has
 FILES = [path for package in PACKAGES for path in sorted(Path(package).rglob("*.py"))]
 GRAPH = import_graph.module_graph()
 PAGES = [Path("README.md"), Path("CONTRIBUTING.md"), Path("benchmarks/README.md"), *sorted(Path("docs").glob("*.md"))]
