@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from generation.inputs.file_rows import file_rows
+from generation.inputs.sources import file_rows
 from hub import cli
 from hub.durable import write_text
 from hub.errors import InputError

@@ -255,7 +255,7 @@ def estimated(found: Adaptation) -> AdaptationEstimate:
 
 def sample_of(found: Adaptation) -> list[str]:
     """Some texts of the corpus; for a corpus that is no local file, sentences of the examples."""
-    from generation.inputs.file_rows import file_rows
+    from generation.inputs.sources import file_rows
 
     source = found.dataset.source
     if source.kind == "file" and source.path:
