@@ -7,21 +7,18 @@ from typing import Any
 
 import pytest
 import yaml
+from seeded_writer import FIRSTS, ScoringWriter, SeededWriter, rows_of
 from small_runs import raw_rows, small_recipe, small_run
-from test_generation_guidance import rows_of
-from test_generation_rows_attempts import FIRSTS, SeededWriter
-from test_generation_rows_verification import ScoringWriter
 from tiny_lm import make_lm
 
-from generation.dry_run import plan
-from generation.estimate import estimate
 from generation.explain import explain
-from generation.inputs.examples import example_sets
+from generation.inputs.examples import Example, example_sets
 from generation.inputs.prompts import Prompts
 from generation.pipeline import job
+from generation.plan import estimate, plan
 from generation.rows.attempts import write_pairs
 from generation.rows.filters import sifted
-from hub.contract.recipe import DatasetRecipe, config_features
+from hub.contract.recipe import DatasetRecipe, Variant, config_features
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.errors import InputError, RunError
 
@@ -32,6 +29,13 @@ COPY = {
     "samples": 0,
     "instruction": 'Task: Write the same sentence again.\nSentence 1: "<X1>"\nSentence 2: "',
 }
+NLI = Path("recipes/datasets/auto-nli.yaml")
+RECIPES = sorted(path for path in Path("recipes").rglob("*.yaml") if "kind: dataset" in path.read_text())
+SERVER = [
+    "model={backend: openai, server: {base_url: 'http://localhost:1/v1', model: m}, license: mit}",
+    "labels.1.counter_labels=[]",
+    "labels.2.counter_labels=[]",
+]
 OWN = {"1": {"counter_labels": ["copy"], "guidance": 0.5, "samples": 3}, "0.5": {"decay_constant": 3.0, "samples": 1}}
 
 
@@ -49,6 +53,16 @@ def tiny(lm: Path, own: dict[str, dict[str, Any]] = OWN, *more: dict[str, Any], 
     return built(own, *(more or (COPY,)), **given)
 
 
+def guided(lm: Path, *settings: str) -> DatasetRecipe:
+    small = [f"model.path={lm}", "source.limit=6", "decoding.max_new_tokens=6", "shard_size=3"]
+    return load_recipe(X2, DatasetRecipe, [*small, "decoding.max_attempts=20", *settings])
+
+
+def instructed(words: str) -> list[str]:
+    """A setting: the instruction of the first label ends with these words behind the source sentence."""
+    return [f"labels.0.instruction='Say <X1>{words}\"'", "decoding.guidance=1"]
+
+
 @pytest.fixture(scope="module")
 def lm(tmp_path_factory) -> Path:
     return make_lm(tmp_path_factory.mktemp("lm"))
@@ -62,11 +76,7 @@ def test_unset_the_keys_are_told_nowhere():
     changed = [load_recipe(X2, DatasetRecipe, [setting]) for setting in settings]
     assert len({fingerprint(one, {}) for one in (recipe, given, *changed)}) == 5
     assert yaml.safe_load(resolved(given))["labels"][3] == {**COPY, "score": None, "counter_labels": []}
-    assert load_recipe_text(resolved(given)) == given
-
-
-def load_recipe_text(text: str) -> DatasetRecipe:
-    return DatasetRecipe.model_validate(yaml.safe_load(text))
+    assert DatasetRecipe.model_validate(yaml.safe_load(resolved(given))) == given
 
 
 def test_what_a_label_does_not_set_is_decodings():
@@ -160,19 +170,10 @@ def test_a_run_with_all_of_it(lm, tmp_path):
             "0": (None, None),
         }[target]
         assert (found.request.plain_prompt is None) == (target != "1")
-        for step in found.steps:
-            assert (step.guided is None) == (target != "1")
-            assert step.delta is not None and 0.0099 <= step.alpha <= 1
-            decay = 3.0 if target == "0.5" else 30.0
-            assert step.alpha == pytest.approx(max(0.01, 2.718281828459045 ** (decay * min(0, step.delta))), rel=1e-3)
-    assert any("the same sentence again" in text for text in explained_prompts(tmp_path / "run", rows, "1"))
+        assert all((step.guided is None) == (target != "1") for step in found.steps)
+        assert any("the same sentence again" in text for text in found.request.counter_prompts) == (target == "1")
     with pytest.raises(InputError, match=r"row id '000000/copy/0'.* TARGET 1 \| 0.5 \| 0"):
         explain(tmp_path / "run", "000000/copy/0")
-
-
-def explained_prompts(directory: Path, rows: list[dict[str, Any]], target: str) -> tuple[str, ...]:
-    row = next(row for row in rows if row["target"] == target)
-    return explain(directory, f"{row['source_id']}/{target}/{row['attempt']}").request.counter_prompts
 
 
 def test_other_labels_texts_are_those_without_the_keys(lm, tmp_path):
@@ -241,28 +242,13 @@ def test_a_column_by_hand_for_a_label_that_is_never_written(tmp_path):
         example_sets(recipe)
     copied = [row.replace("Same", "First") for row in rows]
     path.write_text("\n".join(["text1\t1\t0.5\t0\tcopy", *copied]), encoding="utf-8")
-    with pytest.raises(InputError, match=r"row 0, column '1': repeats its first text"):
+    with pytest.raises(InputError, match=r"row 0, column '1': repeats its source sentence"):
         example_sets(recipe)
 
 
 def small(form: str, **own: dict[str, Any]) -> DatasetRecipe:
     labels = [{**label.model_dump(), **own.get(label.name, {})} for label in small_recipe(form).labels]
     return small_recipe(form, labels=[*labels, COPY], few_shot=None)
-
-
-@pytest.mark.parametrize("form", ["sts", "nli", "text"])
-def test_cards_know_only_written_labels(form, tmp_path, monkeypatch):
-    name = small_recipe(form).labels[0].name
-    recipe = small(form, **{name: {"counter_labels": ["copy"], "guidance": 0.5, "samples": 3}})
-    written = recipe.model_copy(update={"labels": recipe.written_labels})
-    monkeypatch.setattr("small_runs.raw_rows", lambda _, shard: raw_rows(written, shard))
-    small_run(tmp_path / "run", recipe)
-    card = (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
-    assert f"| guidance γ | 0 |\n| guidance γ, label {name} | 0.5 |" in card
-    assert f", label {name} | 3 |" in card
-    assert "Label `copy`, never written: its prompt only stands against those of other labels:" in card
-    assert f"Label `{name}`" in card and ", against `copy`:" in card
-    assert "| `copy` |" not in card
 
 
 def test_a_label_that_is_written_must_have_rows(tmp_path, monkeypatch):
@@ -272,3 +258,77 @@ def test_a_label_that_is_written_must_have_rows(tmp_path, monkeypatch):
     monkeypatch.setattr("small_runs.raw_rows", lambda _, shard: raw_rows(fewer, shard))
     with pytest.raises(RunError, match=r"label '0'.* no row is left"):
         small_run(tmp_path / "run", recipe)
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to("recipes")))
+def test_every_recipe_has_plain_prompts_without_task_and_first_text(path):
+    """Last words of a line, or of a sentence: ``Answer: "`` of Auto-NLI's instruction."""
+    found = {label.plain_prompt for label in load_recipe(path, DatasetRecipe).labels}
+    assert len(found) == 1 and found <= {'Sentence 2: "', 'Answer: "', 'Review: "'}
+
+
+def test_unset_it_is_told_nowhere():
+    recipe, zero = load_recipe(X2, DatasetRecipe), load_recipe(X2, DatasetRecipe, ["decoding.guidance=0"])
+    given = load_recipe(X2, DatasetRecipe, ["decoding.guidance=0.5"])
+    assert "guidance" not in resolved(recipe) and resolved(zero) == resolved(recipe)
+    assert fingerprint(zero, {}) == fingerprint(recipe, {}) != fingerprint(given, {})
+    assert yaml.safe_load(resolved(given))["decoding"]["guidance"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["decoding.guidance=-1"], "decoding.guidance: .*greater than or equal to 0"),
+        (["decoding.guidance=inf"], "decoding.guidance: .*finite"),
+        (["decoding.guidance=strong"], "decoding.guidance: .*number"),
+        (
+            ["decoding.guidance=1", *SERVER],
+            "which backend 'openai' cannot do; use backend: engine",
+        ),
+        (instructed("."), "labels.1.instruction: decoding.guidance needs .* no word stands between <X1>"),
+        (instructed(". => "), "end the instruction with some, e.g. Sentence 2: "),
+    ],
+    ids=["negative", "infinite", "a word", "server", "nothing behind x1", "no word behind x1"],
+)
+def test_what_cannot_be_guided_is_one_line(settings, message):
+    with pytest.raises(InputError, match=message) as found:
+        load_recipe(X2, DatasetRecipe, settings)
+    assert "\n" not in str(found.value)
+
+
+def test_a_plain_prompt_has_no_examples():
+    few = load_recipe(NLI, DatasetRecipe, ["decoding.guidance=1"])
+    example = {name: (Example(0, "premise", "said"),) for name in ("entailment", "contradiction")}
+    prompts = Prompts(few, {5: [example]})
+    label = few.labels[0]
+    assert "premise" in prompts.of(label, "First.", Variant(5, 0))[0] and prompts.plain(label) == 'Answer: "'
+    assert Prompts(load_recipe(NLI, DatasetRecipe), {5: [example]}).plain(label) is None
+
+
+def test_it_changes_texts_and_every_row_is_explained(lm, tmp_path):
+    job.generate(guided(lm), tmp_path / "off", "test")
+    job.generate(guided(lm, "decoding.guidance=1.5", "verification={}"), tmp_path / "on", "test")
+    before, after = (rows_of(tmp_path / name, "raw") for name in ("off", "on"))
+    texts = [{(row["source_id"], row["target"], row["text2"]) for row in rows} for rows in (before, after)]
+    assert len(texts[0] & texts[1]) < len(texts[0]) / 2
+    for row in after[:3] + rows_of(tmp_path / "on", "rejected")[:1]:
+        found = explain(tmp_path / "on", f"{row['source_id']}/{row['target']}/{row['attempt']}")
+        assert found.differences == [] and found.request.plain_prompt == 'Sentence 2: "'
+        assert "--- plain prompt: guidance leads away from it\nSentence 2: " in str(found)
+        assert "p(plain)   guided" in str(found)
+        for step in found.steps:
+            weight = step.own * (step.own / step.plain) ** 1.5  # their sum over all tokens is 1 or more (Jensen)
+            assert 0 < step.guided <= 1.001 * weight and step.sampled >= step.debiased - 1e-6
+            assert step.counter is not None or step.debiased == pytest.approx(step.guided)
+    row = before[0]
+    shown = str(explain(tmp_path / "off", f"{row['source_id']}/{row['target']}/{row['attempt']}"))
+    assert "plain" not in shown and "guided" not in shown
+
+
+def test_first_texts_of_the_model_are_not_guided(lm, tmp_path):
+    of_model = "source={kind: model, limit: 6, description: d, license: mit}"
+    longer = "decoding.max_new_tokens=25"
+    for name, settings in (("off", [longer]), ("on", [longer, "decoding.guidance=0.3"])):
+        job.generate(guided(lm, of_model, *settings), tmp_path / name, "test")
+    assert rows_of(tmp_path / "on", "sources") == rows_of(tmp_path / "off", "sources") != []
+    assert rows_of(tmp_path / "on", "raw") != rows_of(tmp_path / "off", "raw")
