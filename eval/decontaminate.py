@@ -17,7 +17,7 @@ from eval.audit.ledger import DROPPED, SCORED, Bookkeeper, report
 from eval.audit.source import DatasetRows, default_folder, find_dataset, made_folder
 from eval.tasks.registry import DATASETS
 from hub.cli import JsonOption, answer, new_app, say
-from hub.contract.measured import KINDS, LEDGER, Kind, write_measured
+from hub.contract.measured import KINDS, Kind
 from hub.durable import write_text
 from hub.errors import InputError, did_you_mean
 
@@ -133,7 +133,7 @@ def main(
     write_text(folder / "ledger.json", ledger.model_dump_json(indent=2) + "\n")
     say(f"written: {folder}")
     if card:
-        say(f"written: {write_measured(Path(place), LEDGER, ledger, ledger.revision)}")
+        say(f"written: {ledger.write(Path(place))}")
         say(f"next: sts-dino card {place}")
     answer(text.rstrip(), ledger, as_json)
     if target is not None:
