@@ -25,7 +25,7 @@ from generation.rows.attempts import text_request, text_seed
 from generation.run_state.code_digest import versions
 from hub import cli
 from hub.contract import run_dir
-from hub.contract.backends import backends_that
+from hub.contract.kinds import backends_that
 from hub.contract.published_paths import remembered, require_inputs
 from hub.contract.recipe import DatasetRecipe, Variant, config_name
 from hub.contract.recipe_file import load_recipe

@@ -214,7 +214,7 @@ def test_without_the_packaged_judge_one_is_to_be_named(run, monkeypatch):
 
 def test_runs_without_pairs_are_refused_before_a_judge_is_loaded(run, tmp_path):
     small_run(tmp_path / "text", small_recipe("text"))
-    with pytest.raises(InputError, match="its form text has no pairs"):
+    with pytest.raises(InputError, match="its schema text has no pairs"):
         measure(run, tmp_path / "text", "--encoder", "no/such/judge")
     assert not (run / FIDELITY).exists()
 
