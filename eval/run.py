@@ -17,7 +17,6 @@ from eval.runs.job import Request, check, plan, prepare
 from eval.tasks.hub import HubPin
 from eval.tasks.sources import Source, TaskData
 from hub.cli import DryRunOption, JsonOption, SetOption, answer, new_app, run
-from hub.contract.results import Method
 from hub.errors import InputError, RunError
 
 app = new_app("Score a sentence encoder, or compare scored ones.")
@@ -71,7 +70,6 @@ def main(
         int | None, typer.Option("--limit", min=1, help="A trial on N rows of each split, drawn by the seed")
     ] = None,
     seeds: Annotated[list[str], typer.Option("--seeds", help="Seeds of the probes [default: 1111]")] = [],  # noqa: B006
-    interval: Annotated[Method, typer.Option("--interval", help="Kind of bootstrap interval")] = "percentile",
     settings: SetOption = [],  # noqa: B006
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -111,7 +109,6 @@ def main(
         keeps_embeddings=not no_cache,
         limit=limit,
         seeds=tuple(read_seeds(seeds)),
-        interval=interval,
         overrides=tuple(settings),
     )
     evaluate(request, dry_run, as_json)

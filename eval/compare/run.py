@@ -1,4 +1,4 @@
-"""Compare evaluations: ``python -m eval.run --compare A B C [--out DIR]``.
+"""Compare evaluations: ``sts-dino compare A B C [--out DIR]``.
 
 Prints the scores and the verdict on every pair of models, and writes ``comparison.md``, ``comparison.tex``, CSV files
 and plots. Evaluations are read as they are on disk; nothing is encoded.
@@ -16,7 +16,6 @@ from eval.compare.tables import (
     SCORES,
     as_latex,
     as_markdown,
-    papers_csv,
     result_tables,
     scores_csv,
     text,
@@ -25,7 +24,7 @@ from eval.compare.tables import (
 from eval.runs.records import read_evaluation
 from hub.cli import answer, say
 from hub.contract.run_dir import ARTIFACTS
-from hub.contract.shards import atomic_path, write_text
+from hub.contract.shards import write_bytes, write_text
 from hub.errors import InputError
 
 LONGEST = 80  # characters of the default folder's name
@@ -39,9 +38,7 @@ def compare(places: Sequence[str | Path], out: Path | None = None, as_json: bool
     """
     known = [Path(place).resolve() for place in places]
     if len(known) < 2:
-        raise InputError(
-            "--compare", f"needs two evaluations or more, {len(known)} given", hint="see python -m eval.run"
-        )
+        raise InputError("--compare", f"needs two evaluations or more, {len(known)} given", hint="sts-dino compare A B")
     if len(set(known)) < len(known):
         twice = next(place for place, path in zip(places, known, strict=True) if known.count(path) > 1)
         raise InputError("--compare", f"{twice} is given twice")
@@ -68,10 +65,8 @@ def write(comparison: Comparison, folder: Path) -> None:
     write_text(folder / "comparison.tex", as_latex(found))
     write_text(folder / "scores.csv", scores_csv(comparison))
     write_text(folder / "differences.csv", verdicts_csv(comparison))
-    write_text(folder / "papers.csv", papers_csv(comparison))
     for name, (_, content) in pictures.items():
-        with atomic_path(folder / name) as temporary:
-            temporary.write_bytes(content)
+        write_bytes(folder / name, content)
 
 
 def folder_name(models: Sequence[str]) -> str:

@@ -1,20 +1,31 @@
-"""A comparison as tables: what each shows. ``eval.compare.tables`` writes them as text, Markdown, LaTeX and CSV."""
+"""A comparison as tables: aligned text for the terminal, Markdown, LaTeX (booktabs), and CSV for programs.
 
-import csv
-import io
+Names and protocols are untrusted: every format shows them as they are, and none lets them be structure or a formula.
+"""
+
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from eval.compare.model import Comparison, PaperTable, ScoreRow, SkippedTest
+from eval.compare.model import Comparison, PaperTable, SkippedTest
 from eval.statistics.paired import Measurement, Verdict
 from hub.cli import aligned
-from hub.contract.results import RULE, Limit, TaskScore
+from hub.contract.results import RULE, TaskScore
 from hub.markdown import inline, visible_line
+from hub.scores import ABSENT, interval, number
 
-ABSENT = "–"
 REVISION = 7  # characters of a commit, as git shortens it
 SCORES, AVERAGES, DIFFERENCES = "Scores", "Averages", "Differences: "  # titles
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?( \[[+-]?[\d.]+, [+-]?[\d.]+\])?")
+_WORDS = {"\\": "textbackslash", "~": "textasciitilde", "^": "textasciicircum", "<": "textless", ">": "textgreater"}
+_WORDS |= {"|": "textbar", '"': "textquotedbl", "`": "textasciigrave"}
+_LATEX = str.maketrans(
+    {char: rf"\{word}{{}}" for char, word in _WORDS.items()}
+    | {char: f"{{{char}}}" for char in "[]-"}
+    | {char: f"\\{char}" for char in "&%$#_{}"}
+    | {char: f"$\\{name}$" for char, name in {"λ": "lambda", "ε": "varepsilon", "τ": "tau", "±": "pm"}.items()}
+)
 
 
 @dataclass(frozen=True)
@@ -42,12 +53,12 @@ def _scores(comparison: Comparison) -> ResultTable:
         (*_fixed(line.measurement), *(_score(line.scores.get(model)) for model in comparison.models))
         for line in comparison.lines
     )
-    notes = ("95 % bootstrap intervals in brackets; scores x 100", *_trials(comparison), *comparison.unlike())
+    notes = ["95 % bootstrap intervals in brackets; scores x 100", *_trials(comparison), *comparison.unlike()]
     if comparison.versions:
-        notes = (*notes, f"not made with the same libraries: {'; '.join(comparison.versions)}")
+        notes.append(f"not made with the same libraries: {'; '.join(comparison.versions)}")
     short = short_names(comparison.models)
-    notes = (*notes, *(f"{name}: {model}" for model, name in short.items() if name != model))
-    return ResultTable(SCORES, ("task", "split", "metric", "rows", *short.values()), rows, 3, notes)
+    notes += [f"{name}: {model}" for model, name in short.items() if name != model]
+    return ResultTable(SCORES, ("task", "split", "metric", "rows", *short.values()), rows, 3, tuple(notes))
 
 
 def short_names(models: Sequence[str]) -> dict[str, str]:
@@ -70,10 +81,8 @@ def _trials(comparison: Comparison, pair: tuple[str, ...] = ()) -> list[str]:
 
 
 def _score(score: TaskScore | None) -> str:
-    if score is None:
-        return ABSENT
-    around = score.interval()
-    return f"{score.main_score:.2f}" + (f" [{around[0]:.2f}, {around[1]:.2f}]" if around else "")
+    around = score.interval() if score else None
+    return number(score.main_score if score else None) + (f" {interval(*around)}" if around else "")
 
 
 def _fixed(measurement: Measurement) -> tuple[str, str, str, str]:
@@ -82,28 +91,24 @@ def _fixed(measurement: Measurement) -> tuple[str, str, str, str]:
 
 
 def _averages(comparison: Comparison) -> ResultTable:
-    rows = tuple(
-        (line.name, *(f"{line.scores[model]:.2f}" if model in line.scores else ABSENT for model in comparison.models))
-        for line in comparison.averages
-    )
-    notes = tuple(f"{line.name}: {line.definition}" for line in comparison.averages)
+    lines = comparison.averages
+    rows = tuple((line.name, *(number(line.scores.get(model)) for model in comparison.models)) for line in lines)
+    notes = tuple(f"{line.name}: {line.definition}" for line in lines)
     return ResultTable(AVERAGES, ("average", *short_names(comparison.models).values()), rows, 1, notes)
 
 
 def _verdicts(comparison: Comparison, first: str, second: str) -> ResultTable:
-    header = ("task", "split", "first is", "difference", "test", "p", "p (Holm)")
     tested = [one for one in comparison.verdicts if (one.first, one.second) == (first, second)]
     untested = [one for one in comparison.untested if (one.first, one.second) == (first, second)]
     used = comparison.resampling[first, second]
-    how = f"differences in points, paired 95 % intervals ({used.method}, {used.samples} resamples, seed {used.seed})"
+    how = f"differences in points, paired 95 % percentile intervals ({used.samples} resamples, seed {used.seed})"
     why = sorted({f"not tested: {one.why}" for one in untested})
     if any(len(score.seeds) > 1 for line in comparison.lines for score in line.scores.values()):
         why.append("a mean over several seeds is tested on the rows of its first seed")
-    rows = (*map(_verdict, tested), *map(_untested, untested))
     return ResultTable(
         f"{DIFFERENCES}{first} minus {second}",
-        header,
-        rows,
+        ("task", "split", "first is", "difference", "test", "p", "p (Holm)"),
+        (*map(_verdict, tested), *map(_untested, untested)),
         3,
         (how, RULE, *_trials(comparison, (first, second)), *why),
     )
@@ -111,37 +116,27 @@ def _verdicts(comparison: Comparison, first: str, second: str) -> ResultTable:
 
 def _verdict(one: Verdict) -> tuple[str, ...]:
     around, test = one.difference.around, one.difference.test
-    shown = f"{one.difference.points:+.2f} [{around.low:+.2f}, {around.high:+.2f}]"
-    return (one.measurement.task, one.measurement.split, one.word, shown, test.name, _p(test.p), _p(one.adjusted))
+    shown = f"{number(one.difference.points, signed=True)} {interval(around.low, around.high, signed=True)}"
+    p = ["< 0.0001" if value < 0.0001 else f"{value:.4f}" for value in (test.p, one.adjusted)]
+    return (one.measurement.task, one.measurement.split, one.word, shown, test.name, *p)
 
 
 def _untested(one: SkippedTest) -> tuple[str, ...]:
-    what = one.measurement
-    return (what.task, what.split, "not tested", f"{one.difference:+.2f}", ABSENT, ABSENT, ABSENT)
-
-
-def _p(value: float) -> str:
-    return "< 0.0001" if value < 0.0001 else f"{value:.4f}"
+    difference = number(one.difference, signed=True)
+    return (one.measurement.task, one.measurement.split, "not tested", difference, ABSENT, ABSENT, ABSENT)
 
 
 def _beside(one: PaperTable) -> ResultTable:
     names = [column.name for column in one.columns]
-    rows = [
-        ("here", label, *(f"{numbers[name]:.2f}" if name in numbers else ABSENT for name in names))
-        for label, numbers in one.ours.items()
-    ]
+    rows = [("here", label, *(number(numbers.get(name)) for name in names)) for label, numbers in one.ours.items()]
     for row in one.table.rows:
         printed = one.table.printed(row)
         name = f"{row.name} (doubtful)" if row.doubt else row.name
-        rows.append((one.paper.cite, name, *(f"{printed[key]:.2f}" if key in printed else ABSENT for key in names)))
+        rows.append((one.paper.cite, name, *(number(printed.get(key)) for key in names)))
     doubts = tuple(f"{row.name}: {row.doubt}" for row in one.table.rows if row.doubt)
     tasks = ", ".join(f"{column.name} is {column.task or column.average} ({column.metric})" for column in one.columns)
     notes = (f"{one.table.caption}. {one.table.note}".strip(), f"columns of our protocols: {tasks}", *doubts)
     return ResultTable(one.paper.source(one.table), ("from", "model", *names), tuple(rows), 2, notes)
-
-
-Cell = str | float | int | Limit | None
-NUMBER = re.compile(r"[+-]?\d+(\.\d+)?( \[[+-]?[\d.]+, [+-]?[\d.]+\])?")
 
 
 def text(sheet: ResultTable) -> str:
@@ -152,7 +147,7 @@ def text(sheet: ResultTable) -> str:
 
 
 def as_markdown(found: Sequence[ResultTable], pictures: Sequence[tuple[str, str]]) -> str:
-    """A document with one section a sheet; ``pictures`` are (description, file) and follow the first one."""
+    """A document with one section a table; ``pictures`` are (description, file) and follow the first one."""
     sections = [_markdown(sheet) for sheet in found]
     shown = [f"![{markdown(words)}]({file})" for words, file in pictures]
     return "\n\n".join(["# Comparison", sections[0], *shown, *sections[1:]]) + "\n"
@@ -160,113 +155,10 @@ def as_markdown(found: Sequence[ResultTable], pictures: Sequence[tuple[str, str]
 
 def _markdown(sheet: ResultTable) -> str:
     rule = ["---"] * sheet.text_columns + ["---:"] * (len(sheet.header) - sheet.text_columns)
-    rows = [[_cell(cell) for cell in row] for row in (sheet.header, *sheet.rows)]
+    plain = (sheet.header, *sheet.rows)
+    rows = [[cell if cell == ABSENT or _NUMBER.fullmatch(cell) else markdown(cell) for cell in row] for row in plain]
     lines = ["| " + " | ".join(row) + " |" for row in (rows[0], rule, *rows[1:])]
-    notes = [f"- {markdown(note)}" for note in sheet.notes]
-    return "\n".join([f"## {markdown(sheet.title)}", "", *lines, "", *notes])
-
-
-def _cell(text: str) -> str:
-    """A cell: a number and its interval as they are, all else escaped."""
-    return text if NUMBER.fullmatch(text) else markdown(text)
-
-
-def as_latex(found: Sequence[ResultTable]) -> str:
-    """One table environment a sheet, notes in the caption; for a document with booktabs and the T1 font encoding."""
-    head = "% \\usepackage{booktabs} \\usepackage[T1]{fontenc}; names beyond Latin letters need XeLaTeX or LuaLaTeX"
-    return "\n\n".join([head, *(_latex(sheet) for sheet in found)]) + "\n"
-
-
-def _latex(sheet: ResultTable) -> str:
-    columns = "l" * sheet.text_columns + "r" * (len(sheet.header) - sheet.text_columns)
-    lines = [" & ".join(latex(cell) for cell in row) + r" \\" for row in (sheet.header, *sheet.rows)]
-    caption = ". ".join(latex(part) for part in (sheet.title, *sheet.notes))
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{caption}.}}",
-            rf"\begin{{tabular}}{{{columns}}}",
-            r"\toprule",
-            lines[0],
-            r"\midrule",
-            *lines[1:],
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-        ]
-    )
-
-
-def scores_csv(comparison: Comparison) -> str:
-    """One row a score: task, split, metric, rows, model, numbers in full precision, protocol, data, limit."""
-    header = ("task", "split", "metric", "rows", "model", "score", "low", "high", "protocol", "data", "limit")
-    return _csv(header, (row for line in comparison.lines for row in _score_rows(line)))
-
-
-def _score_rows(line: ScoreRow) -> Iterable[tuple[Cell, ...]]:
-    one = line.measurement
-    for model, score in line.scores.items():
-        numbers = (score.main_score, *(score.interval() or (None, None)))
-        yield (one.task, one.split, one.metric, one.n, model, *numbers, one.protocol, one.data, one.limit)
-
-
-def verdicts_csv(comparison: Comparison) -> str:
-    """One row a tested difference, numbers in full precision."""
-    measured = ("model", "against", "task", "split", "metric", "rows", "difference", "low", "high")
-    tested = ("test", "statistic", "p", "p_holm", "verdict", "limit")
-    return _csv((*measured, *tested), (_verdict_row(one) for one in comparison.verdicts))
-
-
-def _verdict_row(one: Verdict) -> tuple[Cell, ...]:
-    what, around, test = one.measurement, one.difference.around, one.difference.test
-    measured = (what.task, what.split, what.metric, what.n, one.difference.points, around.low, around.high)
-    tested = (test.name, test.statistic, test.p, one.adjusted, one.word, what.limit)
-    return (one.first, one.second, *measured, *tested)
-
-
-def papers_csv(comparison: Comparison) -> str:
-    """One row a number of ours or of a paper: source, row, column, our task or average, metric, value, doubt."""
-    header = ("source", "row", "column", "task", "metric", "value", "doubt")
-    return _csv(header, (row for one in comparison.beside for row in _paper_rows(one)))
-
-
-def _paper_rows(one: PaperTable) -> Iterable[tuple[Cell, ...]]:
-    source = one.paper.source(one.table)
-    theirs = [(source, row.name, one.table.printed(row), row.doubt) for row in one.table.rows]
-    told = [*(("here", label, numbers, None) for label, numbers in one.ours.items()), *theirs]
-    for origin, name, numbers, doubt in told:
-        for column in one.columns:
-            if column.name in numbers:
-                ours = column.task or column.average
-                yield origin, name, f"{source}: {column.name}", ours, column.metric, numbers[column.name], doubt
-
-
-def _csv(header: tuple[str, ...], rows: Iterable[tuple[Cell, ...]]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([csv_cell(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
-    return out.getvalue()
-
-
-LATEX = str.maketrans(
-    {
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "|": r"\textbar{}",
-        '"': r"\textquotedbl{}",
-        "`": r"\textasciigrave{}",
-        "[": "{[}",
-        "]": "{]}",
-        "-": "{-}",
-        **{char: f"\\{char}" for char in "&%$#_{}"},
-    }
-)
-MATHS = {char: f"${name}$" for char, name in {"λ": r"\lambda", "ε": r"\varepsilon", "τ": r"\tau", "±": r"\pm"}.items()}
+    return "\n".join([f"## {markdown(sheet.title)}", "", *lines, "", *(f"- {markdown(note)}" for note in sheet.notes)])
 
 
 def markdown(text: str) -> str:
@@ -274,20 +166,57 @@ def markdown(text: str) -> str:
     return inline(text).replace("@", "&#64;").replace(":", "&#58;")
 
 
+def as_latex(found: Sequence[ResultTable]) -> str:
+    """One table environment a table, notes in the caption; for a document with booktabs and the T1 font encoding."""
+    head = "% \\usepackage{booktabs} \\usepackage[T1]{fontenc}; names beyond Latin letters need XeLaTeX or LuaLaTeX"
+    return "\n\n".join([head, *(_latex(sheet) for sheet in found)]) + "\n"
+
+
+def _latex(sheet: ResultTable) -> str:
+    columns = "l" * sheet.text_columns + "r" * (len(sheet.header) - sheet.text_columns)
+    head, *body = [" & ".join(latex(cell) for cell in row) + r" \\" for row in (sheet.header, *sheet.rows)]
+    caption = ". ".join(latex(part) for part in (sheet.title, *sheet.notes))
+    top = [r"\begin{table}", r"\centering", rf"\caption{{{caption}.}}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
+    return "\n".join([*top, head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", r"\end{table}"])
+
+
 def latex(text: str) -> str:
     """Text for a LaTeX table or caption."""
-    return "".join(MATHS.get(char, char) for char in visible_line(text).translate(LATEX))
+    return visible_line(text).translate(_LATEX)
+
+
+def scores_csv(comparison: Comparison) -> str:
+    """One row for each score, numbers in full precision."""
+    return _csv(
+        {"task": one.task, "split": one.split, "metric": one.metric, "rows": one.n, "model": model}
+        | dict(zip(("score", "low", "high"), (score.main_score, *(score.interval() or (None, None))), strict=True))
+        | {"protocol": one.protocol, "data": one.data, "limit": one.limit}
+        for line in comparison.lines
+        for one in (line.measurement,)
+        for model, score in line.scores.items()
+    )
+
+
+def verdicts_csv(comparison: Comparison) -> str:
+    """One row for each tested difference, numbers in full precision."""
+    return _csv(
+        {"model": one.first, "against": one.second, "task": what.task, "split": what.split, "metric": what.metric}
+        | {"rows": what.n, "difference": found.points, "low": found.around.low, "high": found.around.high}
+        | {"test": found.test.name, "statistic": found.test.statistic, "p": found.test.p, "p_holm": one.adjusted}
+        | {"verdict": one.word, "limit": what.limit}
+        for one in comparison.verdicts
+        for what, found in ((one.measurement, one.difference),)
+    )
+
+
+def _csv(rows: Iterable[dict[str, Any]]) -> str:
+    import pandas
+
+    cells = [{name: csv_cell(cell) if isinstance(cell, str) else cell for name, cell in row.items()} for row in rows]
+    return pandas.DataFrame(cells, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
 def csv_cell(text: str) -> str:
     """Text for a CSV cell that no spreadsheet takes for a formula: one that begins like one gets an apostrophe."""
     plain = visible_line(text)
     return f"'{plain}" if plain.lstrip()[:1] in ("=", "+", "-", "@") else plain
-
-
-def plotted(text: str, limit: int = 40) -> str:
-    """A label in a plot: shortened in the middle; a leading underscore would hide it from matplotlib's legend."""
-    plain = visible_line(text)
-    if len(plain) > limit:
-        plain = f"{plain[: limit // 2 - 1]}…{plain[-(limit // 2) :]}"
-    return f" {plain}" if plain.startswith("_") else plain

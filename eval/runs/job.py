@@ -18,7 +18,6 @@ from eval.tasks.sources import Entry, Source, TaskData
 from eval.tasks.task import Task
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import apply_overrides, load_recipe
-from hub.contract.results import Method
 from hub.contract.run_dir import ARTIFACTS
 from hub.errors import InputError
 
@@ -62,7 +61,6 @@ class Request:
     keeps_embeddings: bool = True
     limit: int | None = None
     seeds: tuple[int, ...] = (1111,)
-    interval: Method = "percentile"
     overrides: tuple[str, ...] = ()
 
 
@@ -203,7 +201,7 @@ def _settings(request: Request, recipe: ModelRecipe | None) -> EvaluationSetting
         unknown = next((key for key in values if key not in WITHOUT_RECIPE), None)
         if unknown:
             raise InputError(f"--set {unknown}", "needs a recipe", allowed=", ".join(WITHOUT_RECIPE))
-    values |= {"interval": request.interval, "probe_seeds": request.seeds, "limit": request.limit}
+    values |= {"probe_seeds": request.seeds, "limit": request.limit}
     try:
         return EvaluationSettings.model_validate(values)
     except ValidationError as error:

@@ -245,7 +245,8 @@ def with_interval(record: Record, records: Records, settings: EvaluationSettings
 
     A record without kept rows has no interval and comes back as it is.
     """
-    if record.settings.resampling == settings.resampling or record.metric is None:
+    same = record.settings.resampling == settings.resampling and record.settings.interval == settings.interval
+    if same or record.metric is None:
         return record
     rows = records.outcomes(*record.key)
     if rows is None:

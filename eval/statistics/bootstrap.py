@@ -1,7 +1,12 @@
-"""Every metric's score of many resamples at once, from how often each of them drew each row.
+"""Percentile bootstrap intervals of every metric, for one system or for several on the same resamples.
 
-A metric that is a function of sums is one matrix product; the ranks of Spearman come from cumulative sums over values
-sorted once.
+Rows are drawn with replacement (Efron & Tibshirani 1993, chapter 13), within every part where a score is a mean over
+parts. A resample is the number of times each row was drawn, so many resamples are scored at once: a metric that is a
+function of sums is one matrix product, and Spearman's ranks, computed anew in every resample, come from cumulative
+sums. All systems are scored on the same resamples: their differences are paired. Rows count as independent; where they
+are not (the five captions of an image, pairs that share a sentence), intervals are too narrow.
+
+Cost of 1,000 resamples of 10,000 rows for two systems on one core: 0.9 s for Spearman, 0.2 s for the others.
 """
 
 import warnings
@@ -14,7 +19,7 @@ from numpy.typing import NDArray
 from eval.scoring.outcomes import Outcomes
 from eval.tasks.rows import Vector
 from eval.tasks.task import Aggregation, Metric
-from hub.contract.results import Method, Results
+from hub.contract.results import Results
 from hub.errors import RunError
 
 Matrix = NDArray[np.float64]
@@ -114,13 +119,12 @@ class Resampling:
     """How intervals are made. The defaults are those of every card and comparison."""
 
     samples: int = 1000
-    method: Method = "percentile"
     seed: int = 42
 
     @classmethod
     def of(cls, results: Results) -> "Resampling":
         """How the intervals of a results file were made."""
-        return cls(results.bootstrap_samples, results.interval, results.seed)
+        return cls(results.bootstrap_samples, results.seed)
 
 
 @dataclass(frozen=True)
@@ -172,43 +176,11 @@ def score(outcomes: Outcomes, metric: Metric, aggregation: Aggregation = "all") 
     return 100 * float(_check_defined(strata)[0])
 
 
-def interval(
-    samples: Vector,
-    method: Method = "percentile",
-    *,
-    level: float = 0.95,
-    point: float | None = None,
-    influence: Vector | None = None,
-) -> Interval:
-    """The central ``level`` interval of bootstrap ``samples`` (n,).
-
-    ``bca`` corrects the percentiles for bias and skewness (Efron 1987; Efron & Tibshirani 1993, section 14.3). It needs
-    the ``point`` estimate and the rows' ``influence`` on it (``eval.statistics.paired.influence``), both in the
-    samples' unit; for a paired difference, the differences of two systems' points and influences. A point beyond all
-    samples counts as if half a sample lay beyond it. Samples that are all one value have that value as their interval.
-    """
-    tail = (1 - level) / 2
-    shares = np.array([tail, 1 - tail])
-    if method == "bca":
-        if point is None or influence is None:
-            raise ValueError("a BCa interval needs the point estimate and the influence of every row")
-        shares = _corrected(shares, samples, point, influence)
-    low, high = np.percentile(samples, 100 * shares)
+def interval(samples: Vector, level: float = 0.95) -> Interval:
+    """The central ``level`` percentile interval of bootstrap ``samples`` (n,)."""
+    tail = 50 * (1 - level)
+    low, high = np.percentile(samples, [tail, 100 - tail])
     return Interval(float(low), float(high))
-
-
-def _corrected(shares: Vector, samples: Vector, point: float, influence: Vector) -> Vector:
-    """Where a BCa interval ends, as shares of the samples (Efron & Tibshirani 1993, equations 14.10, 14.14, 14.15)."""
-    from scipy.special import ndtr, ndtri
-
-    if np.ptp(samples) == 0:
-        return shares
-    below = (np.mean(samples < point) + np.mean(samples <= point)) / 2
-    bias = ndtri(np.clip(below, 0.5 / len(samples), 1 - 0.5 / len(samples)))
-    spread = float(np.sum(influence**2)) ** 1.5
-    acceleration = float(np.sum(influence**3)) / (6 * spread) if spread > 0 else 0.0
-    shifted = bias + ndtri(shares)
-    return ndtr(bias + shifted / (1 - acceleration * shifted))
 
 
 @dataclass(frozen=True)

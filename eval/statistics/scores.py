@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from eval.scoring.outcomes import Measured, Outcomes
 from eval.statistics.bootstrap import Interval, Resampling, interval, resample, score
-from eval.statistics.paired import influence
 from eval.tasks.task import Aggregation, Metric, Task
 from hub.contract.results import Limit, Method, Part, TaskScore
 
@@ -16,7 +15,8 @@ from hub.contract.results import Limit, Method, Part, TaskScore
 class EvaluationSettings(BaseModel):
     """What decides a score and its interval beside encoder and data. ``limit`` is rows per split (None: all).
 
-    ``seed`` is that of the bootstrap, and draws the rows of a limit.
+    ``seed`` is that of the bootstrap, and draws the rows of a limit. ``interval``: "bca" in records of versions before
+    4, whose intervals are made again.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -30,7 +30,7 @@ class EvaluationSettings(BaseModel):
     @property
     def resampling(self) -> Resampling:
         """How intervals are made."""
-        return Resampling(self.bootstrap_samples, self.interval, self.seed)
+        return Resampling(self.bootstrap_samples, self.seed)
 
     def protocol(self, task: Task) -> str:
         """The task's protocol in words, which says so when only part of the data is scored."""
@@ -95,12 +95,9 @@ def task_interval(
 ) -> Interval:
     """The interval of a score whose rows are ``outcomes``; of a mean over seeds that of the first, moved to the mean.
 
-    BCa's bias is that of the resamples against the same rows' score, not against a mean over seeds. Raises RunError
-    when the rows cannot be resampled.
+    Raises RunError when the rows cannot be resampled.
     """
     drawn = resample([outcomes], metric, aggregation, settings.bootstrap_samples, settings.seed)[0]
-    point = score(outcomes, metric, aggregation)
     if len(told.seeds) > 1:
-        drawn, point = drawn + (told.main_score - point), told.main_score
-    by_row = influence(outcomes, metric, aggregation) if settings.interval == "bca" else None
-    return interval(drawn, settings.interval, point=point, influence=by_row)
+        drawn = drawn + (told.main_score - score(outcomes, metric, aggregation))
+    return interval(drawn)

@@ -10,7 +10,7 @@ from planted_evaluations import SETTINGS, evaluation, measured, planted
 
 from eval.compare.model import compared, labels
 from eval.compare.run import compare, folder_name
-from eval.compare.tables import csv_cell, latex, markdown, plotted, result_tables, short_names, text
+from eval.compare.tables import csv_cell, latex, markdown, result_tables, short_names, text
 from eval.runs.records import FinishedEvaluation, read_evaluation
 from hub.errors import InputError
 
@@ -46,7 +46,7 @@ def read(path: Path) -> list[dict[str, str]]:
 
 def test_every_file_is_written_and_whole(written):
     pairs = [f"differences-{number}.{kind}" for number in (1, 2, 3) for kind in ("png", "svg")]
-    tables = ["comparison.md", "comparison.tex", "differences.csv", "papers.csv", "scores.csv"]
+    tables = ["comparison.md", "comparison.tex", "differences.csv", "scores.csv"]
     assert sorted(path.name for path in written.iterdir()) == sorted([*tables, *pairs, "scores.png", "scores.svg"])
     for path in written.glob("*.png"):
         assert path.read_bytes().startswith(b"\x89PNG")
@@ -228,7 +228,6 @@ def test_csv_cells_are_no_formulas():
 def test_escapes_show_hidden_characters_and_keep_plain_names():
     assert markdown("a\u202eb\x00") == "a\ufffdb\ufffd"
     assert markdown("sts12/all") == "sts12/all" and latex("λ = 0") == r"$\lambda$ = 0"
-    assert plotted("_x") == " _x" and len(plotted("a" * 100)) == 40
 
 
 def test_labels_are_distinct():
