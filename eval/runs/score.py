@@ -84,7 +84,7 @@ def score(job: EvaluationJob, data: TaskData) -> tuple[Results, list[RunError]]:
         for name, encoder in encoders.items():
             found = evaluate(job.entries, data, encoder, Records(folder / name), settings, job.cache)
             failures += found.failures
-            sides[name] = _with_earlier(found, settings)
+            sides[name] = with_earlier(found, settings)
             asked = asked or [record.key for record in found.records]
         written = summarise(sides[""], sides.get(BASE), settings, sides.get(CONTROL))
         for path in filter(None, (folder / RESULTS, job.results)):
@@ -230,10 +230,10 @@ def _encode(entries: Sequence[Entry], data: TaskData, embeddings: Embeddings) ->
 def _say_score(one: TaskScore, word: str) -> None:
     ends = one.interval()
     around = f" {shown.interval(*ends)}" if ends else ""
-    say(f"{one.task} {one.split}: {shown.number(one.main_score)}{around} ({one.n} {one.unit}; {word})")
+    say(f"{one.task} {one.split}: {shown.number(one.main_score)}{around}, {one.n} {one.unit} ({word})")
 
 
-def _with_earlier(side: ScoredEncoder, settings: EvaluationSettings) -> ScoredEncoder:
+def with_earlier(side: ScoredEncoder, settings: EvaluationSettings) -> ScoredEncoder:
     """The records of this run and the earlier ones that still hold; print which do not, and why."""
     named = {record.key for record in side.records}
     reasons, earlier = [(name, "it is damaged or of another form") for name in side.place.unreadable()], []

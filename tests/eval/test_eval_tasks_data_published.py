@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from measured_pins import measure
 
 from eval.tasks.hub import in_order, published_order
-from eval.tasks.measure import measure
 from eval.tasks.registry import DATASETS
 from eval.tasks.rows import Pins, Rows, canonical_rows, published, rows_sha256, scored_pairs
 from eval.tasks.sources import Source
