@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from test_eval_scoring_transfer import embed, texts
+from test_eval_scoring import embed, texts
 
 from benchmarks.evaluation.probes import measure, told, unbatched
 from eval.scoring.transfer import arranged
