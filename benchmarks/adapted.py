@@ -17,7 +17,7 @@ from generation.inputs.file_rows import file_rows
 from hub.assets import asset
 from hub.contract.results import Results
 from release.copies_control import places
-from sts_dino.proposals.dataset import languages
+from sts_dino.proposals.recipes import languages
 from sts_dino.report.collect import collect
 
 LABELS = ("1", "0.5", "0")  # of the sentences of an example, in the order of its columns

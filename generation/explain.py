@@ -1,4 +1,4 @@
-"""How a row came about: python -m generation.explain RUN_DIR SOURCE_ID/TARGET/ATTEMPT
+"""How a row came about: sts-dino explain RUN_DIR SOURCE_ID/TARGET/ATTEMPT
 
 Prints the prompt, the counter-prompts and, for every token, its probability under the own prompt, under the best
 counter-prompt, after debiasing and after top-k and top-p; with guidance also the plain prompt, the probability under it
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pyarrow.parquet as pq
 import typer
 
-from generation.decoding.protocol import Completion, Request
+from generation.backends.protocol import Completion, Request
 from generation.dry_run import visible
 from generation.inputs.prompts import load_prompts
 from generation.inputs.sources import FirstText
@@ -27,17 +27,17 @@ from generation.rows.attempts import text_request, text_seed
 from generation.run_state.code_digest import versions
 from hub import cli
 from hub.contract import run_dir
+from hub.contract.backends import backends_that
 from hub.contract.published_paths import remembered, require_inputs
-from hub.contract.reasons import COMPLETION
 from hub.contract.recipe import DatasetRecipe, Variant, config_name
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import Manifest
-from hub.contract.shards import AGAIN
+from hub.contract.schema import COMPLETION
+from hub.contract.shards import AGAIN, reading_rows
 from hub.errors import InputError, RunError
-from hub.row_errors import reading_rows
 
 if TYPE_CHECKING:
-    from generation.token_trace import Step
+    from generation.backends.trace import Step
 
 app = cli.new_app(__doc__)
 Row = dict[str, Any]
@@ -131,11 +131,12 @@ def explain(directory: Path, text: str, places: Sequence[str] = ()) -> Explanati
     """
     manifest = run_dir.read_manifest(directory)
     if manifest is None or manifest.kind != "dataset":
-        raise InputError(directory, "is no run directory of a dataset", hint="run: python -m generation.run RECIPE")
+        raise InputError(directory, "is no run directory of a dataset", hint="run: sts-dino write RECIPE")
     recipe = load_recipe(directory / run_dir.RECIPE, DatasetRecipe, [*remembered(directory), *places])
     require_inputs(directory / run_dir.RECIPE, recipe, unneeded=("source.path",))
-    if recipe.model.backend != "engine":
-        raise InputError(directory, f"backend {recipe.model.backend!r} does not tell probabilities", allowed="engine")
+    if not recipe.model.facts.can_trace:
+        problem = f"backend {recipe.model.backend!r} reports no token probabilities"
+        raise InputError(directory, problem, allowed=backends_that("can_trace"))
     row_id = parse_row_id(text, recipe)
     config, row = find_row(directory, manifest, row_id)
     prompts = load_prompts(recipe)
@@ -148,7 +149,7 @@ def explain(directory: Path, text: str, places: Sequence[str] = ()) -> Explanati
         )
     request = text_request(prompts, label, first.text, row_id.variant, seed)
 
-    from generation.token_trace import Tracer
+    from generation.backends.trace import Tracer
 
     tracer, settings = Tracer(recipe.model), recipe.decoding
     steps, traced = tracer.trace(request, settings)
@@ -236,7 +237,7 @@ def main(
 
     Examples:
 
-      python -m generation.explain artifacts/datasets/sts-dino-x2 000014/0.5/1
+      sts-dino explain artifacts/datasets/sts-dino-x2 000014/0.5/1
     """
     explanation = explain(directory, row_id, settings)
     cli.answer(rendered(explanation), facts(explanation), as_json)
@@ -248,7 +249,3 @@ def main(
             hint=_changes(manifest) if manifest else None,
         )
     cli.say("written again by the engine: identical")
-
-
-if __name__ == "__main__":
-    cli.run(app)

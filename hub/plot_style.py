@@ -4,7 +4,7 @@ import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hub.markdown import visible_line
+from hub.untrusted import visible_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

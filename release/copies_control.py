@@ -2,8 +2,8 @@
 
 Each first text is its own positive, the others of its batch are negatives (unsupervised SimCSE, Gao et al. 2021). So no
 language model's work is in it: what an encoder has over its control is what the written texts and their labels taught.
-It lies beside the model (``NAME.copies``), is scored with it, and is not published: python -m release.copies_control
-RECIPE --model MODEL_DIR makes it for a trained model whose recipe has ``control: copies``.
+It lies beside the model (``NAME.copies``), is scored with it, and is not published: sts-dino simcse-baseline
+RECIPE --model MODEL_DIR makes it for a trained model whose recipe has ``control: simcse``.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ from hub import cli
 from hub.contract.recipe import ModelRecipe, TrainingData
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import Manifest, require_complete
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from hub.errors import InputError
 from release.child_process import run_stage
 
@@ -40,11 +40,11 @@ def main(
 
     Example:
 
-      python -m release.copies_control recipes/demo/demo-sts-dino.yaml --model artifacts/models/demo-sts-dino
+      sts-dino simcse-baseline recipes/demo/demo-sts-dino.yaml --model artifacts/models/demo-sts-dino
     """
     recipe = load_recipe(recipe_path, ModelRecipe, settings)
     if recipe.control is None:
-        raise InputError(f"{recipe_path}:control", "is not given", allowed="copies")
+        raise InputError(f"{recipe_path}:control", "is not given", allowed="simcse")
     train_control(directory, recipe)
 
 
@@ -55,7 +55,7 @@ def train_control(directory: Path, recipe: ModelRecipe) -> None:
     """
     if recipe.control is not None:
         path, place = write_recipe(directory, recipe)
-        run_stage("training.run", str(path), "--out", str(place))
+        run_stage("train", str(path), "--out", str(place))
 
 
 def places(directory: Path) -> tuple[Path, Path]:
@@ -85,7 +85,9 @@ def copies_recipe(recipe: ModelRecipe, steps: int) -> ModelRecipe:
     datasets: list[TrainingData] = []
     for item in recipe.datasets:
         kept = {name: getattr(item, name) for name in ("repo_id", "revision", "path", "config", "split", "license")}
-        one = TrainingData(**kept, example_set=item.example_set, columns=item.columns, form="self-pair", loss=LOSS)
+        one = TrainingData(
+            **kept, example_set=item.example_set, columns=item.columns, example_type="self-pair", loss=LOSS
+        )
         datasets += [one] if one not in datasets else []
     kept_arguments = {key: value for key, value in recipe.arguments.items() if key not in (*OF_EPOCHS, *OF_CHOICE)}
     changes = {
@@ -97,7 +99,3 @@ def copies_recipe(recipe: ModelRecipe, steps: int) -> ModelRecipe:
         "control": None,
     }
     return recipe.model_copy(update=changes)
-
-
-if __name__ == "__main__":
-    cli.run(app, ends_on_sigterm=True)

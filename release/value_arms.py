@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hub.client.dataset_reader import FinishedRun, local_run, published_run
+from hub.client.fetch import FinishedRun, local_run, published_run
 from hub.contract.run_dir import Manifest, describe, read_manifest, write_manifest
 from hub.contract.schema import ROW_SCHEMAS, features, is_finished
 from hub.contract.shards import parquet_schema, read_table, shard_path, write_shard
@@ -79,7 +79,7 @@ def read_dataset(place: str, config: str | None = None) -> MeasuredDataset:
         raise InputError(f"{place} ({chosen})", "has no rows to train on")
     lacking = [column for column in STS.columns if column not in parquet_schema(paths[0]).names]
     if lacking:
-        hint = "the value is measured of scored sentence pairs (form: sts)"
+        hint = "the value is measured of scored sentence pairs (schema: sts)"
         raise InputError(f"{place} ({chosen})", f"has no column {lacking[0]!r}", allowed=list(STS.columns), hint=hint)
     table = pa.concat_tables([read_table(path, list(STS.columns)) for path in paths])
     firsts, seconds, scores = (table[column].to_pylist() for column in STS.columns)
@@ -89,7 +89,7 @@ def read_dataset(place: str, config: str | None = None) -> MeasuredDataset:
 
 def _of_hub(place: str) -> FinishedRun:
     if place.count("/") != 1:
-        hint = "make the dataset first (python -m generation.run RECIPE)"
+        hint = "make the dataset first (sts-dino write RECIPE)"
         raise InputError(
             place, "is no directory here", allowed="a finished run directory, ORG/NAME@REVISION", hint=hint
         )

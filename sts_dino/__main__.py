@@ -4,7 +4,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-PACKAGES = ("hub", "hub_server", "generation", "training", "eval", "model_cards", "release")
+PACKAGES = ("hub", "generation", "training", "eval", "model_cards", "release")
 
 
 def main() -> None:
@@ -13,6 +13,9 @@ def main() -> None:
     if problem:
         print(f"error: {problem}", file=sys.stderr)
         sys.exit(2)
+    from hub.process import heed_from_now_on
+
+    heed_from_now_on()
     from sts_dino.cli import run_command
 
     run_command()

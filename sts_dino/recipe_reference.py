@@ -1,4 +1,4 @@
-"""Every key of a recipe, for people and for editors: python -m sts_dino.recipe_reference --write
+"""Every key of a recipe, for people and for editors: sts-dino recipe-reference --write
 
 ``docs/recipe_reference.md`` and ``assets/recipe.schema.json``, both from the models that read recipes
 (``hub.contract``): a key's meaning is the comment beside it in the source.
@@ -22,13 +22,13 @@ from pydantic import BaseModel
 from hub import cli
 from hub.assets import asset
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from hub.markdown import code, table
+from hub.untrusted import code, table
 
 PAGE, SCHEMA = Path("docs/recipe_reference.md"), asset("recipe.schema.json")
 RECIPES: tuple[type[BaseModel], ...] = (DatasetRecipe, ModelRecipe)
 HEAD = """# Recipe reference
 
-Every key of a recipe, drawn from the models that read it by `python -m sts_dino.recipe_reference --write`; a test holds
+Every key of a recipe, drawn from the models that read it by `sts-dino recipe-reference --write`; a test holds
 the page to them. What the sections are for: [recipes.md](recipes.md) for datasets, [training.md](training.md) for
 models. An editor with a YAML language server completes keys and shows these words: a recipe that `sts-dino new` writes
 names `recipe.schema.json` in its first line.
@@ -45,7 +45,7 @@ def main(
 
     Example:
 
-      python -m sts_dino.recipe_reference --write
+      sts-dino recipe-reference --write
     """
     if write:
         PAGE.write_text(page(), encoding="utf-8")
@@ -72,14 +72,14 @@ def _section(model: type[BaseModel]) -> str:
     rows = []
     for name, field in model.model_fields.items():
         default = "needed" if field.is_required() else code(_plain(field.get_default(call_default_factory=True)))
-        rows.append([code(name), _type(field.annotation), default, comments(model).get(name, "")])
+        rows.append([code(field.alias or name), _type(field.annotation), default, comments(model).get(name, "")])
     return f"{said}\n\n{table(['key', 'value', 'default', 'meaning'], rows)}\n"
 
 
 def _sections(model: type[BaseModel], above: str) -> Iterator[tuple[str, type[BaseModel]]]:
     for name, field in model.model_fields.items():
         for inner, many in _models(field.annotation):
-            place = f"{above}{name}{'.N' if many else ''}"
+            place = f"{above}{field.alias or name}{'.N' if many else ''}"
             yield place, inner
             yield from _sections(inner, f"{place}.")
 
@@ -148,8 +148,9 @@ def schema() -> str:
         kinds.append({"$ref": f"#/$defs/{recipe.__name__}"})
     for model in {*RECIPES, *(inner for recipe in RECIPES for _, inner in _sections(recipe, ""))}:
         for name, said in comments(model).items():
-            if said and name in definitions[model.__name__]["properties"]:
-                definitions[model.__name__]["properties"][name]["description"] = said
+            key = (model.model_fields[name].alias if name in model.model_fields else None) or name
+            if said and key in definitions[model.__name__]["properties"]:
+                definitions[model.__name__]["properties"][key]["description"] = said
     for definition in definitions.values():
         for field in definition["properties"].values():
             for one in (field, *field.get("anyOf", ())):
@@ -162,7 +163,3 @@ def schema() -> str:
         "$defs": dict(sorted(definitions.items())),
     }
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
-
-
-if __name__ == "__main__":
-    cli.run(app)

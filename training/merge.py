@@ -1,4 +1,4 @@
-"""A trained adapter as a whole model: ``python -m training.merge RUN_DIR [--out DIR]``.
+"""A trained adapter as a whole model: ``sts-dino merge RUN_DIR [--out DIR]``.
 
 Reads a finished run directory that ``training.run`` made with ``lora.release: adapter`` and writes another one beside
 it, ``NAME-merged``: the same recipe with ``lora.release: merged`` under that name, the base's weights with the adapter
@@ -14,13 +14,13 @@ from typing import Annotated, Any
 
 import typer
 
-from hub.cli import new_app, run, say
+from hub.cli import new_app, say
 from hub.contract.published_paths import is_outside
 from hub.contract.recipe import Lora, ModelRecipe
 from hub.contract.recipe_file import load_recipe, new_manifest, resolved
 from hub.contract.run_dir import ARTIFACTS, RECIPE, Manifest, begin, changed_files, locked, require_complete
 from hub.errors import InputError
-from training.model.bases import ADAPTER_WEIGHTS, Base, find_base
+from training.encoder.bases import ADAPTER_WEIGHTS, Base, find_base
 
 SUFFIX = "-merged"
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "peft")
@@ -72,8 +72,8 @@ def first_manifest(recipe: ModelRecipe, adapter: Manifest) -> Manifest:
 
 def merge_into(out: Path, directory: Path, recipe: ModelRecipe, manifest: Manifest, adapter: Manifest) -> Manifest:
     """Write the copy of the untrained encoder that ``eval.run`` compares with, the merged model, and the manifest."""
+    from training.encoder.encoder import merged_encoder, save_encoder
     from training.loop.finish import complete
-    from training.model.encoder import merged_encoder, save_encoder
 
     base = find_same_base(recipe, adapter)
     built = out.with_name(f"{out.name}.building")
@@ -87,7 +87,7 @@ def merge_into(out: Path, directory: Path, recipe: ModelRecipe, manifest: Manife
 def _origin(directory: Path, adapter: Manifest) -> dict[str, Any]:
     """Which adapter was merged, and the two commands that make the model."""
     path = directory.as_posix() if not is_outside(directory.as_posix()) else f"{ARTIFACTS}/models/{adapter.name}"
-    command = shlex.join(["python", "-m", "training.merge", path])
+    command = shlex.join(["python", "-m", "sts_dino", "merge", path])
     merged_from = {"name": adapter.name, "version": adapter.version, "fingerprint": adapter.fingerprint}
     return {"merged_from": merged_from, "command": f"{adapter.provenance['command']}\n{command}"}
 
@@ -111,12 +111,12 @@ def main(
 
     Example:
 
-      python -m training.merge artifacts/models/prompteol-auto-nli-0shot
+      sts-dino merge artifacts/models/prompteol-auto-nli-0shot
     """
     trained, adapter = read_run(directory)
     recipe = merged_recipe(trained)
     from training.loop.finish import disk_errors  # its libraries take seconds
-    from training.loop.train import quiet_libraries
+    from training.loop.job import quiet_libraries
 
     quiet_libraries()
     out = (out or directory.with_name(directory.name + SUFFIX)).resolve()
@@ -128,7 +128,3 @@ def main(
             with disk_errors(out):
                 manifest = merge_into(out, directory, recipe, manifest, adapter)
     print(f"{out}: {manifest.counts['parameters']:,} parameters, no adapter needed")
-
-
-if __name__ == "__main__":
-    run(app)

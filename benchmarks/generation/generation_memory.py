@@ -17,7 +17,7 @@ from generation.pipeline.job import generate
 from hub import cli
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe
-from hub.memory import peak_rss_mb
+from hub.process import peak_rss_mb
 
 app = cli.new_app(__doc__)
 SIZES = (1_000, 10_000, 100_000)
@@ -66,7 +66,7 @@ def recipe(folder: Path, rows: int) -> DatasetRecipe:
             "kind": "dataset",
             "name": f"memory-{rows}",
             "version": "0.1.0",
-            "form": "sts",
+            "schema": "sts",
             "pretty_name": "Memory",
             "license": "cc0-1.0",
             "source": {"kind": "file", "path": str(source), "description": "numbers", "license": "CC0"},
@@ -104,7 +104,7 @@ def measured(rows: int) -> dict[str, Any]:
     """Make a run of ``rows`` wanted rows and read this process's peak memory, before it and after it."""
     with tempfile.TemporaryDirectory() as folder:
         wanted = recipe(Path(folder), rows)
-        import generation.decoding.engine  # noqa: F401 - its libraries belong to the start
+        import generation.backends.engine  # noqa: F401 - its libraries belong to the start
 
         before, started = peak_rss_mb(), time.monotonic()
         directory = Path(folder) / "run"

@@ -19,7 +19,7 @@ from hub.cli import new_app, run
 from hub.contract.recipe import QUOTE, X1, DatasetRecipe, DecodingParameters
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
-from hub.model_folder import NO_CODE, NO_PICKLES, reading_model
+from hub.untrusted import NO_CODE, NO_PICKLES, reading_model
 
 app = new_app(__doc__)
 
@@ -40,8 +40,8 @@ def measure(model: Path, count: int) -> dict[str, Any]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from generation.decoding.output_layer import LogitsInPieces, OutputLayer
-    from generation.decoding.self_debiasing import log_alpha
+    from generation.backends.output_layer import LogitsInPieces, OutputLayer
+    from generation.backends.self_debiasing import log_alpha
 
     single_thread()
     with reading_model(str(model)):

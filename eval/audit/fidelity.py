@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.audit.source import Batch, DatasetRows
-from hub.contract.forms import SAMPLED
-from hub.contract.label_fidelity import NEAR_COPY, Interval, LabelFidelity
+from hub.contract.measured import NEAR_COPY, Interval, LabelFidelity
 from hub.contract.recipe import NLI_LABELS
+from hub.contract.schema import SAMPLED
 from hub.errors import InputError
 from hub.word_overlap import word_overlap
 
@@ -49,7 +49,7 @@ def draw_pairs(rows: DatasetRows, count: int, seed: int) -> Pairs:
     """
     place = f"{rows.name} ({rows.config})"
     if len(rows.columns) != 2 or rows.labelled_by is None:
-        raise InputError(place, f"has {rows.example_type} rows", allowed="labelled pairs (form: sts or nli)")
+        raise InputError(place, f"has {rows.example_type} rows", allowed="labelled pairs (schema: sts or nli)")
     seen = array("Q")
     for batch in rows.batches():
         seen.extend(_hash(first, seed) for first, _, _ in _written(batch))
@@ -74,7 +74,7 @@ def _hash(text: str, seed: int) -> int:
 def label_fidelity(
     pairs: Pairs, scores: Mapping[str, float | None], cosines: Sequence[float], classes: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """What ``hub.contract.label_fidelity.Fidelity`` says of texts: ``labels``, ``spearman``, ``near_copies``.
+    """What ``hub.contract.measured.Fidelity`` says of texts: ``labels``, ``spearman``, ``near_copies``.
 
     scores: of each label, None where labels have none; ``cosines`` and an NLI judge's ``classes``: one a pair.
     Raises InputError for a label without a text.

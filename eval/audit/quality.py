@@ -23,7 +23,7 @@ from eval.encoders.embeddings import cosine
 from eval.encoders.load import Encoder, content_hash, download
 from hub.contract.recipe import NLI_LABELS
 from hub.errors import InputError, RunError
-from hub.model_folder import NO_CODE, NO_PICKLES, reading_model, require_safetensors
+from hub.untrusted import NO_CODE, NO_PICKLES, reading_model, require_safetensors
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Lengths = Callable[[Sequence[str]], list[int]]

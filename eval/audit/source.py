@@ -15,15 +15,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hub import cli
-from hub.client.dataset_reader import FinishedRun, HubDataset, hub_dataset, local_run, published_run, require_known
-from hub.contract.forms import FORMS
+from hub.client.fetch import FinishedRun, HubDataset, hub_dataset, local_run, published_run, require_known
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import ARTIFACTS, File
-from hub.contract.schema import ROW_SCHEMAS, base_config, is_finished, text_schema
-from hub.contract.shards import parquet_schema, shard_tables
+from hub.contract.schema import ROW_SCHEMAS, SCHEMAS, base_config, is_finished, text_schema
+from hub.contract.shards import parquet_schema, reading_rows, shard_tables
 from hub.errors import InputError
-from hub.row_errors import reading_rows
 
 if TYPE_CHECKING:
     from datasets import Features
@@ -51,7 +49,8 @@ def label_meanings(recipe: DatasetRecipe) -> dict[str, str]:
     for label in recipe.written_labels:
         if label.meaning is not None:
             score = recipe.postprocess.smoothed(label.score or 0.0)
-            found.setdefault(score_label(score) if recipe.dataset_form.scored else label.name, []).append(label.meaning)
+            name = score_label(score) if recipe.dataset_schema.scored else label.name
+            found.setdefault(name, []).append(label.meaning)
     return {name: "; ".join(meanings) for name, meanings in found.items()}
 
 
@@ -208,8 +207,8 @@ def _require_type(features: Features, column: str, allowed: tuple[str, ...], pla
 
 
 FIRST = (  # of several finished configs, the first is read: a form's labelled one before its others
-    *(form.labelled for form in FORMS.values()),
-    *(config for form in FORMS.values() for config in form.finished),
+    *(schema.labelled for schema in SCHEMAS.values()),
+    *(config for schema in SCHEMAS.values() for config in schema.finished),
 )
 HUB_ID = re.compile(r"(?!artifacts/|\.)[\w.-]+/[\w.-]+(@.+)?")
 

@@ -10,8 +10,8 @@ from eval.statistics.paired import Measurement, Resampled, Verdict, adjusted, re
 from eval.tasks.registry import find_task
 from hub.contract.results import Average, TaskScore
 from hub.errors import InputError
-from hub.markdown import visible_line
-from hub.papers.tables import Column, Paper, Table, papers
+from hub.papers import Column, Paper, Table, papers
+from hub.untrusted import visible_line
 
 Pair = tuple[str, str]  # labels of two models
 
@@ -145,7 +145,7 @@ def _nothing_in_common(named: Mapping[str, FinishedEvaluation]) -> InputError:
     """The error that names, for the first two models, protocols that differ under one name, else what each has."""
     (first, one), (second, two) = list(named.items())[:2]
     theirs = {(score.task, score.split): score for score in two.results.scores}
-    hint = "score both under one protocol: python -m eval.run --tasks TASK"
+    hint = "score both under one protocol: sts-dino score --tasks TASK"
     for score in one.results.scores:
         other = theirs.get((score.task, score.split))
         if other is not None:

@@ -12,8 +12,8 @@ from eval.compare.model import Comparison, PaperTable, SkippedTest
 from eval.statistics.paired import Measurement, Verdict
 from hub.cli import aligned
 from hub.contract.results import RULE, TaskScore
-from hub.markdown import inline, visible_line
 from hub.scores import ABSENT, interval, number
+from hub.untrusted import inline, visible_line
 
 REVISION = 7  # characters of a commit, as git shortens it
 SCORES, AVERAGES, DIFFERENCES = "Scores", "Averages", "Differences: "  # titles

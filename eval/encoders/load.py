@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 
 from hub.cli import say
 from hub.contract.run_dir import MANIFEST, RECIPE, REPORT, read_manifest, require_complete
-from hub.contract.shards import sha256_file
+from hub.durable import sha256_file
 from hub.errors import InputError, RunError, did_you_mean
-from hub.model_folder import NO_CODE, NO_PICKLES, read_object, reading_model, require_safetensors
-from hub.printable import first_line, one_line
+from hub.untrusted import NO_CODE, NO_PICKLES, first_line, one_line, read_object, reading_model, require_safetensors
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -145,7 +144,7 @@ def adapted_revision(folder: Path, model: str) -> str:
     """
     from huggingface_hub import snapshot_download
 
-    from hub.client.failures import reading
+    from hub.client.connection import reading
 
     added = ""
     for config in sorted(folder.rglob("adapter_config.json")):
@@ -210,7 +209,7 @@ def require_model(model: str) -> None:
         if read_manifest(path) is not None:
             require_complete(path)
     elif path.is_absolute() or not _is_repo_id(model.partition("@")[0]):
-        raise InputError(model, "no such model folder", hint="train it first: python -m training.run RECIPE")
+        raise InputError(model, "no such model folder", hint="train it first: sts-dino train RECIPE")
 
 
 def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH) -> Encoder:
@@ -388,7 +387,7 @@ def download(model: str) -> tuple[Path, str]:
     """
     from huggingface_hub import HfApi, constants, snapshot_download
 
-    from hub.client.failures import reading
+    from hub.client.connection import reading
 
     repo_id, _, revision = model.partition("@")
     if Path(model).is_absolute() or not _is_repo_id(repo_id):

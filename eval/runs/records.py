@@ -23,7 +23,8 @@ from eval.statistics.scores import EvaluationSettings, task_interval
 from eval.tasks.task import Aggregation, Metric
 from hub.contract.results import Results, TaskScore, read_results
 from hub.contract.run_dir import MANIFEST
-from hub.contract.shards import atomic_path, read_table, sha256_file, write_text
+from hub.contract.shards import read_table
+from hub.durable import atomic_path, sha256_file, write_text
 from hub.errors import InputError
 
 RESULTS = "results.json"
@@ -138,7 +139,7 @@ class FinishedEvaluation:
         """The scored rows of a task of ``results``. Raises InputError when they are not there or of another score."""
         score = next((found for found in self.results.scores if (found.task, found.split) == (task, split)), None)
         record = self.records.find(task, split)
-        hint = "evaluate again: python -m eval.run"
+        hint = "evaluate again: sts-dino score"
         if score is None or record is None:
             raise InputError(self.records.folder, f"holds no scored rows of {task} {split}", hint=hint)
         if record.revision != self.results.revision or record.score.main_score != score.main_score:

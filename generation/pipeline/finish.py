@@ -11,9 +11,8 @@ from generation.run_state.directory import DatasetRun
 from generation.run_state.journal import TaskRecord
 from generation.run_state.layout import Group
 from generation.run_state.tasks import FinishGroup
-from hub.contract.recipe import config_name
+from hub.contract.recipe import config_features, config_name
 from hub.contract.run_dir import File
-from hub.contract.schema import config_features
 from hub.contract.shards import Parts
 from hub.errors import RunError
 
@@ -29,7 +28,9 @@ def finish(
     Raises RunError when a label has no row left.
     """
     tally, files = Tally(), list[File]()
-    found = _texts(run, blocks, length) if run.recipe.dataset_form.distinct else _groups(run, blocks, length, executor)
+    found = (
+        _texts(run, blocks, length) if run.recipe.dataset_schema.distinct else _groups(run, blocks, length, executor)
+    )
     for record in found:
         tally.add(record.facts)
         files += record.files
@@ -87,7 +88,7 @@ def _seen_before(run: DatasetRun, shots: int | None) -> SeenTexts:
     """The (text, label) that the run has before its first shard: those of the run that its rows are added to."""
     seen = SeenTexts()
     if run.base is not None:
-        config = config_name(run.recipe.dataset_form.labelled, shots)
+        config = config_name(run.recipe.dataset_schema.labelled, shots)
         for row in run.base.rows(config, ("text", "target")):
             seen.add(text_identity(row["text"], row["target"]))
     return seen

@@ -5,12 +5,51 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from hub.contract.forms import FORMS, NLI_LABELS, DatasetForm
-from hub.contract.sections.base import (
+from hub.contract.dataset_sections import (
+    RECOGNISED,
+    Decoding,
+    DecodingParameters,
+    Examples,
+    FewShot,
+    Label,
+    LanguageModel,
+    Postprocess,
+    Server,
+    Source,
+    Verification,
+)
+from hub.contract.model_sections import (
+    Encoder,
+    EvaluationTask,
+    Lora,
+    SlantedTriangular,
+    Spans,
+    TrainingData,
+    ValidationData,
+)
+from hub.contract.schema import (
+    EXAMPLE_SET,
+    LABEL_PROBABILITY,
+    LOG_LIKELIHOODS,
+    NLI_LABELS,
+    PROVENANCE,
+    RAW,
+    REJECTED,
+    ROW_SCHEMAS,
+    SCHEMAS,
+    SOURCES,
+    ColumnType,
+    DatasetSchema,
+    RowSchema,
+    base_config,
+    features,
+    text_schema,
+)
+from hub.contract.sections import (
     CARD_ONLY,
     OPTION,
     QUOTE,
@@ -24,28 +63,10 @@ from hub.contract.sections.base import (
     TextEnd,
     Version,
 )
-from hub.contract.sections.dataset import (
-    Decoding,
-    DecodingParameters,
-    Label,
-    LanguageModel,
-    Postprocess,
-    Server,
-    Source,
-)
-from hub.contract.sections.few_shot import Examples, FewShot
-from hub.contract.sections.languages import RECOGNISED
-from hub.contract.sections.model import (
-    Encoder,
-    EvaluationTask,
-    Lora,
-    SlantedTriangular,
-    Spans,
-    TrainingData,
-    ValidationData,
-)
-from hub.contract.sections.verification import Verification
 from hub.errors import did_you_mean
+
+if TYPE_CHECKING:
+    import datasets
 
 __all__ = [
     "NLI_LABELS",
@@ -68,7 +89,10 @@ __all__ = [
     "ValidationData",
     "Variant",
     "Verification",
+    "config_columns",
+    "config_features",
     "config_name",
+    "finished_schema",
 ]
 
 
@@ -108,7 +132,7 @@ class DatasetRecipe(Strict):
     kind: Literal["dataset"]  # what the recipe makes
     name: Name  # of the dataset, on the Hub, too
     version: Annotated[Version, CARD_ONLY]  # the same rows may be published anew, with another card
-    form: str  # one of hub.contract.forms
+    schema_name: str = Field(alias="schema")  # of the dataset: sts, nli or text
     pretty_name: Annotated[str, CARD_ONLY]  # the card's title
     language: Annotated[Language, CARD_ONLY] = "en"  # of the texts: ISO 639
     license: Annotated[str, CARD_ONLY]  # of the dataset; which are possible follows from its parts' licences
@@ -124,16 +148,16 @@ class DatasetRecipe(Strict):
     shard_size: Positive = 64  # first texts per shard
     seed: Annotated[int, Field(ge=0)] = 42  # decides every draw
 
-    @field_validator("form")
+    @field_validator("schema_name")
     @classmethod
-    def _known_form(cls, name: str) -> str:
-        if name not in FORMS:
-            raise ValueError(f"unknown form; {_choices(name, tuple(FORMS))}")
+    def _known_schema(cls, name: str) -> str:
+        if name not in SCHEMAS:
+            raise ValueError(f"unknown schema; {_choices(name, tuple(SCHEMAS))}")
         return name
 
     @model_validator(mode="after")
     def _labels_fit(self) -> "DatasetRecipe":
-        form, names = self.dataset_form, [label.name for label in self.labels]
+        schema, names = self.dataset_schema, [label.name for label in self.labels]
         if len(set(names)) != len(names):
             raise ValueError(f"labels: two labels share a name: {names}")
         for label in self.labels:
@@ -142,14 +166,14 @@ class DatasetRecipe(Strict):
                 if counter not in others:
                     problem = f"labels.{label.name}.counter_labels: unknown counter-label {counter!r}"
                     raise ValueError(f"{problem}; {_choices(counter, others)}")
-            if form.scored and label.written and label.score is None:
-                raise ValueError(f"labels.{label.name}: the {form.name} form needs a score for every label")
-            if form.labels and label.written and label.name not in form.labels:
+            if schema.scored and label.written and label.score is None:
+                raise ValueError(f"labels.{label.name}: schema {schema.name} needs a score for every label")
+            if schema.labels and label.written and label.name not in schema.labels:
                 raise ValueError(
-                    f"labels.{label.name}: no label of the {form.name} form; {_choices(label.name, form.labels)}"
+                    f"labels.{label.name}: not a label of schema {schema.name}; {_choices(label.name, schema.labels)}"
                 )
-        if not set(form.required) <= {label.name for label in self.written_labels}:
-            raise ValueError(f"labels: the {form.name} form needs the labels {' and '.join(form.required)}")
+        if not set(schema.required) <= {label.name for label in self.written_labels}:
+            raise ValueError(f"labels: schema {schema.name} needs the labels {' and '.join(schema.required)}")
         return self
 
     @model_validator(mode="after")
@@ -205,7 +229,7 @@ class DatasetRecipe(Strict):
     @model_validator(mode="after")
     def _backend_fits(self) -> "DatasetRecipe":
         coupled = [label.name for label in self.labels if label.counter_labels]
-        if coupled and self.model.backend != "engine":
+        if coupled and not self.model.facts.can_debias:
             raise ValueError(
                 f"labels {coupled} have counter-labels: self-debiasing draws each token from the model's answers to "
                 f"several prompts at once, which backend {self.model.backend!r} cannot do; use backend: engine, or "
@@ -217,7 +241,7 @@ class DatasetRecipe(Strict):
     def _guidance_fits(self) -> "DatasetRecipe":
         for label in self.guided_labels:
             key = "decoding.guidance" if label.guidance is None else f"labels.{label.name}.guidance"
-            if self.model.backend != "engine":
+            if not self.model.facts.can_debias:
                 raise ValueError(
                     f"{key} draws each token from the model's answers to two prompts at once, which backend "
                     f"{self.model.backend!r} cannot do; use backend: engine, or remove guidance"
@@ -235,15 +259,15 @@ class DatasetRecipe(Strict):
         asked, labels = self.verification, self.written_labels
         if asked is None:
             return self
-        if self.model.backend != "engine":
+        if not self.model.facts.can_score:
             raise ValueError(
                 f"verification scores a text under every label's prompt, which backend {self.model.backend!r} cannot "
                 "do; use backend: engine, or remove the section"
             )
         if len({label.instruction for label in labels}) < max(2, len(labels)):
             raise ValueError("verification compares the prompts of labels: it needs two labels or more, all different")
-        if asked.scores == "soft" and not self.dataset_form.scored:
-            raise ValueError(f"verification.scores: soft is for forms with scores, which {self.form} has not")
+        if asked.scores == "soft" and not self.dataset_schema.scored:
+            raise ValueError(f"verification.scores: soft needs a schema with scores, and {self.schema_name} has none")
         most = max(self.texts_asked(label) for label in labels)
         if most > self.decoding.max_attempts:
             raise ValueError(
@@ -282,9 +306,9 @@ class DatasetRecipe(Strict):
         return sum(map(self.texts_asked, self.labels))
 
     @property
-    def dataset_form(self) -> DatasetForm:
-        """What ``form`` names."""
-        return FORMS[self.form]
+    def dataset_schema(self) -> DatasetSchema:
+        """The declared schema that the key ``schema`` names."""
+        return SCHEMAS[self.schema_name]
 
     @property
     def has_script(self) -> bool:
@@ -316,9 +340,51 @@ class DatasetRecipe(Strict):
     def configs(self) -> tuple[str, ...]:
         """Hub configs of the dataset, the default first; with few-shot examples, so many for each shot count."""
         shots = dict.fromkeys(variant.shots for variant in self.variants)
-        bases = (*self.dataset_form.finished, "raw", "rejected")
+        bases = (*self.dataset_schema.finished, "raw", "rejected")
         named = [config_name(base, count) for count in shots for base in bases]
         return (*named, *(("sources",) if self.source.kind == "model" else ()))
+
+
+def verified_columns(base: str, recipe: DatasetRecipe) -> dict[str, ColumnType]:
+    """Columns that a recipe's section ``verification`` adds to a config of some base name; none without the section.
+
+    ``log_likelihoods``: label → log p(text | that label's prompt) in nats, of all its tokens with the one that ends it.
+    ``label_probability``: what a softmax of them gives to the label asked for; null for a sampled negative.
+    """
+    if recipe.verification is None or base == "sources":
+        return {}
+    probability: dict[str, ColumnType] = {LABEL_PROBABILITY: "float32"}
+    if base in ("raw", "rejected"):
+        return {LOG_LIKELIHOODS: {label.name: "float32" for label in recipe.written_labels}, **probability}
+    return probability if finished_schema(base, recipe).provenance is PROVENANCE else {}
+
+
+def finished_schema(config: str, recipe: DatasetRecipe) -> RowSchema:
+    """The row schema of a finished config of a recipe. Raises KeyError for any other config."""
+    example_type = recipe.dataset_schema.finished[base_config(config)].example_type
+    return (
+        text_schema([label.name for label in recipe.written_labels])
+        if example_type == "text"
+        else ROW_SCHEMAS[example_type]
+    )
+
+
+def config_columns(config: str, recipe: DatasetRecipe) -> dict[str, ColumnType]:
+    """Columns of one Hub config of a dataset repository: ``raw``, ``rejected``, ``sources`` or a finished one."""
+    base = base_config(config)
+    fixed = {"raw": RAW, "rejected": REJECTED, "sources": SOURCES}
+    if base in fixed:
+        columns = fixed[base]
+    else:
+        rows = finished_schema(config, recipe)
+        columns = {**rows.columns, **rows.provenance}
+    columns = {**columns, **verified_columns(base, recipe)}
+    return {**columns, **EXAMPLE_SET} if recipe.few_shot and base != "sources" else columns
+
+
+def config_features(config: str, recipe: DatasetRecipe) -> "datasets.Features":
+    """``config_columns`` as features of ``datasets``."""
+    return features(config_columns(config, recipe))
 
 
 OF_TRAINING = (
@@ -359,7 +425,7 @@ class ModelRecipe(Strict):
     threads: Positive | None = None  # torch threads; fixed because sums depend on it
     evaluation: Annotated[tuple[EvaluationTask, ...], SCORING_ONLY] = ()  # what it is scored on
     bootstrap_samples: Annotated[Positive, SCORING_ONLY] = 1000  # for intervals
-    control: Annotated[Literal["copies"] | None, SCORING_ONLY, OPTION] = None  # trained and scored beside it
+    control: Annotated[Literal["simcse"] | None, SCORING_ONLY, OPTION] = None  # trained and scored beside it
     seed: Annotated[int, Field(ge=0)] = 42  # decides every draw
 
     @model_validator(mode="after")
@@ -394,13 +460,13 @@ class ModelRecipe(Strict):
 
     @model_validator(mode="after")
     def _documents_stand_alone(self) -> "ModelRecipe":
-        forms = {item.form for item in self.datasets}
-        if "documents" in forms and len(self.datasets) > 1:
+        types = {item.example_type for item in self.datasets}
+        if "documents" in types and len(self.datasets) > 1:
             raise ValueError("datasets: documents are trained on alone: their spans are not pairs")
-        if "documents" in forms and self.token_dropout:
+        if "documents" in types and self.token_dropout:
             raise ValueError("token_dropout is for texts, and documents are cut into spans: remove one of the two")
-        if "documents" in forms and self.control:
-            raise ValueError("control: copies is trained on first texts, and documents have none: remove it")
+        if "documents" in types and self.control:
+            raise ValueError("control: simcse is trained on source sentences, and documents have none: remove it")
         return self
 
     @property

@@ -2,7 +2,7 @@
 
 Every YAML scalar is read as text and typed by the model, so none of YAML's surprises (``2e-5`` a string, ``no`` False,
 a key ``0.5`` a float, ``1.10`` = 1.1) reaches a recipe. Unknown keys are refused with the nearest valid one. A recipe
-may be a stranger's (published ones are downloaded and run), so it is read within the limits of ``hub.safe_yaml``.
+may be a stranger's (published ones are downloaded and run), so it is read within the limits of ``hub.untrusted``.
 """
 
 import hashlib
@@ -14,22 +14,23 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from hub import safe_yaml
+from hub.contract import old_names
 from hub.contract.published_paths import LIBRARIES, PATH, published
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from hub.contract.run_dir import Manifest
-from hub.contract.sections.base import Strict
+from hub.contract.run_dir import RECIPE, Manifest
+from hub.contract.sections import Strict
 from hub.errors import InputError, did_you_mean
+from hub.untrusted import Guard, load_yaml
 
 MAX_BYTES = 1 << 20
 _MAX_DEPTH, _MAX_NODES = 20, 20_000  # a recipe has about 100 values on 4 levels
 ON_HUB = ("repo_id", "revision", "path", "config", "splits", "gguf_file")  # keys that say which part of the Hub
 _KEYS = "docs/recipe_reference.md has every key"
-_COMMANDS = {"dataset": "generation.run", "model": "training.run"}  # by the kind of recipe that they take
+_COMMANDS = {"dataset": "write", "model": "train"}  # by the kind of recipe that they take
 _MOST_SHOWN = 200  # characters of a value in a message
 
 
-class _TextLoader(safe_yaml.Guard, yaml.SafeLoader):
+class _TextLoader(Guard, yaml.SafeLoader):
     """SafeLoader that leaves every scalar but null as text, and refuses a key that stands twice."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - the attribute belongs to yaml
@@ -72,11 +73,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         problem = "is empty" if tree is None else "is no mapping of keys to values"
         raise InputError(path, problem, hint=f"copy one from recipes/; {_KEYS}")
-    return tree
+    found: dict[str, Any] = old_names.current(tree, path, quiet=path.name == RECIPE)  # a published one cannot change
+    return found
 
 
 def _read(text: str) -> Any:
-    return safe_yaml.load(text, max_bytes=MAX_BYTES, max_depth=_MAX_DEPTH, max_nodes=_MAX_NODES, loader=_TextLoader)
+    return load_yaml(text, max_bytes=MAX_BYTES, max_depth=_MAX_DEPTH, max_nodes=_MAX_NODES, loader=_TextLoader)
 
 
 def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
@@ -96,12 +98,13 @@ def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any
             value = _read(text)
         except yaml.YAMLError as error:
             raise InputError(f"--set {setting}", "the value is not valid YAML") from error
-        *parents, last = path.split(".")
+        *parents, last = old_names.current_key(path).split(".")
         node: Any = tree
         for key in parents:
             place = _place(node, key, setting)
             node = node.setdefault(place, {}) if isinstance(node, dict) else node[place]
         node[_place(node, last, setting)] = value
+        tree = old_names.current(tree, "--set")
     return tree
 
 
@@ -173,7 +176,7 @@ def load_recipe(path: Path, model: type[Recipe], overrides: list[str] | None = N
     kind = model.__name__.removesuffix("Recipe").lower()
     if tree.get("kind") not in (None, kind):
         other = _COMMANDS.get(tree["kind"]) if isinstance(tree["kind"], str) else None
-        hint = f"give it to python -m {other}" if other else None
+        hint = f"give it to sts-dino {other}" if other else None
         problem = f"this command takes a {kind} recipe, not {_shown(tree['kind'])}"
         raise InputError(f"{path}:kind", problem, allowed=None if other else ", ".join(_COMMANDS), hint=hint)
     return checked(path, model, tree)
@@ -219,7 +222,7 @@ def _valid_keys(model: type[BaseModel], keys: list[str]) -> list[str]:
             candidates = [a for a in annotation.__args__ if a is not Ellipsis and a is not type(None)]
             annotation = candidates[0]
         model = annotation
-    return list(model.model_fields)
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def resolved(recipe: DatasetRecipe | ModelRecipe) -> str:
@@ -229,12 +232,20 @@ def resolved(recipe: DatasetRecipe | ModelRecipe) -> str:
     return yaml.safe_dump(published(recipe).model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
 
 
-def deciding(value: Any) -> Any:
-    """A recipe as plain values without the keys that decide no row and no weight (``NotFingerprinted``)."""
+def deciding(value: Any, place: str = "") -> Any:
+    """A recipe as plain values without the keys that decide no row and no weight (``NotFingerprinted``).
+
+    Keys have the names that they had when they were new (``hub.contract.old_names``): renaming one changes no run.
+    """
     if isinstance(value, Strict):
-        keys = {*value.deciding_keys(), *value.also_deciding} - value.unset_options
-        return {key: deciding(getattr(value, key)) for key in sorted(keys)}
-    return [deciding(item) for item in value] if isinstance(value, tuple) else value
+        found = dict[str, Any]()
+        for name in sorted({*value.deciding_keys(), *value.also_deciding} - value.unset_options):
+            key = f"{place}.{type(value).model_fields[name].alias or name}".removeprefix(".")
+            found[old_names.fingerprint_key(key)] = deciding(getattr(value, name), key)
+        return found
+    if isinstance(value, tuple):
+        return [deciding(item, f"{place}.{index}") for index, item in enumerate(value)]
+    return value
 
 
 def fingerprint(recipe: DatasetRecipe | ModelRecipe, inputs: dict[str, str]) -> str:

@@ -1,7 +1,10 @@
-"""The vocabulary of columns, labels and splits: the one place that says what a published pair looks like.
+"""Schemas of datasets, the columns of their rows, and the reasons why a text is rejected.
 
-A *form* is the schema a trainer sees (its ``columns``, in order). Every row carries ``PROVENANCE`` after them; training
-selects columns by form, because a sentence-transformers trainer feeds every other column to the model as text.
+A recipe names its dataset schema (key ``schema``). To add one, declare it in ``SCHEMAS`` and give
+``generation.rows.pairs.FINISHING`` the function that makes its rows.
+
+A *row schema* lists the columns that a trainer sees, in order. ``PROVENANCE`` follows them in every row. Training
+selects columns by row schema, because a sentence-transformers trainer feeds every other column to the model as text.
 """
 
 import re
@@ -9,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hub.contract.recipe import NLI_LABELS, DatasetRecipe
-
 if TYPE_CHECKING:
-    import datasets  # which takes a second to import
+    import datasets  # importing it takes a second
     import pyarrow as pa
 
+NLI_LABELS = ("entailment", "neutral", "contradiction")  # SNLI's and MultiNLI's order
+SAMPLED = "sampled"  # the target of a sampled negative
 SPLITS = ("train", "validation", "test")
 # an arrow type by name, the class names of a label, or the types of a struct's fields
 ColumnType = str | tuple[str, ...] | Mapping[str, str]
@@ -22,7 +25,7 @@ ColumnType = str | tuple[str, ...] | Mapping[str, str]
 
 @dataclass(frozen=True)
 class RowSchema:
-    """A pair form: its name and its typed columns, in the order a viewer and a loss read them."""
+    """Name and typed columns of a row, in the order a viewer and a loss read them."""
 
     name: str
     columns: dict[str, ColumnType]
@@ -52,7 +55,7 @@ TRIPLET = RowSchema(
 )
 EXAMPLE_SET: dict[str, ColumnType] = {"example_set": "int32"}  # 0-based; a column of few-shot recipes alone
 LOG_LIKELIHOODS, LABEL_PROBABILITY = "log_likelihoods", "label_probability"
-ROW_SCHEMAS = {form.name: form for form in (STS, PAIR_CLASS, TRIPLET)}
+ROW_SCHEMAS = {rows.name: rows for rows in (STS, PAIR_CLASS, TRIPLET)}
 
 RAW: dict[str, ColumnType] = {"text1": "string", "text2": "string", **PROVENANCE}
 REJECTED: dict[str, ColumnType] = {**RAW, "reason": "string"}
@@ -65,24 +68,112 @@ SOURCES: dict[str, ColumnType] = {
 }
 
 
+@dataclass(frozen=True)
+class Finished:
+    """A config of rows to train on: their row schema, and what a card says it holds."""
+
+    example_type: str
+    holds: str
+
+
+@dataclass(frozen=True)
+class CardWords:
+    """What a dataset card and its front matter say of a schema."""
+
+    opening: str
+    texts: str  # what the model wrote for a label
+    rows: str  # what a row holds
+    method: str  # tag of the paper
+    tags: tuple[str, ...]
+    task_categories: tuple[str, ...]
+    task_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DatasetSchema:
+    """A dataset schema: its finished configs, its labels, what it can do, and the words of its card.
+
+    ``labels``: those a recipe may have, None for any; ``required``: those of them it must have. ``pairs``: a row joins
+    a generated text and its source sentence. ``scored``: every label needs a score. ``sampled_negatives``: pairs with
+    generated texts of other source sentences, of other shards too, are added. ``distinct``: a (text, label) stands once
+    in the whole dataset, not only once per source sentence.
+    """
+
+    name: str
+    finished: dict[str, Finished]  # by base name; the first is the dataset's default config
+    labelled: str  # the finished config whose rows carry their label: a card's samples and plots are of it
+    card: CardWords
+    labels: tuple[str, ...] | None = None
+    required: tuple[str, ...] = ()
+    pairs: bool = True
+    scored: bool = False
+    sampled_negatives: bool = False
+    distinct: bool = False
+
+
+STS_DATASET = DatasetSchema(
+    name="sts",
+    finished={
+        "postprocessed": Finished(
+            "sts", "pairs for training a sentence encoder: filtered, smoothed, with sampled negatives"
+        )
+    },
+    labelled="postprocessed",
+    scored=True,
+    sampled_negatives=True,
+    card=CardWords(
+        opening="Labelled sentence pairs written by a language model, each with a similarity score.",
+        texts="second texts",
+        rows="pairs",
+        method="dino",
+        tags=("semantic-textual-similarity", "sentence-transformers"),
+        task_categories=("sentence-similarity",),
+        task_ids=("semantic-similarity-scoring",),
+    ),
+)
+NLI_DATASET = DatasetSchema(
+    name="nli",
+    finished={
+        "triplet": Finished(
+            "triplet", "first texts that have both an entailed and a contradicting text, for contrastive training"
+        ),
+        "pair-class": Finished("pair-class", "single pairs with their class"),
+    },
+    labelled="pair-class",
+    labels=NLI_LABELS,
+    required=("entailment", "contradiction"),
+    card=CardWords(
+        opening="Labelled sentence pairs written by a language model, each with an inference label.",
+        texts="second texts",
+        rows="pairs",
+        method="auto-nli",
+        tags=("natural-language-inference", "sentence-transformers"),
+        task_categories=("text-classification", "sentence-similarity"),
+        task_ids=("natural-language-inference",),
+    ),
+)
+TEXT_DATASET = DatasetSchema(
+    name="text",
+    finished={"postprocessed": Finished("text", "texts with the class each was written for, filtered")},
+    labelled="postprocessed",
+    pairs=False,
+    distinct=True,
+    card=CardWords(
+        opening="Texts written by a language model, each for the class it is labelled with.",
+        texts="texts",
+        rows="texts",
+        method="dino",
+        tags=(),
+        task_categories=("text-classification",),
+    ),
+)
+SCHEMAS = {schema.name: schema for schema in (STS_DATASET, NLI_DATASET, TEXT_DATASET)}
+
+
 def text_schema(label_names: Sequence[str]) -> RowSchema:
-    """The form of single labelled texts: ``text, label``."""
+    """The row schema of single labelled texts: ``text, label``."""
     columns: dict[str, ColumnType] = {"text": "string", "label": tuple(label_names)}
     return RowSchema("text", columns, PROVENANCE)
-
-
-def verified_columns(base: str, recipe: DatasetRecipe) -> dict[str, ColumnType]:
-    """Columns that a recipe's section ``verification`` adds to a config of some base name; none without the section.
-
-    ``log_likelihoods``: label → log p(text | that label's prompt) in nats, of all its tokens with the one that ends it.
-    ``label_probability``: what a softmax of them gives to the label asked for; null for a sampled negative.
-    """
-    if recipe.verification is None or base == "sources":
-        return {}
-    probability: dict[str, ColumnType] = {LABEL_PROBABILITY: "float32"}
-    if base in ("raw", "rejected"):
-        return {LOG_LIKELIHOODS: {label.name: "float32" for label in recipe.written_labels}, **probability}
-    return probability if finished_schema(base, recipe).provenance is PROVENANCE else {}
 
 
 def features(columns: Mapping[str, ColumnType]) -> "datasets.Features":
@@ -97,19 +188,9 @@ def features(columns: Mapping[str, ColumnType]) -> "datasets.Features":
     return Features({name: feature(of) for name, of in columns.items()})
 
 
-def published_features(form: RowSchema) -> "datasets.Features":
-    """Features of a config that holds finished rows of ``form``: its columns, then provenance."""
-    return features({**form.columns, **form.provenance})
-
-
-def finished_schema(config: str, recipe: DatasetRecipe) -> RowSchema:
-    """The form of a finished config of a recipe. Raises KeyError for any other config."""
-    example_type = recipe.dataset_form.finished[base_config(config)].example_type
-    return (
-        text_schema([label.name for label in recipe.written_labels])
-        if example_type == "text"
-        else ROW_SCHEMAS[example_type]
-    )
+def published_features(rows: RowSchema) -> "datasets.Features":
+    """Features of a config that holds finished rows of a row schema: its columns, then provenance."""
+    return features({**rows.columns, **rows.provenance})
 
 
 def base_config(config: str) -> str:
@@ -122,26 +203,80 @@ def is_finished(config: str) -> bool:
     return base_config(config) not in ("raw", "rejected", "sources")
 
 
-def config_columns(config: str, recipe: DatasetRecipe) -> dict[str, ColumnType]:
-    """Columns of one Hub config of a dataset repository: ``raw``, ``rejected``, ``sources`` or a finished one."""
-    base = base_config(config)
-    fixed = {"raw": RAW, "rejected": REJECTED, "sources": SOURCES}
-    if base in fixed:
-        columns = fixed[base]
-    else:
-        form = finished_schema(config, recipe)
-        columns = {**form.columns, **form.provenance}
-    columns = {**columns, **verified_columns(base, recipe)}
-    return {**columns, **EXAMPLE_SET} if recipe.few_shot and base != "sources" else columns
-
-
-def config_features(config: str, recipe: DatasetRecipe) -> "datasets.Features":
-    """``config_columns`` as features of ``datasets``."""
-    return features(config_columns(config, recipe))
-
-
 def same_schema(found: "pa.Schema", wanted: "pa.Schema") -> bool:
     """Whether columns have the same names, order, types and class names."""
     from datasets import Features
 
     return found.equals(wanted) and Features.from_arrow_schema(found) == Features.from_arrow_schema(wanted)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A reason and what a card says of it: of a second text, of one that ends at its line, of a first text."""
+
+    name: str
+    second: str = ""
+    line: str = ""  # where ``decoding.text_end`` is line; empty: as ``second``
+    first: str = ""
+
+
+NOT_CLOSED = Reason(
+    "not_closed",
+    second="no closing quotation mark within the token limit",
+    line="no end within the token limit",
+    first="no closing quotation mark within the token limit",
+)
+LINE_BREAK = Reason("line_break", second="a line break inside the text", first="a line break inside the text")
+EMPTY = Reason("empty", second="no text before the closing quotation mark", line="no text in the line", first="no text")
+EXAMPLE_COPY = Reason("example_copy", second="a text of an example that stood in its prompt")
+PROMPT_WORDS = Reason(
+    "prompt_words",
+    second="nothing but words of its prompt, such as the name of a line",
+    first="nothing but words of its prompt, such as the name of a line",
+)
+PROMPT_ECHO = Reason(
+    "prompt_echo",
+    second="nothing but words of its prompt, which its first text does not have",
+    first="nothing but words of its prompt, such as the name of a line",
+)
+CONTROL_CHARACTERS = Reason(
+    "control_characters",
+    second="control characters, directional overrides or U+FFFD (what is left of broken text)",
+    first="control characters, directional overrides or U+FFFD (what is left of broken text)",
+)
+WRONG_LANGUAGE = Reason(
+    "wrong_language",
+    second="in another language than the dataset's, as a classifier sees it",
+    first="in another language than the dataset's, as a classifier sees it",
+)
+NEAR_COPY = Reason("near_copy", second="nearly the words of the first text (`postprocess.near_copy`)")
+OVERLAP = Reason("overlap", second="shares more or fewer words with the first text than its label may (`overlap`)")
+IDENTICAL = Reason("identical", second="the second text repeats the first")
+DUPLICATE = Reason("duplicate", second="the same pair was kept before", first="the same first text was there before")
+OTHER_LABEL = Reason("other_label", second="likelier under another label's prompt than under its own")
+NOT_BEST = Reason("not_best", second="other texts for the same first text and label are more probably of the label")
+OVER_CAP = Reason("over_cap", second="more texts than wanted for one first text and label")
+QUOTATION_MARK = Reason("quotation_mark", first="a quotation mark inside, which the recipe passes over")
+NOT_UNICODE = Reason("not_unicode", first="half a surrogate pair, which is no text")
+LENGTH = Reason("length", first="not of the wanted number of tokens")
+TOO_LONG = Reason("too_long", first="with its prompt, more tokens than the model's context")
+NOT_NEEDED = Reason("not_needed", first="there were enough first texts already")
+
+COMPLETION = (NOT_CLOSED, LINE_BREAK, EMPTY)
+COPY = (EXAMPLE_COPY, PROMPT_WORDS, PROMPT_ECHO, NEAR_COPY, OVERLAP)
+VERIFIED = (OTHER_LABEL, NOT_BEST)
+SIFT = (IDENTICAL, *VERIFIED, DUPLICATE, OVER_CAP)
+OF_SECOND_TEXTS = (*COMPLETION, CONTROL_CHARACTERS, *COPY, WRONG_LANGUAGE, *SIFT)  # in the order of a card
+OF_FIRST_TEXTS = (
+    *COMPLETION,
+    DUPLICATE,
+    QUOTATION_MARK,
+    PROMPT_WORDS,
+    PROMPT_ECHO,
+    NOT_UNICODE,
+    CONTROL_CHARACTERS,
+    WRONG_LANGUAGE,
+    LENGTH,
+    TOO_LONG,
+    NOT_NEEDED,
+)

@@ -6,12 +6,11 @@ from typing import Any
 
 import yaml
 
-from hub.contract.decontamination import PROVENANCE, Dropped
-from hub.contract.label_fidelity import NEAR_COPY
 from hub.contract.licences import check
+from hub.contract.measured import NEAR_COPY, PROVENANCE, Dropped
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.run_dir import Manifest
-from hub.markdown import Markdown, code, fenced, inline, table
+from hub.untrusted import Markdown, code, fenced, inline, table
 from model_cards.dataset import tables
 from model_cards.dataset.again import local_inputs
 from model_cards.dataset.measured import Measured
@@ -115,7 +114,7 @@ def of_recipe(recipe: DatasetRecipe) -> dict[str, Any]:
     """Template variables that the recipe alone decides."""
     return {
         "recipe": recipe,
-        "form": recipe.dataset_form,
+        "form": recipe.dataset_schema,
         "tag": Markdown(f"v{recipe.version}"),
         "provenance_columns": tables.provenance_table(recipe),
         "debiased": tables.is_debiased(recipe),
@@ -128,7 +127,7 @@ def of_recipe(recipe: DatasetRecipe) -> dict[str, Any]:
         "examples": tables.example_table(recipe),
         "exact": tables.is_exact(recipe),
         "citation": fenced(
-            cited({recipe.dataset_form.card.method}, tables.is_debiased(recipe), guided=bool(recipe.guided_labels)),
+            cited({recipe.dataset_schema.card.method}, tables.is_debiased(recipe), guided=bool(recipe.guided_labels)),
             "bibtex",
         ),
         "benchmark": BENCHMARKS.get(recipe.source.license),

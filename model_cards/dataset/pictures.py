@@ -7,7 +7,7 @@ from hub.contract.recipe import DatasetRecipe
 from hub.contract.run_dir import Manifest
 from hub.contract.schema import base_config
 from hub.contract.shards import read_table
-from hub.markdown import Markdown, code, inline, table
+from hub.untrusted import Markdown, code, inline, table
 from model_cards.dataset.samples import targets_of
 from model_cards.dataset.tables import label_names
 from model_cards.shared.configs import ordered_shards
@@ -28,7 +28,7 @@ def dataset_pictures(
         for name in label_names(recipe, counts)
     }
     rows = rows_by_label(directory, manifest, recipe)
-    pictures = {LABELS: label_plot(outcomes, rows, recipe.dataset_form.labelled)}
+    pictures = {LABELS: label_plot(outcomes, rows, recipe.dataset_schema.labelled)}
     if counts.token_lengths:
         pictures[LENGTHS] = length_plot(_in_order(recipe, counts.token_lengths), length_unit(counts.token_lengths))
     return pictures
@@ -38,7 +38,7 @@ def rows_by_label(directory: Path, manifest: Manifest, recipe: DatasetRecipe) ->
     """Label → split → rows of the finished config that has labels, all shot counts together."""
     found: dict[str, Counter[str]] = {target: Counter() for target in targets_of(recipe)}
     for config in recipe.configs:
-        if base_config(config) == recipe.dataset_form.labelled:
+        if base_config(config) == recipe.dataset_schema.labelled:
             for file in ordered_shards(manifest, config):
                 targets = read_table(directory / file.path, ["target"]).column("target")
                 for entry in targets.value_counts().to_pylist():

@@ -6,12 +6,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub.contract.forms import SAMPLED
-from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe import DatasetRecipe, finished_schema
 from hub.contract.run_dir import File, Manifest
-from hub.contract.schema import ColumnType, base_config, finished_schema
+from hub.contract.schema import SAMPLED, ColumnType, base_config
 from hub.contract.shards import shard_tables
-from hub.markdown import Markdown, code, sample, table
+from hub.untrusted import Markdown, code, sample, table
 from model_cards.shared.configs import ordered_shards
 
 PER_TARGET = 3
@@ -23,7 +22,7 @@ RAW_COLUMNS = ["text1", "text2"]
 
 def sample_config(manifest: Manifest, recipe: DatasetRecipe) -> str | None:
     """The config that samples are taken from, the first that has rows; None while there is none."""
-    for base in (recipe.dataset_form.labelled, "raw"):
+    for base in (recipe.dataset_schema.labelled, "raw"):
         for config in recipe.configs:
             if base_config(config) == base and manifest.shards(config):
                 return config
@@ -49,7 +48,7 @@ def sample_table(directory: Path, manifest: Manifest, recipe: DatasetRecipe, con
 def targets_of(recipe: DatasetRecipe) -> list[str]:
     """The targets of finished rows: the labels, and for scored pairs the sampled negatives."""
     return [label.name for label in recipe.written_labels] + (
-        [SAMPLED] if recipe.dataset_form.sampled_negatives else []
+        [SAMPLED] if recipe.dataset_schema.sampled_negatives else []
     )
 
 

@@ -9,11 +9,10 @@ from typing import Any
 
 import yaml
 
-from hub.contract.decontamination import Dropped
-from hub.contract.reasons import OF_FIRST_TEXTS, OF_SECOND_TEXTS
-from hub.contract.recipe import DatasetRecipe, Label
-from hub.contract.schema import EXAMPLE_SET, PROVENANCE, base_config, config_features, features
-from hub.markdown import Markdown, code, table
+from hub.contract.measured import Dropped
+from hub.contract.recipe import DatasetRecipe, Label, config_features
+from hub.contract.schema import EXAMPLE_SET, OF_FIRST_TEXTS, OF_SECOND_TEXTS, PROVENANCE, base_config, features
+from hub.untrusted import Markdown, code, table
 from model_cards.shared.facts import Counts, DatasetCounts, VersionFacts
 
 WORDS = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text(encoding="utf-8"))
@@ -31,7 +30,7 @@ def config_list(configs: list[str], recipe: DatasetRecipe) -> Markdown:
 def config_note(config: str, recipe: DatasetRecipe) -> str:
     """What a config holds, and with how many examples of which kind in the prompt it was made."""
     base = base_config(config)
-    finished = recipe.dataset_form.finished
+    finished = recipe.dataset_schema.finished
     note = finished[base].holds if base in finished else WORDS["configs"][base]
     if base == config:
         return note
@@ -55,7 +54,7 @@ def column_tables(configs: list[str], recipe: DatasetRecipe) -> list[tuple[list[
 def provenance_table(recipe: DatasetRecipe) -> Markdown:
     """The columns that say where a row comes from."""
     columns = {**PROVENANCE, **(EXAMPLE_SET if recipe.few_shot else {})}
-    sampled = recipe.dataset_form.sampled_negatives
+    sampled = recipe.dataset_schema.sampled_negatives
     return _table(features(columns), more={"target": WORDS["target_of_sampled"]} if sampled else {})
 
 
@@ -113,7 +112,7 @@ def decoding_table(recipe: DatasetRecipe) -> Markdown:
     if is_debiased(recipe):
         countered = [label for label in recipe.labels if label.counter_labels]
         rows += _by_label("decay constant λ", "decay_constant", countered, recipe)
-        rows.append(["floor ε", decoding.floor])
+        rows.append(["epsilon", decoding.epsilon])
     if recipe.guided_labels:
         rows += _by_label("guidance γ", "guidance", recipe.written_labels, recipe)
     rows += [
@@ -152,9 +151,9 @@ def postprocess_table(recipe: DatasetRecipe) -> Markdown:
     """The constants of post-processing that apply to the recipe's form."""
     chosen = recipe.postprocess
     rows: list[list[Any]] = []
-    if recipe.dataset_form.scored:
+    if recipe.dataset_schema.scored:
         rows += [["label smoothing", chosen.smoothing], ["sampled negatives per first text", chosen.sampled_negatives]]
-    if "triplet" in recipe.dataset_form.finished:
+    if "triplet" in recipe.dataset_schema.finished:
         rows.append(["triplets whose positive is their negative", "kept" if chosen.equal_triplets else "left out"])
     rows += [
         ["reasons to reject a text that the recipe chose", ", ".join(chosen.reject) or "none"],
@@ -181,7 +180,7 @@ def verification_table(recipe: DatasetRecipe) -> Markdown | None:
     rows: list[list[Any]] = [
         ["texts that fit another label better", "dropped" if asked.drop else "kept"],
         ["texts written for each one wanted", asked.best_of],
-        *([["scores", scores]] if recipe.dataset_form.scored else []),
+        *([["scores", scores]] if recipe.dataset_schema.scored else []),
         ["each label's mean over a shard is subtracted first", "yes" if asked.calibrated else "no"],
     ]
     return table(["constant", "value"], rows)

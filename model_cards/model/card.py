@@ -5,14 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from hub.contract.licences import Verdict, check_model, known
-from hub.contract.measured import has_report
+from hub.contract.measured import REPEATS, Repeats, has_report, read_repeats
 from hub.contract.published_paths import origin_name
 from hub.contract.recipe import ModelRecipe, Spans
-from hub.contract.repeats import REPEATS, Repeats, read_repeats
 from hub.contract.results import RULE, Method, Results, read_results
 from hub.contract.run_dir import MANIFEST, Manifest
 from hub.errors import InputError
-from hub.markdown import Markdown, fenced
+from hub.untrusted import Markdown, fenced
 from model_cards.model import tables
 from model_cards.model.again import making_again
 from model_cards.model.eval_results import eval_result_files, model_index
@@ -27,7 +26,7 @@ from model_cards.shared.front_matter import METHODS, front_matter, model_data
 from model_cards.shared.templates import fill
 
 RESULTS = "results.json"
-EVALUATE = "run: python -m eval.run RECIPE"
+EVALUATE = "run: sts-dino score RECIPE"
 PICTURE = "assets/training.png"
 INTERVALS: dict[Method, str] = {
     "percentile": "95 % percentile bootstrap intervals",
@@ -94,7 +93,7 @@ def own_repeats(directory: Path, manifest: Manifest) -> Repeats | None:
     if others and manifest.fingerprint not in {run.fingerprint for run in repeats.runs}:  # these weights are among them
         model, version = min(others)
         found = f"tells of trainings of {model} v{version}, this is {manifest.name} v{manifest.version}"
-        raise InputError(directory / REPEATS, found, hint="run: python -m release.repeats RECIPE")
+        raise InputError(directory / REPEATS, found, hint="run: sts-dino repeat RECIPE")
     return repeats
 
 
@@ -153,17 +152,19 @@ def about_training(
     repeats: Repeats | None,
 ) -> dict[str, Any]:
     """Template variables of a trained model's card alone."""
-    forms = {item.form for item in provenance.datasets}
-    methods = {METHODS[form] for form in forms}
+    types = {item.example_type for item in provenance.datasets}
+    methods = {METHODS[one] for one in types}
     return {
         "tag": Markdown(f"v{recipe.version}"),
-        "documents": "documents" in forms,
-        "copies": forms == {"self-pair"},
-        "copies_too": "self-pair" in forms,
+        "documents": "documents" in types,
+        "copies": types == {"self-pair"},
+        "copies_too": "self-pair" in types,
         "adapter": tables.adapter(recipe.lora) if recipe.lora else None,
         "licence_terms": known("recipe: base.license", recipe.base.license).terms,
         "datasets": tables.dataset_table(provenance.datasets, recipe),
-        "spans": [tables.span_table(item.spans or Spans()) for item in recipe.datasets if item.form == "documents"],
+        "spans": [
+            tables.span_table(item.spans or Spans()) for item in recipe.datasets if item.example_type == "documents"
+        ],
         "training": training,
         "chosen_on": tables.chosen_on(recipe),
         "metric": training.validation_metric or tables.SCORE,

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from hub.contract.model_sections import Grades, Lora, TrainingData, Vocabulary
 from hub.contract.published_paths import origin_name
 from hub.contract.recipe import ModelRecipe, Spans
-from hub.contract.sections.model import Grades, Lora, TrainingData, Vocabulary
-from hub.markdown import Markdown, code, table
+from hub.untrusted import Markdown, code, table
 from model_cards.shared.facts import ModelProvenance, TrainedOn, TrainingFacts
 
 CURVE_POINTS = 10  # of the loss, shown in the card; the rest stay in manifest.json
@@ -33,19 +33,21 @@ def dataset_table(items: tuple[TrainedOn, ...], recipe: ModelRecipe) -> Markdown
         loss = code(f"{item.loss}({given})" if given else item.loss)
         told = Markdown(", ".join([loss, *_beside_the_loss(spec)]))
         rows.append([code(name), code(pin), Markdown(f"{code(item.config)}{part}"), _form(spec), told, _rows(item)])
-    return table(["dataset", "revision", "config", "form", "loss", "rows"], rows)
+    return table(["dataset", "revision", "config", "example type", "loss", "rows"], rows)
 
 
 def _form(spec: TrainingData) -> Markdown:
     """The form of the rows, and what they were made of."""
-    if spec.form == "self-pair":
+    if spec.example_type == "self-pair":
         columns = f" ({', '.join(map(code, spec.columns))})" if spec.columns else ""
-        return Markdown(f"{spec.form}: each distinct text{columns} with itself")
-    if not spec.form.startswith("graded-"):
-        return Markdown(spec.form)
+        return Markdown(f"{spec.example_type}: each distinct text{columns} with itself")
+    if not spec.example_type.startswith("graded-"):
+        return Markdown(spec.example_type)
     grades = spec.grades or Grades()
-    negatives = f", negative {grades.negative_from:g} to {grades.negative_to:g}" if "triplet" in spec.form else ""
-    return Markdown(f"{spec.form}: positive from {grades.positive_from:g}{negatives}")
+    negatives = (
+        f", negative {grades.negative_from:g} to {grades.negative_to:g}" if "triplet" in spec.example_type else ""
+    )
+    return Markdown(f"{spec.example_type}: positive from {grades.positive_from:g}{negatives}")
 
 
 def _beside_the_loss(spec: TrainingData) -> list[str]:

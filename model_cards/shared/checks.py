@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hub.contract.decontamination import INPUT, PROVENANCE, Dropped
+from hub.contract.measured import INPUT, PROVENANCE, Dropped
 from hub.contract.run_dir import MANIFEST, RECIPE, Manifest, changed_files
 from hub.errors import InputError
 from model_cards.shared.facts import Counts, DatasetCounts, VersionFacts
@@ -105,7 +105,7 @@ def check_dropped(directory: Path, dropped: Dropped, manifest: Manifest) -> None
     place = directory / MANIFEST
     if manifest.inputs.get(INPUT) != dropped.digest():
         found = f"provenance.{PROVENANCE} is not what the inputs name"
-        raise InputError(place, found, hint="drop again: python -m eval.decontaminate RUN --drop DIR")
+        raise InputError(place, found, hint="drop again: sts-dino decontaminate RUN --drop DIR")
     kept = {(config, split): rows.kept for config, splits in dropped.rows.items() for split, rows in splits.items()}
     _same_rows(place, PROVENANCE, kept, manifest)
 

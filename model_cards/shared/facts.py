@@ -6,9 +6,9 @@
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
-from hub.contract.decontamination import Dropped
+from hub.contract.measured import Dropped
 from hub.contract.run_dir import MANIFEST
 from hub.errors import InputError
 
@@ -66,7 +66,7 @@ class DatasetCounts(Facts):
 
 
 class Upstream(Facts):
-    """What a folder of a language model says it was made from (``hub.model_folder``)."""
+    """What a folder of a language model says it was made from (``hub.untrusted``)."""
 
     model: str
     made_by: str
@@ -136,7 +136,7 @@ class TrainedOn(Facts):
     revision: str | None = None
     commit: str | None = None
     config: str
-    form: str
+    example_type: str = Field(validation_alias=AliasChoices("example_type", "form"))  # form: before version 0.2
     loss: str
     example_set: int | None = None  # None: all rows
     splits: dict[str, int | None]  # rows; None: streamed, and not counted

@@ -9,7 +9,7 @@ import yaml
 
 from hub.contract.licences import Licence, known
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from hub.markdown import visible_line
+from hub.untrusted import visible_line
 from model_cards.shared.configs import Split, data_files, dataset_info, default_config
 from model_cards.shared.facts import ModelProvenance
 
@@ -29,7 +29,7 @@ def front_matter(data: dict[str, Any]) -> str:
 
 def dataset_data(recipe: DatasetRecipe, configs: dict[str, list[Split]], page: str) -> dict[str, Any]:
     """Front matter of a dataset card. ``configs`` are those that exist, in the recipe's order; ``page`` is its URL."""
-    words = recipe.dataset_form.card
+    words = recipe.dataset_schema.card
     data: dict[str, Any] = {
         "pretty_name": visible_line(recipe.pretty_name),
         "language": [recipe.language],
@@ -90,7 +90,7 @@ def model_data(recipe: ModelRecipe, provenance: ModelProvenance, model_index: li
 
 def _method(recipe: ModelRecipe) -> list[str]:
     """Tags of an adapter, and of what wrote or cut the training pairs."""
-    methods = dict.fromkeys(METHODS[item.form] for item in recipe.datasets)
+    methods = dict.fromkeys(METHODS[item.example_type] for item in recipe.datasets)
     return [*(["peft", "lora"] if recipe.lora else []), *methods]
 
 

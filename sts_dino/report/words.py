@@ -113,7 +113,7 @@ def _missing_of_model(found: ModelFacts) -> Iterator[str]:
     if found.provenance.training is not None and not results.base_scores:
         yield f"{name}: the scores of the untrained encoder."
     if found.provenance.training is not None and not results.control_scores:
-        yield f"{name}: the copies control (control: copies in the recipe, made by sts-dino release)."
+        yield f"{name}: the copies control (control: simcse in the recipe, made by sts-dino release)."
     if any(score.interval() is None for score in results.scores):
         yield f"{name}: intervals where a table says none; the program that scored kept no outcomes of rows."
     if not any(score.split in ("test", "all") for score in results.scores):

@@ -17,12 +17,12 @@ from benchmarks.papers.page import told
 from benchmarks.papers.plan import Encoder, Experiment, OwnColumn, Papers, read_papers
 from benchmarks.papers.result import Measured, Result
 from benchmarks.papers.runner import Experiments
+from hub.contract.measured import Estimate
+from hub.contract.model_sections import Spans
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.results import Results, TaskScore, write_results
-from hub.contract.sections.model import Spans
 from hub.errors import InputError
-from hub.training_value import Estimate
 from release.value import training_sha256
 from training.data.spans import Span
 
@@ -215,8 +215,8 @@ def test_the_small_base_reads_any_text_in_lower_case():
 
 @pytest.mark.slow("trains a tiny masked language model")
 def test_pretraining_lowers_the_loss_and_leaves_what_declutr_starts_from(tmp_path):
-    from training.losses.declutr import load_head
-    from training.model.bases import find_base
+    from training.encoder.bases import find_base
+    from training.losses.modules import load_head
 
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
     masked_lm.main(tmp_path / "texts.txt", tmp_path / "base", steps=40, size=16, layers=1, tokens=16, seed=1)

@@ -75,7 +75,7 @@ def test_a_port_in_use_ends_the_demo_with_one_error(tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        words = [sys.executable, "-m", "demo.run", "--artifacts", str(tmp_path), "--port", str(port)]
+        words = [sys.executable, "-m", "sts_dino", "demo", "--artifacts", str(tmp_path), "--port", str(port)]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
     lines = done.stderr.strip().splitlines()
     assert done.returncode == 1 and len(lines) == 1 and lines[0].startswith("error: ") and str(port) in lines[0]
@@ -117,7 +117,7 @@ def test_make_real_names_committed_recipes_that_need_each_other():
     for name in (demo_real.STATIC, demo_real.PROMPTEOL):
         encoder = load_recipe(demo_real.RECIPES / f"{name}.yaml", ModelRecipe)
         assert {item.repo_id for item in encoder.datasets} == {f"{ORG}/{demo_real.DATASET}"}
-        assert encoder.control == "copies"
+        assert encoder.control == "simcse"
     assert demo_real.STAND_INS.is_file() and demo_real.STUDENT.is_file()
 
 

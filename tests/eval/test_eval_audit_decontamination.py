@@ -34,7 +34,7 @@ from eval.audit.source import find_rows
 from eval.audit.text_forms import normal_form
 from eval.decontaminate import app, main
 from eval.tasks.rows import Pins
-from hub.contract.decontamination import INPUT, KINDS, LEDGER, Dropped, Ledger, read_ledger
+from hub.contract.measured import INPUT, KINDS, LEDGER, Dropped, Ledger, read_ledger
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.contract.run_dir import RECIPE, changed_files, holds_recipe, locked, require_complete
@@ -325,7 +325,7 @@ def test_with_card_the_counts_stand_on_the_datasets_card(tmp_path):
     manifest = small_run(run, small_recipe("sts"))
     assert "Evaluation sentences" not in render(run)["README.md"].decode()
     words = [str(run), "--card", "--out", str(tmp_path / "out")]
-    assert "next: python -m model_cards.render" in CliRunner().invoke(app, words, catch_exceptions=False).output
+    assert "next: sts-dino card" in CliRunner().invoke(app, words, catch_exceptions=False).output
     assert (run / LEDGER).read_bytes() == (tmp_path / "out" / "ledger.json").read_bytes()
     ledger = read_ledger(run, manifest)
     planted_kinds = ledger.configs["postprocessed"].kinds | {"exact": 7}
@@ -347,7 +347,5 @@ def test_with_card_the_counts_stand_on_the_datasets_card(tmp_path):
         with pytest.raises(InputError, match=problem):
             CliRunner().invoke(app, [*words, *wrong], catch_exceptions=False)
     (run / LEDGER).write_text(ledger.model_copy(update={"revision": "other"}).model_dump_json())
-    with pytest.raises(
-        InputError, match=r"on other rows than .* measure again: python -m eval.decontaminate .* --card"
-    ):
+    with pytest.raises(InputError, match=r"on other rows than .* measure again: sts-dino decontaminate .* --card"):
         render(run)

@@ -32,7 +32,7 @@ from eval.audit.survey import (
 from hub.contract.run_dir import read_manifest
 from hub.contract.schema import PAIR_CLASS, TRIPLET, published_features
 from hub.errors import InputError
-from sts_dino.proposals.dataset import languages
+from sts_dino.proposals.recipes import languages
 
 
 def examples_of(place, config=None, split="train"):

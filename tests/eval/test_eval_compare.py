@@ -21,9 +21,9 @@ from eval.compare.tables import csv_cell, result_tables, short_names, text
 from eval.runs.records import FinishedEvaluation, read_evaluation
 from eval.statistics.bootstrap import Interval
 from eval.statistics.paired import Difference, Measurement, Test, Verdict, adjusted
+from hub.contract.measured import ArmPlan
 from hub.contract.results import TaskScore
 from hub.errors import InputError
-from hub.training_value import ArmPlan
 
 TASKS = ("sts12/all", "stsb/cosine", "mr/senteval", "sts12/mean")
 EVIL = '_a|b<script>x</script>\\end{tabular}$&%#^~`=[l](http://e.vil)"\n\u202e"'

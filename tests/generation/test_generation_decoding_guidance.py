@@ -10,12 +10,12 @@ from reference_decoding import reference
 from tiny_lm import load_engine, make_family
 from transformers import AutoModelForCausalLM
 
-from generation.decoding import output_layer
-from generation.decoding.engine import Engine
-from generation.decoding.output_layer import LogitsInPieces, OutputLayer
-from generation.decoding.protocol import Request, complete
-from generation.decoding.sampling import WholeLogits, choose, guided_rows
-from generation.decoding.self_debiasing import debias, draw, guide, nucleus
+from generation.backends import output_layer
+from generation.backends.engine import Engine
+from generation.backends.output_layer import LogitsInPieces, OutputLayer
+from generation.backends.protocol import Request, complete
+from generation.backends.sampling import WholeLogits, choose, guided_rows
+from generation.backends.self_debiasing import debias, draw, guide, nucleus
 from generation.inputs.row_seeds import uniforms
 from hub.contract.recipe import DecodingParameters
 
@@ -174,7 +174,7 @@ def test_equal_to_guiding_the_whole_vocabulary(decay_constant, top_k):
     table = torch.cat([own, *(own + spread * torch.randn(own.shape, generator=generator) for spread in (0.3, 1.0, 2))])
     told = torch.arange(3 * texts).view(3, texts).T.contiguous()
     drawn, plain = told[:, :2], torch.arange(3 * texts, 4 * texts)
-    settings = DecodingParameters(decay_constant=decay_constant, floor=1e-9, top_k=top_k, guidance=gamma)
+    settings = DecodingParameters(decay_constant=decay_constant, epsilon=1e-9, top_k=top_k, guidance=gamma)
     numbers = torch.from_numpy(uniforms(np.arange(texts, dtype=np.uint64), 0))
     outputs, *rows = guided_rows(table, drawn, told, plain, torch.full((texts,), gamma))
     assert len(outputs) == len(table)  # in the place of the plain rows

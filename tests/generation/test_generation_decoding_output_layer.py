@@ -7,10 +7,11 @@ import torch
 from tiny_lm import TEXTS, load_engine, make_lm
 from torch import nn
 
-from generation.decoding import engine, memory, output_layer
-from generation.decoding.output_layer import LogitsInPieces, OutputLayer
-from generation.decoding.protocol import Request, complete
-from generation.decoding.sampling import WholeLogits, choose
+from generation.backends import engine, output_layer
+from generation.backends import load_model as memory
+from generation.backends.output_layer import LogitsInPieces, OutputLayer
+from generation.backends.protocol import Request, complete
+from generation.backends.sampling import WholeLogits, choose
 from hub.contract.recipe import DecodingParameters
 
 ROWS, WIDTH = 90, 24
@@ -50,7 +51,7 @@ def test_normalisers_values_and_largest(both):
 def test_the_same_tokens_are_drawn(both, top_k):
     whole, pieces, _ = both
     index = torch.arange(ROWS).view(3, -1).T
-    settings = DecodingParameters(top_k=top_k, floor=1e-6)
+    settings = DecodingParameters(top_k=top_k, epsilon=1e-6)
     numbers = torch.linspace(0, 0.99, len(index), dtype=torch.float64)
     wanted, log_probs = choose(whole, index, settings, numbers)
     tokens, ours = choose(pieces, index, settings, numbers)
@@ -79,7 +80,7 @@ def test_in_half_precision_what_is_likely_is_as_in_float32(vocabulary):
 def test_a_row_has_the_same_bits_whatever_rows_are_there(top_k):
     generator = torch.Generator().manual_seed(2)
     layer = OutputLayer(torch.randn(9001, 640, generator=generator), None)
-    hidden, settings = torch.randn(100, 640, generator=generator), DecodingParameters(top_k=top_k, floor=1e-6)
+    hidden, settings = torch.randn(100, 640, generator=generator), DecodingParameters(top_k=top_k, epsilon=1e-6)
     numbers = torch.rand(100, generator=generator, dtype=torch.float64)
 
     def drawn(rows, index):

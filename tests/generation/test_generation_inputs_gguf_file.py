@@ -11,14 +11,15 @@ from tiny_gguf import make_gguf
 from tiny_lm import TEXTS, load_engine, make_lm
 
 from generation import explain, run
-from generation.decoding.engine import Engine
-from generation.decoding.load_model import load_model
-from generation.decoding.protocol import Request, complete
+from generation.backends.engine import Engine
+from generation.backends.load_model import load_model
+from generation.backends.protocol import Request, complete
 from generation.pipeline import job
 from hub.contract.recipe import DatasetRecipe, DecodingParameters, LanguageModel
 from hub.contract.recipe_file import fingerprint, load_recipe
 from hub.contract.run_dir import read_manifest
-from hub.contract.shards import read_shard, sha256_file
+from hub.contract.shards import read_shard
+from hub.durable import sha256_file
 from hub.errors import InputError
 from model_cards.render import render
 

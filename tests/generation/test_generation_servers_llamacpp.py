@@ -19,10 +19,10 @@ from tiny_gguf import make_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.generation.throughput.llamacpp_server import Serving, serve
-from generation.decoding.protocol import Request, Writer, complete
-from generation.decoding.self_debiasing import nucleus
+from generation.backends.protocol import Request, Writer, complete
+from generation.backends.registry import load_writer
+from generation.backends.self_debiasing import nucleus
 from generation.pipeline import job
-from generation.pipeline.writers import load_writer
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe, DecodingParameters, LanguageModel
 from hub.contract.recipe_file import load_recipe
@@ -30,7 +30,7 @@ from hub.contract.shards import read_shard
 from hub.errors import InputError, RunError
 
 PROMPT = 'Task: Write two sentences that mean the same thing.\nSentence 1: "A man is playing a flute."\nSentence 2: "'
-SETTINGS = DecodingParameters(decay_constant=0.0, floor=1.0, max_new_tokens=40)
+SETTINGS = DecodingParameters(decay_constant=0.0, epsilon=1.0, max_new_tokens=40)
 ONE_TOKEN = SETTINGS.model_copy(update={"max_new_tokens": 1})
 
 

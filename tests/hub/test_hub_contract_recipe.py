@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hub.contract.dataset_sections import quantization_values
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import deciding, fingerprint, load_recipe, resolved
-from hub.contract.sections.dataset import quantization_values
 from hub.errors import InputError
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")
@@ -166,7 +166,7 @@ def test_few_shot_sections_that_cannot_work(change, message):
         (
             NLI,
             "labels.0.name=entails",
-            "labels.entails: no label of the nli form; allowed: entailment, neutral, contra",
+            "labels.entails: not a label of schema nli; allowed: entailment, neutral, contra",
         ),
         (NLI, "labels.1.name=contradicts", "did you mean 'contradiction'"),
         (X2, "labels.1.counter_labels=['0.55']", "unknown counter-label '0.55'; allowed: 1, 0"),

@@ -15,8 +15,8 @@ import generation.run
 import model_cards.render
 import training.run
 from eval import run as evaluation
+from generation.backends.registry import load_writer
 from generation.pipeline.job import input_hashes
-from generation.pipeline.writers import load_writer
 from hub.client.publish import snapshot_of
 from hub.contract import run_dir
 from hub.contract.published_paths import command_line, local_paths, published, published_path, published_setting
@@ -56,7 +56,7 @@ def test_a_path_is_published_as_it_is_only_inside_the_folder_of_the_command(path
         ("base.vocabulary.path='/home/sally/d'", "base.vocabulary.path=d"),
         ("source.path=/home/sally/a: b.txt", "source.path=a: b.txt"),
         ('model.server.base_url="http://gpu-7:1/v1"', "model.server.base_url=http://server.invalid/v1"),
-        ("datasets=[{path: /home/sally/d, form: sts}]", "datasets=[{form: sts, path: d}]"),
+        ("datasets=[{path: /home/sally/d, example_type: sts}]", "datasets=[{example_type: sts, path: d}]"),
         ("few_shot.end=/", "few_shot.end=/"),
         ("source.path=a.txt", "source.path=a.txt"),
         ("@/home/sally/offline.yaml", "@offline.yaml"),
@@ -105,7 +105,12 @@ def dataset(folder) -> Path:
 @pytest.fixture(scope="module")
 def model(folder, dataset) -> Path:
     """An encoder that was trained and scored with absolute paths."""
-    data = {"path": str(dataset), "config": "triplet-1shot", "form": "triplet", "loss": "MultipleNegativesRankingLoss"}
+    data = {
+        "path": str(dataset),
+        "config": "triplet-1shot",
+        "example_type": "triplet",
+        "loss": "MultipleNegativesRankingLoss",
+    }
     tree = yaml.safe_load(Path(MODEL_RECIPE).read_text())
     tree |= {
         "base": {**tree["base"], "path": str(folder / "home" / "tiny"), "modules": "transformer"},
@@ -220,7 +225,7 @@ def test_where_a_server_is_stays_here_and_the_same_model_elsewhere_is_the_same_r
     elsewhere = load_recipe(path, DatasetRecipe, [*given, "model.server.base_url=http://localhost:1/v1"])
     assert fingerprint(recipe, {}) == fingerprint(elsewhere, {})
     assert "corp.example" not in resolved(recipe) and published(recipe).model.server.model == "lm"
-    told = command_line("generation.run", path, None, [given[1], f"model.server.base_url={section['base_url']}"])
+    told = command_line("write", path, None, [given[1], f"model.server.base_url={section['base_url']}"])
     assert "corp.example" not in told and "model.server.base_url=http://server.invalid/v1" in told
     with pytest.raises(InputError, match=r"base_url: is not published; serve lm, and say where: --set model\.server"):
         load_writer(published(recipe).model)

@@ -16,10 +16,12 @@ from test_model_cards_runs import (
     dataset_run,
 )
 
+from hub.contract.recipe import config_features
 from hub.contract.recipe_file import resolved
 from hub.contract.run_dir import RECIPE, Manifest, describe, read_manifest, write_manifest
-from hub.contract.schema import NLI_LABELS, base_config, config_features
-from hub.contract.shards import write_shard, write_text
+from hub.contract.schema import NLI_LABELS, base_config
+from hub.contract.shards import write_shard
+from hub.durable import write_text
 from hub.errors import InputError
 from model_cards.dataset.tables import NOTES, config_note
 from model_cards.render import render, write
@@ -128,7 +130,7 @@ def test_the_body_shows_the_manifest(tmp_path: Path) -> None:
     assert 'Sentence 1: "<X1>"\nSentence 2: "\n```' in card
     assert "Label `0`, score 0, against `1`:" in card
     assert 'load_dataset("sts-dino/tiny-sts", revision="v1.2.0")' in card
-    assert "python -m generation.run recipes/tiny-sts.yaml" in card
+    assert "sts-dino write recipes/tiny-sts.yaml" in card
     assert card.count("\n| `1` | A man sings. | A man sings. | 0.9 |") == 3
     assert card.count("\n| `sampled` |") == 3
     assert "still being written" not in card

@@ -11,12 +11,12 @@ from test_model_cards_runs import card_of, model_provenance, model_run, score
 
 from hub.client.publish import checked, publish
 from hub.contract.licences import table as licences
+from hub.contract.measured import REPEATS, RepeatScore, Run, repeats_of, write_repeats
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe
-from hub.contract.repeats import REPEATS, RepeatScore, Run, repeats_of, write_repeats
 from hub.contract.results import read_results, write_results
 from hub.contract.run_dir import RECIPE, read_manifest, write_manifest
-from hub.contract.shards import sha256_file
+from hub.durable import sha256_file
 from hub.errors import InputError
 from model_cards.model.card import told_under
 from model_cards.render import render
@@ -36,7 +36,7 @@ TRIPLETS = {
     "repo_id": "org/nli",
     "revision": "v1.0.0",
     "config": "triplet-5shot",
-    "form": "triplet",
+    "example_type": "triplet",
     "example_set": 3,
     "loss": "CachedMultipleNegativesRankingLoss",
     "loss_arguments": {"scale": "20", "mini_batch_size": "16"},
@@ -46,7 +46,7 @@ DOCUMENTS = {
     "repo_id": "org/web",
     "revision": "d" * 40,
     "config": "plain_text",
-    "form": "documents",
+    "example_type": "documents",
     "streaming": True,
     "loss": "DeclutrLoss",
     "loss_arguments": {"temperature": "0.05"},

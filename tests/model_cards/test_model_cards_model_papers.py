@@ -13,7 +13,7 @@ from hub.contract.run_dir import read_manifest, write_manifest
 from model_cards.model.papers import paper_rows, reproduced
 from model_cards.render import render
 
-DATA = {"config": "postprocessed", "form": "sts", "loss": "CosineSimilarityLoss"}
+DATA = {"config": "postprocessed", "example_type": "sts", "loss": "CosineSimilarityLoss"}
 ROBERTA = {"repo_id": "FacebookAI/roberta-base", "revision": "e" * 40, "license": "mit"}
 
 
@@ -34,7 +34,7 @@ TRIPLETS = {
     "repo_id": "org/auto-nli",
     "revision": "v1.0.0",
     "config": "triplet-10shot",
-    "form": "triplet",
+    "example_type": "triplet",
     "loss": "CachedMultipleNegativesRankingLoss",
 }
 PROMPT_EOL = {"base": LLAMA, "datasets": [TRIPLETS], "limit": 64_000}

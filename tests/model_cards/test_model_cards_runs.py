@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe import DatasetRecipe, ModelRecipe, config_features
 from hub.contract.recipe_file import resolved
 from hub.contract.results import Results, TaskScore, write_results
 from hub.contract.run_dir import RECIPE, File, Manifest, changed_files, describe, write_manifest
-from hub.contract.schema import base_config, config_features
-from hub.contract.shards import shard_path, write_shard, write_text
+from hub.contract.schema import base_config
+from hub.contract.shards import shard_path, write_shard
+from hub.durable import write_text
 from model_cards.render import render
 
 PROMPT = 'Task: Write two sentences that {}.\nSentence 1: "<X1>"\nSentence 2: "'
@@ -51,7 +52,7 @@ def dataset_recipe(form: str, source: str = "file", changes: dict[str, Any] | No
             "kind": "dataset",
             "name": f"tiny-{form}",
             "version": "1.2.0",
-            "form": form,
+            "schema": form,
             "pretty_name": f"Tiny {form.upper()}",
             "license": "cc-by-sa-4.0",
             "source": {"kind": source, **origin, "description": "four sentences", "license": "cc0-1.0"},
@@ -135,7 +136,7 @@ def finished_manifest(recipe: DatasetRecipe, files: list[File]) -> Manifest:
         "requested": 7 * total,
         "kept": 5 * total,
         "rejected": {"line_break": total, "not_closed": total},
-        "sampled_negatives": 5 if recipe.form == "sts" else 0,
+        "sampled_negatives": 5 if recipe.schema_name == "sts" else 0,
         "by_label": by_label,
         "splits": {config: dict(splits) for config, splits in rows.items()},
     }
@@ -149,7 +150,7 @@ def finished_manifest(recipe: DatasetRecipe, files: list[File]) -> Manifest:
             "more": 1,
         },
         "source": {"description": "four sentences", "license": "cc0-1.0", "sha256": "b" * 64},
-        "command": f"python -m generation.run recipes/{recipe.name}.yaml",
+        "command": f"sts-dino write recipes/{recipe.name}.yaml",
     }
     manifest = Manifest(kind="dataset", name=recipe.name, version=recipe.version, fingerprint="f" * 64)
     return manifest.with_files(files, complete=True, counts=counts, provenance=provenance)
@@ -169,7 +170,7 @@ def model_recipe(**changes: Any) -> ModelRecipe:
                     "repo_id": "sts-dino/tiny-sts",
                     "revision": "v1.2.0",
                     "config": "postprocessed",
-                    "form": "sts",
+                    "example_type": "sts",
                     "loss": "CosineSimilarityLoss",
                 }
             ],
@@ -186,7 +187,7 @@ def model_provenance() -> dict[str, Any]:
                 "revision": "v1.2.0",
                 "commit": "c" * 40,
                 "config": "postprocessed",
-                "form": "sts",
+                "example_type": "sts",
                 "loss": "CosineSimilarityLoss",
                 "splits": {"train": 1200, "validation": 3},
                 "license": "cc-by-sa-4.0",
@@ -206,7 +207,7 @@ def model_provenance() -> dict[str, Any]:
             "processes": 1,
             "seed": 42,
         },
-        "command": "python -m training.run recipes/models/tiny-encoder.yaml",
+        "command": "sts-dino train recipes/models/tiny-encoder.yaml",
     }
 
 

@@ -13,12 +13,12 @@ from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe, resolved
 from hub.contract.run_dir import RECIPE, read_manifest, write_manifest
 from hub.contract.schema import TRIPLET
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from model_cards.render import render
 from training.loop.job import prepare
 from training.loop.train import work
 
-COMMAND = "python -m training.run recipe.yaml"
+COMMAND = "sts-dino train recipe.yaml"
 
 
 def trained(folder: Path, **changes: Any) -> Path:
@@ -62,7 +62,7 @@ def test_a_merged_adapter(tmp_path: Path) -> None:
     data = {
         "path": str(tmp_path / "triplets"),
         "config": "triplet-0shot",
-        "form": "triplet",
+        "example_type": "triplet",
         "loss": "CachedMultipleNegativesRankingLoss",
         "loss_arguments": {"scale": "20", "mini_batch_size": "8"},
     }
@@ -87,7 +87,12 @@ def test_spans_of_documents(tmp_path: Path) -> None:
     texts = [" ".join(words[(i * j + j) % 8] for j in range(400)) for i in range(24)]
     (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
     spans = {"min_length": "8", "max_length": "32", "min_document": "128"}
-    data = {"path": str(tmp_path / "texts.txt"), "config": "default", "form": "documents", "loss": "DeclutrLoss"}
+    data = {
+        "path": str(tmp_path / "texts.txt"),
+        "config": "default",
+        "example_type": "documents",
+        "loss": "DeclutrLoss",
+    }
     changes: dict[str, Any] = {
         "base": {"path": str(tmp_path / "mlm"), "max_seq_length": "48", "license": "mit"},
         "datasets": [{**data, "spans": spans}],
@@ -112,7 +117,7 @@ def test_spans_of_documents(tmp_path: Path) -> None:
 def test_texts_paired_with_themselves_and_pairs_by_their_grades(tmp_path: Path) -> None:
     make_mlm(tmp_path / "guide")
     write_recipe(tmp_path)
-    copies = {"path": str(tmp_path / "pairs"), "config": "postprocessed", "form": "self-pair"}
+    copies = {"path": str(tmp_path / "pairs"), "config": "postprocessed", "example_type": "self-pair"}
     copies |= {"loss": "MultipleNegativesRankingLoss", "columns": ["sentence1", "sentence2"]}
     card = render(trained(tmp_path / "copies", datasets=[copies]))["README.md"].decode()
     assert "trained on texts paired with themselves, without labels" in card and "language model wrote" not in card
@@ -120,7 +125,7 @@ def test_texts_paired_with_themselves_and_pairs_by_their_grades(tmp_path: Path) 
     (row,) = table_with(card, "dataset", "revision")
     assert row[3] == "self-pair: each distinct text (sentence1, sentence2) with itself"
     guide = {"path": str(tmp_path / "guide"), "license": "cc-by-nc-4.0"}
-    graded = copies | {"form": "graded-pair", "loss": "GISTEmbedLoss", "guide": guide}
+    graded = copies | {"example_type": "graded-pair", "loss": "GISTEmbedLoss", "guide": guide}
     del graded["columns"]
     data = [copies, graded]
     card = render(trained(tmp_path / "both", datasets=data, license="cc-by-nc-4.0"))["README.md"].decode()

@@ -35,7 +35,7 @@ def test_a_corrected_recipe_is_published_again_and_nothing_is_made(hub_api, loca
     source = recipe.source.model_copy(update={"description": "other words"})
     path = tmp_path / "small-sts.yaml"
     path.write_text(resolved(recipe.model_copy(update={**changes, "source": source})), encoding="utf-8")
-    words = [sys.executable, "-m", "release.run", str(path), "--org", "acme", "--artifacts", str(tmp_path)]
+    words = [sys.executable, "-m", "sts_dino", "release", str(path), "--org", "acme", "--artifacts", str(tmp_path)]
     environment = local_hub.client_environment(tmp_path / "home")
     done = subprocess.run([*words, "--again", "--yes"], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -80,7 +80,12 @@ def test_a_licence_that_no_dataset_of_these_parts_may_have_stops_every_start(opt
 
 
 def test_a_licence_that_no_model_of_these_parts_may_have_stops_every_start(tmp_path):
-    data = {"path": str(tmp_path / "pairs"), "config": "postprocessed", "form": "sts", "loss": "CosineSimilarityLoss"}
+    data = {
+        "path": str(tmp_path / "pairs"),
+        "config": "postprocessed",
+        "example_type": "sts",
+        "loss": "CosineSimilarityLoss",
+    }
     cases = {
         "'my-own' is no licence that can be judged": {"license": "my-own"},
         "'apache-2.0' does not cover its parts": {"datasets": [{**data, "license": "cc-by-nc-4.0"}]},

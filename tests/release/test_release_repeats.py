@@ -9,9 +9,9 @@ import pytest
 from forked_python import python_in
 from training_inputs import write_recipe
 
+from hub.contract.measured import read_repeats, repeats_of
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import load_recipe
-from hub.contract.repeats import read_repeats, repeats_of
 from hub.contract.results import read_results, write_results
 from hub.contract.run_dir import require_complete
 from hub.errors import InputError
@@ -32,7 +32,8 @@ def small_recipe(folder, **changes):
 
 def repeat(recipe, *options):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [python_in(environment), "-m", "release.repeats", str(recipe), "--set", "base.modules=static", *options]
+    words = ["repeat", str(recipe), "--set", "base.modules=static", *options]
+    command = [python_in(environment), "-m", "sts_dino", *words]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
 
 
@@ -126,7 +127,7 @@ def test_other_numbers_are_refused(text, message):
 
 
 def few_shot(folder):
-    data = {"path": str(folder / "pairs"), "config": "postprocessed", "form": "sts", "loss": "CoSENTLoss"}
+    data = {"path": str(folder / "pairs"), "config": "postprocessed", "example_type": "sts", "loss": "CoSENTLoss"}
     return small_recipe(folder, datasets=[data, {**data, "example_set": "0"}])
 
 

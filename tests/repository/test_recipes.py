@@ -97,7 +97,7 @@ def test_dinos_prompts_and_constants(name):
     assert {name: list(found) for name, (_, found) in made.items()} == counters
     assert {label.name: label.score for label in found.labels} == {"1": 1, "0.5": 0.5, "0": 0}
     decoding = found.decoding
-    assert (decoding.decay_constant, decoding.floor, decoding.top_k, decoding.top_p) == (100, 0.01, 5, 0.9)
+    assert (decoding.decay_constant, decoding.epsilon, decoding.top_k, decoding.top_p) == (100, 0.01, 5, 0.9)
     assert (decoding.max_new_tokens, decoding.samples, decoding.max_attempts) == (40, 2, 5)
     after = found.postprocess
     assert (after.smoothing, after.sampled_negatives, after.max_per_label, after.validation_fraction) == (
@@ -212,14 +212,14 @@ def test_movie_reviews_are_texts_of_classes_against_one_another():
     prompt, (counter,) = Prompts(found).of(found.labels[0], "Some Movie", found.variants[0])
     assert prompt == 'Task: Write a review for a bad movie.\nMovie: "Some Movie"\nReview: "'
     assert counter == prompt.replace("bad", "good")
-    assert found.form == "text"
+    assert found.schema_name == "text"
 
 
 @pytest.mark.slow("starts command after command")
 def test_without_the_hub_a_recipe_ends_in_one_clear_line(tmp_path):
     name = "auto-nli"
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
-    command = [sys.executable, "-m", "generation.run", str(FOLDER / f"{name}.yaml"), "--dry-run"]
+    command = [sys.executable, "-m", "sts_dino", "write", str(FOLDER / f"{name}.yaml"), "--dry-run"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode in (1, 2) and "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("error: ") and recipe(name).model.repo_id in done.stderr

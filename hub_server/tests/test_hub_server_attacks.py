@@ -1,0 +1,266 @@
+"""What strangers may send to the local Hub to stop it: bombs in YAML and patterns, half-sent requests, huge batches."""
+
+import contextlib
+import hashlib
+import json
+import socket
+import sqlite3
+import threading
+import time
+
+import pytest
+import uvicorn
+from huggingface_hub import HfApi
+from local_hub import ask, commit_body, file_line
+from starlette.responses import PlainTextResponse
+
+from hub_server.app import _refusal
+from hub_server.connections import TimedConnection
+from hub_server.process import LocalHub
+from hub_server.storage.database import Database
+
+DATASET = {"repo_type": "dataset"}
+PATIENCE = 2.0
+ALIASES = "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(9))
+MERGES = "".join(f"a{n + 1}: &a{n + 1}\n  <<: [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(9))
+BOMBS = ["[" * 30_000, "{a: " * 30_000, "- " * 30_000, f"a0: &a0 [x]\n{ALIASES}", f"a0: &a0 {{x: 1}}\n{MERGES}"]
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory):
+    with LocalHub(tmp_path_factory.mktemp("attacked"), options=["--patience", str(PATIENCE)]) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def repo(hub) -> str:
+    return HfApi(endpoint=hub.endpoint, token=hub.token).create_repo("demo/attacked", **DATASET).repo_id
+
+
+def seconds(hub: LocalHub, *request, status: int, **words) -> float:
+    """How long an answer takes."""
+    started = time.monotonic()
+    assert ask(hub, *request, **words).status == status
+    return time.monotonic() - started
+
+
+def connect(hub: LocalHub, text: str, body: bytes = b"") -> socket.socket:
+    host, port = hub.endpoint.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)), timeout=30)
+    connection.sendall(text.replace("\n", "\r\n").replace("HOST", f"{host}:{port}").encode() + body)
+    return connection
+
+
+def rest(connection: socket.socket) -> bytes:
+    """What the server sends until it closes the connection."""
+    with contextlib.suppress(ConnectionResetError), connection:
+        return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    return b""
+
+
+@pytest.mark.parametrize("bomb", BOMBS, ids=["[", "{", "-", "aliases", "merges"])
+def test_a_yaml_bomb_is_refused_and_a_stored_one_is_text(hub, bomb, request):
+    content = f"---\n{bomb}\n---\n# Title\n"
+    assert seconds(hub, "POST", "/api/validate-yaml", {"content": content}, status=400) < 5
+    name = f"bomb{BOMBS.index(bomb)}"
+    HfApi(endpoint=hub.endpoint, token=hub.token).create_repo(f"demo/{name}", **DATASET)
+    body = commit_body(file_line("README.md", content))
+    assert ask(hub, "POST", f"/api/datasets/demo/{name}/commit/main", body, token=hub.token).status == 200
+    listed = {item["id"]: item for item in ask(hub, "GET", "/api/datasets").json()}
+    assert "cardData" not in listed[f"demo/{name}"]
+    page = ask(hub, "GET", f"/datasets/demo/{name}").body.decode()
+    assert "<h3>Title</h3>" in page and "no README.md with metadata that can be read" in page
+
+
+@pytest.mark.slow("waits for slow clients, large stores or old uploads")
+def test_half_sent_requests_and_unread_answers_stop_nobody(hub, repo):
+    content = bytes(24_000_000)  # more than the system keeps for a client that does not read
+    oid = hashlib.sha256(content).hexdigest()
+    upload = upload_path(hub, repo, oid, len(content))
+    assert ask(hub, "PUT", upload, content).status == 200
+    line = ("lfsFile", {"path": "large.bin", "oid": oid, "size": len(content)})
+    assert ask(hub, "POST", f"/api/datasets/{repo}/commit/main", commit_body(line), token=hub.token).status == 200
+    missing = upload_path(hub, repo, hashlib.sha256(b"?").hexdigest(), 10_000_000)
+    commit = f"POST /api/datasets/{repo}/commit/main HTTP/1.1\nHost: HOST\nAuthorization: Bearer {hub.token}\n"
+    half = [
+        *(("POST /api/validate-yaml HTTP/1.1\nHost: HOST\nContent-Length: 1000\n\n", b'{"') for _ in range(80)),
+        *((f"{commit}Content-Length: 1000\n\n", b'{"') for _ in range(40)),
+        *((f"PUT {missing} HTTP/1.1\nHost: HOST\nContent-Length: 10000000\n\n", bytes(400_000)) for _ in range(10)),
+    ]
+    heads = ["", "GET / HTT", "GET / HTTP/1.1\nHost: HOST\n", f"{commit}Transfer-Encoding: chunked\n"] * 10
+    unread = f"GET /datasets/{repo}/resolve/main/large.bin HTTP/1.1\nHost: HOST\n\n"
+    started = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        bodies = [stack.enter_context(connect(hub, text, body)) for text, body in half]
+        silent = [stack.enter_context(connect(hub, text)) for text in heads]
+        readers = [stack.enter_context(connect(hub, unread)) for _ in range(20)]
+        waits = []
+        while time.monotonic() < started + PATIENCE:
+            waits.append(seconds(hub, "GET", "/api/datasets", status=200))
+            time.sleep(0.02)
+        assert max(waits) < 2
+        for connection in bodies:
+            assert rest(connection).startswith(b"HTTP/1.1 408 ")
+        assert [rest(connection) for connection in silent] == [b""] * len(silent)
+        time.sleep(2 * PATIENCE)  # an answer has to stand still from one look to the next
+        assert all(len(rest(connection)) < len(content) for connection in readers)
+    assert not list((hub.root / "tmp").iterdir())
+
+
+def test_a_half_sent_request_that_is_refused_gets_its_refusal(hub, repo):
+    head = f"POST /api/datasets/{repo}/commit/main HTTP/1.1\nHost: HOST\nContent-Length: 1000\n\n"
+    with connect(hub, head, b"{") as connection:
+        assert connection.recv(1000).startswith(b"HTTP/1.1 401 ")
+    assert "Traceback" not in hub.log_file.read_text()
+
+
+def upload_path(hub: LocalHub, repo: str, oid: str, size: int) -> str:
+    asked = {"operation": "upload", "transfers": ["basic"], "objects": [{"oid": oid, "size": size}]}
+    answer = ask(hub, "POST", f"/datasets/{repo}.git/info/lfs/objects/batch", asked, token=hub.token).json()
+    return answer["objects"][0]["actions"]["upload"]["href"].removeprefix(hub.endpoint)
+
+
+@pytest.mark.slow("waits for slow clients, large stores or old uploads")
+def test_a_slow_upload_and_a_slow_download_that_go_on_are_served(hub, repo):
+    content = b"slow" * 500_000
+    oid = hashlib.sha256(content).hexdigest()
+
+    def slowly():
+        for start in range(0, len(content), 100_000):
+            time.sleep(1.5 * PATIENCE / 20)
+            yield content[start : start + 100_000]
+
+    assert seconds(hub, "PUT", upload_path(hub, repo, oid, len(content)), slowly(), status=200) > PATIENCE
+    line = ("lfsFile", {"path": "slow.bin", "oid": oid, "size": len(content)})
+    assert ask(hub, "POST", f"/api/datasets/{repo}/commit/main", commit_body(line), token=hub.token).status == 200
+    asking = f"GET /datasets/{repo}/resolve/main/slow.bin HTTP/1.1\nHost: HOST\nConnection: close\n\n"
+    received = b""
+    with connect(hub, asking) as connection:
+        while piece := connection.recv(100_000):
+            received += piece
+            time.sleep(1.5 * PATIENCE / 20)
+    assert received.endswith(content)
+
+
+def test_a_crawling_body_is_given_up(hub):
+    """One byte now and then is no progress: the body may not be slower than 1,000 bytes a second on the whole."""
+    with connect(hub, "POST /api/validate-yaml HTTP/1.1\nHost: HOST\nContent-Length: 100000\n\n") as connection:
+        started, answer = time.monotonic(), threading.Event()
+
+        def crawl():
+            with contextlib.suppress(OSError):
+                while not answer.wait(PATIENCE / 4):
+                    connection.send(b" ")
+
+        thread = threading.Thread(target=crawl)
+        thread.start()
+        assert connection.recv(1000).startswith(b"HTTP/1.1 408 ")
+        answer.set()
+        thread.join()
+        assert PATIENCE <= time.monotonic() - started < 10 * PATIENCE
+
+
+def test_new_clients_take_the_place_of_the_most_silent_ones():
+    kind = type("Few", (TimedConnection,), {"most": 4})
+    server = uvicorn.Server(
+        uvicorn.Config(PlainTextResponse("here"), port=0, http=kind, lifespan="off", log_config=None)
+    )
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    silent: list[socket.socket] = []
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        silent = [socket.create_connection(listener.getsockname(), timeout=10) for _ in range(4)]
+        time.sleep(0.2)
+        silent[0].sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
+        time.sleep(0.2)
+        with socket.create_connection(listener.getsockname(), timeout=10) as fresh:
+            fresh.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert fresh.recv(100).startswith(b"HTTP/1.1 200 ")
+            assert rest(silent[1]) == b""  # it was the most silent one
+            silent[0].sendall(b"\r\n")
+            assert silent[0].recv(100).startswith(b"HTTP/1.1 200 ")
+    finally:
+        for connection in silent:
+            connection.close()
+        server.should_exit = True
+        thread.join()
+
+
+PATTERN = "*a" * 17
+
+
+def test_patterns_take_no_time(hub, repo):
+    path = f"/api/datasets/{repo}/preupload/main"
+    asked = {"files": [{"path": "a" * 60, "size": 1}]}
+    assert seconds(hub, "POST", path, asked | {"gitIgnore": f"{PATTERN}b"}, token=hub.token, status=200) < 2
+    rules = commit_body(file_line(".gitattributes", f"{PATTERN}b filter=lfs\n"))
+    assert ask(hub, "POST", f"/api/datasets/{repo}/commit/main", rules, token=hub.token).status == 200
+    assert seconds(hub, "POST", path, asked, token=hub.token, status=200) < 2
+    many = "".join(f"*{number}*{number}\n" for number in range(5000))
+    refused = ask(hub, "POST", path, asked | {"gitIgnore": many}, token=hub.token)
+    assert refused.status == 400 and "too many or too complicated" in refused.json()["error"]
+
+
+def test_a_batch_of_huge_objects_has_a_small_answer(hub, repo):
+    objects = [{"oid": hashlib.sha256(bytes([n % 256, n // 256])).hexdigest(), "size": 1 << 44} for n in range(1000)]
+    asked = {"operation": "upload", "transfers": ["basic", "multipart"], "objects": objects}
+    answer = ask(hub, "POST", f"/datasets/{repo}.git/info/lfs/objects/batch", asked, token=hub.token)
+    assert answer.status == 200 and len(answer.body) < 5_000_000
+    header = answer.json()["objects"][0]["actions"]["upload"]["header"]
+    parts = [address for number, address in header.items() if number.isdigit()]
+    assert int(header["chunk_size"]) * len(parts) >= 1 << 44
+
+
+@pytest.mark.parametrize("evil", ["\0", "a\0b", "\x1b[31m", "\x85", "\ud800"], ids=ascii)
+def test_control_characters_are_answered(hub, repo, evil):
+    quoted = "".join(f"%{byte:02x}" for byte in evil.encode("utf-8", "surrogatepass"))
+    api, token = f"/api/datasets/{repo}", hub.token
+    for method, path, body in (
+        ("GET", f"{api}/revision/{quoted}", None),
+        ("GET", f"{api}/tree/main/{quoted}", None),
+        ("GET", f"{api}/tree/{quoted}", None),
+        ("GET", f"/datasets/{repo}/resolve/main/{quoted}", None),
+        ("GET", f"/datasets/{repo}/resolve/{quoted}/x", None),
+        ("GET", f"/datasets/{repo}/tree/{quoted}", None),
+        ("GET", f"/datasets/{repo}/tree/main/{quoted}", None),
+        ("GET", f"/datasets/{repo}/blob/main/{quoted}", None),
+        ("GET", f"/datasets/{repo}/commits/{quoted}", None),
+        ("GET", f"/datasets/{repo}/report/{quoted}", None),
+        ("GET", f"/{quoted}", None),
+        ("GET", f"/api/datasets/demo/{quoted}", None),
+        ("DELETE", f"{api}/tag/{quoted}", None),
+        ("POST", "/api/repos/create", {"name": evil}),
+        ("POST", "/api/repos/create", {"name": "x", "organization": evil}),
+        ("POST", f"{api}/branch/x", {"startingPoint": evil}),
+        ("POST", f"{api}/commit/main", commit_body(file_line("x", "y"), parentCommit=evil)),
+        ("POST", f"{api}/commit/main", commit_body(("lfsFile", {"path": "x", "oid": evil}))),
+        ("POST", f"{api}/preupload/main", {"files": [{"path": f"a/{evil}/b", "size": 1}]}),
+    ):  # fmt: skip
+        if evil == "\x85" and "preupload" in path:
+            continue  # a character like others in a file's name
+        assert 400 <= ask(hub, method, path, body, token=token).status < 500, (method, path)
+
+
+def test_a_message_that_git_cannot_hold_is_refused(hub, repo):
+    api = f"/api/datasets/{repo}"
+    for body in (
+        commit_body(summary="a\0b"),
+        json.dumps({"key": "header", "value": {"summary": "a", "description": "\0"}}),
+    ):
+        assert ask(hub, "POST", f"{api}/commit/main", body, token=hub.token).status == 400
+
+
+def test_a_repo_that_vanishes_meanwhile_is_not_found(tmp_path):
+    database = Database(tmp_path / "hub.sqlite")
+    with contextlib.closing(database), pytest.raises(sqlite3.IntegrityError) as gone, database.writing() as db:
+        db.execute("INSERT INTO xet_spaces VALUES (7, 'x')")
+    assert _refusal(gone.value).status == 404
+
+
+def test_it_still_serves_after_a_restart(hub):
+    hub.stop()
+    hub.start()
+    assert len(ask(hub, "GET", "/api/datasets").json()) == 1 + len(BOMBS)
