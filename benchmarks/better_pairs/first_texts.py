@@ -1,7 +1,7 @@
 """Draw sentences that stand in no evaluation data: python -m benchmarks.better_pairs.first_texts FILE --out OUT.txt
 
 A sample, drawn by a seed, of the sentences of a file, without those of STS12-16, the STS Benchmark and SICK: exact,
-normalised or near matches of any split (``eval.decontaminate``'s). OUT.json beside it counts what was passed over.
+normalised or near matches of any split. OUT.json beside it counts the rejected ones.
 With ``--people`` FILE is the STS Benchmark's train part, and OUT.jsonl has its pairs in place of sentences: those
 neither of whose sentences stands in what is scored.
 """

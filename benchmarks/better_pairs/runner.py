@@ -70,9 +70,9 @@ class Runner(DatasetMaker):
         return row_of(arm, self.name, self.stage, lines, first_texts, student, measured)
 
     def _fidelity(self, arm: Arm, run: Run, seed: int) -> Fidelity:
-        """What ``eval.fidelity`` says of the run."""
+        """What ``eval.audit.fidelity`` says of the run."""
         out = run.directory / FIDELITY
-        self._step("fidelity", run.directory.name, ["eval.fidelity", str(run.directory)], arm, seed, out)
+        self._step("fidelity", run.directory.name, ["eval.audit.fidelity", str(run.directory)], arm, seed, out)
         return Fidelity.model_validate_json(out.read_bytes())
 
     def _value(self, arm: Arm, run: Run, number: int) -> Value:

@@ -92,7 +92,7 @@ def suite(work: Work) -> dict[str, Any]:
         found["distinct"] = embeddings.encoded
         found["tasks"] = []
         for entry in entries:
-            scoring = partial(measure, entry.task, entry.split, data.rows(entry), embeddings, [SEED])
+            scoring = partial(measure, entry.task, data.rows(entry), embeddings, [SEED])
             measured, cost = timed(scoring)
             row = {
                 "task": entry.task.name,

@@ -6,27 +6,30 @@ are 1 off the diagonal, the distance of two labels in the scale's order (linear)
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from eval.audit.fidelity import correlation_interval, resampled
 from eval.audit.survey import Sample, Scale
 from eval.audit.text_forms import table
 from eval.encoders.embeddings import cosine
 from eval.encoders.load import Encoder
+from hub.contract.measured import Interval
 from hub.errors import InputError
 from hub.papers import find_paper
 
 WEIGHTS = ("linear", "quadratic")
 SAMPLES = 2_000
 FEWEST = 10  # pairs that a correlation needs
+DRAWS = 2000  # resamples of first texts
 Counts = NDArray[np.int64]
+Rows = NDArray[np.int64]
+Statistic = Callable[[Rows], float]
 _MARK = re.compile(r"(?<=\d)\.(?=\d)|(?<=\w)-(?=\w)|([^\w ]|_)")  # points in numbers and hyphens in words may stay
 
 
@@ -233,6 +236,47 @@ def _agreement(found: Agreement) -> dict[str, Any]:
     percent = [[None if math.isnan(value) else value for value in row] for row in column_percent(found.counts).tolist()]
     facts = {"n": found.n, "counts": found.counts.tolist(), "column_percent": percent, "same": vars(found.same)}
     return facts | {name: one and vars(one) for name, one in kinds.items()}
+
+
+def correlation_interval(
+    graded: ArrayLike, values: ArrayLike, resamples: Sequence[Rows], less: ArrayLike | None = None
+) -> Interval | None:
+    """Spearman's correlation of scores and values, with its interval; with ``less``, minus that of scores and those.
+
+    None where it is undefined: scores or values that are all the same.
+    """
+    from scipy.stats import spearmanr
+
+    scores, others = np.asarray(graded), [np.asarray(one) for one in (values, less) if one is not None]
+
+    def correlation(rows: Rows) -> float:
+        both = [(scores[rows], other[rows]) for other in others]
+        if any(np.ptp(one) == 0 for pair in both for one in pair):
+            return float("nan")
+        found = [float(spearmanr(*pair).statistic) for pair in both]
+        return found[0] - (found[1] if less is not None else 0.0)
+
+    whole = np.arange(len(scores))
+    return None if np.isnan(correlation(whole)) else bootstrap_interval(correlation, resamples, len(whole))
+
+
+def resampled(first: Sequence[str]) -> list[Rows]:
+    """The rows of as many first texts as there are, drawn with replacement, ``DRAWS`` times."""
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(first))}
+    of_rows = np.array([numbers[text] for text in first])
+    order, counts = np.argsort(of_rows, kind="stable"), np.bincount(of_rows)
+    members = np.split(order.astype(np.int32), np.cumsum(counts)[:-1])
+    draws = np.random.default_rng(0).integers(0, len(members), (DRAWS, len(members)))
+    return [np.concatenate([members[number] for number in drawn]) for drawn in draws]
+
+
+def bootstrap_interval(value: Statistic, resamples: Sequence[Rows], rows: int) -> Interval:
+    """A statistic of all rows, and its 95 % percentile interval; resamples that leave it undefined are passed over."""
+    whole = value(np.arange(rows))
+    with np.errstate(invalid="ignore"):
+        low, high = np.nanpercentile([value(drawn) for drawn in resamples], [2.5, 97.5])
+    low, high = (end if np.isfinite(end) else whole for end in (low, high))
+    return Interval(value=round(whole, 4), low=round(float(low), 4), high=round(float(high), 4))
 
 
 @dataclass(frozen=True)

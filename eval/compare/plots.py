@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from eval.compare.model import Comparison
+from eval.compare.tables import Comparison
 from eval.statistics.paired import Measurement, Verdict
 from hub.contract.results import TaskScore, Word
 from hub.plot_style import COLOURS, name, picture

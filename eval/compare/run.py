@@ -9,13 +9,14 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.compare.model import Comparison, compared
 from eval.compare.tables import (
     AVERAGES,
     DIFFERENCES,
     SCORES,
+    Comparison,
     as_latex,
     as_markdown,
+    compared,
     result_tables,
     scores_csv,
     text,

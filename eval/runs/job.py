@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from eval.encoders.embeddings import CACHE
 from eval.encoders.load import FUNCTION
 from eval.runs.records import BASE, RESULTS, Records, beside, is_run_directory
-from eval.statistics.scores import EvaluationSettings
+from eval.statistics.bootstrap import EvaluationSettings
 from eval.tasks.registry import GROUPS, find_task, find_tasks
 from eval.tasks.sources import Entry, Source, TaskData
 from eval.tasks.task import Task
@@ -133,7 +133,7 @@ def check(job: EvaluationJob, data: TaskData) -> None:
 def _check_mteb(entry: Entry, settings: EvaluationSettings) -> None:
     if settings.limit is not None:
         raise InputError(entry.task.name, "--limit does not reach MTEB's tasks", hint="leave it out, or the task")
-    from eval.mteb_bridge.names import find_mteb  # importing mteb costs seconds
+    from eval.mteb_bridge.run import find_mteb  # importing mteb costs seconds
 
     find_mteb(entry.task.dataset)
 

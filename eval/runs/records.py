@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eval.encoders.load import Encoder
 from eval.scoring.outcomes import Outcomes
-from eval.statistics.scores import EvaluationSettings, task_interval
+from eval.statistics.bootstrap import EvaluationSettings, task_interval
 from eval.tasks.task import Aggregation, Metric
 from hub.contract.results import Results, TaskScore, read_results
 from hub.contract.run_dir import MANIFEST

@@ -17,8 +17,8 @@ from eval.encoders.load import Encoder, load_encoder
 from eval.runs.job import EvaluationJob, find_entries
 from eval.runs.records import BASE, CONTROL, RESULTS, Record, Records, other_major, why_stale, with_interval
 from eval.scoring.measure import measure
+from eval.statistics.bootstrap import EvaluationSettings, NewScore, task_score
 from eval.statistics.paired import Difference, Measurement, gains, resampled
-from eval.statistics.scores import EvaluationSettings, NewScore, task_score
 from eval.tasks.registry import MTEB, TASKS, averages
 from eval.tasks.sources import Entry, Source, TaskData
 from eval.tasks.task import Task
@@ -131,7 +131,7 @@ def evaluate(
 
             yield from measure_mteb(entry.task.dataset, embeddings, data.source, settings, kept)
             return
-        found = measure(entry.task, entry.split, data.rows(entry), embeddings, settings.probe_seeds)
+        found = measure(entry.task, data.rows(entry), embeddings, settings.probe_seeds)
         seconds = {"encoding": costs[entry]} if entry in costs else {}
         one = task_score(entry.task, entry.split, found, data.sha256(entry), settings, seconds)
         yield NewScore(entry.task, one, found.outcomes)

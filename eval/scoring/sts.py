@@ -4,13 +4,13 @@ STS12–16 consist of subsets, and three ways to one figure are in use, which di
 (Reimers & Gurevych 2019, SimCSE, MTEB), ``mean`` and ``wmean`` over subsets (SentEval, Conneau & Kiela 2018).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eval.scoring.outcomes import Embed, Measured, Outcomes
-from eval.tasks.rows import ScoredPairs, Vector
+from eval.tasks.rows import Rows, ScoredPairs, Vector
 from eval.tasks.task import Aggregation, Task
 from hub.errors import RunError
 
@@ -18,6 +18,13 @@ Correlation = Callable[[Vector, Vector], float]
 CHUNK = 1024  # pairs whose embeddings are in memory as float64
 DECIMALS = 12  # of a cosine: what float64 can tell apart
 INDISTINCT = 1e-6  # cosines of float32 embeddings that differ by less are the same number
+
+
+def measure_similarity(task: Task, data: Mapping[str, Rows], embed: Embed, _: Sequence[int]) -> Measured:
+    """``measure_sts`` of the only split in ``data``; nothing is drawn by a seed."""
+    (pairs,) = data.values()
+    assert isinstance(pairs, ScoredPairs), task.name
+    return measure_sts(task, pairs, embed)
 
 
 def measure_sts(task: Task, pairs: ScoredPairs, embed: Embed) -> Measured:

@@ -18,8 +18,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from eval.tasks.files import DataFile, names_in_layout
-from eval.tasks.rows import RESTORE, RowsPin, ScoredPairs, canonical_line, scored_pairs
+from eval.tasks.rows import RESTORE, DataFile, RowsPin, ScoredPairs, canonical_line, names_in_layout, scored_pairs
 from hub.errors import InputError
 
 ARCHIVE = "senteval.tar"

@@ -262,7 +262,7 @@ def stages(monkeypatch, tmp_path):
         elif module.endswith("first_texts"):
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text("x\n")
-        elif module == "eval.fidelity":
+        elif module == "eval.audit.fidelity":
             (place / "fidelity.json").write_text(json.dumps(FIDELITY))
         elif module == "release.value":
             value_of(folder, place, words, bool(settings))
@@ -328,7 +328,7 @@ def search_for(tmp_path, *arms, stage="screening", **more):
 def test_arms_share_what_is_the_same_and_a_second_call_does_nothing(tmp_path, stages):
     rows = search_for(tmp_path, "base", "loss", "few", "few-random")
     assert stages.count("generation.run") == 1 and stages.count("benchmarks.better_pairs.refinish") == 2
-    assert stages.count("release.value") == 4 and stages.count("eval.fidelity") == 3
+    assert stages.count("release.value") == 4 and stages.count("eval.audit.fidelity") == 3
     assert rows["loss"].against.arm == "base" and rows["few-random"].against.arm == "few"
     assert rows["loss"].against.difference.low > 0 and rows["base"].against is None
     assert rows["base"].gains.keys() == {"copies", "shuffled", "untrained"} and rows["base"].gains["copies"].low > 0

@@ -10,10 +10,20 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from eval.tasks.files import DataFile, Directory
 from eval.tasks.hub import ORDER_FILE, Order, key, mteb_pins
 from eval.tasks.registry import DATASETS
-from eval.tasks.rows import PINS_FILE, FilePin, Pins, Rows, RowsPin, ScoredPairs, canonical_rows, published
+from eval.tasks.rows import (
+    PINS_FILE,
+    DataFile,
+    Directory,
+    FilePin,
+    Pins,
+    Rows,
+    RowsPin,
+    ScoredPairs,
+    canonical_rows,
+    published,
+)
 from eval.tasks.task import Layout
 from hub.errors import InputError
 

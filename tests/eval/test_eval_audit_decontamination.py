@@ -14,7 +14,7 @@ from training_inputs import data_spec, write_dataset
 from typer.testing import CliRunner
 
 from benchmarks.evaluation.decontamination import edited
-from eval.audit.drop import SUFFIX, Target, drop, dropped_recipe
+from eval.audit.decontaminate import SUFFIX, Target, app, drop, dropped_recipe, main
 from eval.audit.evaluation_sentences import (
     SCHEME,
     SEED,
@@ -32,7 +32,6 @@ from eval.audit.evaluation_sentences import (
 from eval.audit.ledger import Bookkeeper, report
 from eval.audit.source import find_rows
 from eval.audit.text_forms import normal_form
-from eval.decontaminate import app, main
 from eval.tasks.rows import Pins
 from hub.contract.measured import INPUT, KINDS, LEDGER, Dropped, Ledger, read_ledger
 from hub.contract.recipe import DatasetRecipe

@@ -12,12 +12,11 @@ import pytest
 from markdown_it import MarkdownIt
 from planted_evaluations import SETTINGS, evaluation, measured, planted
 
-from eval.compare.model import Comparison, ScoreRow, compared
 from eval.compare.plots import MARKS, plots
 from eval.compare.run import compare
 from eval.compare.seeds import compared as compared_over_seeds
 from eval.compare.seeds import drawn_seeds, over_seeds, plan_of, split_of
-from eval.compare.tables import csv_cell, result_tables, short_names, text
+from eval.compare.tables import Comparison, ScoreRow, compared, csv_cell, result_tables, short_names, text
 from eval.runs.records import FinishedEvaluation, read_evaluation
 from eval.statistics.bootstrap import Interval
 from eval.statistics.paired import Difference, Measurement, Test, Verdict, adjusted

@@ -7,8 +7,8 @@ from scipy.stats import spearmanr
 from small_runs import small_recipe, small_run
 from typer.testing import CliRunner
 
-from eval import fidelity as command
-from eval.audit import fidelity as measuring
+from eval.audit import agreement as measuring
+from eval.audit import fidelity as command
 from eval.audit.fidelity import Pairs, draw_pairs, label_fidelity
 from eval.audit.source import find_rows
 from eval.audit.survey import AnswerStore, read_examples

@@ -19,13 +19,23 @@ from tiny_bases import make_mlm
 
 from eval.encoders.embeddings import Embeddings
 from eval.encoders.load import Encoder, load_encoder, wrap
-from eval.mteb_bridge.names import LOCAL_COPIES, find_mteb, give_rows, is_official, task_name
-from eval.mteb_bridge.run import MtebEncoder, measure_mteb, measure_task, model_meta, prompted
+from eval.mteb_bridge.run import (
+    LOCAL_COPIES,
+    MtebEncoder,
+    find_mteb,
+    give_rows,
+    is_official,
+    measure_mteb,
+    measure_task,
+    model_meta,
+    prompted,
+    task_name,
+)
 from eval.runs.job import one_task
 from eval.runs.records import Records
 from eval.runs.score import evaluate
 from eval.scoring.sts import measure_sts
-from eval.statistics.scores import EvaluationSettings
+from eval.statistics.bootstrap import EvaluationSettings
 from eval.tasks.registry import find_task
 from eval.tasks.rows import Pins, ScoredPairs, published, rows_sha256
 from eval.tasks.sources import Source, TaskData

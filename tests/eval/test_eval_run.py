@@ -20,7 +20,7 @@ from eval.runs.records import Records, beside, read_evaluation
 from eval.runs.score import evaluate, summarise
 from eval.runs.table import table
 from eval.scoring.outcomes import Measured, Outcomes
-from eval.statistics.scores import EvaluationSettings, task_score
+from eval.statistics.bootstrap import EvaluationSettings, task_score
 from eval.tasks.rows import Pins
 from eval.tasks.sources import Source, TaskData
 from hub.cli import run

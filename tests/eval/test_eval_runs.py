@@ -19,7 +19,7 @@ from eval.runs.score import evaluate, summarise, versions, with_earlier
 from eval.runs.table import table
 from eval.scoring.measure import measure
 from eval.scoring.outcomes import Outcomes
-from eval.statistics.scores import EvaluationSettings
+from eval.statistics.bootstrap import EvaluationSettings
 from eval.tasks.rows import Pins
 from eval.tasks.sources import Source, TaskData
 from hub.contract.results import TaskScore, write_results

@@ -7,7 +7,7 @@ from sklearn.metrics import f1_score
 
 from benchmarks.evaluation.verdicts import SCENARIOS, p_value
 from eval.scoring.outcomes import Measured, Outcomes
-from eval.statistics.bootstrap import Interval, Resampling, interval, resample, score
+from eval.statistics.bootstrap import EvaluationSettings, Interval, Resampling, interval, resample, score, task_score
 from eval.statistics.paired import (
     Difference,
     Measurement,
@@ -20,7 +20,6 @@ from eval.statistics.paired import (
     mcnemar,
     resampled,
 )
-from eval.statistics.scores import EvaluationSettings, task_score
 from eval.tasks.registry import find_task
 from hub.errors import RunError
 

@@ -13,10 +13,9 @@ import pytest
 from measured_pins import file_pin, rows_pin
 from senteval_layout import write_coco, write_originals, write_senteval
 
-from eval.tasks.coco import coco
-from eval.tasks.files import DataFile, Directory
+from eval.tasks.readers import coco
 from eval.tasks.registry import DATASETS, find_dataset
-from eval.tasks.rows import FilePin, Pins, RowsPin, ScoredPairs, published
+from eval.tasks.rows import DataFile, Directory, FilePin, Pins, RowsPin, ScoredPairs, published
 from eval.tasks.sources import Source
 from hub.errors import InputError
 
