@@ -26,7 +26,7 @@ from hub.papers import find_paper
 WEIGHTS = ("linear", "quadratic")
 SAMPLES = 2_000
 FEWEST = 10  # pairs that a correlation needs
-DRAWS = 2000  # resamples of first texts
+DRAWS = 2000  # resamples of source sentences
 Counts = NDArray[np.int64]
 Rows = NDArray[np.int64]
 Statistic = Callable[[Rows], float]
@@ -261,7 +261,7 @@ def correlation_interval(
 
 
 def resampled(first: Sequence[str]) -> list[Rows]:
-    """The rows of as many first texts as there are, drawn with replacement, ``DRAWS`` times."""
+    """The rows of as many source sentences as there are, drawn with replacement, ``DRAWS`` times."""
     numbers = {text: number for number, text in enumerate(dict.fromkeys(first))}
     of_rows = np.array([numbers[text] for text in first])
     order, counts = np.argsort(of_rows, kind="stable"), np.bincount(of_rows)

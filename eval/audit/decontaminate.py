@@ -1,7 +1,7 @@
 """A dataset without the rows that stand in evaluation data: a run directory to be trained on, carded and published.
 
-Only finished configs are written: raw rows, rejects and first texts stay with the dataset that was checked. The new
-run has the recipe of the old one under a name or version of its own; what was dropped and why
+Only finished configs are written: raw and rejected rows and source sentences stay with the checked dataset. The new run
+has the recipe of the old one under a name or version of its own; what was dropped and why
 (``hub.contract.measured``) stands in its manifest and is one of its inputs.
 """
 
@@ -70,8 +70,8 @@ def dropped_recipe(directory: Path, target: Target) -> DatasetRecipe:
         problem = f"is the version of what is checked, or an earlier one ({recipe.name} v{recipe.version})"
         hint = "published rows are never changed: give a later one, or another --drop-name"
         raise InputError(f"--drop-version {version}", problem, hint=hint)
-    told = {"name": name, "version": version, "pretty_name": f"{recipe.pretty_name} (without evaluation texts)"}
-    return checked(Path("--drop-name, --drop-version"), DatasetRecipe, {**recipe.model_dump(mode="json"), **told})
+    named = {"name": name, "version": version, "pretty_name": f"{recipe.pretty_name} (without evaluation texts)"}
+    return checked(Path("--drop-name, --drop-version"), DatasetRecipe, {**recipe.model_dump(mode="json"), **named})
 
 
 def command_of(place: str, options: Mapping[str, Path | str | float | None]) -> str:
@@ -127,10 +127,10 @@ def _counted(reasons: np.ndarray, kinds: Sequence[Kind]) -> SplitRows:
     return SplitRows(kept=int((reasons == 0).sum()), dropped=found)
 
 
-def _manifest(before: Manifest, recipe: DatasetRecipe, told: Dropped, command: str) -> Manifest:
+def _manifest(before: Manifest, recipe: DatasetRecipe, dropped: Dropped, command: str) -> Manifest:
     """The manifest without its files. What is counted is what the generation wrote; the splits are what is kept."""
-    inputs = {**before.inputs, INPUT: told.digest()}
-    kept = {config: {split: rows.kept for split, rows in found.items()} for config, found in told.rows.items()}
+    inputs = {**before.inputs, INPUT: dropped.digest()}
+    kept = {config: {split: rows.kept for split, rows in found.items()} for config, found in dropped.rows.items()}
     commands = [line for line in (before.provenance.get("command"), command) if line]
     changes = {
         "name": recipe.name,
@@ -139,7 +139,11 @@ def _manifest(before: Manifest, recipe: DatasetRecipe, told: Dropped, command: s
         "fingerprint": fingerprint(recipe, inputs),
         "recipe_sha256": text_sha256(resolved(recipe)),
         "counts": {**before.counts, "splits": kept},
-        "provenance": {**before.provenance, "command": "\n".join(commands), PROVENANCE: told.model_dump(mode="json")},
+        "provenance": {
+            **before.provenance,
+            "command": "\n".join(commands),
+            PROVENANCE: dropped.model_dump(mode="json"),
+        },
         "files": (),
     }
     return before.model_copy(update=changes)
@@ -149,7 +153,7 @@ def _require_rows(directory: Path, hits: dict[str, Hits]) -> None:
     for config, found in hits.items():
         for split, reasons in found.items():
             if reasons.all():
-                hint = "use other first texts, or check and drop less: --sets, --drop-kinds, --drop-splits"
+                hint = "use other source sentences, or check and drop less: --sets, --drop-kinds, --drop-splits"
                 raise InputError(f"{directory} ({config})", f"every row of {split} is in evaluation data", hint=hint)
 
 

@@ -1,7 +1,8 @@
-"""Label fidelity: whether second texts are as near to their first text as their label says, by a judge's cosine.
+"""Label agreement: whether generated texts are as similar to their source sentence as their label says, by a judge.
 
-Rows are those that one trains on, sampled negatives left out: nobody wrote them for their first text. First texts are
-drawn, not rows: what is written for one first text is not independent, so intervals resample first texts.
+The judge is a sentence encoder; it measures, and no row is rejected for its cosine. Rows are those of training without
+sampled negatives, which were not generated for their source sentence. Texts of one source sentence are dependent, so
+source sentences are drawn, and intervals resample source sentences.
 """
 
 import hashlib
@@ -43,7 +44,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of drawn first texts, row by row; ``all_first_texts`` is how many there are to draw from."""
+    """Pairs of drawn source sentences, row by row; ``all_first_texts`` counts those to draw from."""
 
     place: str
     first: list[str]
@@ -58,9 +59,9 @@ class Pairs:
 
 
 def draw_pairs(rows: DatasetRows, count: int, seed: int) -> Pairs:
-    """All pairs of ``count`` first texts drawn at random, of all where there are fewer.
+    """All pairs of ``count`` source sentences drawn at random, of all where there are fewer.
 
-    Rows are read twice; of each first text eight bytes are kept. Raises InputError when there are no labelled pairs.
+    Rows are read twice; eight bytes of each source sentence are kept. Raises InputError without labelled pairs.
     """
     place = f"{rows.name} ({rows.config})"
     if len(rows.columns) != 2 or rows.labelled_by is None:
@@ -149,9 +150,10 @@ def main(
     ] = None,
     config: Annotated[str | None, typer.Option("--config", help="[default: the one with labels]")] = None,
     first_texts: Annotated[
-        int, typer.Option("--first-texts", min=2, help="So many first texts, drawn at random, with all their texts")
+        int,
+        typer.Option("--first-texts", min=2, help="So many source sentences, drawn at random, with all their texts"),
     ] = 1000,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Draws the first texts")] = 42,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the drawn source sentences")] = 42,
     annotations: Annotated[
         Path | None, typer.Option("--annotations", help="Where eval.annotate keeps answers [default: its default]")
     ] = None,
@@ -161,7 +163,7 @@ def main(
 
     Spearman's correlation of label score and the judge's cosine, the mean cosine of each label, near-copies of first
     texts, the share of texts that was kept; people's answers where eval.annotate has some. Intervals are 95 % bootstrap
-    intervals over first texts.
+    intervals over source sentences.
 
     Examples:
 
@@ -208,7 +210,7 @@ def main(
         say(f"written: {write_measured(directory, FIDELITY, found, manifest.fingerprint)}")
         measured.append(found)
     then = [f"sts-dino card {directory}" for directory, _ in prepared]
-    answer("\n\n".join(map(told, measured)), measured, as_json, then)
+    answer("\n\n".join(map(shown, measured)), measured, as_json, then)
 
 
 def _manifest(directory: Path) -> tuple[Manifest, DatasetRecipe]:
@@ -258,11 +260,11 @@ def _people(directory: Path, name: str, config: str, folder: Path | None) -> tup
     )
 
 
-def told(found: Fidelity) -> str:
+def shown(found: Fidelity) -> str:
     """A heading and a Markdown table, a row for each label."""
     near, kept = f"{found.near_copies:.1%}", f"{found.kept / found.requested:.1%}"
     spearman = f"Spearman(score, cosine) {found.spearman}, " if found.spearman else ""
-    head = f"{code(found.dataset)} ({code(found.config)}), {found.first_texts:,} first texts, "
+    head = f"{code(found.dataset)} ({code(found.config)}), {found.first_texts:,} source sentences, "
     rows = [
         [code(label), f"{of.texts:,}", str(of.cosine), f"{of.near_copies:.1%}", f"{of.word_overlap:.2f}"]
         + [f"{share:.1%}" for share in (of.nli or {}).values()]

@@ -85,11 +85,11 @@ class Comparison:
 
     def unlike(self) -> list[str]:
         """What tells apart the measurements that share task and split, in words."""
-        told = []
+        found = []
         for one, other in combinations([line.measurement for line in self.lines], 2):
             if (one.task, one.split) == (other.task, other.split):
-                told.append(f"{one.task} {one.split} stands in two rows: {one.unlike(other)}")
-        return told
+                found.append(f"{one.task} {one.split} stands in two rows: {one.unlike(other)}")
+        return found
 
 
 def compared(evaluations: Sequence[FinishedEvaluation]) -> Comparison:
@@ -112,12 +112,12 @@ def compared(evaluations: Sequence[FinishedEvaluation]) -> Comparison:
 def labels(evaluations: Sequence[FinishedEvaluation]) -> list[str]:
     """A distinct name of one line for each: the model's, with its revision or a number where names repeat."""
     names = [visible_line(one.results.model) for one in evaluations]
-    told: list[str] = []
+    names_used: list[str] = []
     for name, one in zip(names, evaluations, strict=True):
         label = name if names.count(name) == 1 else f"{name}@{one.results.revision[:8]}"
-        repeats = sum(other == label or other.startswith(f"{label} (") for other in told)
-        told.append(f"{label} ({repeats + 1})" if repeats else label)
-    return told
+        repeats = sum(other == label or other.startswith(f"{label} (") for other in names_used)
+        names_used.append(f"{label} ({repeats + 1})" if repeats else label)
+    return names_used
 
 
 def _versions(named: Mapping[str, FinishedEvaluation]) -> tuple[str, ...]:
@@ -157,8 +157,8 @@ def _nothing_in_common(named: Mapping[str, FinishedEvaluation]) -> InputError:
             return InputError(
                 f"{first} and {second}", f"share no measurement: {score.task} {score.split}: {why}", hint=hint
             )
-    told = [f"{label} has {_scores_in_words(one)}" for label, one in list(named.items())[:2]]
-    return InputError(f"{first} and {second}", f"share no task: {'; '.join(told)}", hint=hint)
+    scored = [f"{label} has {_scores_in_words(one)}" for label, one in list(named.items())[:2]]
+    return InputError(f"{first} and {second}", f"share no task: {'; '.join(scored)}", hint=hint)
 
 
 def _scores_in_words(one: FinishedEvaluation) -> str:

@@ -95,7 +95,7 @@ _DESCRIPTIONS = {
     RECIPE,
     REPORT,
     ".gitattributes",
-}  # what is written about a model
+}  # descriptions of a model
 _DESCRIPTION_FOLDERS = {"assets", "onnx", "openvino"}
 _DESCRIPTION_SUFFIXES = {".md", ".png", ".svg", ".pdf", ".csv"}
 
@@ -197,7 +197,7 @@ class Encoder:
 
 
 def require_model(model: str) -> None:
-    """What can be told of a model before a library is imported, which takes seconds.
+    """Check a model without importing a library, which takes seconds.
 
     Raises InputError for a folder that is not there, is no SentenceTransformer, is unfinished or has pickled weights.
     """

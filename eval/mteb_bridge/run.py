@@ -1,4 +1,4 @@
-"""MTEB's tasks by name, and their data where they are at hand.
+"""MTEB's tasks by name on our encoders, with local data where there are some.
 
 ``NAME`` is a task, ``NAME[subset+subset]`` some of its subsets, ``benchmark:NAME`` all tasks of a benchmark as it cuts
 them, ``type:NAME`` (or ``type:NAME:LANGUAGE``, a three-letter code) all tasks of a type. Importing mteb takes seconds.
@@ -55,7 +55,7 @@ LONGEST = 60  # characters of a list of subsets in a name
 class LocalCopy:
     """Our data set that is an MTEB task's, row for row, and the revision of MTEB's for which that was found.
 
-    ``spaced``: rows whose first text ends in a space there; SentEval's form, read as tokens, has none.
+    ``spaced``: rows whose first sentence ends in a space there; SentEval's form, read as tokens, has none.
     """
 
     dataset: str
@@ -375,9 +375,9 @@ def sts_outcomes(task: AbsTask, split: str, predictions: Path) -> Outcomes | Non
     """Gold and predicted similarities of an STS task's pairs, from the file that MTEB wrote; None for other tasks."""
     if not has_outcomes(task):
         return None
-    told = json.loads((predictions / task.prediction_file_name).read_text(encoding="utf-8"))
+    raw = json.loads((predictions / task.prediction_file_name).read_text(encoding="utf-8"))
     gold = {subset: np.asarray(rows_of(task, subset, split)["score"], dtype=np.float64) for subset in task.hf_subsets}
-    predicted = [np.asarray(told[subset][split]["cosine_scores"]) for subset in gold]
+    predicted = [np.asarray(raw[subset][split]["cosine_scores"]) for subset in gold]
     part = tuple(subset for subset, scores in gold.items() for _ in scores) if len(gold) > 1 else ()
     return Outcomes(np.concatenate(list(gold.values())), np.concatenate(predicted), part)
 
@@ -395,9 +395,9 @@ def size(task: AbsTask, subset: str, split: str) -> int:
     if task.data_loaded:
         rows = rows_of(task, subset, split)
         return len(rows["queries"]) if isinstance(rows, Mapping) and "queries" in rows else len(rows)
-    told: Any = (task.metadata.descriptive_stats or {})[split]
-    told = told.get("hf_subset_descriptive_stats", {}).get(subset, told)
-    return int(told.get("num_queries") or told["num_samples"])
+    stats: Any = (task.metadata.descriptive_stats or {})[split]
+    stats = stats.get("hf_subset_descriptive_stats", {}).get(subset, stats)
+    return int(stats.get("num_queries") or stats["num_samples"])
 
 
 def data_revision(task: AbsTask) -> str | None:
@@ -469,7 +469,7 @@ def measure_task(
         ours = described(task, split, outcomes is not None)
         score = read_score(ours, task, split, result, rows, outcomes, settings, seconds)
         yield NewScore(ours, score, outcomes)
-        seconds = {}  # told once
+        seconds = {}  # reported once
     for part in parts_of(task):
         if part.data_loaded:
             part.unload_data()
@@ -515,8 +515,8 @@ def _has_predictions(task: AbsTask, folder: Path) -> bool:
     path = folder / task.prediction_file_name
     if not path.is_file():
         return False
-    told = json.loads(path.read_text(encoding="utf-8"))
-    return all(split in told.get(subset, {}) for subset in task.hf_subsets for split in task.eval_splits)
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    return all(split in raw.get(subset, {}) for subset in task.hf_subsets for split in task.eval_splits)
 
 
 def _load(task: AbsTask) -> None:

@@ -3,7 +3,7 @@
     FOLDER/tasks/<task>--<split>.json         the score, and what it was measured with
     FOLDER/outcomes/<task>--<split>.parquet   gold, predicted and part of every scored row
     FOLDER/results.json                       all scores of one revision of the encoder
-    FOLDER/base/, FOLDER/control/             the same of the untrained base and of the copies control
+    FOLDER/base/, FOLDER/control/             the same of the untrained base and of the SimCSE baseline
 
 A task's outcomes are written before its record, which names their SHA-256: a run killed in between has no record of it.
 """
@@ -216,8 +216,8 @@ def why_stale(
         return "the encoder declares no revision, so it may have changed"
     if record.revision != encoder.revision:
         return f"it is of other weights (revision {record.revision[:SHOWN]}, now {encoder.revision[:SHOWN]})"
-    if told := _other_encoding(record, encoder):
-        return told
+    if changed := _other_encoding(record, encoder):
+        return changed
     if record.settings.part != settings.part:
         return f"it is of {record.settings.rows}, not of {settings.rows}"
     if score.seeds and score.seeds != settings.probe_seeds:

@@ -48,7 +48,7 @@ def _compared(results: Results) -> list[list[tuple[str, ...]]]:
     def more(value: float, than: float | None) -> str:
         return shown.number(None if than is None else value - than, signed=True)
 
-    scores = [("task", "split", "rows", *beside("before", "copies control"), "after" if has_base else "score")]
+    scores = [("task", "split", "rows", *beside("before", "SimCSE baseline"), "after" if has_base else "score")]
     differences = [("task", "split", "metric", *beside("gain", "over control"))]
     for before, after in pairs:
         key = after.task, after.split

@@ -1,4 +1,4 @@
-"""Semantic textual similarity: the cosine of two embeddings, correlated with people's scores.
+"""Semantic textual similarity: the cosine of two embeddings, correlated with human scores.
 
 STS12–16 consist of subsets, and three ways to one figure are in use, which differ by up to ten points: ``all``
 (Reimers & Gurevych 2019, SimCSE, MTEB), ``mean`` and ``wmean`` over subsets (SentEval, Conneau & Kiela 2018).
@@ -35,7 +35,7 @@ def measure_sts(task: Task, pairs: ScoredPairs, embed: Embed) -> Measured:
     """
     cosines = cosine_scores(pairs, embed)
     if np.ptp(cosines) < INDISTINCT:
-        problem = f"all {len(pairs)} cosines are {cosines[0]:.6g}: their correlation with people's scores is undefined"
+        problem = f"all {len(pairs)} cosines are {cosines[0]:.6g}: their correlation with human scores is undefined"
         raise RunError(task.name, problem, hint="the encoder gives every text the same embedding, or nearly so")
     score, other = (_aggregated(task, pairs, cosines, correlation) for correlation in (spearman, pearson))
     parts = {}
@@ -78,7 +78,7 @@ def _aggregated(task: Task, pairs: ScoredPairs, cosines: Vector, correlation: Co
     for name, start, stop in subsets:
         gold, system = pairs.gold[start:stop], cosines[start:stop]
         if _constant(gold) or _constant(system):
-            side = "people's scores" if _constant(gold) else "cosines"
+            side = "human scores" if _constant(gold) else "cosines"
             where = f"all {stop - start} {side}" + (f" of {name}" if name else "")
             raise RunError(task.name, f"{where} are the same: the correlation is undefined")
         found.append(correlation(system, gold))

@@ -75,7 +75,7 @@ def arranged(task: Task, rows: Rows, embed: Embed) -> tuple[Indices, Features, C
 def toolkit_order(rows: Rows, as_snli: bool = False) -> Indices:
     """SentEval's order of rows, on which folds and shuffles depend: by number of tokens, then class; stable.
 
-    Pairs go by the first text, then the second; SNLI by the second, then the first, and by the class's name.
+    Pairs go by the first sentence, then the second; SNLI by the second, then the first, and by the class's name.
     """
     assert isinstance(rows, LabelledTexts | LabelledPairs | ScoredPairs)
     if isinstance(rows, LabelledTexts):

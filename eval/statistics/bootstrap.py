@@ -240,7 +240,7 @@ class EvaluationSettings(BaseModel):
     """What decides a score and its interval beside encoder and data. ``limit`` is rows per split (None: all).
 
     ``seed`` is that of the bootstrap, and draws the rows of a limit. ``interval``: "bca" in records of versions before
-    4, whose intervals are made again.
+    4, whose intervals are recomputed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -315,13 +315,13 @@ def task_score(
 
 
 def task_interval(
-    told: TaskScore, outcomes: Outcomes, metric: Metric, aggregation: Aggregation, settings: EvaluationSettings
+    reported: TaskScore, outcomes: Outcomes, metric: Metric, aggregation: Aggregation, settings: EvaluationSettings
 ) -> Interval:
     """The interval of a score whose rows are ``outcomes``; of a mean over seeds that of the first, moved to the mean.
 
     Raises RunError when the rows cannot be resampled.
     """
     drawn = resample([outcomes], metric, aggregation, settings.bootstrap_samples, settings.seed)[0]
-    if len(told.seeds) > 1:
-        drawn = drawn + (told.main_score - score(outcomes, metric, aggregation))
+    if len(reported.seeds) > 1:
+        drawn = drawn + (reported.main_score - score(outcomes, metric, aggregation))
     return interval(drawn)

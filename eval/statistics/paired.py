@@ -219,7 +219,7 @@ class Resampled:
     def difference(self, first: int, second: int, scores: tuple[TaskScore, TaskScore] | None = None) -> Difference:
         """The first system's score minus the second's.
 
-        ``scores`` are what is told of the two, where that is more than their rows: a mean over seeds, of which the rows
+        ``scores`` are the reported ones, where they are of more than these rows: a mean over seeds, of which the rows
         of the first are kept, or over folds. The difference is theirs, and of means over seeds the interval is moved to
         it; the test is that of the rows.
         """
@@ -228,7 +228,7 @@ class Resampled:
         one, other = (score(outcomes, self.metric, self.aggregation) for outcomes in pair)
         rows = one - other
         points = rows if scores is None else scores[0].main_score - scores[1].main_score
-        centre = points if scores is not None and any(len(told.seeds) > 1 for told in scores) else rows
+        centre = points if scores is not None and any(len(one.seeds) > 1 for one in scores) else rows
         influences = [influence(outcomes, self.metric, self.aggregation) for outcomes in pair]
         by_row = influences[0] - influences[1]
         around = interval(moved + (centre - rows))
@@ -272,7 +272,7 @@ def gains(found: Sequence[tuple[TaskScore, Difference]]) -> tuple[Gain, ...]:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What two scores must share to stand in one row: the same question put to the same rows."""
+    """What two scores must share to be in one row: the same question put to the same rows."""
 
     task: str
     split: str
@@ -280,7 +280,7 @@ class Measurement:
     protocol: str
     data: str  # the rows' hash, or the revision of the Hub dataset they are from
     n: int
-    limit: Limit | None = None  # told by the protocol as well
+    limit: Limit | None = None  # also in the protocol
 
     @classmethod
     def of(cls, score: TaskScore) -> "Measurement":

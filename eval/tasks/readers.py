@@ -179,7 +179,7 @@ class _Known:
 
 
 class _Dtype(_Known):
-    """A number's type; NumPy's own, built from a stranger's state, is not asked."""
+    """A number's type; NumPy's own, never sees the untrusted state."""
 
     def __init__(self, code: str, *_flags: object):
         self.code, self.order = code, "|"
@@ -243,7 +243,7 @@ class ArrayUnpickler(pickle.Unpickler):
     """Containers, numbers, texts and arrays of numbers. Everything else is refused before it is looked up."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """A stand-in for what the pickle names. Raises UnpicklingError for everything but the parts of an array."""
+        """Our class for a name in the pickle. Raises UnpicklingError for everything but the parts of an array."""
         if (module, name) not in _KNOWN:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which features do not need")
         return _KNOWN[module, name]

@@ -127,7 +127,7 @@ class _Texts:
 
 @dataclass(frozen=True)
 class ScoredPairs(_Pairs):
-    """Sentence pairs with people's scores. ``subsets`` are (name, start, stop) of consecutive rows, if any."""
+    """Sentence pairs with human scores. ``subsets`` are (name, start, stop) of consecutive rows, if any."""
 
     gold: Vector  # (n,)
     sha256: str

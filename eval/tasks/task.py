@@ -105,7 +105,7 @@ class Task:
     stand in one table with this one. ``metric`` is None for MTEB, whose tasks have their own main score.
 
     ``design``, ``mode``, ``as_snli`` and ``with_f1`` are a probe's: how the regularisation is chosen, by which
-    optimiser, whether rows, features and training are those of the toolkit's SNLI task, whether F1 is told as well.
+    optimiser, whether rows, features and training are those of the toolkit's SNLI task, whether F1 is reported as well.
     """
 
     name: str

@@ -340,7 +340,7 @@ def test_the_spread_over_seeds_is_that_of_a_mean():
 def test_one_encoders_evaluation_is_a_plan_of_its_base_and_control(tmp_path):
     scored = evaluation(tmp_path / "m", "m", {task: planted(task, 0.7) for task in (*SEED_TASKS, "sts13/all")})
     for folder, quality in (("base", 0.4), ("control", 0.6)):
-        with pytest.raises(InputError, match=f"{folder}: no such evaluation; eval.run scores an"):
+        with pytest.raises(InputError, match=f"{folder}: no such evaluation; sts-dino score scores an"):
             plan_of(scored)
         evaluation(scored / folder, folder, {task: planted(task, quality) for task in SEED_TASKS})
     found = plan_of(scored)
@@ -356,7 +356,7 @@ def test_one_encoders_evaluation_is_a_plan_of_its_base_and_control(tmp_path):
 
 def test_other_rows_and_missing_tasks_are_refused(tmp_path):
     copies = folders(tmp_path, "copies", [0.6])
-    with pytest.raises(InputError, match="scored on different rows; score all arms on the same data"):
+    with pytest.raises(InputError, match="scored on different rows; score all variants on the same data"):
         compared_over_seeds(plan({"copies": copies, "dataset": folders(tmp_path, "short", [0.6], rows=200)}))
     with pytest.raises(InputError, match="holds no scored rows of sts13/all"):
         compared_over_seeds(plan({"copies": copies}, tasks=("sts13/all",)))

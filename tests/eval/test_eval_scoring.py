@@ -106,7 +106,7 @@ def test_equal_embeddings_have_no_score_rather_than_a_score_of_rounding(noise):
 
 def test_an_undefined_subset_is_named_where_it_counts_and_left_out_where_not():
     data = pairs([0, 1, 2, 3, 4, 4, 4], (("graded", 0, 4), ("flat", 4, 7)))
-    with pytest.raises(RunError, match=r"sts12/mean: all 3 people's scores of flat are the same"):
+    with pytest.raises(RunError, match=r"sts12/mean: all 3 human scores of flat are the same"):
         measure_sts(find_task("sts12/mean"), data, vectors)
     assert set(measure_sts(find_task("sts12/all"), data, vectors).parts) == {"graded"}
 
