@@ -1,8 +1,7 @@
 """Score an encoder: ``sts-dino score [RECIPE] [--model M] [--tasks sts,transfer] [--senteval-data DIR]``.
 
 Scores a recipe's model on the recipe's tasks, or any folder, Hub id or function on any tasks, and its untrained base
-on the same bootstrap resamples. A killed run goes on at the next task. ``--compare A B C`` puts finished evaluations
-side by side.
+on the same bootstrap resamples. A killed run resumes at the next task.
 """
 
 import re
@@ -19,7 +18,7 @@ from eval.tasks.sources import Source, TaskData
 from hub.cli import DryRunOption, JsonOption, SetOption, answer, new_app
 from hub.errors import InputError, RunError
 
-app = new_app("Score a sentence encoder, or compare scored ones.")
+app = new_app("Score a sentence encoder.")
 
 
 def split_names(values: list[str]) -> list[str]:
@@ -41,10 +40,7 @@ def read_seeds(values: list[str]) -> list[int]:
 
 @app.command()
 def main(
-    places: Annotated[
-        list[str] | None, typer.Argument(metavar="[RECIPE]", help="A model recipe; with --compare, the evaluations")
-    ] = None,
-    compare: Annotated[bool, typer.Option("--compare", help="Compare evaluations: --compare A B C")] = False,
+    recipe: Annotated[Path | None, typer.Argument(metavar="[RECIPE]", help="A model recipe")] = None,
     model: Annotated[
         str | None,
         typer.Option("--model", help="Folder, ORG/NAME[@REVISION] or python:module:function [default: the recipe's]"),
@@ -85,21 +81,10 @@ def main(
       sts-dino score recipes/demo/demo-sts-dino.yaml
 
       sts-dino score --model ORG/NAME@v1.0.0 --tasks sts,transfer --skip snli/senteval --senteval-data DIR
-
-      sts-dino compare artifacts/models/A artifacts/evaluations/B --out /tmp/comparison
     """
-
-    found = [Path(place) for place in places or []]
-    if compare:
-        from eval.compare.run import compare as side_by_side  # draws plots
-
-        side_by_side(found, out, as_json)
-        return
-    if len(found) > 1:
-        raise InputError(found[1], "is a second recipe", hint="to compare evaluations add --compare")
     request = Request(
         source=Source(senteval_data, sts_data, HubPin.parse(hub_data) if hub_data else None),
-        recipe=found[0] if found else None,
+        recipe=recipe,
         model=model,
         base=base,
         tasks=tuple(split_names(tasks)),

@@ -33,7 +33,7 @@ COMMANDS = {
     "estimate-training": StageCommand("training.estimate", "Estimate time, memory and disk of a training"),
     "score": StageCommand("eval.run", "Score an encoder on STS, SentEval and MTEB tasks"),
     "report": StageCommand("sts_dino.report.run", "Write a report of runs as one HTML file"),
-    "compare": StageCommand("sts_dino.compare", "Compare evaluations: which differences are significant"),
+    "compare": StageCommand("eval.compare.run", "Compare evaluations: which differences are significant"),
     "compare-seeds": StageCommand("eval.compare.seeds", "Compare variants that were trained with several seeds"),
     "fidelity": StageCommand("eval.audit.fidelity", "Measure label agreement of a dataset"),
     "quality": StageCommand("eval.quality", "Measure labels, overlap, repeats and lengths"),

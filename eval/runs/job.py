@@ -13,7 +13,7 @@ from eval.encoders.embeddings import CACHE
 from eval.encoders.load import FUNCTION
 from eval.runs.records import BASE, RESULTS, Records, beside, is_run_directory
 from eval.statistics.bootstrap import EvaluationSettings
-from eval.tasks.registry import GROUPS, find_task, find_tasks
+from eval.tasks.registry import GROUPS, find_tasks
 from eval.tasks.sources import Entry, Source, TaskData
 from eval.tasks.task import Task
 from hub.contract.recipe import ModelRecipe
@@ -237,9 +237,3 @@ def _slug(name: str) -> str:
     if len(plain) <= LONGEST:
         return plain
     return f"{plain[:LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-def one_task(name: str, split: str | None = None) -> Entry:
-    """An entry by name, on the task's default split unless another is given."""
-    task = find_task(name)
-    return Entry(task, split or task.default_split)

@@ -10,7 +10,7 @@ from eval.tasks.rows import Rows
 from eval.tasks.task import Family, Task
 
 MEASURES: dict[Family, tuple[str, str]] = {
-    "sts": ("eval.scoring.sts", "measure_similarity"),
+    "sts": ("eval.scoring.sts", "measure_sts"),
     "transfer": ("eval.scoring.transfer", "measure_transfer"),
     "probing": ("eval.scoring.transfer", "measure_transfer"),
     "relatedness": ("eval.scoring.transfer", "measure_regression"),

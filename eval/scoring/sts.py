@@ -20,19 +20,14 @@ DECIMALS = 12  # of a cosine: what float64 can tell apart
 INDISTINCT = 1e-6  # cosines of float32 embeddings that differ by less are the same number
 
 
-def measure_similarity(task: Task, data: Mapping[str, Rows], embed: Embed, _: Sequence[int]) -> Measured:
-    """``measure_sts`` of the only split in ``data``; nothing is drawn by a seed."""
-    (pairs,) = data.values()
-    assert isinstance(pairs, ScoredPairs), task.name
-    return measure_sts(task, pairs, embed)
-
-
-def measure_sts(task: Task, pairs: ScoredPairs, embed: Embed) -> Measured:
+def measure_sts(task: Task, data: Mapping[str, Rows], embed: Embed, _: Sequence[int] = ()) -> Measured:
     """Spearman x 100 as ``task`` aggregates it, Pearson beside it, and Spearman of every subset.
 
-    A subset whose correlation is undefined is left out of ``parts``. Raises RunError naming the task when the score
-    itself is: a correlation with a constant is undefined, not 0.
+    ``data`` has the scored split alone. A subset whose correlation is undefined is left out of ``parts``. Raises
+    RunError naming the task when the score itself is: a correlation with a constant is undefined, not 0.
     """
+    (pairs,) = data.values()
+    assert isinstance(pairs, ScoredPairs), task.name
     cosines = cosine_scores(pairs, embed)
     if np.ptp(cosines) < INDISTINCT:
         problem = f"all {len(pairs)} cosines are {cosines[0]:.6g}: their correlation with human scores is undefined"

@@ -19,7 +19,6 @@ from eval.audit.source import find_rows
 from eval.audit.survey import (
     FILE,
     UNREAD_SECONDS,
-    AnnotatorSession,
     AnswerLockedError,
     AnswerStore,
     Survey,
@@ -326,14 +325,6 @@ def test_a_larger_sample_opens_new_pairs_and_leaves_final_answers(tmp_path):
     assert more.answer(more.move(seat, -1), "0").place == 2
     assert more.view(more.finish(answered(more, "Ann", ["0"] * 3))).stage == "results"
     assert sorted(more.answers()["Ann"].values()) == ["0", "0", "0", "0.5", "0.5"]
-
-
-def test_a_tab_of_a_server_that_is_gone_is_asked_for_its_name(tmp_path):
-    asked = survey(tmp_path)
-    assert asked.view(AnnotatorSession()).stage == "welcome"
-    assert asked.view(asked.answer(AnnotatorSession(), "0.5")).stage == "welcome" and asked.answers() == {}
-    with pytest.raises(InputError, match="answer: is 'x'"):
-        asked.answer(asked.join("Ann"), "x")
 
 
 def test_names_are_cleaned_or_refused():

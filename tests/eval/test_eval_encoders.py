@@ -20,7 +20,7 @@ from tiny_bases import make_mlm
 from tiny_lm import make_tokenizer
 
 from eval.encoders import embeddings as module
-from eval.encoders.embeddings import Chunks, Embeddings, digests
+from eval.encoders.embeddings import Embeddings, digests
 from eval.encoders.load import deciding_files, load_encoder, wrap
 from hub.contract.run_dir import Manifest, write_manifest
 from hub.errors import InputError, RunError
@@ -478,14 +478,6 @@ def test_a_full_disk_is_told_before_and_during_the_work(tmp_path, monkeypatch):
     assert (embeddings.encoded, embeddings.reused) == (90, 10)
 
 
-def test_cached_embeddings_that_vanish_are_told(tmp_path):
-    _, embeddings = slow_embeddings(tmp_path)
-    embeddings.rows(TEXTS)
-    next(embeddings.folder.glob("*.npy")).unlink()
-    with pytest.raises(RunError, match="cached embeddings vanished while they were in use; nobody may delete"):
-        embeddings.rows(TEXTS)
-
-
 @pytest.mark.parametrize(
     ("function", "problem"),
     [
@@ -502,16 +494,3 @@ def test_a_bad_encoder_is_refused_by_name(tmp_path, function, problem):
         with pytest.raises(InputError, match=problem) as refused:
             Embeddings(encoder, tmp_path).rows([*TEXTS, "bad\n"])
         assert str(refused.value).startswith(f"python:encoder_functions:{function}: ")
-
-
-def test_places_are_found_whatever_bytes_a_hash_has(tmp_path):
-    """Hashes that end in zero bytes, and chunks that come in one after another."""
-    hashes = np.array([bytes(15) + b"a", b"a" + bytes(15), bytes(16), b"\xff" * 16], dtype="S16")
-    rows = np.arange(8, dtype=np.float32).reshape(4, 2)
-    chunks = Chunks(tmp_path, 2)
-    for part in (slice(0, 1), slice(1, 4)):
-        chunks.append(hashes[part], rows[part])
-        chunks.refresh()
-    assert np.array_equal(chunks.take(chunks.find(hashes[::-1])), rows[::-1])
-    assert chunks.find(np.array([b"b"], dtype="S16")).tolist() == [-1]
-    assert chunks.bytes() > 4 * chunks.row_bytes

@@ -9,7 +9,7 @@ import pytest
 from marker_nli import MARKERS, make_marker_nli
 from training_inputs import write_dataset
 
-from eval.audit.quality import Quality, auc, class_names, jaccard, load_nli_model, measure, overlap_coefficient, share
+from eval.audit.quality import Quality, class_names, load_nli_model, measure, share
 from eval.audit.quality_report import pictures, report
 from eval.audit.source import BATCH, default_folder, find_rows
 from eval.audit.text_forms import code
@@ -80,12 +80,6 @@ def test_measures_stand_in_the_order_of_the_scores(planted_run):
     assert cosine.labels[1].mean == 0.0  # of an empty text's zero vector too
     assert [one.auc for one in cosine.separations] == [0.5, 1.0, 1.0]
     assert sum(cosine.labels[3].histogram) == 3
-
-
-def test_lexical_overlap_at_its_ends():
-    assert jaccard(["", "a", "a b", "A!"], ["", "", "c", "a"]) == [1.0, 0.0, 0.0, 1.0]
-    assert overlap_coefficient(["a", "a b"], ["a b c d", "c"]) == [1.0, 0.0]
-    assert auc(np.array([1.0, 2.0]), np.array([2.0, 3.0])) == pytest.approx(0.875)
 
 
 def test_a_sample_is_drawn_over_all_splits_and_the_same_each_time(tmp_path):

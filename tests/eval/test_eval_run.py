@@ -9,18 +9,17 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-from senteval_layout import bag_of_words, write_senteval
+from senteval_layout import bag_of_words, one_task, write_senteval
 from tiny_lm import make_tokenizer
 from training_inputs import write_recipe
 
+from eval.compare.run import compare
 from eval.encoders.load import wrap
 from eval.run import app
-from eval.runs.job import one_task
 from eval.runs.records import Records, beside, read_evaluation
 from eval.runs.score import evaluate, summarise
 from eval.runs.table import table
-from eval.scoring.outcomes import Measured, Outcomes
-from eval.statistics.bootstrap import EvaluationSettings, task_score
+from eval.statistics.bootstrap import EvaluationSettings
 from eval.tasks.rows import Pins
 from eval.tasks.sources import Source, TaskData
 from hub.cli import run
@@ -207,25 +206,6 @@ def test_every_kind_of_task_gets_score_interval_data_and_time(planted):
     assert lines[0].split()[-4:] == ["encoding", "s", "probing", "s"]
 
 
-def test_a_task_whose_score_is_undefined_is_named_and_the_others_are_written(planted, tmp_path, capsys):
-    data, _, _, settings, _ = planted
-    flat = set(data.rows(one_task("sick-r-tokenised/cosine"))["test"].texts)
-
-    def half_blind(texts):
-        return np.where(np.array([[text in flat] for text in texts]), 1.0, bag_of_words(texts))
-
-    entries = [one_task(name) for name in ("sts12/all", "sick-r-tokenised/cosine", "sts12/wmean")]
-    encoder, store = wrap(half_blind, "half-blind", "r1"), Records(tmp_path / "out")
-    scored = evaluate(entries, data, encoder, store, settings, None)
-    assert [record.score.task for record in scored.records] == ["sts12/all", "sts12/wmean"]
-    (failure,) = scored.failures
-    assert "sick-r-tokenised/cosine test, half-blind: not scored" in str(failure)
-    assert "undefined" in capsys.readouterr().err
-    assert store.find("sick-r-tokenised/cosine", "test") is None
-    results = summarise(scored, None, settings)
-    assert [score.task for score in results.scores] == ["sts12/all", "sts12/wmean"]
-
-
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
@@ -285,8 +265,7 @@ def test_an_undefined_score_ends_in_exit_code_1_with_the_others_written(tmp_path
         (["--model", WORDS, "--tasks", "stsb/cosine", "--set", "threads=1"], "--set threads: needs a recipe"),
         (["--model", WORDS, "--tasks", "stsb/cosine", "--set", "seed=x"], "--set seed"),
         (["--model", WORDS, "--tasks", "mteb/STS22", "--limit", "9"], "--limit does not reach MTEB's tasks"),
-        (["a.yaml", "b.yaml"], "b.yaml: is a second recipe; to compare evaluations add --compare"),
-        (["--compare", "a"], "--compare: needs two evaluations"),
+        (["a.yaml", "b.yaml"], "unexpected extra argument (b.yaml)"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(arguments, message, capsys):
@@ -305,16 +284,10 @@ def test_a_second_process_on_the_same_folder_is_refused(scored, capsys):
     assert "another process is working on this run" in capsys.readouterr().err
 
 
-def test_finished_evaluations_are_compared(scored, tmp_path, capsys):
-    base = beside(scored / "model") / "base"
-    assert command("--compare", scored / "model", base, "--out", tmp_path / "compared") == 0
-    assert "stsb/cosine" in capsys.readouterr().out
-
-
 def test_a_gain_is_what_a_comparison_with_the_base_says(scored, tmp_path):
     """Same difference, interval, test, correction and verdict: cards show the one, people read the other."""
     base = beside(scored / "model") / "base"
-    assert command("--compare", scored / "model", base, "--out", tmp_path / "compared") == 0
+    compare([scored / "model", base], tmp_path / "compared")
     with (tmp_path / "compared" / "differences.csv").open(encoding="utf-8", newline="") as lines:
         told = {row["split"]: row for row in csv.DictReader(lines)}
     gains = read_results(scored / "model" / "results.json").gains
@@ -324,23 +297,6 @@ def test_a_gain_is_what_a_comparison_with_the_base_says(scored, tmp_path):
         numbers = [float(row[name]) for name in ("difference", "low", "high", "p", "p_holm")]
         assert numbers == [gain.difference, gain.low, gain.high, gain.p, gain.p_holm]
         assert (row["test"], row["verdict"]) == (gain.test, gain.verdict)
-
-
-@pytest.mark.parametrize("setting", ["bootstrap_samples=0", "seed=-1"])
-def test_a_setting_out_of_range_is_refused(setting, tmp_path, capsys):
-    assert command("--model", tmp_path, "--tasks", "stsb/cosine", "--set", setting) == 2
-    assert f"--set {setting.partition('=')[0]}" in capsys.readouterr().err
-
-
-def test_several_seeds_have_their_interval_around_the_mean(planted):
-    settings = planted[3]
-    task = one_task("tense/lbfgs").task
-    outcomes = Outcomes(np.array([0.0, 1.0] * 50), np.array([0.0, 1.0] * 40 + [1.0, 0.0] * 10))
-    one, two = (
-        task_score(task, "test", Measured(outcomes, mean, seeds=seeds), "0" * 64, settings, {})
-        for mean, seeds in ((80.0, (1,)), (90.0, (1, 2)))
-    )
-    assert two.low == pytest.approx(one.low + 10) and two.high == pytest.approx(one.high + 10)
 
 
 def test_the_pages_example_for_notebooks_scores_an_encoder(capsys):

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from senteval_layout import bag_of_words, write_senteval
+from senteval_layout import bag_of_words, one_task, write_senteval
 
 from eval.encoders.load import wrap
-from eval.runs.job import one_task
 from eval.runs.records import Record, Records, beside, read_evaluation, why_stale
 from eval.runs.score import evaluate, summarise, versions, with_earlier
 from eval.runs.table import table
@@ -312,35 +311,6 @@ def test_a_gain_never_sets_one_major_version_against_another(root, tmp_path, mon
     assert f"no gain on sts12/all test, for the base's score: it was made with torch {NOW['torch']}, now 99.0.0" in (
         capsys.readouterr().err
     )
-
-
-@pytest.fixture(scope="module")
-def record(root, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("one") / "words"
-    run(folder, root, entries=THREE[:1])
-    (found,) = Records(folder).all()
-    return found
-
-
-@pytest.mark.parametrize(
-    ("settings", "protocol", "data", "why"),
-    [
-        ({}, "another", None, "its protocol was "),
-        ({}, None, ("f" * 64, None), "its data were others ("),
-        ({"limit": 9}, None, None, "it is of all rows, not of 9 rows of each split, drawn with seed 42"),
-    ],
-)
-def test_whatever_decides_a_score_is_named(record, settings, protocol, data, why):
-    assert why_stale(record, encoder(), SETTINGS.model_copy(update=settings), protocol, data).startswith(why)
-
-
-def test_prompt_and_precision_decide_and_the_libraries_that_embed_do_not(record):
-    one = replace(encoder(), settings={"prompt": "", "dtype": "float32"}, versions={"torch": "2.1.0"})
-    kept = record.model_copy(update={"encoder": one.settings})
-    assert why_stale(kept, replace(one, versions={"torch": "2.1.1"}), SETTINGS) is None
-    half = replace(one, settings={"prompt": "", "dtype": "bfloat16"})
-    assert why_stale(kept, half, SETTINGS) == "dtype was 'float32', is 'bfloat16'"
-    assert one.key != replace(one, versions={"torch": "2.1.1"}).key  # embeddings are kept apart
 
 
 def test_a_record_of_an_earlier_version_holds_as_long_as_its_libraries(record):

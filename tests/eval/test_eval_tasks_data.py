@@ -84,13 +84,6 @@ def test_sts_benchmark_knows_no_quoting():
     assert read("stsb", "test", line.removesuffix("\n") + "\tsource\tauthor\n").gold.tolist() == [3.8]
 
 
-def test_probing_classes_are_sorted_as_text_and_taken_from_train():
-    content = "tr\t5\tshort one\ntr\t10\tdeep one\nva\t10\textra\tva sentence\nte\t5\tte sentence\n"
-    train, validation, test = (read("treedepth", split, content) for split in ("train", "validation", "test"))
-    assert train.classes == test.classes == ("10", "5") and train.labels.tolist() == [1, 0]
-    assert validation.text == ("va sentence",) and validation.labels.tolist() == [0] and test.labels.tolist() == [1]
-
-
 BAD = {
     "stsb-columns": ("stsb", "a\tb\tc\n", "sts-test.csv:1: has 3 tab-separated columns, expected 7"),
     "stsb-score": ("stsb", "g\tf\t1\t2\tfive\ta\tb\n", "sts-test.csv:1: 'five' is no score"),
@@ -109,14 +102,6 @@ BAD = {
 def test_what_is_not_in_form_names_file_and_line(dataset, content, message):
     with pytest.raises(InputError, match=message):
         read(dataset, "test", content)
-
-
-def test_rows_have_one_hash_whatever_the_file_looks_like():
-    plain = read("sst2", "test", "a fine film \t1\nno fun \t0\n")
-    other = read("sst2", "test", "a  fine film\t1\r\nno fun\t0")
-    assert plain.sha256 == other.sha256
-    changed = (("a fine film \t0\nno fun \t0\n"), ("no fun \t0\na fine film \t1\n"), ("a fine film \t1\n"))
-    assert len({plain.sha256, *(read("sst2", "test", content).sha256 for content in changed)}) == 4
 
 
 def test_every_data_set_has_its_splits():
