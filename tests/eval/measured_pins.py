@@ -21,7 +21,6 @@ from eval.tasks.rows import (
     Rows,
     RowsPin,
     ScoredPairs,
-    canonical_rows,
     published,
 )
 from eval.tasks.task import Layout
@@ -45,7 +44,7 @@ def rows_pin(rows: Rows) -> RowsPin:
 def row_order(name: str, rows: ScoredPairs) -> Order:
     """The first four bytes of every row's hash. Raises InputError when two different rows share them."""
     keys = [key(row) for row in zip(rows.first, rows.second, rows.gold.tolist(), strict=True)]
-    if len(set(keys)) != len(set(canonical_rows(rows))):
+    if len(set(keys)) != len(set(rows.canonical())):
         raise InputError(name, "two different rows have the same four bytes of hash", hint="take more bytes")
     return np.array(keys, dtype=np.uint32)
 

@@ -98,7 +98,7 @@ class Page:
         self._process.join()
 
     def stop(self):
-        """Ctrl-C, with tabs still open: exit code and what is said."""
+        """Ctrl-C, with tabs still open: exit code and what is printed."""
         os.kill(self._process.pid, signal.SIGINT)
         said = ""
         with contextlib.suppress(EOFError):  # it has ended

@@ -89,7 +89,7 @@ def sample(scale=None):
 
 
 def encoder(name, noise):
-    """First texts lie on an axis; a second text's angle to it is that of its label, and some noise."""
+    """source sentences lie on an axis; a second text's angle to it is that of its label, and some noise."""
 
     def embed(texts):
         found = []

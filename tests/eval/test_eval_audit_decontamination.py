@@ -232,16 +232,16 @@ def test_the_dropped_dataset_is_a_run_that_training_reads(checked, tmp_path):
     before = require_complete(directory)
     assert manifest.name == before.name + SUFFIX
     assert manifest.fingerprint != before.fingerprint
-    told = manifest.provenance["decontamination"]
-    assert manifest.inputs == {**before.inputs, INPUT: Dropped.model_validate(told).digest()}
+    reported = manifest.provenance["decontamination"]
+    assert manifest.inputs == {**before.inputs, INPUT: Dropped.model_validate(reported).digest()}
     recipe = load_recipe(tmp_path / "clean" / RECIPE, DatasetRecipe)
     assert manifest.fingerprint == fingerprint(recipe, manifest.inputs) and holds_recipe(tmp_path / "clean", manifest)
-    assert told["dataset"]["fingerprint"] == before.fingerprint
-    assert told["rows"]["postprocessed"]["train"] == {
+    assert reported["dataset"]["fingerprint"] == before.fingerprint
+    assert reported["rows"]["postprocessed"]["train"] == {
         "kept": 18,
         "dropped": {"exact": 1, "normal": 1, "near": 1},
     }
-    assert told["evaluation"]["sts12/test"] == {"sts12": "a"}
+    assert reported["evaluation"]["sts12/test"] == {"sts12": "a"}
     train, validation = (pq.read_table(tmp_path / "clean" / file.path) for file in manifest.shards("postprocessed"))
     originals = pq.read_table(directory / before.shards("postprocessed")[0].path)
     assert train.schema == originals.schema
@@ -306,12 +306,12 @@ def test_the_command_checks_against_what_ships_and_drops(tmp_path, capsys):
     dropping = {"drop_to": tmp_path / "clean", "drop_kinds": "exact,near", "drop_splits": "test"}
     dropping |= {"drop_name": None, "drop_version": None}
     main(place=str(directory), out=tmp_path / "out", **options, **dropping)
-    told = capsys.readouterr()
+    reported = capsys.readouterr()
     ledger = Ledger.model_validate_json((tmp_path / "out" / "ledger.json").read_bytes())
     assert list(ledger.checked) == ["stsb/validation", "stsb/test"]
     assert ledger.configs["postprocessed"].kinds["exact"] == 1
-    assert "without 1 rows" in told.err
-    assert told.out == (tmp_path / "out" / "ledger.md").read_text()
+    assert "without 1 rows" in reported.err
+    assert reported.out == (tmp_path / "out" / "ledger.md").read_text()
     assert require_complete(tmp_path / "clean").provenance["decontamination"]["kinds"] == ["exact", "near"]
     command = require_complete(tmp_path / "clean").provenance["command"]
     assert "--drop-kinds exact,near --drop-splits test --drop OUT" in command and str(tmp_path) not in command

@@ -77,21 +77,21 @@ def test_one_evaluation_or_the_same_twice_is_refused(places, chosen, problem):
 
 
 def test_planted_differences_are_found_and_planted_ties_are_not(written):
-    told = {(row["model"], row["against"], row["task"]): row for row in read(written / "differences.csv")}
-    assert {task: told["org/first", "org/second", task]["verdict"] for task in TASKS} == {
+    reported = {(row["model"], row["against"], row["task"]): row for row in read(written / "differences.csv")}
+    assert {task: reported["org/first", "org/second", task]["verdict"] for task in TASKS} == {
         "sts12/all": "not separable",
         "stsb/cosine": "worse",
         "mr/senteval": "not separable",
         "sts12/mean": "worse",
     }
-    tests = {task: told["org/first", "org/second", task]["test"] for task in TASKS}
+    tests = {task: reported["org/first", "org/second", task]["test"] for task in TASKS}
     assert tests == {
         "sts12/all": "jackknife z",
         "stsb/cosine": "jackknife z",
         "mr/senteval": "McNemar's exact test",
         "sts12/mean": "jackknife z",
     }
-    assert all(float(row["p_holm"]) >= float(row["p"]) for row in told.values())
+    assert all(float(row["p_holm"]) >= float(row["p"]) for row in reported.values())
 
 
 def test_a_limit_another_split_or_other_data_is_another_row(places, tmp_path):
@@ -104,8 +104,8 @@ def test_a_limit_another_split_or_other_data_is_another_row(places, tmp_path):
     lines = [line for line in found.lines if line.measurement.task == "sts12/all"]
     assert [sorted(line.scores) for line in lines] == [["org/first", "org/second"], ["org/limited"], ["org/other"]]
     assert {(one.first, one.second) for one in found.verdicts} == {("org/first", "org/second")}
-    told = " ".join(found.unlike())
-    assert "ONLY 100 rows" in told and "n: 400 and 300" in told
+    reported = " ".join(found.unlike())
+    assert "ONLY 100 rows" in reported and "n: 400 and 300" in reported
     assert all("org/limited" not in one.ours for one in found.beside)  # nor beside a paper
 
 
@@ -115,11 +115,11 @@ def test_two_trials_on_the_same_rows_compare_and_say_so_everywhere(tmp_path):
     rows = {quality: {"stsb/cosine": planted("stsb/cosine", quality, rows=100)} for quality in (0.7, 0.9)}
     places = [evaluation(tmp_path / str(quality), f"org/{quality}", one, part) for quality, one in rows.items()]
     compare(places, tmp_path / "out")
-    told = "ONLY 100 rows of each split, drawn with seed 42"
+    reported = "ONLY 100 rows of each split, drawn with seed 42"
     for name in ("comparison.md", "comparison.tex"):
-        assert (tmp_path / "out" / name).read_text().count(f"{told}, a trial") == 2  # scores, differences
+        assert (tmp_path / "out" / name).read_text().count(f"{reported}, a trial") == 2  # scores, differences
     for name in ("scores.csv", "differences.csv"):
-        assert {row["limit"] for row in read(tmp_path / "out" / name)} == {told}
+        assert {row["limit"] for row in read(tmp_path / "out" / name)} == {reported}
     for name in ("scores.svg", "differences-1.svg"):
         assert "stsb/cosine (100 rows drawn)" in (tmp_path / "out" / name).read_text()
     assert "100 drawn" in text(result_tables(compared([read_evaluation(place) for place in places]))[0])
@@ -133,13 +133,18 @@ def test_nothing_in_common_is_an_error_that_names_both_protocols(places, tmp_pat
     if kind == "limit":
         part = SETTINGS.model_copy(update={"limit": 100})
         other = evaluation(tmp_path / "x", "org/limited", {"sts12/all": planted("sts12/all", 0.8, rows=100)}, part)
-        told = ["sts12/all test: protocol: .STS12", "fitted on top. and .STS12", "ONLY 100 rows of each split"]
+        reported = ["sts12/all test: protocol: .STS12", "fitted on top. and .STS12", "ONLY 100 rows of each split"]
     else:
         other = evaluation(tmp_path / "x", "org/other", {"sts12/wmean": planted("sts12/wmean", 0.8)})
-        told = ["org/first has sts12/all test", "one correlation over", "org/other has sts12/wmean", "mean weighted"]
+        reported = [
+            "org/first has sts12/all test",
+            "one correlation over",
+            "org/other has sts12/wmean",
+            "mean weighted",
+        ]
     with pytest.raises(InputError) as raised:
         compare([places[0], other], tmp_path / "out")
-    assert all(re.search(part, str(raised.value)) for part in told), raised.value
+    assert all(re.search(part, str(raised.value)) for part in reported), raised.value
     assert "\n" not in str(raised.value) and not (tmp_path / "out").exists()
 
 
@@ -257,8 +262,8 @@ def test_each_picture_comes_as_png_and_svg(drawn):
 
 def test_differences_show_each_verdict(drawn):
     words_of_it, content = drawn["differences-1.svg"]
-    told = words(content)
-    assert {"better", "worse", "not separable", *PLOTTED} <= set(told)
+    reported = words(content)
+    assert {"better", "worse", "not separable", *PLOTTED} <= set(reported)
     assert "org/one" in words_of_it
     colours = content.decode().lower()
     assert all(colour.lower() in colours for _, colour in MARKS.values())

@@ -66,7 +66,7 @@ def test_a_revision_is_that_of_the_files_that_decide(saved, model, monkeypatch):
     before = load_encoder(str(saved))
     for name in ("README.md", "results.json", "recipe.yaml", ".eval_results/x.yaml", "assets/plot.png", "onnx/m.onnx"):
         (model / name).parent.mkdir(exist_ok=True)
-        (model / name).write_text("told")
+        (model / name).write_text("reported")
     (model / "pytorch_model.bin").write_bytes(b"never read: safetensors lie beside it")
     renamed = model.rename(model.with_name("other"))
     monkeypatch.chdir(renamed)

@@ -226,18 +226,18 @@ def test_names_are_tasks_benchmarks_and_types():
     ],
 )
 def test_an_unknown_name_is_told_with_the_did_you_mean(name, said):
-    with pytest.raises(InputError, match=r"mteb/") as told:
+    with pytest.raises(InputError, match=r"mteb/") as reported:
         find_mteb(name)
-    assert said in str(told.value)
-    assert len(str(told.value)) < 1500
+    assert said in str(reported.value)
+    assert len(str(reported.value)) < 1500
 
 
 def test_a_task_of_the_network_is_one_error_without_it(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    (told,) = scores("BIOSSES", wrap(bag_of_words, "python:bag", revision="1"), Source(pins=Pins()), tmp_path)
-    assert isinstance(told, RunError)
-    assert re.search(r"mteb/BIOSSES: mteb/biosses-sts at .* cannot be reached", str(told))
-    assert "\n" not in str(told)
+    (reported,) = scores("BIOSSES", wrap(bag_of_words, "python:bag", revision="1"), Source(pins=Pins()), tmp_path)
+    assert isinstance(reported, RunError)
+    assert re.search(r"mteb/BIOSSES: mteb/biosses-sts at .* cannot be reached", str(reported))
+    assert "\n" not in str(reported)
 
 
 def test_a_constant_encoder_is_told_and_not_scored_0(source, tmp_path):

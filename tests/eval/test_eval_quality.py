@@ -100,17 +100,17 @@ def test_the_command_writes_a_report_that_reads_back(planted_run, tmp_path, caps
     model = make_marker_nli(tmp_path / "nli")
     options = {"encoder": None, "nli_labels": None, "config": None, "split": None, "sample": 6, "tokenizer": str(model)}
     main(place=str(planted_run), nli=str(model), seed=1, out=tmp_path / "out", **options)
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     found = Quality.model_validate_json((tmp_path / "out" / "quality.json").read_bytes())
     assert found.rows == 6
     assert found.nli.model == "nli"
-    assert "6 drawn at random (seed 1) of the 8 rows" in told
-    assert told == (tmp_path / "out" / "quality.md").read_text()
+    assert "6 drawn at random (seed 1) of the 8 rows" in reported
+    assert reported == (tmp_path / "out" / "quality.md").read_text()
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"quality.json", "quality.md", "lengths.png", "jaccard.png", "overlap-coefficient.png", "nli.png"}
     for picture in (tmp_path / "out").glob("*.png"):
         assert picture.read_bytes().startswith(b"\x89PNG")
-        assert f"![{picture.name}]({picture.name})" in told
+        assert f"![{picture.name}]({picture.name})" in reported
 
 
 def test_names_of_a_stranger_do_nothing(tmp_path):
@@ -174,7 +174,7 @@ def test_flipped_labels_lower_the_agreement_by_what_was_planted(tmp_path, nli):
     noisy = agreement_of(tmp_path / "noisy", pair_rows(flipped, wrong), nli).agreement
     assert (clean.count, clean.n) == (570, 600)
     assert noisy.share == pytest.approx(clean.share - 0.1)
-    assert noisy.low < clean.share - 0.1 < noisy.high < clean.share  # found, and told from no noise
+    assert noisy.low < clean.share - 0.1 < noisy.high < clean.share  # found, and reported from no noise
 
 
 def test_the_interval_covers_the_planted_rate_as_often_as_it_says():

@@ -98,7 +98,7 @@ def test_spot_checks_against_the_papers_text():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "reported"),
     [
         ("values: [50.0, 50.0]", "values: [50.0]", "1 values for 2 columns"),
         ("values: [50.0, 50.0]", "values: [50.0, .nan]", "finite"),
@@ -110,12 +110,12 @@ def test_spot_checks_against_the_papers_text():
         ("number: 1", "number: [", "while parsing"),
     ],
 )
-def test_a_broken_table_is_refused_by_name(tmp_path, old, new, told):
+def test_a_broken_table_is_refused_by_name(tmp_path, old, new, reported):
     path = tmp_path / "k.yaml"
     path.write_text(TABLE, encoding="utf-8")
     assert read_paper(path).table(1).scores(read_paper(path).table(1).row("one")) == {("stsb/cosine", "spearman"): 50.0}
     path.write_text(TABLE.replace(old, new), encoding="utf-8")
-    with pytest.raises(InputError, match=re.escape(told)) as raised:
+    with pytest.raises(InputError, match=re.escape(reported)) as raised:
         read_paper(path)
     assert "k.yaml" in str(raised.value) and "\n" not in str(raised.value)
 

@@ -289,11 +289,11 @@ def test_a_gain_is_what_a_comparison_with_the_base_says(scored, tmp_path):
     base = beside(scored / "model") / "base"
     compare([scored / "model", base], tmp_path / "compared")
     with (tmp_path / "compared" / "differences.csv").open(encoding="utf-8", newline="") as lines:
-        told = {row["split"]: row for row in csv.DictReader(lines)}
+        reported = {row["split"]: row for row in csv.DictReader(lines)}
     gains = read_results(scored / "model" / "results.json").gains
     assert [gain.split for gain in gains] == ["validation", "test"]
     for gain in gains:
-        row = told[gain.split]
+        row = reported[gain.split]
         numbers = [float(row[name]) for name in ("difference", "low", "high", "p", "p_holm")]
         assert numbers == [gain.difference, gain.low, gain.high, gain.p, gain.p_holm]
         assert (row["test"], row["verdict"]) == (gain.test, gain.verdict)

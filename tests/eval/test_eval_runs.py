@@ -268,11 +268,11 @@ def test_a_patch_release_forgets_nothing_and_is_told(root, tmp_path, measured_ta
     more = [*THREE[:1], one_task("sts12/mean")]
     again = run(tmp_path / "words", root, entries=more)
     assert measured_tasks == ["sts12/mean"]
-    told = {score.task: score.versions for score in again.scores}
-    assert set(told) == {score.task for score in first.scores} | {"sts12/mean"}
-    assert told["sts12/mean"] == {} and again.versions["numpy"] == "99.0.1"
+    reported = {score.task: score.versions for score in again.scores}
+    assert set(reported) == {score.task for score in first.scores} | {"sts12/mean"}
+    assert reported["sts12/mean"] == {} and again.versions["numpy"] == "99.0.1"
     before = {"numpy": NOW["numpy"], "python": NOW["python"]}
-    assert all(told[entry.task.name] == before for entry in THREE)
+    assert all(reported[entry.task.name] == before for entry in THREE)
     names = "sts12/all test, sts13/wmean test, sick-r-tokenised/cosine test"
     assert f"made with python {NOW['python']}, numpy {NOW['numpy']}: {names}" in table(again)
 
@@ -301,11 +301,11 @@ def test_a_gain_never_sets_one_major_version_against_another(root, tmp_path, mon
         scored = evaluate(THREE[1:], data, of, store, SETTINGS, tmp_path / name / "embeddings")
         sides.append(with_earlier(scored, SETTINGS))
     capsys.readouterr()
-    told = summarise(*sides, SETTINGS)
-    assert [score.task for score in told.scores] == ["sts13/wmean", "sick-r-tokenised/cosine", "sts12/all"]
+    reported = summarise(*sides, SETTINGS)
+    assert [score.task for score in reported.scores] == ["sts13/wmean", "sick-r-tokenised/cosine", "sts12/all"]
     assert (
-        [gain.task for gain in told.gains]
-        == [score.task for score in told.base_scores]
+        [gain.task for gain in reported.gains]
+        == [score.task for score in reported.base_scores]
         == ["sts13/wmean", "sick-r-tokenised/cosine"]
     )
     assert f"no gain on sts12/all test, for the base's score: it was made with torch {NOW['torch']}, now 99.0.0" in (

@@ -25,7 +25,7 @@ from hub.errors import RunError
 
 
 def data(rows=60, seed=0):
-    """Gold with many ties, as people's scores have, a good system and a bad one; three parts of unlike size."""
+    """Gold with many ties, as human scores have, a good system and a bad one; three parts of unlike size."""
     generator = np.random.default_rng(seed)
     gold = generator.integers(0, 6, rows).astype(float)
     good = np.round(gold + generator.normal(size=rows), 1)

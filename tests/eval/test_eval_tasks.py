@@ -186,7 +186,7 @@ def test_the_drawn_pairs_are_the_datas_with_their_subsets():
     for name, start, stop in part.subsets:
         of = next((low, high) for found, low, high in rows.subsets if found == name)
         assert all(of[0] <= gold < of[1] for gold in part.gold[start:stop])
-    assert part.sha256 == rows.sha256  # of the whole: the limit is told beside it
+    assert part.sha256 == rows.sha256  # of the whole: the limit is reported beside it
     assert part.first != rows.first[:10]
     assert drawn(rows, 10, 7).first == part.first != drawn(rows, 10, 8).first
 

@@ -17,7 +17,7 @@ from measured_pins import row_order, rows_pin
 from senteval_layout import write_originals, write_senteval
 
 from eval.tasks.hub import Archive, HubPin, MtebDatasets, bounds, in_order, key, mteb_pins, published_order
-from eval.tasks.rows import Pins, canonical_rows, published
+from eval.tasks.rows import Pins, published
 from eval.tasks.sources import Source
 from hub.errors import InputError
 
@@ -63,7 +63,7 @@ def test_every_published_order_has_its_splits_rows():
 
 
 def test_rows_in_any_order_come_back_in_the_published_one(planted):
-    rows = list(canonical_rows(planted.load("sts15", ["test"])["test"]))
+    rows = list(planted.load("sts15", ["test"])["test"].canonical())
     rows[3] = rows[7]  # published data have equal rows
     order = np.array([key(row) for row in rows], dtype=np.uint32)
     assert in_order("x", random.Random(0).sample(rows, len(rows)), order) == rows
@@ -187,7 +187,7 @@ def test_a_repository_gives_the_same_rows_as_a_directory(local_hub, hub_api, fol
 
     scored = {name: planted.load(name, [split])[split] for name, split in MTEB_LIKE.items()}
     repositories = {
-        name: mteb_like(hub_api, list(canonical_rows(rows)), f"mteb-{name}", tmp_path / name)
+        name: mteb_like(hub_api, list(rows.canonical()), f"mteb-{name}", tmp_path / name)
         for name, rows in scored.items()
     }
     mteb = {
