@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from commit_history import contents
 from killing import started
 
-from benchmarks.generation.generation_memory import make_model
+from benchmarks.generation_memory import make_model
 from generation.run_state.journal import Journal
 from hub.contract import run_dir
 

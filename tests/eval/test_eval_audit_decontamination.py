@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from datasketch import MinHash, MinHashLSH
+from near_pairs import edited
 from senteval_layout import write_originals, write_senteval
 from small_runs import small_recipe, small_run
 from training_inputs import data_spec, write_dataset
 from typer.testing import CliRunner
 
-from benchmarks.evaluation.decontamination import edited
 from eval.audit.decontaminate import SUFFIX, Target, app, drop, dropped_recipe, main
 from eval.audit.evaluation_sentences import (
     SCHEME,

@@ -6,12 +6,12 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+import reference_probe as reference
 import torch
 from scipy import stats
 from scipy.stats import pearsonr, spearmanr
 from senteval_layout import bag_of_words, write_senteval
 
-from benchmarks.evaluation import reference_probe as reference
 from eval.encoders.embeddings import Embeddings
 from eval.encoders.load import load_encoder, minilm
 from eval.scoring import transfer as relatedness

@@ -49,7 +49,7 @@ def test_every_module_that_a_run_reaches_counts_unless_it_is_named_aside(here):
     reached = set(module_digests("generation.pipeline.job"))
     assert reached == here.keys() | ASIDE.keys()  # and none of those named is gone
     row_makers = """
-        inputs.examples inputs.prompts inputs.sources decoding.engine inputs.row_seeds rows.attempts
+        inputs.examples inputs.prompts inputs.sources backends.engine inputs.row_seeds rows.attempts
         rows.pairs run_state.layout run_state.output_files pipeline.finish pipeline.first_texts pipeline.group_rows
         pipeline.worker"""
     assert {f"generation.{name}" for name in row_makers.split()} <= here.keys()
