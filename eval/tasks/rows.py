@@ -385,6 +385,3 @@ def captions(features: NDArray[np.float32], rows: Sequence[tuple[str, int]]) -> 
 
 def _hashed(rows: Example) -> Example:
     return replace(rows, sha256=rows_sha256(rows))
-
-
-Indices = NDArray[np.intp]
