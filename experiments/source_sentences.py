@@ -21,7 +21,7 @@ from generation.inputs.sources import file_rows
 from hub import cli
 from hub.durable import write_text
 from hub.errors import InputError
-from release.value_arms import read_people
+from release.value import read_people
 
 CHECKED = (*(f"sts{year}" for year in range(12, 17)), "stsb-tokenised", "sick-r-tokenised")
 BATCH = 500

@@ -42,7 +42,7 @@ COMMANDS = {
     "value": StageCommand("release.value", "Measure the downstream gain of a dataset", ends_on_sigterm=True),
     "repeat": StageCommand("release.repeats", "Train a recipe with several seeds or example sets"),
     "simcse-baseline": StageCommand(
-        "release.copies_control", "Train the unsupervised SimCSE baseline of an encoder", ends_on_sigterm=True
+        "release.simcse", "Train the unsupervised SimCSE baseline of an encoder", ends_on_sigterm=True
     ),
     "card": StageCommand("model_cards.render", "Write the card of a dataset or an encoder"),
     "publish": StageCommand("release.publish", "Publish a finished run on the Hub"),
