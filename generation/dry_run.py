@@ -10,9 +10,9 @@ from generation.inputs.context_room import ContextRoom
 from generation.inputs.prompts import Prompts, load_prompts
 from generation.inputs.row_seeds import fraction
 from generation.inputs.sources import CountTokens, FirstText, GivenTexts, Lack
+from generation.pipeline import tasks as layout
+from generation.pipeline.directory import BaseRun
 from generation.pipeline.writers import load_preview, with_dtype
-from generation.run_state import layout
-from generation.run_state.base_run import BaseRun
 from hub.contract.recipe import DatasetRecipe, Label, Variant, Verification
 from hub.errors import InputError
 

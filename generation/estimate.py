@@ -23,14 +23,12 @@ from generation.dry_run import NOT_YET, survey
 from generation.inputs.context_room import ContextRoom
 from generation.inputs.prompts import Prompts, load_prompts
 from generation.inputs.sources import FirstText
-from generation.pipeline.executor import LocalExecutor
-from generation.pipeline.first_texts import prepare
-from generation.pipeline.worker import Worker
+from generation.pipeline.directory import DatasetRun
+from generation.pipeline.source_sentences import Scratch, prepare
+from generation.pipeline.worker import LocalExecutor, Worker
 from generation.pipeline.writers import load_writer, with_dtype
 from generation.rows.attempts import write_pairs
 from generation.rows.filters import sifted
-from generation.run_state.directory import DatasetRun
-from generation.run_state.scratch import Scratch
 from hub.cli import say
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe, DecodingParameters, Variant

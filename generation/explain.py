@@ -23,8 +23,8 @@ from generation.decoding.protocol import Completion, Request
 from generation.dry_run import visible
 from generation.inputs.prompts import load_prompts
 from generation.inputs.sources import FirstText
+from generation.pipeline.code_digest import versions
 from generation.rows.attempts import text_request, text_seed
-from generation.run_state.code_digest import versions
 from hub import cli
 from hub.contract import run_dir
 from hub.contract.published_paths import remembered, require_inputs

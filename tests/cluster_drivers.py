@@ -45,7 +45,7 @@ class Drivers(faults.Launcher):
 def generate(arguments: list[str], round_size: int | None = None) -> None:
     """``python -m generation.run``; ``round_size`` is that of first texts."""
     from generation import run
-    from generation.pipeline import first_texts
+    from generation.pipeline import source_sentences as first_texts
     from hub import cli
 
     if round_size:
@@ -131,7 +131,7 @@ class Forked:
 
 def _fork_local_workers() -> None:
     """Have a Ray instance that this process starts take ``forked_workers``, as the nodes of the cluster do."""
-    from generation.cluster import connect as cluster_start
+    from generation.executors import options as cluster_start
 
     join = cluster_start._join
 

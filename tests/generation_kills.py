@@ -22,7 +22,7 @@ from commit_history import contents
 from killing import started
 
 from benchmarks.generation.generation_memory import make_model
-from generation.run_state.journal import Journal
+from generation.pipeline.directory import Journal
 from hub.contract import run_dir
 
 FIRSTS, SHARD = 48, 2

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 
 from generation import run
-from generation.pipeline import first_texts
+from generation.pipeline import source_sentences as first_texts
 from hub import cli
 
 _CONTEXT = multiprocessing.get_context("forkserver")  # one server imports the libraries, once for all commands

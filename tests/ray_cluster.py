@@ -25,7 +25,7 @@ from release import child_process
 
 MODULES = (
     "generation.run",
-    "generation.cluster.actor",
+    "generation.executors.ray_workers",
     "generation.decoding.engine",
     "transformers.models.llama.modeling_llama",
 )

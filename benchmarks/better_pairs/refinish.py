@@ -13,13 +13,11 @@ from typing import Annotated, Any
 
 import typer
 
+from generation.pipeline import tasks as layout
+from generation.pipeline.directory import DatasetRun
 from generation.pipeline.finish import finish
+from generation.pipeline.tasks import Shard, WriteShard, shard_files
 from generation.rows.filters import sifted
-from generation.run_state import layout
-from generation.run_state.directory import DatasetRun
-from generation.run_state.layout import Shard
-from generation.run_state.output_files import shard_files
-from generation.run_state.tasks import WriteShard
 from hub import cli
 from hub.contract import run_dir
 from hub.contract.reasons import OVER_CAP, SIFT

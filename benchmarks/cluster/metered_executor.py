@@ -10,8 +10,8 @@ from typing import Any
 
 import psutil
 
-from generation.pipeline.executor import Executor, ExecutorSpec, StartExecutor, local_executor
-from generation.run_state.tasks import Task, TaskResult, Tick, WriteShard
+from generation.pipeline.tasks import Executor, ExecutorSpec, StartExecutor, Task, TaskResult, Tick, WriteShard
+from generation.pipeline.worker import local_executor
 
 Watch = Callable[["Shards"], None]
 MIB = 2**20
@@ -57,7 +57,7 @@ class Metered:
         self.shards, self.groups = Shards(), Shards()
 
     def run_tasks(self, tasks: Iterable[Task], tick: Tick = lambda _: None) -> Iterator[TaskResult]:
-        """See ``generation.pipeline.executor.Executor``."""
+        """See ``generation.pipeline.tasks.Executor``."""
         given = iter(tasks)
         first = list(itertools.islice(given, max(1, self._warm)))
         for _ in self.executor.run_tasks(first[: self._warm]):
@@ -94,20 +94,20 @@ class Metered:
             yield task
 
     def count_tokens(self, text: str) -> int:
-        """See ``generation.pipeline.executor.Executor``."""
+        """See ``generation.pipeline.tasks.Executor``."""
         return self.executor.count_tokens(text)
 
     @property
     def context(self) -> int:
-        """See ``generation.pipeline.executor.Executor``."""
+        """See ``generation.pipeline.tasks.Executor``."""
         return self.executor.context
 
     def prompt_tokens(self, prompt: str) -> int:
-        """See ``generation.pipeline.executor.Executor``."""
+        """See ``generation.pipeline.tasks.Executor``."""
         return self.executor.prompt_tokens(prompt)
 
     def describe(self) -> dict[str, Any]:
-        """See ``generation.pipeline.executor.Executor``."""
+        """See ``generation.pipeline.tasks.Executor``."""
         return self.executor.describe()
 
 
@@ -115,8 +115,8 @@ def executor_of(workers: int) -> StartExecutor:
     """This process (0), or so many local Ray workers."""
     if not workers:
         return local_executor
-    from generation.cluster.executor import ray_executor
-    from generation.cluster.options import ClusterOptions
+    from generation.executors.options import ClusterOptions
+    from generation.executors.ray_executor import ray_executor
 
     return ray_executor(ClusterOptions(workers=workers))
 

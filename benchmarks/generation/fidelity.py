@@ -18,7 +18,7 @@ import typer
 from benchmarks.generation.throughput.cases import BOTH, LM, MAKE_LM, check_dtypes
 from benchmarks.generation.throughput.workloads import first_texts, workload
 from benchmarks.trials import FreshProcesses, single_thread, table, write_results
-from generation.run_state.code_digest import versions
+from generation.pipeline.code_digest import versions
 from hub.cli import new_app, run, say
 from hub.contract.shards import write_text
 from hub.errors import InputError

@@ -12,10 +12,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from generation.pipeline.executor import StartExecutor, local_executor
+from generation.pipeline.directory import BaseRun
 from generation.pipeline.job import generate, input_hashes
+from generation.pipeline.tasks import StartExecutor
+from generation.pipeline.worker import local_executor
 from generation.pipeline.writers import with_dtype
-from generation.run_state.base_run import BaseRun
 from hub.client.ownership import is_later
 from hub.client.plan import MEASURED
 from hub.contract import run_dir

@@ -4,7 +4,7 @@ Those of ``COMPLETION`` are found where a text ends (``generation.decoding.endin
 and first text, ``CONTROL_CHARACTERS`` and ``WRONG_LANGUAGE`` in the text alone, those of ``SIFT`` against the other
 texts of its shard (all in ``generation.rows.filters``), ``VERIFIED`` of them by its likelihood under every label's
 prompt (``generation.rows.verification``), the others among first texts (``generation.inputs.sources``,
-``generation.pipeline.first_texts``); duplicates of whole datasets in ``generation.pipeline.group_rows``. To add one:
+``generation.pipeline.source_sentences``); duplicates of whole datasets in ``generation.pipeline.finish``. To add one:
 declare it here, and find it there.
 """
 

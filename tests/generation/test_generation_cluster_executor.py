@@ -17,26 +17,30 @@ from tiny_lm import make_lm
 from typer.testing import CliRunner
 
 from generation import run
-from generation.cluster import executor as cluster
-from generation.cluster import store_files
-from generation.cluster.actor import FileServer, RemoteWorker, is_here, require_files, require_versions
-from generation.cluster.connect import _home, local_instance
-from generation.cluster.executor import RayExecutor, ray_executor
-from generation.cluster.failures import Cause, classify
-from generation.cluster.nodes import Node
-from generation.cluster.options import ClusterOptions
-from generation.cluster.pool import InFlightTask, WorkerHandle, WorkerPool
-from generation.cluster.result_store import LostResult, ResultStore
-from generation.cluster.scheduler import TaskQueue
 from generation.decoding import batch as live_batch
+from generation.executors import ray_executor as cluster
+from generation.executors import store as store_files
+from generation.executors.options import ClusterOptions, _home, local_instance
+from generation.executors.ray_executor import Cause, RayExecutor, TaskQueue, classify, ray_executor
+from generation.executors.ray_workers import (
+    FileServer,
+    InFlightTask,
+    Node,
+    RemoteWorker,
+    WorkerHandle,
+    WorkerPool,
+    is_here,
+    require_files,
+    require_versions,
+)
+from generation.executors.store import LostResult, ResultStore
 from generation.inputs.prompts import Prompts
 from generation.inputs.sources import FirstText
-from generation.pipeline.executor import local_executor
+from generation.pipeline import tasks as layout
 from generation.pipeline.job import generate
-from generation.pipeline.worker import Worker
+from generation.pipeline.tasks import TaskResult, WriteFirstTexts, WriteShard
+from generation.pipeline.worker import Worker, local_executor
 from generation.pipeline.writers import load_writer
-from generation.run_state import layout
-from generation.run_state.tasks import TaskResult, WriteFirstTexts, WriteShard
 from hub import cli
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
@@ -295,7 +299,7 @@ def test_no_node_is_left_when_none_has_the_drivers_versions(on_the_instance, mon
 
 def test_folders_of_killed_runs_are_removed_and_those_in_use_are_not(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("generation.cluster.connect._LONGEST", 200)
+    monkeypatch.setattr("generation.executors.options._LONGEST", 200)
     left, new = tmp_path / "sts-dino-ray-left", tmp_path / "sts-dino-ray-new"
     for folder in (left, new):
         folder.mkdir()

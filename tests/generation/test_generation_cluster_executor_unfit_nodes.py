@@ -17,7 +17,7 @@ from faults import Running
 from ray_cluster import RayCluster, can_mount
 from tiny_lm import make_lm
 
-from generation.cluster.result_store import store_folder
+from generation.executors.store import store_folder
 from generation.pipeline.job import run_key
 from hub.contract import run_dir
 

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from generation.cluster.nodes import Node, Nodes, WorkerResources
-from generation.cluster.pool import WorkerHandle, WorkerPool
+from generation.executors.ray_workers import Node, Nodes, WorkerHandle, WorkerPool, WorkerResources
 
 
 def entry(number: int, alive: bool = True, name: str = "", host: str = "box", **resources: float) -> dict[str, object]:

@@ -15,18 +15,17 @@ from tiny_lm import make_lm
 from typer.testing import CliRunner
 
 from generation import run
-from generation.cluster.actor import on_this_gpu
-from generation.cluster.connect import _refusal
-from generation.cluster.connect import cluster as connected
-from generation.cluster.nodes import WorkerResources
-from generation.cluster.options import (
+from generation.executors.options import (
     PROCESS,
     ClusterOptions,
+    _refusal,
     check,
     warn_of_threads,
     withheld_secrets,
     worker_resources,
 )
+from generation.executors.options import cluster as connected
+from generation.executors.ray_workers import WorkerResources, on_this_gpu
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
@@ -125,7 +124,7 @@ def test_open_threads_are_told_where_they_decide_bytes(capsys):
 
 
 def test_an_address_where_something_else_answers_is_refused_in_time(monkeypatch):
-    monkeypatch.setattr("generation.cluster.connect.ANSWER_SECONDS", 3)
+    monkeypatch.setattr("generation.executors.options.ANSWER_SECONDS", 3)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -137,5 +136,5 @@ def test_an_address_where_something_else_answers_is_refused_in_time(monkeypatch)
 
 def test_a_run_imports_neither_ray_nor_a_model_before_it_needs_them():
     heavy = "{'ray', 'torch', 'transformers'} & set(sys.modules)"
-    code = f"import sys, generation.pipeline.job, generation.cluster.executor; assert not {heavy}, {heavy}"
+    code = f"import sys, generation.pipeline.job, generation.executors.ray_executor; assert not {heavy}, {heavy}"
     subprocess.run([sys.executable, "-c", code], check=True)

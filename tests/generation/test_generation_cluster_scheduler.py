@@ -2,8 +2,8 @@
 
 import pytest
 
-from generation.cluster.scheduler import LEAST, TRIES, UNKNOWN, AssignedTask, TaskQueue, speculative_copy
-from generation.run_state.tasks import WriteFirstTexts
+from generation.executors.ray_executor import LEAST, TRIES, UNKNOWN, AssignedTask, TaskQueue, speculative_copy
+from generation.pipeline.tasks import WriteFirstTexts
 from hub.errors import RunError
 
 

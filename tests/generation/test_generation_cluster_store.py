@@ -17,12 +17,9 @@ from fsspec.exceptions import FSTimeoutError
 from fsspec.implementations.memory import MemoryFileSystem
 from huggingface_hub import HfFileSystem
 
-from generation.cluster.result_store import LostResult, ResultStore
-from generation.cluster.store_files import StoreFiles
-from generation.cluster.store_retry import StoreRetry
+from generation.executors.store import LostResult, ResultStore, StoreFiles, StoreRetry
 from generation.inputs.sources import FirstText
-from generation.run_state.layout import Group, Shard
-from generation.run_state.tasks import FinishGroup, OutputFile, TaskResult, WriteFirstTexts, WriteShard
+from generation.pipeline.tasks import FinishGroup, Group, OutputFile, Shard, TaskResult, WriteFirstTexts, WriteShard
 from hub.contract.recipe import Variant
 from hub.contract.run_dir import described
 from hub.errors import InputError, RunError

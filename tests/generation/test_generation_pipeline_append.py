@@ -14,11 +14,9 @@ from typer.testing import CliRunner
 from generation import run as command
 from generation.inputs.prompts import load_prompts
 from generation.pipeline import append as appending
+from generation.pipeline.directory import BaseRun, DatasetRun
 from generation.pipeline.finish import finish
-from generation.pipeline.first_texts import prepare
-from generation.run_state.base_run import BaseRun
-from generation.run_state.directory import DatasetRun
-from generation.run_state.scratch import Scratch
+from generation.pipeline.source_sentences import Scratch, prepare
 from hub.client.publish import checked
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe

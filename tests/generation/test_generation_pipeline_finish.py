@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 from small_runs import write_shard
 
-from generation.pipeline import group_rows
-from generation.pipeline.finish import finish
-from generation.pipeline.group_rows import RawRows
+from generation.pipeline import finish as group_rows
+from generation.pipeline.directory import DatasetRun
+from generation.pipeline.finish import RawRows, finish
+from generation.pipeline.tasks import Shard
 from generation.rows.counts import WORDS, TextLength
-from generation.run_state.directory import DatasetRun
-from generation.run_state.layout import Shard
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe, Variant
 from hub.contract.recipe_file import load_recipe, resolved

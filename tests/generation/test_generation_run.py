@@ -23,11 +23,12 @@ from benchmarks.generation.generation_memory import make_model
 from generation import run
 from generation.explain import explain
 from generation.inputs.sources import FirstText
-from generation.pipeline import first_texts, job
+from generation.pipeline import code_digest as versions
+from generation.pipeline import job
+from generation.pipeline import source_sentences as first_texts
+from generation.pipeline.directory import DatasetRun
+from generation.pipeline.source_sentences import Scratch
 from generation.rows.counts import WORDS
-from generation.run_state import code_digest as versions
-from generation.run_state.directory import DatasetRun
-from generation.run_state.scratch import Scratch
 from hub import cli
 from hub.contract import run_dir, shards
 from hub.contract.recipe import DatasetRecipe, LanguageModel

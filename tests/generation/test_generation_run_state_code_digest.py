@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from generation.cluster import actor as cluster_actor
-from generation.cluster.actor import CLUSTER_CODE, require_versions
-from generation.run_state.code_digest import ASIDE, bare, code_digest, deciding_modules, digest_of, module_digests
+from generation.executors import ray_workers as cluster_actor
+from generation.executors.ray_workers import CLUSTER_CODE, require_versions
+from generation.pipeline.code_digest import ASIDE, bare, code_digest, deciding_modules, digest_of, module_digests
 from hub.errors import InputError
 
-WORKER = "generation.cluster.actor"
+WORKER = "generation.executors.ray_workers"
 
 
 @pytest.fixture(scope="module")
@@ -124,8 +124,8 @@ def test_words_are_no_code():
 def test_a_node_with_any_other_module_of_ours_is_refused(tree):
     found = module_digests(WORKER)
     assert {
-        "generation.cluster.result_store",
-        "generation.cluster.store_files",
+        "generation.executors.store",
+        "generation.executors.store",
         "hub.client.store_url",
         "hub.contract.run_dir",
         "hub.cli",

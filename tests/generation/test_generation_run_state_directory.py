@@ -14,16 +14,16 @@ import pytest
 from small_runs import small_recipe
 from test_generation_pipeline_finish import row
 
-from generation.pipeline import finish, first_texts, group_rows
+from generation.pipeline import directory as dataset_run
+from generation.pipeline import finish
+from generation.pipeline import finish as group_rows
+from generation.pipeline import source_sentences as first_texts
+from generation.pipeline import tasks as layout
+from generation.pipeline.directory import DatasetRun, Journal, TaskRecord
+from generation.pipeline.source_sentences import Scratch
+from generation.pipeline.tasks import OutputFile, TaskResult, WriteFirstTexts, WriteShard, shard_files
 from generation.rows import pairs
 from generation.rows.counts import WORDS
-from generation.run_state import directory as dataset_run
-from generation.run_state import layout
-from generation.run_state.directory import DatasetRun
-from generation.run_state.journal import Journal, TaskRecord
-from generation.run_state.output_files import shard_files
-from generation.run_state.scratch import Scratch
-from generation.run_state.tasks import OutputFile, TaskResult, WriteFirstTexts, WriteShard
 from hub.contract import run_dir
 from hub.contract.recipe_file import resolved
 from hub.contract.run_dir import Manifest, changed_files, described, read_manifest

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from small_runs import small_recipe
 
-from generation.pipeline import group_rows
-from generation.run_state import layout
-from generation.run_state.layout import Shard
+from generation.pipeline import finish as group_rows
+from generation.pipeline import tasks as layout
+from generation.pipeline.tasks import Shard
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.schema import SCHEMAS

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from generation.inputs.sources import FirstText
-from generation.run_state.journal import Journal, TaskRecord
-from generation.run_state.scratch import Scratch
-from generation.run_state.tasks import TaskResult, WriteFirstTexts
+from generation.pipeline.directory import Journal, TaskRecord
+from generation.pipeline.source_sentences import Scratch
+from generation.pipeline.tasks import TaskResult, WriteFirstTexts
 from generation.servers.answer_cache import AnswerCache as Answers
 from generation.servers.answers import Answer
 from hub.contract import run_dir
