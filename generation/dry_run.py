@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from generation.decoding.protocol import TokenCounter
-from generation.inputs.context_room import ContextRoom
-from generation.inputs.prompts import Prompts, load_prompts
+from generation.backends.protocol import TokenCounter
+from generation.backends.registry import load_preview, with_dtype
+from generation.inputs.prompts import ContextRoom, Prompts, load_prompts
 from generation.inputs.row_seeds import fraction
-from generation.inputs.sources import CountTokens, FirstText, GivenTexts, Lack
+from generation.inputs.sources import CountTokens, FirstText, GivenTexts, Lack, is_generated
 from generation.pipeline import tasks as layout
 from generation.pipeline.directory import BaseRun
-from generation.pipeline.writers import load_preview, with_dtype
 from hub.contract.recipe import DatasetRecipe, Label, Variant, Verification
 from hub.errors import InputError
 
@@ -62,7 +61,7 @@ def survey(
 
     ``base``: the run whose first texts are passed over, because rows are appended to it.
     """
-    if recipe.source.kind == "model":
+    if is_generated(recipe.source):
         return Firsts(
             (recipe.source.limit or 0) - (base.first_texts if base else 0), (FirstText("000000", NOT_YET),), {}
         )
@@ -82,7 +81,7 @@ def visible(text: str) -> str:
 
 
 def _first_text_lines(recipe: DatasetRecipe, prompts: Prompts, firsts: Firsts) -> Iterator[str]:
-    if recipe.source.kind == "model":
+    if is_generated(recipe.source):
         yield f"first texts: {firsts.total}, written by the model after:"
         yield from (f"  {prompts.first_text_prefix(label)!r}" for label in recipe.written_labels)
     else:

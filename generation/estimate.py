@@ -18,15 +18,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from generation.decoding.protocol import Completion, Request, Writer
+from generation.backends.protocol import Completion, Request, Writer
+from generation.backends.registry import load_writer, with_dtype
 from generation.dry_run import NOT_YET, survey
-from generation.inputs.context_room import ContextRoom
-from generation.inputs.prompts import Prompts, load_prompts
-from generation.inputs.sources import FirstText
+from generation.inputs.prompts import ContextRoom, Prompts, load_prompts
+from generation.inputs.sources import FirstText, is_generated
 from generation.pipeline.directory import DatasetRun
 from generation.pipeline.source_sentences import Scratch, prepare
 from generation.pipeline.worker import LocalExecutor, Worker
-from generation.pipeline.writers import load_writer, with_dtype
 from generation.rows.attempts import write_pairs
 from generation.rows.filters import sifted
 from hub.cli import say
@@ -132,7 +131,7 @@ def estimate(recipe: DatasetRecipe, clock: Clock = time.monotonic) -> Estimate:
     pilot(writer, prompts, recipe, [FirstText("warm-up", NOT_YET)], recipe.variants[0], clock)  # first calls are slow
     total, firsts, first_seconds = _first_texts(recipe, writer, prompts, clock)
     shots = list(dict.fromkeys(variant.shots for variant in recipe.variants))
-    if recipe.model.backend == "engine":  # a server's texts are paid for; only the engine makes kernels for its shapes
+    if recipe.model.facts.local:  # a server's texts are paid for; only the engine compiles kernels for its shapes
         pilot(writer, prompts, recipe, firsts, recipe.variants[0], clock)
     pilots = {}
     for number, count in enumerate(shots):
@@ -165,7 +164,7 @@ def _first_texts(
     recipe: DatasetRecipe, writer: Writer, prompts: Prompts, clock: Clock
 ) -> tuple[int, list[FirstText], float]:
     """How many first texts the run has, those of the pilot, and the seconds that writing all of them will take."""
-    if recipe.source.kind != "model":
+    if not is_generated(recipe.source):
         firsts = survey(recipe, writer.count_tokens, ContextRoom(prompts, writer).lack)
         step = max(1, len(firsts.sample) // ROWS)
         return firsts.total, list(firsts.sample[::step][:ROWS]), 0.0

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pyarrow.parquet as pq
 import typer
 
-from generation.decoding.protocol import Completion, Request
+from generation.backends.protocol import Completion, Request
 from generation.dry_run import visible
 from generation.inputs.prompts import load_prompts
 from generation.inputs.sources import FirstText
@@ -27,6 +27,7 @@ from generation.pipeline.code_digest import versions
 from generation.rows.attempts import text_request, text_seed
 from hub import cli
 from hub.contract import run_dir
+from hub.contract.backends import backends_that
 from hub.contract.published_paths import remembered, require_inputs
 from hub.contract.reasons import COMPLETION
 from hub.contract.recipe import DatasetRecipe, Variant, config_name
@@ -37,7 +38,7 @@ from hub.errors import InputError, RunError
 from hub.row_errors import reading_rows
 
 if TYPE_CHECKING:
-    from generation.token_trace import Step
+    from generation.backends.trace import Step
 
 app = cli.new_app(__doc__)
 Row = dict[str, Any]
@@ -134,8 +135,9 @@ def explain(directory: Path, text: str, places: Sequence[str] = ()) -> Explanati
         raise InputError(directory, "is no run directory of a dataset", hint="run: python -m generation.run RECIPE")
     recipe = load_recipe(directory / run_dir.RECIPE, DatasetRecipe, [*remembered(directory), *places])
     require_inputs(directory / run_dir.RECIPE, recipe, unneeded=("source.path",))
-    if recipe.model.backend != "engine":
-        raise InputError(directory, f"backend {recipe.model.backend!r} does not tell probabilities", allowed="engine")
+    if not recipe.model.facts.can_trace:
+        problem = f"backend {recipe.model.backend!r} reports no token probabilities"
+        raise InputError(directory, problem, allowed=backends_that("can_trace"))
     row_id = parse_row_id(text, recipe)
     config, row = find_row(directory, manifest, row_id)
     prompts = load_prompts(recipe)
@@ -148,7 +150,7 @@ def explain(directory: Path, text: str, places: Sequence[str] = ()) -> Explanati
         )
     request = text_request(prompts, label, first.text, row_id.variant, seed)
 
-    from generation.token_trace import Tracer
+    from generation.backends.trace import Tracer
 
     tracer, settings = Tracer(recipe.model), recipe.decoding
     steps, traced = tracer.trace(request, settings)

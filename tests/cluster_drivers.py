@@ -24,7 +24,7 @@ MODEL = "transformers.models.llama.modeling_llama"  # the tests' language models
 PRELOADED = (
     "release.run",
     "generation.run",
-    "generation.decoding.engine",
+    "generation.backends.engine",
     MODEL,
     "datasets.packaged_modules.parquet.parquet",
 )

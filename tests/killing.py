@@ -11,7 +11,7 @@ from generation.pipeline import source_sentences as first_texts
 from hub import cli
 
 _CONTEXT = multiprocessing.get_context("forkserver")  # one server imports the libraries, once for all commands
-_CONTEXT.set_forkserver_preload(["killing", "generation.decoding.engine", "transformers.models.llama.modeling_llama"])
+_CONTEXT.set_forkserver_preload(["killing", "generation.backends.engine", "transformers.models.llama.modeling_llama"])
 _SECONDS = 240
 
 

@@ -26,7 +26,7 @@ from release import child_process
 MODULES = (
     "generation.run",
     "generation.executors.ray_workers",
-    "generation.decoding.engine",
+    "generation.backends.engine",
     "transformers.models.llama.modeling_llama",
 )
 STORE_BYTES = 80 << 20  # of each node's object store

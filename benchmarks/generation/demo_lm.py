@@ -19,15 +19,15 @@ import typer
 
 from benchmarks.trials import write_results
 from demo.lm.prompts import NLI_VERBS, STS_TASKS, clean, prompt
-from generation.decoding import protocol as writer
-from generation.decoding.protocol import Completion, Request
+from generation.backends import protocol as writer
+from generation.backends.protocol import Completion, Request
 from hub.cli import new_app, run, say
 from hub.contract.recipe import DecodingParameters, LanguageModel
 from hub.errors import InputError
 from hub.model_folder import NO_CODE
 
 if TYPE_CHECKING:
-    from generation.decoding.engine import Engine
+    from generation.backends.engine import Engine
 
 
 app = new_app(__doc__)
@@ -176,7 +176,7 @@ def main(
     """Measure and write the results."""
     import torch
 
-    from generation.decoding.engine import Engine
+    from generation.backends.engine import Engine
 
     torch.set_num_threads(threads)
     engine, encode = Engine.of(LanguageModel(path=str(model), license="mit")), minilm()

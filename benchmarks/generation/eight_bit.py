@@ -59,7 +59,7 @@ def _kinds(inner: int, outer: int) -> dict[str, Callable[[Any], Any]]:
     import torch
     from torch import nn
 
-    from generation.decoding.packed_linear import PackedLinear
+    from generation.backends.output_layer import PackedLinear
 
     linear = nn.Linear(inner, outer, bias=False)
     layer = nn.Sequential(linear).eval()

@@ -34,7 +34,7 @@ app = new_app(__doc__)
 _MODELING = ("gpt2", "llama", "gemma3")  # transformers imports what a model needs, seconds of work, when one is made
 PRELOADED = [
     *(f"benchmarks.generation.throughput.{name}" for name in ("worker", "baselines", "models", "roofline")),
-    "generation.decoding.engine",
+    "generation.backends.engine",
     *(f"transformers.models.{kind}.modeling_{kind}" for kind in _MODELING),
 ]
 

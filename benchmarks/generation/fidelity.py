@@ -61,7 +61,7 @@ def main(
         raise InputError(model, "is no folder of a language model", hint=f"name one, or make it: {MAKE_LM}")
     check_dtypes(dtypes)
     workload(kind)
-    alone = FreshProcesses(["benchmarks.generation.throughput.workloads", "generation.decoding.engine"])
+    alone = FreshProcesses(["benchmarks.generation.throughput.workloads", "generation.backends.engine"])
     rows_of = {dtype: _written(alone, parts(kind, model, dtype, count, rows, work)) for dtype in dtypes}
     found = alone(measured, rows_of)
     print(told(found))
@@ -97,8 +97,8 @@ def _written(alone: FreshProcesses, wanted: list[Part]) -> list[dict[str, Any]]:
 
 def write(part: Part) -> None:
     """Write the texts of one part; its file is there when all of it is."""
-    from generation.decoding.protocol import complete
-    from generation.pipeline.writers import load_writer
+    from generation.backends.protocol import complete
+    from generation.backends.registry import load_writer
     from hub.contract.recipe import LanguageModel
 
     single_thread()

@@ -104,7 +104,7 @@ def measured(rows: int) -> dict[str, Any]:
     """Make a run of ``rows`` wanted rows and read this process's peak memory, before it and after it."""
     with tempfile.TemporaryDirectory() as folder:
         wanted = recipe(Path(folder), rows)
-        import generation.decoding.engine  # noqa: F401 - its libraries belong to the start
+        import generation.backends.engine  # noqa: F401 - its libraries belong to the start
 
         before, started = peak_rss_mb(), time.monotonic()
         directory = Path(folder) / "run"

@@ -40,8 +40,8 @@ def measure(model: Path, count: int) -> dict[str, Any]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from generation.decoding.output_layer import LogitsInPieces, OutputLayer
-    from generation.decoding.self_debiasing import log_alpha
+    from generation.backends.output_layer import LogitsInPieces, OutputLayer
+    from generation.backends.self_debiasing import log_alpha
 
     single_thread()
     with reading_model(str(model)):

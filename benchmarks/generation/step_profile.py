@@ -83,8 +83,8 @@ def profiled(model: Path, rows: int, dtype: str, kind: str, steps: int) -> dict[
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    from generation.decoding.engine import Engine
-    from generation.decoding.protocol import complete
+    from generation.backends.engine import Engine
+    from generation.backends.protocol import complete
     from hub.contract.recipe import LanguageModel
 
     single_thread()
@@ -127,7 +127,7 @@ def _marked(layers: Any) -> Iterator[None]:
     from torch.profiler import record_function
     from transformers import AttentionInterface
 
-    from generation.decoding.shared_attention import NAME, attend
+    from generation.backends.shared_attention import NAME, attend
 
     def inside(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:

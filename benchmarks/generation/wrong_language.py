@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from generation.rows import language
+from generation.rows import filters as language
 from hub.cli import new_app, run
 
 WIKIPEDIA = Path("assets/first-texts/wikipedia.txt")

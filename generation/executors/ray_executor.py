@@ -17,7 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from generation.decoding.protocol import TokenCounter
+from generation.backends.protocol import TokenCounter
+from generation.backends.registry import load_preview
 from generation.executors.options import (
     ClusterOptions,
     check,
@@ -39,7 +40,6 @@ from generation.executors.ray_workers import (
 from generation.executors.store import LostResult, ResultStore, store_folder
 from generation.pipeline.job import model_files
 from generation.pipeline.tasks import Executor, ExecutorSpec, StartExecutor, Task, TaskResult, Tick
-from generation.pipeline.writers import load_preview
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.shards import sha256_file, write_text
 from hub.errors import InputError, OutOfMemory, RunError
@@ -247,7 +247,7 @@ class RayExecutor:
     @property
     def context(self) -> int:
         """See ``Executor``; from the model's config, read in this process."""
-        return 0 if self._spec.recipe.model.backend == "openai" else self._preview.context
+        return self._preview.context
 
     def prompt_tokens(self, prompt: str) -> int:
         """See ``Executor``; by a tokenizer of this process."""
@@ -259,7 +259,7 @@ class RayExecutor:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        from generation.decoding.load_model import load_tokenizer
+        from generation.backends.load_model import load_tokenizer
 
         return load_tokenizer(self._spec.recipe.model)
 

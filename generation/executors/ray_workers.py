@@ -14,13 +14,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from generation.backends.registry import load_writer
 from generation.executors.store import ResultStore
 from generation.inputs.examples import ExampleSet
 from generation.inputs.prompts import Prompts
 from generation.pipeline.code_digest import digest_of, module_digests, versions
 from generation.pipeline.tasks import Task, TaskResult
 from generation.pipeline.worker import Worker
-from generation.pipeline.writers import load_writer
 from hub import cli
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.shards import sha256_file
@@ -246,7 +246,7 @@ class FileServer:
 
 
 def _typed_out_of_memory(what: str) -> AbstractContextManager[None]:
-    from generation.decoding.memory import typed_out_of_memory
+    from generation.backends.load_model import typed_out_of_memory
 
     return typed_out_of_memory(what, "start fewer workers there (--cpus, --gpus)")
 

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from generation.inputs.characters import has_control_characters
 from generation.inputs.file_rows import Cells, as_texts, file_rows, require_columns, require_kind
 from generation.inputs.row_seeds import fraction
 from hub.client.failures import reading
@@ -31,9 +30,12 @@ from hub.row_errors import reading_rows
 from hub.stranger_card import check_dataset_card
 
 CountTokens = Callable[[str], int]
-Lack = Callable[[str], int]  # tokens of a first text beyond the context: context_room.ContextRoom.lack
+Lack = Callable[[str], int]  # tokens of a first text beyond the context: prompts.ContextRoom.lack
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+# Control characters but the tab; half a surrogate pair; embeddings, overrides and isolates of writing direction, with
+# which a text reads other than it is stored; the replacement character, which stands where something could not be read.
+_UNWANTED = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufffd]")
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,11 @@ def text_problem(text: str, length: tuple[int, int] | None, count_tokens: CountT
     return None
 
 
+def has_control_characters(text: str) -> bool:
+    """Whether a text has a control character other than a tab, a directional override, or U+FFFD."""
+    return _UNWANTED.search(text) is not None
+
+
 def _numbered_texts(source: Source) -> Iterator[tuple[str, str]]:
     """(source id, text) of every cell, row by row, the columns of a row side by side."""
     for split, rows in source_rows(source):
@@ -154,30 +161,58 @@ def _numbered_texts(source: Source) -> Iterator[tuple[str, str]]:
                 yield from ((f"{place}-{column}", cell) for column, cell in zip(source.columns, cells, strict=True))
 
 
-def source_rows(source: Source) -> Iterator[tuple[str | None, Iterator[Cells]]]:
-    """(split, rows) of a source, one split after the other; the name is None where there is one alone."""
-    if source.kind == "hub" and source.path is None:
-        for split in source.splits:
-            yield (split if len(source.splits) > 1 else None), _hub_rows(source, split)
-        return
-    if source.kind == "hub":
-        from huggingface_hub import hf_hub_download
+@dataclass(frozen=True)
+class SourceKind:
+    """A kind of source, declared once in ``SOURCES``.
 
-        with _reading(source):
-            found = hf_hub_download(source.repo_id or "", source.path or "", repo_type="dataset", revision=_pin(source))
-        yield None, file_rows(Path(found), source.columns, f"{source.repo_id}/{source.path}")
-        return
+    ``rows`` yields (split, rows) for one split after another; the split's name is None where there is only one.
+    ``file``: ``path`` is a local file. ``generated``: the model writes the texts, and there are no rows.
+    """
+
+    rows: Callable[[Source], Iterator[tuple[str | None, Iterator[Cells]]]]
+    file: bool = False
+    generated: bool = False
+
+
+def source_rows(source: Source) -> Iterator[tuple[str | None, Iterator[Cells]]]:
+    """(split, rows) of a source, one split after the other; the name is None where there is only one."""
+    return SOURCES[source.kind].rows(source)
+
+
+def is_generated(source: Source) -> bool:
+    """Whether the model writes the source sentences."""
+    return SOURCES[source.kind].generated
+
+
+def local_files(source: Source) -> list[Path]:
+    """The local file of a source, if it is one."""
+    return [Path(source.path or "")] if SOURCES[source.kind].file else []
+
+
+def require_file(source: Source) -> None:
+    """Raise InputError when the file that a source names is missing, or of a kind that no reader takes."""
+    for path in local_files(source):
+        require_kind(path, str(path))
+        if not path.is_file():
+            raise InputError(path, "no such file", hint="check source.path in the recipe")
+
+
+def _local_rows(source: Source) -> Iterator[tuple[str | None, Iterator[Cells]]]:
     require_file(source)
     yield None, file_rows(path := Path(source.path or ""), source.columns, str(path))
 
 
-def require_file(source: Source) -> None:
-    """Raise InputError when the file that a source names is not there, or of a kind that is not read."""
-    path = Path(source.path or "")
-    if source.kind == "file":
-        require_kind(path, str(path))
-        if not path.is_file():
-            raise InputError(path, "no such file", hint="check source.path in the recipe")
+def _hub_rows(source: Source) -> Iterator[tuple[str | None, Iterator[Cells]]]:
+    """The splits of a Hub dataset, or one file of its repository."""
+    if source.path is None:
+        for split in source.splits:
+            yield (split if len(source.splits) > 1 else None), _split_rows(source, split)
+        return
+    from huggingface_hub import hf_hub_download
+
+    with _reading(source):
+        found = hf_hub_download(source.repo_id or "", source.path, repo_type="dataset", revision=_pin(source))
+    yield None, file_rows(Path(found), source.columns, f"{source.repo_id}/{source.path}")
 
 
 @contextmanager
@@ -201,7 +236,7 @@ def _pin(source: Source) -> str:
     return HfApi().dataset_info(source.repo_id or "", revision=source.revision).sha or ""
 
 
-def _hub_rows(source: Source, split: str) -> Iterator[Cells]:
+def _split_rows(source: Source, split: str) -> Iterator[Cells]:
     from datasets import load_dataset  # which takes seconds to import
 
     place = f"source {source.repo_id}"
@@ -219,3 +254,10 @@ def _hub_rows(source: Source, split: str) -> Iterator[Cells]:
         names = require_columns(source.repo_id, source.columns, list(rows.column_names or []))
         for row in rows:
             yield as_texts([row[name] for name in names], names, place)
+
+
+SOURCES = {
+    "file": SourceKind(_local_rows, file=True),
+    "hub": SourceKind(_hub_rows),
+    "model": SourceKind(lambda _: iter(()), generated=True),
+}

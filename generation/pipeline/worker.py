@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from generation.decoding.protocol import Request, Writer, complete
+from generation.backends.protocol import Request, Writer, complete
+from generation.backends.registry import load_writer
 from generation.inputs.prompts import Prompts
 from generation.inputs.row_seeds import row_seed
 from generation.inputs.sources import CountTokens, text_problem
@@ -23,7 +24,6 @@ from generation.pipeline.tasks import (
     WriteShard,
     shard_files,
 )
-from generation.pipeline.writers import load_writer
 from generation.rows.attempts import write_pairs
 from generation.rows.counts import WORDS, TextLength
 from generation.rows.filters import TextFilters
@@ -94,7 +94,7 @@ def text_length(recipe: DatasetRecipe, count_tokens: CountTokens) -> TextLength:
     A server's tokenizer is read only for a recipe that needs it: it may not be there to be read.
     """
     model = recipe.model
-    if model.backend == "openai" and recipe.premise_tokens is None:
+    if not model.facts.local and recipe.premise_tokens is None:
         return WORDS
     return TextLength("tokens", model.repo_id or published_path(model.path or ""), count_tokens)
 

@@ -1,6 +1,6 @@
 """Why a text is rejected: each value of the column ``reason`` and of the manifest's counts, with a card's words.
 
-Those of ``COMPLETION`` are found where a text ends (``generation.decoding.endings``), of ``COPY`` against its prompt
+Those of ``COMPLETION`` are found where a text ends (``generation.backends.protocol``), of ``COPY`` against its prompt
 and first text, ``CONTROL_CHARACTERS`` and ``WRONG_LANGUAGE`` in the text alone, those of ``SIFT`` against the other
 texts of its shard (all in ``generation.rows.filters``), ``VERIFIED`` of them by its likelihood under every label's
 prompt (``generation.rows.verification``), the others among first texts (``generation.inputs.sources``,

@@ -205,7 +205,7 @@ class DatasetRecipe(Strict):
     @model_validator(mode="after")
     def _backend_fits(self) -> "DatasetRecipe":
         coupled = [label.name for label in self.labels if label.counter_labels]
-        if coupled and self.model.backend != "engine":
+        if coupled and not self.model.facts.can_debias:
             raise ValueError(
                 f"labels {coupled} have counter-labels: self-debiasing draws each token from the model's answers to "
                 f"several prompts at once, which backend {self.model.backend!r} cannot do; use backend: engine, or "
@@ -217,7 +217,7 @@ class DatasetRecipe(Strict):
     def _guidance_fits(self) -> "DatasetRecipe":
         for label in self.guided_labels:
             key = "decoding.guidance" if label.guidance is None else f"labels.{label.name}.guidance"
-            if self.model.backend != "engine":
+            if not self.model.facts.can_debias:
                 raise ValueError(
                     f"{key} draws each token from the model's answers to two prompts at once, which backend "
                     f"{self.model.backend!r} cannot do; use backend: engine, or remove guidance"
@@ -235,7 +235,7 @@ class DatasetRecipe(Strict):
         asked, labels = self.verification, self.written_labels
         if asked is None:
             return self
-        if self.model.backend != "engine":
+        if not self.model.facts.can_score:
             raise ValueError(
                 f"verification scores a text under every label's prompt, which backend {self.model.backend!r} cannot "
                 "do; use backend: engine, or remove the section"

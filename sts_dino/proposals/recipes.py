@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from generation.pipeline.writers import dialect_of
+from generation.backends.registry import dialect_of
 from hub.assets import asset
 from hub.cli import say
 from hub.contract import licences
@@ -231,7 +231,7 @@ def prompteol(model: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
 
     In bfloat16 where this machine computes in it at full speed; a step then takes 0.6 of the time.
     """
-    from generation.decoding.load_model import resolve_dtype
+    from generation.backends.load_model import resolve_dtype
     from hub.contract.recipe import LanguageModel
 
     section = {**model, "pooling": "lasttoken", "prompt": PROMPTEOL, "max_seq_length": 64}

@@ -16,7 +16,7 @@ from benchmarks.generation import engine_throughput
 from benchmarks.generation.throughput import cases, models, report, worker, workloads
 from benchmarks.generation.throughput.baselines import Generator
 from benchmarks.generation.throughput.process_cost import ProcessCost
-from generation.decoding.protocol import Completion, Request
+from generation.backends.protocol import Completion, Request
 from hub.contract.recipe import DecodingParameters
 from hub.errors import InputError
 

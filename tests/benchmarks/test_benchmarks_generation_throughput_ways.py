@@ -3,7 +3,7 @@
 import pytest
 from tiny_lm import make_lm
 
-pytest.importorskip("generation.servers.llamacpp", reason="recipes know no dialect llamacpp")
+pytest.importorskip("generation.backends.dialects", reason="recipes know no dialect llamacpp")
 pytest.importorskip("openai", reason='the extra openai is not installed: pip install -e ".[openai]"')
 pytest.importorskip("xllamacpp", reason="llama.cpp's server is not installed: pip install xllamacpp")
 

@@ -17,7 +17,8 @@ from tiny_lm import make_lm
 from typer.testing import CliRunner
 
 from generation import run
-from generation.decoding import batch as live_batch
+from generation.backends import batch as live_batch
+from generation.backends.registry import load_writer
 from generation.executors import ray_executor as cluster
 from generation.executors import store as store_files
 from generation.executors.options import ClusterOptions, _home, local_instance
@@ -40,7 +41,6 @@ from generation.pipeline import tasks as layout
 from generation.pipeline.job import generate
 from generation.pipeline.tasks import TaskResult, WriteFirstTexts, WriteShard
 from generation.pipeline.worker import Worker, local_executor
-from generation.pipeline.writers import load_writer
 from hub import cli
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe

@@ -2,7 +2,7 @@
 
 import pytest
 
-from generation.decoding.endings import cut
+from generation.backends.protocol import cut
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from reference_decoding import reference
 from tiny_lm import load_engine, make_lm
 from transformers import AutoModelForCausalLM
 
-from generation.decoding import batch as live_batch
-from generation.decoding.engine import Engine
-from generation.decoding.protocol import Request, complete
+from generation.backends import batch as live_batch
+from generation.backends.engine import Engine
+from generation.backends.protocol import Request, complete
 from hub.contract.recipe import DecodingParameters
 from hub.errors import InputError, RunError
 

@@ -6,8 +6,8 @@ from reference_decoding import reference
 from tiny_lm import FAMILIES, load_engine, make_family
 from transformers import AutoModelForCausalLM
 
-from generation.decoding import output_layer
-from generation.decoding.protocol import complete
+from generation.backends import output_layer
+from generation.backends.protocol import complete
 from hub.contract.recipe import DecodingParameters
 
 EVERYDAY = ("gemma3", "qwen2.5", "phi")  # windows and one key head; padded vocabulary; biases, parallel residual

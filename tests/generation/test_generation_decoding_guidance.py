@@ -10,12 +10,12 @@ from reference_decoding import reference
 from tiny_lm import load_engine, make_family
 from transformers import AutoModelForCausalLM
 
-from generation.decoding import output_layer
-from generation.decoding.engine import Engine
-from generation.decoding.output_layer import LogitsInPieces, OutputLayer
-from generation.decoding.protocol import Request, complete
-from generation.decoding.sampling import WholeLogits, choose, guided_rows
-from generation.decoding.self_debiasing import debias, draw, guide, nucleus
+from generation.backends import output_layer
+from generation.backends.engine import Engine
+from generation.backends.output_layer import LogitsInPieces, OutputLayer
+from generation.backends.protocol import Request, complete
+from generation.backends.sampling import WholeLogits, choose, guided_rows
+from generation.backends.self_debiasing import debias, draw, guide, nucleus
 from generation.inputs.row_seeds import uniforms
 from hub.contract.recipe import DecodingParameters
 

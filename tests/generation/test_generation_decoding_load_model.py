@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from generation.decoding import load_model
-from generation.decoding.load_model import cpu_has_bfloat16, resolve_dtype, slow_dtype
+from generation.backends import load_model
+from generation.backends.load_model import cpu_has_bfloat16, resolve_dtype, slow_dtype
 from hub.contract.recipe import LanguageModel
 from hub.errors import InputError
 

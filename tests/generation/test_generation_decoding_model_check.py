@@ -8,10 +8,9 @@ import torch
 from tiny_lm import load_engine, make_family, make_lm
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM
 
-from generation.decoding import model_check
-from generation.decoding.model_check import TRIAL, AttentionPath, find_path
-from generation.decoding.preview import Preview, small_config
-from generation.decoding.shared_attention import attend
+from generation.backends import model_check
+from generation.backends.model_check import TRIAL, AttentionPath, Preview, find_path, small_config
+from generation.backends.shared_attention import attend
 from hub.contract.recipe import LanguageModel
 from hub.errors import InputError
 

@@ -7,10 +7,11 @@ import torch
 from tiny_lm import TEXTS, load_engine, make_lm
 from torch import nn
 
-from generation.decoding import engine, memory, output_layer
-from generation.decoding.output_layer import LogitsInPieces, OutputLayer
-from generation.decoding.protocol import Request, complete
-from generation.decoding.sampling import WholeLogits, choose
+from generation.backends import engine, output_layer
+from generation.backends import load_model as memory
+from generation.backends.output_layer import LogitsInPieces, OutputLayer
+from generation.backends.protocol import Request, complete
+from generation.backends.sampling import WholeLogits, choose
 from hub.contract.recipe import DecodingParameters
 
 ROWS, WIDTH = 90, 24

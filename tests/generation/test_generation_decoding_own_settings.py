@@ -10,10 +10,10 @@ from reference_decoding import reference
 from tiny_lm import load_engine, make_family
 from transformers import AutoModelForCausalLM
 
-from generation.decoding import output_layer
-from generation.decoding.protocol import Request, complete
-from generation.decoding.sampling import WholeLogits, choose, guided_rows
-from generation.decoding.self_debiasing import debias, draw, nucleus
+from generation.backends import output_layer
+from generation.backends.protocol import Request, complete
+from generation.backends.sampling import WholeLogits, choose, guided_rows
+from generation.backends.self_debiasing import debias, draw, nucleus
 from generation.inputs.row_seeds import uniforms
 from hub.contract.recipe import DecodingParameters
 

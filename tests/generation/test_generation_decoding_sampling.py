@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from generation.decoding.sampling import WholeLogits, choose, largest
-from generation.decoding.self_debiasing import debias, draw, nucleus
+from generation.backends.sampling import WholeLogits, choose, largest
+from generation.backends.self_debiasing import debias, draw, nucleus
 from generation.inputs.row_seeds import uniforms
 from hub.contract.recipe import DecodingParameters
 

@@ -9,9 +9,9 @@ from decoding_requests import prompt, requests
 from tiny_lm import FAMILIES, load_engine, make_family
 from transformers import AutoModelForCausalLM
 
-from generation.decoding import output_layer
-from generation.decoding.engine import Engine
-from generation.decoding.protocol import Request, complete
+from generation.backends import output_layer
+from generation.backends.engine import Engine
+from generation.backends.protocol import Request, complete
 from hub.contract.recipe import DecodingParameters
 
 EVERYDAY = (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from generation.decoding.self_debiasing import debias, draw, nucleus
+from generation.backends.self_debiasing import debias, draw, nucleus
 from generation.inputs.row_seeds import fraction, row_seed, uniforms
 from hub.contract.recipe import DecodingParameters
 

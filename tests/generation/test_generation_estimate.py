@@ -7,9 +7,9 @@ from tiny_lm import make_lm
 from typer.testing import CliRunner
 
 from generation import estimate, run
+from generation.backends.registry import load_writer
 from generation.dry_run import load_prompts, survey
 from generation.pipeline.job import generate
-from generation.pipeline.writers import load_writer
 
 X1X2 = Path("recipes/demo/sts-dino-x1x2.yaml")
 

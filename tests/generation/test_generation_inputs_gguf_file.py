@@ -11,9 +11,9 @@ from tiny_gguf import make_gguf
 from tiny_lm import TEXTS, load_engine, make_lm
 
 from generation import explain, run
-from generation.decoding.engine import Engine
-from generation.decoding.load_model import load_model
-from generation.decoding.protocol import Request, complete
+from generation.backends.engine import Engine
+from generation.backends.load_model import load_model
+from generation.backends.protocol import Request, complete
 from generation.pipeline import job
 from hub.contract.recipe import DatasetRecipe, DecodingParameters, LanguageModel
 from hub.contract.recipe_file import fingerprint, load_recipe

@@ -14,8 +14,8 @@ from tiny_lm import TEXTS, load_engine
 from tiny_wheels import PAPERS, make_wheels, write_wheel
 
 from generation import fetch_lm
-from generation.decoding.protocol import Request, complete
-from generation.packaged_lm.folder import PROVENANCE, make
+from generation.backends.protocol import Request, complete
+from generation.fetch_lm import PROVENANCE, make
 from hub import cli
 from hub.contract.recipe import DecodingParameters
 from hub.contract.shards import sha256_file
@@ -86,7 +86,7 @@ def test_a_folder_that_was_damaged_is_made_anew_in_the_same_bytes(name, copy, ma
     monkeypatch.setattr(cli, "say", said.append)
     (copy / name).write_bytes((copy / name).read_bytes()[:-1])
     assert make(model, copy, wheels)
-    assert contents(copy) == contents(made) and f"{copy}: {name} is not as it was made; all is made anew" in said
+    assert contents(copy) == contents(made) and f"{copy}: {name} is damaged; the folder is written again" in said
 
 
 def test_what_this_command_did_not_make_is_left_alone(copy, model, wheels, tmp_path):
@@ -99,12 +99,12 @@ def test_what_this_command_did_not_make_is_left_alone(copy, model, wheels, tmp_p
         (copy / PROVENANCE).unlink(missing_ok=True)
         if text is not None:
             (copy / PROVENANCE).write_text(text)
-        with pytest.raises(InputError, match="is not of this command's making"):
+        with pytest.raises(InputError, match=r"has no provenance\.yaml of this command"):
             make(model, copy, wheels)
     (copy / PROVENANCE).unlink()
     assert contents(copy) == {name: entry for name, entry in before.items() if name != PROVENANCE}
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(InputError, match="is not of this command's making"):
+    with pytest.raises(InputError, match=r"has no provenance\.yaml of this command"):
         make(model, tmp_path / "file", wheels)
 
 
@@ -148,9 +148,9 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, "tests")
-from generation.packaged_lm import {module} as module
-from generation.packaged_lm.folder import make
-from generation.packaged_lm.packages import PackagedModel
+from generation import fetch_lm as module
+from generation.fetch_lm import make
+from generation.fetch_lm import PackagedModel
 
 def die(*arguments, real=module.{step}):
     {before}
@@ -160,11 +160,11 @@ module.{step} = die
 make(PackagedModel(**eval(sys.argv[1])), Path(sys.argv[2]), Path(sys.argv[3]))
 """
 STEPS = {
-    "while the packages come": ("folder", "fetch", "real(*arguments)"),
-    "before the weights are written": ("folder", "unpack", "real(*arguments)"),
-    "when all but the record is written": ("folder", "write_text", "pass"),
-    "before the folder has its name": ("folder", "rename_folder", "pass"),
-    "when it has its name": ("folder", "rename_folder", "real(*arguments)"),
+    "while the packages come": ("fetch", "real(*arguments)"),
+    "before the weights are written": ("unpack", "real(*arguments)"),
+    "when all but the record is written": ("write_text", "pass"),
+    "before the folder has its name": ("rename_folder", "pass"),
+    "when it has its name": ("rename_folder", "real(*arguments)"),
 }
 
 
@@ -173,11 +173,11 @@ STEPS = {
     ("moment", "damaged"), [*((moment, False) for moment in STEPS), *((moment, True) for moment in list(STEPS)[-2:])]
 )
 def test_killed_at_any_moment_nothing_looks_finished(moment, damaged, copy, made, model, wheels, tmp_path):
-    module, step, before = STEPS[moment]
+    step, before = STEPS[moment]
     folder = copy if damaged else tmp_path / "new" / "lm"
     if damaged:
         (copy / "config.json").write_text("{}")
-    script = KILLED.format(module=module, step=step, before=before)
+    script = KILLED.format(step=step, before=before)
     command = [sys.executable, "-c", script, repr(vars(model)), str(folder), str(wheels)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": "."})
     assert done.returncode == -9, done.stderr
@@ -196,7 +196,7 @@ def test_the_command_says_what_it_fetches_how_much_and_on_whose_terms(model, whe
         "tests/tiny as tiny.gguf, in 3 packages of a third"
     )
     again = outcome_of(fetch_lm, "--out", tmp_path / "lm", "--wheels", wheels)
-    assert again.code == 0 and "is there already, every file as it was made" in again.told
+    assert again.code == 0 and "complete, nothing to do" in again.told
 
 
 def test_a_disk_that_fills_up_while_weights_are_written_is_one_line(model, wheels, tmp_path, monkeypatch):

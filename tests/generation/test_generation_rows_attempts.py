@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from generation.decoding.protocol import Completion, Request
+from generation.backends.protocol import Completion, Request
 from generation.inputs.prompts import Prompts, load_prompts
 from generation.inputs.sources import FirstText
 from generation.pipeline.tasks import WriteFirstTexts

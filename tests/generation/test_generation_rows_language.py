@@ -2,7 +2,7 @@
 
 import pytest
 
-from generation.rows.language import ALIKE, is_foreign
+from generation.rows.filters import ALIKE, is_foreign
 from hub.contract.sections.languages import RECOGNISED
 
 

@@ -95,7 +95,7 @@ def test_a_change_of_what_decides_no_row_stops_none(here, tree):
     replace(tree, "hub/contract/sections/dataset.py", "timeout: ", "patience: float = 60.0\n    timeout: ")
     replace(tree, "hub/contract/recipe.py", "two labels share a name", "two labels are named alike")
     replace(tree, "generation/rows/pairs.py", '"""', '"""In other words: ')
-    add(tree, {"generation.decoding.engine"}, "# a remark")
+    add(tree, {"generation.backends.engine"}, "# a remark")
     assert deciding_modules(tree) == here
 
 
@@ -124,7 +124,6 @@ def test_words_are_no_code():
 def test_a_node_with_any_other_module_of_ours_is_refused(tree):
     found = module_digests(WORKER)
     assert {
-        "generation.executors.store",
         "generation.executors.store",
         "hub.client.store_url",
         "hub.contract.run_dir",

@@ -2,8 +2,7 @@
 
 import pytest
 
-from generation.servers.answer_cache import AnswerCache, key_of
-from generation.servers.answers import Answer
+from generation.backends.answers import Answer, AnswerCache, key_of
 from hub.errors import InputError, RunError
 
 

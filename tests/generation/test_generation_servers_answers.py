@@ -9,10 +9,9 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from generation.decoding.protocol import Completion, Request
-from generation.servers.answers import Answer, completed, read_answer, said
-from generation.servers.dialects import endpoint, opens_quotation, request_body
-from generation.servers.llamacpp import text_of
+from generation.backends.answers import Answer, completed, read_answer, said
+from generation.backends.dialects import DIALECTS, endpoint, opens_quotation, request_body
+from generation.backends.protocol import Completion, Request
 from hub.contract.recipe import DecodingParameters, LanguageModel, Server, TextEnd
 from hub.errors import InputError
 
@@ -123,12 +122,13 @@ def test_llama_cpp_is_told_all_its_samplers_and_to_name_the_stop_word():
 
 def test_what_llama_cpp_wrote_is_read_with_its_stop_word():
     server = Server(base_url="http://localhost:1/v1", model="lm", dialect="llamacpp")
+    text_of = DIALECTS["llamacpp"].text
     verbose = {"content": "A man plays.", "stopping_word": '"', "truncated": False}
     assert text_of({"__verbose": verbose}, server) == 'A man plays."'
     with pytest.raises(InputError, match=r"localhost:1/v1: its context was full before the text ended; start it with"):
         text_of({"__verbose": {**verbose, "truncated": True}}, server)
     with pytest.raises(
-        InputError, match=r"does not tell in __verbose .*; take llama.cpp's server of July 2026 or newer"
+        InputError, match=r"does not report in __verbose .*; use llama.cpp's server of July 2026 or newer"
     ):
         text_of({"choices": [{"text": "A man plays."}]}, server)
     for wrong in ({}, {**verbose, "content": "\ud800"}, {**verbose, "stopping_word": None}):

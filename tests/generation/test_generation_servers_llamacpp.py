@@ -19,10 +19,10 @@ from tiny_gguf import make_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.generation.throughput.llamacpp_server import Serving, serve
-from generation.decoding.protocol import Request, Writer, complete
-from generation.decoding.self_debiasing import nucleus
+from generation.backends.protocol import Request, Writer, complete
+from generation.backends.registry import load_writer
+from generation.backends.self_debiasing import nucleus
 from generation.pipeline import job
-from generation.pipeline.writers import load_writer
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe, DecodingParameters, LanguageModel
 from hub.contract.recipe_file import load_recipe

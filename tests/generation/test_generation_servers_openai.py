@@ -12,9 +12,9 @@ from tiny_lm import make_lm
 
 pytest.importorskip("openai", reason='the extra openai is not installed: pip install -e ".[openai]"')
 
-from generation.decoding.protocol import Completion, Request, complete
-from generation.pipeline.writers import load_writer
-from generation.servers.openai_server import OpenAIServer
+from generation.backends.openai_server import OpenAIServer
+from generation.backends.protocol import Completion, Request, complete
+from generation.backends.registry import load_writer
 from hub.contract.recipe import DatasetRecipe, DecodingParameters, LanguageModel
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError, RunError, StsDinoError

@@ -16,10 +16,10 @@ from transformers.utils.import_utils import is_serve_available
 if not is_serve_available():
     pytest.skip('transformers serve is not installed: pip install "transformers[serving]"', allow_module_level=True)
 
-from generation.decoding.protocol import Request, complete
+from generation.backends.protocol import Request, complete
+from generation.backends.registry import load_writer
 from generation.inputs.prompts import load_prompts
 from generation.pipeline import job
-from generation.pipeline.writers import load_writer
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe

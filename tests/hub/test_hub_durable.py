@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from generation.backends.answers import Answer
+from generation.backends.answers import AnswerCache as Answers
 from generation.inputs.sources import FirstText
 from generation.pipeline.directory import Journal, TaskRecord
 from generation.pipeline.source_sentences import Scratch
 from generation.pipeline.tasks import TaskResult, WriteFirstTexts
-from generation.servers.answer_cache import AnswerCache as Answers
-from generation.servers.answers import Answer
 from hub.contract import run_dir
 from hub.contract.run_dir import Manifest
 from hub.contract.shards import write_text

@@ -15,8 +15,8 @@ import generation.run
 import model_cards.render
 import training.run
 from eval import run as evaluation
+from generation.backends.registry import load_writer
 from generation.pipeline.job import input_hashes
-from generation.pipeline.writers import load_writer
 from hub.client.publish import snapshot_of
 from hub.contract import run_dir
 from hub.contract.published_paths import command_line, local_paths, published, published_path, published_setting

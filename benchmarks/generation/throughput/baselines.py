@@ -22,8 +22,8 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from generation.decoding.protocol import Completion, Request
-from generation.decoding.self_debiasing import debias, draw
+from generation.backends.protocol import Completion, Request
+from generation.backends.self_debiasing import debias, draw
 from generation.inputs.row_seeds import uniforms
 from hub.contract.recipe import DecodingParameters
 

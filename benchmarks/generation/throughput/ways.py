@@ -11,8 +11,8 @@ from typing import Any
 
 from benchmarks.generation.throughput.process_cost import ProcessCost
 from benchmarks.generation.throughput.workloads import Work
-from generation.decoding.protocol import Completion, complete
-from generation.pipeline.writers import load_writer
+from generation.backends.protocol import Completion, complete
+from generation.backends.registry import load_writer
 from hub.contract.recipe import LanguageModel
 from hub.model_folder import NO_CODE, NO_PICKLES
 

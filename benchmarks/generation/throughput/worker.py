@@ -10,8 +10,8 @@ from benchmarks.generation.throughput import workloads
 from benchmarks.generation.throughput.cases import DEMO_LM
 from benchmarks.generation.throughput.ways import Trial, loaded
 from benchmarks.trials import single_thread
-from generation.decoding.protocol import complete
-from generation.pipeline.writers import load_writer
+from generation.backends.protocol import complete
+from generation.backends.registry import load_writer
 from hub.contract.recipe import LanguageModel
 from hub.model_folder import NO_CODE
 

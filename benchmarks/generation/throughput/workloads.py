@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from generation.decoding.protocol import Completion, Request
+from generation.backends.protocol import Completion, Request
 from generation.inputs.prompts import load_prompts
 from generation.inputs.row_seeds import row_seed
 from hub.contract.recipe import X1, DatasetRecipe, DecodingParameters

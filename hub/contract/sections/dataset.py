@@ -8,6 +8,7 @@ import yaml
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from hub import safe_yaml
+from hub.contract.backends import BACKENDS, BackendFacts
 from hub.contract.sections.base import (
     CARD_ONLY,
     OPTION,
@@ -63,7 +64,7 @@ class Server(Strict):
         str, Field(pattern=r"^https?://[^\s/@?#]+(/[^\s?#]*)?$"), PLACE_ONLY
     ]  # no password; not published
     model: str  # the name the server knows the model by
-    dialect: Literal["openai", "vllm", "transformers", "llamacpp"] = "openai"  # generation.servers.dialects
+    dialect: Literal["openai", "vllm", "transformers", "llamacpp"] = "openai"  # generation.backends.dialects
     logprobs: bool = False  # ask for the tokens' log-probabilities; some servers refuse
     concurrency: Annotated[Positive, SPEED_ONLY] = 8  # requests under way at a time
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False), SPEED_ONLY] = (
@@ -133,6 +134,11 @@ class LanguageModel(Strict):
     threads: Positive | None = None  # torch threads; fixed in the recipe because floating-point sums depend on it
     license: Annotated[str, CARD_ONLY]  # of the model
 
+    @property
+    def facts(self) -> BackendFacts:
+        """What the backend can do."""
+        return BACKENDS[self.backend]
+
     @field_validator("backend", mode="before")
     @classmethod
     def _known_backend(cls, name: object) -> object:
@@ -145,17 +151,17 @@ class LanguageModel(Strict):
 
     @model_validator(mode="after")
     def _one_origin(self) -> "LanguageModel":
-        if (self.server is None) == (self.backend == "openai"):
+        if (self.server is None) != self.facts.local:
             raise ValueError("backend openai needs the section server, and no other backend takes one")
-        if self.backend != "openai" and (self.path is None) == (self.repo_id is None):
+        if self.facts.local and (self.path is None) == (self.repo_id is None):
             raise ValueError("give exactly one of path and repo_id")
-        if self.backend != "openai" and self.repo_id is not None and self.revision is None:
+        if self.facts.local and self.repo_id is not None and self.revision is None:
             raise ValueError("a Hub model needs its revision pinned")
         return self
 
     @model_validator(mode="after")
     def _gguf_alone(self) -> "LanguageModel":
-        if self.gguf_file and self.backend == "openai":
+        if self.gguf_file and not self.facts.local:
             raise ValueError("gguf_file is what the engine reads: remove it, and have the server load that file")
         if self.gguf_file and self.quantization:
             raise ValueError("a GGUF file is de-quantised when it is read: remove quantization or gguf_file")
@@ -225,7 +231,7 @@ class DecodingParameters(Strict):
     top_k: Annotated[int, Field(ge=0)] = 5  # 0 = off
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.9  # nucleus
     max_new_tokens: Positive = 40  # of a text
-    text_end: TextEnd = "quotation_mark"  # where a text ends: generation.decoding.endings (Auto-NLI's code: line)
+    text_end: TextEnd = "quotation_mark"  # where a text ends: generation.backends.protocol (Auto-NLI's code: line)
     guidance: Annotated[NotNegative, OPTION] = 0.0  # γ; 0 = off
 
 

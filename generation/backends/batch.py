@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from generation.decoding.protocol import Request
-from generation.decoding.shared_attention import KVCache, Level, Pass, Write, rounded
+from generation.backends.protocol import Request
+from generation.backends.shared_attention import KVCache, Level, Pass, Write, rounded
 from generation.inputs.row_seeds import uniforms
 
 KV_PAGE = 16  # written tokens of a row that are kept and read together; fixed: sums depend on where pages end

@@ -3,28 +3,25 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from generation.decoding.protocol import Completion, Request
-from generation.servers import llamacpp
-from generation.servers.answer_cache import AnswerCache, key_of
-from generation.servers.answers import Answer, completed, read_answer, said
-from generation.servers.dialects import endpoint, opens_quotation, request_body
+from generation.backends.answers import Answer, AnswerCache, completed, key_of, said
+from generation.backends.dialects import answer_of, endpoint, opens_quotation, request_body
+from generation.backends.protocol import Completion, Request
 from hub.contract.published_paths import UNTOLD
 from hub.contract.recipe import DecodingParameters, LanguageModel, Server
 from hub.errors import InputError, RunError
 
 if TYPE_CHECKING:
-    from generation.servers.openai_client import Client
+    from generation.backends.openai_client import Client
 
 
 class OpenAIServer:
-    """A language model behind a server, as a ``generation.decoding.protocol.Writer``."""
+    """A language model behind a server, as a ``generation.backends.protocol.Writer``."""
 
     context = 0  # not known: a prompt that is too long is refused by the server
 
@@ -44,7 +41,7 @@ class OpenAIServer:
             hint = f"serve {model.server.model}, and say where: --set model.server.base_url=URL"
             raise InputError("model.server.base_url", "is not published", hint=hint)
         try:
-            from generation.servers.openai_client import Client
+            from generation.backends.openai_client import Client
         except ImportError as error:
             hint = 'pip install -c constraints.txt -e ".[openai]"'
             raise InputError("model.backend openai", f"the package openai is missing ({error})", hint=hint) from error
@@ -54,7 +51,7 @@ class OpenAIServer:
     def stream(
         self, queue: deque[Request], settings: DecodingParameters, batch_size: int | None, prefixes: Sequence[str] = ()
     ) -> Iterator[tuple[Request, Completion]]:
-        """See ``generation.decoding.protocol.Writer.stream``. ``server.concurrency`` requests are under way at a time.
+        """See ``generation.backends.protocol.Writer.stream``. ``server.concurrency`` requests are under way at a time.
 
         When a request fails for good, no other is begun; those under way are waited for, and their answers kept.
         """
@@ -84,10 +81,7 @@ class OpenAIServer:
     def _ask(self, path: str, body: dict[str, Any], settings: DecodingParameters) -> Answer:
         payload = self._client.post(path, body)
         try:
-            opened = opens_quotation(self.model, self.server)
-            answer = read_answer(payload, opened and settings.text_end == "quotation_mark")
-            if self.server.dialect == "llamacpp":
-                answer = replace(answer, text=llamacpp.text_of(payload, self.server))
+            answer = answer_of(payload, self.model, self.server, settings)
         except ValidationError as error:
             first = error.errors()[0]
             raise self._client.malformed(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
@@ -116,7 +110,7 @@ class OpenAIServer:
             raise InputError("model", problem, hint="give model.path or model.repo_id with the model's tokenizer")
         if self.model.path is None and self.model.revision is None:
             raise InputError("model.revision", "the tokenizer decides which texts are used", hint=f"pin that of {name}")
-        from generation.decoding.load_model import load_tokenizer  # torch: not without premise_tokens
+        from generation.backends.load_model import load_tokenizer  # torch: not without premise_tokens
 
         return load_tokenizer(self.model)
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from generation.decoding.self_debiasing import debias, draw, guide, log_alpha, nucleus
+from generation.backends.self_debiasing import debias, draw, guide, log_alpha, nucleus
 from hub.contract.recipe import DecodingParameters
 
 WHOLE_ROWS = 64  # rows whose logits are computed as a whole at a time, where that must be

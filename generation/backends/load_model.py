@@ -1,23 +1,28 @@
 """A causal language model and its tokenizer from the Hub or a folder: safetensors or GGUF, no code from outside."""
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import psutil
 import torch
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+from transformers.integrations.gguf import read_gguf_metadata
+from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
 from transformers.quantizers.auto import AutoQuantizationConfig
 from transformers.utils import logging as transformers_logging
 
-from generation.decoding.memory import is_out_of_memory, typed_out_of_memory
-from generation.decoding.packed_linear import pack
-from generation.inputs.gguf_file import OTHER_WAYS, gguf_alone, gguf_path
+from generation.backends.output_layer import pack
 from hub.cli import say
 from hub.client.failures import hub_errors, lost_connection
 from hub.contract.recipe import LanguageModel
 from hub.contract.sections.dataset import quantization_values
-from hub.errors import InputError
+from hub.errors import InputError, OutOfMemory
 from hub.model_folder import NO_CODE, NO_PICKLES, reading_model
 
 _SMALLER = "use a smaller model or a narrower dtype (model.dtype)"
@@ -166,3 +171,108 @@ def _is_of_the_way(error: Exception) -> bool:
 
 def _is_memory(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and is_out_of_memory(error)
+
+
+OTHER_WAYS = (
+    "serve the file with llama.cpp and send prompts there (backend: openai, docs/backends.md), or give the model in "
+    "safetensors (path or repo_id without gguf_file)"
+)
+_ALIASES = {"qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe", "gpt-oss": "gpt_oss", "minimax-m2": "minimax_m2"}
+_SCALED_BY_CONFIG = ("gpt-oss", "qwen35", "qwen35moe", "lfm2")  # transformers takes their RoPE from the file, whole
+
+
+def gguf_path(model: LanguageModel) -> Path:
+    """Where the model's GGUF file lies, downloaded if it is of the Hub. Raises InputError when it is not there."""
+    assert model.gguf_file is not None
+    if model.path:
+        return Path(model.path).resolve() / model.gguf_file
+    try:
+        return Path(hf_hub_download(model.repo_id or "", model.gguf_file, revision=model.revision))
+    except LocalEntryNotFoundError:  # no Hub answers
+        raise
+    except EntryNotFoundError:
+        problem = f"{model.repo_id} has no such file at revision {model.revision}"
+        raise InputError(f"model.gguf_file {model.gguf_file}", problem, hint="look at its list of files") from None
+
+
+@contextmanager
+def gguf_alone(file: Path) -> Iterator[dict[str, str]]:
+    """What ``from_pretrained`` takes to read ``file`` and nothing beside it, as arguments.
+
+    It lies in a folder of its own: of a file's neighbours transformers would prefer tokenizer.json, and of the current
+    folder a file of the same name. Raises InputError for a file that is no GGUF or that transformers would misread.
+    """
+    _check(file)
+    with TemporaryDirectory(prefix="gguf-") as folder:
+        alone = Path(folder, "model.gguf")
+        alone.symlink_to(file.resolve())
+        yield {"pretrained_model_name_or_path": folder, "gguf_file": str(alone)}
+
+
+def _check(file: Path) -> None:
+    with reading_model(file, "cannot be read as a GGUF file", hint="is the file whole? Download it again"):
+        metadata, tensors = read_gguf_metadata(str(file))
+    kind = str(metadata["general.architecture"])
+    if _ALIASES.get(kind, kind) not in GGUF_SUPPORTED_ARCHITECTURES and kind not in _SCALED_BY_CONFIG:
+        problem = f"is a GGUF of the architecture {kind!r}, which transformers does not read"
+        raise InputError(file, problem, hint=OTHER_WAYS)
+    if metadata.get("split.count", 1) > 1:
+        raise InputError(file, f"is one of {metadata['split.count']} parts", hint="join them: llama-gguf-split --merge")
+    scaled = [name for name in tensors if name.startswith(("rope_freqs", "rope_factors"))]
+    scaled += [key for key in (f"{kind}.rope.scaling.type",) if metadata.get(key, "none") != "none"]
+    if scaled and kind not in _SCALED_BY_CONFIG:
+        problem = f"scales its positions ({scaled[0]}), which transformers passes over: its texts would be others"
+        raise InputError(file, problem, hint=OTHER_WAYS)
+
+
+PROMPT_TOKENS = 32  # a guess of a prompt's own tokens; a wrong guess costs at most one out-of-memory error
+SHARE = 0.5  # of the free memory
+MOST = {"cpu": 512, "cuda": 4096}  # more rows take memory and bring little
+_CUDA_MEMORY = 2  # cudaErrorMemoryAllocation
+_SIGNS = ("can't allocate memory", "not enough memory", "status_alloc_failed", "cuda error: out of memory")
+
+
+def rows_that_fit(model: Any, max_new_tokens: int, logits: int) -> int:
+    """Model rows to decode together: what half of the free memory holds, within the limits of use.
+
+    ``logits``: bytes that the output layer takes for a row.
+    """
+    device = model.get_input_embeddings().weight.device
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    most = MOST.get(device.type, MOST["cpu"])
+    return max(16, min(most, int(SHARE * free / (bytes_per_row(model, max_new_tokens) + logits))))
+
+
+def bytes_per_row(model: Any, max_new_tokens: int) -> int:
+    """Bytes of one row: its keys and values and its activations."""
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    width = model.get_input_embeddings().weight.element_size()
+    cached = 2 * config.num_hidden_layers * heads * head * width * (PROMPT_TOKENS + max_new_tokens)
+    return int(cached + 4 * PROMPT_TOKENS * 16 * config.hidden_size)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether Python, the system or torch says that memory ran out.
+
+    By its type, but for torch's allocator on a CPU and what it passes on of CUDA's libraries: plain RuntimeErrors.
+    """
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError, OutOfMemory)):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    if isinstance(error, getattr(torch, "AcceleratorError", ())):  # torch 2.8
+        return getattr(error, "error_code", None) == _CUDA_MEMORY
+    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _SIGNS)
+
+
+@contextmanager
+def typed_out_of_memory(purpose: str, hint: str) -> Iterator[None]:
+    """Raise OutOfMemory for every error that says that memory ran out; it passes whole from process to process."""
+    try:
+        yield
+    except (MemoryError, OSError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise OutOfMemory("memory", f"is too small {purpose}", hint=hint) from error

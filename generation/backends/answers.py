@@ -1,15 +1,23 @@
 """From what a model said to a ``Completion``: the same words and the same problems as the engine's. Pure."""
 
+import hashlib
+import json
 import re
-from dataclasses import dataclass
-from typing import Annotated, Any
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from generation.decoding.endings import cut
-from generation.decoding.protocol import Completion
+from generation.backends.protocol import Completion, cut
 from hub.contract.reasons import EMPTY, NOT_CLOSED
 from hub.contract.recipe import QUOTE, TextEnd
+from hub.durable import make_folder
+from hub.errors import InputError, RunError
 
 _STRAIGHT = str.maketrans({"\u201c": QUOTE, "\u201d": QUOTE})
 _LABEL = re.compile(r'(\w[\w ]*:)\s*"?$')  # what a prompt ends with before the opening mark, e.g. "Answer:"
@@ -118,3 +126,68 @@ def said(prompt: str, answer: Answer) -> Completion:
     ended = QUOTE not in line and (more or answer.finish_reason == "stop")
     problem = EMPTY if not line else None if ended else NOT_CLOSED
     return Completion(line, problem.name if problem else None, answer.log_prob, None)
+
+
+_TABLE = """CREATE TABLE IF NOT EXISTS answers (
+    key BLOB PRIMARY KEY, text TEXT NOT NULL, finish_reason TEXT, prompt_tokens INTEGER, completion_tokens INTEGER,
+    log_prob REAL) WITHOUT ROWID"""
+_TOTALS = """SELECT count(*), coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0),
+    count(*) - count(prompt_tokens + completion_tokens) FROM answers"""
+
+
+class Totals(NamedTuple):
+    """What all answers of a journal used; ``uncounted`` of them came without a token count."""
+
+    answers: int
+    prompt_tokens: int
+    completion_tokens: int
+    uncounted: int
+
+
+class AnswerCache:
+    """The answers of a run. Without a path they are kept until the process ends, in a temporary file."""
+
+    def __init__(self, path: Path | None):
+        self.path = path
+        self._lock = threading.Lock()
+        if path is not None:
+            make_folder(path.parent)  # SQLite syncs the file's own name
+        with self._reported():
+            self._connection = sqlite3.connect(path or "", timeout=60, check_same_thread=False, isolation_level=None)
+            self._connection.execute("PRAGMA synchronous = FULL")
+            self._connection.execute(_TABLE)
+
+    def find(self, key: bytes) -> Answer | None:
+        """The answer kept under ``key``, or None."""
+        with self._reported():
+            row = self._connection.execute("SELECT * FROM answers WHERE key = ?", (key,)).fetchone()
+        return Answer(*row[1:]) if row else None
+
+    def add(self, key: bytes, answer: Answer) -> None:
+        """Keep an answer; it is on the disk when this returns. Any thread may call."""
+        with self._reported():
+            self._connection.execute(
+                "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?)", (key, *astuple(answer))
+            )
+
+    def totals(self) -> Totals:
+        """Sums over all answers, those of earlier processes included."""
+        with self._reported():
+            return Totals(*self._connection.execute(_TOTALS).fetchone())
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        try:
+            with self._lock:
+                yield
+        except sqlite3.OperationalError as error:
+            hint = "free some space or fix its permissions, and run the same command again"
+            raise RunError(self.path, f"cannot keep answers: {error}", hint=hint) from error
+        except sqlite3.DatabaseError as error:
+            hint = "move it away; what it held will be asked, and paid for, again"
+            raise InputError(self.path, f"is not a journal of answers: {error}", hint=hint) from error
+
+
+def key_of(*asked: Any) -> bytes:
+    """SHA-256 of everything that decides an answer (JSON values)."""
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).digest()

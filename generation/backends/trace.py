@@ -1,7 +1,7 @@
 """One text, token by token, with every probability that led to it: the slow way, for ``generation.explain``.
 
 Every prompt is read alone with transformers' own forward pass and cache, and each token is chosen with the pure
-functions of ``generation.decoding.self_debiasing`` over the whole vocabulary: none of the engine's batching, sharing or
+functions of ``generation.backends.self_debiasing`` over the whole vocabulary: none of the engine's batching, sharing or
 bounds.
 """
 
@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from generation.decoding.engine import Engine
-from generation.decoding.load_model import load_model
-from generation.decoding.protocol import Completion, Request, complete
-from generation.decoding.self_debiasing import debias, draw, guide, log_alpha, nucleus
+from generation.backends.engine import Engine
+from generation.backends.load_model import load_model
+from generation.backends.protocol import Completion, Request, complete
+from generation.backends.self_debiasing import debias, draw, guide, log_alpha, nucleus
 from generation.inputs.row_seeds import uniforms
 from hub.contract.recipe import DecodingParameters, LanguageModel
 

@@ -2,7 +2,7 @@
 
 The 1 + K rows of a request (its prompt and K counter-prompts) get the same token at every step; so do rows of further
 prompts under which the text is only scored, and that of the plain prompt that guidance reads. Whatever rows share is
-computed once (``generation.decoding.shared_attention``); a text that ends makes room for a waiting one. Text and
+computed once (``generation.backends.shared_attention``); a text that ends makes room for a waiting one. Text and
 statistics are a function of (model, request, settings) in float32 on a CPU, whatever the batch (docs/engine.md).
 """
 
@@ -17,17 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from generation.decoding.batch import KVCaches, LiveBatch, LiveSequence, Prompt, Row
-from generation.decoding.endings import cut
-from generation.decoding.load_model import load_model
-from generation.decoding.memory import is_out_of_memory, rows_that_fit
-from generation.decoding.model_check import AttentionPath, find_path, with_attention
-from generation.decoding.output_layer import LogitsInPieces, take_output_layer
-from generation.decoding.packed_linear import pack_output_layer
-from generation.decoding.plain import PlainDecoding
-from generation.decoding.protocol import Completion, Request
-from generation.decoding.sampling import WholeLogits, choose, guided_rows
-from generation.decoding.shared_attention import KVCache, Level, Pass, Write, causal_mask, rounded, run_pass
+from generation.backends.batch import KVCaches, LiveBatch, LiveSequence, Prompt, Row
+from generation.backends.load_model import is_out_of_memory, load_model, rows_that_fit
+from generation.backends.model_check import AttentionPath, find_path, with_attention
+from generation.backends.output_layer import LogitsInPieces, pack_output_layer, take_output_layer
+from generation.backends.plain import PlainDecoding
+from generation.backends.protocol import Completion, Request, cut
+from generation.backends.sampling import WholeLogits, choose, guided_rows
+from generation.backends.shared_attention import KVCache, Level, Pass, Write, causal_mask, rounded, run_pass
 from generation.inputs.chat_template import ChatTemplate, encoded_prompt
 from hub.cli import say
 from hub.contract.recipe import QUOTE, DecodingParameters, LanguageModel, TextEnd
@@ -43,7 +40,7 @@ class Engine:
     def __init__(self, model: Any, tokenizer: Any, chat: bool = False, shared: bool = True):
         """``model`` and ``tokenizer`` are transformers'; ``chat``: prompts go through the tokenizer's chat template.
 
-        ``shared``: read through ``generation.decoding.shared_attention`` (where the model's attention can), else in the
+        ``shared``: read through ``generation.backends.shared_attention`` (where the model's attention can), else in the
         plain loop.
         """
         self.model, self.tokenizer, self.chat = model.eval(), tokenizer, chat
@@ -92,7 +89,7 @@ class Engine:
         batch_size: int | None = None,
         prefixes: Sequence[str] = (),
     ) -> Iterator[tuple[Request, Completion]]:
-        """See ``generation.decoding.protocol.Writer.stream``.
+        """See ``generation.backends.protocol.Writer.stream``.
 
         ``batch_size`` counts model rows: a text has 1 + K, one for each other prompt that it is scored under, and
         with guidance one for its plain prompt.
@@ -335,7 +332,7 @@ class Engine:
         return {"line": lines, "quotation_mark": lines | np.array([QUOTE in text for text in texts])}
 
     def text_of(self, tokens: list[int], settings: DecodingParameters) -> tuple[str, str | None]:
-        """The text that some tokens spell, and what is wrong with it (``generation.decoding.endings.cut``)."""
+        """The text that some tokens spell, and what is wrong with it (``generation.backends.protocol.cut``)."""
         decoded = self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return cut(decoded, tokens[-1] in self.ends, settings.text_end)
 

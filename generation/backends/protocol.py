@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from hub.contract.recipe import DecodingParameters
+from hub.contract.reasons import EMPTY, LINE_BREAK, NOT_CLOSED
+from hub.contract.recipe import QUOTE, DecodingParameters, TextEnd
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class TokenCounter(Protocol):
 
 
 class Writer(TokenCounter, Protocol):
-    """A language model that completes quoted texts: ``generation.decoding.engine.Engine`` or a backend."""
+    """A language model that completes quoted texts: ``generation.backends.engine.Engine`` or a backend."""
 
     def stream(
         self, queue: deque[Request], settings: DecodingParameters, batch_size: int | None, prefixes: Sequence[str] = ()
@@ -109,3 +110,30 @@ def complete(
     queue = deque(replace(request, key=place) for place, request in enumerate(requests))
     done = {request.key: completion for request, completion in writer.stream(queue, settings, batch_size, prefixes)}
     return [done[place] for place in range(len(requests))]
+
+
+_CLOSINGS = (f"{QUOTE}.", QUOTE)
+
+
+def cut(written: str, ended: bool, text_end: TextEnd) -> tuple[str, str | None]:
+    """The text in what was written after an open quotation mark, and what is wrong with it.
+
+    ``ended``: the model drew the end of text, or its server says that it stopped by itself. The problem is the name of
+    one of ``hub.contract.reasons.COMPLETION``, or None.
+    """
+    return _line(written, ended) if text_end == "line" else _quotation(written)
+
+
+def _quotation(written: str) -> tuple[str, str | None]:
+    inner, closed, _ = written.partition(QUOTE)
+    problem = LINE_BREAK if "\n" in inner else NOT_CLOSED if not closed else None if inner.strip() else EMPTY
+    return inner.split("\n")[0].strip(), problem.name if problem else None
+
+
+def _line(written: str, ended: bool) -> tuple[str, str | None]:
+    line, broken, _ = written.partition("\n")
+    line = line.strip()
+    closing = next((mark for mark in _CLOSINGS if line.endswith(mark)), "")
+    text = line.removesuffix(closing).strip()
+    problem = NOT_CLOSED if not (broken or ended or closing) else None if text else EMPTY
+    return text, problem.name if problem else None

@@ -1,7 +1,7 @@
 """The plain loop, for what cannot be read level by level: ALiBi, soft caps, texts longer than a model's window.
 
 A batch is decoded in step; its distinct prompts are computed once, then every row has a cache of its own, and rows
-leave the batch as their texts end. Same texts as ``generation.decoding.engine``, more memory and time.
+leave the batch as their texts end. Same texts as ``generation.backends.engine``, more memory and time.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from generation.decoding.protocol import Request
-from generation.decoding.sampling import WholeLogits, choose, guided_rows
+from generation.backends.protocol import Request
+from generation.backends.sampling import WholeLogits, choose, guided_rows
 from generation.inputs.row_seeds import uniforms
 from hub.contract.recipe import DecodingParameters
 
