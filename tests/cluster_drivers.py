@@ -45,11 +45,11 @@ class Drivers(faults.Launcher):
 def generate(arguments: list[str], round_size: int | None = None) -> None:
     """``python -m generation.run``; ``round_size`` is that of first texts."""
     from generation import run
-    from generation.pipeline import source_sentences as first_texts
+    from generation.pipeline import source_sentences
     from hub import cli
 
     if round_size:
-        first_texts.round_size = lambda limit: round_size
+        source_sentences.round_size = lambda limit: round_size
     _fork_local_workers()
     cli.run(lambda: run.app(arguments), ends_on_sigterm=True)
 

@@ -38,6 +38,7 @@ ASIDE = {
     "hub.memory": "the peak that is shown",
     "hub.contract.sections.model": "recipes of models",
     "hub.printable": "text on its way to a terminal",
+    "hub.contract.old_names": "old keys of recipes, which are read as the new ones",
     "hub.contract.recipe_file": "what it reads is in the fingerprint",
     "hub.client.failures": "how a Hub's failure is said",
     "hub.contract.run_dir": "the manifest, which is written anew as a whole",

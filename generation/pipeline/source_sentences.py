@@ -234,11 +234,9 @@ def _generate(run: DatasetRun, scratch: Scratch, executor: Executor) -> None:
     if not taken.accepted:
         raise InputError("source", f"the model generated no usable source sentence (rejected: {rejected})")
     if taken.accepted < taken.limit:
-        cli.say(
-            f"warning: {recipe.name}: the model generated {taken.accepted} of the {taken.limit} source sentences wanted: "
-            f"{taken.asked - taken.first} attempts (decoding.max_attempts for each) are used up; "
-            f"rejected: {json.dumps(rejected)}"
-        )
+        made = f"the model generated {taken.accepted} of the {taken.limit} source sentences wanted"
+        used = f"{taken.asked - taken.first} attempts (decoding.max_attempts for each) are used up"
+        cli.say(f"warning: {recipe.name}: {made}: {used}; rejected: {json.dumps(rejected)}")
     run.write_sources(rows for _, rows in scratch.rounds())
     run.count(sources=taken.accepted, sources_rejected=rejected)
 

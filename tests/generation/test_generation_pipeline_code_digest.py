@@ -49,9 +49,8 @@ def test_every_module_that_a_run_reaches_counts_unless_it_is_named_aside(here):
     reached = set(module_digests("generation.pipeline.job"))
     assert reached == here.keys() | ASIDE.keys()  # and none of those named is gone
     row_makers = """
-        inputs.examples inputs.prompts inputs.sources decoding.engine inputs.row_seeds rows.attempts
-        rows.pairs run_state.layout run_state.output_files pipeline.finish pipeline.first_texts pipeline.group_rows
-        pipeline.worker"""
+        inputs.examples inputs.prompts inputs.sources backends.engine inputs.row_seeds rows.attempts rows.pairs
+        pipeline.tasks pipeline.source_sentences pipeline.finish pipeline.worker"""
     assert {f"generation.{name}" for name in row_makers.split()} <= here.keys()
     assert {
         "hub.contract.recipe",
@@ -77,16 +76,7 @@ def test_a_change_of_each_row_deciding_module_stops_a_run(here, tree):
 
 
 def test_a_change_of_what_decides_no_row_stops_none(here, tree):
-    talk = {
-        "dry_run",
-        "run",
-        "estimate",
-        "explain",
-        "import_task",
-        "cluster.executor",
-        "cluster.pool",
-        "cluster.result_store",
-    }
+    talk = {"dry_run", "run", "estimate", "explain", "import_task", "executors.ray_executor", "executors.store"}
     add(
         tree,
         ASIDE.keys() | {f"generation.{name}" for name in talk} | {"hub.contract.licences", "hub.client.publish"},
