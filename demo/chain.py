@@ -33,19 +33,19 @@ class Chain:
         """Make an artefact and publish it, a dataset while it grows. ``quiet``: its progress shows when it fails."""
         arguments = [str(recipe), "--artifacts", str(self.artifacts), "--org", ORG, *words]
         title = f"make and publish {recipe.stem}" if publish else f"make {recipe.stem}"
-        self.stage(title, "release.run", *arguments, *(["--yes"] if publish else []), quiet=quiet)
+        self.stage(title, "release", *arguments, *(["--yes"] if publish else []), quiet=quiet)
 
     def verify(self, model: str, *datasets: str) -> dict[str, object]:
         """Load datasets and model by repo id in a process with an empty cache."""
-        said = self.stage("load everything by name, with an empty cache", "demo.verify", ORG, model, *datasets)
+        said = self.stage("load everything by name, with an empty cache", "verify", ORG, model, *datasets)
         return dict(json.loads(said.splitlines()[-1]))
 
-    def stage(self, title: str, module: str, *arguments: str, quiet: bool = False) -> str:
-        """Run ``python -m module`` and return its stdout. Raises RunError when it fails; it has said why on stderr."""
-        cli.say(f"\n== {title}: python -m {module} {' '.join(arguments)}")
+    def stage(self, title: str, command: str, *arguments: str, quiet: bool = False) -> str:
+        """Run ``sts-dino command`` and return its stdout. Raises RunError when it fails; it has said why on stderr."""
+        cli.say(f"\n== {title}: sts-dino {command} {' '.join(arguments)}")
         environment = self.hub.client_environment()
         done = subprocess.run(  # noqa: S603 - our own modules
-            [sys.executable, "-m", module, *arguments],
+            [sys.executable, "-m", "sts_dino", command, *arguments],
             env=environment | {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if quiet else None,
@@ -55,5 +55,5 @@ class Chain:
         )
         if done.returncode:
             cli.say(done.stderr or "")
-            raise RunError(title, f"python -m {module} failed (exit code {done.returncode}), see above")
+            raise RunError(title, f"sts-dino {command} failed (exit code {done.returncode}), see above")
         return done.stdout

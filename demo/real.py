@@ -1,4 +1,4 @@
-"""Pairs by a real language model and encoders of it, offline: python -m demo.real (what `make real` calls).
+"""Pairs by a real language model and encoders of it, offline: sts-dino real (what `make real` calls).
 
 Gemma 3 270M (`make lm`) writes sts-dino-gemma; its label fidelity and its training value beside the controls are
 measured; two encoders are trained on it, PromptEOL with LoRA on Gemma itself and static token embeddings, each scored
@@ -56,9 +56,9 @@ def main(
 
     Examples:
 
-      python -m demo.real --limit 100
+      sts-dino real --limit 100
 
-      python -m demo.real --senteval-data DIR
+      sts-dino real --senteval-data DIR
     """
     if not LM.is_dir():
         raise InputError(LM, "Gemma 3 270M is not here", hint="make lm brings it (240 MB)")
@@ -83,12 +83,12 @@ def write(chain: Chain, limit: int | None, workers: int, senteval: Path | None) 
     words = ["--set", f"@{STAND_INS}", *(["--limit", str(limit)] if limit else [])]
     words += ["--workers", str(workers)] if workers > 1 else []
     chain.release(recipe, *words, publish=False)
-    chain.stage("how well texts fit their labels", "eval.fidelity", directory)
+    chain.stage("how well texts fit their labels", "fidelity", directory)
     data = ["--senteval-data", str(senteval)] if senteval else ["--split", "validation"]
     pairs = str(min(2000, 2 * (limit or first_texts())))  # of three labels: some texts are no use
     given = [directory, "--student", str(STUDENT), "--pairs", pairs, *data, "--workers", str(workers)]
     given += ["--out", str(chain.artifacts / "value")]
-    chain.stage("what an encoder gains from it", "release.value", *given)
+    chain.stage("what an encoder gains from it", "value", *given)
     chain.release(recipe, *words)
 
 
@@ -102,7 +102,7 @@ def train(chain: Chain, name: str, limit: int | None, senteval: Path | None) -> 
         scored = chain.artifacts / "models" / f"{name}.evaluation"
         out = scored.with_name(f"{name}.seven_tasks.json")
         words = ("--tasks", ",".join(FINAL), "--out", str(out))
-        chain.stage("the mean of seven tasks", "eval.compare.seeds", str(scored), *words)
+        chain.stage("the mean of seven tasks", "compare-seeds", str(scored), *words)
 
 
 def first_texts() -> int:
@@ -118,7 +118,3 @@ def scaled(path: Path, limit: int) -> list[str]:
     steps = int(recipe.arguments["max_steps"])
     scored = [task.model_dump(mode="json") for task in recipe.evaluation if task.split == "validation"]
     return [f"arguments.max_steps={max(10, steps * limit // first_texts())}", f"evaluation={json.dumps(scored)}"]
-
-
-if __name__ == "__main__":
-    cli.run(app)

@@ -19,7 +19,7 @@ def report(
     several = len(loaded) > 1
     for model, found in loaded.items():
         if found["datasets"] != written:
-            raise RunError("demo.verify", f"loaded other rows than were written: {found['datasets']}")
+            raise RunError("verify", f"loaded other rows than were written: {found['datasets']}")
         lines += [*([model] if several else []), *_score_table(artifacts / "models" / model), ""]
     for model, found in loaded.items():
         what = model if several else "all of it"

@@ -1,4 +1,4 @@
-"""The whole chain, offline: python -m demo.run (what `make demo` calls).
+"""The whole chain, offline: sts-dino demo (what `make demo` calls).
 
 Writes three small datasets with the built-in language model and publishes them to the embedded Hub while they grow,
 trains an encoder on two of them loaded back by repo id, scores it before and after on the STS Benchmark beside a
@@ -51,7 +51,3 @@ def main(
 def recipe(name: str) -> Path:
     """The recipe of that name."""
     return RECIPES / f"{name}.yaml"
-
-
-if __name__ == "__main__":
-    cli.run(app)

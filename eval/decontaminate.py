@@ -1,4 +1,4 @@
-"""Find evaluation sentences in a dataset: ``python -m eval.decontaminate RUN --senteval-data DIR [--sts-data DIR]``.
+"""Find evaluation sentences in a dataset: ``sts-dino decontaminate RUN --senteval-data DIR [--sts-data DIR]``.
 
 RUN is a finished dataset run directory or ``ORG/NAME@REVISION`` of a Hub. Writes ledger.json and
 ledger.md; ``--drop DIR`` writes the dataset without the rows that were found.
@@ -16,7 +16,7 @@ from eval.audit.evaluation_sentences import EvaluationTexts, MatchSettings, Sent
 from eval.audit.ledger import DROPPED, SCORED, Bookkeeper, report
 from eval.audit.source import DatasetRows, default_folder, find_dataset, made_folder
 from eval.tasks.registry import DATASETS
-from hub.cli import JsonOption, answer, new_app, run, say
+from hub.cli import JsonOption, answer, new_app, say
 from hub.contract.decontamination import KINDS, LEDGER, Kind
 from hub.contract.measured import write_measured
 from hub.contract.shards import write_text
@@ -99,11 +99,11 @@ def main(
 
     Examples:
 
-      python -m eval.decontaminate artifacts/datasets/sts-dino-x2 --senteval-data DIR --sts-data DIR2
+      sts-dino decontaminate artifacts/datasets/sts-dino-x2 --senteval-data DIR --sts-data DIR2
 
-      python -m eval.decontaminate artifacts/datasets/auto-nli --senteval-data DIR --drop artifacts/datasets/clean
+      sts-dino decontaminate artifacts/datasets/auto-nli --senteval-data DIR --drop artifacts/datasets/clean
 
-      python -m eval.decontaminate artifacts/datasets/clean --senteval-data DIR --card
+      sts-dino decontaminate artifacts/datasets/clean --senteval-data DIR --card
     """
     kinds: list[Kind] = [kind for kind in KINDS if kind in split_list(drop_kinds, KINDS, "--drop-kinds")]
     splits = split_list(drop_splits, ("train", *SCORED), "--drop-splits")
@@ -135,13 +135,13 @@ def main(
     say(f"written: {folder}")
     if card:
         say(f"written: {write_measured(Path(place), LEDGER, ledger, ledger.revision)}")
-        say(f"next: python -m model_cards.render {place}")
+        say(f"next: sts-dino card {place}")
     answer(text.rstrip(), ledger, as_json)
     if target is not None:
         manifest = drop(Path(place), target, books)
         dropped = sum(int((one > 0).sum()) for hits in books.hits.values() for one in hits.values())
         say(f"written: {target.out} ({manifest.name} v{manifest.version}), without {dropped:,} rows")
-        say(f"next: python -m model_cards.render {target.out}, and python -m release.publish {target.out}")
+        say(f"next: sts-dino card {target.out}, and sts-dino publish {target.out}")
 
 
 def checked(
@@ -161,7 +161,3 @@ def checked(
         for rows in configs:
             books.check(rows, bar.update)
     return books
-
-
-if __name__ == "__main__":
-    run(app)

@@ -1,4 +1,4 @@
-"""Measure how well texts fit their labels, for a dataset's card: ``python -m eval.fidelity RUN_DIR... [--encoder M]``.
+"""Measure how well texts fit their labels, for a dataset's card: ``sts-dino fidelity RUN_DIR... [--encoder M]``.
 
 RUN_DIR is a finished run of scored pairs or NLI pairs. Writes fidelity.json into it, which is published with the
 dataset and shown on its card. The judge measures alone: no row is dropped for what it says.
@@ -12,7 +12,7 @@ import typer
 
 from eval.audit.source import default_folder, find_rows
 from eval.audit.text_forms import code, table
-from hub.cli import JsonOption, answer, new_app, run, say
+from hub.cli import JsonOption, answer, new_app, say
 from hub.contract.label_fidelity import FIDELITY, Fidelity, Interval, Judge, PersonAgreement
 from hub.contract.measured import write_measured
 from hub.contract.recipe import DatasetRecipe
@@ -59,9 +59,9 @@ def main(
 
     Examples:
 
-      python -m eval.fidelity artifacts/datasets/sts-dino-x2
+      sts-dino fidelity artifacts/datasets/sts-dino-x2
 
-      python -m eval.fidelity artifacts/datasets/sts-dino-x2 --encoder artifacts/models/all-MiniLM-L6-v2 --nli DIR
+      sts-dino fidelity artifacts/datasets/sts-dino-x2 --encoder artifacts/models/all-MiniLM-L6-v2 --nli DIR
     """
     prepared = [(directory, _manifest(directory)) for directory in runs]
     from eval.encoders.load import MINILM, minilm, require_model
@@ -102,7 +102,7 @@ def main(
         )
         say(f"written: {write_measured(directory, FIDELITY, found, manifest.fingerprint)}")
         measured.append(found)
-    then = [f"python -m model_cards.render {directory}" for directory, _ in prepared]
+    then = [f"sts-dino card {directory}" for directory, _ in prepared]
     answer("\n\n".join(map(told, measured)), measured, as_json, then)
 
 
@@ -132,7 +132,7 @@ def _people(directory: Path, name: str, config: str, folder: Path | None) -> tup
     place = folder or default_folder("annotations", name, config)
     if not (place / FILE).is_file():
         if folder is not None:
-            raise InputError(folder, f"holds no answers (no {FILE})", hint="run: python -m eval.annotate RUN_DIR")
+            raise InputError(folder, f"holds no answers (no {FILE})", hint="run: sts-dino annotate RUN_DIR")
         return ()
     examples = read_examples(find_rows(str(directory), config, ANSWERED))
     try:
@@ -172,7 +172,3 @@ def told(found: Fidelity) -> str:
             f"person {number}: {person.answers} answers, {person.same.value:.0f} % as labelled, κ {person.kappa}"
         )
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    run(app)

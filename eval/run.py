@@ -1,4 +1,4 @@
-"""Score an encoder: ``python -m eval.run [RECIPE] [--model M] [--tasks sts,transfer] [--senteval-data DIR]``.
+"""Score an encoder: ``sts-dino score [RECIPE] [--model M] [--tasks sts,transfer] [--senteval-data DIR]``.
 
 Scores a recipe's model on the recipe's tasks, or any folder, Hub id or function on any tasks, and its untrained base
 on the same bootstrap resamples. A killed run goes on at the next task. ``--compare A B C`` puts finished evaluations
@@ -16,7 +16,7 @@ from eval.encoders.load import require_model
 from eval.runs.job import Request, check, plan, prepare
 from eval.tasks.hub import HubPin
 from eval.tasks.sources import Source, TaskData
-from hub.cli import DryRunOption, JsonOption, SetOption, answer, new_app, run
+from hub.cli import DryRunOption, JsonOption, SetOption, answer, new_app
 from hub.contract.results import Method
 from hub.errors import InputError, RunError
 
@@ -84,11 +84,11 @@ def main(
 
     Examples:
 
-      python -m eval.run recipes/demo/demo-sts-dino.yaml
+      sts-dino score recipes/demo/demo-sts-dino.yaml
 
-      python -m eval.run --model ORG/NAME@v1.0.0 --tasks sts,transfer --skip snli/senteval --senteval-data DIR
+      sts-dino score --model ORG/NAME@v1.0.0 --tasks sts,transfer --skip snli/senteval --senteval-data DIR
 
-      python -m eval.run --compare artifacts/models/A artifacts/evaluations/B --out /tmp/comparison
+      sts-dino compare artifacts/models/A artifacts/evaluations/B --out /tmp/comparison
     """
 
     found = [Path(place) for place in places or []]
@@ -139,7 +139,7 @@ def evaluate(request: Request, dry_run: bool, as_json: bool = False) -> None:
     if job.threads is not None:
         torch.set_num_threads(job.threads)
     results, failures = score(job, data)
-    then = [f"python -m model_cards.render {quote(job.model)}"] if job.results else []
+    then = [f"sts-dino card {quote(job.model)}"] if job.results else []
     answer(table(results), results, as_json, then)
     if failures:
         raise RunError("evaluation", f"{len(failures)} not scored, see above", hint="the others are written")
@@ -147,7 +147,3 @@ def evaluate(request: Request, dry_run: bool, as_json: bool = False) -> None:
         names = ",".join(job.left_out)
         hint = f"the others are written; name their data (--senteval-data, --sts-data, --hub-data), or --skip {names}"
         raise RunError("evaluation", f"left out, because no source of their data is given: {names}", hint=hint)
-
-
-if __name__ == "__main__":
-    run(app)

@@ -177,7 +177,7 @@ def _file_lines(recipe: DatasetRecipe, directory: Path, total: int) -> Iterator[
             + _advice(recipe, total)
         )
     yield (
-        f"commits: python -m release.publish {directory} --org ORG --yes makes one, atomic, of all files, "
+        f"commits: sts-dino publish {directory} --org ORG --yes makes one, atomic, of all files, "
         f"and the tag v{recipe.version}; release.run commits while the dataset grows"
     )
 

@@ -1,4 +1,4 @@
-"""How a row came about: python -m generation.explain RUN_DIR SOURCE_ID/TARGET/ATTEMPT
+"""How a row came about: sts-dino explain RUN_DIR SOURCE_ID/TARGET/ATTEMPT
 
 Prints the prompt, the counter-prompts and, for every token, its probability under the own prompt, under the best
 counter-prompt, after debiasing and after top-k and top-p; with guidance also the plain prompt, the probability under it
@@ -132,7 +132,7 @@ def explain(directory: Path, text: str, places: Sequence[str] = ()) -> Explanati
     """
     manifest = run_dir.read_manifest(directory)
     if manifest is None or manifest.kind != "dataset":
-        raise InputError(directory, "is no run directory of a dataset", hint="run: python -m generation.run RECIPE")
+        raise InputError(directory, "is no run directory of a dataset", hint="run: sts-dino write RECIPE")
     recipe = load_recipe(directory / run_dir.RECIPE, DatasetRecipe, [*remembered(directory), *places])
     require_inputs(directory / run_dir.RECIPE, recipe, unneeded=("source.path",))
     if not recipe.model.facts.can_trace:
@@ -238,7 +238,7 @@ def main(
 
     Examples:
 
-      python -m generation.explain artifacts/datasets/sts-dino-x2 000014/0.5/1
+      sts-dino explain artifacts/datasets/sts-dino-x2 000014/0.5/1
     """
     explanation = explain(directory, row_id, settings)
     cli.answer(rendered(explanation), facts(explanation), as_json)
@@ -250,7 +250,3 @@ def main(
             hint=_changes(manifest) if manifest else None,
         )
     cli.say("written again by the engine: identical")
-
-
-if __name__ == "__main__":
-    cli.run(app)

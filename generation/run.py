@@ -1,4 +1,4 @@
-"""Generate a dataset from its recipe.
+"""Generate a dataset from its recipe: sts-dino write recipes/demo/sts-dino-x2.yaml
 
 Rows are streamed to parquet shards in artifacts/datasets/<name>, which is the Hub repository. A killed run resumes at
 the first missing shard when the same command is given again, and ends in the same bytes.
@@ -57,15 +57,15 @@ def main(
 
     Examples:
 
-      python -m generation.run recipes/demo/sts-dino-x2.yaml --dry-run
+      sts-dino write recipes/demo/sts-dino-x2.yaml --dry-run
 
-      python -m generation.run recipes/demo/sts-dino-x2.yaml --estimate
+      sts-dino write recipes/demo/sts-dino-x2.yaml --estimate
 
-      python -m generation.run recipes/demo/sts-dino-x2.yaml --workers 2
+      sts-dino write recipes/demo/sts-dino-x2.yaml --workers 2
 
-      python -m generation.run recipes/demo/sts-dino-x2.yaml --append --limit 500 --set version=0.2.0
+      sts-dino write recipes/demo/sts-dino-x2.yaml --append --limit 500 --set version=0.2.0
 
-      python -m generation.run recipes/demo/sts-dino-x2.yaml --limit 20 --set decoding.decay_constant=0 --out /tmp/x2
+      sts-dino write recipes/demo/sts-dino-x2.yaml --limit 20 --set decoding.decay_constant=0 --out /tmp/x2
     """
     options = ClusterOptions(ray, workers, store, cpus, gpus)
     recipe, directory = checked_recipe(recipe_path, out, limit, settings, options)
@@ -79,10 +79,10 @@ def main(
         text = plan(recipe, directory, appendable(recipe, directory) if append else None)
         cli.answer(text, {"directory": str(directory), "plan": text.splitlines()}, as_json)
     else:
-        command = command_line("generation.run", recipe_path, limit, settings) + " --append" * append
+        command = command_line("write", recipe_path, limit, settings) + " --append" * append
         manifest = write(recipe, directory, command, options, append)
         facts = {"directory": str(directory), **manifest.counts}
-        then = [f"python -m model_cards.render {quote(str(directory))}"]
+        then = [f"sts-dino card {quote(str(directory))}"]
         cli.answer(summary(directory, manifest), facts, as_json, then)
 
 
@@ -134,7 +134,3 @@ def summary(directory: Path, manifest: Manifest) -> str:
         rows.append((label, f"{of['kept']:,}", f"{of['requested']:,}", share, shown))
     head = f"{directory}: {manifest.name} v{manifest.version}, {manifest.counts['sources']:,} source sentences"
     return f"{head}\n\n{cli.aligned(rows, right=(1, 2, 3))}"
-
-
-if __name__ == "__main__":
-    cli.run(app, ends_on_sigterm=True)

@@ -1,12 +1,11 @@
 """Ctrl-C and SIGTERM while a command's libraries are imported: one line and an exit code instead of a traceback.
 
-``python -m PACKAGE.MODULE`` imports PACKAGE, then for seconds what the module needs, and only then calls
+``sts-dino`` sets these handlers first; then it imports for seconds what the command needs, and only then calls
 ``hub.cli.run``. Until then nothing is held, so that the process may end at once.
 """
 
 import os
 import signal
-import sys
 
 INTERRUPTED, TERMINATED = 130, 143  # exit codes: 128 and the signal's number
 LAST_WORDS = {
@@ -16,9 +15,7 @@ LAST_WORDS = {
 
 
 def heed_from_now_on() -> None:
-    """Set the handlers if this is the start of ``python -m``; signals that are ignored or heeded already stay so."""
-    if sys.argv[:1] != ["-m"]:  # what Python puts there while it looks for the module, and only then
-        return
+    """Set the handlers; signals that are ignored or heeded already stay so."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else ignored, as behind a shell's &
         signal.signal(signal.SIGINT, _end_at_once)
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:

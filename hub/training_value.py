@@ -121,7 +121,7 @@ def read_value(directory: Path, manifest: Manifest) -> TrainingValue | None:
 
     Raises InputError when it has another form or was measured on other rows than the run's.
     """
-    command = f"python -m release.value {directory}"
+    command = f"sts-dino value {directory}"
     return read_measured(directory, manifest, VALUE, TrainingValue, "fingerprint", command)
 
 
@@ -129,7 +129,7 @@ def require_value(directory: Path, manifest: Manifest, least: float) -> None:
     """Raise InputError when the gain over the copies control was not measured, RunError when it is below ``least``."""
     value = read_value(directory, manifest)
     if value is None:
-        hint = f"measure it: python -m release.value {directory}"
+        hint = f"measure it: sts-dino value {directory}"
         raise InputError(directory, f"its training value is not measured (no {VALUE})", hint=hint)
     if value.gain.score < least:
         found = f"its training value, {value.gain} points over the copies control, is below --min-value {least:g}"

@@ -1,6 +1,6 @@
 """Write the card of a run directory: README.md, its plots in assets/, and for a model .eval_results/.
 
-    python -m model_cards.render artifacts/datasets/NAME [--repo-id ORG/NAME] [--update RECIPE] [--dry-run]
+    sts-dino card artifacts/datasets/NAME [--repo-id ORG/NAME] [--update RECIPE] [--dry-run]
 
 Reads manifest.json, recipe.yaml, what was measured (results.json, value.json ...), the files the manifest names and
 ``model_cards/sections/``. A finished run gives the same bytes each time: its card holds no date, no timing and no
@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from hub.cli import DryRunOption, JsonOption, SetOption, answer, new_app, run, say
+from hub.cli import DryRunOption, JsonOption, SetOption, answer, new_app, say
 from hub.client.card_stamp import facts_digest, stamped
 from hub.client.plan import MEASURED
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
@@ -155,26 +155,22 @@ def main(
 
     Examples:
 
-      python -m model_cards.render artifacts/datasets/sts-dino-x2
+      sts-dino card artifacts/datasets/sts-dino-x2
 
-      python -m model_cards.render artifacts/datasets/sts-dino-x2 --update recipes/demo/sts-dino-x2.yaml --dry-run
+      sts-dino card artifacts/datasets/sts-dino-x2 --update recipes/demo/sts-dino-x2.yaml --dry-run
     """
     changes = _updated(run_dir, update, settings, dry_run)
     files = render(run_dir, repo_id)
     if not dry_run:
         write(run_dir, files)
     for task in unscored(run_dir):
-        say(f"not on the card: {task} has no score in {run_dir / RESULTS}; run: python -m eval.run RECIPE")
+        say(f"not on the card: {task} has no score in {run_dir / RESULTS}; run: sts-dino score RECIPE")
     verb, sizes = "would write" if dry_run else "wrote", {path: len(files[path]) for path in sorted(files)}
     lines = [f"{'would change' if dry_run else 'changed'} {change}" for change in changes]
     if not (dry_run and changes):  # the card of the changed recipe is not known before
         lines += [f"{verb} {run_dir / path} ({size} bytes)" for path, size in sizes.items()]
     org = (repo_id or "sts-dino/").partition("/")[0]  # the card is of that place
-    then = [f"python -m release.publish {quote(str(run_dir))} --org {quote(org)}"]
+    then = [f"sts-dino publish {quote(str(run_dir))} --org {quote(org)}"]
     answer(
         "\n".join(lines), {"directory": run_dir, "changes": changes, "bytes": sizes}, as_json, () if dry_run else then
     )
-
-
-if __name__ == "__main__":
-    run(app)

@@ -155,10 +155,10 @@ class ModelArtefact(Artefact[ModelRecipe]):
         if self.options.yes and not self.recipe.is_baseline:
             self.find_target()
         overrides, evaluation = self.request.overrides, words_of(self.request.evaluation)
-        run_stage("training.run", str(self.path), "--out", str(self.directory), *overrides.words)
+        run_stage("train", str(self.path), "--out", str(self.directory), *overrides.words)
         train_control(self.directory, self.recipe)
         settings = set_words(overrides.settings)
-        run_stage("eval.run", str(self.path), "--model", str(self.directory), *evaluation, *settings)
+        run_stage("score", str(self.path), "--model", str(self.directory), *evaluation, *settings)
 
     def publish(self) -> Plan | None:
         """Of a baseline, write the card and leave it here."""
@@ -197,13 +197,13 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
                 manifest = run_dir.require_complete(self.directory)
                 check_run(self.directory, self.recipe)
             except InputError as error:
-                hint = f"make it without --yes, measure it (python -m release.value {self.directory}), then publish it"
+                hint = f"make it without --yes, measure it (sts-dino value {self.directory}), then publish it"
                 raise InputError(self.directory, "is not made, so its value is not known", hint=hint) from error
             require_value(self.directory, manifest, self.options.min_value)
 
     def make(self) -> None:
         """Generate it; with ``--yes``, go on from what the Hub has of it and publish it while it grows."""
-        words = ["generation.run", str(self.path), "--out", str(self.directory)]
+        words = ["write", str(self.path), "--out", str(self.directory)]
         words += [*self.request.overrides.words, *words_of(self.request.workers)]
         words += ["--append"] if self.options.append else []
         if not self.options.yes:

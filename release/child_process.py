@@ -21,16 +21,16 @@ POLL = 0.1  # seconds between two looks at a thread's stage
 
 
 class StageProcess:
-    """``python -m module arguments``, started; its results (stdout) are not shown, its talk (stderr) is.
+    """``sts-dino command arguments``, started; its results (stdout) are not shown, its talk (stderr) is.
 
     As a context manager it ends with its block, however that ends.
     """
 
-    def __init__(self, module: str, *arguments: str):
-        self.name = f"python -m {module} {' '.join(arguments)}"
+    def __init__(self, command: str, *arguments: str):
+        self.name = f"sts-dino {command} {' '.join(arguments)}"
         cli.say(f"== {self.name}")
         self._process = subprocess.Popen(  # noqa: S603 - our own modules
-            [sys.executable, "-m", module, *arguments],
+            [sys.executable, "-m", "sts_dino", command, *arguments],
             stdout=subprocess.DEVNULL,
             preexec_fn=die_with_parent if sys.platform == "linux" else None,
         )
@@ -61,9 +61,9 @@ class StageProcess:
         self._process.wait()
 
 
-def run_stage(module: str, *arguments: str, stop: Event | None = None) -> None:
+def run_stage(command: str, *arguments: str, stop: Event | None = None) -> None:
     """Run a stage to its end; in a thread, end it and raise KeyboardInterrupt when ``stop`` is set."""
-    with StageProcess(module, *arguments) as stage:
+    with StageProcess(command, *arguments) as stage:
         while stop is not None and stage.running():
             if stop.wait(POLL):
                 raise KeyboardInterrupt

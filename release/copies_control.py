@@ -2,7 +2,7 @@
 
 Each first text is its own positive, the others of its batch are negatives (unsupervised SimCSE, Gao et al. 2021). So no
 language model's work is in it: what an encoder has over its control is what the written texts and their labels taught.
-It lies beside the model (``NAME.copies``), is scored with it, and is not published: python -m release.copies_control
+It lies beside the model (``NAME.copies``), is scored with it, and is not published: sts-dino simcse-baseline
 RECIPE --model MODEL_DIR makes it for a trained model whose recipe has ``control: simcse``.
 """
 
@@ -40,7 +40,7 @@ def main(
 
     Example:
 
-      python -m release.copies_control recipes/demo/demo-sts-dino.yaml --model artifacts/models/demo-sts-dino
+      sts-dino simcse-baseline recipes/demo/demo-sts-dino.yaml --model artifacts/models/demo-sts-dino
     """
     recipe = load_recipe(recipe_path, ModelRecipe, settings)
     if recipe.control is None:
@@ -55,7 +55,7 @@ def train_control(directory: Path, recipe: ModelRecipe) -> None:
     """
     if recipe.control is not None:
         path, place = write_recipe(directory, recipe)
-        run_stage("training.run", str(path), "--out", str(place))
+        run_stage("train", str(path), "--out", str(place))
 
 
 def places(directory: Path) -> tuple[Path, Path]:
@@ -99,7 +99,3 @@ def copies_recipe(recipe: ModelRecipe, steps: int) -> ModelRecipe:
         "control": None,
     }
     return recipe.model_copy(update=changes)
-
-
-if __name__ == "__main__":
-    cli.run(app, ends_on_sigterm=True)

@@ -1,4 +1,4 @@
-"""A release as a job of Hugging Face: python -m release.job RECIPE --org ORG --flavor l4x1
+"""A release as a job of Hugging Face: sts-dino job RECIPE --org ORG --flavor l4x1
 
 The job installs this checkout's commit and runs ``release.run`` there. After an attempt that fails the next one goes on
 from what the Hub has by then. Without --yes the same ``hf jobs run`` is printed and nothing is sent.
@@ -104,15 +104,15 @@ def main(
 
     Examples:
 
-      python -m release.job recipes/datasets/sts-dino-x2.yaml --org my-org --flavor l4x1
+      sts-dino job recipes/datasets/sts-dino-x2.yaml --org my-org --flavor l4x1
 
-      python -m release.job recipes/datasets/auto-nli.yaml --org my-org --flavor l4x4 --workers 4 --timeout 2d --yes
+      sts-dino job recipes/datasets/auto-nli.yaml --org my-org --flavor l4x4 --workers 4 --timeout 2d --yes
     """
     if not _DURATION.fullmatch(timeout):
         raise InputError(f"--timeout {timeout}", "is no duration", allowed="a number with s, m, h or d, such as 12h")
     name, extras = checked(recipe, org, overrides, workers)
     checkout = Checkout.here()
-    words = ["python", "-m", "release.run", checkout.tracked(recipe), "--org", org, "--yes"]
+    words = ["sts-dino", "release", checkout.tracked(recipe), "--org", org, "--yes"]
     words += [*overrides.words, *words_of(workers), *(["--private"] if private else [])]
     whole = command(checkout.url(code), checkout.commit, extras, words)
     job = HubJob(name, image, whole, flavor, timeout, attempts, namespace)
@@ -147,7 +147,3 @@ def checked(path: Path, org: str, overrides: RecipeOverrides, workers: LocalWork
         return recipe.name, ["train", "eval"]
     backend = recipe.model.backend
     return recipe.name, [*(["ray"] if words_of(workers) else []), *([backend] if backend != "engine" else [])]
-
-
-if __name__ == "__main__":
-    cli.run(app)

@@ -1,4 +1,4 @@
-"""Publish a run directory: python -m release.publish artifacts/datasets/sts-dino-x2 --org ORG --yes
+"""Publish a run directory: sts-dino publish artifacts/datasets/sts-dino-x2 --org ORG --yes
 
 One atomic commit on the parent it was planned on, and the tag v<version>. A dataset's loading script, for old versions
 of ``datasets``, goes to the branch ``script``.
@@ -41,9 +41,9 @@ def main(
 
     Examples:
 
-      python -m release.publish artifacts/datasets/sts-dino-x2 --org my-org
+      sts-dino publish artifacts/datasets/sts-dino-x2 --org my-org
 
-      python -m release.publish artifacts/datasets/sts-dino-x2 artifacts/models/demo-sts-dino --org my-org --yes
+      sts-dino publish artifacts/datasets/sts-dino-x2 artifacts/models/demo-sts-dino --org my-org --yes
     """
     for directory in directories:
         require_complete(directory)
@@ -52,7 +52,7 @@ def main(
         write_card(directory, options)
         plans.append(publish_run(directory, options))
     words = f"{shlex.join(map(str, directories))}{f' --org {shlex.quote(options.org)}' if options.org else ''}"
-    then = [] if options.yes else [f"python -m release.publish {words} --yes"]
+    then = [] if options.yes else [f"sts-dino publish {words} --yes"]
     facts = [plan.facts() for plan in plans]
     cli.answer("\n\n".join(map(str, plans)), facts if len(facts) > 1 else facts[0], as_json, then)
 
@@ -113,7 +113,3 @@ def script_files(recipe: DatasetRecipe) -> dict[str, str]:
         f"{recipe.name}.py": (dataset_scripts() / "loading_script.py").read_text(encoding="utf-8"),
         "published_configs.py": f'"""Config → column → type; the first config is the default."""\n\n{table}',
     }
-
-
-if __name__ == "__main__":
-    cli.run(app)

@@ -1,4 +1,4 @@
-"""Several trainings of one recipe: python -m release.repeats RECIPE --seeds 42,43,44 | --example-sets 0-9
+"""Several trainings of one recipe: sts-dino repeat RECIPE --seeds 42,43,44 | --example-sets 0-9
 
 Each is the training stage and the evaluation stage, as child processes, in a run directory of its own under
 ``NAME.repeats``; the means and their spread go to ``NAME.repeats.json`` and, where the recipe's own run is finished, to
@@ -72,11 +72,11 @@ def main(
 
     Examples:
 
-      python -m release.repeats recipes/demo/demo-sts-dino.yaml --seeds 42,43,44
+      sts-dino repeat recipes/demo/demo-sts-dino.yaml --seeds 42,43,44
 
-      python -m release.repeats recipes/models/prompteol-auto-nli-20shot.yaml --example-sets 0-9
+      sts-dino repeat recipes/models/prompteol-auto-nli-20shot.yaml --example-sets 0-9
 
-      python -m release.repeats recipes/models/sroberta-sts-dino-x2.yaml --seeds 0-4 --tasks papers --senteval-data DIR
+      sts-dino repeat recipes/models/sroberta-sts-dino-x2.yaml --seeds 0-4 --tasks papers --senteval-data DIR
     """
     series = planned(recipe, seeds, example_sets, out, overrides, evaluation)
     with run_dir.locked(series.out):
@@ -145,11 +145,11 @@ def run_once(series: Series, value: int) -> Run:
     directory = series.directory(value)
     options = series.options(value)
     limit = ["--limit", str(series.overrides.limit)] if series.overrides.limit is not None else []
-    _stage(series, value, "training.run", str(series.path), "--out", str(directory), *limit, *options)
+    _stage(series, value, "train", str(series.path), "--out", str(directory), *limit, *options)
     manifest = run_dir.require_complete(directory)
     if series.evaluation.tasks or not is_scored(directory, manifest, series.recipe):
         evaluation = [*words_of(series.evaluation), *options]
-        _stage(series, value, "eval.run", str(series.path), "--model", str(directory), *evaluation)
+        _stage(series, value, "score", str(series.path), "--model", str(directory), *evaluation)
     return run_of(value, manifest, read_results(directory / "results.json"))
 
 
@@ -221,7 +221,3 @@ def table(repeats: Repeats) -> str:
         cells = (item.task, item.split, str(item.runs), f"{item.mean:.2f}{spread}", f"{item.low:.2f} - {item.high:.2f}")
         rows.append(cells)
     return cli.aligned(rows)
-
-
-if __name__ == "__main__":
-    cli.run(app)

@@ -1,4 +1,4 @@
-"""The training value of a dataset: python -m release.value DATASET... --senteval-data DIR
+"""The training value of a dataset: sts-dino value DATASET... --senteval-data DIR
 
 One fixed small encoder (recipes/value/value-student.yaml) is trained on each dataset and on controls, always on as
 many pairs: untrained; copies of the first texts (no language model's work); the dataset's pairs with shuffled
@@ -122,11 +122,11 @@ def main(
 
     Examples:
 
-      python -m release.value artifacts/datasets/sts-dino-x2 --split validation
+      sts-dino value artifacts/datasets/sts-dino-x2 --split validation
 
-      python -m release.value artifacts/datasets/a artifacts/datasets/b --senteval-data DIR
+      sts-dino value artifacts/datasets/a artifacts/datasets/b --senteval-data DIR
 
-      python -m release.value my-org/sts-dino-x2@v1.0.0 --senteval-data DIR --pairs 5000 --seeds 1-5
+      sts-dino value my-org/sts-dino-x2@v1.0.0 --senteval-data DIR --pairs 5000 --seeds 1-5
     """
     chosen = next((name for name in TASKS if name == split), None)
     if chosen is None:
@@ -274,9 +274,9 @@ def train(experiment: Experiment, arm: Arm, seed: int, pairs: Path | None, stop:
     if not (model / "results.json").is_file() or not is_scored(model, require_complete(model), recipe):
         write_text(path, yaml.safe_dump(tree, sort_keys=False))
         stage = partial(_stage, arm, seed, folder, stop)
-        stage("training.run", str(path), "--out", str(model))
+        stage("train", str(path), "--out", str(model))
         shutil.rmtree(folder / "encoder.base", ignore_errors=True)  # else it would be scored with every arm
-        stage("eval.run", str(path), "--model", str(model), "--no-cache", *experiment.data)
+        stage("score", str(path), "--model", str(model), "--no-cache", *experiment.data)
     return model
 
 
@@ -324,7 +324,7 @@ def compare(experiment: Experiment, folders: Mapping[Arm, Sequence[Path]]) -> Ar
     )
     path, scores = experiment.folder / "plan.json", experiment.folder / "scores.json"
     write_json(path, plan)
-    run_stage("eval.compare.seeds", str(path), "--out", str(scores))
+    run_stage("compare-seeds", str(path), "--out", str(scores))
     return ArmScores.model_validate_json(scores.read_bytes())
 
 
@@ -335,7 +335,7 @@ def write_value(experiment: Experiment, dataset: MeasuredDataset, value: Trainin
         write_json(path, value)
     else:
         path = write_measured(dataset.directory, VALUE, value, value.fingerprint)
-        cli.say(f"next: python -m model_cards.render {dataset.directory}")
+        cli.say(f"next: sts-dino card {dataset.directory}")
     cli.say(f"written: {path}")
 
 
@@ -348,7 +348,3 @@ def table(value: TrainingValue) -> str:
     rows += [(arm, f"not trained: {why}", "", "") for arm, why in value.skipped.items()]
     head = f"{value.dataset} ({value.config}): {value.pairs:,} pairs, {several}, {value.split}, Spearman x 100"
     return f"{head}\n{cli.aligned(rows)}"
-
-
-if __name__ == "__main__":
-    cli.run(app, ends_on_sigterm=True)

@@ -89,7 +89,7 @@ def read_dataset(place: str, config: str | None = None) -> MeasuredDataset:
 
 def _of_hub(place: str) -> FinishedRun:
     if place.count("/") != 1:
-        hint = "make the dataset first (python -m generation.run RECIPE)"
+        hint = "make the dataset first (sts-dino write RECIPE)"
         raise InputError(
             place, "is no directory here", allowed="a finished run directory, ORG/NAME@REVISION", hint=hint
         )

@@ -195,8 +195,4 @@ def following(found: "Adaptation") -> list[str]:
     """The commands that a person may want next."""
     answers = f"--out {quote(str(found.answers))} --encoder {quote(str(found.encoder))}"
     both = f"{quote(str(found.pairs))} {quote(str(found.encoder))}"
-    return [f"python -m eval.annotate {quote(str(found.pairs))} {answers}", f"python -m release.publish {both} --yes"]
-
-
-if __name__ == "__main__":
-    cli.run(app, ends_on_sigterm=True)
+    return [f"sts-dino annotate {quote(str(found.pairs))} {answers}", f"sts-dino publish {both} --yes"]

@@ -124,8 +124,8 @@ def estimated(found: Adaptation, texts: list[str]) -> AdaptationEstimate:
     write_text(sample, "".join(f"{' '.join(text.split())}\n" for text in texts))
     try:
         cli.say("pilots on this machine: some texts are written, some steps trained; a minute for small models ...")
-        writing = _pilot("generation.run", str(found.dataset_recipe), "--estimate")
-        training = _pilot("training.estimate", *found.model_words, "--texts", str(sample))
+        writing = _pilot("write", str(found.dataset_recipe), "--estimate")
+        training = _pilot("estimate-training", *found.model_words, "--texts", str(sample))
     finally:
         sample.unlink()
     embedding = SCORED_TEXTS * 3 / training["texts_per_second"]  # of the encoder, its base and its control
@@ -143,9 +143,9 @@ def estimated(found: Adaptation, texts: list[str]) -> AdaptationEstimate:
     return result
 
 
-def _pilot(module: str, *words: str) -> dict[str, Any]:
+def _pilot(name: str, *words: str) -> dict[str, Any]:
     """A stage's answer for machines. Raises RunError with its last words, InputError when it calls the input bad."""
-    command = [sys.executable, "-m", module, *words, "--json"]
+    command = [sys.executable, "-m", "sts_dino", name, *words, "--json"]
     done = subprocess.run(  # noqa: S603 - our own modules
         command, capture_output=True, text=True, check=False,
         preexec_fn=die_with_parent if sys.platform == "linux" else None,
@@ -174,17 +174,17 @@ def steps(found: Adaptation, predicted: AdaptationEstimate) -> list[Step]:
     workers = ["--workers", str(found.workers)] if found.workers else []
     words = str(found.dataset_recipe), "--out", str(found.pairs), *workers
     encoder = ("--model", str(found.encoder))
-    chain = [Step("write", "generation.run", words, predicted.write, found.pairs / MANIFEST, recipes[:1])]
+    chain = [Step("write", "write", words, predicted.write, found.pairs / MANIFEST, recipes[:1])]
     if judged(found):
         product = found.pairs / FIDELITY
-        chain.append(Step("verify", "eval.fidelity", (str(found.pairs),), predicted.verify, product, recipes[:1]))
+        chain.append(Step("verify", "fidelity", (str(found.pairs),), predicted.verify, product, recipes[:1]))
     words = *found.model_words, "--out", str(found.encoder)
-    chain.append(Step("train", "training.run", words, predicted.train, found.encoder / MANIFEST, recipes))
+    chain.append(Step("train", "train", words, predicted.train, found.encoder / MANIFEST, recipes))
     if found.model.control:
         place = places(found.encoder)[1]
         words = (*found.model_words, *encoder)
-        chain.append(Step("control", "release.copies_control", words, predicted.control, place / MANIFEST, recipes))
+        chain.append(Step("control", "simcse-baseline", words, predicted.control, place / MANIFEST, recipes))
     if found.model.evaluation:
         product = found.encoder / "results.json"
-        chain.append(Step("score", "eval.run", (*found.model_words, *encoder), predicted.score, product, recipes))
+        chain.append(Step("score", "score", (*found.model_words, *encoder), predicted.score, product, recipes))
     return chain

@@ -194,7 +194,7 @@ def train(
     checked(path, ModelRecipe, tree)
     write_text(path, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
     given = list(settings)
-    work(prepare(path, directory, None, given), command_line("training.run", path, None, given))
+    work(prepare(path, directory, None, given), command_line("train", path, None, given))
     return SentenceTransformer(str(directory), trust_remote_code=False)
 
 

@@ -30,7 +30,3 @@ def main(
     from eval.compare.run import compare  # draws plots
 
     compare(evaluations, out, as_json)
-
-
-if __name__ == "__main__":
-    cli.run(app)

@@ -1,4 +1,4 @@
-"""Every key of a recipe, for people and for editors: python -m sts_dino.recipe_reference --write
+"""Every key of a recipe, for people and for editors: sts-dino recipe-reference --write
 
 ``docs/recipe_reference.md`` and ``assets/recipe.schema.json``, both from the models that read recipes
 (``hub.contract``): a key's meaning is the comment beside it in the source.
@@ -28,7 +28,7 @@ PAGE, SCHEMA = Path("docs/recipe_reference.md"), asset("recipe.schema.json")
 RECIPES: tuple[type[BaseModel], ...] = (DatasetRecipe, ModelRecipe)
 HEAD = """# Recipe reference
 
-Every key of a recipe, drawn from the models that read it by `python -m sts_dino.recipe_reference --write`; a test holds
+Every key of a recipe, drawn from the models that read it by `sts-dino recipe-reference --write`; a test holds
 the page to them. What the sections are for: [recipes.md](recipes.md) for datasets, [training.md](training.md) for
 models. An editor with a YAML language server completes keys and shows these words: a recipe that `sts-dino new` writes
 names `recipe.schema.json` in its first line.
@@ -45,7 +45,7 @@ def main(
 
     Example:
 
-      python -m sts_dino.recipe_reference --write
+      sts-dino recipe-reference --write
     """
     if write:
         PAGE.write_text(page(), encoding="utf-8")
@@ -163,7 +163,3 @@ def schema() -> str:
         "$defs": dict(sorted(definitions.items())),
     }
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
-
-
-if __name__ == "__main__":
-    cli.run(app)

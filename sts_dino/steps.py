@@ -33,13 +33,13 @@ _OF_LIBRARIES = re.compile(r"Loading|Generating|Map|Filter|Saving|Fetching|Writi
 
 @dataclass(frozen=True)
 class Step:
-    """A stage's command: what it is called, its module and words, and how long it is expected to take.
+    """A stage's command: what it is called, its name for ``sts-dino``, its words, and how long it is expected to take.
 
     recipes: files that decide what it makes, beside its words. product: what is there when it is done.
     """
 
     name: str
-    module: str
+    command_name: str
     words: tuple[str, ...]
     seconds: float
     product: Path
@@ -48,12 +48,12 @@ class Step:
     @property
     def command(self) -> list[str]:
         """The command line that runs it."""
-        return [sys.executable, "-m", self.module, *self.words]
+        return [sys.executable, "-m", "sts_dino", self.command_name, *self.words]
 
     @property
     def key(self) -> str:
         """Hash of all that decides what the step makes."""
-        parts = [self.module, *self.words, *(path.read_text(encoding="utf-8") for path in self.recipes)]
+        parts = [self.command_name, *self.words, *(path.read_text(encoding="utf-8") for path in self.recipes)]
         return sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -111,7 +111,7 @@ def progress(step: Step, log: Path) -> Iterator[float]:
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
     started, last, own = time.monotonic(), list[str](), 0.0
     with log.open("ab", buffering=0) as kept:  # nothing is left to be written when it is closed
-        _keep(kept, f"== {step.name}: python -m {step.module} {' '.join(step.words)}")
+        _keep(kept, f"== {step.name}: sts-dino {step.command_name} {' '.join(step.words)}")
         child = subprocess.Popen(  # noqa: S603 - our own modules
             step.command,
             stdout=subprocess.DEVNULL,

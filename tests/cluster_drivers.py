@@ -43,7 +43,7 @@ class Drivers(faults.Launcher):
 
 
 def generate(arguments: list[str], round_size: int | None = None) -> None:
-    """``python -m generation.run``; ``round_size`` is that of first texts."""
+    """``sts-dino write``; ``round_size`` is that of first texts."""
     from generation import run
     from generation.pipeline import source_sentences
     from hub import cli
@@ -55,7 +55,7 @@ def generate(arguments: list[str], round_size: int | None = None) -> None:
 
 
 def release(arguments: list[str]) -> None:
-    """``python -m release.run`` with short waits and short hours; the generator's waits are what they are."""
+    """``sts-dino release`` with short waits and short hours; the generator's waits are what they are."""
     import httpx2
 
     from hub import cli
@@ -69,14 +69,14 @@ def release(arguments: list[str]) -> None:
         """The stage's command in a fork of this process."""
 
         def __init__(self, module: str, *words: str):
-            self.name = f"python -m {module} {' '.join(words)}"
+            self.name = f"sts-dino {module} {' '.join(words)}"
             self._process = Forked(lambda: self._be(module, list(words)))  # type: ignore[assignment]
 
         def _be(self, module: str, words: list[str]) -> None:
             child_process.die_with_parent()
             time.sleep = sleep
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            assert module == "generation.run"
+            assert module == "write"
             generate(words)
 
     time.sleep = lambda seconds: sleep(min(seconds * faults.WAITS, faults.LONGEST_WAIT))

@@ -62,5 +62,5 @@ def record(folder: Path, *settings: str) -> Growth:
 
     with pytest.MonkeyPatch.context() as patch, run_dir.locked(whole):
         patch.setattr(run_dir, "write_manifest", remember)
-        job.generate(recipe, whole, f"python -m generation.run {RECIPE_FILE}")
+        job.generate(recipe, whole, f"sts-dino write {RECIPE_FILE}")
     return Growth(whole, steps)

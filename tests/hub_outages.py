@@ -2,7 +2,7 @@
 
     PYTHONPATH=. python tests/hub_outages.py --runs 12 --out benchmarks/results/kills/hub_outages.json
 
-A run is ``python -m release.run RECIPE --org acme --yes --patience 1`` against the embedded Hub, which refuses, drops
+A run is ``sts-dino release RECIPE --org acme --yes --patience 1`` against the embedded Hub, which refuses, drops
 or misanswers every request for more than that second, three times; what the generator wrote meanwhile must be published
 when each outage ends. Then every command that speaks to a Hub meets every wrong answer at every kind of request that it
 makes: it must end with one line and an exit code. ``tests/release/test_release_outages.py`` is the short form.

@@ -151,7 +151,7 @@ def main(
 
     Example:
 
-      python -m training.estimate recipes/small/prompteol-gemma-sts-dino.yaml --texts assets/first-texts/wikipedia.txt
+      sts-dino estimate-training recipes/small/prompteol-gemma-sts-dino.yaml --texts assets/first-texts/wikipedia.txt
     """
     try:
         lines = [line for line in texts.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -218,7 +218,3 @@ def estimate(recipe: ModelRecipe, file: Path, texts: list[str], place: str) -> T
         memory=memory_estimate(recipe.model_copy(update={"base": spec}), base, recipe.batch_size, arguments).total,
         disk=(3 if recipe.control else 2) * whole + state,
     )
-
-
-if __name__ == "__main__":
-    cli.run(app)

@@ -71,7 +71,7 @@ def dropped_recipe(directory: Path, target: Target) -> DatasetRecipe:
 def command_of(place: str, options: Mapping[str, Path | str | float | None]) -> str:
     """The command that drops the same rows, for the card: the options that were given, and no path of this machine."""
     run = f"{ARTIFACTS}/datasets/{published_path(place)}" if is_outside(place) else place
-    words = ["python", "-m", "eval.decontaminate", run]
+    words = ["sts-dino", "decontaminate", run]
     for option, value in options.items():
         if value not in (None, ""):
             words += [option, published_path(value.as_posix()) if isinstance(value, Path) else str(value)]

@@ -145,7 +145,7 @@ def _nothing_in_common(named: Mapping[str, FinishedEvaluation]) -> InputError:
     """The error that names, for the first two models, protocols that differ under one name, else what each has."""
     (first, one), (second, two) = list(named.items())[:2]
     theirs = {(score.task, score.split): score for score in two.results.scores}
-    hint = "score both under one protocol: python -m eval.run --tasks TASK"
+    hint = "score both under one protocol: sts-dino score --tasks TASK"
     for score in one.results.scores:
         other = theirs.get((score.task, score.split))
         if other is not None:

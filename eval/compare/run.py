@@ -1,4 +1,4 @@
-"""Compare evaluations: ``python -m eval.run --compare A B C [--out DIR]``.
+"""Compare evaluations: ``sts-dino compare A B C [--out DIR]``.
 
 Prints the scores and the verdict on every pair of models, and writes ``comparison.md``, ``comparison.tex``, CSV files
 and plots. Evaluations are read as they are on disk; nothing is encoded.
@@ -39,9 +39,7 @@ def compare(places: Sequence[str | Path], out: Path | None = None, as_json: bool
     """
     known = [Path(place).resolve() for place in places]
     if len(known) < 2:
-        raise InputError(
-            "--compare", f"needs two evaluations or more, {len(known)} given", hint="see python -m eval.run"
-        )
+        raise InputError("--compare", f"needs two evaluations or more, {len(known)} given", hint="see sts-dino score")
     if len(set(known)) < len(known):
         twice = next(place for place, path in zip(places, known, strict=True) if known.count(path) > 1)
         raise InputError("--compare", f"{twice} is given twice")

@@ -18,7 +18,7 @@ from eval.scoring.outcomes import Outcomes
 from eval.statistics.bootstrap import Matrix, resample
 from eval.tasks.rows import Vector
 from eval.tasks.task import Aggregation, Metric
-from hub.cli import new_app, run, say
+from hub.cli import new_app, say
 from hub.contract.measured import write_json
 from hub.errors import InputError
 from hub.training_value import ArmPlan, ArmScore, ArmScores, Estimate
@@ -94,9 +94,9 @@ def main(
 
     Examples:
 
-      python -m eval.compare.seeds plan.json --out scores.json
+      sts-dino compare-seeds plan.json --out scores.json
 
-      python -m eval.compare.seeds artifacts/models/NAME.evaluation --tasks sts12/all,sts13/all --out scores.json
+      sts-dino compare-seeds artifacts/models/NAME.evaluation --tasks sts12/all,sts13/all --out scores.json
     """
     if tasks and not plan.is_dir():
         raise InputError("--tasks", f"is for one evaluation; {plan} names its own", hint="leave it out")
@@ -196,7 +196,3 @@ def compared(plan: ArmPlan) -> ArmScores:
         pairs=plan.differences,
         differences=tuple(estimate(*pair) for pair in plan.differences),
     )
-
-
-if __name__ == "__main__":
-    run(app)

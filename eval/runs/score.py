@@ -306,7 +306,7 @@ def score_encoder(
     """The scores of an encoder on tasks and groups, each with its interval: what a notebook calls.
 
     encoder: a folder, a Hub id ``ORG/NAME[@REVISION]``, or a function in ``eval.encoders.load.wrap``. ``source`` is
-    where data are read (the STS Benchmark ships with the project), ``out`` keeps records as ``python -m eval.run``
+    where data are read (the STS Benchmark ships with the project), ``out`` keeps records as ``sts-dino score``
     does, ``cache`` the embeddings; without them nothing is kept. Raises InputError for unknown tasks, data that are not
     there and encoders that give no usable embeddings, RunError when a task cannot be scored.
     """

@@ -5,7 +5,7 @@
 
 The suite's own loop cannot express a probe: it knows the task names of transformers' pipelines alone and maps each text
 to a label with a finished model, while a probe is trained on all folds' embeddings. So ``run`` hands every sub-task to
-an evaluator of ours; ``SubTask``, ``Evaluator`` and the metric are the library's. ``python -m eval.run`` has more:
+an evaluator of ours; ``SubTask``, ``Evaluator`` and the metric are the library's. ``sts-dino score`` has more:
 intervals of a kind, resumption, comparison.
 """
 

@@ -1,4 +1,4 @@
-"""Measure the pins of the evaluation data: ``python -m eval.tasks.measure --senteval-data DIR --sts-data DIR``.
+"""Measure the pins of the evaluation data: ``sts-dino pin-data --senteval-data DIR --sts-data DIR``.
 
 Writes ``files.yaml`` (lines and SHA-256 of every file that is there, rows and SHA-256 of every split) and
 ``row_order.npz`` beside this module. What the directories lack keeps the counts below, which come from the papers and
@@ -19,7 +19,7 @@ from eval.tasks.registry import DATASETS
 from eval.tasks.rows import PINS_FILE, FilePin, Pins, Rows, RowsPin, ScoredPairs, canonical_rows
 from eval.tasks.task import Layout
 from eval.tasks.transfer import PROBING
-from hub.cli import new_app, run, say
+from hub.cli import new_app, say
 from hub.contract.shards import atomic_path, write_text
 from hub.errors import InputError
 
@@ -29,7 +29,7 @@ SNLI_TRAIN = 549_367  # Bowman et al. 2015: 550,152 pairs, of which SentEval kee
 PROBING_ROWS = {"train": 100_000, "validation": 10_000, "test": 10_000}
 A_FEW = 100
 COCO_IMAGES = {"train": 113_287, "validation": 5_000, "test": 5_000}  # Karpathy and Fei-Fei 2015, as in SentEval
-HEAD = """# Digests of evaluation files and splits (eval/tasks/rows.py), by `python -m eval.tasks.measure`.
+HEAD = """# Digests of evaluation files and splits (eval/tasks/rows.py), by `sts-dino pin-data`.
 # Entries without sha256 were not at hand when this was measured: their counts are the publishers', and only they are
 # checked; `more` is how many further rows pass (SentEval says of the probing tasks: "a few more" in some cases).
 """
@@ -101,7 +101,3 @@ def main(
     with atomic_path(ORDER_FILE) as temporary, temporary.open("wb") as stream:
         np.savez(stream, **orders)  # type: ignore[arg-type]
     say(f"written: {PINS_FILE}, {ORDER_FILE}")
-
-
-if __name__ == "__main__":
-    run(app)

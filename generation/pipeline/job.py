@@ -54,7 +54,7 @@ def generate(
         return manifest
     if base is None and run_dir.base_inputs(manifest):
         problem = "files of a dataset that rows were appended to are missing or damaged: one run cannot make them again"
-        hint = "remove the directory and take it from the Hub again: python -m release.run RECIPE --append --yes"
+        hint = "remove the directory and take it from the Hub again: sts-dino release RECIPE --append --yes"
         raise InputError(directory, problem, hint=hint)
     if not manifest.provenance:  # a fresh start trusts nothing that an earlier run left
         scratch.clear()

@@ -56,7 +56,7 @@ class FinishedRun:
 def local_run(directory: Path, place: str) -> FinishedRun:
     """The run in a directory. Raises InputError when there is none, or it is unfinished."""
     if not directory.is_dir():
-        hint = "make the dataset first (python -m generation.run RECIPE), or name one of a Hub"
+        hint = "make the dataset first (sts-dino write RECIPE), or name one of a Hub"
         raise InputError(place, "no such directory", hint=hint)
     manifest = require_complete(directory)
     return FinishedRun(place, manifest, manifest.fingerprint, lambda files: directory, lambda: directory / RECIPE)

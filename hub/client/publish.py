@@ -125,7 +125,7 @@ class Release:
     def check_card(self) -> None:
         """Raise InputError unless the card was written for this repository from what the run directory holds."""
         card = self.directory / CARD
-        hint = f"run: python -m model_cards.render {self.directory} --repo-id {self.repository.repo_id}"
+        hint = f"run: sts-dino card {self.directory} --repo-id {self.repository.repo_id}"
         if not card.is_file():
             raise InputError(card, "no card", hint=hint)
         stamp = read_stamp(card.read_text(encoding="utf-8"))

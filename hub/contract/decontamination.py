@@ -130,5 +130,5 @@ def read_ledger(directory: Path, manifest: Manifest) -> Ledger | None:
 
     Raises InputError when it has another form or was made of other rows than the run's.
     """
-    command = f"python -m eval.decontaminate {directory} --card"
+    command = f"sts-dino decontaminate {directory} --card"
     return read_measured(directory, manifest, LEDGER, Ledger, "revision", command)

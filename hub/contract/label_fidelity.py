@@ -88,5 +88,5 @@ def read_fidelity(directory: Path, manifest: Manifest) -> Fidelity | None:
 
     Raises InputError when it has another form or was measured on other rows than the run's.
     """
-    command = f"python -m eval.fidelity {directory}"
+    command = f"sts-dino fidelity {directory}"
     return read_measured(directory, manifest, FIDELITY, Fidelity, "fingerprint", command)

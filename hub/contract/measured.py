@@ -51,7 +51,7 @@ def has_report(directory: Path, manifest: Manifest) -> bool:
     with path.open(encoding="utf-8", errors="replace") as page:
         told = re.search(r'<meta name="fingerprints" content="([0-9a-f ]*)">', page.read(HEAD))
     if told is None or manifest.fingerprint not in told[1].split():
-        hint = f"write it again: python -m sts_dino.report {directory}, or remove it"
+        hint = f"write it again: sts-dino report {directory}, or remove it"
         raise InputError(path, "tells of other rows or weights than the run directory holds", hint=hint)
     return True
 

@@ -26,7 +26,7 @@ MAX_BYTES = 1 << 20
 _MAX_DEPTH, _MAX_NODES = 20, 20_000  # a recipe has about 100 values on 4 levels
 ON_HUB = ("repo_id", "revision", "path", "config", "splits", "gguf_file")  # keys that say which part of the Hub
 _KEYS = "docs/recipe_reference.md has every key"
-_COMMANDS = {"dataset": "generation.run", "model": "training.run"}  # by the kind of recipe that they take
+_COMMANDS = {"dataset": "write", "model": "train"}  # by the kind of recipe that they take
 _MOST_SHOWN = 200  # characters of a value in a message
 
 
@@ -176,7 +176,7 @@ def load_recipe(path: Path, model: type[Recipe], overrides: list[str] | None = N
     kind = model.__name__.removesuffix("Recipe").lower()
     if tree.get("kind") not in (None, kind):
         other = _COMMANDS.get(tree["kind"]) if isinstance(tree["kind"], str) else None
-        hint = f"give it to python -m {other}" if other else None
+        hint = f"give it to sts-dino {other}" if other else None
         problem = f"this command takes a {kind} recipe, not {_shown(tree['kind'])}"
         raise InputError(f"{path}:kind", problem, allowed=None if other else ", ".join(_COMMANDS), hint=hint)
     return checked(path, model, tree)

@@ -120,7 +120,7 @@ def read_repeats(path: Path) -> Repeats:
     try:
         return Repeats.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
-        hint = "run: python -m release.repeats RECIPE --seeds 42,43,44"
+        hint = "run: sts-dino repeat RECIPE --seeds 42,43,44"
         raise InputError(path, "no repeated trainings yet", hint=hint) from error
     except ValidationError as error:
         raise InputError(path, f"not a file of repeats: {error.errors()[0]['msg']}") from error

@@ -27,7 +27,7 @@ from model_cards.shared.front_matter import METHODS, front_matter, model_data
 from model_cards.shared.templates import fill
 
 RESULTS = "results.json"
-EVALUATE = "run: python -m eval.run RECIPE"
+EVALUATE = "run: sts-dino score RECIPE"
 PICTURE = "assets/training.png"
 INTERVALS: dict[Method, str] = {
     "percentile": "95 % percentile bootstrap intervals",
@@ -94,7 +94,7 @@ def own_repeats(directory: Path, manifest: Manifest) -> Repeats | None:
     if others and manifest.fingerprint not in {run.fingerprint for run in repeats.runs}:  # these weights are among them
         model, version = min(others)
         found = f"tells of trainings of {model} v{version}, this is {manifest.name} v{manifest.version}"
-        raise InputError(directory / REPEATS, found, hint="run: python -m release.repeats RECIPE")
+        raise InputError(directory / REPEATS, found, hint="run: sts-dino repeat RECIPE")
     return repeats
 
 

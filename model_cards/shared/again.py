@@ -10,7 +10,7 @@ from model_cards.shared.facts import CodeFacts, Upstream
 IN_THE_CLONE = "assets/"  # what the project's own files stand under
 FOLDER = "published"
 WEIGHTS = (".safetensors", ".gguf")
-STAGES = {"dataset": "generation.run", "model": "training.run"}  # by kind of run
+STAGES = {"dataset": "write", "model": "train"}  # by kind of run
 
 
 def commands(repo_id: str, tag: str | None, manifest: Manifest, made_in: CodeFacts | None) -> str:
@@ -21,7 +21,7 @@ def commands(repo_id: str, tag: str | None, manifest: Manifest, made_in: CodeFac
         (
             *clone(made_in),
             f"hf download {repo_id} {RECIPE} {MANIFEST} {kind}{revision}--local-dir {FOLDER}",
-            f"python -m {STAGES[manifest.kind]} {FOLDER}/{RECIPE}",
+            f"sts-dino {STAGES[manifest.kind]} {FOLDER}/{RECIPE}",
         )
     )
 

@@ -105,7 +105,7 @@ def check_dropped(directory: Path, dropped: Dropped, manifest: Manifest) -> None
     place = directory / MANIFEST
     if manifest.inputs.get(INPUT) != dropped.digest():
         found = f"provenance.{PROVENANCE} is not what the inputs name"
-        raise InputError(place, found, hint="drop again: python -m eval.decontaminate RUN --drop DIR")
+        raise InputError(place, found, hint="drop again: sts-dino decontaminate RUN --drop DIR")
     kept = {(config, split): rows.kept for config, splits in dropped.rows.items() for split, rows in splits.items()}
     _same_rows(place, PROVENANCE, kept, manifest)
 

@@ -52,7 +52,7 @@ def _correlation(encoder: str, spearman: Estimate) -> Correlation:
 def judged_pairs(place: Path, datasets: Sequence[DatasetFacts]) -> list[Pair]:
     """The pairs that people answered about, each with the mean of their scores."""
     if not (place / FILE).is_file():
-        raise InputError(place, f"holds no answers (no {FILE})", hint="run: python -m eval.annotate RUN_DIR")
+        raise InputError(place, f"holds no answers (no {FILE})", hint="run: sts-dino annotate RUN_DIR")
     refused: InputError | None = None
     for one in (found for found in datasets if found.manifest.complete):
         examples = read_examples(find_rows(str(one.directory), split=SPLIT))

@@ -1,4 +1,4 @@
-"""Write a report: python -m sts_dino.report artifacts/datasets/NAME artifacts/models/NAME --out report.html
+"""Write a report: sts-dino report artifacts/datasets/NAME artifacts/models/NAME --out report.html
 
 Reads run directories and what lies beside them, and writes one HTML file without scripts that needs no network.
 Similarities that were computed are kept beside it (``NAME.cosines.json``), so that it is quickly written again.
@@ -40,9 +40,9 @@ def main(
 
     Examples:
 
-      python -m sts_dino.report artifacts/datasets/NAME artifacts/models/NAME --out report.html
+      sts-dino report artifacts/datasets/NAME artifacts/models/NAME --out report.html
 
-      python -m sts_dino.report artifacts/models/NAME
+      sts-dino report artifacts/models/NAME
     """
     if out is None:
         if len(runs) > 1:
@@ -53,7 +53,7 @@ def main(
     from sts_dino.report.words import not_measured, summary
 
     facts = {"report": place, "summary": summary(told), "not_measured": not_measured(told)}
-    then = [] if out else [f"python -m model_cards.render {quote(str(runs[0]))}"]
+    then = [] if out else [f"sts-dino card {quote(str(runs[0]))}"]
     cli.answer("\n".join([*summary(told), f"written: {place}"]), facts, as_json, then)
 
 

@@ -75,7 +75,7 @@ def test_a_port_in_use_ends_the_demo_with_one_error(tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        words = [sys.executable, "-m", "demo.run", "--artifacts", str(tmp_path), "--port", str(port)]
+        words = [sys.executable, "-m", "sts_dino", "demo", "--artifacts", str(tmp_path), "--port", str(port)]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
     lines = done.stderr.strip().splitlines()
     assert done.returncode == 1 and len(lines) == 1 and lines[0].startswith("error: ") and str(port) in lines[0]

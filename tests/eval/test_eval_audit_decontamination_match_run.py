@@ -235,7 +235,7 @@ def test_with_card_the_counts_stand_on_the_datasets_card(tmp_path):
     manifest = small_run(run, small_recipe("sts"))
     assert "Evaluation sentences" not in render(run)["README.md"].decode()
     words = [str(run), "--card", "--out", str(tmp_path / "out")]
-    assert "next: python -m model_cards.render" in CliRunner().invoke(app, words, catch_exceptions=False).output
+    assert "next: sts-dino card" in CliRunner().invoke(app, words, catch_exceptions=False).output
     assert (run / LEDGER).read_bytes() == (tmp_path / "out" / "ledger.json").read_bytes()
     ledger = read_ledger(run, manifest)
     planted_kinds = ledger.configs["postprocessed"].kinds | {"exact": 7}
@@ -257,9 +257,7 @@ def test_with_card_the_counts_stand_on_the_datasets_card(tmp_path):
         with pytest.raises(InputError, match=problem):
             CliRunner().invoke(app, [*words, *wrong], catch_exceptions=False)
     (run / LEDGER).write_text(ledger.model_copy(update={"revision": "other"}).model_dump_json())
-    with pytest.raises(
-        InputError, match=r"on other rows than .* measure again: python -m eval.decontaminate .* --card"
-    ):
+    with pytest.raises(InputError, match=r"on other rows than .* measure again: sts-dino decontaminate .* --card"):
         render(run)
 
 
@@ -267,8 +265,8 @@ def test_with_card_the_counts_stand_on_the_datasets_card(tmp_path):
 def test_the_command_on_a_card_tells_of_no_folder_of_ones_own(own):
     told = command_of(f"{own}/sts", {"--senteval-data": Path(own), "--sts-data": Path("data/sts"), "--config": None})
     expected = "artifacts/datasets/sts --senteval-data secret --sts-data data/sts --drop OUT"
-    assert told == f"python -m eval.decontaminate {expected}"
-    assert command_of("artifacts/datasets/x", {}) == "python -m eval.decontaminate artifacts/datasets/x --drop OUT"
+    assert told == f"sts-dino decontaminate {expected}"
+    assert command_of("artifacts/datasets/x", {}) == "sts-dino decontaminate artifacts/datasets/x --drop OUT"
 
 
 def test_what_cannot_be_read_is_refused_by_name(tmp_path):

@@ -64,7 +64,7 @@ def save_encoder(folder, seed):
 
 
 def command(*arguments):
-    """``python -m eval.run`` with these words: its exit code."""
+    """``sts-dino score`` with these words: its exit code."""
     sys.argv = ["eval.run", *map(str, arguments)]
     with pytest.raises(SystemExit) as stopped:
         run(app)

@@ -216,10 +216,10 @@ def test_what_is_imported_runs(tmp_path, monkeypatch, capsys):
     }
     given = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     made = subprocess.run(
-        [sys.executable, "-m", "generation.import_task", str(spec), *given], capture_output=True, text=True
+        [sys.executable, "-m", "sts_dino", "import-task", str(spec), *given], capture_output=True, text=True
     )
     assert made.returncode == 0 and "schema text, labels 0, 1" in made.stdout
-    assert made.stderr == f"next: python -m generation.run {out} --dry-run\n"
+    assert made.stderr == f"next: sts-dino write {out} --dry-run\n"
     monkeypatch.setattr(sys, "argv", ["run", str(out), "--dry-run"])
     with pytest.raises(SystemExit) as stopped:
         cli.run(run.app)

@@ -139,7 +139,7 @@ def test_killed_it_asks_for_nothing_twice_and_ends_in_the_same_bytes(server, who
 
 def test_a_server_that_dies_is_one_error_and_another_start_goes_on(server, whole, tmp_path):
     out, before = tmp_path / "dying", server.served
-    command = [sys.executable, "-m", "generation.run", *arguments(server, out)]
+    command = [sys.executable, "-m", "sts_dino", "write", *arguments(server, out)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 90
     while len(answers(out)) < 5 and process.poll() is None and time.monotonic() < deadline:

@@ -89,7 +89,7 @@ def test_what_is_not_ready_is_refused(finished, hub_api, tmp_path):
     refusal(finished, hub_api, "files differ from the manifest: data/postprocessed")
     shard.write_bytes(content)
     (finished / "README.md").unlink()
-    refusal(finished, hub_api, r"no card; run: python -m model_cards\.render")
+    refusal(finished, hub_api, r"no card; run: sts-dino card")
     with pytest.raises(InputError, match="not a run directory"):
         publish(hub_api, tmp_path, "acme", yes=True)
 
@@ -163,7 +163,7 @@ def test_the_script_is_on_its_branch_and_never_on_main(finished, hub_api):
 
 
 def command(hub_environment: dict[str, str], directory: Path, org: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "release.publish", str(directory), "--org", org, "--yes"]
+    words = [sys.executable, "-m", "sts_dino", "publish", str(directory), "--org", org, "--yes"]
     return subprocess.run(words, env=hub_environment, capture_output=True, text=True, check=False)
 
 

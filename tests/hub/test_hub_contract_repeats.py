@@ -67,7 +67,7 @@ def test_a_file_that_does_not_add_up_is_refused(tmp_path, change, message):
 
 
 def test_no_file_names_the_command(tmp_path):
-    with pytest.raises(InputError, match=r"python -m release\.repeats"):
+    with pytest.raises(InputError, match=r"sts-dino repeat"):
         read_repeats(tmp_path / "repeats.json")
 
 

@@ -87,7 +87,7 @@ class Disturbed:
         started.unlink(missing_ok=True)
         self.step = -1
         world.faulty.plan(seed=seed, share=share, once=once, slow_seconds=self.random.choice([0.05, 1.2 * TIMEOUT]))
-        running = world.launcher.start("command", "release.run", world.growth.words(self.artifacts))
+        running = world.launcher.start("command", "release", world.growth.words(self.artifacts))
         code = self._watch(running, started, kill_after)
         world.faulty.plan(share=0.0)
         said = running.said()
@@ -222,7 +222,8 @@ def test_a_plan_of_faults_that_is_none_is_bad_input(plan, tmp_path):
     command = [
         sys.executable,
         "-m",
-        "hub_server",
+        "sts_dino",
+        "hub",
         "serve",
         "--root",
         tmp_path / "hub",
@@ -284,6 +285,6 @@ def test_every_kind_of_request_meets_every_fault(xet, growth, tmp_path):
 def publish(world: World, directory: Path, **faults: Any) -> None:
     """The command for a finished run."""
     world.faulty.plan(**faults)
-    running = world.launcher.start("command", "release.publish", [str(directory), "--yes"])
+    running = world.launcher.start("command", "publish", [str(directory), "--yes"])
     assert running.code() == 0, running.said()
     world.faulty.plan(share=0.0)

@@ -74,7 +74,7 @@ class Session:
     def publish(self, who: str, *broken: str) -> tuple[int, str]:
         """The command for a finished run, by somebody: exit code, and all it said with every logger at work."""
         words = [str(self.run_directory), "--org", "acme", "--yes"]
-        running = self.launcher.start("talkative", self.tokens[who], broken, "release.publish", words)
+        running = self.launcher.start("talkative", self.tokens[who], broken, "publish", words)
         return running.code(), running.said()
 
     def release(self, who: str, *broken: str) -> tuple[int, str]:
@@ -85,7 +85,7 @@ class Session:
         words = [str(RECIPE_FILE), "--org", "acme", "--yes", "--artifacts", str(self.folder / "artifacts")]
         for setting in (f"model.path={self.folder / 'once' / 'lm'}", *SMALL):
             words += ["--set", setting]
-        running = self.launcher.start("talkative", self.tokens[who], broken, "release.run", words)
+        running = self.launcher.start("talkative", self.tokens[who], broken, "release", words)
         while running.alive():
             if started.exists():
                 started.unlink()

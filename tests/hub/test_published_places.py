@@ -225,7 +225,7 @@ def test_where_a_server_is_stays_here_and_the_same_model_elsewhere_is_the_same_r
     elsewhere = load_recipe(path, DatasetRecipe, [*given, "model.server.base_url=http://localhost:1/v1"])
     assert fingerprint(recipe, {}) == fingerprint(elsewhere, {})
     assert "corp.example" not in resolved(recipe) and published(recipe).model.server.model == "lm"
-    told = command_line("generation.run", path, None, [given[1], f"model.server.base_url={section['base_url']}"])
+    told = command_line("write", path, None, [given[1], f"model.server.base_url={section['base_url']}"])
     assert "corp.example" not in told and "model.server.base_url=http://server.invalid/v1" in told
     with pytest.raises(InputError, match=r"base_url: is not published; serve lm, and say where: --set model\.server"):
         load_writer(published(recipe).model)

@@ -18,7 +18,7 @@ from hub.model_folder import upstream_of
 from model_cards.render import render
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-UPSTREAM = {"model": "org/lm", "made_by": "python -m generation.fetch_lm", "packages": {"lm-gguf": "1.0.0"}}
+UPSTREAM = {"model": "org/lm", "made_by": "sts-dino lm", "packages": {"lm-gguf": "1.0.0"}}
 
 
 def git(folder: Path, *words: str) -> str:
@@ -70,11 +70,11 @@ def test_the_commands_lead_from_nothing_to_the_run(run):
         f"git checkout {COMMIT}",
         "pip install -e . -c constraints.txt",
         "hf download acme/small recipe.yaml manifest.json --repo-type dataset --revision v1.2.0 --local-dir published",
-        "python -m generation.run published/recipe.yaml",
+        "sts-dino write published/recipe.yaml",
     ]
     assert f"| `source.path` | `texts.txt` | `{'a' * 64}` | sentences |" in card
     weights = f"| `model.path` | `artifacts/models/lm` | `{'b' * 64}` |"
-    assert f"{weights} `org/lm`, made from `lm-gguf 1.0.0` by `python -m generation.fetch_lm` |" in card
+    assert f"{weights} `org/lm`, made from `lm-gguf 1.0.0` by `sts-dino lm` |" in card
 
 
 def test_a_clone_without_an_address_is_told_by_its_commit(run):
@@ -119,7 +119,7 @@ def test_an_encoder_is_made_again_from_its_published_recipe(tmp_path, path):
     lines = card.split("Anywhere else:")[1].split("```")[1].splitlines()[1:]
     assert lines[:2] == ["git clone https://host.org/me/sts-dino.git sts-dino && cd sts-dino", f"git checkout {COMMIT}"]
     assert lines[3].startswith("hf download ") and lines[3].endswith(" --local-dir published")
-    assert "--repo-type" not in lines[3] and lines[4] == "python -m training.run published/recipe.yaml"
+    assert "--repo-type" not in lines[3] and lines[4] == "sts-dino train published/recipe.yaml"
     assert f"| `base.path` | `assets/base` | `{'b' * 64}` | in the clone |" in card
     shown = path if path.startswith("artifacts") else "tiny"
     had = "a dataset; if it was published with the encoder, `sts-dino/tiny` |"
@@ -130,8 +130,8 @@ def test_an_encoder_is_made_again_from_its_published_recipe(tmp_path, path):
     ("upstream", "had"),
     [
         (None, "whoever published the encoder knows where from"),
-        (UPSTREAM, "`org/lm`, made from `lm-gguf 1.0.0` by `python -m generation.fetch_lm`"),
-        ({**UPSTREAM, "packages": {}}, "`org/lm`, made by `python -m generation.fetch_lm`"),
+        (UPSTREAM, "`org/lm`, made from `lm-gguf 1.0.0` by `sts-dino lm`"),
+        ({**UPSTREAM, "packages": {}}, "`org/lm`, made by `sts-dino lm`"),
     ],
 )
 def test_an_encoders_card_says_where_its_base_is_had(tmp_path, upstream, had):

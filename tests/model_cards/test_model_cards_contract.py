@@ -23,7 +23,7 @@ from model_cards.render import render, write
 PROVENANCE = {
     "model": {"id": "org/lm", "revision": "0123abc", "sha256": None, "parameters": 10**9, "license": "mit"},
     "source": {"description": "sentences", "license": "cc0-1.0", "sha256": None},
-    "command": "python -m generation.run recipes/tiny.yaml",
+    "command": "sts-dino write recipes/tiny.yaml",
 }
 
 
@@ -100,7 +100,7 @@ def test_a_real_few_shot_run_gets_a_card(tmp_path: Path) -> None:
     }
     made = DatasetRecipe.model_validate(recipe)
     directory = tmp_path / "run"
-    manifest = job.generate(made, directory, "python -m generation.run recipe.yaml")
+    manifest = job.generate(made, directory, "sts-dino write recipe.yaml")
     files = render(directory)
     write(directory, files)
     card = files["README.md"].decode()

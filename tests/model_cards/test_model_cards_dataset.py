@@ -128,7 +128,7 @@ def test_the_body_shows_the_manifest(tmp_path: Path) -> None:
     assert 'Sentence 1: "<X1>"\nSentence 2: "\n```' in card
     assert "Label `0`, score 0, against `1`:" in card
     assert 'load_dataset("sts-dino/tiny-sts", revision="v1.2.0")' in card
-    assert "python -m generation.run recipes/tiny-sts.yaml" in card
+    assert "sts-dino write recipes/tiny-sts.yaml" in card
     assert card.count("\n| `1` | A man sings. | A man sings. | 0.9 |") == 3
     assert card.count("\n| `sampled` |") == 3
     assert "still being written" not in card

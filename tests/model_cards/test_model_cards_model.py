@@ -84,7 +84,7 @@ def test_the_body_shows_manifest_and_results(tmp_path: Path) -> None:
     assert "| `learning_rate` | `2e-05` |" in card
     assert "| 0 | 1.0000 |" in card
     assert "| 39 | 0.0250 |" in card
-    assert "python -m training.run recipes/models/tiny-encoder.yaml" in card
+    assert "sts-dino train recipes/models/tiny-encoder.yaml" in card
 
 
 def test_a_model_without_results_says_so(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_the_command_refuses_another_folder(
 
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     directory = dataset_run(tmp_path / "run", "sts")
-    command = [sys.executable, "-m", "model_cards.render", str(directory), "--dry-run"]
+    command = [sys.executable, "-m", "sts_dino", "card", str(directory), "--dry-run"]
     planned = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (planned.returncode, planned.stderr) == (0, "")
     assert planned.stdout.startswith("would write")

@@ -149,7 +149,7 @@ def finished_manifest(recipe: DatasetRecipe, files: list[File]) -> Manifest:
             "more": 1,
         },
         "source": {"description": "four sentences", "license": "cc0-1.0", "sha256": "b" * 64},
-        "command": f"python -m generation.run recipes/{recipe.name}.yaml",
+        "command": f"sts-dino write recipes/{recipe.name}.yaml",
     }
     manifest = Manifest(kind="dataset", name=recipe.name, version=recipe.version, fingerprint="f" * 64)
     return manifest.with_files(files, complete=True, counts=counts, provenance=provenance)
@@ -206,7 +206,7 @@ def model_provenance() -> dict[str, Any]:
             "processes": 1,
             "seed": 42,
         },
-        "command": "python -m training.run recipes/models/tiny-encoder.yaml",
+        "command": "sts-dino train recipes/models/tiny-encoder.yaml",
     }
 
 

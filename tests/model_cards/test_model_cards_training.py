@@ -18,7 +18,7 @@ from model_cards.render import render
 from training.loop.job import prepare
 from training.loop.train import work
 
-COMMAND = "python -m training.run recipe.yaml"
+COMMAND = "sts-dino train recipe.yaml"
 
 
 def trained(folder: Path, **changes: Any) -> Path:

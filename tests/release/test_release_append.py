@@ -38,7 +38,7 @@ def release(lm, hub_api, monkeypatch) -> Release:
     """``release.run --yes`` of so many first texts; its stage, the real one, in this process."""
 
     def stage(module: str, *words: str) -> None:
-        assert module == "generation.run"
+        assert module == "write"
         done = CliRunner().invoke(generation.app, words)
         if done.exit_code:
             raise done.exception
@@ -52,7 +52,7 @@ def release(lm, hub_api, monkeypatch) -> Release:
         if not options.get("append"):  # nothing is published while it grows: that is tested elsewhere
             words = [word for setting in settings for word in ("--set", setting)]
             stage(
-                "generation.run",
+                "write",
                 str(RECIPE),
                 "--out",
                 str(artifacts / "datasets" / name),

@@ -87,7 +87,7 @@ def trained(tmp_path_factory):
     recipe = recipe_of(folder, evaluation=EVALUATION, bootstrap_samples="50")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", python_in(dict(os.environ)))
-        run_stage("training.run", str(folder / "recipe.yaml"), "--out", str(folder / "tiny"))
+        run_stage("train", str(folder / "recipe.yaml"), "--out", str(folder / "tiny"))
         train_control(folder / "tiny", recipe)
     assert command(folder / "recipe.yaml", "--model", folder / "tiny") == 0
     return folder

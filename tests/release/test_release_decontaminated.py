@@ -93,7 +93,7 @@ def test_it_goes_to_a_hub_and_its_card_says_what_was_left_out(whole, hub_api, lo
     )
     assert "compared with `stsb/test`, `stsb/validation`; a" in card and "rows are in the config `rejected`" not in card
     assert "**before** rows were left out" in card and 'revision="script"' not in card
-    assert "python -m eval.decontaminate" in card and str(tmp_path) not in card
+    assert "sts-dino decontaminate" in card and str(tmp_path) not in card
     branches = {ref.name for ref in hub_api.list_repo_refs(repo, repo_type="dataset").branches}
     assert branches == {"main"}  # no script: it would make finished rows from raw ones, which are not there
 

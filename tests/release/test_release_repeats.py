@@ -32,7 +32,8 @@ def small_recipe(folder, **changes):
 
 def repeat(recipe, *options):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [python_in(environment), "-m", "release.repeats", str(recipe), "--set", "base.modules=static", *options]
+    words = ["repeat", str(recipe), "--set", "base.modules=static", *options]
+    command = [python_in(environment), "-m", "sts_dino", *words]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
 
 

@@ -66,11 +66,11 @@ def stages(monkeypatch, tmp_path):
 
     def run_stage(module, *words, stop=None):
         calls.append((module, Path(words[0])))
-        if module == "eval.compare.seeds":
+        if module == "compare-seeds":
             eval_arms.main(Path(words[0]), Path(words[2]))
             return
         recipe, model = load_recipe(Path(words[0]), ModelRecipe), Path(words[2])
-        if module == "training.run":
+        if module == "train":
             model.mkdir(parents=True)
             manifest = Manifest(kind="model", name=recipe.name, version="1.0.0", fingerprint="f", complete=True)
             write_manifest(model, manifest)
@@ -111,7 +111,7 @@ def test_every_arm_has_the_same_number_of_pairs_and_the_value_is_written(data, s
     assert (value.pairs, value.seeds, value.split, value.skipped) == (60, (1, 2), "test", {})
     assert value.gain.score == pytest.approx(value.arms["dataset"].average.score - value.arms["copies"].average.score)
     assert value.gain.low > 0 > value.arms["shuffled"].over_copies.high
-    trained = [load_recipe(path, ModelRecipe) for module, path in stages if module == "training.run"]
+    trained = [load_recipe(path, ModelRecipe) for module, path in stages if module == "train"]
     assert len(trained) == 1 + 2 * 4
     sizes = {read_manifest(Path(one.datasets[0].path)).files[0].rows for one in trained if one.datasets}
     assert sizes == {60}
@@ -125,7 +125,7 @@ def test_every_arm_has_the_same_number_of_pairs_and_the_value_is_written(data, s
 def test_the_other_student_drops_tokens_in_every_arm_and_is_the_same_else(data, stages, tmp_path):
     other = STUDENT.with_name("value-student-dropout.yaml")
     measure(data, out=tmp_path / "out", student=other)
-    recipes = [load_recipe(path, ModelRecipe) for module, path in stages if module == "training.run"]
+    recipes = [load_recipe(path, ModelRecipe) for module, path in stages if module == "train"]
     assert {one.token_dropout for one in recipes if one.datasets} == {0.1}
     assert [one.token_dropout for one in recipes if not one.datasets] == [0.0]  # the untrained one
     trees = [load_recipe(path, ModelRecipe).model_dump() for path in (STUDENT, other)]
@@ -141,17 +141,17 @@ def test_a_second_call_trains_nothing_and_another_seed_trains_only_that(data, st
     first = (data / VALUE).read_bytes()
     stages.clear()
     measure(data, out=tmp_path / "out")
-    assert [module for module, _ in stages] == ["eval.compare.seeds"]
+    assert [module for module, _ in stages] == ["compare-seeds"]
     assert (data / VALUE).read_bytes() == first
     stages.clear()
     measure(data, out=tmp_path / "out", seeds="1-3")
-    assert sum(module == "training.run" for module, _ in stages) == 4
+    assert sum(module == "train" for module, _ in stages) == 4
     stages.clear()
     measure(data, out=tmp_path / "out", settings=["arguments.learning_rate=1e-3"])  # another student
-    assert sum(module == "training.run" for module, _ in stages) == 8  # the untrained one has no learning rate
+    assert sum(module == "train" for module, _ in stages) == 8  # the untrained one has no learning rate
     stages.clear()
     measure(data, out=tmp_path / "out", settings=["datasets.0.loss=CosineSimilarityLoss"])  # which copies have not
-    trained = [path.parent.name.split("-")[0] for module, path in stages if module == "training.run"]
+    trained = [path.parent.name.split("-")[0] for module, path in stages if module == "train"]
     assert sorted(set(trained)) == ["dataset", "people", "shuffled"] and len(trained) == 6
 
 
@@ -159,7 +159,7 @@ def test_as_many_trainings_run_at_a_time_as_there_are_workers(data, stages, tmp_
     plain, both = value_module.run_stage, threading.Barrier(2, timeout=30)
 
     def run_stage(module, *words, stop=None):
-        if module == "training.run" and "untrained" not in words[0]:
+        if module == "train" and "untrained" not in words[0]:
             both.wait()  # broken unless two are at work at once: four arms, one seed
         plain(module, *words, stop=stop)
 
@@ -173,7 +173,7 @@ def test_as_many_trainings_run_at_a_time_as_there_are_workers(data, stages, tmp_
 def test_two_datasets_share_what_is_the_same(data, stages, tmp_path):
     other = write_dataset(tmp_path / "other", {"train": sts_rows(90, seed=5)})
     measure(data, other, out=tmp_path / "out")
-    assert sum(module == "training.run" for module, _ in stages) == 1 + 2 * 2 * 3 + 2
+    assert sum(module == "train" for module, _ in stages) == 1 + 2 * 2 * 3 + 2
     assert (other / VALUE).is_file()
 
 
@@ -181,7 +181,7 @@ def test_without_shuffled_scores_a_choice_takes_less_time(data, stages, tmp_path
     measure(data, out=tmp_path / "out", with_shuffled=False)
     value = read_value(data, read_manifest(data))
     assert list(value.arms) == ["untrained", "copies", "dataset", "people"] and "shuffled" in value.skipped
-    assert sum(module == "training.run" for module, _ in stages) == 1 + 2 * 3
+    assert sum(module == "train" for module, _ in stages) == 1 + 2 * 3
     assert "shuffled" in capsys.readouterr().out
 
 
@@ -198,17 +198,17 @@ def test_a_stage_that_fails_is_named_with_arm_and_seed_and_nothing_is_written(da
         raise typer.Exit(1)
 
     monkeypatch.setattr(value_module, "run_stage", diverges)
-    with pytest.raises(RunError, match=r"arm untrained, seed 1: training.run failed, it says why above"):
+    with pytest.raises(RunError, match=r"arm untrained, seed 1: train failed, it says why above"):
         measure(data, out=tmp_path / "out")
     assert not (data / VALUE).exists()
 
 
-def test_a_stage_that_is_not_wanted_any_more_is_ended():
+def test_a_stage_that_is_not_wanted_any_more_is_ended(tmp_path):
     stop = threading.Event()
     threading.Timer(1, stop.set).start()
     before = psutil.Process().children()
     with pytest.raises(KeyboardInterrupt):
-        child_process.run_stage("http.server", "0", "--bind", "127.0.0.1", stop=stop)
+        child_process.run_stage("hub", "serve", "--root", str(tmp_path), "--port", "0", stop=stop)
     assert psutil.Process().children() == before
 
 
@@ -227,7 +227,7 @@ def test_an_arm_that_fails_ends_the_one_beside_it(data, stages, tmp_path, monkey
             raise KeyboardInterrupt
 
     monkeypatch.setattr(value_module, "run_stage", run_stage)
-    with pytest.raises(RunError, match=r"arm copies, seed 1: training\.run failed"):
+    with pytest.raises(RunError, match=r"arm copies, seed 1: train failed"):
         measure(data, out=tmp_path / "out", seeds="1", workers=2)
     assert "dataset" in ended and "people" not in ended  # the free worker may have begun one more, and ended it
 
@@ -390,7 +390,7 @@ def test_a_table_says_when_one_seed_was_measured():
 
 
 def command(python, data, folder, student, *more):
-    words = [python, "-m", "release.value", str(data), "--split", "validation", "--pairs", "64", "--seeds", "1"]
+    words = [python, "-m", "sts_dino", "value", str(data), "--split", "validation", "--pairs", "64", "--seeds", "1"]
     words += ["--student", str(student), "--out", str(folder), "--bootstrap-samples", "50", "--no-shuffled", *more]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -411,7 +411,7 @@ def test_a_killed_command_goes_on_and_makes_nothing_twice(data, tmp_path):
     shown, said = second.communicate(timeout=600)
     assert second.returncode == 0, said
     assert {path: path.stat().st_mtime_ns for path in done} == done
-    assert said.count("== python -m training.run") == 3 - len(done)
+    assert said.count("== sts-dino train") == 3 - len(done)
     assert "not trained: no pairs with people's scores at hand" in shown
     value = read_value(data, read_manifest(data))
     assert list(value.arms) == ["untrained", "copies", "dataset"]

@@ -219,7 +219,7 @@ def test_movie_reviews_are_texts_of_classes_against_one_another():
 def test_without_the_hub_a_recipe_ends_in_one_clear_line(tmp_path):
     name = "auto-nli"
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
-    command = [sys.executable, "-m", "generation.run", str(FOLDER / f"{name}.yaml"), "--dry-run"]
+    command = [sys.executable, "-m", "sts_dino", "write", str(FOLDER / f"{name}.yaml"), "--dry-run"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode in (1, 2) and "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("error: ") and recipe(name).model.repo_id in done.stderr

@@ -192,7 +192,7 @@ def test_an_estimate_is_made_once_for_the_same_recipes(corpus, tmp_path, monkeyp
 
     def pilot(module, *words):
         asked.append(module)
-        if module == "generation.run":
+        if module == "write":
             return {"seconds": 60.0, "rows": 120}
         return {"training_seconds": 30.0, "control_seconds": 20.0, "texts_per_second": 100.0, "disk": 1 << 20}
 

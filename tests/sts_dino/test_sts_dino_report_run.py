@@ -132,7 +132,7 @@ def test_in_a_run_it_is_published_with_it_and_its_card_links_it(tmp_path):
     for run in (dataset_run(tmp_path / "sts", "sts"), model_run(tmp_path / "encoder", (score(),))):
         hashed, card = content_hash(run), card_of(run)
         done = CliRunner().invoke(app, [str(run)])
-        assert done.exit_code == 0 and f"next: python -m model_cards.render {run}" in done.stderr
+        assert done.exit_code == 0 and f"next: sts-dino card {run}" in done.stderr
         page = (run / "report.html").read_bytes()
         manifest = read_manifest(run)
         assert "report.html" in snapshot_of(run, manifest) and content_hash(run) == hashed
