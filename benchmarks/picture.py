@@ -17,9 +17,9 @@ from hub import cli
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import RECIPE
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from hub.errors import InputError
-from hub.markdown import visible_line
+from hub.untrusted import visible_line
 
 LETTERS = 66  # of a line of a text, in the template's font
 LINE, PADDING = 22, 16  # units between lines, and above and below a text

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hub.cli import say
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from hub.errors import RunError
 
 _CPU_INFO = Path("/proc/cpuinfo")

@@ -8,7 +8,7 @@ from pathlib import Path
 from hub import cli
 from hub.errors import RunError
 from hub_server.process import LocalHub
-from hub_server.storage.refusals import CommandError
+from hub_server.storage.errors import CommandError
 from release.child_process import die_with_parent
 
 ORG = "sts-dino"

@@ -21,7 +21,7 @@ from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import ARTIFACTS
 from hub.errors import InputError
-from hub.memory import peak_rss_mb
+from hub.process import peak_rss_mb
 from release.options import set_words
 from release.value import FINAL
 

@@ -17,7 +17,7 @@ from demo.chain import ORG, SERVED, Chain, local_hub
 from demo.report import report
 from hub import cli
 from hub.contract.run_dir import ARTIFACTS
-from hub.memory import peak_rss_mb
+from hub.process import peak_rss_mb
 
 DATASETS = ("sts-dino-x2", "sts-dino-x1x2", "auto-nli")
 MODEL = "demo-sts-dino"

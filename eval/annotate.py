@@ -21,7 +21,7 @@ from eval.audit.agreement import Report, document, make_report, markdown
 from eval.audit.source import default_folder, find_rows, made_folder
 from eval.audit.survey import FILE, AnswerStore, Survey, draw, page_words, read_examples
 from hub.cli import JsonOption, answer, new_app, say
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from hub.errors import InputError, RunError
 
 app = new_app("Label a dataset by people, blind, and compare their labels with the generator's.")

@@ -17,9 +17,8 @@ from eval.audit.ledger import DROPPED, SCORED, Bookkeeper, report
 from eval.audit.source import DatasetRows, default_folder, find_dataset, made_folder
 from eval.tasks.registry import DATASETS
 from hub.cli import JsonOption, answer, new_app, say
-from hub.contract.decontamination import KINDS, LEDGER, Kind
-from hub.contract.measured import write_measured
-from hub.contract.shards import write_text
+from hub.contract.measured import KINDS, LEDGER, Kind, write_measured
+from hub.durable import write_text
 from hub.errors import InputError, did_you_mean
 
 app = new_app("Find the sentences of evaluation data in a dataset, and drop them.")

@@ -13,8 +13,7 @@ import typer
 from eval.audit.source import default_folder, find_rows
 from eval.audit.text_forms import code, table
 from hub.cli import JsonOption, answer, new_app, say
-from hub.contract.label_fidelity import FIDELITY, Fidelity, Interval, Judge, PersonAgreement
-from hub.contract.measured import write_measured
+from hub.contract.measured import FIDELITY, Fidelity, Interval, Judge, PersonAgreement, write_measured
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import RECIPE, Manifest, require_complete

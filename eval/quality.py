@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from eval.audit.source import default_folder, find_rows, made_folder
 from hub.cli import JsonOption, answer, new_app, say
-from hub.contract.shards import write_bytes, write_text
+from hub.durable import write_bytes, write_text
 
 app = new_app("Measure the quality of a dataset of pairs, triplets or texts.")
 Model = "Folder or ORG/NAME[@REVISION]"

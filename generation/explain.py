@@ -29,13 +29,12 @@ from hub import cli
 from hub.contract import run_dir
 from hub.contract.backends import backends_that
 from hub.contract.published_paths import remembered, require_inputs
-from hub.contract.reasons import COMPLETION
 from hub.contract.recipe import DatasetRecipe, Variant, config_name
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import Manifest
-from hub.contract.shards import AGAIN
+from hub.contract.schema import COMPLETION
+from hub.contract.shards import AGAIN, reading_rows
 from hub.errors import InputError, RunError
-from hub.row_errors import reading_rows
 
 if TYPE_CHECKING:
     from generation.backends.trace import Step

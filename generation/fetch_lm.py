@@ -20,15 +20,13 @@ from zipfile import BadZipFile, ZipFile
 import typer
 import yaml
 
-from hub import cli, safe_yaml
+from hub import cli
 from hub.contract import licences
 from hub.contract.recipe import LanguageModel
 from hub.contract.run_dir import ARTIFACTS, locked
-from hub.contract.shards import sha256_file, write_text
-from hub.durable import make_folder, rename_folder
+from hub.durable import make_folder, rename_folder, sha256_file, write_text
 from hub.errors import InputError, RunError
-from hub.model_folder import NO_CODE
-from hub.printable import first_line, one_line
+from hub.untrusted import NO_CODE, first_line, load_yaml, one_line
 
 PROVENANCE = "provenance.yaml"  # not JSON: JSON files of a model's folder are part of the model's identity
 COMMAND = "sts-dino lm"
@@ -152,7 +150,7 @@ def _is_whole(model: PackagedModel, folder: Path) -> bool:
         return False
     try:
         text = (folder / PROVENANCE).read_text(encoding="utf-8")
-        tree = safe_yaml.load(text, max_bytes=1 << 16, max_depth=3, max_nodes=1_000)
+        tree = load_yaml(text, max_bytes=1 << 16, max_depth=3, max_nodes=1_000)
         ours = tree["made_by"] == COMMAND and tree["gguf"]["sha256"] == model.sha256
         files = {str(name): str(digest) for name, digest in tree["files"].items()}
     except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, AttributeError):

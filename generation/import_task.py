@@ -21,7 +21,7 @@ from hub.contract.published_paths import published_path
 from hub.contract.recipe import X1, DatasetRecipe
 from hub.contract.recipe_file import apply_overrides, checked
 from hub.contract.schema import SCHEMAS, DatasetSchema
-from hub.contract.shards import sha256_file, write_text
+from hub.durable import sha256_file, write_text
 from hub.errors import InputError
 
 FIRST_TEXTS = "model"  # as --source: the model writes them

@@ -20,8 +20,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from hub.errors import InputError, StsDinoError, did_you_mean
-from hub.interruption import INTERRUPTED, LAST_WORDS, TERMINATED, hand_over
-from hub.printable import printable
+from hub.process import INTERRUPTED, LAST_WORDS, TERMINATED, hand_over
+from hub.untrusted import printable
 
 LONGEST = 10_000  # characters of an error: it may list what a stranger named
 ANY_CLUSTER = "auto"  # as Ray says it: the cluster that this machine belongs to

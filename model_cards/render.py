@@ -16,15 +16,14 @@ from typing import Annotated
 import typer
 
 from hub.cli import DryRunOption, JsonOption, SetOption, answer, new_app, say
-from hub.client.card_stamp import facts_digest, stamped
-from hub.client.plan import MEASURED
+from hub.client.plan import MEASURED, facts_digest, stamped
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.results import read_results
 from hub.contract.run_dir import RECIPE, Manifest, manifest_text, read_manifest
-from hub.contract.shards import atomic_path
+from hub.durable import atomic_path
 from hub.errors import InputError
-from hub.printable import first_line
+from hub.untrusted import first_line
 from model_cards.dataset.card import dataset_files
 from model_cards.dataset.measured import Measured
 from model_cards.model.card import RESULTS, model_files

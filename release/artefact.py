@@ -11,16 +11,16 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 from huggingface_hub.utils import disable_progress_bars
 
 from hub import cli
-from hub.client.failures import hub_errors
+from hub.client.connection import hub_errors
 from hub.client.fetch import fetch
 from hub.client.plan import Plan
 from hub.client.publish import BASELINE, Options, publish
 from hub.client.repository import Repository
 from hub.contract import run_dir
+from hub.contract.measured import require_value
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe, resolved
 from hub.errors import InputError
-from hub.training_value import require_value
 from release.child_process import StageProcess, run_stage
 from release.copies_control import train_control
 from release.grow import IncrementalPublisher

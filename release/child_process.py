@@ -13,7 +13,7 @@ import typer
 
 from hub import cli
 from hub.errors import InputError, RunError
-from hub.interruption import INTERRUPTED
+from hub.process import INTERRUPTED
 
 _LIBC = ctypes.CDLL(None)  # opened before any fork
 _SET_PARENT_DEATH_SIGNAL = 1

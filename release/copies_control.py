@@ -16,7 +16,7 @@ from hub import cli
 from hub.contract.recipe import ModelRecipe, TrainingData
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import Manifest, require_complete
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from hub.errors import InputError
 from release.child_process import run_stage
 

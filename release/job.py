@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hub import cli
-from hub.client.failures import hub_errors
+from hub.client.connection import hub_errors
 from hub.client.retry import LONGEST_SECONDS, RetryPolicy
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe

@@ -10,11 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from hub import cli
-from hub.client.commit_budget import PER_HOUR
-from hub.client.retry import LONGEST_SECONDS, RetryPolicy, use_patient_client
-from hub.client.store_url import require_no_secret
+from hub.client.retry import LONGEST_SECONDS, PER_HOUR, RetryPolicy, use_patient_client
 from hub.contract import run_dir
 from hub.errors import InputError
+from hub.untrusted import require_no_secret
 
 
 def option_groups(command: Callable[..., None]) -> Callable[..., None]:

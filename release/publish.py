@@ -13,12 +13,11 @@ import typer
 
 from hub import cli
 from hub.assets import dataset_scripts
-from hub.client.failures import hub_errors
-from hub.contract.decontamination import PROVENANCE
-from hub.contract.recipe import DatasetRecipe
+from hub.client.connection import hub_errors
+from hub.contract.measured import PROVENANCE
+from hub.contract.recipe import DatasetRecipe, config_columns
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import RECIPE, require_complete
-from hub.contract.schema import config_columns
 from release.options import PublishOptions, option_groups, patient
 
 if TYPE_CHECKING:
@@ -65,8 +64,8 @@ def write_card(directory: Path, options: PublishOptions, anew: bool = False) -> 
     """
     from huggingface_hub import HfApi
 
-    from hub.client.account import account
-    from hub.client.card_stamp import read_stamp
+    from hub.client.connection import account
+    from hub.client.plan import read_stamp
     from model_cards.render import CARD, render, write
 
     with hub_errors("ask who the token belongs to"):

@@ -15,10 +15,10 @@ import typer
 
 from hub import cli
 from hub.contract import run_dir
+from hub.contract.measured import REPEATS, Repeats, Run, repeats_of, run_of, write_repeats
 from hub.contract.published_paths import published
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import deciding, load_recipe
-from hub.contract.repeats import REPEATS, Repeats, Run, repeats_of, run_of, write_repeats
 from hub.contract.results import read_results
 from hub.errors import InputError
 from release.child_process import named, run_stage

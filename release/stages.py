@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from hub import cli
 from hub.errors import InputError, RunError
-from hub.interruption import INTERRUPTED
+from hub.process import INTERRUPTED
 
 Result = TypeVar("Result")
 

@@ -23,14 +23,13 @@ import yaml
 
 from hub import cli
 from hub.assets import shipped, student_recipe
-from hub.contract.measured import write_json, write_measured
+from hub.contract.measured import VALUE, Arm, ArmPlan, ArmScores, Split, TrainingValue, write_json, write_measured
 from hub.contract.published_paths import origin_name
 from hub.contract.recipe import OF_TRAINING, ModelRecipe
 from hub.contract.recipe_file import apply_overrides, checked, deciding, read_yaml
 from hub.contract.run_dir import ARTIFACTS, locked, require_complete
-from hub.contract.shards import sha256_file, write_text
+from hub.durable import sha256_file, write_text
 from hub.errors import InputError
-from hub.training_value import VALUE, Arm, ArmPlan, ArmScores, Split, TrainingValue
 from release.child_process import named, run_stage
 from release.repeats import is_scored, parsed_range
 from release.value_arms import (

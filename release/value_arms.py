@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hub.client.dataset_reader import FinishedRun, local_run, published_run
+from hub.client.fetch import FinishedRun, local_run, published_run
 from hub.contract.run_dir import Manifest, describe, read_manifest, write_manifest
 from hub.contract.schema import ROW_SCHEMAS, features, is_finished
 from hub.contract.shards import parquet_schema, read_table, shard_path, write_shard

@@ -12,7 +12,7 @@ import typer
 from hub import cli
 from hub.assets import asset
 from hub.contract.run_dir import ARTIFACTS, locked
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from hub.errors import InputError
 from release.options import option_groups
 from sts_dino.new import CorpusChoices, propose, propose_encoder, stem_of

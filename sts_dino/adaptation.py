@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from hub import cli
-from hub.contract.label_fidelity import FIDELITY
+from hub.contract.measured import FIDELITY
 from hub.contract.published_paths import local_paths
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import MANIFEST
-from hub.contract.shards import sha256_file, write_text
+from hub.durable import sha256_file, write_text
 from hub.errors import InputError, RunError
-from hub.memory import peak_rss_mb
+from hub.process import peak_rss_mb
 from release.child_process import die_with_parent
 from sts_dino.steps import SHOWN, Step
 

@@ -26,7 +26,7 @@ from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import checked, load_recipe
 from hub.contract.results import Results
 from hub.contract.run_dir import ARTIFACTS, RECIPE, require_complete
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from hub.errors import InputError
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def read_pairs(directory: str | Path, config: str | None = None, split: str = "t
     import pyarrow as pa
     from datasets import Dataset
 
-    from hub.client.dataset_reader import local_run
+    from hub.client.fetch import local_run
     from hub.contract.shards import read_table
 
     run = local_run(Path(directory), str(directory))

@@ -14,7 +14,7 @@ from hub import cli
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import checked, load_recipe
 from hub.contract.run_dir import ARTIFACTS
-from hub.contract.shards import write_bytes, write_text
+from hub.durable import write_bytes, write_text
 from hub.errors import InputError
 from release.options import option_groups
 

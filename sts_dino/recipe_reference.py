@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from hub import cli
 from hub.assets import asset
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from hub.markdown import code, table
+from hub.untrusted import code, table
 
 PAGE, SCHEMA = Path("docs/recipe_reference.md"), asset("recipe.schema.json")
 RECIPES: tuple[type[BaseModel], ...] = (DatasetRecipe, ModelRecipe)

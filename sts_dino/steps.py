@@ -19,7 +19,7 @@ from typing import IO, Any
 from tqdm import tqdm
 
 from hub import cli
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from hub.errors import RunError
 from release.child_process import die_with_parent
 

@@ -59,8 +59,8 @@ def release(arguments: list[str]) -> None:
     import httpx2
 
     from hub import cli
-    from hub.client import commit_budget as budget
-    from hub.client import session as client
+    from hub.client import connection as client
+    from hub.client import retry as budget
     from release import artefact, child_process, run
 
     sleep = time.sleep

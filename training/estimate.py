@@ -15,11 +15,11 @@ from typing import Annotated, Any
 import typer
 
 from hub import cli
+from hub.contract.model_sections import PROMPT_TEXT
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import load_recipe
-from hub.contract.sections.model import PROMPT_TEXT
 from hub.errors import InputError
-from hub.model_folder import NO_CODE, reading_model
+from hub.untrusted import NO_CODE, reading_model
 from training.data.example_types import DOCUMENTS
 from training.loop.distributed import process_count
 from training.loop.job import TrainingJob

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.trials import table
-from hub.contract.shards import write_text
-from hub.markdown import code
+from hub.durable import write_text
+from hub.untrusted import code
 from sts_dino.commands import COMMANDS
 
 MOST_SHOWN, ENDING = 360, 120  # characters of a message on the page

@@ -22,7 +22,7 @@ from benchmarks.trials import table, write_results
 from eval.encoders.load import minilm
 from hub import cli
 from hub.contract.run_dir import ARTIFACTS, locked
-from hub.contract.shards import write_bytes, write_text
+from hub.durable import write_bytes, write_text
 from hub.errors import InputError, RunError, StsDinoError, did_you_mean
 
 ARMS = Path(__file__).with_name("arms.yaml")

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from hub.contract.recipe_file import read_yaml
-from hub.contract.sections.base import Name, Positive, Strict
+from hub.contract.sections import Name, Positive, Strict
 from hub.errors import InputError, did_you_mean
 
 Plan = TypeVar("Plan", bound=BaseModel)

@@ -11,7 +11,7 @@ from benchmarks.better_pairs.arms import GOLD, RUN_OF, Arm, Search, Stage
 from benchmarks.better_pairs.steps import Step, Steps, digest
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import deciding, load_recipe
-from hub.contract.shards import sha256_file
+from hub.durable import sha256_file
 from hub.errors import InputError
 from release.options import set_words
 from release.value import STSB_TRAIN

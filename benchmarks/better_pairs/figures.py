@@ -9,9 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from benchmarks.better_pairs.arms import Arm, Stage
-from hub.contract.label_fidelity import Fidelity, Interval
-from hub.contract.measured import Frozen
-from hub.training_value import ArmScores, Estimate
+from hub.contract.measured import ArmScores, Estimate, Fidelity, Frozen, Interval
 
 HOUR = 3600
 

@@ -21,7 +21,7 @@ import typer
 
 from generation.inputs.file_rows import file_rows
 from hub.cli import new_app, run, say
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from hub.errors import InputError
 from release.value_arms import read_people
 

@@ -20,10 +20,10 @@ from generation.pipeline.tasks import Shard, WriteShard, shard_files
 from generation.rows.filters import sifted
 from hub import cli
 from hub.contract import run_dir
-from hub.contract.reasons import OVER_CAP, SIFT
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import apply_overrides, checked, load_recipe, new_manifest, read_yaml, resolved
 from hub.contract.run_dir import RECIPE, Manifest
+from hub.contract.schema import OVER_CAP, SIFT
 from hub.contract.shards import read_shard
 from hub.errors import InputError
 

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from benchmarks.better_pairs.figures import Interval, Row
 from benchmarks.svg import drawn
 from benchmarks.trials import table
+from hub.contract.measured import Estimate
 from hub.errors import InputError
 from hub.plot_style import COLOURS
-from hub.training_value import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

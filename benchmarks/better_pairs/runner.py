@@ -10,12 +10,10 @@ from benchmarks.better_pairs.arms import Arm, Search
 from benchmarks.better_pairs.datasets import DatasetMaker, Run, commands
 from benchmarks.better_pairs.figures import Measured, Row, row_of
 from benchmarks.better_pairs.steps import NotDone, Steps, digest
-from hub.contract.label_fidelity import FIDELITY, Fidelity
-from hub.contract.measured import write_json
+from hub.contract.measured import FIDELITY, VALUE, ArmPlan, ArmScores, Fidelity, write_json
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
-from hub.training_value import VALUE, ArmPlan, ArmScores
 from release.options import set_words
 from release.value import STSB_TRAIN, read_student
 

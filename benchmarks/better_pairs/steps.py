@@ -17,8 +17,7 @@ import psutil
 import typer
 
 from hub import cli
-from hub.contract.shards import write_text
-from hub.durable import make_folder
+from hub.durable import make_folder, write_text
 from hub.errors import RunError
 from release.child_process import die_with_parent, named
 

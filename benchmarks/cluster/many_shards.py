@@ -30,7 +30,7 @@ from hub import cli
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.run_dir import File
-from hub.contract.shards import write_bytes, write_text
+from hub.durable import write_bytes, write_text
 
 app = cli.new_app(__doc__)
 TEXTS = len(generation_memory.LABELS) * generation_memory.SAMPLES  # of one first text of that recipe

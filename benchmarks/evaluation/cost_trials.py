@@ -12,7 +12,7 @@ from eval.encoders.embeddings import Embeddings
 from eval.encoders.load import BATCH, Encoder, load_encoder
 from eval.tasks.registry import find_task, find_tasks
 from eval.tasks.sources import Entry, Source, TaskData
-from hub.memory import peak_rss_mb
+from hub.process import peak_rss_mb
 
 SEED = 1111  # of the probes
 SHARED = {  # MTEB's name → ours

@@ -32,7 +32,7 @@ from eval.audit.evaluation_sentences import (
 from eval.audit.ledger import DROPPED
 from eval.audit.text_forms import normal_form
 from hub.cli import new_app, run
-from hub.contract.decontamination import KINDS
+from hub.contract.measured import KINDS
 
 app = new_app(__doc__)
 EDITS = ("change", "add", "remove", "case", "punctuation")

@@ -24,7 +24,7 @@ from generation.backends.protocol import Completion, Request
 from hub.cli import new_app, run, say
 from hub.contract.recipe import DecodingParameters, LanguageModel
 from hub.errors import InputError
-from hub.model_folder import NO_CODE
+from hub.untrusted import NO_CODE
 
 if TYPE_CHECKING:
     from generation.backends.engine import Engine

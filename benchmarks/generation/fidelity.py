@@ -20,7 +20,7 @@ from benchmarks.generation.throughput.workloads import first_texts, workload
 from benchmarks.trials import FreshProcesses, single_thread, table, write_results
 from generation.pipeline.code_digest import versions
 from hub.cli import new_app, run, say
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from hub.errors import InputError
 
 app = new_app(__doc__)

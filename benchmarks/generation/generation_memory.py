@@ -17,7 +17,7 @@ from generation.pipeline.job import generate
 from hub import cli
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe
-from hub.memory import peak_rss_mb
+from hub.process import peak_rss_mb
 
 app = cli.new_app(__doc__)
 SIZES = (1_000, 10_000, 100_000)

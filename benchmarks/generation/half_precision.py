@@ -19,7 +19,7 @@ from hub.cli import new_app, run
 from hub.contract.recipe import QUOTE, X1, DatasetRecipe, DecodingParameters
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
-from hub.model_folder import NO_CODE, NO_PICKLES, reading_model
+from hub.untrusted import NO_CODE, NO_PICKLES, reading_model
 
 app = new_app(__doc__)
 

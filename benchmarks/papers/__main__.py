@@ -20,7 +20,7 @@ from benchmarks.papers.runner import Experiments
 from benchmarks.trials import table
 from hub import cli
 from hub.contract.run_dir import ARTIFACTS, locked
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from hub.errors import InputError, RunError, StsDinoError
 
 PLAN = Path(__file__).with_name("experiments")

@@ -15,7 +15,7 @@ from benchmarks.papers.plan import Encoder, OwnColumn, Papers
 from benchmarks.papers.training_data import finished_config, first_texts
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import apply_overrides, checked, read_yaml
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from release.value import trained_on, training_sha256, untrained
 from release.value_arms import CONFIG, copies, write_pairs
 

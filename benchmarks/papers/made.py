@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.better_pairs.steps import Steps, digest
-from hub.contract.shards import sha256_file
+from hub.durable import sha256_file
 from hub.errors import InputError
 
 MADE = re.compile(r"<made:([a-z0-9.-]+)>")

@@ -8,9 +8,9 @@ from benchmarks.papers.effects_plot import effects_plot
 from benchmarks.papers.plan import Effect, Experiment, Papers
 from benchmarks.papers.result import Difference, Result, Verdict, read_result
 from benchmarks.trials import table
-from hub.contract.shards import write_text
-from hub.papers.tables import find_paper
-from hub.training_value import Estimate
+from hub.contract.measured import Estimate
+from hub.durable import write_text
+from hub.papers import find_paper
 
 INTRODUCTION = Path(__file__).with_name("introduction.md")
 HOUR = 3600

@@ -11,11 +11,11 @@ from pydantic import Field, model_validator
 
 from benchmarks.better_pairs.arms import RUN_OF, Search, checked_plan, read_plan
 from benchmarks.papers.made import names_in
+from hub.contract.measured import Split
 from hub.contract.recipe_file import read_yaml
-from hub.contract.sections.base import Name, Positive, Strict
+from hub.contract.sections import Name, Positive, Strict
 from hub.errors import InputError, did_you_mean
-from hub.papers.tables import Column, Table, find_paper
-from hub.training_value import Split
+from hub.papers import Column, Table, find_paper
 
 ENCODER_OF = re.compile(r"<encoder:([a-z0-9.-]+)>")  # in the words of a measurement: an encoder's folder
 

@@ -5,9 +5,8 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from hub.contract.measured import Frozen
+from hub.contract.measured import Estimate, Frozen
 from hub.errors import InputError
-from hub.training_value import Estimate
 
 Verdict = Literal["reproduced", "same direction, not separable", "opposite direction, not separable", "contradicted"]
 

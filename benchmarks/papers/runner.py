@@ -17,12 +17,12 @@ from benchmarks.papers.result import Difference, Measured, Result
 from benchmarks.papers.spread import over_cells, over_sets
 from benchmarks.papers.training_data import finished_config
 from benchmarks.trials import hardware
+from hub.contract.measured import ArmPlan
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import require_complete
 from hub.contract.schema import is_finished
-from hub.contract.shards import write_text
-from hub.training_value import ArmPlan
+from hub.durable import write_text
 from release.options import set_words
 
 STAGE = "small"

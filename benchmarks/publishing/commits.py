@@ -25,11 +25,11 @@ import typer
 from benchmarks.trials import spread, turned, write_results
 from hub.cli import new_app, run, say
 from hub.contract import run_dir
-from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe import DatasetRecipe, config_features
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.contract.run_dir import Manifest, describe, text_sha256, write_manifest
-from hub.contract.schema import config_features
-from hub.contract.shards import atomic_path, shard_path, write_text
+from hub.contract.shards import shard_path
+from hub.durable import atomic_path, write_text
 from hub_server.process import LocalHub
 
 app = new_app(__doc__)

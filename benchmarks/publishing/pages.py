@@ -129,8 +129,8 @@ def milliseconds(hub: LocalHub, address: str) -> float:
 
 def peak_of_search(files: list[str]) -> int:
     """Peak memory of a search of all rows, in 10⁶ bytes, in the process that calls this."""
+    from hub_server.pages.readers import Question
     from hub_server.pages.row_scan import Split, facts_of, find
-    from hub_server.pages.rows import Question
 
     find(Question(files=tuple(files), words="nowhere"), facts_of(Split(tuple(files))))
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6)

@@ -31,8 +31,8 @@ from benchmarks.training.training_presets import Result, Task, Trial, small
 from benchmarks.training.training_turns import now, play
 from benchmarks.trials import single_thread
 from hub.contract.recipe import ModelRecipe
-from hub.memory import peak_rss_mb
-from hub.model_folder import NO_CODE
+from hub.process import peak_rss_mb
+from hub.untrusted import NO_CODE
 from training.data.training_sets import TrainingSet
 from training.encoder.bases import Base
 from training.encoder.encoder import attach, build_encoder

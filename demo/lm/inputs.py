@@ -12,7 +12,7 @@ import typer
 
 from generation.inputs.row_seeds import fraction
 from hub import cli
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from hub.errors import InputError
 
 LICENCES = {

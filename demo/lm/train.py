@@ -27,7 +27,7 @@ from demo.lm.pairs import PairMaker
 from demo.lm.tokenizer import MAX_LENGTH, train_tokenizer
 from hub.cli import new_app, run, say
 from hub.errors import InputError
-from hub.model_folder import NO_CODE, NO_PICKLES
+from hub.untrusted import NO_CODE, NO_PICKLES
 
 if TYPE_CHECKING:
     import torch

@@ -22,7 +22,7 @@ from eval.audit.text_forms import table
 from eval.encoders.embeddings import cosine
 from eval.encoders.load import Encoder
 from hub.errors import InputError
-from hub.papers.tables import find_paper
+from hub.papers import find_paper
 
 WEIGHTS = ("linear", "quadratic")
 SAMPLES = 2_000

@@ -2,7 +2,7 @@
 
 Only finished configs are written: raw rows, rejects and first texts stay with the dataset that was checked. The new
 run has the recipe of the old one under a name or version of its own; what was dropped and why
-(``hub.contract.decontamination``) stands in its manifest and is one of its inputs.
+(``hub.contract.measured``) stands in its manifest and is one of its inputs.
 """
 
 import shlex
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from eval.audit.ledger import Bookkeeper, Hits
 from eval.audit.source import BATCH
-from hub.contract.decontamination import INPUT, KINDS, PROVENANCE, Dropped, Kind, Origin, SplitRows
+from hub.contract.measured import INPUT, KINDS, PROVENANCE, Dropped, Kind, Origin, SplitRows
 from hub.contract.published_paths import is_outside, published_path
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import checked, fingerprint, load_recipe, resolved
@@ -31,8 +31,8 @@ from hub.contract.run_dir import (
     text_sha256,
     write_manifest,
 )
-from hub.contract.shards import Parts, parquet_schema, shard_tables, write_text
-from hub.durable import make_folder, rename_folder
+from hub.contract.shards import Parts, parquet_schema, shard_tables
+from hub.durable import make_folder, rename_folder, write_text
 from hub.errors import InputError
 
 SUFFIX = "-without-evaluation-texts"
@@ -56,7 +56,7 @@ def require_new(out: Path) -> None:
 
 def dropped_recipe(directory: Path, target: Target) -> DatasetRecipe:
     """The recipe of the rest. Raises InputError for a name or version that it cannot have."""
-    from hub.client.ownership import is_later
+    from hub.client.publish import is_later
 
     recipe = load_recipe(directory / RECIPE, DatasetRecipe)
     name, version = target.name or recipe.name + SUFFIX, target.version or recipe.version

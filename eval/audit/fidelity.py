@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.audit.source import Batch, DatasetRows
-from hub.contract.label_fidelity import NEAR_COPY, Interval, LabelFidelity
+from hub.contract.measured import NEAR_COPY, Interval, LabelFidelity
 from hub.contract.recipe import NLI_LABELS
 from hub.contract.schema import SAMPLED
 from hub.errors import InputError
@@ -74,7 +74,7 @@ def _hash(text: str, seed: int) -> int:
 def label_fidelity(
     pairs: Pairs, scores: Mapping[str, float | None], cosines: Sequence[float], classes: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """What ``hub.contract.label_fidelity.Fidelity`` says of texts: ``labels``, ``spearman``, ``near_copies``.
+    """What ``hub.contract.measured.Fidelity`` says of texts: ``labels``, ``spearman``, ``near_copies``.
 
     scores: of each label, None where labels have none; ``cosines`` and an NLI judge's ``classes``: one a pair.
     Raises InputError for a label without a text.

@@ -27,11 +27,11 @@ from eval.audit.source import Batch, DatasetRows
 from eval.audit.text_forms import normal_form, words
 from eval.encoders.embeddings import cosine
 from eval.encoders.load import Encoder
-from hub.client.failures import reading
+from hub.client.connection import reading
 from hub.contract.recipe import NLI_LABELS
-from hub.contract.shards import sha256_file
+from hub.durable import sha256_file
 from hub.errors import InputError, RunError
-from hub.model_folder import NO_CODE, NO_PICKLES, reading_model, require_safetensors
+from hub.untrusted import NO_CODE, NO_PICKLES, reading_model, require_safetensors
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)

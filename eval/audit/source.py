@@ -15,14 +15,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hub import cli
-from hub.client.dataset_reader import FinishedRun, HubDataset, hub_dataset, local_run, published_run, require_known
+from hub.client.fetch import FinishedRun, HubDataset, hub_dataset, local_run, published_run, require_known
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import ARTIFACTS, File
 from hub.contract.schema import ROW_SCHEMAS, SCHEMAS, base_config, is_finished, text_schema
-from hub.contract.shards import parquet_schema, shard_tables
+from hub.contract.shards import parquet_schema, reading_rows, shard_tables
 from hub.errors import InputError
-from hub.row_errors import reading_rows
 
 if TYPE_CHECKING:
     from datasets import Features

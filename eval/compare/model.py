@@ -10,8 +10,8 @@ from eval.statistics.paired import Measurement, Resampled, Verdict, adjusted, re
 from eval.tasks.registry import find_task
 from hub.contract.results import Average, TaskScore
 from hub.errors import InputError
-from hub.markdown import visible_line
-from hub.papers.tables import Column, Paper, Table, papers
+from hub.papers import Column, Paper, Table, papers
+from hub.untrusted import visible_line
 
 Pair = tuple[str, str]  # labels of two models
 

@@ -25,7 +25,7 @@ from eval.compare.tables import (
 from eval.runs.records import read_evaluation
 from hub.cli import answer, say
 from hub.contract.run_dir import ARTIFACTS
-from hub.contract.shards import atomic_path, write_text
+from hub.durable import atomic_path, write_text
 from hub.errors import InputError
 
 LONGEST = 80  # characters of the default folder's name

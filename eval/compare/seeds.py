@@ -19,9 +19,8 @@ from eval.statistics.bootstrap import Matrix, resample
 from eval.tasks.rows import Vector
 from eval.tasks.task import Aggregation, Metric
 from hub.cli import new_app, say
-from hub.contract.measured import write_json
+from hub.contract.measured import ArmPlan, ArmScore, ArmScores, Estimate, write_json
 from hub.errors import InputError
-from hub.training_value import ArmPlan, ArmScore, ArmScores, Estimate
 
 APART = 1_000  # between the seeds of draws that are independent; tasks take the numbers between
 

@@ -10,7 +10,7 @@ from eval.compare.model import Comparison, PaperTable, ScoreRow, SkippedTest
 from eval.statistics.paired import Measurement, Verdict
 from hub.cli import aligned
 from hub.contract.results import RULE, Limit, TaskScore
-from hub.markdown import inline, visible_line
+from hub.untrusted import inline, visible_line
 
 ABSENT = "–"
 REVISION = 7  # characters of a commit, as git shortens it

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from eval.encoders.load import Encoder, checked, shown
 from hub.cli import say
 from hub.contract.run_dir import ARTIFACTS
-from hub.contract.shards import atomic_path
+from hub.durable import atomic_path
 from hub.errors import InputError, RunError
 
 HASH_BYTES = 16

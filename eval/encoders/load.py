@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 
 from hub.cli import say
 from hub.contract.run_dir import MANIFEST, RECIPE, REPORT, read_manifest, require_complete
-from hub.contract.shards import sha256_file
+from hub.durable import sha256_file
 from hub.errors import InputError, RunError, did_you_mean
-from hub.model_folder import NO_CODE, NO_PICKLES, read_object, reading_model, require_safetensors
-from hub.printable import first_line, one_line
+from hub.untrusted import NO_CODE, NO_PICKLES, first_line, one_line, read_object, reading_model, require_safetensors
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -145,7 +144,7 @@ def adapted_revision(folder: Path, model: str) -> str:
     """
     from huggingface_hub import snapshot_download
 
-    from hub.client.failures import reading
+    from hub.client.connection import reading
 
     added = ""
     for config in sorted(folder.rglob("adapter_config.json")):
@@ -385,7 +384,7 @@ def _download(model: str) -> tuple[Path, str]:
     """A local copy of a Hub model and the commit it is of; with HF_HUB_OFFLINE, of what was downloaded before."""
     from huggingface_hub import HfApi, constants, snapshot_download
 
-    from hub.client.failures import reading
+    from hub.client.connection import reading
 
     repo_id, _, revision = model.partition("@")
     with reading(repo_id, revision or None):

@@ -42,7 +42,7 @@ from eval.statistics.scores import EvaluationSettings, NewScore, task_score
 from eval.tasks.rows import ScoredPairs
 from eval.tasks.sources import Source
 from eval.tasks.task import Metric, Task, Unit
-from hub.client.failures import hub_errors
+from hub.client.connection import hub_errors
 from hub.contract.results import Part, TaskScore
 from hub.errors import InputError, RunError
 

@@ -23,7 +23,8 @@ from eval.statistics.scores import EvaluationSettings, task_interval
 from eval.tasks.task import Aggregation, Metric
 from hub.contract.results import Results, TaskScore, read_results
 from hub.contract.run_dir import MANIFEST
-from hub.contract.shards import atomic_path, read_table, sha256_file, write_text
+from hub.contract.shards import read_table
+from hub.durable import atomic_path, sha256_file, write_text
 from hub.errors import InputError
 
 RESULTS = "results.json"

@@ -69,7 +69,7 @@ class Repository:
     def _commit(self) -> str:
         from huggingface_hub import HfApi
 
-        from hub.client.failures import reading
+        from hub.client.connection import reading
 
         if _COMMIT.fullmatch(self._pin.revision or ""):
             return self._pin.revision or ""
@@ -87,7 +87,7 @@ class Repository:
         from huggingface_hub import hf_hub_download, try_to_load_from_cache
         from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
-        from hub.client.failures import reading
+        from hub.client.connection import reading
 
         known = try_to_load_from_cache(self._pin.repo_id, name, repo_type="dataset", revision=self._commit)
         if known is not None:
@@ -230,8 +230,8 @@ def bounds(sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:
 def _download(place: str, repository: HubPin, split: str) -> list[Row]:
     from datasets import load_dataset
 
-    from hub.client.failures import reading
-    from hub.row_errors import reading_rows
+    from hub.client.connection import reading
+    from hub.contract.shards import reading_rows
 
     with reading(f"dataset {repository.repo_id}", repository.revision), reading_rows(place):
         table = load_dataset(repository.repo_id, revision=repository.revision, split=split)

@@ -20,7 +20,7 @@ from eval.tasks.rows import PINS_FILE, FilePin, Pins, Rows, RowsPin, ScoredPairs
 from eval.tasks.task import Layout
 from eval.tasks.transfer import PROBING
 from hub.cli import new_app, say
-from hub.contract.shards import atomic_path, write_text
+from hub.durable import atomic_path, write_text
 from hub.errors import InputError
 
 app = new_app("Measure the pins of the evaluation data.")

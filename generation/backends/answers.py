@@ -14,8 +14,8 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import AfterValidator, BaseModel, Field
 
 from generation.backends.protocol import Completion, cut
-from hub.contract.reasons import EMPTY, NOT_CLOSED
 from hub.contract.recipe import QUOTE, TextEnd
+from hub.contract.schema import EMPTY, NOT_CLOSED
 from hub.durable import make_folder
 from hub.errors import InputError, RunError
 

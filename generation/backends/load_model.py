@@ -19,11 +19,11 @@ from transformers.utils import logging as transformers_logging
 
 from generation.backends.output_layer import pack
 from hub.cli import say
-from hub.client.failures import hub_errors, lost_connection
+from hub.client.connection import hub_errors, lost_connection
+from hub.contract.dataset_sections import quantization_values
 from hub.contract.recipe import LanguageModel
-from hub.contract.sections.dataset import quantization_values
 from hub.errors import InputError, OutOfMemory
-from hub.model_folder import NO_CODE, NO_PICKLES, reading_model
+from hub.untrusted import NO_CODE, NO_PICKLES, reading_model
 
 _SMALLER = "use a smaller model or a narrower dtype (model.dtype)"
 _CPU_BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")  # torch.cpu.get_capabilities: x86, x86, Arm

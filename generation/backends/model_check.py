@@ -30,9 +30,9 @@ from generation.backends.load_model import (
 from generation.backends.protocol import Request
 from generation.backends.shared_attention import NAME, attend, run_pass
 from generation.inputs.chat_template import ChatTemplate, encoded_prompt
-from hub.client.failures import hub_errors
+from hub.client.connection import hub_errors
 from hub.contract.recipe import LanguageModel
-from hub.model_folder import NO_CODE, reading_model, require_safetensors
+from hub.untrusted import NO_CODE, reading_model, require_safetensors
 
 PROMPT, WRITTEN = 16, 18  # tokens of the trial: written ones in two pages
 TRIAL = "sts_dino_trial"  # shared attention of a model that also says which masks it wants

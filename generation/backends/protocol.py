@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from hub.contract.reasons import EMPTY, LINE_BREAK, NOT_CLOSED
 from hub.contract.recipe import QUOTE, DecodingParameters, TextEnd
+from hub.contract.schema import EMPTY, LINE_BREAK, NOT_CLOSED
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Completion:
-    """The text up to its end (``decoding.endings``). ``problem``: a name of ``hub.contract.reasons.COMPLETION``."""
+    """The text up to its end (``decoding.endings``). ``problem``: a name of ``hub.contract.schema.COMPLETION``."""
 
     text: str
     problem: str | None
@@ -119,7 +119,7 @@ def cut(written: str, ended: bool, text_end: TextEnd) -> tuple[str, str | None]:
     """The text in what was written after an open quotation mark, and what is wrong with it.
 
     ``ended``: the model drew the end of text, or its server says that it stopped by itself. The problem is the name of
-    one of ``hub.contract.reasons.COMPLETION``, or None.
+    one of ``hub.contract.schema.COMPLETION``, or None.
     """
     return _line(written, ended) if text_end == "line" else _quotation(written)
 

@@ -41,7 +41,7 @@ from generation.executors.store import LostResult, ResultStore, store_folder
 from generation.pipeline.job import model_files
 from generation.pipeline.tasks import Executor, ExecutorSpec, StartExecutor, Task, TaskResult, Tick
 from hub.contract.recipe import DatasetRecipe
-from hub.contract.shards import sha256_file, write_text
+from hub.durable import sha256_file, write_text
 from hub.errors import InputError, OutOfMemory, RunError
 
 IN_FLIGHT = 2  # tasks that a worker has: one at work, and one that waits, so that the worker does not

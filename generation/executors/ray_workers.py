@@ -23,7 +23,7 @@ from generation.pipeline.tasks import Task, TaskResult
 from generation.pipeline.worker import Worker
 from hub import cli
 from hub.contract.recipe import DatasetRecipe
-from hub.contract.shards import sha256_file
+from hub.durable import sha256_file
 from hub.errors import InputError, RunError
 
 CLUSTER_CODE = "sts-dino cluster code"

@@ -34,11 +34,10 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 from generation.pipeline.directory import TaskRecord
 from generation.pipeline.tasks import FinishGroup, OutputFile, Task, TaskResult, WriteFirstTexts, WriteShard
 from hub.client.retry import PASSING, RetryPolicy
-from hub.client.store_url import require_no_secret
 from hub.contract.run_dir import File
-from hub.contract.shards import atomic_path, sha256_file, write_bytes
+from hub.durable import atomic_path, sha256_file, write_bytes
 from hub.errors import InputError, RunError, StsDinoError, did_you_mean
-from hub.printable import first_line
+from hub.untrusted import first_line, require_no_secret
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from hub.contract.shards import reading_rows
 from hub.errors import InputError, did_you_mean
-from hub.row_errors import reading_rows
 
 Columns = tuple[str, ...]
 Cells = tuple[str, ...]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from generation.inputs.file_rows import Cells, as_texts, file_rows, require_columns, require_kind
 from generation.inputs.row_seeds import fraction
-from hub.client.failures import reading
-from hub.client.session import is_wrong
-from hub.contract.reasons import (
+from hub.client.connection import is_wrong, reading
+from hub.contract.recipe import QUOTE, DatasetRecipe, Source
+from hub.contract.schema import (
     CONTROL_CHARACTERS,
     DUPLICATE,
     EMPTY,
@@ -23,11 +23,9 @@ from hub.contract.reasons import (
     QUOTATION_MARK,
     TOO_LONG,
 )
-from hub.contract.recipe import QUOTE, DatasetRecipe, Source
+from hub.contract.shards import reading_rows
 from hub.errors import InputError, RunError
-from hub.printable import first_line
-from hub.row_errors import reading_rows
-from hub.stranger_card import check_dataset_card
+from hub.untrusted import check_dataset_card, first_line
 
 CountTokens = Callable[[str], int]
 Lack = Callable[[str], int]  # tokens of a first text beyond the context: prompts.ContextRoom.lack

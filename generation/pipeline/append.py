@@ -18,15 +18,15 @@ from generation.pipeline.directory import BaseRun
 from generation.pipeline.job import generate, input_hashes
 from generation.pipeline.tasks import StartExecutor
 from generation.pipeline.worker import local_executor
-from hub.client.ownership import is_later
 from hub.client.plan import MEASURED
+from hub.client.publish import is_later
 from hub.contract import run_dir
-from hub.contract.decontamination import PROVENANCE as DECONTAMINATION
+from hub.contract.measured import PROVENANCE as DECONTAMINATION
 from hub.contract.published_paths import published, published_path, remember
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import deciding, fingerprint, load_recipe, resolved
 from hub.contract.run_dir import File, Manifest
-from hub.contract.shards import atomic_path
+from hub.durable import atomic_path
 from hub.errors import InputError
 
 GROWING = ("limit", "path", "revision", "splits")  # keys of `source` with which first texts may follow those there are

@@ -26,21 +26,19 @@ CODE = "sts-dino code"
 ROOT = Path(__file__).parents[2]
 _PACKAGES = ("generation", "hub")
 _WORK = "generation.pipeline.job"  # what a run calls
-_SECTION = "Strict"  # hub.contract.sections.base: the base of recipes and their sections
+_SECTION = "Strict"  # hub.contract.sections: the base of recipes and their sections
 _CHECKS = ("field_validator", "model_validator")
 ASIDE = {
     "generation.pipeline.reporting": "the progress bar, timing, a server's cost, the manifest's provenance",
     "generation.pipeline.code_digest": "this digest",
     "hub.cli": "talk on stderr, exit codes",
-    "hub.client.session": "how long a Hub may take, and how its failures are known",
+    "hub.client.connection": "how long a Hub may take, and how its failures are known",
     "hub.errors": "how a problem is said",
-    "hub.interruption": "signals, exit codes",
-    "hub.memory": "the peak that is shown",
-    "hub.contract.sections.model": "recipes of models",
-    "hub.printable": "text on its way to a terminal",
-    "hub.contract.old_names": "old keys of recipes, which are read as the new ones",
+    "hub.process": "signals, exit codes, the peak of memory",
+    "hub.contract.model_sections": "recipes of models",
+    "hub.contract.old_names": "what it renames is in the fingerprint",
+    "hub.untrusted": "text on its way to a terminal or a page, YAML, model folders",
     "hub.contract.recipe_file": "what it reads is in the fingerprint",
-    "hub.client.failures": "how a Hub's failure is said",
     "hub.contract.run_dir": "the manifest, which is written anew as a whole",
 }
 

@@ -22,19 +22,11 @@ from generation.inputs.sources import FirstText, SeenTexts
 from generation.pipeline import tasks
 from generation.pipeline.tasks import OutputFile, Row, Shard, Task, TaskResult
 from hub.contract import run_dir
-from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe import DatasetRecipe, config_features
 from hub.contract.run_dir import APPENDED, File, Manifest
-from hub.contract.schema import base_config, config_features
-from hub.contract.shards import (
-    ROWS_PER_FILE,
-    Parts,
-    named_in_errors,
-    read_shard,
-    sha256_file,
-    shard_tables,
-    write_bytes,
-)
-from hub.durable import fsync, make_folder
+from hub.contract.schema import base_config
+from hub.contract.shards import ROWS_PER_FILE, Parts, read_shard, shard_tables
+from hub.durable import fsync, make_folder, named_in_errors, sha256_file, write_bytes
 from hub.errors import InputError
 
 SHARE = 0.02  # of a run's time that may go into writing manifests

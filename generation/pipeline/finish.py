@@ -19,10 +19,9 @@ from generation.pipeline.tasks import Executor, FinishGroup, Group, Read, Row, S
 from generation.rows import pairs
 from generation.rows.counts import WORDS, Tally, TextLength
 from generation.rows.filters import sifted
-from hub.contract.reasons import DUPLICATE
-from hub.contract.recipe import DatasetRecipe, config_name
+from hub.contract.recipe import DatasetRecipe, config_features, config_name, verified_columns
 from hub.contract.run_dir import File
-from hub.contract.schema import SAMPLED, config_features, verified_columns
+from hub.contract.schema import DUPLICATE, SAMPLED
 from hub.contract.shards import Parts, read_shard
 from hub.errors import RunError
 

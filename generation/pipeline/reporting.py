@@ -16,9 +16,9 @@ from generation.pipeline.tasks import Executor, TaskResult
 from hub import cli
 from hub.contract.published_paths import published_path
 from hub.contract.recipe import DatasetRecipe
-from hub.contract.shards import write_text
-from hub.memory import peak_rss_mb
-from hub.model_folder import upstream_of
+from hub.durable import write_text
+from hub.process import peak_rss_mb
+from hub.untrusted import upstream_of
 
 SHOWN = 4  # nodes in the bar; the others are summed
 SAVE_EVERY = 5.0  # seconds

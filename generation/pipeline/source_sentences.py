@@ -25,11 +25,10 @@ from generation.inputs.sources import FirstText, GivenTexts, SeenTexts, is_gener
 from generation.pipeline.directory import BaseRun, DatasetRun
 from generation.pipeline.tasks import Executor, Row, TaskResult, WriteFirstTexts
 from hub import cli
-from hub.contract.reasons import DUPLICATE, NOT_NEEDED
 from hub.contract.recipe import DatasetRecipe
-from hub.contract.schema import SOURCES, features
-from hub.contract.shards import atomic_path, named_in_errors, read_shard, sha256_file, write_shard, write_text
-from hub.durable import make_folder
+from hub.contract.schema import DUPLICATE, NOT_NEEDED, SOURCES, features
+from hub.contract.shards import read_shard, write_shard
+from hub.durable import atomic_path, make_folder, named_in_errors, sha256_file, write_text
 from hub.errors import InputError
 
 ROUND = 4096  # completions between two files of the scratch folder, at most; with very many texts, rounds

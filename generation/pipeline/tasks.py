@@ -14,9 +14,8 @@ from typing import Any, Protocol
 from generation.inputs.prompts import Prompts
 from generation.inputs.sources import FirstText
 from generation.rows.filters import sifted
-from hub.contract.recipe import DatasetRecipe, Variant, config_name
+from hub.contract.recipe import DatasetRecipe, Variant, config_features, config_name
 from hub.contract.run_dir import File, described
-from hub.contract.schema import config_features
 from hub.contract.shards import ROWS_PER_FILE, shard_bytes, shard_path
 
 Row = dict[str, Any]

@@ -1,6 +1,6 @@
 """Filters: what a model wrote and is no data: copies of its prompt, texts in another language, duplicates ... Pure.
 
-The reasons stand in ``hub.contract.reasons``. Those of a text by itself, of copies and of shared words are ours, and a
+The reasons stand in ``hub.contract.schema``. Those of a text by itself, of copies and of shared words are ours, and a
 recipe chooses among them (``postprocess.reject``, ``postprocess.near_copy``, a label's ``overlap``); identical is
 of DINO section 4, duplicate and over_cap (``postprocess.max_per_label``) of the original code, those of verification
 ours. Rows that sifting drops stand in the config ``raw`` as well: whoever has ``raw`` can find them again.
@@ -16,7 +16,8 @@ from typing import Any
 from generation.inputs.examples import ExampleSet
 from generation.inputs.sources import has_control_characters
 from generation.rows import verification
-from hub.contract.reasons import (
+from hub.contract.recipe import X1, DatasetRecipe, Label, Variant
+from hub.contract.schema import (
     CONTROL_CHARACTERS,
     DUPLICATE,
     EXAMPLE_COPY,
@@ -28,7 +29,6 @@ from hub.contract.reasons import (
     PROMPT_WORDS,
     WRONG_LANGUAGE,
 )
-from hub.contract.recipe import X1, DatasetRecipe, Label, Variant
 from hub.word_overlap import Words, word_overlap, words
 
 Row = dict[str, Any]

@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 
 from generation.backends.protocol import Completion
-from hub.contract.reasons import NOT_BEST, OTHER_LABEL
 from hub.contract.recipe import DatasetRecipe, Verification
-from hub.contract.schema import LABEL_PROBABILITY, LOG_LIKELIHOODS
+from hub.contract.schema import LABEL_PROBABILITY, LOG_LIKELIHOODS, NOT_BEST, OTHER_LABEL
 
 Row = dict[str, Any]
 Bias = Mapping[str, float]  # label → nats

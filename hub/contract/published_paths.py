@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import yaml
 
 from hub.contract.run_dir import MANIFEST, RECIPE, read_manifest
-from hub.contract.sections.base import Strict
-from hub.contract.shards import write_text
+from hub.contract.sections import Strict
+from hub.durable import write_text
 from hub.errors import InputError
 
 Section = TypeVar("Section", bound=Strict)

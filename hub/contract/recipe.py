@@ -5,12 +5,51 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from hub.contract.schema import NLI_LABELS, SCHEMAS, DatasetSchema
-from hub.contract.sections.base import (
+from hub.contract.dataset_sections import (
+    RECOGNISED,
+    Decoding,
+    DecodingParameters,
+    Examples,
+    FewShot,
+    Label,
+    LanguageModel,
+    Postprocess,
+    Server,
+    Source,
+    Verification,
+)
+from hub.contract.model_sections import (
+    Encoder,
+    EvaluationTask,
+    Lora,
+    SlantedTriangular,
+    Spans,
+    TrainingData,
+    ValidationData,
+)
+from hub.contract.schema import (
+    EXAMPLE_SET,
+    LABEL_PROBABILITY,
+    LOG_LIKELIHOODS,
+    NLI_LABELS,
+    PROVENANCE,
+    RAW,
+    REJECTED,
+    ROW_SCHEMAS,
+    SCHEMAS,
+    SOURCES,
+    ColumnType,
+    DatasetSchema,
+    RowSchema,
+    base_config,
+    features,
+    text_schema,
+)
+from hub.contract.sections import (
     CARD_ONLY,
     OPTION,
     QUOTE,
@@ -24,28 +63,10 @@ from hub.contract.sections.base import (
     TextEnd,
     Version,
 )
-from hub.contract.sections.dataset import (
-    Decoding,
-    DecodingParameters,
-    Label,
-    LanguageModel,
-    Postprocess,
-    Server,
-    Source,
-)
-from hub.contract.sections.few_shot import Examples, FewShot
-from hub.contract.sections.languages import RECOGNISED
-from hub.contract.sections.model import (
-    Encoder,
-    EvaluationTask,
-    Lora,
-    SlantedTriangular,
-    Spans,
-    TrainingData,
-    ValidationData,
-)
-from hub.contract.sections.verification import Verification
 from hub.errors import did_you_mean
+
+if TYPE_CHECKING:
+    import datasets
 
 __all__ = [
     "NLI_LABELS",
@@ -68,7 +89,10 @@ __all__ = [
     "ValidationData",
     "Variant",
     "Verification",
+    "config_columns",
+    "config_features",
     "config_name",
+    "finished_schema",
 ]
 
 
@@ -319,6 +343,48 @@ class DatasetRecipe(Strict):
         bases = (*self.dataset_schema.finished, "raw", "rejected")
         named = [config_name(base, count) for count in shots for base in bases]
         return (*named, *(("sources",) if self.source.kind == "model" else ()))
+
+
+def verified_columns(base: str, recipe: DatasetRecipe) -> dict[str, ColumnType]:
+    """Columns that a recipe's section ``verification`` adds to a config of some base name; none without the section.
+
+    ``log_likelihoods``: label → log p(text | that label's prompt) in nats, of all its tokens with the one that ends it.
+    ``label_probability``: what a softmax of them gives to the label asked for; null for a sampled negative.
+    """
+    if recipe.verification is None or base == "sources":
+        return {}
+    probability: dict[str, ColumnType] = {LABEL_PROBABILITY: "float32"}
+    if base in ("raw", "rejected"):
+        return {LOG_LIKELIHOODS: {label.name: "float32" for label in recipe.written_labels}, **probability}
+    return probability if finished_schema(base, recipe).provenance is PROVENANCE else {}
+
+
+def finished_schema(config: str, recipe: DatasetRecipe) -> RowSchema:
+    """The row schema of a finished config of a recipe. Raises KeyError for any other config."""
+    example_type = recipe.dataset_schema.finished[base_config(config)].example_type
+    return (
+        text_schema([label.name for label in recipe.written_labels])
+        if example_type == "text"
+        else ROW_SCHEMAS[example_type]
+    )
+
+
+def config_columns(config: str, recipe: DatasetRecipe) -> dict[str, ColumnType]:
+    """Columns of one Hub config of a dataset repository: ``raw``, ``rejected``, ``sources`` or a finished one."""
+    base = base_config(config)
+    fixed = {"raw": RAW, "rejected": REJECTED, "sources": SOURCES}
+    if base in fixed:
+        columns = fixed[base]
+    else:
+        rows = finished_schema(config, recipe)
+        columns = {**rows.columns, **rows.provenance}
+    columns = {**columns, **verified_columns(base, recipe)}
+    return {**columns, **EXAMPLE_SET} if recipe.few_shot and base != "sources" else columns
+
+
+def config_features(config: str, recipe: DatasetRecipe) -> "datasets.Features":
+    """``config_columns`` as features of ``datasets``."""
+    return features(config_columns(config, recipe))
 
 
 OF_TRAINING = (

@@ -2,7 +2,7 @@
 
 Every YAML scalar is read as text and typed by the model, so none of YAML's surprises (``2e-5`` a string, ``no`` False,
 a key ``0.5`` a float, ``1.10`` = 1.1) reaches a recipe. Unknown keys are refused with the nearest valid one. A recipe
-may be a stranger's (published ones are downloaded and run), so it is read within the limits of ``hub.safe_yaml``.
+may be a stranger's (published ones are downloaded and run), so it is read within the limits of ``hub.untrusted``.
 """
 
 import hashlib
@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from hub import safe_yaml
 from hub.contract import old_names
 from hub.contract.published_paths import LIBRARIES, PATH, published
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.run_dir import RECIPE, Manifest
-from hub.contract.sections.base import Strict
+from hub.contract.sections import Strict
 from hub.errors import InputError, did_you_mean
+from hub.untrusted import Guard, load_yaml
 
 MAX_BYTES = 1 << 20
 _MAX_DEPTH, _MAX_NODES = 20, 20_000  # a recipe has about 100 values on 4 levels
@@ -30,7 +30,7 @@ _COMMANDS = {"dataset": "write", "model": "train"}  # by the kind of recipe that
 _MOST_SHOWN = 200  # characters of a value in a message
 
 
-class _TextLoader(safe_yaml.Guard, yaml.SafeLoader):
+class _TextLoader(Guard, yaml.SafeLoader):
     """SafeLoader that leaves every scalar but null as text, and refuses a key that stands twice."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - the attribute belongs to yaml
@@ -78,7 +78,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _read(text: str) -> Any:
-    return safe_yaml.load(text, max_bytes=MAX_BYTES, max_depth=_MAX_DEPTH, max_nodes=_MAX_NODES, loader=_TextLoader)
+    return load_yaml(text, max_bytes=MAX_BYTES, max_depth=_MAX_DEPTH, max_nodes=_MAX_NODES, loader=_TextLoader)
 
 
 def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any]:

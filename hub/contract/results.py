@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from hub.errors import InputError
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from hub.contract.published_paths import local_paths
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.run_dir import Manifest
-from hub.markdown import Markdown, code, inline, table
+from hub.untrusted import Markdown, code, inline, table
 from model_cards.shared.again import IN_THE_CLONE, input_digest, made_from
 from model_cards.shared.facts import DatasetProvenance
 

@@ -6,12 +6,11 @@ from typing import Any
 
 import yaml
 
-from hub.contract.decontamination import PROVENANCE, Dropped
-from hub.contract.label_fidelity import NEAR_COPY
 from hub.contract.licences import check
+from hub.contract.measured import NEAR_COPY, PROVENANCE, Dropped
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.run_dir import Manifest
-from hub.markdown import Markdown, code, fenced, inline, table
+from hub.untrusted import Markdown, code, fenced, inline, table
 from model_cards.dataset import tables
 from model_cards.dataset.again import local_inputs
 from model_cards.dataset.measured import Measured

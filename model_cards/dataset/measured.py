@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from hub.contract.decontamination import Ledger, read_ledger
-from hub.contract.label_fidelity import Fidelity, read_fidelity
-from hub.contract.measured import has_report
+from hub.contract.measured import Fidelity, Ledger, TrainingValue, has_report, read_fidelity, read_ledger, read_value
 from hub.contract.run_dir import Manifest
-from hub.training_value import TrainingValue, read_value
 
 
 @dataclass(frozen=True)

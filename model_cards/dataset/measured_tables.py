@@ -1,9 +1,7 @@
 """A dataset card's tables of what was measured: training value by arm, label fidelity, evaluation sentences."""
 
-from hub.contract.decontamination import KINDS, Ledger
-from hub.contract.label_fidelity import Fidelity
-from hub.markdown import Markdown, code, inline, table
-from hub.training_value import Arm, TrainingValue
+from hub.contract.measured import KINDS, Arm, Fidelity, Ledger, TrainingValue
+from hub.untrusted import Markdown, code, inline, table
 
 TRAINED_ON: dict[Arm, str] = {
     "untrained": "nothing (untrained)",

@@ -7,7 +7,7 @@ from hub.contract.recipe import DatasetRecipe
 from hub.contract.run_dir import Manifest
 from hub.contract.schema import base_config
 from hub.contract.shards import read_table
-from hub.markdown import Markdown, code, inline, table
+from hub.untrusted import Markdown, code, inline, table
 from model_cards.dataset.samples import targets_of
 from model_cards.dataset.tables import label_names
 from model_cards.shared.configs import ordered_shards

@@ -6,11 +6,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe import DatasetRecipe, finished_schema
 from hub.contract.run_dir import File, Manifest
-from hub.contract.schema import SAMPLED, ColumnType, base_config, finished_schema
+from hub.contract.schema import SAMPLED, ColumnType, base_config
 from hub.contract.shards import shard_tables
-from hub.markdown import Markdown, code, sample, table
+from hub.untrusted import Markdown, code, sample, table
 from model_cards.shared.configs import ordered_shards
 
 PER_TARGET = 3

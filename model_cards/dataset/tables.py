@@ -9,11 +9,10 @@ from typing import Any
 
 import yaml
 
-from hub.contract.decontamination import Dropped
-from hub.contract.reasons import OF_FIRST_TEXTS, OF_SECOND_TEXTS
-from hub.contract.recipe import DatasetRecipe, Label
-from hub.contract.schema import EXAMPLE_SET, PROVENANCE, base_config, config_features, features
-from hub.markdown import Markdown, code, table
+from hub.contract.measured import Dropped
+from hub.contract.recipe import DatasetRecipe, Label, config_features
+from hub.contract.schema import EXAMPLE_SET, OF_FIRST_TEXTS, OF_SECOND_TEXTS, PROVENANCE, base_config, features
+from hub.untrusted import Markdown, code, table
 from model_cards.shared.facts import Counts, DatasetCounts, VersionFacts
 
 WORDS = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text(encoding="utf-8"))

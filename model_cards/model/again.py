@@ -7,7 +7,7 @@ from typing import Any
 from hub.contract.published_paths import local_paths, published_path
 from hub.contract.recipe import ModelRecipe
 from hub.contract.run_dir import Manifest
-from hub.markdown import Markdown, code, table
+from hub.untrusted import Markdown, code, table
 from model_cards.shared.again import IN_THE_CLONE, commands, input_digest, made_from
 from model_cards.shared.facts import ModelProvenance
 

@@ -5,14 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from hub.contract.licences import Verdict, check_model, known
-from hub.contract.measured import has_report
+from hub.contract.measured import REPEATS, Repeats, has_report, read_repeats
 from hub.contract.published_paths import origin_name
 from hub.contract.recipe import ModelRecipe, Spans
-from hub.contract.repeats import REPEATS, Repeats, read_repeats
 from hub.contract.results import RULE, Method, Results, read_results
 from hub.contract.run_dir import MANIFEST, Manifest
 from hub.errors import InputError
-from hub.markdown import Markdown, fenced
+from hub.untrusted import Markdown, fenced
 from model_cards.model import tables
 from model_cards.model.again import making_again
 from model_cards.model.eval_results import eval_result_files, model_index

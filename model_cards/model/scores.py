@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from hub.contract.repeats import Repeats, Summary
+from hub.contract.measured import Repeats, Summary
 from hub.contract.results import Gain, Results, TaskScore, by_task
-from hub.markdown import Markdown, code, table
+from hub.untrusted import Markdown, code, table
 from model_cards.model.families import families, in_order, title
 from model_cards.model.papers import PaperRow
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from hub.contract.model_sections import Grades, Lora, TrainingData, Vocabulary
 from hub.contract.published_paths import origin_name
 from hub.contract.recipe import ModelRecipe, Spans
-from hub.contract.sections.model import Grades, Lora, TrainingData, Vocabulary
-from hub.markdown import Markdown, code, table
+from hub.untrusted import Markdown, code, table
 from model_cards.shared.facts import ModelProvenance, TrainedOn, TrainingFacts
 
 CURVE_POINTS = 10  # of the loss, shown in the card; the rest stay in manifest.json

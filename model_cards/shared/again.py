@@ -4,7 +4,7 @@ from shlex import quote
 
 from hub.contract.published_paths import is_of
 from hub.contract.run_dir import MANIFEST, RECIPE, Manifest
-from hub.markdown import Markdown, code
+from hub.untrusted import Markdown, code
 from model_cards.shared.facts import CodeFacts, Upstream
 
 IN_THE_CLONE = "assets/"  # what the project's own files stand under

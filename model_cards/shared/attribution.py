@@ -1,7 +1,7 @@
 """The section of a card that names the licence, whom to credit, and what the parts' licences ask."""
 
 from hub.contract.licences import Licence, Part, Verdict
-from hub.markdown import Markdown, inline
+from hub.untrusted import Markdown, inline
 
 DISCLAIMER = "Computed from the licences of the parts by `hub/contract/licences.py`. Not legal advice."
 

@@ -6,7 +6,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from hub.errors import InputError
-from hub.markdown import Markdown, code, table
+from hub.untrusted import Markdown, code, table
 from model_cards.shared import templates
 
 FILE = "changes.yaml"

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hub.contract.decontamination import INPUT, PROVENANCE, Dropped
+from hub.contract.measured import INPUT, PROVENANCE, Dropped
 from hub.contract.run_dir import MANIFEST, RECIPE, Manifest, changed_files
 from hub.errors import InputError
 from model_cards.shared.facts import Counts, DatasetCounts, VersionFacts

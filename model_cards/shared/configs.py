@@ -7,12 +7,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe import DatasetRecipe, config_features
 from hub.contract.run_dir import File, Manifest
-from hub.contract.schema import SPLITS, base_config, config_features
-from hub.contract.shards import AGAIN, read_table
+from hub.contract.schema import SPLITS, base_config
+from hub.contract.shards import AGAIN, read_table, reading_rows
 from hub.errors import InputError
-from hub.row_errors import reading_rows
 
 
 @dataclass(frozen=True)

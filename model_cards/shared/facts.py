@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
-from hub.contract.decontamination import Dropped
+from hub.contract.measured import Dropped
 from hub.contract.run_dir import MANIFEST
 from hub.errors import InputError
 
@@ -66,7 +66,7 @@ class DatasetCounts(Facts):
 
 
 class Upstream(Facts):
-    """What a folder of a language model says it was made from (``hub.model_folder``)."""
+    """What a folder of a language model says it was made from (``hub.untrusted``)."""
 
     model: str
     made_by: str

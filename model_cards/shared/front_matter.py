@@ -9,7 +9,7 @@ import yaml
 
 from hub.contract.licences import Licence, known
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from hub.markdown import visible_line
+from hub.untrusted import visible_line
 from model_cards.shared.configs import Split, data_files, dataset_info, default_config
 from model_cards.shared.facts import ModelProvenance
 

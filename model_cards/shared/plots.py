@@ -13,8 +13,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from hub.markdown import visible_line
 from hub.plot_style import COLOURS, LINES, NAME_LIMIT, STYLE
+from hub.untrusted import visible_line
 from model_cards.shared.facts import Curve, TrainingFacts
 
 Counted = Mapping[str, Mapping[str, int]]

@@ -6,7 +6,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from hub.markdown import Markdown, code, fenced, finalize, prose, table
+from hub.untrusted import Markdown, code, fenced, finalize, prose, table
 
 HERE = Path(__file__).parents[1]
 

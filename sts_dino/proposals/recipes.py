@@ -13,9 +13,9 @@ from generation.backends.registry import dialect_of
 from hub.assets import asset
 from hub.cli import say
 from hub.contract import licences
+from hub.contract.dataset_sections import RECOGNISED
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.run_dir import ARTIFACTS
-from hub.contract.sections.languages import RECOGNISED
 from hub.errors import InputError
 from sts_dino.proposals.corpus import Corpus, Profile
 
@@ -120,7 +120,7 @@ def pinned(repo_id: str, revision: str) -> str:
 
     Raises InputError for a missing repository or revision, RunError when the Hub cannot be read.
     """
-    from hub.client.failures import reading
+    from hub.client.connection import reading
     from release.preflight import PIN
 
     if PIN.fullmatch(revision):

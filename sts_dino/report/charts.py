@@ -11,8 +11,8 @@ from math import ceil, floor, log10
 import numpy as np
 from markupsafe import Markup
 
-from hub.markdown import visible_line
 from hub.plot_style import NAME_LIMIT
+from hub.untrusted import visible_line
 
 WIDTH = 360
 MARGIN = 40  # for the numbers of a vertical axis

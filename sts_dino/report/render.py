@@ -7,7 +7,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from hub.markdown import visible
+from hub.untrusted import visible
 from sts_dino.report import charts, scores, tables, words
 from sts_dino.report.collect import DatasetFacts, Facts, ModelFacts
 from sts_dino.report.pairs import PER_LABEL, SEED, misfits

@@ -25,13 +25,12 @@ from benchmarks.better_pairs.runner import Runner
 from benchmarks.better_pairs.steps import NotDone, Steps
 from eval.compare import seeds as eval_arms
 from hub.contract import licences
-from hub.contract.label_fidelity import Interval
+from hub.contract.measured import ArmPlan, Estimate, Interval
 from hub.contract.recipe import DatasetRecipe, Verification
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import read_manifest, require_complete
 from hub.contract.shards import read_shard
 from hub.errors import InputError, RunError
-from hub.training_value import ArmPlan, Estimate
 from release.value import read_student
 
 ROOT = Path(__file__).parents[2]

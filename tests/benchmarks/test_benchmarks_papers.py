@@ -22,10 +22,10 @@ from benchmarks.papers.random_words import encode
 from benchmarks.papers.result import Difference, Measured, Result, read_result
 from benchmarks.papers.runner import Experiments
 from hub.assets import asset
+from hub.contract.measured import Estimate
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError, RunError
-from hub.training_value import Estimate
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = read_papers(PLAN)

@@ -17,12 +17,12 @@ from benchmarks.papers.page import told
 from benchmarks.papers.plan import Encoder, Experiment, OwnColumn, Papers, read_papers
 from benchmarks.papers.result import Measured, Result
 from benchmarks.papers.runner import Experiments
+from hub.contract.measured import Estimate
+from hub.contract.model_sections import Spans
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.results import Results, TaskScore, write_results
-from hub.contract.sections.model import Spans
 from hub.errors import InputError
-from hub.training_value import Estimate
 from release.value import training_sha256
 from training.data.spans import Span
 

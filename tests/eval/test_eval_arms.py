@@ -5,8 +5,8 @@ import pytest
 from planted_evaluations import evaluation, planted
 
 from eval.compare.seeds import compared, drawn_seeds, over_seeds, plan_of, split_of
+from hub.contract.measured import ArmPlan
 from hub.errors import InputError
-from hub.training_value import ArmPlan
 
 TASKS = ("sts12/all", "stsb-tokenised/cosine")
 

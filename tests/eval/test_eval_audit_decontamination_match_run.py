@@ -16,7 +16,7 @@ from eval.audit.ledger import DROPPED, Bookkeeper, report
 from eval.audit.source import find_rows
 from eval.decontaminate import app, main, split_list
 from eval.tasks.rows import Pins
-from hub.contract.decontamination import INPUT, KINDS, LEDGER, Dropped, Ledger, read_ledger
+from hub.contract.measured import INPUT, KINDS, LEDGER, Dropped, Ledger, read_ledger
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.contract.run_dir import RECIPE, changed_files, holds_recipe, locked, require_complete

@@ -21,7 +21,7 @@ from eval.encoders import load as packaged
 from hub.client.fetch import fetch
 from hub.client.publish import Options, publish
 from hub.client.repository import Repository
-from hub.contract.label_fidelity import FIDELITY, Fidelity, read_fidelity
+from hub.contract.measured import FIDELITY, Fidelity, read_fidelity
 from hub.contract.recipe import DatasetRecipe, Verification
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import read_manifest

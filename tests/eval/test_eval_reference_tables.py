@@ -7,7 +7,7 @@ import pytest
 
 from eval.tasks.registry import DEFINITIONS, find_task
 from hub.errors import InputError
-from hub.papers.tables import FOLDER, Paper, Table, find_paper, papers, read_paper
+from hub.papers import FOLDER, Paper, Table, find_paper, papers, read_paper
 
 TABLES = [(paper, table) for paper in papers().values() for table in paper.tables]
 NAMES = [f"{paper.key}/{table.number}" for paper, table in TABLES]

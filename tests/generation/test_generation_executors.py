@@ -59,7 +59,7 @@ from generation.pipeline.worker import Worker, local_executor
 from hub import cli
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
-from hub.contract.shards import sha256_file
+from hub.durable import sha256_file
 from hub.errors import InputError, OutOfMemory, RunError
 
 

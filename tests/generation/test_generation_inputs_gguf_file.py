@@ -18,7 +18,8 @@ from generation.pipeline import job
 from hub.contract.recipe import DatasetRecipe, DecodingParameters, LanguageModel
 from hub.contract.recipe_file import fingerprint, load_recipe
 from hub.contract.run_dir import read_manifest
-from hub.contract.shards import read_shard, sha256_file
+from hub.contract.shards import read_shard
+from hub.durable import sha256_file
 from hub.errors import InputError
 from model_cards.render import render
 

@@ -21,9 +21,8 @@ from generation.inputs.prompts import Prompts
 from generation.pipeline import job
 from generation.rows.attempts import write_pairs
 from generation.rows.filters import sifted
-from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe import DatasetRecipe, config_features
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
-from hub.contract.schema import config_features
 from hub.errors import InputError, RunError
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")

@@ -18,7 +18,7 @@ from generation.backends.protocol import Request, complete
 from generation.fetch_lm import PROVENANCE, make
 from hub import cli
 from hub.contract.recipe import DecodingParameters
-from hub.contract.shards import sha256_file
+from hub.durable import sha256_file
 from hub.errors import InputError, RunError
 
 MADE = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}

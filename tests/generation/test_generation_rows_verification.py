@@ -23,9 +23,8 @@ from generation.pipeline.directory import DatasetRun
 from generation.rows import verification
 from generation.rows.attempts import write_pairs
 from generation.rows.filters import sifted
-from hub.contract.recipe import DatasetRecipe, Variant, Verification
+from hub.contract.recipe import DatasetRecipe, Variant, Verification, config_features
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
-from hub.contract.schema import config_features
 from hub.errors import InputError
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")

@@ -19,7 +19,8 @@ from hub.client.retry import SAME_CONFLICTS
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
-from hub.contract.shards import write_shard, write_text
+from hub.contract.shards import write_shard
+from hub.durable import write_text
 from hub.errors import InputError, RunError
 
 pytest_plugins = ["local_hub"]

@@ -10,8 +10,8 @@ from huggingface_hub import HfApi, set_client_factory
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils._http import default_client_factory
 
+from hub.client import connection as client
 from hub.client import retry as patience
-from hub.client import session as client
 from hub.client.retry import SAME_CONFLICTS, RetryPolicy, asked_wait, use_patient_client
 
 pytest_plugins = ["local_hub"]

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hub.contract.dataset_sections import quantization_values
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import deciding, fingerprint, load_recipe, resolved
-from hub.contract.sections.dataset import quantization_values
 from hub.errors import InputError
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")

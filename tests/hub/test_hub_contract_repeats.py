@@ -1,4 +1,4 @@
-"""hub.contract.repeats: means and sample standard deviations of several trainings, and what their file refuses."""
+"""hub.contract.measured: means and sample standard deviations of several trainings, and what their file refuses."""
 
 import json
 import math
@@ -6,7 +6,7 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from hub.contract.repeats import RepeatScore, Run, read_repeats, repeats_of, run_of, summarised, write_repeats
+from hub.contract.measured import RepeatScore, Run, read_repeats, repeats_of, run_of, summarised, write_repeats
 from hub.contract.results import Results, TaskScore
 from hub.contract.run_dir import Manifest
 from hub.errors import InputError

@@ -8,7 +8,8 @@ import pytest
 
 from hub.contract import run_dir
 from hub.contract.run_dir import Manifest
-from hub.contract.shards import Parts, atomic_path, read_shard, write_shard, write_text
+from hub.contract.shards import Parts, read_shard, write_shard
+from hub.durable import atomic_path, write_text
 from hub.errors import InputError, RunError
 
 

@@ -3,8 +3,8 @@
 import pytest
 from test_model_cards_runs import FEW_SHOT, dataset_recipe
 
-from hub.contract.recipe import config_name
-from hub.contract.schema import EXAMPLE_SET, PROVENANCE, base_config, config_features, finished_schema
+from hub.contract.recipe import config_features, config_name, finished_schema
+from hub.contract.schema import EXAMPLE_SET, PROVENANCE, base_config
 
 FEW = {"few_shot": FEW_SHOT}
 

@@ -14,8 +14,7 @@ from generation.pipeline.source_sentences import Scratch
 from generation.pipeline.tasks import TaskResult, WriteFirstTexts
 from hub.contract import run_dir
 from hub.contract.run_dir import Manifest
-from hub.contract.shards import write_text
-from hub.durable import rename_folder
+from hub.durable import rename_folder, write_text
 from training.loop.finish import move_into_place
 
 MANIFEST = Manifest(kind="dataset", name="x", version="1.0.0", fingerprint="f")

@@ -49,7 +49,7 @@ def test_importing_a_package_changes_no_handler():
 
 def test_a_command_that_has_begun_heeds_signals_itself():
     begun = (
-        "import signal\nfrom hub.interruption import heed_from_now_on\nheed_from_now_on()\n"
+        "import signal\nfrom hub.process import heed_from_now_on\nheed_from_now_on()\n"
         "assert signal.getsignal(2) is not signal.default_int_handler\nfrom hub import cli\n"
         "cli.run(lambda: print(signal.getsignal(2) is signal.default_int_handler, signal.getsignal(15)))"
     )

@@ -8,7 +8,7 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from hub.markdown import HIDDEN, Markdown, code, fenced, finalize, inline, sample, table, visible, visible_line
+from hub.untrusted import HIDDEN, Markdown, code, fenced, finalize, inline, sample, table, visible, visible_line
 
 PARSERS = {
     "commonmark and tables": MarkdownIt("commonmark").enable(["table", "strikethrough"]),

@@ -14,7 +14,7 @@ from hub.contract.published_paths import clone_of
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.contract.run_dir import read_manifest, write_manifest
-from hub.model_folder import upstream_of
+from hub.untrusted import upstream_of
 from model_cards.render import render
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

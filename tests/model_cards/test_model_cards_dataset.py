@@ -16,10 +16,12 @@ from test_model_cards_runs import (
     dataset_run,
 )
 
+from hub.contract.recipe import config_features
 from hub.contract.recipe_file import resolved
 from hub.contract.run_dir import RECIPE, Manifest, describe, read_manifest, write_manifest
-from hub.contract.schema import NLI_LABELS, base_config, config_features
-from hub.contract.shards import write_shard, write_text
+from hub.contract.schema import NLI_LABELS, base_config
+from hub.contract.shards import write_shard
+from hub.durable import write_text
 from hub.errors import InputError
 from model_cards.dataset.tables import NOTES, config_note
 from model_cards.render import render, write

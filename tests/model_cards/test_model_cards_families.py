@@ -11,12 +11,12 @@ from test_model_cards_runs import card_of, model_provenance, model_run, score
 
 from hub.client.publish import checked, publish
 from hub.contract.licences import table as licences
+from hub.contract.measured import REPEATS, RepeatScore, Run, repeats_of, write_repeats
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe
-from hub.contract.repeats import REPEATS, RepeatScore, Run, repeats_of, write_repeats
 from hub.contract.results import read_results, write_results
 from hub.contract.run_dir import RECIPE, read_manifest, write_manifest
-from hub.contract.shards import sha256_file
+from hub.durable import sha256_file
 from hub.errors import InputError
 from model_cards.model.card import told_under
 from model_cards.render import render

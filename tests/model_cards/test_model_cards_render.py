@@ -5,7 +5,7 @@ from pathlib import Path
 import yaml
 from test_model_cards_runs import card_of, dataset_run, model_run, score
 
-from hub.client.card_stamp import Stamp, facts_digest, read_stamp
+from hub.client.plan import Stamp, facts_digest, read_stamp
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import MANIFEST, RECIPE, read_manifest

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe import DatasetRecipe, ModelRecipe, config_features
 from hub.contract.recipe_file import resolved
 from hub.contract.results import Results, TaskScore, write_results
 from hub.contract.run_dir import RECIPE, File, Manifest, changed_files, describe, write_manifest
-from hub.contract.schema import base_config, config_features
-from hub.contract.shards import shard_path, write_shard, write_text
+from hub.contract.schema import base_config
+from hub.contract.shards import shard_path, write_shard
+from hub.durable import write_text
 from model_cards.render import render
 
 PROMPT = 'Task: Write two sentences that {}.\nSentence 1: "<X1>"\nSentence 2: "'

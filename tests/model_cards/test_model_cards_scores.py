@@ -10,7 +10,7 @@ from test_model_cards_runs import card_of, model_run, score
 
 from eval.tasks.registry import TASKS
 from eval.tasks.task import Task
-from hub.contract.repeats import REPEATS, RepeatScore, Run, repeats_of, write_repeats
+from hub.contract.measured import REPEATS, RepeatScore, Run, repeats_of, write_repeats
 from hub.contract.results import RULE, Average, Gain, Limit, Part, TaskScore, read_results, write_results
 from hub.errors import InputError
 from model_cards.model.families import EARLIER_PROBING, OTHER, families, title

@@ -13,7 +13,7 @@ from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe, resolved
 from hub.contract.run_dir import RECIPE, read_manifest, write_manifest
 from hub.contract.schema import TRIPLET
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from model_cards.render import render
 from training.loop.job import prepare
 from training.loop.train import work

@@ -11,9 +11,9 @@ from tiny_lm import make_lm
 from typer.testing import CliRunner
 
 from generation import run as generation
-from hub.client import commit_batches
-from hub.client.ownership import remote_manifest
+from hub.client import plan as commit_batches
 from hub.client.plan import Plan
+from hub.client.publish import remote_manifest
 from hub.client.repository import Repository
 from hub.contract import run_dir
 from hub.errors import InputError, RunError

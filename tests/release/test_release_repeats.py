@@ -9,9 +9,9 @@ import pytest
 from forked_python import python_in
 from training_inputs import write_recipe
 
+from hub.contract.measured import read_repeats, repeats_of
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import load_recipe
-from hub.contract.repeats import read_repeats, repeats_of
 from hub.contract.results import read_results, write_results
 from hub.contract.run_dir import require_complete
 from hub.errors import InputError

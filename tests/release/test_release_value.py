@@ -26,13 +26,13 @@ from eval.compare import seeds as eval_arms
 from hub.client.fetch import fetch
 from hub.client.publish import Options, publish
 from hub.client.repository import Repository
+from hub.contract.measured import VALUE, TrainingValue, read_value, require_value
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import checked, load_recipe
 from hub.contract.run_dir import Manifest, read_manifest, write_manifest
 from hub.contract.schema import TRIPLET
 from hub.contract.shards import read_table
 from hub.errors import InputError, RunError
-from hub.training_value import VALUE, TrainingValue, read_value, require_value
 from model_cards.render import render, write
 from release import child_process
 from release.value import STUDENT, Experiment, arm_recipe, find_people, read_student, table

@@ -22,8 +22,8 @@ import training.run
 from eval import annotate, decontaminate, quality
 from generation.import_task import read_spec
 from hub.contract import run_dir
+from hub.contract.shards import reading_rows
 from hub.errors import InputError
-from hub.row_errors import reading_rows
 from training.data.training_sets import load_all
 
 STS_RECIPE, NLI_RECIPE = "recipes/demo/sts-dino-x2.yaml", "recipes/demo/auto-nli.yaml"

@@ -23,7 +23,7 @@ MAY_IMPORT = {
 }
 # Package → folder → the folders of the same package that it may import besides itself; the commands at its top: all.
 ARROWS = {
-    "hub": {"contract": "", "client": "contract", "papers": ""},
+    "hub": {"contract": "", "client": "contract"},
     "generation": {
         "inputs": "",
         "backends": "inputs",

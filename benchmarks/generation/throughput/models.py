@@ -21,7 +21,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from transformers.models.auto.configuration_auto import AutoConfig
 
-from hub.model_folder import NO_CODE
+from hub.untrusted import NO_CODE
 
 
 def _llama(vocabulary: int, width: int, inner: int, layers: int, heads: int, **more: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import psutil
 
-from hub.memory import peak_rss_mb
+from hub.process import peak_rss_mb
 
 
 class ProcessCost:

@@ -14,7 +14,7 @@ from benchmarks.generation.throughput.workloads import Work
 from generation.backends.protocol import Completion, complete
 from generation.backends.registry import load_writer
 from hub.contract.recipe import LanguageModel
-from hub.model_folder import NO_CODE, NO_PICKLES
+from hub.untrusted import NO_CODE, NO_PICKLES
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from benchmarks.trials import single_thread
 from generation.backends.protocol import complete
 from generation.backends.registry import load_writer
 from hub.contract.recipe import LanguageModel
-from hub.model_folder import NO_CODE
+from hub.untrusted import NO_CODE
 
 
 @dataclass(frozen=True)

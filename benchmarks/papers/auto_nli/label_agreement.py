@@ -22,9 +22,8 @@ from benchmarks.papers.training_data import finished_rows
 from eval.audit.text_forms import words
 from eval.compare.seeds import drawn_seeds, over_seeds
 from hub import cli
-from hub.contract.measured import write_json
+from hub.contract.measured import Estimate, write_json
 from hub.contract.schema import base_config
-from hub.training_value import Estimate
 
 PEOPLE = "Manual NLI dataset"  # the paper's name of that row
 COLUMNS = ("premise", "hypothesis", "target", "source_id", "example_set", "label_probability")

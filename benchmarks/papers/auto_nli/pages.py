@@ -8,8 +8,8 @@ import numpy as np
 from benchmarks.papers.auto_nli.judge import Hypothesis, Told
 from benchmarks.svg import drawn
 from eval.audit.text_forms import words
-from hub.markdown import Markdown, sample, table
 from hub.plot_style import COLOURS, LINES
+from hub.untrusted import Markdown, sample, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

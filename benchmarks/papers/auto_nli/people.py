@@ -16,7 +16,7 @@ import typer
 from benchmarks.better_pairs.first_texts import drawn, evaluation_check
 from hub import cli
 from hub.contract.schema import ROW_SCHEMAS
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from hub.errors import InputError
 from release.value_arms import write_pairs
 

@@ -16,9 +16,9 @@ import typer
 
 from benchmarks.better_pairs.first_texts import Kinds, evaluation_check
 from hub import cli
-from hub.contract.shards import write_text
+from hub.durable import write_text
 
-WORDS = 48  # two anchors of up to 12 words and their positives need as many (``hub.contract.sections.model.Spans``)
+WORDS = 48  # two anchors of up to 12 words and their positives need as many (``hub.contract.model_sections.Spans``)
 RUN = 5  # sentences of Wikipedia, and captions of a photograph
 BATCH = 2000  # sentences that are compared at once
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")

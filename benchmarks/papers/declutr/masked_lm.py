@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hub import cli
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from hub.errors import InputError
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from benchmarks.papers.result import Measured
 from eval.tasks.registry import GROUPS, TASKS
 from eval.tasks.transfer import VALIDATION
 from hub import cli
-from hub.contract.measured import write_json
+from hub.contract.measured import Estimate, write_json
 from hub.contract.results import Results, TaskScore, read_results
-from hub.training_value import Estimate
 
 SCORE, CHOSEN = "score x 100", "validation x 100"
 PARTS = ("encoding", "probing")

@@ -17,13 +17,12 @@ import typer
 
 from benchmarks.papers.result import Measured
 from hub import cli
-from hub.contract.measured import write_json
+from hub.contract.measured import Estimate, write_json
+from hub.contract.model_sections import Spans
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import load_recipe
-from hub.contract.sections.model import Spans
 from hub.errors import InputError
-from hub.markdown import sample, table
-from hub.training_value import Estimate
+from hub.untrusted import sample, table
 from training.data.spans import Span, document_generator, sample_spans
 
 VIEWS = ("adjacent", "overlapping", "subsumed")

@@ -16,13 +16,12 @@ import typer
 from benchmarks.papers.result import Measured
 from benchmarks.papers.training_data import finished_rows
 from hub import cli
-from hub.contract.measured import write_json
+from hub.contract.measured import Estimate, write_json
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import RECIPE
 from hub.errors import InputError
-from hub.markdown import Markdown, sample, table
-from hub.training_value import Estimate
+from hub.untrusted import Markdown, sample, table
 from hub.word_overlap import word_overlap
 
 COLUMNS = ("sentence1", "sentence2", "source_id", "target")

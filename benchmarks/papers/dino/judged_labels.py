@@ -17,8 +17,7 @@ from benchmarks.papers.result import Measured
 from benchmarks.papers.training_data import finished_rows
 from hub import cli
 from hub.assets import asset
-from hub.contract.measured import write_json
-from hub.training_value import Estimate
+from hub.contract.measured import Estimate, write_json
 
 Array = NDArray[np.float64]
 COLUMNS = ("sentence1", "sentence2", "source_id", "score")

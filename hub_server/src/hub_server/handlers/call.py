@@ -8,13 +8,12 @@ from urllib.parse import urlencode
 from pydantic import BaseModel
 from starlette.datastructures import Headers, QueryParams
 
-from hub_server.http.bodies import Body
+from hub_server.connections import Body
 from hub_server.storage.blobs import BlobStore
 from hub_server.storage.credentials import Actor, Signer
 from hub_server.storage.database import Database
-from hub_server.storage.pull_requests import author_of_open
-from hub_server.storage.refusals import HubError, gated_repo, not_served, repo_not_found
-from hub_server.storage.repos import KINDS, Repo, find_moved, find_repo, is_let_in
+from hub_server.storage.errors import HubError, not_served, repo_not_found
+from hub_server.storage.repos import KINDS, Repo, find_repo
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -56,46 +55,13 @@ class Call:
         wanted = KINDS[self.args["kind"]], self.args["namespace"], self.args["name"]
         with self.hub.database.reading() as db:
             found = find_repo(db, *wanted)
-            moved = None if found else find_moved(db, *wanted)
-        if moved and moved.visible_to(self.actor):
-            found = self._follow(moved)
         if found is None or not found.visible_to(self.actor):
             raise repo_not_found(anonymous=self.actor is None)
         if write:
             self.user.require_write(found.namespace)
+            if self.flag("create_pr"):
+                raise HubError(400, "This local Hub has no pull requests: commit to a branch")
         return found
-
-    def readable(self) -> Repo:
-        """The repo in the path, if the actor may read its files: those of a gated one are for whom it lets in."""
-        found = self.repo()
-        if found.gated:
-            with self.hub.database.reading() as db:
-                let_in = is_let_in(db, found, self.actor)
-            if not let_in:
-                raise gated_repo(f"{found.kind} {found.full_name}", anonymous=self.actor is None)
-        return found
-
-    def writable_revision(self) -> Repo:
-        """The repo in the path, if the actor may commit to the revision there.
-
-        Members of its namespace may; others, as far as they may read it, to pull requests of their own.
-        """
-        repo = self.repo()
-        with self.hub.database.reading() as db:
-            author = author_of_open(db, repo.id, self.args["revision"])
-        proposes = self.flag("create_pr") or author == self.user.name
-        if proposes and not self.user.owns(repo.namespace):
-            self.user.require_role()
-            return self.readable()
-        return self.repo(write=True)
-
-    def _follow(self, moved: Repo) -> Repo:
-        """Redirect reads of a moved repo to its new name; writes are served at once, for they follow none."""
-        old, new = f"/{self.args['namespace']}/{self.args['name']}", f"/{moved.full_name}"
-        if self.method in ("GET", "HEAD") and old in self.path:
-            target = self.path.replace(old, new, 1) + (f"?{self.query}" if self.query else "")
-            raise HubError(307, f"This repo is now {moved.full_name}", headers={"Location": target})
-        return moved
 
     def body(self) -> bytes:
         """The whole body."""

@@ -1,11 +1,14 @@
-"""Ctrl-C and SIGTERM while a command's libraries are imported: one line and an exit code instead of a traceback.
+"""Signals and memory of this process.
 
-``sts-dino`` sets these handlers first; then it imports for seconds what the command needs, and only then calls
-``hub.cli.run``. Until then nothing is held, so that the process may end at once.
+Ctrl-C and SIGTERM while a command's libraries are imported end it with one line and an exit code, without a traceback:
+``sts-dino`` sets the handlers first, then imports for seconds what the command needs, and only then calls
+``hub.cli.run``. Until then the process holds nothing, so it may end at once.
 """
 
 import os
+import resource
 import signal
+import sys
 
 INTERRUPTED, TERMINATED = 130, 143  # exit codes: 128 and the signal's number
 LAST_WORDS = {
@@ -32,3 +35,12 @@ def hand_over() -> None:
 def _end_at_once(number: int, _: object) -> None:
     os.write(2, f"{LAST_WORDS[128 + number]}\n".encode())
     os._exit(128 + number)  # an exception might be caught by whatever is being imported
+
+
+_UNIT = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes there, in KiB elsewhere
+
+
+def peak_rss_mb(children: bool = False) -> float:
+    """Peak resident memory of this process in MiB, or of the largest child that has ended."""
+    who = resource.RUSAGE_CHILDREN if children else resource.RUSAGE_SELF
+    return round(resource.getrusage(who).ru_maxrss * _UNIT / 2**20, 1)

@@ -39,20 +39,13 @@ class HubError(Exception):
 
 def not_served(code: str = "") -> HubError:
     """404 for what the Hub has and this one does not."""
-    served = "models and datasets: their files, history, discussions and access"
-    return HubError(404, f"This local Hub serves {served}. It has nothing at this address (docs/hub_server.md)", code)
+    served = "This local Hub serves models and datasets, their files and history"
+    return HubError(404, f"{served}. It has nothing at this address (docs/hub_server.md)", code)
 
 
 def repo_not_found(*, anonymous: bool) -> HubError:
     """404 (401 without a token) for a missing repo and for a private one alike, so that the answer leaks nothing."""
     return HubError(401 if anonymous else 404, "Repository not found", "RepoNotFound")
-
-
-def gated_repo(name: str, *, anonymous: bool) -> HubError:
-    """403 (401 without a token) for the files of a gated repo."""
-    wanted = "log in with an account" if anonymous else "you are not in the authorized list: ask for an account"
-    message = f"Access to {name} is restricted and {wanted} that its owners let in (HfApi.grant_access)"
-    return HubError(401 if anonymous else 403, message, "GatedRepo")
 
 
 def revision_not_found(revision: str) -> HubError:

@@ -4,8 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from hub.contract.sections.base import CARD_ONLY, OPTION, Fraction, Positive, Strict
-from hub.contract.sections.dataset import Quantization
+from hub.contract.dataset_sections import Quantization
+from hub.contract.sections import CARD_ONLY, OPTION, Fraction, Positive, Strict
 
 PROMPT_TEXT = "[X]"  # where the sentence stands in ``Encoder.prompt``, as PromptEOL's paper writes it
 
