@@ -28,8 +28,8 @@ from generation.pipeline import job, source_sentences
 from generation.pipeline.directory import DatasetRun
 from generation.pipeline.source_sentences import Scratch
 from generation.rows.counts import WORDS
-from hub import cli
-from hub.contract import run_dir, shards
+from hub import cli, durable
+from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe, LanguageModel
 from hub.contract.recipe_file import fingerprint, load_recipe
 from hub.contract.shards import read_shard
@@ -246,7 +246,7 @@ def test_a_full_disk_is_one_error_and_leaves_nothing_half_written(full_at, whole
         if len(calls) == full_at:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(shards, "fsync", full)
+    monkeypatch.setattr(durable, "fsync", full)
     with pytest.raises(SystemExit) as caught:
         cli.run(lambda: generate(lm, tmp_path / "full"))
     said = capsys.readouterr().err.splitlines()[-1]
