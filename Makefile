@@ -83,9 +83,8 @@ job: .venv/.ready ## regenerate as a job of Hugging Face: print its command, YES
 	$(if $(RAY)$(STORE),$(error a job is one machine: RAY and STORE are not for it))
 	.venv/bin/sts-dino job $(RECIPE) --org $(ORG) --flavor $(FLAVOR) $(if $(TIMEOUT),--timeout $(TIMEOUT)) $(if $(WORKERS),--workers $(WORKERS)) $(filter --yes,$(ACT))
 
-bench: .venv/.ready ## measure the engine and the built-in language model (half an hour, see benchmarks/README.md)
-	$(RUN) -m benchmarks.generation.engine_throughput
-	$(RUN) -m benchmarks.generation.demo_lm --sentences benchmarks/data/unseen_x1.txt --other benchmarks/data/unseen_prose.txt --other assets/stsb/sts-dev.csv --threads 1 --out benchmarks/results/demo_lm.json
+bench: .venv/.ready ## measure the engine (half an hour, see benchmarks/README.md)
+	$(RUN) -m sts_dino benchmark throughput
 
 style: .venv/.ready ## format and fix
 	.venv/bin/ruff format . && .venv/bin/ruff check --fix .

@@ -11,14 +11,13 @@ from typing import Annotated
 
 import typer
 
-from generation.dry_run import plan
-from generation.estimate import estimate
 from generation.executors.options import ClusterOptions, check
 from generation.inputs.sources import require_file
 from generation.pipeline.append import append as append_rows
 from generation.pipeline.append import appendable, appending
 from generation.pipeline.job import generate, model_files, run_key
 from generation.pipeline.worker import local_executor
+from generation.plan import estimate, plan
 from hub import cli
 from hub.contract import licences, run_dir
 from hub.contract.published_paths import command_line, require_inputs

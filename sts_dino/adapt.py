@@ -122,7 +122,7 @@ def proposed(
 
 def sample_of(found: "Adaptation") -> list[str]:
     """Some texts of the corpus; where it is no file here, first sentences of the examples."""
-    from generation.inputs.file_rows import file_rows
+    from generation.inputs.sources import file_rows
 
     source = found.dataset.source
     if source.kind == "file" and source.path:

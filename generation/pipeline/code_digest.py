@@ -28,6 +28,7 @@ _PACKAGES = ("generation", "hub")
 _WORK = "generation.pipeline.job"  # what a run calls
 _SECTION = "Strict"  # hub.contract.sections: the base of recipes and their sections
 _CHECKS = ("field_validator", "model_validator")
+_PROBLEMS = "problems"  # of a section: its checks of several keys
 ASIDE = {
     "generation.pipeline.reporting": "the progress bar, timing, a server's cost, the manifest's provenance",
     "generation.pipeline.code_digest": "this digest",
@@ -107,7 +108,7 @@ def bare(tree: ast.Module) -> str:
 class _Bare(ast.NodeTransformer):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         checks = any(name.id in _CHECKS for mark in node.decorator_list for name in _names(mark))
-        return None if checks else self._without_docstring(node)
+        return None if checks or node.name == _PROBLEMS else self._without_docstring(node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> Any:
         if any(name.id == _SECTION for base in node.bases for name in _names(base)):

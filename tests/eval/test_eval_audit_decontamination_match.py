@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from datasketch import MinHash, MinHashLSH
+from near_pairs import edited, near_pairs
 
-from benchmarks.evaluation.decontamination import edited, near_pairs
 from eval.audit.evaluation_sentences import (
     SCHEME,
     SEED,

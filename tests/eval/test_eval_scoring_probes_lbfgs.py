@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from reference_probe import blobs
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
-from benchmarks.evaluation.reference_probe import blobs
 from eval.scoring import probe_lbfgs
 from eval.scoring.probe import cross_validated, held_out, nested_kfold
 from eval.scoring.probe_lbfgs import ConvexSolver

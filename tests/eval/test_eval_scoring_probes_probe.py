@@ -4,11 +4,11 @@ from inspect import signature
 
 import numpy as np
 import pytest
+import reference_probe as reference
 import torch
+from reference_probe import blobs
 from sklearn.model_selection import StratifiedKFold
 
-from benchmarks.evaluation import reference_probe as reference
-from benchmarks.evaluation.reference_probe import blobs
 from eval.scoring import probe_senteval as batched
 from eval.scoring.probe import (
     UNREGULARISED,

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+import reference_probe as reference
 from scipy.stats import pearsonr, spearmanr
 from test_eval_scoring_transfer import embed, sentences
 
-from benchmarks.evaluation import reference_probe as reference
 from eval.scoring import transfer as relatedness
 from eval.scoring.sts import pearson
 from eval.scoring.transfer import fit, measure_regression, pair_features, soft_targets, toolkit_order

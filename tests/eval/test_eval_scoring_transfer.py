@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import reference_probe as reference
 from sklearn.metrics import f1_score
 
-from benchmarks.evaluation import reference_probe as reference
 from eval.scoring.probe import UNREGULARISED, cross_validated
 from eval.scoring.transfer import f1, measure_transfer, pair_features, toolkit_order
 from eval.tasks.registry import find_task

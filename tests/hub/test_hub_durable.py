@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from generation.backends.answers import Answer
-from generation.backends.answers import AnswerCache as Answers
+from generation.backends.dialects import Answer
+from generation.backends.dialects import AnswerCache as Answers
 from generation.inputs.sources import FirstText
 from generation.pipeline.directory import Journal, TaskRecord
 from generation.pipeline.source_sentences import Scratch

@@ -25,7 +25,7 @@ from growth import RECIPE_FILE, Growth, record
 from huggingface_hub import HfApi
 from local_hub import ask
 
-from benchmarks.publishing.commits import make_run
+from benchmarks.publishing import make_run
 from hub.contract.run_dir import read_manifest
 from hub_server.faults import EVERY
 from model_cards import render
