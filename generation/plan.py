@@ -27,8 +27,7 @@ from generation.inputs.sources import CountTokens, FirstText, GivenTexts, Lack, 
 from generation.pipeline import tasks as layout
 from generation.pipeline.directory import BaseRun, DatasetRun
 from generation.pipeline.source_sentences import Scratch, prepare
-from generation.pipeline.tasks import LocalExecutor
-from generation.pipeline.worker import Worker
+from generation.pipeline.worker import LocalExecutor, Worker
 from generation.rows.attempts import write_pairs
 from generation.rows.filters import sifted
 from hub.cli import say
