@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer
 
-    from eval.compare.model import Comparison
+    from eval.compare.tables import Comparison
     from eval.tasks.sources import Source
     from hub.client.plan import Plan
 
@@ -213,7 +213,7 @@ def evaluate(
     """
     from eval.encoders.load import PROBE, wrap
     from eval.runs.score import score_encoder
-    from eval.statistics.scores import EvaluationSettings
+    from eval.statistics.bootstrap import EvaluationSettings
 
     if isinstance(model, str | Path):
         encoder: Any = str(model)

@@ -1,20 +1,37 @@
-"""The ledger's counts on a planted dataset, the dataset without the hits, and that training reads it."""
+"""Planted evaluation sentences are found; the ledger counts them; the dropped dataset is a whole run."""
 
+import os
+import random
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from datasketch import MinHash, MinHashLSH
+from near_pairs import edited
 from senteval_layout import write_originals, write_senteval
 from small_runs import small_recipe, small_run
 from training_inputs import data_spec, write_dataset
 from typer.testing import CliRunner
 
-from eval.audit.drop import SUFFIX, Target, command_of, drop, dropped_recipe
-from eval.audit.evaluation_sentences import EvaluationSet, EvaluationTexts, Sentences, read_evaluation_sets
-from eval.audit.ledger import DROPPED, Bookkeeper, report
+from eval.audit.decontaminate import SUFFIX, Target, app, drop, dropped_recipe, main
+from eval.audit.evaluation_sentences import (
+    SCHEME,
+    SEED,
+    Banding,
+    EvaluationSet,
+    EvaluationTexts,
+    NearIndex,
+    Sentences,
+    _gram_hash,
+    grams,
+    jaccard,
+    read_evaluation_sets,
+    signatures,
+)
+from eval.audit.ledger import Bookkeeper, report
 from eval.audit.source import find_rows
-from eval.decontaminate import app, main, split_list
+from eval.audit.text_forms import normal_form
 from eval.tasks.rows import Pins
 from hub.contract.measured import INPUT, KINDS, LEDGER, Dropped, Ledger, read_ledger
 from hub.contract.recipe import DatasetRecipe
@@ -23,6 +40,97 @@ from hub.contract.run_dir import RECIPE, changed_files, holds_recipe, locked, re
 from hub.errors import InputError, RunError
 from model_cards.render import render
 from training.data.training_sets import load_all
+
+DATA = os.environ.get("STS_DINO_DATA")
+needs_data = pytest.mark.skipif(DATA is None, reason="STS_DINO_DATA names no folder of evaluation data")
+PREMISES = Path("assets/demo-data/premises.txt")  # sentences of Wikipedia
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    """The STS Benchmark's validation and test splits, which the repository ships, and an index of them."""
+    evaluation = read_evaluation_sets()
+    return evaluation, Sentences(evaluation.sets)
+
+
+def texts_of_test(evaluation) -> list[str]:
+    return list(
+        dict.fromkeys(text for one in evaluation.sets if one.split == "test" for side in one.sides for text in side)
+    )
+
+
+def planted_and_edited(texts: list[str], seed: int) -> tuple[list[str], list[str]]:
+    """200 sentences of any length, and 200 others lightly edited."""
+    draw = random.Random(seed)
+    chosen = draw.sample(texts, 400)
+    words = [word for text in texts[:2000] for word in text.split()]
+    return chosen[:200], [edited(text, words, draw) for text in chosen[200:]]
+
+
+def found(sentences: Sentences, texts: list[str], kinds: set[str]) -> int:
+    return sum(any(match.kind in kinds for match in matches) for matches in sentences.matches(texts))
+
+
+def test_all_planted_sentences_and_nearly_all_light_edits_are_found(shipped):
+    evaluation, sentences = shipped
+    planted, edits = planted_and_edited(texts_of_test(evaluation), seed=0)
+    assert found(sentences, planted, {"exact"}) == 200
+    assert found(sentences, edits, {"exact", "normal", "near"}) >= 190
+
+
+def test_another_form_of_a_sentence_is_the_sentence():
+    texts = ("I don't think it's over, said Ms. O'Neill.", "He lives in the U.S. and can not vote")
+    sentences = Sentences([EvaluationSet("stsb", "test", "stsb", (texts,), "0")])
+    tokenised = ["i do n't think it 's over , said ms . o'neill .", "he lives in the u.s. and cannot vote ."]
+    assert [found[0].kind for found in sentences.matches(tokenised)] == ["normal", "normal"]
+    assert [found[0].kind for found in sentences.matches(texts)] == ["exact", "exact"]
+
+
+def test_the_two_forms_of_a_set_are_one_place():
+    plain = EvaluationSet("sts12", "test", "sts12-original", (("A dog's bone is here.",), ("Another one here.",)), "0")
+    tokens = EvaluationSet("sts12", "test", "sts12", (("a dog 's bone is here .",), ("another one here .",)), "1")
+    sentences = Sentences([plain, tokens])
+    for text in ("A dog's bone is here.", "a dog 's bone is here ."):
+        (match,) = sentences.matches([text])[0]
+        assert (match.kind, match.place.place, match.place.row, match.place.side) == ("exact", "sts12/test", 0, 1)
+    assert len(sentences) == 2
+
+
+def test_short_texts_match_by_chance_only():
+    sentences = Sentences([EvaluationSet("sst2", "test", "sst2", (("a good film", "a man is dancing there"),), "0")])
+    kinds = [[match.kind for match in one] for one in sentences.matches(["A good film!", "a good filn", "", "…"])]
+    assert kinds == [["short"], [], [], []]
+    assert [match.kind for match in sentences.matches(["A man is dancing here"])[0]] == ["near"]
+
+
+def test_candidates_are_those_of_datasketch(shipped):
+    forms = list(dict.fromkeys(normal_form(text) for text in texts_of_test(shipped[0])))[:600]
+    banding = Banding(bands=16, rows=3)
+    index, library = NearIndex(forms, banding), MinHashLSH(num_perm=48, params=(16, 3))
+    sketches = []
+    for number, form in enumerate(forms):
+        sketch = MinHash(48, seed=SEED, scheme=SCHEME, hashfunc=_gram_hash)
+        sketch.update_batch(grams(form, 3))
+        library.insert(number, sketch)
+        sketches.append(sketch)
+    assert (signatures(forms, banding) == np.stack([sketch.hashvalues for sketch in sketches])).all()
+    ours = set(zip(*index.candidates(forms), strict=True))
+    assert ours == {(number, place) for number, sketch in enumerate(sketches) for place in library.query(sketch)}
+    assert len(ours) > len(forms)
+
+
+def test_near_matches_have_the_similarity_they_say(shipped):
+    forms = list(dict.fromkeys(normal_form(text) for text in texts_of_test(shipped[0])))[:300]
+    index = NearIndex(forms, Banding.at(0.5))
+    for form, near in zip(forms[:100], index.near(forms[:100], 0.5), strict=True):
+        assert (form, 1.0) == (forms[near[0][0]], near[0][1])
+        for place, similarity in near:
+            assert similarity == jaccard(grams(form, 3), grams(forms[place], 3))
+            assert similarity >= 0.5
+    empty = NearIndex([], Banding.at(0.5))
+    assert index.near([], 0.5) == empty.near([], 0.5) == []
+    assert empty.near(["abc"], 0.5) == [[]]
+
 
 PROVENANCE = {"source_id": "s", "sample": 0, "attempt": 0, "seed": 1, "log_prob": -1.0, "margin": None}
 OWN = [f"An ordinary sentence of our own with number {number * 7919} in it" for number in range(40)]
@@ -124,16 +232,16 @@ def test_the_dropped_dataset_is_a_run_that_training_reads(checked, tmp_path):
     before = require_complete(directory)
     assert manifest.name == before.name + SUFFIX
     assert manifest.fingerprint != before.fingerprint
-    told = manifest.provenance["decontamination"]
-    assert manifest.inputs == {**before.inputs, INPUT: Dropped.model_validate(told).digest()}
+    reported = manifest.provenance["decontamination"]
+    assert manifest.inputs == {**before.inputs, INPUT: Dropped.model_validate(reported).digest()}
     recipe = load_recipe(tmp_path / "clean" / RECIPE, DatasetRecipe)
     assert manifest.fingerprint == fingerprint(recipe, manifest.inputs) and holds_recipe(tmp_path / "clean", manifest)
-    assert told["dataset"]["fingerprint"] == before.fingerprint
-    assert told["rows"]["postprocessed"]["train"] == {
+    assert reported["dataset"]["fingerprint"] == before.fingerprint
+    assert reported["rows"]["postprocessed"]["train"] == {
         "kept": 18,
         "dropped": {"exact": 1, "normal": 1, "near": 1},
     }
-    assert told["evaluation"]["sts12/test"] == {"sts12": "a"}
+    assert reported["evaluation"]["sts12/test"] == {"sts12": "a"}
     train, validation = (pq.read_table(tmp_path / "clean" / file.path) for file in manifest.shards("postprocessed"))
     originals = pq.read_table(directory / before.shards("postprocessed")[0].path)
     assert train.schema == originals.schema
@@ -167,25 +275,6 @@ def test_a_name_and_a_version_of_its_own_and_never_those_of_what_is_checked(chec
             dropped_recipe(directory, Target(tmp_path / "clean", **wrong))
 
 
-def test_a_recipe_goes_with_the_dataset_under_the_new_name(tmp_path):
-    recipe = small_recipe("nli")
-    small_run(tmp_path / "nli", recipe)
-    rows = find_rows(str(tmp_path / "nli"), "pair-class-5shot")
-    first = next(rows.batches()).texts["premise"][0]
-    one = (EvaluationSet("sts12", "test", "sts12", ((first,),), "a"),)
-    books = Bookkeeper(Sentences(one), EvaluationTexts(one, ()), kinds=("exact",))
-    books.check(rows)
-    manifest = drop(tmp_path / "nli", Target(tmp_path / "clean"), books)
-    assert manifest.name == f"small-nli{SUFFIX}"
-    assert f"name: small-nli{SUFFIX}" in (tmp_path / "clean" / RECIPE).read_text()
-    kept = [
-        row["premise"] for file in manifest.files for row in pq.read_table(tmp_path / "clean" / file.path).to_pylist()
-    ]
-    assert kept
-    assert first not in kept
-    assert {file.config for file in manifest.files} == {rows.config}
-
-
 def test_all_splits_that_are_there_are_read(tmp_path):
     roots = write_senteval(tmp_path / "s", rows=6), write_originals(tmp_path / "o", rows=6)
     for name in ("labels.train", "s1.train", "s2.train"):
@@ -217,12 +306,12 @@ def test_the_command_checks_against_what_ships_and_drops(tmp_path, capsys):
     dropping = {"drop_to": tmp_path / "clean", "drop_kinds": "exact,near", "drop_splits": "test"}
     dropping |= {"drop_name": None, "drop_version": None}
     main(place=str(directory), out=tmp_path / "out", **options, **dropping)
-    told = capsys.readouterr()
+    reported = capsys.readouterr()
     ledger = Ledger.model_validate_json((tmp_path / "out" / "ledger.json").read_bytes())
     assert list(ledger.checked) == ["stsb/validation", "stsb/test"]
     assert ledger.configs["postprocessed"].kinds["exact"] == 1
-    assert "without 1 rows" in told.err
-    assert told.out == (tmp_path / "out" / "ledger.md").read_text()
+    assert "without 1 rows" in reported.err
+    assert reported.out == (tmp_path / "out" / "ledger.md").read_text()
     assert require_complete(tmp_path / "clean").provenance["decontamination"]["kinds"] == ["exact", "near"]
     command = require_complete(tmp_path / "clean").provenance["command"]
     assert "--drop-kinds exact,near --drop-splits test --drop OUT" in command and str(tmp_path) not in command
@@ -259,16 +348,3 @@ def test_with_card_the_counts_stand_on_the_datasets_card(tmp_path):
     (run / LEDGER).write_text(ledger.model_copy(update={"revision": "other"}).model_dump_json())
     with pytest.raises(InputError, match=r"on other rows than .* measure again: sts-dino decontaminate .* --card"):
         render(run)
-
-
-@pytest.mark.parametrize("own", ["/home/jane/secret", "../jane/secret", "~/secret", "data/../../secret"])
-def test_the_command_on_a_card_tells_of_no_folder_of_ones_own(own):
-    told = command_of(f"{own}/sts", {"--senteval-data": Path(own), "--sts-data": Path("data/sts"), "--config": None})
-    expected = "artifacts/datasets/sts --senteval-data secret --sts-data data/sts --drop OUT"
-    assert told == f"sts-dino decontaminate {expected}"
-    assert command_of("artifacts/datasets/x", {}) == "sts-dino decontaminate artifacts/datasets/x --drop OUT"
-
-
-def test_what_cannot_be_read_is_refused_by_name(tmp_path):
-    with pytest.raises(InputError, match=r"--drop-kinds: unknown name 'exat'.*did you mean 'exact'"):
-        split_list("exat", DROPPED, "--drop-kinds")

@@ -1,5 +1,6 @@
-"""Written task by task, resumed after a kill -9, measured anew when what decides them has changed."""
+"""What an evaluation leaves on disk: resumed after kill -9, valid for what decides a score, read back by others."""
 
+import json
 import multiprocessing
 import os
 import signal
@@ -9,14 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from senteval_layout import bag_of_words, write_senteval
+from senteval_layout import bag_of_words, one_task, write_senteval
 
 from eval.encoders.load import wrap
-from eval.runs.job import one_task
-from eval.runs.records import Record, Records, beside, read_evaluation
-from eval.runs.score import evaluate, everything, measure, summarise
+from eval.runs.records import Record, Records, beside, read_evaluation, why_stale
+from eval.runs.score import evaluate, summarise, versions, with_earlier
+from eval.runs.table import table
+from eval.scoring.measure import measure
 from eval.scoring.outcomes import Outcomes
-from eval.statistics.scores import EvaluationSettings
+from eval.statistics.bootstrap import EvaluationSettings
 from eval.tasks.rows import Pins
 from eval.tasks.sources import Source, TaskData
 from hub.contract.results import TaskScore, write_results
@@ -64,17 +66,6 @@ def measured(monkeypatch):
     return names
 
 
-def test_a_record_comes_back_whole(whole):
-    folder, scored = whole
-    assert [record.score.task for record in scored.records] == [entry.task.name for entry in ENTRIES]
-    for record in scored.records:
-        assert Records(folder).find(*record.key) == record
-        rows = Records(folder).outcomes(*record.key)
-        assert len(rows) == record.score.n
-        assert set(rows.part) == set(record.score.parts)
-    assert sorted(Records(folder).all(), key=str) == sorted(scored.records, key=str)
-
-
 def test_a_second_run_measures_nothing(whole, root, monkeypatch):
     folder, scored = whole
     names = measured(monkeypatch)
@@ -96,16 +87,6 @@ def test_whatever_decides_a_score_makes_it_be_measured_anew(root, tmp_path, monk
     names = measured(monkeypatch)
     score_all(tmp_path / "words", root, **change)
     assert len(names) == anew
-
-
-def test_other_data_are_measured_anew(root, tmp_path, monkeypatch):
-    other = write_senteval(tmp_path / "senteval", rows=20)
-    gold = other / "downstream/STS/STS12-en-test/STS.gs.MSRpar.txt"
-    gold.write_text("1.5\n" + gold.read_text().partition("\n")[2])
-    score_all(tmp_path / "words", root)
-    names = measured(monkeypatch)
-    score_all(tmp_path / "words", other)
-    assert names == ["sts12/all", "sts12/mean"]
 
 
 @pytest.mark.parametrize(
@@ -172,10 +153,10 @@ def test_results_keep_what_earlier_runs_of_the_same_revision_scored(root, tmp_pa
     score_all(folder.folder, root, ENTRIES[:2])
     side = score_all(folder.folder, root, ENTRIES[2:3])
     assert [score.task for score in summarise(side, None, SETTINGS).scores] == ["sts13/wmean"]
-    found = summarise(everything(side, SETTINGS), None, SETTINGS)
+    found = summarise(with_earlier(side, SETTINGS), None, SETTINGS)
     assert [score.task for score in found.scores] == ["sts13/wmean", "sts12/all", "sts12/mean"]
     other = score_all(folder.folder, root, ENTRIES[2:3], revision="r2")
-    assert [score.task for score in summarise(everything(other, SETTINGS), None, SETTINGS).scores] == ["sts13/wmean"]
+    assert [score.task for score in summarise(with_earlier(other, SETTINGS), None, SETTINGS).scores] == ["sts13/wmean"]
 
 
 def test_an_evaluation_is_read_from_its_folder_its_file_or_a_run_directory(whole, root, tmp_path):
@@ -228,3 +209,113 @@ def test_names_become_file_names_that_stay_apart_and_inside_the_folder(tmp_path)
     }
     assert store.outcomes("mteb/a b", "test") is None
     assert Path(store.folder / "tasks" / "sts12--all--test.json").is_file()
+
+
+THREE = [ENTRIES[0], *ENTRIES[2:]]
+NOW = versions()
+
+
+def run(folder, root, settings=SETTINGS, entries=THREE, of=None):
+    """One run of these tasks: what results.json says afterwards."""
+    of, store = of or encoder(), Records(folder)
+    data = TaskData(Source(senteval=root, pins=Pins()), settings.limit, settings.seed)
+    scored = evaluate(entries, data, of, store, settings, folder / "embeddings")
+    return summarise(with_earlier(scored, settings), None, settings)
+
+
+@pytest.fixture
+def measured_tasks(monkeypatch):
+    """The names of the tasks that are measured from now on."""
+    names = []
+    monkeypatch.setattr("eval.runs.score.measure", lambda task, *more: names.append(task.name) or measure(task, *more))
+    return names
+
+
+def with_versions(monkeypatch, **others):
+    """Other libraries than the ones installed, e.g. ``numpy="2.0.0"``."""
+    found = NOW | {name.replace("_", "-"): version for name, version in others.items()}
+    monkeypatch.setattr("eval.runs.score.versions", lambda of_mteb=False: found)
+
+
+@pytest.mark.parametrize("change", [{"bootstrap_samples": 80}, {"seed": 7}])
+def test_other_intervals_are_made_from_the_kept_rows(root, tmp_path, measured_tasks, change):
+    run(tmp_path / "kept", root)
+    settings = SETTINGS.model_copy(update=change)
+    fresh = run(tmp_path / "fresh", root, settings)
+    measured_tasks.clear()
+    again = run(tmp_path / "kept", root, settings, THREE[:1])  # the others were not asked for
+    assert measured_tasks == []
+    ends = {score.task: score.interval() for score in fresh.scores}
+    assert {score.task: score.interval() for score in again.scores} == ends
+    assert (again.bootstrap_samples, again.seed) == (settings.bootstrap_samples, settings.seed)
+    assert run(tmp_path / "kept", root, settings, THREE[:1]) == again
+
+
+def test_a_bca_interval_of_an_earlier_version_is_made_again(root, tmp_path, measured_tasks):
+    fresh = run(tmp_path / "kept", root)
+    records = Records(tmp_path / "kept")
+    for one in records.all():
+        old = one.settings.model_copy(update={"interval": "bca"})
+        records.rewrite(one.model_copy(update={"settings": old, "score": one.score.model_copy(update={"low": 0.0})}))
+    measured_tasks.clear()
+    assert run(tmp_path / "kept", root).scores == fresh.scores and measured_tasks == []
+
+
+def test_a_patch_release_forgets_nothing_and_is_told(root, tmp_path, measured_tasks, monkeypatch):
+    first = run(tmp_path / "words", root)
+    with_versions(monkeypatch, numpy="99.0.1", python="3.12.9")
+    measured_tasks.clear()
+    more = [*THREE[:1], one_task("sts12/mean")]
+    again = run(tmp_path / "words", root, entries=more)
+    assert measured_tasks == ["sts12/mean"]
+    reported = {score.task: score.versions for score in again.scores}
+    assert set(reported) == {score.task for score in first.scores} | {"sts12/mean"}
+    assert reported["sts12/mean"] == {} and again.versions["numpy"] == "99.0.1"
+    before = {"numpy": NOW["numpy"], "python": NOW["python"]}
+    assert all(reported[entry.task.name] == before for entry in THREE)
+    names = "sts12/all test, sts13/wmean test, sick-r-tokenised/cosine test"
+    assert f"made with python {NOW['python']}, numpy {NOW['numpy']}: {names}" in table(again)
+
+
+def test_a_major_release_measures_what_is_asked_for_and_keeps_the_rest(
+    root, tmp_path, measured_tasks, monkeypatch, capsys
+):
+    run(tmp_path / "words", root)
+    with_versions(monkeypatch, transformers="99.1.0")
+    measured_tasks.clear()
+    again = run(tmp_path / "words", root, entries=THREE[:1])
+    assert measured_tasks == ["sts12/all"]
+    assert [bool(score.versions) for score in again.scores] == [False, True, True]
+    said = f"sts12/all test: measured anew, for it was made with transformers {NOW['transformers']}, now 99.1.0"
+    assert said in capsys.readouterr().err
+
+
+def test_a_gain_never_sets_one_major_version_against_another(root, tmp_path, monkeypatch, capsys):
+    """A run with a new major version was killed when it had scored the model, and not yet its base."""
+    data, sides = TaskData(Source(senteval=root, pins=Pins())), []
+    run(tmp_path / "base", root, of=encoder("base"))
+    with_versions(monkeypatch, torch="99.0.0")
+    run(tmp_path / "model", root, entries=THREE[:1])
+    for name in ("model", "base"):
+        of, store = encoder("r1" if name == "model" else name), Records(tmp_path / name)
+        scored = evaluate(THREE[1:], data, of, store, SETTINGS, tmp_path / name / "embeddings")
+        sides.append(with_earlier(scored, SETTINGS))
+    capsys.readouterr()
+    reported = summarise(*sides, SETTINGS)
+    assert [score.task for score in reported.scores] == ["sts13/wmean", "sick-r-tokenised/cosine", "sts12/all"]
+    assert (
+        [gain.task for gain in reported.gains]
+        == [score.task for score in reported.base_scores]
+        == ["sts13/wmean", "sick-r-tokenised/cosine"]
+    )
+    assert f"no gain on sts12/all test, for the base's score: it was made with torch {NOW['torch']}, now 99.0.0" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_record_of_an_earlier_version_holds_as_long_as_its_libraries(record):
+    one = replace(encoder(), versions={"torch": "2.1.0"})
+    earlier = record.model_copy(update={"encoder": one.key})
+    assert why_stale(earlier, one, SETTINGS) is None
+    assert "other libraries" in why_stale(earlier, replace(one, versions={"torch": "2.1.1"}), SETTINGS)
+    assert json.loads(earlier.model_dump_json())["encoder"] == one.key

@@ -15,6 +15,9 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.tasks.registry import find_task
+from eval.tasks.sources import Entry
+
 SUBSETS = {
     "12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
     "13": ("FNWN", "headlines", "OnWN"),
@@ -51,6 +54,12 @@ def bag_of_words(texts: Sequence[str], dimension: int = 64) -> NDArray[np.float3
     of = {word: np.random.default_rng(zlib.crc32(word.encode())).standard_normal(dimension) for word in words}
     rows = [sum((of[word] for word in text.lower().split()), np.full(dimension, 1e-3)) for text in texts]
     return np.asarray(rows, dtype=np.float32)
+
+
+def one_task(name: str, split: str | None = None) -> Entry:
+    """An entry by name, on the task's default split unless another is given."""
+    task = find_task(name)
+    return Entry(task, split or task.default_split)
 
 
 def write_senteval(root: Path, rows: int = 40, seed: int = 0) -> Path:

@@ -1,4 +1,4 @@
-"""The copies control: as many steps on first texts alone, trained beside the model, scored and shown with it."""
+"""The SimCSE baseline: as many steps on first texts alone, trained beside the model, scored and shown with it."""
 
 import os
 import sys
@@ -10,14 +10,15 @@ from test_eval_run import EVALUATION, command
 from training_inputs import write_recipe
 
 from eval.encoders.load import load_encoder
-from hub.contract.recipe import ModelRecipe, TrainingData
+from hub.contract.model_sections import TrainingData
+from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.contract.results import read_results
 from hub.contract.run_dir import Manifest, require_complete
 from hub.errors import InputError
 from model_cards.render import render
-from release.child_process import run_stage
-from release.copies_control import copies_recipe, steps_of, train_control
+from release.simcse import baseline_recipe, steps_of, train_baseline
+from release.stages import run_stage
 
 STATIC = {"modules": "static", "license": "apache-2.0"}
 
@@ -37,7 +38,7 @@ def test_the_control_differs_in_what_it_is_trained_on_and_what_chooses_its_check
     }
     both = [pairs, {**pairs, "example_type": "graded-pair", "loss": "MultipleNegativesRankingLoss"}]
     recipe = recipe_of(tmp_path, arguments=arguments, datasets=both)
-    found = copies_recipe(recipe, 18)
+    found = baseline_recipe(recipe, 18)
     assert found.arguments == {"learning_rate": "1e-3", "max_steps": "18"} and found.control is None
     (data,) = found.datasets  # the same first texts, once
     assert (data.example_type, data.loss, data.path) == ("self-pair", "MultipleNegativesRankingLoss", pairs["path"])
@@ -55,7 +56,7 @@ def test_texts_with_themselves_beside_written_pairs_keep_their_columns(tmp_path)
         loss="MultipleNegativesRankingLoss",
     )
     recipe = recipe_of(tmp_path)
-    found = copies_recipe(recipe.model_copy(update={"datasets": (*recipe.datasets, own)}), 5)
+    found = baseline_recipe(recipe.model_copy(update={"datasets": (*recipe.datasets, own)}), 5)
     assert [one.columns for one in found.datasets] == [None, ("sentence1", "sentence2")]
 
 
@@ -88,7 +89,7 @@ def trained(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", python_in(dict(os.environ)))
         run_stage("train", str(folder / "recipe.yaml"), "--out", str(folder / "tiny"))
-        train_control(folder / "tiny", recipe)
+        train_baseline(folder / "tiny", recipe)
     assert command(folder / "recipe.yaml", "--model", folder / "tiny") == 0
     return folder
 
@@ -107,7 +108,7 @@ def test_the_control_is_trained_for_as_many_steps_and_scored_with_the_model(trai
     assert f"control {trained / 'tiny.copies'}; results to" in capsys.readouterr().out
     assert command(trained / "recipe.yaml", "--model", trained / "tiny") == 0
     told = capsys.readouterr()
-    assert "copies control" in told.out.splitlines()[0] and told.err.count("(kept)") == 6
+    assert "SimCSE baseline" in told.out.splitlines()[0] and told.err.count("(kept)") == 6
 
 
 def test_the_card_shows_it_beside_before_and_after(trained):
@@ -122,12 +123,12 @@ def test_the_card_shows_it_beside_before_and_after(trained):
 def test_a_finished_control_is_not_trained_again_and_one_of_other_steps_is_refused(trained):
     recipe = load_recipe(trained / "recipe.yaml", ModelRecipe)
     before = (trained / "tiny.copies/manifest.json").stat().st_mtime_ns
-    train_control(trained / "tiny", recipe)
+    train_baseline(trained / "tiny", recipe)
     assert (trained / "tiny.copies/manifest.json").stat().st_mtime_ns == before
     with pytest.raises(typer.Exit):  # the stage has said which key differs
-        train_control(trained / "tiny", recipe.model_copy(update={"batch_size": 8}))
+        train_baseline(trained / "tiny", recipe.model_copy(update={"batch_size": 8}))
 
 
 def test_without_the_key_nothing_is_trained(tmp_path):
-    train_control(tmp_path / "nothing", recipe_of(tmp_path, control=None))
+    train_baseline(tmp_path / "nothing", recipe_of(tmp_path, control=None))
     assert not (tmp_path / "nothing.copies").exists()
