@@ -29,9 +29,8 @@ ARROWS = {
         "inputs": "",
         "backends": "inputs",
         "rows": "inputs backends",
-        "run_state": "inputs backends rows",
-        "pipeline": "inputs backends rows run_state",
-        "cluster": "inputs backends rows run_state pipeline",
+        "pipeline": "inputs backends rows",
+        "executors": "inputs backends rows pipeline",
     },
     "eval": {
         "tasks": "",
