@@ -1,7 +1,7 @@
 """Draw sentences, or the STS Benchmark's pairs, that no evaluation set contains.
 
 The sample of a file leaves out exact, normalised and near matches of STS12-16, the STS Benchmark and SICK (by
-``eval.decontaminate``'s index). OUT.json beside the output counts them.
+``eval.audit.evaluation_sentences``). OUT.json beside the output counts them.
 """
 
 import gzip

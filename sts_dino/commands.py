@@ -39,12 +39,11 @@ COMMANDS = {
     ),
     "score": StageCommand("eval.run", "Score an encoder on STS, SentEval and MTEB tasks", takes="encoder"),
     "report": StageCommand("sts_dino.report.run", "Write a report of runs as one HTML file", takes="run"),
-    "compare": StageCommand("sts_dino.compare", "Compare evaluations: which differences are significant"),
+    "compare": StageCommand("eval.compare.run", "Compare evaluations: which differences are significant"),
     "compare-seeds": StageCommand("eval.compare.seeds", "Compare variants that were trained with several seeds"),
-    "reference-scores": StageCommand("eval.runs.reference_scores", "Compare our STS scores with published ones"),
-    "fidelity": StageCommand("eval.fidelity", "Measure label agreement of a dataset", takes="run"),
+    "fidelity": StageCommand("eval.audit.fidelity", "Measure label agreement of a dataset", takes="run"),
     "quality": StageCommand("eval.quality", "Measure labels, overlap, repeats and lengths", takes="run"),
-    "decontaminate": StageCommand("eval.decontaminate", "Find evaluation sentences in a dataset", takes="run"),
+    "decontaminate": StageCommand("eval.audit.decontaminate", "Find evaluation sentences in a dataset", takes="run"),
     "annotate": StageCommand("eval.annotate", "Label pairs blind and compare with the labels", takes="run"),
     "value": StageCommand(
         "release.value", "Measure the downstream gain of a dataset", ends_on_sigterm=True, takes="run"
@@ -62,7 +61,6 @@ COMMANDS = {
     "demo": StageCommand("demo.run", "The whole chain, offline", clone=True),
     "real": StageCommand("demo.real", "Pairs of Gemma 3 270M and encoders trained on them, offline", clone=True),
     "verify": StageCommand("demo.verify", "Load published artefacts, empty cache", ends_on_sigterm=True, clone=True),
-    "pin-data": StageCommand("eval.tasks.measure", "Measure the digests of the evaluation data", clone=True),
     "recipe-reference": StageCommand("sts_dino.recipe_reference", "Write docs/recipe_reference.md", clone=True),
     "api-reference": StageCommand("sts_dino.api_reference", "Write docs/api.md", clone=True),
     "experiment": StageCommand("experiments.run", "Run a declared experiment", ends_on_sigterm=True, clone=True),

@@ -108,7 +108,7 @@ def test_the_control_is_trained_for_as_many_steps_and_scored_with_the_model(trai
     assert f"control {trained / 'tiny.copies'}; results to" in capsys.readouterr().out
     assert command(trained / "recipe.yaml", "--model", trained / "tiny") == 0
     told = capsys.readouterr()
-    assert "copies control" in told.out.splitlines()[0] and told.err.count("(kept)") == 6
+    assert "SimCSE baseline" in told.out.splitlines()[0] and told.err.count("(kept)") == 6
 
 
 def test_the_card_shows_it_beside_before_and_after(trained):

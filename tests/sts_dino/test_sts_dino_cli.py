@@ -63,7 +63,7 @@ def test_no_module_has_a_command_line_of_its_own():
         ),
         ("card recipes/dem", "no such file or folder; did you mean 'recipes/demo'?"),
         ("score ORG/NAME --limt 3", "no such option: --limt; did you mean '--limit'?; see sts-dino score --help\n"),
-        ("compare nowhere", "--compare: needs two evaluations or more, 1 given; see sts-dino score\n"),
+        ("compare nowhere", "compare: needs two evaluations or more, 1 given; name two\n"),
     ],
 )
 def test_bad_input_is_one_line_that_names_what_is_close(words, said):
