@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,13 @@ from seeded_writer import FIRSTS, ScoringWriter, rows_of
 from small_runs import raw_rows, small_recipe, small_run
 from tiny_lm import make_lm
 
-from generation.inputs.examples import Example
 from generation.inputs.prompts import Prompts
 from generation.pipeline import job
 from generation.rows import verification
 from generation.rows.attempts import write_pairs
 from generation.rows.filters import sifted
 from generation.run_state.directory import DatasetRun
-from hub.contract.recipe import DatasetRecipe, Variant, Verification
+from hub.contract.recipe import DatasetRecipe, Verification
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.errors import InputError
 
@@ -266,21 +264,3 @@ def test_a_killed_run_goes_on_to_the_same_bytes(lm, tmp_path, monkeypatch):
     found = job.generate(recipe, tmp_path / "run", "test")
     assert len(calls) == 3 and {f.path: f.sha256 for f in found.files} == {f.path: f.sha256 for f in wanted.files}
     assert found.counts == wanted.counts
-
-
-def test_few_shot_prompts_score_with_their_own_labels_examples():
-    few = small_recipe("nli", verification={})
-    examples = [Example(number, f"premise {number}", "said") for number in range(5)]
-    sets = {0: [{"entailment": (), "contradiction": ()}]}
-    sets[5] = [
-        {
-            "entailment": tuple(replace(one, hypothesis="yes") for one in examples),
-            "contradiction": tuple(replace(one, hypothesis="no") for one in examples),
-        }
-    ] * 2
-    writer = ScoringWriter(0, 1.0)
-    write_pairs(writer, Prompts(few, sets), few, FIRSTS[:1], int, Variant(5, 1))
-    for request in writer.asked:
-        entailment, contradiction = request.scored_prompts
-        assert entailment.count('"yes"') == 5 and contradiction.count('"no"') == 5
-        assert request.prompt in request.scored_prompts
