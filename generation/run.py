@@ -30,7 +30,7 @@ app = cli.new_app(__doc__)
 EstimateOption = Annotated[
     bool,
     typer.Option(
-        "--estimate", help="Predict rows/s, hours and keep rates from a pilot of 64 first texts, write nothing"
+        "--estimate", help="Predict rows/s, hours and keep rates from a pilot of 64 source sentences, write nothing"
     ),
 ]
 

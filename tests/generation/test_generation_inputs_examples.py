@@ -22,13 +22,13 @@ pytest_plugins = ["local_hub"]
 
 LABELS, STS_LABELS = ["entailment", "contradiction"], ["1", "0.5", "0"]
 VALUES = {"entailment": "0", "contradiction": "2"}
-TOLD = {"description": "pairs", "license": "cc0-1.0"}
+DESCRIBED = {"description": "pairs", "license": "cc0-1.0"}
 HAND = Path("assets/examples/sts.tsv")
 ROWS = [f"First {n}.\tSame {n}.\tLike {n}.\tOther {n}." for n in range(4)]
 
 
 def few_shot(shots=(0, 2, 3), sets=4, **changes) -> FewShot:
-    examples = {"kind": "file", "path": "nli.jsonl", "labels": VALUES, **TOLD}
+    examples = {"kind": "file", "path": "nli.jsonl", "labels": VALUES, **DESCRIBED}
     return FewShot.model_validate({"shots": shots, "sets": sets, "examples": examples | changes})
 
 
@@ -39,7 +39,7 @@ def recipe(**changes) -> DatasetRecipe:
 
 
 def sts(shots=(2,), sets=2, rotate=False, **examples) -> DatasetRecipe:
-    given = {"shots": shots, "sets": sets, "rotate": rotate, "examples": {**TOLD, **examples}}
+    given = {"shots": shots, "sets": sets, "rotate": rotate, "examples": {**DESCRIBED, **examples}}
     return small_recipe("sts", few_shot=given)
 
 
@@ -223,7 +223,7 @@ def test_the_best_rows_of_an_own_run_are_its_examples(tmp_path):
         (ROWS, "text1\t1\t0.5\t0.0", r"column '0.0': is no label.* allowed: text1, 1, 0.5, 0"),
         (["a\tb\tc"], "text1\t1\t0.5", r"has no column '0'"),
         ([*ROWS, 'First.\tb\tc "so".\td'], None, r"row 4, column '0.5': has a quotation mark inside"),
-        (["First.\tb\t \td"], None, r"row 0, column '0.5': cannot stand in a prompt \(empty\)"),
+        (["First.\tb\t \td"], None, r"row 0, column '0.5': no prompt can hold it \(empty\)"),
         (["First.\tFirst.\tc\td"], None, r"row 0, column '1': repeats its source sentence"),
         (ROWS[:3], None, r"has 3 usable examples of '1', but 2 sets of 2 need 4"),
         (["First.\tb\tc"], None, r"examples.tsv:2: has 3 columns"),

@@ -48,7 +48,7 @@ def texts(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(lm, texts, tmp_path_factory) -> Path:
-    """Version 0.1.0 of ten first texts: its third shard is not full."""
+    """Version 0.1.0 of ten source sentences: its third shard is not full."""
     directory = tmp_path_factory.mktemp("runs") / "grown"
     written(lm, directory, f"source.path={texts}", "source.limit=10", append=False)
     (directory / "value.json").write_text("{}")  # measured of these rows
@@ -231,7 +231,7 @@ def test_a_damaged_file_of_an_appended_run_is_not_made_again_as_if_it_were_one_r
 def test_the_plan_is_of_what_is_new(lm, texts, finished):
     words = [word for s in [f"model.path={lm}", *SMALL, "source.columns=[]", *more(texts)] for word in ("--set", s)]
     done = CliRunner().invoke(command.app, [str(X2), "--out", str(finished), "--append", "--dry-run", *words])
-    assert "appended to v0.1.0: its 10 first texts" in done.output and "first texts: 6 (" in done.output
+    assert "appended to v0.1.0: its 10 source sentences" in done.output and "source sentences: 6 (" in done.output
 
 
 def test_numbers_of_first_texts_go_on_and_a_text_that_is_there_is_a_duplicate(tmp_path):

@@ -1,4 +1,4 @@
-"""Why a text is no data: copies of the prompt, and what sifting drops."""
+"""Rejection reasons: copies of the prompt, words, languages, duplicates."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def reason(text: str, label: str = "contradiction", variant: Variant = Variant(5
     "text", ["No fun for children, 3 or 4.", "no fun for  children 3 or 4", "Fun for adults and children"]
 )
 def test_a_text_of_its_prompts_examples_is_a_copy(text):
-    """Examples of another label, another set or with another number did not stand in this prompt."""
+    """Examples of another label, another set or with another number are not part of this prompt."""
     assert reason(text) == "example_copy"
     assert reason(text, reject=("prompt_words",)) is None
     for other in ("Fun for both.", "No fun for children, 3 or 5.", "No fun for children.", "Two dogs."):
@@ -194,7 +194,7 @@ def test_near_copies_and_texts_outside_their_labels_band_have_reasons_of_their_o
     assert filters.overlap_reason("It rains.", first, half) == "overlap"
     assert filters.overlap_reason("It rains.", first, none) is filters.overlap_reason("It rains.", first, same) is None
     assert filters.overlap_reason("A dog.", first, none) == "overlap"
-    assert {filters.overlap_reason(first, first, label) for label in recipe.labels} == {None}  # sifting: identical
+    assert {filters.overlap_reason(first, first, label) for label in recipe.labels} == {None}  # identical
     assert REASONS["near_copy"] and REASONS["overlap"]
 
 

@@ -16,7 +16,7 @@ from generation.inputs.prompts import Prompts
 from generation.pipeline import job
 from generation.rows import verification
 from generation.rows.attempts import write_pairs
-from generation.rows.filters import sifted
+from generation.rows.filters import filtered
 from generation.run_state.directory import DatasetRun
 from hub.contract.recipe import DatasetRecipe, Verification
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
@@ -96,7 +96,7 @@ def test_the_bias_weighs_labels_alike_and_leaves_copies_out():
     found = verification.label_bias(rows, recipe)
     assert found == pytest.approx({"1": 2.5, "0.5": 0.0, "0": -2.5})
     assert verification.label_bias(rows[:2], recipe) == {} and verification.label_bias(rows, recipe_with()) == {}
-    kept, dropped = sifted(rows[:4], recipe)
+    kept, dropped = filtered(rows[:4], recipe)
     assert [one["target"] for one in kept] == ["0.5", "0"] or {one["reason"] for one in dropped} <= {
         "other_label",
         "duplicate",
@@ -105,16 +105,16 @@ def test_the_bias_weighs_labels_alike_and_leaves_copies_out():
 
 def test_texts_that_fit_another_label_better_are_dropped_by_name():
     rows = [row("1", -3, -6, -9), row("0.5", -3, -6, -9), row("0", -9, -9, -2), row("0", -1, 0, -2, text2="x")]
-    kept, dropped = sifted(rows, recipe_with(drop="true"))
+    kept, dropped = filtered(rows, recipe_with(drop="true"))
     assert kept == [rows[0], rows[2]]
     assert [one["reason"] for one in dropped] == ["other_label", "identical"]
-    assert sifted(rows, recipe_with())[0] == rows[:3]
+    assert filtered(rows, recipe_with())[0] == rows[:3]
 
 
 def test_the_best_texts_stay_and_repeats_share_their_fate():
     nats = {"a": -5.0, "b": -1.0, "c": -3.0, "d": -4.0}
     rows = [row("1", nats[text], -3, -3, text2=text) for text in "abcda"] + [row("0", -3, -3, -9, text2="a")]
-    kept, dropped = sifted([*rows, rows[1]], recipe_with(best_of=4))
+    kept, dropped = filtered([*rows, rows[1]], recipe_with(best_of=4))
     assert [one["text2"] for one in kept] == ["b", "c", "a"]
     assert [(one["text2"], one["reason"]) for one in dropped] == [
         ("a", "not_best"), ("d", "not_best"), ("a", "not_best"), ("b", "duplicate"),
@@ -146,7 +146,7 @@ def test_texts_that_will_be_dropped_are_asked_for_again():
     results = [write_pairs(ScoringWriter(order, 0.9), Prompts(recipe), recipe, FIRSTS, int) for order in range(4)]
     assert all(found == results[0] for found in results)
     raw, failed = results[0]
-    kept, dropped = sifted(raw, recipe)
+    kept, dropped = filtered(raw, recipe)
     assert {one["reason"] for one in dropped} == {"other_label"}
     attempts = Counter((one["source_id"], one["target"]) for one in (*raw, *failed))
     left = Counter((one["source_id"], one["target"]) for one in kept)
@@ -161,7 +161,7 @@ def test_best_of_asks_for_so_many_usable_texts():
     recipe = recipe_with(best_of=3)
     raw, _ = write_pairs(ScoringWriter(1, 1.0), Prompts(recipe), recipe, FIRSTS, int)
     assert set(Counter((one["source_id"], one["target"]) for one in raw).values()) == {6}
-    kept, dropped = sifted(raw, recipe)
+    kept, dropped = filtered(raw, recipe)
     assert len(kept) == 2 * 3 * len(FIRSTS) and {one["reason"] for one in dropped} == {"not_best"}
     worst = min(one["label_probability"] for one in kept if one["source_id"] == "000000" and one["target"] == "1")
     assert all(
