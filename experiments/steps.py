@@ -16,7 +16,7 @@ import typer
 from hub import cli
 from hub.durable import make_folder, write_text
 from hub.errors import RunError
-from release.child_process import die_with_parent, named
+from release.stages import die_with_parent, named
 
 POLL = 0.1  # seconds between two looks at a child
 NOTE = 5.0  # seconds between two notes of its CPU time: a kill loses at most this much of it

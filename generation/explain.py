@@ -21,8 +21,8 @@ import typer
 from generation.backends.protocol import Completion, Request
 from generation.inputs.prompts import load_prompts
 from generation.inputs.sources import FirstText
+from generation.pipeline.code_digest import versions
 from generation.rows.attempts import text_request, text_seed
-from generation.run_state.code_digest import versions
 from hub import cli
 from hub.contract import run_dir
 from hub.contract.backends import backends_that

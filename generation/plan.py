@@ -24,15 +24,12 @@ from generation.backends.registry import load_preview, load_writer, with_dtype
 from generation.inputs.prompts import ContextRoom, Prompts, load_prompts
 from generation.inputs.row_seeds import fraction
 from generation.inputs.sources import CountTokens, FirstText, GivenTexts, Lack, is_generated
-from generation.pipeline.executor import LocalExecutor
-from generation.pipeline.first_texts import prepare
-from generation.pipeline.worker import Worker
+from generation.pipeline import tasks as layout
+from generation.pipeline.directory import BaseRun, DatasetRun
+from generation.pipeline.source_sentences import Scratch, prepare
+from generation.pipeline.worker import LocalExecutor, Worker
 from generation.rows.attempts import write_pairs
 from generation.rows.filters import filtered
-from generation.run_state import layout
-from generation.run_state.base_run import BaseRun
-from generation.run_state.directory import DatasetRun
-from generation.run_state.scratch import Scratch
 from hub.cli import say
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe, DecodingParameters, Label, Variant, Verification

@@ -28,8 +28,8 @@ def recipe_of(model: Path, *settings: str, path: Path = STS) -> DatasetRecipe:
 
 
 def few_shot_recipe(folder: Path, model: Path) -> DatasetRecipe:
-    values = (("Entailed", 0), ("Contrary", 2))
-    lines = [f"Premise {n}.\t{label} of {n}.\t{value}" for n in range(30) for label, value in values]
+    pairs = (("Entailed", 0), ("Contrary", 2))
+    lines = [f"Premise {n}.\t{label} of {n}.\t{value}" for n in range(30) for label, value in pairs]
     (folder / "nli.tsv").write_text("\n".join(["premise\thypothesis\tlabel", *lines]) + "\n", encoding="utf-8")
     (folder / "x1.txt").write_text("".join(f"First text {n}.\n" for n in range(7)), encoding="utf-8")
     described = {"description": "x", "license": "cc0-1.0"}

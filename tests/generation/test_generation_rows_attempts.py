@@ -8,10 +8,10 @@ from seeded_writer import FIRSTS, SeededWriter
 
 from generation.inputs.prompts import Prompts, load_prompts
 from generation.inputs.sources import FirstText
+from generation.pipeline.tasks import WriteFirstTexts
 from generation.pipeline.worker import Worker
 from generation.rows.attempts import text_seed, write_pairs
 from generation.rows.filters import deduplicated
-from generation.run_state.tasks import WriteFirstTexts
 from hub.contract.recipe import DatasetRecipe, Variant
 from hub.contract.recipe_file import load_recipe
 

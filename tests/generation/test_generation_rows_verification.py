@@ -14,10 +14,10 @@ from tiny_lm import make_lm
 
 from generation.inputs.prompts import Prompts
 from generation.pipeline import job
+from generation.pipeline.directory import DatasetRun
 from generation.rows import verification
 from generation.rows.attempts import write_pairs
 from generation.rows.filters import filtered
-from generation.run_state.directory import DatasetRun
 from hub.contract.recipe import DatasetRecipe, Verification
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.errors import InputError

@@ -29,9 +29,8 @@ ARROWS = {
         "inputs": "",
         "backends": "inputs",
         "rows": "inputs backends",
-        "run_state": "inputs backends rows",
-        "pipeline": "inputs backends rows run_state",
-        "cluster": "inputs backends rows run_state pipeline",
+        "pipeline": "inputs backends rows",
+        "executors": "inputs backends rows pipeline",
     },
     "eval": {
         "tasks": "",
@@ -55,8 +54,7 @@ OF_THE_REPOSITORY = {"benchmarks", "experiments", "demo"}  # not installed: they
 FILES = [path for package in PACKAGES for path in sorted(Path(package).rglob("*.py"))]
 GRAPH = import_graph.module_graph()
 PAGES = [Path("README.md"), Path("CONTRIBUTING.md"), Path("benchmarks/README.md"), *sorted(Path("docs").glob("*.md"))]
-PAGES.remove(Path("docs/decisions.md"))  # what was, too
-STANDALONE = (("eval", "metrics"), ("eval", "suites"))  # loaded by path, by the library ``evaluate``
+STANDALONE = (("eval", "metrics"),)  # loaded by path, by the library ``evaluate``
 
 
 def imported(path: Path) -> set[str]:
