@@ -18,16 +18,12 @@ from senteval_layout import bag_of_words, one_task, write_originals, write_sente
 from tiny_bases import make_mlm
 
 from eval.encoders.embeddings import Embeddings
-from eval.encoders.load import Encoder, load_encoder, wrap
+from eval.encoders.load import load_encoder, wrap
 from eval.mteb_bridge.run import (
-    LOCAL_COPIES,
     MtebEncoder,
     find_mteb,
-    give_rows,
-    is_official,
     measure_mteb,
     measure_task,
-    model_meta,
     prompted,
     task_name,
 )
@@ -36,7 +32,7 @@ from eval.runs.score import evaluate
 from eval.scoring.sts import measure_sts
 from eval.statistics.bootstrap import EvaluationSettings
 from eval.tasks.registry import find_task
-from eval.tasks.rows import Pins, ScoredPairs, published
+from eval.tasks.rows import Pins, ScoredPairs
 from eval.tasks.sources import Source, TaskData
 from hub.errors import InputError, RunError
 
@@ -244,54 +240,6 @@ def test_a_constant_encoder_is_told_and_not_scored_0(source, tmp_path):
     constant = wrap(lambda texts: np.ones((len(texts), 4), np.float32), "python:constant", revision="1")
     with pytest.raises((InputError, RunError), match="same embedding"):
         scores("STS13", constant, source, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("org/model@abc", "org/model"),
-        ("my model", "local/my_model"),
-        ("../x", "local/.._x"),
-        ("python:a.b:c", "local/python_a.b_c"),
-    ],
-)
-def test_results_are_kept_under_name_and_revision(name, expected):
-    meta = model_meta(Encoder(name=name, revision="r/1", embed=bag_of_words, dimension=64))
-    assert (meta.name, meta.revision) == (expected, "r_1")
-
-
-@real
-@pytest.mark.parametrize("name", LOCAL_COPIES)
-def test_the_published_rows_are_those_that_mteb_describes(name):
-    """mteb ships statistics of its data: pairs, characters, distinct texts and pairs, scores."""
-    (task,) = find_mteb(name)
-    twin = LOCAL_COPIES[name]
-    rows = Source(DATA / "senteval", DATA / "sts-original").load(twin.dataset, ["test"])["test"]
-    assert rows.sha256 == published().rows[twin.dataset]["test"].sha256
-    assert is_official(task, rows)
-    give_rows(task, rows)
-    assert task.metadata.dataset["revision"] == twin.revision
-    assert statistics(task.dataset["test"]) == pytest.approx(told_of(task.metadata.descriptive_stats["test"]), rel=1e-9)
-
-
-def statistics(rows):
-    first, second, gold = rows["sentence1"], rows["sentence2"], np.array(rows["score"])
-    found = {"num_samples": len(rows), "unique_pairs": len(set(zip(first, second, strict=True)))}
-    for side, texts in (("text1", first), ("text2", second)):
-        lengths = [len(text) for text in texts]
-        found |= {f"{side} total": sum(lengths), f"{side} shortest": min(lengths), f"{side} longest": max(lengths)}
-        found[f"{side} distinct"] = len(set(texts))
-    return found | {"lowest": gold.min(), "mean": gold.mean(), "highest": gold.max()}
-
-
-def told_of(stats):
-    found = {key: stats[key] for key in ("num_samples", "unique_pairs")}
-    for side in ("text1", "text2"):
-        of = stats[f"{side}_statistics"]
-        found |= {f"{side} total": of["total_text_length"], f"{side} shortest": of["min_text_length"]}
-        found |= {f"{side} longest": of["max_text_length"], f"{side} distinct": of["unique_texts"]}
-    scores = stats["label_statistics"]
-    return found | {"lowest": scores["min_score"], "mean": scores["avg_score"], "highest": scores["max_score"]}
 
 
 class First(Source):
