@@ -188,6 +188,29 @@ def test_a_malicious_pickle_runs_nothing(protocol, tmp_path, capfd):
     assert capfd.readouterr().out == ""
 
 
+HOSTILE = {
+    "an object array": pickle.dumps(np.array([{"a": 1}], dtype=object), protocol=2),
+    "an array larger than its bytes": b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntU\x01btR"
+    b"(I1\n(I99\ntcnumpy\ndtype\n(U\x02f4I0\nI1\ntR(I3\nU\x01<NNNI-1\nI-1\nI0\ntbI00\nU\x04abcdtb.",
+    "a state for a function": b"cnumpy.core.multiarray\n_reconstruct\n}(U\x08__code__Nub.",
+    "a state for a class": b"cnumpy\nndarray\n}(U\x01ANub.",
+    "a dtype with fields": pickle.dumps(np.zeros(2, dtype=[("a", "f4")]), protocol=2),
+    "another encoding": b"c_codecs\nencode\n(U\x01aU\x03hextR.",
+    "a persistent id": b"Pcommand\n.",
+    "an extension": b"\x82\x01.",
+    "cut short": pickle.dumps(content())[:-20],
+    "nothing": b"",
+    "no pickle": b"features\n1 2 3\n",
+}
+
+
+@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
+def test_what_is_no_pickle_of_numbers_is_one_clear_error(data):
+    with pytest.raises(InputError, match=r"COCO/train\.pkl: is no safe pickle of features") as raised:
+        load_arrays(DataFile("COCO/train.pkl", data))
+    assert "\n" not in str(raised.value)
+
+
 @pytest.mark.parametrize(
     "data",
     [
