@@ -14,7 +14,7 @@ from small_runs import small_recipe, small_run
 from training_inputs import data_spec, write_dataset
 from typer.testing import CliRunner
 
-from eval.audit.decontaminate import SUFFIX, Target, app, drop, dropped_recipe, main
+from eval.audit.decontaminate import SUFFIX, Target, app, command_of, drop, dropped_recipe, main
 from eval.audit.evaluation_sentences import (
     SCHEME,
     SEED,
@@ -332,3 +332,13 @@ def test_with_card_the_counts_stand_on_the_datasets_card(tmp_path):
     (run / LEDGER).write_text(ledger.model_copy(update={"revision": "other"}).model_dump_json())
     with pytest.raises(InputError, match=r"on other rows than .* measure again: sts-dino decontaminate .* --card"):
         render(run)
+
+
+@pytest.mark.parametrize("own", ["/home/jane/secret", "../jane/secret", "~/secret", "data/../../secret"])
+def test_the_command_on_a_card_tells_of_no_folder_of_ones_own(own):
+    reported = command_of(
+        f"{own}/sts", {"--senteval-data": Path(own), "--sts-data": Path("data/sts"), "--config": None}
+    )
+    expected = "artifacts/datasets/sts --senteval-data secret --sts-data data/sts --drop OUT"
+    assert reported == f"sts-dino decontaminate {expected}"
+    assert command_of("artifacts/datasets/x", {}) == "sts-dino decontaminate artifacts/datasets/x --drop OUT"

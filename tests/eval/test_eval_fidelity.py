@@ -13,11 +13,17 @@ from eval.audit.fidelity import Pairs, draw_pairs, label_fidelity
 from eval.audit.source import find_rows
 from eval.audit.survey import AnswerStore, read_examples
 from eval.encoders import load as packaged
+from hub.client.fetch import fetch
+from hub.client.publish import Options, publish
+from hub.client.repository import Repository
 from hub.contract.measured import FIDELITY, read_fidelity
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import read_manifest
 from hub.errors import InputError
-from model_cards.render import render
+from model_cards.render import render, write
 
+pytest_plugins = ["local_hub"]
 SCORES = {"1": 1.0, "0.5": 0.5, "0": 0.0}
 
 
@@ -166,3 +172,18 @@ def test_without_the_packaged_judge_one_is_to_be_named(run, monkeypatch):
     ):
         measure(run)
     assert not (run / FIDELITY).exists()
+
+
+def test_it_goes_to_the_hub_with_the_dataset_and_comes_back(local_hub, hub_api, tmp_path):
+    run = tmp_path / "run"
+    manifest = small_run(run, small_recipe("sts", name="measured-sts"))
+    measure(run, *JUDGE)
+    write(run, render(run, f"acme/{manifest.name}"))
+    publish(hub_api, run, "acme", True, Options())
+    repository = Repository(hub_api, f"acme/{manifest.name}", "dataset")
+    fetch(
+        repository, repository.branch(), manifest, load_recipe(run / "recipe.yaml", DatasetRecipe), tmp_path / "again"
+    )
+    assert (tmp_path / "again" / FIDELITY).read_bytes() == (run / FIDELITY).read_bytes()
+    plan = publish(hub_api, run, "acme", False, Options())
+    assert not plan.changes and not plan.edits  # the card's stamp covers it

@@ -32,7 +32,7 @@ from eval.runs.score import evaluate
 from eval.scoring.sts import measure_sts
 from eval.statistics.bootstrap import EvaluationSettings
 from eval.tasks.registry import find_task
-from eval.tasks.rows import Pins, ScoredPairs
+from eval.tasks.rows import Pins, ScoredPairs, rows_sha256
 from eval.tasks.sources import Source, TaskData
 from hub.errors import InputError, RunError
 
@@ -259,3 +259,40 @@ def test_a_real_encoder_has_the_same_score_there_and_here(tmp_path):
     source = First(DATA / "senteval")
     (found,) = scores("STS16", encoder, source, tmp_path)
     assert found.score.main_score == pytest.approx(ours("sts16/all", encoder, source).score, abs=0.01)
+
+
+def test_other_rows_than_mtebs_do_not_bear_its_revision(source, tmp_path):
+    (found,) = scores("STS13", wrap(bag_of_words, "python:bag", revision="1"), source, tmp_path)
+    assert found.score.data_revision is None
+    assert found.score.data_sha256 == rows_sha256(source.load("sts13", ["test"])["test"])
+
+
+def test_results_are_kept_apart_by_their_rows(source, tmp_path):
+    encoder = wrap(distinct, "python:distinct", revision="1")
+    other = Source(write_senteval(tmp_path / "other", rows=12, seed=5), pins=Pins())
+    values = [scores("STS13", encoder, place, tmp_path)[0].score for place in (source, other)]
+    assert values[0].data_sha256 != values[1].data_sha256
+    assert values[1].main_score == pytest.approx(ours("sts13/all", encoder, other).score, abs=1e-4)
+
+
+def test_several_subsets_are_parts_and_average_unweighted(tmp_path):
+    (task,) = find_mteb("STS17[en-en+es-en]")
+    draw = np.random.default_rng(0)
+    words = np.array([f"w{number}" for number in range(40)])
+    task.dataset = {
+        subset: DatasetDict(
+            test=Dataset.from_dict(
+                {side: [" ".join(draw.choice(words, 4)) for _ in range(n)] for side in ("sentence1", "sentence2")}
+                | {"score": draw.random(n) * 5}
+            )
+        )
+        for subset, n in (("en-en", 30), ("es-en", 20))
+    }
+    task.data_loaded = True
+    found = measured(task, tmp_path)
+    assert found.score.task == "mteb/STS17[en-en+es-en]"
+    assert {name: part.n for name, part in found.score.parts.items()} == {"en-en": 30, "es-en": 20}
+    assert found.score.main_score == pytest.approx(np.mean([part.score for part in found.score.parts.values()]))
+    assert found.score.n == 50
+    assert found.score.interval() is not None
+    assert found.task.aggregation == "mean"
