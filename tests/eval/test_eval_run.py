@@ -265,7 +265,7 @@ def test_an_undefined_score_ends_in_exit_code_1_with_the_others_written(tmp_path
         (["--model", WORDS, "--tasks", "stsb/cosine", "--set", "threads=1"], "--set threads: needs a recipe"),
         (["--model", WORDS, "--tasks", "stsb/cosine", "--set", "seed=x"], "--set seed"),
         (["--model", WORDS, "--tasks", "mteb/STS22", "--limit", "9"], "--limit does not reach MTEB's tasks"),
-        (["a.yaml", "b.yaml"], "unexpected extra argument (b.yaml)"),
+        (["a.yaml", "b.yaml"], "unexpected extra argument(s) (b.yaml)"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(arguments, message, capsys):
