@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from generation.cluster import actor as cluster_actor
-from generation.cluster.actor import CLUSTER_CODE, require_versions
-from generation.run_state.code_digest import ASIDE, bare, code_digest, deciding_modules, digest_of, module_digests
+from generation.executors import ray_workers as cluster_actor
+from generation.executors.ray_workers import CLUSTER_CODE, require_versions
+from generation.pipeline.code_digest import ASIDE, bare, code_digest, deciding_modules, digest_of, module_digests
 from hub.errors import InputError
 
-WORKER = "generation.cluster.actor"
+WORKER = "generation.executors.ray_workers"
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +49,8 @@ def test_every_module_that_a_run_reaches_counts_unless_it_is_named_aside(here):
     reached = set(module_digests("generation.pipeline.job"))
     assert reached == here.keys() | ASIDE.keys()  # and none of those named is gone
     row_makers = """
-        inputs.examples inputs.prompts inputs.sources backends.engine inputs.row_seeds rows.attempts
-        rows.pairs run_state.layout run_state.output_files pipeline.finish pipeline.first_texts pipeline.group_rows
-        pipeline.worker"""
+        inputs.examples inputs.prompts inputs.sources backends.engine inputs.row_seeds rows.attempts rows.pairs
+        pipeline.tasks pipeline.source_sentences pipeline.finish pipeline.worker"""
     assert {f"generation.{name}" for name in row_makers.split()} <= here.keys()
     assert {
         "hub.contract.recipe",
@@ -77,16 +76,7 @@ def test_a_change_of_each_row_deciding_module_stops_a_run(here, tree):
 
 
 def test_a_change_of_what_decides_no_row_stops_none(here, tree):
-    talk = {
-        "dry_run",
-        "run",
-        "estimate",
-        "explain",
-        "import_task",
-        "cluster.executor",
-        "cluster.pool",
-        "cluster.result_store",
-    }
+    talk = {"plan", "run", "explain", "import_task", "executors.ray_executor", "executors.store"}
     add(
         tree,
         ASIDE.keys() | {f"generation.{name}" for name in talk} | {"hub.contract.licences", "hub.client.publish"},
@@ -124,8 +114,7 @@ def test_words_are_no_code():
 def test_a_node_with_any_other_module_of_ours_is_refused(tree):
     found = module_digests(WORKER)
     assert {
-        "generation.cluster.result_store",
-        "generation.cluster.store_files",
+        "generation.executors.store",
         "hub.untrusted",
         "hub.contract.run_dir",
         "hub.cli",

@@ -1,6 +1,29 @@
-"""What each language-model backend can do, declared once; ``generation.backends.registry`` loads them."""
+"""Kinds of sources and backends of language models: what each needs and can do, declared once.
+
+To add one, declare it here and register its implementation: ``generation.inputs.sources.SOURCES``,
+``generation.backends.registry``.
+"""
 
 from dataclasses import dataclass
+from typing import Literal
+
+SourceName = Literal["file", "hub", "model"]
+BackendName = Literal["engine", "openai"]
+
+
+@dataclass(frozen=True)
+class SourceFacts:
+    """A kind of source: the keys it needs; ``generated``: the model writes the sentences and nothing is read."""
+
+    needs: tuple[str, ...]
+    generated: bool = False
+
+
+SOURCES: dict[SourceName, SourceFacts] = {
+    "file": SourceFacts(needs=("path",)),
+    "hub": SourceFacts(needs=("repo_id", "revision")),
+    "model": SourceFacts(needs=("limit",), generated=True),
+}
 
 
 @dataclass(frozen=True)
@@ -18,7 +41,7 @@ class BackendFacts:
     can_trace: bool
 
 
-BACKENDS = {
+BACKENDS: dict[BackendName, BackendFacts] = {
     "engine": BackendFacts(local=True, can_debias=True, can_score=True, can_trace=True),
     "openai": BackendFacts(local=False, can_debias=False, can_score=False, can_trace=False),
 }

@@ -17,7 +17,7 @@ from faults import Running
 from ray_cluster import RayCluster, can_mount
 from tiny_lm import make_lm
 
-from generation.cluster.result_store import store_folder
+from generation.executors.store import store_folder
 from generation.pipeline.job import run_key
 from hub.contract import run_dir
 
@@ -151,17 +151,3 @@ def test_nodes_that_cannot_fetch_the_model_are_named_and_the_rest_goes_on(world,
     for why, said in world.among(bad, "hub-many", settings).items():
         assert re.search(bad[why].words, said)
     assert contents(world.folder / "hub-many") == contents(alone)
-
-
-def test_a_worker_that_hangs_is_overtaken(world):
-    lm = make_lm(world.folder / "hanging-lm")
-    settings = [f"model.path={lm}", "source.limit=96"]
-    alone, other = world.alone("hanging-alone", settings), world.cluster.add_node(True)
-    running, deadline = world.start("hanging", settings, "--ray", world.cluster.address), time.monotonic() + LONGEST
-    while f"{other} " not in running.said():  # it has done a task, and is at another
-        assert running.alive() and time.monotonic() < deadline, running.said()
-        time.sleep(0.002)
-    world.stop(other)
-    assert running.code() == 0 and not left_out(running.said()), running.said()
-    assert contents(world.folder / "hanging") == contents(alone)
-    world.cluster.kill_node(other)

@@ -1,9 +1,15 @@
-"""Work on Ray: whose fault an error is, what a node has to have, and a local instance with two workers."""
+"""Executors on Ray: causes of errors, scheduling, nodes, options, and a local instance with two workers."""
 
+import dataclasses
 import errno
+import http.server
 import os
 import pickle
 import stat
+import subprocess
+import sys
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,35 +19,240 @@ import psutil
 import pytest
 import torch
 from fsspec.implementations.local import LocalFileSystem
+from small_runs import small_recipe
 from tiny_lm import make_lm
 from typer.testing import CliRunner
 
 from generation import run
 from generation.backends import batch as live_batch
 from generation.backends.registry import load_writer
-from generation.cluster import executor as cluster
-from generation.cluster import store_files
-from generation.cluster.actor import FileServer, RemoteWorker, is_here, require_files, require_versions
-from generation.cluster.connect import _home, local_instance
-from generation.cluster.executor import RayExecutor, ray_executor
-from generation.cluster.failures import Cause, classify
-from generation.cluster.nodes import Node
-from generation.cluster.options import ClusterOptions
-from generation.cluster.pool import InFlightTask, WorkerHandle, WorkerPool
-from generation.cluster.result_store import LostResult, ResultStore
-from generation.cluster.scheduler import TaskQueue
+from generation.executors import ray_executor as cluster
+from generation.executors import store as store_files
+from generation.executors.options import (
+    PROCESS,
+    ClusterOptions,
+    _home,
+    local_instance,
+    withheld_secrets,
+    worker_resources,
+)
+from generation.executors.options import cluster as connected
+from generation.executors.ray_executor import TRIES, Cause, RayExecutor, TaskQueue, classify, ray_executor
+from generation.executors.ray_workers import (
+    FileServer,
+    InFlightTask,
+    Node,
+    Nodes,
+    RemoteWorker,
+    WorkerHandle,
+    WorkerPool,
+    WorkerResources,
+    require_files,
+)
+from generation.executors.store import LostResult, ResultStore
 from generation.inputs.prompts import Prompts
 from generation.inputs.sources import FirstText
-from generation.pipeline.executor import local_executor
+from generation.pipeline import tasks as layout
 from generation.pipeline.job import generate
-from generation.pipeline.worker import Worker
-from generation.run_state import layout
-from generation.run_state.tasks import TaskResult, WriteFirstTexts, WriteShard
+from generation.pipeline.tasks import TaskResult, WriteFirstTexts, WriteShard
+from generation.pipeline.worker import Worker, local_executor
 from hub import cli
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.durable import sha256_file
 from hub.errors import InputError, OutOfMemory, RunError
+
+
+def tasks(count: int) -> list[WriteFirstTexts]:
+    return [WriteFirstTexts(range(number, number + 1)) for number in range(count)]
+
+
+def test_tasks_are_read_as_they_are_given():
+    given = iter(tasks(9))
+    queue = TaskQueue(given)
+    first = [queue.next("a"), queue.next("b")]
+    assert first == tasks(2) and next(given) == tasks(3)[2] and not queue.finished
+
+
+def test_a_lost_workers_task_is_given_to_another_node_and_a_waiting_one_to_anyone():
+    queue = TaskQueue(tasks(2))
+    at_work, waiting = queue.next("a"), queue.next("a")
+    queue.failed(at_work, "a", "killed")
+    queue.requeue(waiting)
+    assert queue.next("a", ["a", "b"]) == waiting
+    assert queue.next("a", ["a", "b"]) is None
+    assert queue.next("b", ["a", "b"]) == at_work
+
+
+def test_a_task_that_failed_everywhere_is_tried_again_anywhere():
+    queue = TaskQueue(tasks(1))
+    task = queue.next("a")
+    queue.failed(task, "a", "killed")
+    assert queue.next("a", ["a"]) == task
+
+
+def test_a_task_that_fails_time_and_again_stops_the_run_and_names_the_nodes():
+    queue = TaskQueue(tasks(1))
+    task = queue.next("a")
+    for node in "abc"[: TRIES - 1]:
+        queue.failed(task, node, "killed")
+    with pytest.raises(RunError, match=r"task first-texts-0-1: failed 3 times, on a, b, c; the last time: out of luck"):
+        queue.failed(task, "c", "out of luck")
+
+
+def test_a_task_counts_once_and_what_nobody_waits_for_is_no_failure():
+    queue = TaskQueue(tasks(1))
+    task = queue.next("a")
+    queue.requeue(task)
+    queue.requeue(task)
+    queue.done(task)
+    for _ in range(TRIES + 1):
+        queue.failed(task, "a", "killed")
+    assert queue.next("b") is None and queue.finished
+
+
+def entry(number: int, alive: bool = True, name: str = "", host: str = "box", **resources: float) -> dict[str, object]:
+    address = f"10.0.0.{number}"
+    resources = {"CPU": 2.0, "memory": 8e9, **resources}
+    names = {"NodeName": name or address, "NodeManagerHostname": host, "NodeManagerAddress": address}
+    return {"NodeID": f"{number:056x}", "Alive": alive, "Resources": resources, **names}
+
+
+def seen(*entries: dict[str, object], share: WorkerResources = WorkerResources()) -> Nodes:  # noqa: B008 - frozen
+    nodes = Nodes(share)
+    nodes.update(entries)
+    return nodes
+
+
+def names(nodes: Nodes) -> list[str]:
+    return [node.name for node in nodes.seen.values()]
+
+
+def test_workers_go_to_the_emptiest_nodes_and_no_more_than_asked_for():
+    nodes = seen(entry(1), entry(2, CPU=4.0))
+    first, second = nodes.seen
+    assert Counter(node.id for node in nodes.placements({}, None)) == {first: 2, second: 4}
+    assert Counter(node.id for node in nodes.placements({}, 4)) == {first: 2, second: 2}
+    assert [node.id for node in nodes.placements({first: 1}, 2)] == [second]
+    assert nodes.placements({first: 2, second: 4}, None) == [] == nodes.placements({first: 2, second: 3}, 5)
+
+
+def test_nodes_come_and_go_and_a_left_out_one_stays_out():
+    nodes = seen(entry(1), entry(2))
+    one, two = nodes.seen.values()
+    nodes.update([entry(1), entry(2, alive=False)])
+    assert nodes.usable() == [one] and not two.alive
+    one.problem = "its disk is full"
+    nodes.update([entry(1), entry(3)])
+    assert [node.id for node in nodes.usable()] == [entry(3)["NodeID"]]
+    nodes.update([entry(1)])
+    assert not nodes.usable() and not nodes.hopeless()  # those that are gone may come back
+    said = str(nodes.none_left())
+    assert "box: its disk is full" in said and "box (10.0.0.2): it is gone" in said
+
+
+@pytest.mark.parametrize(
+    ("share", "resources", "room"),
+    [
+        (WorkerResources(), {"CPU": 8.0}, 8),
+        (WorkerResources(cpus=3), {"CPU": 8.0}, 2),
+        (WorkerResources(cpus=1, gpus=2), {"CPU": 8.0, "GPU": 8.0}, 4),
+        (WorkerResources(gpus=1), {"CPU": 8.0}, 0),
+        (WorkerResources(cpus=0.1), {"CPU": 0.3}, 3),
+        (WorkerResources(memory=4e9), {"CPU": 8.0, "memory": 13e9}, 3),
+    ],
+)
+def test_room_for_workers(share, resources, room):
+    assert share.room(resources) == room
+
+
+def test_a_node_without_memory_for_a_worker_is_left_out_by_name():
+    nodes = seen(
+        entry(1), entry(2, host="small", memory=1e9), entry(3, host="head", CPU=0), share=WorkerResources(memory=4e9)
+    )
+    assert list(nodes.problems()) == ["small"] and len(nodes.usable()) == 1
+    assert "4.0 GB of memory, it has 2, 0, 1.0 GB" in nodes.problems()["small"]
+    assert not nodes.hopeless()
+    nodes.usable()[0].problem = "its disk is full"
+    assert nodes.hopeless() and nodes.hopeless(growing=True)
+
+
+def test_nodes_that_are_too_small_mean_nothing_where_larger_ones_were_asked_for():
+    nodes = seen(entry(1, memory=1e9), share=WorkerResources(memory=4e9))
+    assert nodes.hopeless() and not nodes.hopeless(growing=True)
+
+
+X2 = Path("recipes/demo/sts-dino-x2.yaml")
+
+
+def of(**model: object) -> DatasetRecipe:
+    return small_recipe("sts", model={"repo_id": "org/lm", "revision": "a" * 40, "license": "mit"} | model)
+
+
+def test_a_worker_takes_its_threads_its_gpu_or_the_memory_of_its_model(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"x" * 1000)
+    at = ClusterOptions("auto")
+    assert worker_resources(of(), at) == WorkerResources(1)
+    assert worker_resources(of(threads=4), at) == WorkerResources(4)
+    assert worker_resources(of(threads=4), dataclasses.replace(at, cpus=2)) == WorkerResources(2)
+    assert worker_resources(of(device="cuda:1"), at) == WorkerResources(1, 1)
+    assert worker_resources(of(device_map="auto"), dataclasses.replace(at, gpus=4)) == WorkerResources(1, 4)
+    assert worker_resources(of(repo_id=None, path=str(tmp_path)), at) == WorkerResources(1, 0, PROCESS + 1000)
+    (tmp_path / "q4.gguf").write_bytes(b"x" * 100)
+    packed = of(repo_id=None, path=str(tmp_path), gguf_file="q4.gguf")
+    assert worker_resources(packed, at) == WorkerResources(1, 0, PROCESS + 700)
+    assert worker_resources(of(), ClusterOptions(workers=1)).cpus == os.cpu_count()
+    assert worker_resources(of(), ClusterOptions(workers=10_000)).cpus == 1
+
+
+def test_tokens_stay_with_the_driver_unless_workers_need_them():
+    local = of(repo_id=None, path="lm")
+    assert "OPENAI_API_KEY" in withheld_secrets(of(), None) and "HF_TOKEN" not in withheld_secrets(of(), None)
+    assert "HF_TOKEN" in withheld_secrets(local, None) and "HF_TOKEN" in withheld_secrets(local, "/shared")
+    assert "HF_TOKEN" not in withheld_secrets(local, "hf://buckets/org/name")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--store", "/shared"], "--store: is for several workers; add --workers N or --ray"),
+        (["--cpus-per-worker", "2", "--gpus-per-worker", "1"], "--cpus-per-worker, --gpus-per-worker: is for several"),
+        (["--ray", "ray://10.0.0.1:10001"], "run the command on a node of the cluster"),
+        (["--ray", "nowhere"], "is no address; allowed: auto or HOST:PORT"),
+        (["--ray", "127.0.0.1:1"], r"--ray 127.0.0.1:1: does not answer \(\[Errno 111\]"),
+        (["--workers", "0"], "--workers"),
+        (
+            ["--workers", "1", "--gpus-per-worker", "1.5"],
+            "--gpus-per-worker: is 1.5; allowed: a whole number, or a part",
+        ),
+    ],
+)
+def test_options_that_cannot_be(tmp_path, options, words):
+    lm = make_lm(tmp_path / "lm")
+    result = CliRunner().invoke(run.app, [str(X2), "--out", str(tmp_path / "o"), "--set", f"model.path={lm}", *options])
+    if isinstance(result.exception, InputError):
+        with pytest.raises(InputError, match=words):
+            raise result.exception
+    else:
+        assert result.exit_code == 2 and words in result.output
+
+
+def test_an_address_where_something_else_answers_is_refused_in_time(monkeypatch):
+    monkeypatch.setattr("generation.executors.options.ANSWER_SECONDS", 3)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with pytest.raises(InputError, match=r"within 3 seconds"), connected(f"127.0.0.1:{server.server_port}"):
+            pass
+    finally:
+        server.shutdown()
+
+
+def test_a_run_imports_neither_ray_nor_a_model_before_it_needs_them():
+    heavy = "{'ray', 'torch', 'transformers'} & set(sys.modules)"
+    code = f"import sys, generation.pipeline.job, generation.executors.ray_executor; assert not {heavy}, {heavy}"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")
 PLANTED = "sk-planted-9c1e"
@@ -113,11 +324,11 @@ def test_a_worker_whose_memory_ran_out_costs_its_node_one_worker_and_its_task_no
     members = [WorkerHandle(node, None, None), WorkerHandle(node, None, None)]
     executor, queue = RayExecutor.__new__(RayExecutor), TaskQueue([WriteFirstTexts(range(4))])
     executor._pool = pool = WorkerPool.__new__(WorkerPool)
-    pool.workers, pool._told, pool._ray = members, set(), SimpleNamespace(kill=lambda actor: None)
+    pool.workers, pool._reported, pool._ray = members, set(), SimpleNamespace(kill=lambda actor: None)
     pool.reconcile = lambda now=False: None
     for lost in list(members):
         task = queue.next("other")
-        lost.in_flight.append(InFlightTask(None, task, since=0.0))
+        lost.in_flight.append(InFlightTask(None, task, running=True))
         executor._failed(queue, lost, lost.in_flight[0], OutOfMemory("memory", "is too small for one text at a time"))
         if node.problem is None:
             assert node.room == 1 and "warning: node small has memory for 1 workers" in capsys.readouterr().err
@@ -142,19 +353,13 @@ def test_a_file_that_is_lost_in_the_store_is_made_again_and_a_store_that_is_gone
                 executor._accept(queue, worker, task, TaskResult(task))
 
 
-def test_versions_that_differ_are_named_with_both_sides():
-    require_versions({"torch": "2.6", "code": "a"}, {"code": "a", "torch": "2.6"})
-    with pytest.raises(InputError, match=r"code None, on the driver a, torch 2\.5, on the driver 2\.6"):
-        require_versions({"torch": "2.6", "code": "a"}, {"torch": "2.5"})
-
-
 def test_model_files_have_to_be_the_drivers(tmp_path):
     model = tmp_path / "model.safetensors"
     model.write_bytes(b"weights")
     inputs = {str(model): sha256_file(model)}
     require_files(inputs)
     model.write_bytes(b"Weights")
-    with pytest.raises(InputError, match=r"model\.safetensors: is another than on the driver"):
+    with pytest.raises(InputError, match=r"model\.safetensors: differs from the driver's"):
         require_files(inputs)
     model.unlink()
     with pytest.raises(InputError, match=r"model\.safetensors: is not there"):
@@ -171,12 +376,6 @@ def test_the_library_lends_nothing_from_outside(tmp_path):
     for path in ("../secret", str(tmp_path / "secret"), "data/../../secret", "link"):
         with pytest.raises(InputError, match="leads out of the run directory"):
             library.read(path)
-
-
-def test_a_probe_is_believed_only_with_its_content(tmp_path):
-    (tmp_path / "probe").write_text("token")
-    assert is_here(tmp_path / "probe", "token")
-    assert not is_here(tmp_path / "probe", "other") and not is_here(tmp_path / "none", "token")
 
 
 # A local instance.
@@ -295,7 +494,7 @@ def test_no_node_is_left_when_none_has_the_drivers_versions(on_the_instance, mon
 
 def test_folders_of_killed_runs_are_removed_and_those_in_use_are_not(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("generation.cluster.connect._LONGEST", 200)
+    monkeypatch.setattr("generation.executors.options._LONGEST", 200)
     left, new = tmp_path / "sts-dino-ray-left", tmp_path / "sts-dino-ray-new"
     for folder in (left, new):
         folder.mkdir()

@@ -1,14 +1,13 @@
 """Versions that decide a run's bytes besides its recipe and inputs: the libraries, and a digest of our own code.
 
-A run that one version begins must not be finished by another: its rows would be a mixture that neither can make again.
-So ``hub.contract.run_dir.begin`` compares what stands here with the manifest and refuses to go on. Our code is told by
-a digest over the modules that a run can reach, not by a number that somebody must remember to raise. A module counts
-unless ``ASIDE`` says why it decides no row, so one that is new cannot be forgotten. Library versions are compared
-whole: a patch release of torch may change the last bit of a sum, and one bit may change a token.
+A run that one version begins must not be finished by another: no version could reproduce the mixture of rows. So
+``hub.contract.run_dir.begin`` compares these versions with the manifest and refuses to resume. The code hash covers the
+modules that a run can reach. A module counts unless ``ASIDE`` says why it decides no row, so a new one cannot be
+forgotten. Library versions are compared whole: a patch release of torch may change the last bit of a sum, and one bit
+may change a token.
 
-A module's digest leaves out docstrings, comments, layout and the words of errors, so that an edit of words changes
-nothing. Keys of a recipe and their checks are left out as well: what a recipe says, defaults included, is in its
-fingerprint. Properties stay, for they decide what is made of it.
+A module's digest leaves out docstrings, comments, layout and the words of errors. It leaves out keys of a recipe and
+their checks as well: the recipe's values, defaults included, are in its fingerprint. Properties stay.
 """
 
 import ast
@@ -31,10 +30,8 @@ _SECTION = "Strict"  # hub.contract.sections: the base of recipes and their sect
 _CHECKS = ("field_validator", "model_validator")
 _PROBLEMS = "problems"  # of a section: its checks of several keys
 ASIDE = {
-    "generation.pipeline.usage": "counts what a server's answers cost",
-    "generation.pipeline.progress": "the progress bar, and seconds beside the run directory",
-    "generation.pipeline.provenance": "what the manifest says of the inputs",
-    "generation.run_state.code_digest": "this digest",
+    "generation.pipeline.reporting": "the progress bar, timing, a server's cost, the manifest's provenance",
+    "generation.pipeline.code_digest": "this digest",
     "hub.cli": "talk on stderr, exit codes",
     "hub.client.connection": "how long a Hub may take, and how its failures are known",
     "hub.errors": "how a problem is said",

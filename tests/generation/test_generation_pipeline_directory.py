@@ -2,9 +2,9 @@
 
 import errno
 import hashlib
-import json
 import os
 import resource
+import shutil
 import signal
 from collections import Counter
 from dataclasses import replace
@@ -14,16 +14,13 @@ import pytest
 from small_runs import small_recipe
 from test_generation_pipeline_finish import row
 
-from generation.pipeline import finish, first_texts, group_rows
+from generation.pipeline import directory as dataset_run
+from generation.pipeline import finish, source_sentences
+from generation.pipeline import tasks as layout
+from generation.pipeline.directory import DatasetRun, Journal, TaskRecord
+from generation.pipeline.source_sentences import Scratch, prepare
+from generation.pipeline.tasks import OutputFile, TaskResult, WriteFirstTexts, WriteShard, shard_files
 from generation.rows import pairs
-from generation.rows.counts import WORDS
-from generation.run_state import directory as dataset_run
-from generation.run_state import layout
-from generation.run_state.directory import DatasetRun
-from generation.run_state.journal import Journal, TaskRecord
-from generation.run_state.output_files import shard_files
-from generation.run_state.scratch import Scratch
-from generation.run_state.tasks import OutputFile, TaskResult, WriteFirstTexts, WriteShard
 from hub.contract import run_dir
 from hub.contract.recipe_file import resolved
 from hub.contract.run_dir import Manifest, changed_files, described, read_manifest
@@ -253,7 +250,7 @@ def test_a_shard_made_again_may_change_between_rows_and_no_rows(tmp_path):
 def test_groups_that_were_finished_are_not_finished_again_unless_a_raw_file_changed(made, tmp_path, monkeypatch):
     monkeypatch.setattr(layout, "shards_per_group", lambda recipe: 2)
     expected = whole(tmp_path / "expected", 5, made)
-    asked, real = [], group_rows.finish_group
+    asked, real = [], finish.finish_group
 
     def two(recipe, task, *more):
         asked.append(task.group.index)
@@ -298,7 +295,7 @@ def test_finished_by_groups_the_rows_are_those_of_one_pass(made, tmp_path, monke
             rows[size, split] = [one for path in paths for one in read_shard(run.directory / path)]
         counts = {**run.manifest.counts}
         assert rows.setdefault("counts", counts) == counts
-    reader = group_rows.RawRows(RECIPE, (tmp_path / "1" / "run").joinpath, frozenset(rows["counts"]["empty_shards"]))
+    reader = finish.RawRows(RECIPE, (tmp_path / "1" / "run").joinpath, frozenset(rows["counts"]["empty_shards"]))
     for split in ("train", "validation"):
         assert rows[1, split] == rows[2, split] == rows[100, split]
         single = []
@@ -340,29 +337,22 @@ class Writes:
         return TaskResult(task, facts=facts)
 
 
-def test_first_texts_are_the_same_in_whatever_order_rounds_come_and_few_are_written_in_vain(tmp_path):
+def test_source_sentences_do_not_depend_on_the_order_of_rounds_and_few_are_generated_in_vain(tmp_path):
     recipe = small_recipe("text", source={**small_recipe("text").source.model_dump(), "limit": 1_000})
-    found = {}
-    for name, order in (("in order", list), ("reversed", lambda tasks: tasks[::-1])):
-        scratch, executor = Scratch(tmp_path / name, "key"), Writes(order)
-        rejected = first_texts._write_rounds(recipe, scratch, executor)
-        rows = [one for _, part in scratch.rounds() for one in part]
+
+    def generated(name, order):
+        run, executor = begun(tmp_path / name, recipe), Writes(order)
+        prepare(run, Scratch(run.directory, "key"), executor, None)
+        rows, rejected = list(run.rows("sources")), run.manifest.counts["sources_rejected"]
         assert len(rows) == len({one["text"] for one in rows}) == 1_000
-        size = first_texts.round_size(1_000)
-        asked = sum(one.asked for one in scratch.notes.rounds)
-        assert max(numbers.stop for numbers in executor.given) <= asked + 8 * size, (
-            "no further ahead than workers are busy"
-        )
-        assert found.setdefault("rows", (rows, rejected, asked)) == (rows, rejected, asked)
-    scratch = Scratch(tmp_path / "in order", "key")
+        return rows, rejected, max((numbers.stop for numbers in executor.given), default=0)
+
+    rows, rejected, most = generated("in order", list)
+    assert generated("reversed", lambda tasks: tasks[::-1])[:2] == (rows, rejected)
+    asked = len(rows) + sum(rejected.values())
+    assert most <= asked + 8 * source_sentences.round_size(1_000), "no further ahead than workers are busy"
+    run = tmp_path / "in order" / "run"
+    shutil.rmtree(run)
+    scratch = Scratch(run, "key")
     scratch._note(rounds=scratch.notes.rounds[:3])
-    rejected = first_texts._write_rounds(recipe, scratch, Writes(lambda tasks: tasks[::-1]))
-    assert ([one for _, part in scratch.rounds() for one in part], rejected) == found["rows"][:2]
-
-
-def test_manifest_is_json_that_names_the_progress(made, tmp_path):
-    run = begun(tmp_path)
-    run.add_shard(made[0], 5)
-    counts = json.loads((run.directory / "manifest.json").read_text())["counts"]
-    assert (counts["shards_done"], counts["shards_total"]) == (1, 5)
-    assert WORDS.of("two words") == 2
+    assert generated("in order", lambda tasks: tasks[::-1])[:2] == (rows, rejected)

@@ -4,7 +4,6 @@ import errno
 import os
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +16,9 @@ from fsspec.exceptions import FSTimeoutError
 from fsspec.implementations.memory import MemoryFileSystem
 from huggingface_hub import HfFileSystem
 
-from generation.cluster.result_store import LostResult, ResultStore
-from generation.cluster.store_files import StoreFiles
-from generation.cluster.store_retry import StoreRetry
+from generation.executors.store import LostResult, ResultStore, StoreFiles, StoreRetry
 from generation.inputs.sources import FirstText
-from generation.run_state.layout import Group, Shard
-from generation.run_state.tasks import FinishGroup, OutputFile, TaskResult, WriteFirstTexts, WriteShard
+from generation.pipeline.tasks import FinishGroup, Group, OutputFile, Shard, TaskResult, WriteFirstTexts, WriteShard
 from hub.contract.recipe import Variant
 from hub.contract.run_dir import described
 from hub.errors import InputError, RunError
@@ -148,14 +144,6 @@ def test_damaged_contents_are_not_found_not_fetched_and_made_anew(url, content, 
     assert (run / RAW).read_bytes() == FILES[RAW]
 
 
-def test_missing_contents_are_lost(url, tmp_path):
-    store = ResultStore(url, "run")
-    kept = store.put(made())
-    store.clear()
-    with pytest.raises(LostResult, match="found nothing"):
-        store.fetch(kept, tmp_path / "run")
-
-
 @pytest.mark.parametrize(
     "record",
     [
@@ -183,12 +171,6 @@ def test_a_record_cannot_name_other_files_of_the_run_directory(path, tmp_path):
     assert store.find(TASK) is None
 
 
-def test_a_record_of_too_few_first_texts_is_not_found(tmp_path):
-    store, task = ResultStore(str(tmp_path), "run"), WriteFirstTexts(range(3))
-    store.put(made(task, {}, facts=[{}, {}]))
-    assert store.find(task) is None
-
-
 def test_on_one_file_system_a_file_is_a_hard_link_that_the_run_may_replace(tmp_path, monkeypatch):
     store, run = ResultStore(str(tmp_path / "store"), "run"), tmp_path / "run"
     kept = store.put(made())
@@ -206,13 +188,6 @@ def test_on_one_file_system_a_file_is_a_hard_link_that_the_run_may_replace(tmp_p
     monkeypatch.setattr(os, "link", other_file_system)
     store.fetch(kept, run)
     assert (run / REJECTED).read_bytes() == FILES[REJECTED] and (run / REJECTED).stat().st_nlink == 1
-
-
-def test_many_workers_may_keep_one_task_at_once(url):
-    with ThreadPoolExecutor(8) as pool:
-        kept = list(pool.map(lambda _: ResultStore(url, "run").put(made()), range(24)))
-    assert all(one == ResultStore(url, "run").find(TASK) for one in kept)
-    assert len(kept_files(ResultStore(url, "run"))) == 3
 
 
 def test_a_node_that_sees_another_place_is_told_apart(url, tmp_path):
@@ -333,12 +308,6 @@ def test_a_store_that_never_answered_is_a_wrong_address(monkeypatch):
     ):
         away.mark()
     assert 2 <= len(calls) <= 5
-
-
-def test_a_path_that_is_no_folder_is_named(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(RunError, match=f"^store {tmp_path}/file: .*is it mounted"):
-        ResultStore(str(tmp_path / "file"), "run").mark()
 
 
 def test_a_protocol_that_forgets_what_was_written_is_refused():
