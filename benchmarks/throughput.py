@@ -26,7 +26,7 @@ from hub.errors import InputError
 RECIPE, SENTENCES = Path("recipes/demo/sts-dino-x2.yaml"), Path("assets/demo-data/x1.tsv")
 EXAMPLES = Path("benchmarks/data/sts_examples.tsv")
 DEMO_LM, LM = Path("assets/demo-lm"), Path("artifacts/lm/gemma-3-270m")
-PRELOADED = ["benchmarks.generate_baseline", "generation.decoding.engine"]
+PRELOADED = ["benchmarks.generate_baseline", "generation.backends.engine"]
 PRELOADED += [f"transformers.models.{kind}.modeling_{kind}" for kind in ("llama", "gemma3")]
 SLOTS = 32  # of llama.cpp's server
 ROWS = 96  # model rows of a batched call of ``generate()``

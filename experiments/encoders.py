@@ -16,8 +16,7 @@ from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import apply_overrides, checked, read_yaml
 from hub.contract.schema import ROW_SCHEMAS
 from hub.durable import write_text
-from release.value import trained_on, training_sha256, untrained
-from release.value_arms import CONFIG, copies, shuffled, write_pairs
+from release.value import CONFIG, copies, shuffled, trained_on, training_sha256, untrained, write_pairs
 
 DATA_WORDS = ("--senteval-data", "<data>/senteval", "--sts-data", "<data>/sts-original")
 

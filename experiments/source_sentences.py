@@ -1,7 +1,7 @@
 """Draw sentences, or the STS Benchmark's pairs, that no evaluation set contains.
 
 The sample of a file leaves out exact, normalised and near matches of STS12-16, the STS Benchmark and SICK (by
-``eval.decontaminate``'s index). OUT.json beside the output counts them.
+``eval.audit.evaluation_sentences``). OUT.json beside the output counts them.
 """
 
 import gzip
@@ -17,11 +17,11 @@ from typing import Annotated
 
 import typer
 
-from generation.inputs.file_rows import file_rows
+from generation.inputs.sources import file_rows
 from hub import cli
 from hub.durable import write_text
 from hub.errors import InputError
-from release.value_arms import read_people
+from release.value import read_people
 
 CHECKED = (*(f"sts{year}" for year in range(12, 17)), "stsb-tokenised", "sick-r-tokenised")
 BATCH = 500

@@ -14,7 +14,7 @@ import psutil
 
 from hub import cli
 from hub.durable import make_folder, write_text
-from release.child_process import StageProcess, named
+from release.stages import StageProcess, named
 
 POLL = 0.1  # seconds between two looks at a child
 NOTE = 5.0  # seconds between two notes of its CPU time: a kill loses at most this much of it

@@ -17,7 +17,7 @@ from hub import cli
 from hub.contract.schema import ROW_SCHEMAS
 from hub.durable import write_text
 from hub.errors import InputError
-from release.value_arms import write_pairs
+from release.value import write_pairs
 
 LABELS = ("entailment", "contradiction")
 COLUMNS = ("premise", *LABELS)

@@ -14,9 +14,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from generation.inputs.file_rows import file_rows
 from generation.inputs.row_seeds import row_seed
-from generation.inputs.sources import source_rows, text_problem
+from generation.inputs.sources import file_rows, source_rows, text_problem
 from hub.contract.published_paths import published
 from hub.contract.recipe import QUOTE, DatasetRecipe, Examples, FewShot, Source
 from hub.contract.run_dir import require_complete

@@ -54,7 +54,7 @@ def test_no_module_has_a_command_line_of_its_own():
         (["writ"], 2, "error: sts-dino: no such command 'writ'; did you mean 'write'?; see sts-dino --help\n"),
         (["write", "nowhere.yaml"], 2, "error: nowhere.yaml: no such recipe; look in recipes/\n"),
         (["check", "nowhere.yaml"], 2, "error: nowhere.yaml: no such recipe"),
-        (["compare", "nowhere"], 2, "error: --compare: needs two evaluations or more, 1 given; see sts-dino score\n"),
+        (["compare", "nowhere"], 2, "error: compare: needs two evaluations or more, 1 given; name two\n"),
     ],
 )
 def test_bad_input_is_one_line_with_the_words_of_this_command_line(words, code, said):
