@@ -15,7 +15,7 @@ from hub.contract.recipe import Encoder, ModelRecipe, TrainingData
 from hub.contract.results import TaskScore
 from hub.papers.tables import Paper, Table, find_paper
 
-TABLE = Path(__file__).with_name("papers.yaml")
+TABLE = Path(__file__).parent / "data" / "papers.yaml"
 
 
 class PaperRow(BaseModel):
@@ -83,7 +83,7 @@ class PaperRow(BaseModel):
 
 @cache
 def paper_rows() -> tuple[PaperRow, ...]:
-    """Every row that is known."""
+    """All rows of ``papers.yaml``."""
     return TypeAdapter(tuple[PaperRow, ...]).validate_python(yaml.safe_load(TABLE.read_text(encoding="utf-8")))
 
 

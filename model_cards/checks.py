@@ -1,4 +1,4 @@
-"""Consistency checks of a run directory's counts: a card that would contradict its own data is refused.
+"""Consistency checks of a run directory: numbers that disagree stop its card.
 
 requested = kept + rejected             in total, for every label and for every shot count
 totals    = the sums over the labels, and over the shot counts
@@ -10,14 +10,20 @@ shards    = the bytes the manifest names
 dropped   = what the fingerprint was made with, and kept = the rows of the files
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hub.contract.decontamination import INPUT, PROVENANCE, Dropped
+from hub.contract.recipe import ModelRecipe
 from hub.contract.run_dir import MANIFEST, RECIPE, Manifest, changed_files
 from hub.errors import InputError
-from model_cards.shared.facts import Counts, DatasetCounts, VersionFacts
+
+if TYPE_CHECKING:
+    from model_cards.facts import Counts, DatasetCounts, VersionFacts
 
 
 def check_identity(directory: Path, manifest: Manifest, name: str, version: str) -> None:
@@ -30,7 +36,7 @@ def check_identity(directory: Path, manifest: Manifest, name: str, version: str)
 
 
 def check_files(directory: Path, manifest: Manifest) -> None:
-    """Every file that the manifest names is there with its bytes; of a growing run none is read: with as many."""
+    """Every file of the manifest has its SHA-256; of a growing run, whose files are not read, its size."""
     if manifest.complete:
         changed = changed_files(directory, manifest)
     else:
@@ -43,6 +49,14 @@ def check_files(directory: Path, manifest: Manifest) -> None:
 
 def _has_size(path: Path, size: int) -> bool:
     return path.is_file() and path.stat().st_size == size
+
+
+def check_training(directory: Path, trained: bool, recipe: ModelRecipe) -> None:
+    """Manifest and recipe must agree on whether there was a training."""
+    if trained == recipe.is_baseline:
+        found = "records a training" if trained else "records no training"
+        kind = "a baseline" if recipe.is_baseline else "a model to train"
+        raise InputError(directory / MANIFEST, f"{found}, but the recipe is of {kind}", hint="run the stage again")
 
 
 def check_counts(directory: Path, counts: DatasetCounts) -> None:
@@ -62,7 +76,7 @@ def check_counts(directory: Path, counts: DatasetCounts) -> None:
 
 
 def check_lengths(place: Path, counts: DatasetCounts) -> None:
-    """As many lengths of each label as texts were kept of it."""
+    """The lengths of each label are as many as its kept texts."""
     lengths = counts.token_lengths.by_label if counts.token_lengths else {}
     for label, found in lengths.items():
         kept = counts.by_label[label].kept if label in counts.by_label else 0
@@ -70,7 +84,7 @@ def check_lengths(place: Path, counts: DatasetCounts) -> None:
 
 
 def check_reasons(place: Path, counts: DatasetCounts) -> None:
-    """Why texts were rejected, label by label, against the totals. Nothing to check where no label says why."""
+    """The rejection reasons of each label against the totals; old manifests have no reasons by label."""
     if not any(row.reasons for row in counts.by_label.values()):
         return
     for label, row in counts.by_label.items():
@@ -90,34 +104,36 @@ def check_splits(directory: Path, counts: DatasetCounts, manifest: Manifest) -> 
 
 
 def check_history(directory: Path, counts: DatasetCounts, history: Sequence[VersionFacts]) -> None:
-    """What the versions of a dataset brought is together what it has."""
+    """The versions of a dataset add up to the whole."""
     place = directory / MANIFEST
     for name, whole in (("first_texts", counts.sources), ("requested", counts.requested), ("kept", counts.kept)):
         if history:
-            _equal(place, f"history.{name}", sum(getattr(one, name) for one in history), "that of the whole", whole)
+            _equal(
+                place, f"history.{name}", sum(getattr(one, name) for one in history), "that of the whole dataset", whole
+            )
     for config, splits in counts.splits.items() if history else ():
-        told = sum(one.rows.get(config, 0) for one in history)
-        _equal(place, f"history.rows.{config}", told, "the rows of the whole", sum(splits.values()))
+        added = sum(one.rows.get(config, 0) for one in history)
+        _equal(place, f"history.rows.{config}", added, "the rows of the whole dataset", sum(splits.values()))
 
 
 def check_dropped(directory: Path, dropped: Dropped, manifest: Manifest) -> None:
-    """What was dropped is what the run's fingerprint was made with, and the rows kept are those of the files."""
+    """The dropped rows are those of the run's fingerprint, and the kept rows are those of the files."""
     place = directory / MANIFEST
     if manifest.inputs.get(INPUT) != dropped.digest():
-        found = f"provenance.{PROVENANCE} is not what the inputs name"
-        raise InputError(place, found, hint="drop again: python -m eval.decontaminate RUN --drop DIR")
+        found = f"provenance.{PROVENANCE} differs from the digest in inputs"
+        raise InputError(place, found, hint="drop again: sts-dino decontaminate RUN --drop DIR")
     kept = {(config, split): rows.kept for config, splits in dropped.rows.items() for split, rows in splits.items()}
     _same_rows(place, PROVENANCE, kept, manifest)
 
 
-def _same_rows(place: Path, told: str, claimed: dict[tuple[str, str], int], manifest: Manifest) -> None:
-    """(config, split) → rows as told, against those of the shards that the manifest names."""
+def _same_rows(place: Path, key: str, claimed: dict[tuple[str, str], int], manifest: Manifest) -> None:
+    """(config, split) → claimed rows, against those of the shards in the manifest."""
     found: Counter[tuple[str, str]] = Counter()
     for file in manifest.files:
         if file.config is not None and file.split is not None:
             found[file.config, file.split] += file.rows or 0
-    for key in sorted({*claimed, *found}):
-        _equal(place, f"{told}.{'.'.join(key)}", claimed.get(key, 0), "the rows of its files", found[key])
+    for part in sorted({*claimed, *found}):
+        _equal(place, f"{key}.{'.'.join(part)}", claimed.get(part, 0), "the rows of its files", found[part])
 
 
 def _equal(place: Path, left: str, left_value: int, right: str, right_value: int) -> None:
@@ -125,5 +141,5 @@ def _equal(place: Path, left: str, left_value: int, right: str, right_value: int
         raise InputError(
             place,
             f"{left} is {left_value}, but {right} is {right_value}",
-            hint="no card is written from numbers that do not agree: run the stage again",
+            hint="numbers that disagree stop the card: run the stage again",
         )

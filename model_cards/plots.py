@@ -1,23 +1,27 @@
-"""The pictures of a card, as PNG: readable without colour vision, and the same bytes from the same numbers.
+"""The plots of cards and reports, as PNG: readable without colour vision, and the same bytes from the same numbers.
 
-Drawn without pyplot, so that no display, window system or style of the user's plays a part. A label's name is shown as
-it is: matplotlib's own mathematics between dollar signs is off.
+They are drawn without pyplot, independent of the user's display and style. The names of labels are plain text:
+matplotlib's mathematics between dollar signs is off.
 """
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from hub.contract.results import Results, TaskScore, by_task
 from hub.markdown import visible_line
 from hub.plot_style import COLOURS, LINES, NAME_LIMIT, STYLE
-from model_cards.shared.facts import Curve, TrainingFacts
+from model_cards.facts import Curve, TrainingFacts
 
 Counted = Mapping[str, Mapping[str, int]]
+BINS = 20
+MARKERS = ("o", "D", "s")
 
 
 def label_plot(outcomes: Counted, rows: Counted, config: str) -> bytes:
@@ -47,10 +51,7 @@ def length_plot(lengths: Mapping[str, Mapping[int, int]], unit: str) -> bytes:
 
 
 def training_plot(training: TrainingFacts) -> bytes:
-    """The training loss by step, with its parts if it has several, and the score on validation.
-
-    A line marks the step kept.
-    """
+    """The training loss with its parts, and the validation score, by step; a line marks the selected step."""
     best_step, metric = training.best_step, training.validation_metric or "Score"
     panels: list[tuple[str, Mapping[str, Curve]]] = [
         ("Training loss", {"loss": training.loss_curve, **training.loss_parts})
@@ -73,8 +74,49 @@ def training_plot(training: TrainingFacts) -> bytes:
     return _png(draw, (5 * len(panels) + (3 if len(panels) == 1 else 0), 3.5), panels=len(panels))
 
 
+def similarity_plot(cosines: Mapping[str, Mapping[str, Sequence[float]]]) -> bytes:
+    """The distribution of cosines, a panel for each label (encoder → label → cosines); the last encoder is filled."""
+    labels = list(next(iter(cosines.values())))
+    low = min([0.0, *(value for of in cosines.values() for values in of.values() for value in values)])
+
+    def draw(*drawn: Axes) -> None:
+        for axes, label in zip(drawn, labels, strict=True):
+            for index, (encoder, of) in enumerate(cosines.items()):
+                kind = "stepfilled" if index == len(cosines) - 1 else "step"
+                shares = np.full(len(of[label]), 100 / max(1, len(of[label])))
+                bins = np.linspace(low, 1, BINS + 1)
+                axes.hist(of[label], bins, weights=shares, histtype=kind, color=_colour(index), label=encoder, lw=2)
+            axes.set(title=_name(label), xlabel="cosine similarity", ylabel="pairs, %")
+        drawn[0].legend(frameon=False)
+
+    return _png(draw, (8, 0.4 + 2.2 * len(labels)), rows=len(labels))
+
+
+def score_plot(results: Results, sides: Mapping[str, Sequence[TaskScore]], most: int) -> bytes:
+    """The scores of the first ``most`` tasks with their 95 % intervals; each side has a marker and a colour."""
+    names = [f"{score.task} {score.split}" for score in results.scores[:most]]
+
+    def draw(axes: Axes) -> None:
+        for index, (side, scores) in enumerate(sides.items()):
+            found, shift = by_task(scores), 0.2 * (index - (len(sides) - 1) / 2)
+            for place, score in enumerate(results.scores[:most]):
+                one = found.get((score.task, score.split))
+                if one is not None:
+                    axes.plot(
+                        one.interval() or (), [place + shift] * (2 if one.interval() else 0), color=_colour(index)
+                    )
+                    axes.plot(one.main_score, place + shift, MARKERS[index % len(MARKERS)], color=_colour(index))
+            axes.plot([], [], MARKERS[index % len(MARKERS)], color=_colour(index), label=side)
+        axes.set_yticks(range(len(names)), names)
+        axes.invert_yaxis()
+        axes.set(xlabel="score x 100, with its 95 % interval")
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=len(sides), frameon=False)
+
+    return _png(draw, (8, 1.8 + 0.6 * len(names)))
+
+
 def _curves(axes: Axes, curves: Mapping[str, Curve], first_colour: int) -> None:
-    """The curves in one place, told apart by colour and by line; named where there are several."""
+    """The curves of one panel, each with its colour and line; several curves have a legend."""
     for index, (name, curve) in enumerate(curves.items()):
         marker = "o" if len(curve) < 30 else ""
         label = _name(name) if len(curves) > 1 else None
@@ -86,15 +128,15 @@ _THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")
 
 
 def _bars(axes: Axes, counts: Counted, unit: str, title: str) -> None:
-    """Horizontal bars, stacked by part, the largest numbers written into them."""
+    """Horizontal bars, stacked by part, with the larger numbers inside."""
     parts = list(dict.fromkeys(part for row in counts.values() for part in row))
     names, ends = [_name(label) for label in counts], [0] * len(counts)
     largest = max((sum(row.values()) for row in counts.values()), default=0)
     for index, part in enumerate(parts):
         sizes = [row.get(part, 0) for row in counts.values()]
         bars = axes.barh(range(len(names)), sizes, left=ends, color=_colour(index), label=part)
-        told = [f"{size:,}" if size > 0.12 * largest else "" for size in sizes]
-        axes.bar_label(bars, labels=told, label_type="center", color="white" if index == 0 else "black")
+        shown = [f"{size:,}" if size > 0.12 * largest else "" for size in sizes]
+        axes.bar_label(bars, labels=shown, label_type="center", color="white" if index == 0 else "black")
         ends = [end + size for end, size in zip(ends, sizes, strict=True)]
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
@@ -105,15 +147,15 @@ def _bars(axes: Axes, counts: Counted, unit: str, title: str) -> None:
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=len(parts) or 1, frameon=False)
 
 
-def _png(draw: Callable[..., None], size: tuple[float, float], panels: int = 1) -> bytes:
-    """What ``draw`` draws on so many axes beside each other; no date and no software version in the file."""
+def _png(draw: Callable[..., None], size: tuple[float, float], panels: int = 1, rows: int = 1) -> bytes:
+    """The PNG of ``draw`` on ``rows`` x ``panels`` axes; the file holds no date and no software version."""
     stream = io.BytesIO()
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(STYLE)
         figure = Figure(figsize=size, dpi=110, layout="constrained")
         FigureCanvasAgg(figure)
-        draw(*figure.subplots(1, panels, squeeze=False).flat)
+        draw(*figure.subplots(rows, panels, squeeze=False).flat)
         figure.savefig(stream, format="png", metadata={"Software": None})
     return stream.getvalue()
 
