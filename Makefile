@@ -1,7 +1,7 @@
 # sts-dino: `make` alone prints the targets. Every target that runs Python makes .venv first, once per change of the pins.
 .DEFAULT_GOAL := help
-.PHONY: help demo real test test-all test-loaders hub install lm style quality dataset train evaluate card publish regenerate republish
-.PHONY: release-all value job bench clean clean-artifacts evaluate-reference
+.PHONY: help demo real test test-all test-hub test-loaders hub install lm style quality dataset train evaluate card publish regenerate
+.PHONY: republish release-all value job bench clean clean-artifacts evaluate-reference
 PYTHON ?= python3
 RUN := .venv/bin/python
 RECIPE ?= recipes/demo/sts-dino-x2.yaml
@@ -17,10 +17,10 @@ SCORE := $(if $(TASKS),--tasks $(TASKS)) $(if $(SENTEVAL),--senteval-data $(SENT
 help: ## print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 21
 
-.venv/.ready: pyproject.toml constraints.txt
+.venv/.ready: pyproject.toml hub_server/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(RUN) -m pip install -q --upgrade pip
-	$(RUN) -m pip install -q -c constraints.txt -e ".[hub,train,eval,annotate,openai,ray,dev]"
+	$(RUN) -m pip install -q -c constraints.txt -e hub_server -e ".[train,eval,annotate,openai,ray,dev]"
 	@touch $@
 
 install: .venv/.ready ## make .venv with the tested versions
@@ -40,11 +40,14 @@ test: .venv/.ready ## what to run before a commit: the tests that are not marked
 test-all: .venv/.ready ## every test, offline, three files at a time (two cores: many tests wait for processes)
 	$(RUN) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
+test-hub: .venv/.ready ## the embedded Hub's own tests, offline
+	cd hub_server && ../$(RUN) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
 test-loaders: .venv/.ready ## load what is published with datasets 2.14, 2.21, 3.6, 4.8 and 5.2, each in its own environment
 	$(RUN) -m pytest -m loaders tests/dataset_scripts/test_loaders.py
 
 hub: .venv/.ready ## serve the demo's Hub again until Ctrl-C; that of make real: make hub HUB=artifacts/real/hub
-	$(RUN) -m hub_server serve --root $(HUB) --org $(ORG) --port 8899
+	$(RUN) -m sts_dino hub serve --root $(HUB) --org $(ORG) --port 8899
 
 dataset: .venv/.ready ## write a dataset: make dataset RECIPE=recipes/... [WORKERS=N] [RAY=auto|HOST:PORT] [STORE=URL]
 	$(RUN) -m generation.run $(RECIPE) $(SPREAD)

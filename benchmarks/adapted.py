@@ -10,16 +10,15 @@ from statistics import median
 from typing import Any
 
 from benchmarks.trials import quiet
-from eval.audit.annotation.encoders import agreements, facts
-from eval.audit.quality.pairs import cosine
-from eval.encoders.load import Encoder, load_encoder
-from eval.encoders.packaged import MINILM, minilm
+from eval.audit.agreement import agreements, encoder_facts
+from eval.encoders.embeddings import cosine
+from eval.encoders.load import MINILM, Encoder, load_encoder, minilm
 from generation.inputs.file_rows import file_rows
 from hub.assets import asset
 from hub.contract.results import Results
 from release.copies_control import places
-from sts_dino.proposals.dataset import languages
-from sts_dino.report.collect import collect
+from sts_dino.proposals.recipes import languages
+from sts_dino.report.facts import collect
 
 LABELS = ("1", "0.5", "0")  # of the sentences of an example, in the order of its columns
 COLUMNS = ("text1", *LABELS)
@@ -73,7 +72,7 @@ def written_by_hand(language: str, folder: Path) -> list[dict[str, object]]:
     pairs = examples_of(language)
     first, second, scores = (list(column) for column in zip(*pairs, strict=True))
     cosines = {name: _cosines(encoder, first, second) for name, encoder in encoders.items()}
-    return facts(agreements(scores, first, cosines, {"trained": "untrained", "copies control": "untrained"}))
+    return encoder_facts(agreements(scores, first, cosines, {"trained": "untrained", "copies control": "untrained"}))
 
 
 def _cosines(encoder: Encoder, first: list[str], second: list[str]) -> list[float]:

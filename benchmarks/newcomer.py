@@ -21,9 +21,8 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.trials import table, write_results
-from eval.audit.annotation.sample import draw, read_examples
-from eval.audit.annotation.store import AnswerStore
 from eval.audit.source import find_rows
+from eval.audit.survey import AnswerStore, draw, read_examples
 from hub import cli
 from hub.errors import RunError
 from hub.word_overlap import word_overlap
@@ -34,7 +33,7 @@ CORPUS = ROOT / "assets" / "first-texts" / "wikipedia.txt"
 SENTENCES = 300
 ORG = "newcomer"
 ANNOTATOR = "newcomer"
-EXTRAS = "hub,train,eval,annotate"
+EXTRAS = "train,eval,annotate"
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "datasets")
 
 app = cli.new_app(__doc__)
@@ -173,7 +172,7 @@ def install(one: Newcomer) -> None:
     shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".venv", ".git", "artifacts", "build", "*.egg-info"))
     one.python = str(venv / "bin/python")
     pip = [one.python, "-m", "pip", "install", "-q", "-c", str(source / "constraints.txt")]
-    one.run("pip", [*pip, f"{source}[{EXTRAS}]"], f"pip install '.[{EXTRAS}]'")
+    one.run("pip", [*pip, f"{source}/hub_server", f"{source}[{EXTRAS}]"], f"pip install ./hub_server '.[{EXTRAS}]'")
     one.command = [str(venv / "bin/sts-dino")]
 
 

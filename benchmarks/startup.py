@@ -21,7 +21,7 @@ from hub import cli
 from sts_dino.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("generation", "training", "eval", "model_cards", "release", "hub_server", "sts_dino", "demo", "benchmarks")
+PACKAGES = ("generation", "training", "eval", "model_cards", "release", "sts_dino", "demo", "benchmarks")
 MISSING = "no-such-place"
 OFTEN = """
 generation.run generation.explain training.run eval.run model_cards.render

@@ -8,10 +8,19 @@ from pathlib import Path
 from hub import cli
 from hub.errors import RunError
 from hub_server.process import LocalHub
+from hub_server.storage.refusals import CommandError
 from release.child_process import die_with_parent
 
 ORG = "sts-dino"
 SERVED = "http://127.0.0.1:8899"  # by `make hub`, after a chain has stopped its own server
+
+
+def local_hub(artifacts: Path, port: int) -> LocalHub:
+    """Start the embedded Hub below ``artifacts``. Raises RunError."""
+    try:
+        return LocalHub(artifacts / "hub", port, orgs=[ORG], home=artifacts / "hf-home").start()
+    except CommandError as error:
+        raise RunError("demo", str(error)) from error
 
 
 class Chain:

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from demo.chain import ORG, SERVED, Chain
+from demo.chain import ORG, SERVED, Chain, local_hub
 from demo.report import report
 from hub import cli
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
@@ -22,7 +22,6 @@ from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import ARTIFACTS
 from hub.errors import InputError
 from hub.memory import peak_rss_mb
-from hub_server.process import LocalHub
 from release.options import set_words
 from release.value import FINAL
 
@@ -65,7 +64,7 @@ def main(
         raise InputError(LM, "Gemma 3 270M is not here", hint="make lm brings it (240 MB)")
     artifacts = artifacts or ARTIFACTS / (f"real-{limit}" if limit else "real")  # a trial is another dataset
     started = time.monotonic()
-    with LocalHub(artifacts / "hub", port, orgs=[ORG], home=artifacts / "hf-home") as hub:
+    with local_hub(artifacts, port) as hub:
         chain = Chain(hub, artifacts)
         write(chain, limit, workers, senteval)
         with ThreadPoolExecutor(2) as lanes:  # a thread each
@@ -102,7 +101,8 @@ def train(chain: Chain, name: str, limit: int | None, senteval: Path | None) -> 
     if senteval:
         scored = chain.artifacts / "models" / f"{name}.evaluation"
         out = scored.with_name(f"{name}.seven_tasks.json")
-        chain.stage("the mean of seven tasks", "eval.arms", str(scored), "--tasks", ",".join(FINAL), "--out", str(out))
+        words = ("--tasks", ",".join(FINAL), "--out", str(out))
+        chain.stage("the mean of seven tasks", "eval.compare.seeds", str(scored), *words)
 
 
 def first_texts() -> int:

@@ -13,12 +13,11 @@ from typing import Annotated
 
 import typer
 
-from demo.chain import ORG, SERVED, Chain
+from demo.chain import ORG, SERVED, Chain, local_hub
 from demo.report import report
 from hub import cli
 from hub.contract.run_dir import ARTIFACTS
 from hub.memory import peak_rss_mb
-from hub_server.process import LocalHub
 
 DATASETS = ("sts-dino-x2", "sts-dino-x1x2", "auto-nli")
 MODEL = "demo-sts-dino"
@@ -36,7 +35,7 @@ def main(
 ) -> None:
     """Run the chain and print what came out. Run again after any interruption: it goes on, to the same bytes."""
     started = time.monotonic()
-    with LocalHub(artifacts / "hub", port, orgs=[ORG], home=artifacts / "hf-home") as hub:
+    with local_hub(artifacts, port) as hub:
         chain = Chain(hub, artifacts)
         with ThreadPoolExecutor(2) as lanes:  # one core each: two processes of one thread beat one of two
             made = [lanes.submit(chain.release, recipe(name), quiet=name != DATASETS[0]) for name in DATASETS]

@@ -17,12 +17,9 @@ from typing import Annotated, Any
 
 import typer
 
-from eval.audit.annotation.report import Report, document, markdown
-from eval.audit.annotation.sample import draw, read_examples
-from eval.audit.annotation.store import FILE, AnswerStore
-from eval.audit.annotation.survey import Survey
-from eval.audit.annotation.words import page_words
+from eval.audit.agreement import Report, document, make_report, markdown
 from eval.audit.source import default_folder, find_rows, made_folder
+from eval.audit.survey import FILE, AnswerStore, Survey, draw, page_words, read_examples
 from hub.cli import JsonOption, answer, new_app, run, say
 from hub.contract.shards import write_text
 from hub.errors import InputError, RunError
@@ -36,7 +33,7 @@ def write_report(survey: Survey, folder: Path, encoders: Sequence[str] = ()) -> 
 
     encoders: places of encoders that are compared with people, too.
     """
-    report = survey.report()
+    report = make_report(survey.sample, survey.answers())
     if not report.annotators:
         raise InputError(folder, "holds no answer to these rows", hint="run without --report first, or check --seed")
     text, facts = markdown(report), document(report)
@@ -55,9 +52,8 @@ def beside_people(report: Report, places: Sequence[str]) -> tuple[str, list[dict
     """
     import transformers  # it and torch cost seconds
 
-    from eval.audit.annotation.encoders import encoder_agreements, facts, markdown
-    from eval.encoders.load import Encoder, load_encoder
-    from eval.encoders.packaged import MINILM, MODULE, minilm
+    from eval.audit.agreement import encoder_agreements, encoder_facts, encoders_markdown
+    from eval.encoders.load import MINILM, MODULE, Encoder, load_encoder, minilm
     from eval.runs.job import beside_model
     from eval.runs.records import BASE
 
@@ -72,7 +68,7 @@ def beside_people(report: Report, places: Sequence[str]) -> tuple[str, list[dict
     if find_spec(MODULE):
         loaded.append(replace(load_encoder(str(minilm())), name=MINILM))
     found = encoder_agreements(report, loaded, bases)
-    return markdown(found), facts(found)
+    return encoders_markdown(found), encoder_facts(found)
 
 
 def bound_socket(port: int) -> socket.socket:
@@ -90,7 +86,7 @@ def bound_socket(port: int) -> socket.socket:
 def _serve(survey: Survey, listener: socket.socket) -> None:
     import uvicorn  # with the page: the report needs neither
 
-    from eval.audit.annotation.page import application
+    from eval.audit.page import application
 
     class Server(uvicorn.Server):
         """Ends in a second: streams to open tabs are cut off, which is no error to tell about."""

@@ -11,13 +11,10 @@ from typing import Annotated
 import typer
 from tqdm import tqdm
 
-from eval.audit.decontamination.drop import SUFFIX, Target, command_of, drop, dropped_recipe, require_new
-from eval.audit.decontamination.ledger import DROPPED, SCORED, Bookkeeper
-from eval.audit.decontamination.match import MatchSettings, Sentences
-from eval.audit.decontamination.report import report
-from eval.audit.decontamination.sentences import EvaluationTexts, read_evaluation_sets
-from eval.audit.rows import DatasetRows
-from eval.audit.source import default_folder, find_dataset, made_folder
+from eval.audit.drop import SUFFIX, Target, command_of, drop, dropped_recipe, require_new
+from eval.audit.evaluation_sentences import EvaluationTexts, MatchSettings, Sentences, read_evaluation_sets
+from eval.audit.ledger import DROPPED, SCORED, Bookkeeper, report
+from eval.audit.source import DatasetRows, default_folder, find_dataset, made_folder
 from eval.tasks.registry import DATASETS
 from hub.cli import JsonOption, answer, new_app, run, say
 from hub.contract.decontamination import KINDS, LEDGER, Kind

@@ -11,13 +11,14 @@ from typing import Annotated
 import typer
 
 from eval.audit.source import default_folder, find_rows
-from eval.audit.tables import code, table
+from eval.audit.text_forms import code, table
 from hub.cli import JsonOption, answer, new_app, run, say
 from hub.contract.label_fidelity import FIDELITY, Fidelity, Interval, Judge, PersonAgreement
 from hub.contract.measured import write_measured
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import RECIPE, Manifest, require_complete
+from hub.contract.schema import SCHEMAS
 from hub.errors import InputError
 
 LIBRARIES = ("sentence-transformers", "transformers", "torch", "numpy", "scipy", "sts-dino")
@@ -63,16 +64,15 @@ def main(
       python -m eval.fidelity artifacts/datasets/sts-dino-x2 --encoder artifacts/models/all-MiniLM-L6-v2 --nli DIR
     """
     prepared = [(directory, _manifest(directory)) for directory in runs]
-    from eval.encoders.load import require_model
-    from eval.encoders.packaged import MINILM, minilm
+    from eval.encoders.load import MINILM, minilm, require_model
 
     place = encoder or str(minilm(NO_JUDGE))
     require_model(place)
     import transformers  # it and torch cost seconds
 
-    from eval.audit.quality.fidelity import draw_pairs, label_fidelity
-    from eval.audit.quality.nli import load_nli_model
-    from eval.audit.quality.pairs import cosine
+    from eval.audit.fidelity import draw_pairs, label_fidelity
+    from eval.audit.quality import load_nli_model
+    from eval.encoders.embeddings import cosine
     from eval.encoders.load import load_encoder
 
     transformers.logging.set_verbosity_error()
@@ -112,8 +112,9 @@ def _manifest(directory: Path) -> tuple[Manifest, DatasetRecipe]:
     if manifest.kind != "dataset":
         raise InputError(directory, f"is the run of a {manifest.kind}", allowed="the run of a dataset")
     recipe = load_recipe(directory / RECIPE, DatasetRecipe)
-    if recipe.form not in ("sts", "nli"):
-        raise InputError(directory, f"its form {recipe.form} has no pairs", allowed="sts, nli")
+    if not recipe.dataset_schema.pairs:
+        pairs = ", ".join(name for name, schema in SCHEMAS.items() if schema.pairs)
+        raise InputError(directory, f"its schema {recipe.schema_name} has no pairs", allowed=pairs)
     return manifest, recipe
 
 
@@ -125,10 +126,8 @@ def _asked_and_kept(manifest: Manifest, config: str) -> tuple[int, int]:
 
 def _people(directory: Path, name: str, config: str, folder: Path | None) -> tuple[PersonAgreement, ...]:
     """How each person's answers agree with the labels; none where nobody was asked about these rows."""
-    from eval.audit.annotation.agreement import Estimate
-    from eval.audit.annotation.report import make_report
-    from eval.audit.annotation.sample import Sample, read_examples
-    from eval.audit.annotation.store import FILE, AnswerStore
+    from eval.audit.agreement import Estimate, make_report
+    from eval.audit.survey import FILE, AnswerStore, Sample, read_examples
 
     place = folder or default_folder("annotations", name, config)
     if not (place / FILE).is_file():

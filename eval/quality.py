@@ -51,11 +51,8 @@ def main(
     folder = made_folder(out or default_folder("quality", rows.name, rows.config))
     import transformers  # it, torch and matplotlib cost seconds
 
-    from eval.audit.quality.measure import measure
-    from eval.audit.quality.nli import load_nli_model
-    from eval.audit.quality.plots import pictures
-    from eval.audit.quality.report import report
-    from eval.audit.quality.texts import tokenizer_lengths, whitespace_lengths
+    from eval.audit.quality import load_nli_model, measure, tokenizer_lengths, whitespace_lengths
+    from eval.audit.quality_report import pictures, report
     from eval.encoders.load import load_encoder
 
     transformers.logging.set_verbosity_error()

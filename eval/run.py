@@ -14,9 +14,8 @@ import typer
 
 from eval.encoders.load import require_model
 from eval.runs.job import Request, check, plan, prepare
-from eval.tasks.data.hub import HubPin
-from eval.tasks.sources import Source
-from eval.tasks.task_data import TaskData
+from eval.tasks.hub import HubPin
+from eval.tasks.sources import Source, TaskData
 from hub.cli import DryRunOption, JsonOption, SetOption, answer, new_app, run
 from hub.contract.results import Method
 from hub.errors import InputError, RunError
@@ -94,7 +93,7 @@ def main(
 
     found = [Path(place) for place in places or []]
     if compare:
-        from eval.compare import compare as side_by_side  # draws plots
+        from eval.compare.run import compare as side_by_side  # draws plots
 
         side_by_side(found, out, as_json)
         return

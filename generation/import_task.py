@@ -17,10 +17,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hub import cli
-from hub.contract.forms import FORMS, NLI, STS, TEXT, DatasetForm
 from hub.contract.published_paths import published_path
 from hub.contract.recipe import X1, DatasetRecipe
 from hub.contract.recipe_file import apply_overrides, checked
+from hub.contract.schema import SCHEMAS, DatasetSchema
 from hub.contract.shards import sha256_file, write_text
 from hub.errors import InputError
 
@@ -77,8 +77,8 @@ def _object(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def form_of(spec: TaskSpec) -> DatasetForm:
-    """The form the labels speak of.
+def schema_of(spec: TaskSpec) -> DatasetSchema:
+    """The dataset schema that the labels fit.
 
     Numbers are similarity scores, unless a counter-label is the smaller number: DINO's are CL(y) = {y' > y}, while
     classes such as 0 and 1 counter each other. Names that hold entailment and contradiction are inference. All other
@@ -88,8 +88,8 @@ def form_of(spec: TaskSpec) -> DatasetForm:
     if None not in numbers.values():
         counters = [(name, other) for name, label in spec.labels.items() for other in label.counter_labels]
         upward = all((numbers.get(other) or 0) > (numbers[name] or 0) for name, other in counters)
-        return STS if upward else TEXT
-    return NLI if set(NLI.required) <= set(spec.labels) else TEXT
+        return SCHEMAS["sts" if upward else "text"]
+    return SCHEMAS["nli" if set(SCHEMAS["nli"].required) <= set(spec.labels) else "text"]
 
 
 def number(name: str) -> float | None:
@@ -97,7 +97,7 @@ def number(name: str) -> float | None:
     return float(name) if re.fullmatch(r"\d+(\.\d+)?", name) else None
 
 
-def labels_of(spec: TaskSpec, form: DatasetForm, path: Path) -> list[dict[str, Any]]:
+def labels_of(spec: TaskSpec, schema: DatasetSchema, path: Path) -> list[dict[str, Any]]:
     """The recipe's labels, with scores divided by the largest where that is above 1 (labels 0, 1, 2 → 0, 0.5, 1).
 
     Raises InputError for instructions without a first text, and for scores that are no numbers.
@@ -111,14 +111,16 @@ def labels_of(spec: TaskSpec, form: DatasetForm, path: Path) -> list[dict[str, A
             f'Title: "{X1}"\\nReview: "',
         )
     scores = {name: number(name) for name in spec.labels}
-    if form.scored and None in scores.values():
+    if schema.scored and None in scores.values():
         wrong = next(name for name, score in scores.items() if score is None)
-        raise InputError(f"{path}: labels.{wrong}", "is no number, so no score", hint="give --form nli or --form text")
-    scale = max(1.0, *(score or 0 for score in scores.values())) if form.scored else 1.0
+        raise InputError(
+            f"{path}: labels.{wrong}", "is no number, so no score", hint="give --schema nli or --schema text"
+        )
+    scale = max(1.0, *(score or 0 for score in scores.values())) if schema.scored else 1.0
     return [
         {
             "name": name,
-            **({"score": (scores[name] or 0) / scale} if form.scored else {}),
+            **({"score": (scores[name] or 0) / scale} if schema.scored else {}),
             **({"counter_labels": label.counter_labels} if label.counter_labels else {}),
             "instruction": label.instruction,
         }
@@ -184,7 +186,9 @@ def main(
         int | None, typer.Option("--source-limit", min=1, help="At most so many first texts")
     ] = None,
     description: Annotated[str | None, typer.Option("--source-description", help="What they are, for the card")] = None,
-    form: Annotated[str | None, typer.Option("--form", help="sts, nli or text [default: what the labels say]")] = None,
+    schema: Annotated[
+        str | None, typer.Option("--schema", help="sts, nli or text [default: follows from the labels]")
+    ] = None,
     settings: cli.SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
     as_json: cli.JsonOption = False,
 ) -> None:
@@ -195,12 +199,12 @@ def main(
       python -m generation.import_task sts-x2.json --out recipes/datasets/my-sts.yaml --license cc-by-sa-4.0
       --source x1.txt --source-license cc0-1.0 --model artifacts/lm --model-license mit --set decoding.samples=1
     """
-    if form is not None and form not in FORMS:
-        raise InputError("--form", f"{form!r} is no form", allowed=", ".join(FORMS))
+    if schema is not None and schema not in SCHEMAS:
+        raise InputError("--schema", f"unknown schema {schema!r}", allowed=", ".join(SCHEMAS))
     if out.exists():
         raise InputError(f"--out {out}", "exists already", hint="choose another name, or remove it first")
     spec = read_spec(spec_path)
-    chosen = FORMS[form] if form else form_of(spec)
+    chosen = SCHEMAS[schema] if schema else schema_of(spec)
     words = description or (
         "written by the generator itself" if source == FIRST_TEXTS else f"texts of {published_path(source)}"
     )
@@ -208,7 +212,7 @@ def main(
         "kind": "dataset",
         "name": out.stem,
         "version": "0.1.0",
-        "form": chosen.name,
+        "schema": chosen.name,
         "pretty_name": spec.task_name,
         "license": license,
         "source": {
@@ -222,9 +226,9 @@ def main(
     recipe = checked(out, DatasetRecipe, apply_overrides(tree, settings))
     write_text(out, recipe_yaml(recipe, sha256_file(spec_path)))
     labels = [label.name for label in recipe.labels]
-    facts = {"recipe": out, "form": recipe.form, "labels": labels}
+    facts = {"recipe": out, "schema": recipe.schema_name, "labels": labels}
     then = [f"python -m generation.run {quote(str(out))} --dry-run"]
-    cli.answer(f"wrote {out}: form {recipe.form}, labels {', '.join(labels)}", facts, as_json, then)
+    cli.answer(f"wrote {out}: schema {recipe.schema_name}, labels {', '.join(labels)}", facts, as_json, then)
 
 
 if __name__ == "__main__":

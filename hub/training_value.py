@@ -1,6 +1,6 @@
 """value.json: what an encoder gains from a dataset, beside what it gains from controls that cost no language model.
 
-Also the two files by which ``release.value`` asks ``eval.arms`` for scores: stages meet on disk.
+Also the two files by which ``release.value`` asks ``eval.compare.seeds`` for scores: stages meet on disk.
 """
 
 from pathlib import Path
@@ -70,7 +70,7 @@ class ArmPlan(Frozen):
 
 
 class ArmScores(Frozen):
-    """What ``eval.arms`` found, by arm; ``differences``: the first arm's minus the second's, of ``pairs``."""
+    """What ``eval.compare.seeds`` found, by arm; ``differences``: the first arm's minus the second's, of ``pairs``."""
 
     arms: dict[str, ArmScore]
     pairs: tuple[tuple[str, str], ...] = ()

@@ -17,8 +17,8 @@ from hub.contract.run_dir import Manifest
 from hub.contract.schema import EXAMPLE_SET, PROVENANCE, base_config, config_features, features, finished_schema
 from hub.markdown import Markdown, code, fenced, sample, table
 from hub.training_value import Arm
-from model_cards.checks import check_files
-from model_cards.facts import Counts, DatasetCounts, DatasetFacts, GenerationProgress, TextLengths
+from model_cards.facts import DatasetFacts
+from model_cards.manifest import Counts, DatasetCounts, GenerationProgress, TextLengths, check_files
 from model_cards.metadata import PAGE, dataset_data, front_matter
 from model_cards.provenance import change_table, cited, reproduction
 from model_cards.renderer import DATA, fill
@@ -91,7 +91,7 @@ def pictures(facts: DatasetFacts) -> dict[str, bytes]:
     by_label, lengths = facts.counts.by_label, facts.counts.token_lengths
     outcomes = {name: {"kept": by_label[name].kept, "rejected": by_label[name].rejected} for name in facts.label_names}
     rows = rows_by_label(facts.directory, facts.manifest, facts.recipe)
-    found = {LABELS: label_plot(outcomes, rows, facts.recipe.dataset_form.labelled)}
+    found = {LABELS: label_plot(outcomes, rows, facts.recipe.dataset_schema.labelled)}
     if lengths:
         unit = f"{lengths.unit} of {lengths.tokenizer}" if lengths.tokenizer else lengths.unit
         found[LENGTHS] = length_plot(_in_order(facts.recipe, lengths), unit)
@@ -106,7 +106,7 @@ def recipe_context(recipe: DatasetRecipe) -> dict[str, Any]:
     plain = dict.fromkeys(label.plain_prompt or "" for label in recipe.guided_labels)
     return {
         "recipe": recipe,
-        "form": recipe.dataset_form,
+        "form": recipe.dataset_schema,
         "tag": Markdown(f"v{recipe.version}"),
         "against": against,
         "debiased": bool(against),
@@ -115,7 +115,7 @@ def recipe_context(recipe: DatasetRecipe) -> dict[str, Any]:
         "settings": partial(settings, recipe),
         "countered": [label for label in recipe.labels if label.counter_labels],
         "exact": model.backend == "engine" and model.dtype == "float32" and on_cpu,  # fp32 on a CPU
-        "citation": fenced(cited({recipe.dataset_form.card.method}, bool(against), guided=guided), "bibtex"),
+        "citation": fenced(cited({recipe.dataset_schema.card.method}, bool(against), guided=guided), "bibtex"),
         "benchmark": BENCHMARKS.get(recipe.source.license),
         "limits": yaml.safe_load(GENERATORS.read_text(encoding="utf-8")).get(model.repo_id or model.path),
         "small_generator": SMALL_GENERATOR,
@@ -141,7 +141,7 @@ def rows_context(facts: DatasetFacts, configs: dict[str, list[Split]]) -> dict[s
     shown = sample_config(facts.manifest, recipe)
     splits: list[list[Any]] = [[code(name), one.name, one.rows] for name, found in configs.items() for one in found]
     columns = {**PROVENANCE, **(EXAMPLE_SET if recipe.few_shot else {})}
-    sampled = WORDS["target_of_sampled"] if recipe.dataset_form.sampled_negatives else ""
+    sampled = WORDS["target_of_sampled"] if recipe.dataset_schema.sampled_negatives else ""
     return {
         "configs": names,
         "default": default_config(configs, recipe) if configs else None,
@@ -157,7 +157,7 @@ def rows_context(facts: DatasetFacts, configs: dict[str, list[Split]]) -> dict[s
 def config_note(config: str, recipe: DatasetRecipe) -> str:
     """The contents of a config, with the number and kind of the examples in its prompts."""
     base = base_config(config)
-    finished = recipe.dataset_form.finished
+    finished = recipe.dataset_schema.finished
     note = finished[base].holds if base in finished else WORDS["configs"][base]
     if base == config:
         return note

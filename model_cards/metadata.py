@@ -15,7 +15,7 @@ from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.results import Results, TaskScore
 from hub.contract.schema import config_features
 from hub.markdown import visible_line
-from model_cards.facts import ModelProvenance
+from model_cards.manifest import ModelProvenance
 from model_cards.rows import Split, default_config
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def front_matter(data: dict[str, Any]) -> str:
 
 def dataset_data(recipe: DatasetRecipe, configs: dict[str, list[Split]], page: str) -> dict[str, Any]:
     """Front matter of a dataset card. ``configs``: existing ones in the recipe's order; ``page``: the card's URL."""
-    words = recipe.dataset_form.card
+    words = recipe.dataset_schema.card
     data: dict[str, Any] = {
         "pretty_name": visible_line(recipe.pretty_name),
         "language": [recipe.language],
@@ -155,7 +155,7 @@ def model_data(recipe: ModelRecipe, provenance: ModelProvenance, model_index: li
 
 def _method(recipe: ModelRecipe) -> list[str]:
     """Tags of an adapter and of the methods that made the training pairs."""
-    methods = dict.fromkeys(METHODS[item.form] for item in recipe.datasets)
+    methods = dict.fromkeys(METHODS[item.example_type] for item in recipe.datasets)
     return [*(["peft", "lora"] if recipe.lora else []), *methods]
 
 

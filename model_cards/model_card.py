@@ -8,8 +8,8 @@ from hub.contract.recipe import Encoder, ModelRecipe, Spans
 from hub.contract.repeats import Repeats
 from hub.contract.sections.model import Grades, TrainingData
 from hub.markdown import Markdown, code, fenced, table
-from model_cards.checks import check_files
-from model_cards.facts import ModelFacts, TrainedOn, TrainingFacts
+from model_cards.facts import ModelFacts
+from model_cards.manifest import TrainedOn, TrainingFacts, check_files
 from model_cards.metadata import METHODS, eval_result_files, front_matter, model_data, model_index
 from model_cards.papers import reproduced
 from model_cards.provenance import change_table, cited, reproduction
@@ -77,17 +77,17 @@ def model_context(facts: ModelFacts) -> dict[str, Any]:
 def training_context(recipe: ModelRecipe, facts: ModelFacts, training: TrainingFacts) -> dict[str, Any]:
     """Template variables of a trained model alone."""
     assert facts.provenance is not None
-    forms = {item.form for item in facts.provenance.datasets}
-    methods = {METHODS[form] for form in forms}
+    types = {item.example_type for item in facts.provenance.datasets}
+    methods = {METHODS[one] for one in types}
     return {
         "tag": Markdown(f"v{recipe.version}"),
-        "documents": "documents" in forms,
-        "simcse_alone": forms == {"self-pair"},
-        "simcse_too": "self-pair" in forms,
+        "documents": "documents" in types,
+        "simcse_alone": types == {"self-pair"},
+        "simcse_too": "self-pair" in types,
         "licence_terms": known("recipe: base.license", recipe.base.license).terms,
         "loss_call": loss_call,
         "grades": Grades(),
-        "spans": [item.spans or Spans() for item in recipe.datasets if item.form == "documents"],
+        "spans": [item.spans or Spans() for item in recipe.datasets if item.example_type == "documents"],
         "anchors": ANCHORS,
         "strategies": STRATEGIES,
         "training": training,

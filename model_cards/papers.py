@@ -47,7 +47,7 @@ class PaperRow(BaseModel):
 
     @property
     def averages(self) -> dict[str, float]:
-        """Name of an average (``eval.tasks.averages``) → the paper's number."""
+        """Name of an average (``eval.tasks.registry``) → the paper's number."""
         return {
             column.average: value
             for _, table in self._found()

@@ -17,7 +17,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from hub.contract.results import Results, TaskScore, by_task
 from hub.markdown import visible_line
 from hub.plot_style import COLOURS, LINES, NAME_LIMIT, STYLE
-from model_cards.facts import Curve, TrainingFacts
+from model_cards.manifest import Curve, TrainingFacts
 
 Counted = Mapping[str, Mapping[str, int]]
 BINS = 20

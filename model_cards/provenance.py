@@ -14,7 +14,7 @@ from hub.contract.run_dir import MANIFEST, RECIPE, Manifest
 from hub.errors import InputError
 from hub.markdown import Markdown, code, table
 from model_cards import renderer
-from model_cards.facts import CodeFacts, DatasetProvenance, ModelProvenance, Upstream
+from model_cards.manifest import CodeFacts, DatasetProvenance, ModelProvenance, Upstream
 
 ENTRIES = (renderer.DATA / "citations.bib").read_text(encoding="utf-8").strip().split("\n\n")
 DINO, AUTO_NLI, PROMPT_EOL, DECLUTR, SIMCSE, GUIDANCE = ENTRIES

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hub.cli import DryRunOption, JsonOption, SetOption, answer, new_app, say
+from hub.cli import DryRunOption, JsonOption, SetOption, answer, new_app, run, say
 from hub.client.card_stamp import facts_digest, stamped
 from hub.client.plan import MEASURED
 from hub.contract.licences import check, check_model
@@ -26,7 +26,8 @@ from hub.contract.shards import atomic_path
 from hub.errors import InputError
 from hub.printable import first_line
 from model_cards.dataset_card import dataset_files
-from model_cards.facts import RESULTS, DatasetFacts, ModelFacts, ModelProvenance, licensed, read_facts, require_manifest
+from model_cards.facts import RESULTS, DatasetFacts, ModelFacts, licensed, require_manifest
+from model_cards.manifest import ModelProvenance, read_facts
 from model_cards.metadata import FOLDER as EVAL_RESULTS
 from model_cards.model_card import model_files, release_name
 from model_cards.provenance import change_table
@@ -194,3 +195,7 @@ def main(
     then = [f"sts-dino publish {quote(str(run_dir))} --org {quote(org)}"]
     facts = {"directory": run_dir, "changes": changes, "bytes": sizes}
     answer("\n".join(lines), facts, as_json, () if dry_run else then)
+
+
+if __name__ == "__main__":
+    run(app)

@@ -13,10 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hub.contract.forms import SAMPLED
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.run_dir import File, Manifest
-from hub.contract.schema import SPLITS, base_config
+from hub.contract.schema import SAMPLED, SPLITS, base_config
 from hub.contract.shards import AGAIN, read_table, shard_tables
 from hub.errors import InputError
 from hub.row_errors import reading_rows
@@ -104,7 +103,7 @@ def default_config(configs: Iterable[str], recipe: DatasetRecipe) -> str:
 
 def sample_config(manifest: Manifest, recipe: DatasetRecipe) -> str | None:
     """The config of the sample rows: the labelled one, or a raw one until it has shards; None without either."""
-    for base in (recipe.dataset_form.labelled, "raw"):
+    for base in (recipe.dataset_schema.labelled, "raw"):
         for config in recipe.configs:
             if base_config(config) == base and manifest.shards(config):
                 return config
@@ -114,7 +113,7 @@ def sample_config(manifest: Manifest, recipe: DatasetRecipe) -> str | None:
 def targets_of(recipe: DatasetRecipe) -> list[str]:
     """The targets of finished rows: the labels, and for scored pairs the sampled negatives."""
     names = [label.name for label in recipe.written_labels]
-    return [*names, SAMPLED] if recipe.dataset_form.sampled_negatives else names
+    return [*names, SAMPLED] if recipe.dataset_schema.sampled_negatives else names
 
 
 def first_rows(
@@ -137,7 +136,7 @@ def rows_by_label(directory: Path, manifest: Manifest, recipe: DatasetRecipe) ->
     """Label → split → rows of the labelled config, all shot counts together."""
     found: dict[str, Counter[str]] = {target: Counter() for target in targets_of(recipe)}
     for config in recipe.configs:
-        if base_config(config) == recipe.dataset_form.labelled:
+        if base_config(config) == recipe.dataset_schema.labelled:
             for file in ordered_shards(manifest, config):
                 targets = read_table(directory / file.path, ["target"]).column("target")
                 for entry in targets.value_counts().to_pylist():

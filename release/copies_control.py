@@ -3,7 +3,7 @@
 Each first text is its own positive, the others of its batch are negatives (unsupervised SimCSE, Gao et al. 2021). So no
 language model's work is in it: what an encoder has over its control is what the written texts and their labels taught.
 It lies beside the model (``NAME.copies``), is scored with it, and is not published: python -m release.copies_control
-RECIPE --model MODEL_DIR makes it for a trained model whose recipe has ``control: copies``.
+RECIPE --model MODEL_DIR makes it for a trained model whose recipe has ``control: simcse``.
 """
 
 from pathlib import Path
@@ -44,7 +44,7 @@ def main(
     """
     recipe = load_recipe(recipe_path, ModelRecipe, settings)
     if recipe.control is None:
-        raise InputError(f"{recipe_path}:control", "is not given", allowed="copies")
+        raise InputError(f"{recipe_path}:control", "is not given", allowed="simcse")
     train_control(directory, recipe)
 
 
@@ -85,7 +85,9 @@ def copies_recipe(recipe: ModelRecipe, steps: int) -> ModelRecipe:
     datasets: list[TrainingData] = []
     for item in recipe.datasets:
         kept = {name: getattr(item, name) for name in ("repo_id", "revision", "path", "config", "split", "license")}
-        one = TrainingData(**kept, example_set=item.example_set, columns=item.columns, form="self-pair", loss=LOSS)
+        one = TrainingData(
+            **kept, example_set=item.example_set, columns=item.columns, example_type="self-pair", loss=LOSS
+        )
         datasets += [one] if one not in datasets else []
     kept_arguments = {key: value for key, value in recipe.arguments.items() if key not in (*OF_EPOCHS, *OF_CHOICE)}
     changes = {

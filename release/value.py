@@ -49,8 +49,8 @@ STUDENT = student_recipe("value-student.yaml")
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "datasets", "sts-dino")
 FINAL = (*(f"sts{year}/all" for year in range(12, 17)), "stsb-tokenised/cosine", "sick-r-tokenised/cosine")
 TASKS: dict[Split, tuple[str, ...]] = {"validation": ("stsb/cosine",), "test": FINAL}
-OF_COPIES = {"form": "triplet", "loss": "MultipleNegativesRankingLoss"}  # InfoNCE at temperature 0.05
-OF_PEOPLE = {"form": "sts", "loss": "CoSENTLoss"}  # hardly two of their pairs share a first text: no triplets
+OF_COPIES = {"example_type": "triplet", "loss": "MultipleNegativesRankingLoss"}  # InfoNCE at temperature 0.05
+OF_PEOPLE = {"example_type": "sts", "loss": "CoSENTLoss"}  # hardly two of their pairs share a first text: no triplets
 UNIQUE = {"batch_sampler": "no_duplicates"}  # of copies: a first text twice in a batch would be its own negative
 ORDER: tuple[Arm, ...] = ("untrained", "shuffled", "copies", "dataset", "people")
 STSB_TRAIN = "STSBenchmark/sts-train.csv"
@@ -283,7 +283,7 @@ def train(experiment: Experiment, arm: Arm, seed: int, pairs: Path | None, stop:
 def arm_recipe(experiment: Experiment, arm: Arm, seed: int, pairs: Path | None) -> dict[str, Any]:
     """The student's recipe for the run directory ``pairs``; without one, of the untrained student, a baseline."""
     tasks = [{"task": task, "split": experiment.split} for task in experiment.tasks]
-    tree = {**experiment.student.tree, "evaluation": tasks, "bootstrap_samples": "100"}  # eval.arms makes its own
+    tree = {**experiment.student.tree, "evaluation": tasks, "bootstrap_samples": "100"}  # eval.compare.seeds resamples
     if pairs is None:
         return untrained(tree) | {"seed": str(experiment.student.recipe.seed)}
     return trained_on(tree, arm, pairs, CONFIG, seed)
@@ -302,7 +302,7 @@ def trained_on(tree: Mapping[str, Any], arm: Arm, directory: Path, config: str, 
         data = [licence | OF_COPIES]
         arguments |= UNIQUE
     elif arm == "people":
-        data = [one for one in data if one["form"] == "sts"] or [licence | OF_PEOPLE]
+        data = [one for one in data if one["example_type"] == "sts"] or [licence | OF_PEOPLE]
     place = {"path": str(directory), "config": config}
     return {**tree, "datasets": [{**one, **place} for one in data], "arguments": arguments, "seed": str(seed)}
 
@@ -313,7 +313,7 @@ def _stage(arm: Arm, seed: int, folder: Path, stop: Event, *words: str) -> None:
 
 
 def compare(experiment: Experiment, folders: Mapping[Arm, Sequence[Path]]) -> ArmScores:
-    """Scores of all arms with intervals over rows and seeds, by ``eval.arms``."""
+    """Scores of all arms with intervals over rows and seeds, by ``eval.compare.seeds``."""
     plan = ArmPlan(
         tasks=experiment.tasks,
         split=experiment.split,
@@ -324,7 +324,7 @@ def compare(experiment: Experiment, folders: Mapping[Arm, Sequence[Path]]) -> Ar
     )
     path, scores = experiment.folder / "plan.json", experiment.folder / "scores.json"
     write_json(path, plan)
-    run_stage("eval.arms", str(path), "--out", str(scores))
+    run_stage("eval.compare.seeds", str(path), "--out", str(scores))
     return ArmScores.model_validate_json(scores.read_bytes())
 
 

@@ -79,7 +79,7 @@ def read_dataset(place: str, config: str | None = None) -> MeasuredDataset:
         raise InputError(f"{place} ({chosen})", "has no rows to train on")
     lacking = [column for column in STS.columns if column not in parquet_schema(paths[0]).names]
     if lacking:
-        hint = "the value is measured of scored sentence pairs (form: sts)"
+        hint = "the value is measured of scored sentence pairs (schema: sts)"
         raise InputError(f"{place} ({chosen})", f"has no column {lacking[0]!r}", allowed=list(STS.columns), hint=hint)
     table = pa.concat_tables([read_table(path, list(STS.columns)) for path in paths])
     firsts, seconds, scores = (table[column].to_pylist() for column in STS.columns)

@@ -4,7 +4,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-PACKAGES = ("hub", "hub_server", "generation", "training", "eval", "model_cards", "release")
+PACKAGES = ("hub", "generation", "training", "eval", "model_cards", "release")
 
 
 def main() -> None:

@@ -161,7 +161,7 @@ def _pilot(module: str, *words: str) -> dict[str, Any]:
 
 def judged(found: Adaptation) -> bool:
     """Whether the texts' labels are measured: by all-MiniLM-L6-v2, which knows English, where its package is here."""
-    from eval.encoders.packaged import MODULE
+    from eval.encoders.load import MODULE
 
     return found.dataset.language == "en" and find_spec(MODULE) is not None
 

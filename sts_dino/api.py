@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer
 
-    from eval.comparison.comparison import Comparison
+    from eval.compare.model import Comparison
     from eval.tasks.sources import Source
     from hub.client.plan import Plan
 
@@ -62,7 +62,7 @@ def write_pairs(
     examples stand in the prompt, for those that come with the project are of other labels. name: of the run directory
     ``artifacts/datasets/NAME``; texts and recipe lie beside it. settings: ``KEY=VALUE`` as with ``--set``.
 
-    Returns the rows of the training split: sentence1, sentence2, score for the form sts, then provenance. Raises
+    Returns the rows of the training split: sentence1, sentence2, score for schema sts, then provenance. Raises
     InputError when that name has other texts or another recipe already, and for what ``sts-dino new`` and ``write``
     refuse.
     """
@@ -134,7 +134,7 @@ def train(
     base_license: str,
     name: str = "encoder",
     modules: str = "transformer",
-    form: str = "graded-triplet",
+    example_type: str = "graded-triplet",
     loss: str = "MultipleNegativesRankingLoss",
     steps: int = STEPS,
     batch_size: int = BATCH,
@@ -144,7 +144,7 @@ def train(
 ) -> "SentenceTransformer":
     """An encoder trained on pairs, with its untrained base and recipe beside it in ``artifacts/models/NAME``.
 
-    dataset: what ``write_pairs`` returned or any ``Dataset`` with the form's columns, a finished run directory, or
+    dataset: what ``write_pairs`` returned or any ``Dataset`` with its columns, a finished run directory, or
     ``ORG/NAME@REVISION``. base: a folder or ``ORG/NAME@REVISION``; modules: ``transformer`` (all layers, the mean of
     the tokens), ``static`` (its token embeddings alone, small and fast) or ``prompteol`` (a causal language model under
     PromptEOL's prompt, with LoRA: the best measured here, and the slowest). settings: more keys of the recipe.
@@ -153,11 +153,12 @@ def train(
     """
     from sentence_transformers import SentenceTransformer
 
-    from sts_dino.proposals.encoder import LORA, PROMPTEOL_RATE, prompteol
-    from training.run import job_of, train_encoder
+    from sts_dino.proposals.recipes import LORA, PROMPTEOL_RATE, prompteol
+    from training.loop.job import prepare
+    from training.loop.train import work
 
     directory = ARTIFACTS / "models" / name
-    data: dict[str, Any] = {"config": "default", "form": form, "loss": loss}
+    data: dict[str, Any] = {"config": "default", "example_type": example_type, "loss": loss}
     if isinstance(dataset, str | Path):
         data |= _place(dataset)
         data |= {"config": _config_of(data["path"])} if "path" in data else {}
@@ -193,7 +194,7 @@ def train(
     checked(path, ModelRecipe, tree)
     write_text(path, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
     given = list(settings)
-    train_encoder(job_of(path, directory, None, given), command_line("training.run", path, None, given))
+    work(prepare(path, directory, None, given), command_line("training.run", path, None, given))
     return SentenceTransformer(str(directory), trust_remote_code=False)
 
 
@@ -224,7 +225,7 @@ def evaluate(
 
 def compare(*evaluations: str | Path, out: str | Path | None = None) -> "Comparison":
     """Evaluations side by side, which differences are real; written as Markdown, CSV, LaTeX and plots, and printed."""
-    from eval.compare import compare as side_by_side
+    from eval.compare.run import compare as side_by_side
 
     return side_by_side(evaluations, Path(out) if out is not None else None)
 

@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from hub import cli
+from hub.errors import InputError
 from sts_dino.commands import COMMANDS, StageCommand
 
 
@@ -21,7 +22,13 @@ class StageGroup(cli.Group):
 
 def load(name: str, stage: StageCommand) -> Any:
     """A stage's command under its name here; its help calls all of them as this command line does."""
-    command: Any = typer.main.get_command(import_module(stage.module).app)
+    try:
+        module = import_module(stage.module)
+    except ModuleNotFoundError as error:
+        if error.name not in ("hub_server", "hub_server.server"):
+            raise
+        raise InputError(f"sts-dino {name}", "hub_server is not installed", hint="pip install ./hub_server") from None
+    command: Any = typer.main.get_command(module.app)
     command.name = name
     for one in (command, *getattr(command, "commands", {}).values()):
         one.help = cli.as_called(one.help or "")
@@ -55,7 +62,7 @@ def name_commands() -> None:
     names = {f"python -m {stage.module}": f"sts-dino {name}" for name, stage in COMMANDS.items() if not stage.words}
     names |= {
         "python -m eval.run --compare": "sts-dino compare",
-        "python -m hub_server": "sts-dino hub",
+        "hub-server": "sts-dino hub",
         "python -m sts_dino": "sts-dino",
         "python -m sts_dino.report": "sts-dino report",
     }

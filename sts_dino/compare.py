@@ -27,7 +27,7 @@ def main(
 
       sts-dino compare artifacts/models/A artifacts/evaluations/B --out /tmp/comparison
     """
-    from eval.compare import compare  # draws plots
+    from eval.compare.run import compare  # draws plots
 
     compare(evaluations, out, as_json)
 

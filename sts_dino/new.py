@@ -101,13 +101,12 @@ def main(
 def propose(
     corpus: str | Path, recipe: Path, name: str, choices: CorpusChoices = CorpusChoices(), least: int = 1
 ) -> dict[str, Any]:
-    """Write the proposed recipe and its examples; what was found of the corpus and what was chosen.
+    """Write the proposed recipe and its examples; return the statistics of the corpus and the choices.
 
-    A recipe that is there already stays when it is the proposed one. Raises InputError when it is another, and for a
-    corpus of fewer than ``least`` usable texts.
+    An equal recipe may exist already. Raises InputError for another one, and for fewer than ``least`` usable texts.
     """
     from hub.assets import asset
-    from sts_dino.proposals.dataset import choose_generator, dataset_recipe, languages
+    from sts_dino.proposals.recipes import choose_generator, dataset_recipe, languages
 
     seen = _looked_at(corpus, recipe, choices)
     found, generator = seen.profile, choose_generator(choices.lm, choices.lm_license)
@@ -118,13 +117,13 @@ def propose(
     examples = recipe.with_name(f"{recipe.stem}.examples.tsv") if known and generator.reads_examples else None
     licence = choices.corpus_license or seen.license or UNLICENSED
     shown = examples.name if examples else None
-    text = dataset_recipe(found, seen.title, seen.source, generator, name, licence, shown, choices.limit)
-    checked(recipe, DatasetRecipe, yaml.load(text, yaml.BaseLoader))  # noqa: S506 - it makes texts alone
-    if recipe.exists() and recipe.read_text(encoding="utf-8") != text:
-        raise InputError(
-            recipe, "is another recipe than these arguments propose", hint="give another name, or remove it"
-        )
-    write_text(recipe, text)
+    text = dataset_recipe(seen, generator, name, licence, shown, choices.limit)
+    tree = yaml.load(text, yaml.BaseLoader)  # noqa: S506 - it makes texts alone
+    checked(recipe, DatasetRecipe, tree)
+    if not recipe.exists():
+        write_text(recipe, text)
+    elif yaml.load(recipe.read_text(encoding="utf-8"), yaml.BaseLoader) != tree:  # noqa: S506
+        raise InputError(recipe, "is another recipe than these arguments give", hint="give another name, or remove it")
     if known and examples and not examples.exists():
         write_bytes(examples, asset(f"examples/{known['examples']}").read_bytes())
     facts = {"source": {**seen.source, "license": licence}, "examples": examples, "lm": generator.section}
@@ -135,7 +134,7 @@ def _looked_at(corpus: str | Path, recipe: Path, choices: CorpusChoices) -> "Cor
     """The corpus, and where it is as seen from the recipe's folder."""
     column, language = choices.column, choices.language
     if is_on_hub(str(corpus)):
-        from sts_dino.proposals.hub_corpus import hub_corpus  # with the library datasets
+        from sts_dino.proposals.corpus import hub_corpus
 
         return hub_corpus(str(corpus), choices.config, choices.split, column, language)
     for option, value in (("--config", choices.config), ("--split", choices.split)):
@@ -157,7 +156,7 @@ def propose_encoder(
     dataset: DatasetRecipe, recipe: Path, place: str, encoder: str | None, license_id: str | None
 ) -> None:
     """Write the proposed model recipe for a dataset whose run directory will be at ``place``. Raises InputError."""
-    from sts_dino.proposals.encoder import choose_base, model_recipe
+    from sts_dino.proposals.recipes import choose_base, model_recipe
 
     base = choose_base(encoder, license_id, dataset.model.model_dump(mode="json", exclude_none=True))
     name = f"{dataset.name.removesuffix('-pairs')}-encoder"

@@ -72,14 +72,14 @@ def _section(model: type[BaseModel]) -> str:
     rows = []
     for name, field in model.model_fields.items():
         default = "needed" if field.is_required() else code(_plain(field.get_default(call_default_factory=True)))
-        rows.append([code(name), _type(field.annotation), default, comments(model).get(name, "")])
+        rows.append([code(field.alias or name), _type(field.annotation), default, comments(model).get(name, "")])
     return f"{said}\n\n{table(['key', 'value', 'default', 'meaning'], rows)}\n"
 
 
 def _sections(model: type[BaseModel], above: str) -> Iterator[tuple[str, type[BaseModel]]]:
     for name, field in model.model_fields.items():
         for inner, many in _models(field.annotation):
-            place = f"{above}{name}{'.N' if many else ''}"
+            place = f"{above}{field.alias or name}{'.N' if many else ''}"
             yield place, inner
             yield from _sections(inner, f"{place}.")
 
@@ -148,8 +148,9 @@ def schema() -> str:
         kinds.append({"$ref": f"#/$defs/{recipe.__name__}"})
     for model in {*RECIPES, *(inner for recipe in RECIPES for _, inner in _sections(recipe, ""))}:
         for name, said in comments(model).items():
-            if said and name in definitions[model.__name__]["properties"]:
-                definitions[model.__name__]["properties"][name]["description"] = said
+            key = (model.model_fields[name].alias if name in model.model_fields else None) or name
+            if said and key in definitions[model.__name__]["properties"]:
+                definitions[model.__name__]["properties"][key]["description"] = said
     for definition in definitions.values():
         for field in definition["properties"].values():
             for one in (field, *field.get("anyOf", ())):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from eval.audit.annotation.sample import Examples, Sample, draw, inference_scale, similarity_scale
+from eval.audit.survey import Examples, Sample, draw, inference_scale, similarity_scale
 
 SCORES = (0.0, 0.1, 0.5, 0.9)
 

@@ -5,7 +5,11 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), *(str(folder) for folder in sorted(HERE.iterdir()) if folder.is_dir())]
+sys.path[:0] = [
+    str(HERE),
+    str(HERE.parent / "hub_server" / "tests"),
+    *(str(folder) for folder in sorted(HERE.iterdir()) if folder.is_dir()),
+]
 os.environ |= {
     "HF_HUB_DISABLE_XET": "1",  # in this process only, see local_hub.py
     "HF_HUB_DISABLE_TELEMETRY": "1",

@@ -21,7 +21,7 @@ IMPORTED = (  # what stages need
     "training.run",
     "training.loop.train",
     "eval.run",
-    "eval.runs.evaluate",
+    "eval.runs.score",
     "release.run",
 )
 READ_AT_IMPORT = ("HF_", "OMP_", "TORCH", "TOKENIZERS_", "NO_PROXY")

@@ -146,7 +146,7 @@ class Hostile:
             "repo_id": "acme/pairs",
             "revision": "v1",
             "config": "postprocessed",
-            "form": "sts",
+            "schema": "sts",
             "loss": "CoSENTLoss",
         }
         base = {"repo_id": "acme/lm", "revision": "v1", "license": "mit"}

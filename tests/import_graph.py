@@ -11,7 +11,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 STAGES = ("generation", "training", "eval", "model_cards", "release")
-PACKAGES = ("hub", "hub_server", *STAGES, "sts_dino", "benchmarks", "demo")
+PACKAGES = ("hub", *STAGES, "sts_dino", "benchmarks", "demo")
 PAGE = Path("docs/architecture.md")
 Graph = dict[str, set[str]]
 """Name → the names it imports, itself left out."""

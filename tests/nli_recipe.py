@@ -12,7 +12,7 @@ def nli_recipe(labels: list[dict[str, Any]], **changes: Any) -> DatasetRecipe:
             "kind": "dataset",
             "name": "few",
             "version": "0.1.0",
-            "form": "nli",
+            "schema": "nli",
             "pretty_name": "Few",
             "license": "cc0-1.0",
             "source": {"kind": "file", "path": "x1.txt", "description": "sentences", "license": "cc0-1.0"},

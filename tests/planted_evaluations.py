@@ -8,8 +8,7 @@ from eval.runs.records import Record, Records
 from eval.scoring.outcomes import Outcomes
 from eval.statistics.bootstrap import interval, resample, score
 from eval.statistics.scores import EvaluationSettings
-from eval.tasks.averages import averages
-from eval.tasks.registry import find_task
+from eval.tasks.registry import averages, find_task
 from hub.contract.results import Results, TaskScore, write_results
 
 SETTINGS = EvaluationSettings(bootstrap_samples=100)

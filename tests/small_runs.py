@@ -69,7 +69,7 @@ def small_recipe(form: str, **changes: Any) -> DatasetRecipe:
             "kind": "dataset",
             "name": f"small-{form}",
             "version": "1.2.0",
-            "form": form,
+            "schema": form,
             "pretty_name": f"Small {form.upper()}",
             "license": "cc-by-sa-4.0",
             "source": {"kind": "file", "path": "texts.txt", "description": "sentences", "license": "cc0-1.0"},

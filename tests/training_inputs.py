@@ -80,7 +80,12 @@ def write_recipe(folder: Path, **changes) -> Path:
         write_dataset(folder / "pairs", {"train": sts_rows(96), "validation": sts_rows(24, seed=1)})
     if not (folder / "lm").exists():
         make_lm(folder / "lm")
-    data = {"path": str(folder / "pairs"), "config": "postprocessed", "form": "sts", "loss": "CosineSimilarityLoss"}
+    data = {
+        "path": str(folder / "pairs"),
+        "config": "postprocessed",
+        "example_type": "sts",
+        "loss": "CosineSimilarityLoss",
+    }
     arguments = {"learning_rate": "1e-3", "num_train_epochs": "3", "report_to": "none"}
     recipe = {
         "kind": "model",
@@ -103,10 +108,18 @@ def write_recipe(folder: Path, **changes) -> Path:
 
 def data_spec(path, **changes) -> TrainingData:
     """The scored pairs of a dataset run directory, as a recipe names them."""
-    fields = {"path": str(path), "config": "postprocessed", "form": "sts", "loss": "CosineSimilarityLoss", **changes}
+    fields = {
+        "path": str(path),
+        "config": "postprocessed",
+        "example_type": "sts",
+        "loss": "CosineSimilarityLoss",
+        **changes,
+    }
     return TrainingData(**fields)
 
 
 def hub_spec() -> TrainingData:
     """Scored pairs on a Hub, as a recipe names them."""
-    return TrainingData(repo_id="o/d", revision="v1", config="postprocessed", form="sts", loss="CosineSimilarityLoss")
+    return TrainingData(
+        repo_id="o/d", revision="v1", config="postprocessed", example_type="sts", loss="CosineSimilarityLoss"
+    )

@@ -1,38 +1,127 @@
-"""How long an encoder takes to train, and how much memory and disk: python -m training.estimate RECIPE --texts FILE
+"""What a training takes: the plan of ``--dry-run``, and time, memory and disk for a dataset that does not exist yet.
 
-For a recipe whose dataset is not written yet. A training step is timed on first texts, as triplets of the recipe's
-batch, and a forward pass, as scoring does it; memory is what ``training.run --dry-run`` tells. Nothing is written.
+The plan reads recipe and configs and loads no weights. The estimate times training steps on source sentences, as
+triplets of the recipe's batch, and a forward pass, as scoring does it. Nothing is written.
 """
 
+import math
 import time
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from hub import cli
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import load_recipe
-from hub.contract.sections.model import Encoder
+from hub.contract.sections.model import PROMPT_TEXT
 from hub.errors import InputError
+from hub.model_folder import NO_CODE, reading_model
+from training.data.example_types import DOCUMENTS
+from training.loop.distributed import process_count
+from training.loop.job import TrainingJob
 
 STEPS = 2  # timed ones, after one that is not: the first one is slow
 TEXTS = 3  # of a triplet: anchor, positive, hard negative
-CONTROL_TEXTS = 2  # a text and itself
+BASELINE_TEXTS = 2  # of the SimCSE baseline: a text and itself
+MIB, GIB = 1 << 20, 1 << 30
 
 app = cli.new_app(__doc__)
 
 
+def plan(job: TrainingJob) -> list[str]:
+    """The plan of a training, line by line: base, prompt in tokens, data, batch, steps, checkpoint choice, memory."""
+    recipe = job.recipe
+    shape = recipe.base.modules
+    if shape in ("transformer", "static"):
+        shape += f", {recipe.base.pooling} pooling, at most {recipe.base.max_seq_length} tokens"
+    lines = [f"model      {recipe.name} v{recipe.version} -> {job.out}"]
+    lines.append(f"base       {recipe.base.repo_id or recipe.base.path}, {shape}")
+    if recipe.base.prompt is not None:
+        lines.append(f"prompt     {_prompt_tokens(job)}")
+    if recipe.is_baseline:
+        return [*lines, "training   none: a baseline is the base as it is"]
+    from training.memory import build_meta_encoder, memory_estimate
+
+    if recipe.lora is not None:
+        encoder = build_meta_encoder(recipe, job.base, job.arguments)
+        paths = [path for path, module in encoder.named_modules() if hasattr(module, "lora_A")]
+        names = ", ".join(sorted({path.rsplit(".", 1)[-1] for path in paths}))
+        lines.append(
+            f"adapter    rank {recipe.lora.r} on {len(paths)} layers ({names}); released: {recipe.lora.release}"
+        )
+    for item in job.sets:
+        origin = f"{item.spec.repo_id or item.spec.path} {item.spec.revision or ''}".strip()
+        rows = "streamed" if item.rows is None else f"{item.rows:,} train"
+        held_out = "" if item.validation is None else f", {len(item.validation):,} validation"
+        lines.append(f"dataset    {origin} {item.spec.config}: {rows}{held_out}; {item.spec.loss}")
+    size, accumulated = job.arguments.per_device_train_batch_size, job.arguments.gradient_accumulation_steps
+    parts = [f"{size} a device", *([f"{accumulated} accumulated"] if accumulated > 1 else [])]
+    parts += [f"{process_count()} processes"] if process_count() > 1 else []
+    lines.append(f"batch      {recipe.batch_size} rows a step: {' x '.join(parts)}")
+    passed_over = any(item.spec.example_type == DOCUMENTS.name for item in job.sets) and job.arguments.max_steps <= 0
+    at_most = "at most " if passed_over else ""  # documents that are too short
+    lines.append(f"steps      {at_most}{planned_steps(job):,} of {recipe.batch_size} rows")
+    lines.append(f"checkpoint {_choice(job)}")
+    found = memory_estimate(recipe, job.base, size, job.arguments)
+    share = found.trainable / found.parameters
+    names = ("weights", "gradients", "optimizer", "activations")
+    listed = ", ".join(f"{name} {_size(getattr(found, name))}" for name in names)
+    lines.append(f"parameters {found.parameters:,}, of which {found.trainable:,} are trained ({share:.1%})")
+    lines.append(f"memory     about {_size(found.total)} a device ({listed}), and what the libraries take")
+    return lines
+
+
+def planned_steps(job: TrainingJob) -> int:
+    """Optimiser steps of the whole run. Datasets take turns by their sizes, or until the first one is used up."""
+    from sentence_transformers.base.training_args import MultiDatasetBatchSamplers
+
+    if job.arguments.max_steps > 0:
+        return job.arguments.max_steps
+    size, drops = job.recipe.batch_size, job.arguments.dataloader_drop_last
+    rows = [item.rows or 0 for item in job.sets]
+    batches = [count // size if drops else math.ceil(count / size) for count in rows]
+    in_turn = job.arguments.multi_dataset_batch_sampler == MultiDatasetBatchSamplers.ROUND_ROBIN
+    per_epoch = min(batches) * len(batches) if in_turn else sum(batches)
+    return math.ceil(max(1, per_epoch) * job.arguments.num_train_epochs)
+
+
+def _prompt_tokens(job: TrainingJob) -> str:
+    """The prompt with [X] in the sentence's place, as tokens: they show how spaces and quotation marks are read."""
+    from transformers import AutoTokenizer
+
+    from training.encoder.encoder import whole_ids
+
+    spec = job.recipe.base
+    with reading_model(f"base: {spec.repo_id or spec.path}", "its tokenizer cannot be loaded"):
+        tokenizer = AutoTokenizer.from_pretrained(job.base.folder, **NO_CODE)
+    return " | ".join(tokenizer.convert_ids_to_tokens(whole_ids(tokenizer, spec.prompt or "", PROMPT_TEXT)))
+
+
+def _choice(job: TrainingJob) -> str:
+    if job.evaluator is None:
+        return "the last one: there are no validation data"
+    cadence = "after every epoch"
+    if job.arguments.eval_strategy == "steps":
+        cadence = f"every {job.arguments.eval_steps:g} steps and at the last"
+    return f"the best by {job.evaluator.metric} on {len(job.evaluator.evaluators)} set(s), evaluated {cadence}"
+
+
+def _size(count: int) -> str:
+    unit, name = (GIB, "GiB") if count >= GIB else (MIB, "MiB")
+    return f"{count / unit:,.1f} {name}"
+
+
 @dataclass(frozen=True)
 class TrainingEstimate:
-    """What a training is predicted to take on this machine.
+    """Predicted cost of a training on this machine.
 
-    step_seconds: an optimiser step on a batch of triplets. control_seconds: all steps of the copies control, 0.0 where
+    step_seconds: an optimiser step on a batch of triplets. control_seconds: all steps of the SimCSE baseline, 0.0 where
     the recipe names none. texts_per_second: embedded, as in scoring. memory, disk: bytes; disk is of the untrained
-    encoder, the trained one, its control and a checkpoint.
+    encoder, the trained one, its baseline and a checkpoint.
     """
 
     steps: int
@@ -45,9 +134,9 @@ class TrainingEstimate:
 
     def __str__(self) -> str:
         return (
-            f"{self.steps} steps of {self.step_seconds:.2f} s: {self.training_seconds / 60:.1f} min, copies control "
+            f"{self.steps} steps of {self.step_seconds:.2f} s: {self.training_seconds / 60:.1f} min, SimCSE baseline "
             f"{self.control_seconds / 60:.1f} min; scoring: {self.texts_per_second:.0f} texts/s; "
-            f"memory {self.memory / 2**30:.1f} GiB, disk {self.disk / 2**30:.1f} GiB"
+            f"memory {self.memory / GIB:.1f} GiB, disk {self.disk / GIB:.1f} GiB"
         )
 
 
@@ -75,37 +164,41 @@ def main(
 
 
 def estimate(recipe: ModelRecipe, file: Path, texts: list[str], place: str) -> TrainingEstimate:
-    """Time some steps of a recipe with ``arguments.max_steps`` on the ``texts`` of a file, again and again if few.
+    """Time some steps of a recipe with ``arguments.max_steps`` on the ``texts`` of a file, repeated if few.
 
     A vocabulary that the recipe cuts to its dataset is cut to these texts. Raises InputError for a recipe without that
     key, and where the base cannot be loaded.
     """
     steps = int(recipe.arguments.get("max_steps", 0))
     if steps <= 0:
-        hint = "its dataset is not there to count; python -m training.run RECIPE --dry-run counts it later"
+        hint = "its dataset is not there to count; sts-dino check RECIPE counts it later"
         raise InputError(f"{place}:arguments.max_steps", "is not given", allowed="a number of steps", hint=hint)
     import torch
+    from sentence_transformers.util import batch_to_device
 
-    from training.dry_run.memory import memory_estimate
+    from training.encoder.bases import find_base
+    from training.encoder.encoder import build_encoder
     from training.loop.arguments import trainer_arguments, typed_arguments
-    from training.model.bases import find_base
-    from training.model.encoder import build_encoder
+    from training.memory import memory_estimate
 
     if recipe.threads is not None:
         torch.set_num_threads(recipe.threads)
-    spec = _on_texts(recipe.base, file)
+    spec = recipe.base
+    if spec.vocabulary is not None:
+        origin = {"path": str(file), "repo_id": None, "revision": None, "config": "default", "columns": None}
+        spec = spec.model_copy(update={"vocabulary": spec.vocabulary.model_copy(update=origin)})
     base = find_base(spec)
     given = typed_arguments(recipe.arguments, place)
     arguments, _ = trainer_arguments(recipe, given, Path("checkpoints"), 1, False, place)
-    encoder = build_encoder(spec, base, recipe.lora)
+    encoder: Any = build_encoder(spec, base, recipe.lora)
     batch = (texts * (1 + recipe.batch_size // len(texts)))[: recipe.batch_size]
     half = torch.autocast(encoder.device.type, torch.bfloat16) if arguments.bf16 else nullcontext()
 
     def step() -> float:
         started = time.monotonic()
         with half:
-            found = [encoder(_on_device(encoder, batch))["sentence_embedding"] for _ in range(TEXTS)]
-            torch.cat(found).float().pow(2).sum().backward()
+            read = (dict(batch_to_device(encoder.preprocess(batch), encoder.device)) for _ in range(TEXTS))
+            torch.cat([encoder(features)["sentence_embedding"] for features in read]).float().pow(2).sum().backward()
         encoder.zero_grad()
         return time.monotonic() - started
 
@@ -116,29 +209,15 @@ def estimate(recipe: ModelRecipe, file: Path, texts: list[str], place: str) -> T
     weights = list(encoder.parameters())
     whole = sum(parameter.numel() * parameter.element_size() for parameter in weights)
     state = sum(3 * 4 * parameter.numel() for parameter in weights if parameter.requires_grad)  # and two moments
-    control = seconds * CONTROL_TEXTS / TEXTS * steps if recipe.control else 0.0
     return TrainingEstimate(
         steps=steps,
         step_seconds=seconds,
         training_seconds=seconds * steps,
-        control_seconds=control,
+        control_seconds=seconds * BASELINE_TEXTS / TEXTS * steps if recipe.control else 0.0,
         texts_per_second=embedded,
         memory=memory_estimate(recipe.model_copy(update={"base": spec}), base, recipe.batch_size, arguments).total,
         disk=(3 if recipe.control else 2) * whole + state,
     )
-
-
-def _on_texts(spec: Encoder, file: Path) -> Encoder:
-    if spec.vocabulary is None:
-        return spec
-    place = {"path": str(file), "repo_id": None, "revision": None, "config": "default", "columns": None}
-    return spec.model_copy(update={"vocabulary": spec.vocabulary.model_copy(update=place)})
-
-
-def _on_device(encoder: "object", texts: list[str]) -> dict[str, object]:
-    from sentence_transformers.util import batch_to_device
-
-    return dict(batch_to_device(encoder.preprocess(texts), encoder.device))  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from hub.contract.recipe import Lora, ModelRecipe
 from hub.contract.recipe_file import load_recipe, new_manifest, resolved
 from hub.contract.run_dir import ARTIFACTS, RECIPE, Manifest, begin, changed_files, locked, require_complete
 from hub.errors import InputError
-from training.model.bases import ADAPTER_WEIGHTS, Base, find_base
+from training.encoder.bases import ADAPTER_WEIGHTS, Base, find_base
 
 SUFFIX = "-merged"
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "peft")
@@ -72,8 +72,8 @@ def first_manifest(recipe: ModelRecipe, adapter: Manifest) -> Manifest:
 
 def merge_into(out: Path, directory: Path, recipe: ModelRecipe, manifest: Manifest, adapter: Manifest) -> Manifest:
     """Write the copy of the untrained encoder that ``eval.run`` compares with, the merged model, and the manifest."""
+    from training.encoder.encoder import merged_encoder, save_encoder
     from training.loop.finish import complete
-    from training.model.encoder import merged_encoder, save_encoder
 
     base = find_same_base(recipe, adapter)
     built = out.with_name(f"{out.name}.building")
@@ -116,7 +116,7 @@ def main(
     trained, adapter = read_run(directory)
     recipe = merged_recipe(trained)
     from training.loop.finish import disk_errors  # its libraries take seconds
-    from training.loop.train import quiet_libraries
+    from training.loop.job import quiet_libraries
 
     quiet_libraries()
     out = (out or directory.with_name(directory.name + SUFFIX)).resolve()

@@ -1,14 +1,10 @@
-"""Train one sentence encoder: ``python -m training.run RECIPE [--out --limit --set KEY.KEY=VALUE --dry-run]``.
+"""Train one sentence encoder: ``sts-dino train RECIPE [--out --limit --set KEY.KEY=VALUE --dry-run]``.
 
 Reads the recipe's pinned datasets and base, writes ``artifacts/models/NAME``: the model as plain SentenceTransformer
 files, ``recipe.yaml`` and, last, ``manifest.json``. Beside it lie ``NAME.base`` (the untrained encoder, for the score
-before), ``NAME.logs`` (TensorBoard), ``NAME.timing.json`` and, while it runs, ``NAME.checkpoints``. Killed and started
-again, it goes on from its newest whole checkpoint; finished, it is not trained again. On several devices the batch of a
-step stays the recipe's: ``torchrun --nproc-per-node 4 -m training.run RECIPE``, or ``accelerate launch``.
+before training), ``NAME.logs`` (TensorBoard), ``NAME.timing.json`` and, while it runs, ``NAME.checkpoints``.
 """
 
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 from shlex import quote
 
@@ -16,7 +12,7 @@ from hub.cli import DryRunOption, JsonOption, LimitOption, OutOption, RecipeArgu
 from hub.contract.published_paths import command_line
 from hub.contract.run_dir import Manifest
 from training.loop.distributed import is_main, leave_group, report_once
-from training.loop.job import TrainingJob, checked_recipe, prepare
+from training.loop.job import prepare
 
 app = new_app("Train a sentence encoder from a model recipe.")
 
@@ -32,7 +28,7 @@ def main(
 ) -> None:
     """Train the encoder of RECIPE on its pinned datasets; the untrained one is kept beside its run directory.
 
-    A killed run goes on from its last whole checkpoint. Datasets named by repo id come from the Hub of HF_ENDPOINT. On
+    A killed run resumes from its last whole checkpoint. Datasets named by repo id come from the Hub of HF_ENDPOINT. On
     several devices, start it with torchrun or accelerate launch: the batch of a step stays the recipe's.
 
     Examples:
@@ -44,54 +40,35 @@ def main(
       torchrun --nproc-per-node 4 -m training.run recipes/models/sroberta-sts-dino-x2.yaml
     """
     with report_once():
-        job = job_of(recipe, out, limit, settings)
+        job = prepare(recipe, out, limit, settings)
         if dry_run:
-            if is_main():
-                from training.dry_run.plan import print_plan
+            from training.estimate import plan
 
-                with redirect_stdout(StringIO()) as shown:
-                    print_plan(job)
-                lines = shown.getvalue().splitlines()
+            if is_main():
+                lines = plan(job)
                 answer("\n".join(lines), {"directory": job.out, "plan": lines}, as_json)
             return
-        manifest = train_encoder(job, command_line("training.run", recipe, limit, settings))
+        from training.loop.train import work  # its libraries take seconds
+
+        manifest = work(job, command_line("training.run", recipe, limit, settings))
     leave_group()
     if is_main():
-        conclude(recipe, job, manifest, as_json)
+        then = [f"python -m eval.run {quote(str(recipe))} --model {quote(str(job.out))}"]
+        facts = {"directory": job.out, "training": manifest.provenance["training"], **manifest.counts}
+        answer("\n".join(summary(job.out, manifest)), facts, as_json, then)
 
 
-def job_of(recipe: Path, out: Path | None, limit: int | None, settings: list[str]) -> TrainingJob:
-    """All that a training needs, checked: what needs no library first, for libraries take seconds."""
-    checked_recipe(recipe, limit, settings)
-    from training.loop.train import quiet_libraries
-
-    quiet_libraries()
-    return prepare(recipe, out, limit, settings)
-
-
-def train_encoder(job: TrainingJob, command: str) -> Manifest:
-    """Train, or go on, under the run directory's lock; ``command``: the line that the manifest keeps."""
-    from training.loop import train
-
-    with train.held(job.out):
-        return train.work(job, command)
-
-
-def conclude(recipe: Path, job: TrainingJob, manifest: Manifest, as_json: bool) -> None:
-    """Print where the model lies and how it was chosen, and how to score it."""
-    training = manifest.provenance["training"]
-    facts = {"directory": job.out, "training": training, **manifest.counts}
+def summary(out: Path, manifest: Manifest) -> list[str]:
+    """Where the model lies and how it was chosen, as lines."""
+    training, rows = manifest.provenance["training"], manifest.counts.get("training_rows")
     if training is None:
-        lines = [f"{job.out}: a baseline, the base as it is"]
-    else:
-        chosen = "last step" if training["best_step"] is None else f"step {training['best_step']}"
-        rows = manifest.counts["training_rows"]
-        read = "a stream" if rows is None else f"{rows:,} rows"
-        lines = [f"{job.out}: {read}, {training['steps']} steps, kept {chosen}"]
-        if training["validation_score"] is not None:
-            lines += [f"validation: {training['validation_metric']} {100 * training['validation_score']:.2f}"]
-    then = [f"python -m eval.run {quote(str(recipe))} --model {quote(str(job.out))}"]
-    answer("\n".join(lines), facts, as_json, then)
+        return [f"{out}: a baseline, the base as it is"]
+    chosen = "last step" if training["best_step"] is None else f"step {training['best_step']}"
+    read = "a stream" if rows is None else f"{rows:,} rows"
+    lines = [f"{out}: {read}, {training['steps']} steps, kept {chosen}"]
+    if training["validation_score"] is not None:
+        lines += [f"validation: {training['validation_metric']} {100 * training['validation_score']:.2f}"]
+    return lines
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ class Box:
 
     def model(self, *settings: str, without: str = "", name: str = "recipe.yaml") -> Path:
         """The demo's model recipe, on the finished run of the world."""
-        spec = f"path: {self.world / 'run'}, config: postprocessed, form: sts, loss: CosineSimilarityLoss"
+        spec = f"path: {self.world / 'run'}, config: postprocessed, example_type: sts, loss: CosineSimilarityLoss"
         own = (f"datasets=[{{{spec}, license: mit}}]", f"base.path={LM}", "evaluation=[]")
         return self._recipe("demo/demo-sts-dino.yaml", (*own, *settings), without, name)
 

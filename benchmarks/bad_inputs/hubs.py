@@ -53,7 +53,7 @@ def _card_for(org: str) -> Make:
 
 def _hub_data(box: Box) -> Path:
     return box.model(
-        "datasets=[{repo_id: org/data, revision: v1, config: postprocessed, form: sts, "
+        "datasets=[{repo_id: org/data, revision: v1, config: postprocessed, example_type: sts, "
         "loss: CosineSimilarityLoss, license: mit}]"
     )
 

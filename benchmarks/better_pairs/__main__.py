@@ -19,7 +19,7 @@ from benchmarks.better_pairs.report import plot, read_rows, tables, with_row, wi
 from benchmarks.better_pairs.runner import Runner
 from benchmarks.better_pairs.steps import HINT, Steps
 from benchmarks.trials import table, write_results
-from eval.encoders.packaged import minilm
+from eval.encoders.load import minilm
 from hub import cli
 from hub.contract.run_dir import ARTIFACTS, locked
 from hub.contract.shards import write_bytes, write_text

@@ -118,9 +118,8 @@ def evaluation_check(senteval: Path | None, scored_only: bool) -> tuple[Kinds, l
 
     Without SentEval's directory these are the STS Benchmark's validation and test, which the repository has.
     """
-    from eval.audit.decontamination.ledger import DROPPED, SCORED
-    from eval.audit.decontamination.match import Sentences
-    from eval.audit.decontamination.sentences import read_evaluation_sets
+    from eval.audit.evaluation_sentences import Sentences, read_evaluation_sets
+    from eval.audit.ledger import DROPPED, SCORED
 
     evaluation = read_evaluation_sets(senteval, None, CHECKED if senteval else ())
     sets = [one for one in evaluation.sets if not scored_only or one.split in SCORED]

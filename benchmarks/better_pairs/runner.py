@@ -139,6 +139,6 @@ class Runner(DatasetMaker):
         key = digest(plan.model_dump(mode="json"))
         path, out = (self.steps.folder / "compared" / f"{key}{suffix}" for suffix in (".plan.json", ".json"))
         write_json(path, plan)
-        words = ["eval.arms", str(path), "--out", str(out)]
+        words = ["eval.compare.seeds", str(path), "--out", str(out)]
         self._step("compared", key, words, arm, self.stage.data_seeds[0], out)
         return ArmScores.model_validate_json(out.read_bytes())

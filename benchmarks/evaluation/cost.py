@@ -21,7 +21,7 @@ import typer
 from benchmarks.evaluation import cost_trials as trials
 from benchmarks.evaluation.cost_trials import SHARED, WAYS, Work
 from benchmarks.trials import FreshProcesses, spread, table, write_results
-from eval.encoders.packaged import minilm
+from eval.encoders.load import minilm
 from hub.cli import new_app, run, say
 from hub.errors import InputError
 
@@ -29,7 +29,7 @@ app = new_app(__doc__)
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "tokenizers", "numpy", "mteb")
 PARTS = ("suite", "mteb", "encoding")
 WHOLE = ("sts", "sts-original", "transfer", "transfer-lbfgs")
-in_fresh_process = FreshProcesses(["torch", "benchmarks.evaluation.cost_trials", "eval.scoring.dispatch"])
+in_fresh_process = FreshProcesses(["torch", "benchmarks.evaluation.cost_trials", "eval.scoring.measure"])
 OF_ENCODING = 2000  # rows of each split of the STS tasks for the ways of encoding
 
 

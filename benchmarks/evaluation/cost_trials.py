@@ -11,8 +11,7 @@ from typing import Any
 from eval.encoders.embeddings import Embeddings
 from eval.encoders.load import BATCH, Encoder, load_encoder
 from eval.tasks.registry import find_task, find_tasks
-from eval.tasks.sources import Source
-from eval.tasks.task_data import Entry, TaskData
+from eval.tasks.sources import Entry, Source, TaskData
 from hub.memory import peak_rss_mb
 
 SEED = 1111  # of the probes
@@ -80,7 +79,7 @@ def started(work: Work) -> Encoder:
 
 def suite(work: Work) -> dict[str, Any]:
     """All tasks as ``eval.run`` measures them: the texts of all encoded in one pass, then one task after another."""
-    from eval.scoring.dispatch import measure
+    from eval.scoring.measure import measure
 
     encoder, entries = started(work), work.entries()
     data = TaskData(work.source, work.rows)

@@ -19,10 +19,17 @@ import psutil
 import typer
 
 from benchmarks.trials import write_results
-from eval.audit.decontamination.ledger import DROPPED
-from eval.audit.decontamination.match import Sentences
-from eval.audit.decontamination.near_duplicates import SCHEME, Banding, NearIndex, grams, signatures
-from eval.audit.decontamination.sentences import EvaluationTexts, read_evaluation_sets
+from eval.audit.evaluation_sentences import (
+    SCHEME,
+    Banding,
+    EvaluationTexts,
+    NearIndex,
+    Sentences,
+    grams,
+    read_evaluation_sets,
+    signatures,
+)
+from eval.audit.ledger import DROPPED
 from eval.audit.text_forms import normal_form
 from hub.cli import new_app, run
 from hub.contract.decontamination import KINDS

@@ -1,7 +1,7 @@
 """Time saved by batching SentEval's classifiers: ``python -m benchmarks.evaluation.probes --data DIR``
 
 For each timed task the toolkit's procedure, one classifier after the other (`reference_probe.py` beside this file),
-and both modes of `eval.scoring.probes.probe` take turns in one process, on the same features; the modes run before
+and both modes of `eval.scoring.probe` take turns in one process, on the same features; the modes run before
 and after the slow procedure, and the clock is CPU time of one thread. The other tasks are scored in both modes only.
 DIR is the folder of evaluation data (or STS_DINO_DATA); embeddings are all-MiniLM-L6-v2's unless ``--model`` names
 another encoder.
@@ -20,8 +20,7 @@ import typer
 
 from benchmarks.trials import table, write_results
 from eval.encoders.embeddings import CACHE, Embeddings
-from eval.encoders.load import load_encoder
-from eval.encoders.packaged import minilm
+from eval.encoders.load import load_encoder, minilm
 from eval.tasks.registry import find_task
 from eval.tasks.sources import Source
 from eval.tasks.task import Task
@@ -29,7 +28,7 @@ from hub.cli import new_app, run, say
 
 if TYPE_CHECKING:
     from benchmarks.evaluation.reference_probe import Answer
-    from eval.scoring.probes.probe import Fit, Mode
+    from eval.scoring.probe import Fit, Mode
     from eval.scoring.transfer import Sets
 
 app = new_app(__doc__)

@@ -1,6 +1,6 @@
 """SentEval's probes one classifier after the other: a torch module, autograd and torch.optim.Adam for each.
 
-The slow way that `eval.scoring.probes.probe` must equal and that `benchmarks.evaluation.probes` times. Written from
+The slow way that `eval.scoring.probe` must equal and that `benchmarks.evaluation.probes` times. Written from
 the toolkit's protocol (facebookresearch/SentEval: `validation.py`, `classifier.py` and `relatedness.py` in its `tools`,
 read 2026-11): seeds, order of the draws, early stopping and rounding are its own, on a CPU and under a current torch,
 where the loss is the mean over a batch.

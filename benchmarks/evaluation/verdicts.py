@@ -1,7 +1,7 @@
 """How often systems that are equally good are told apart: python -m benchmarks.evaluation.verdicts [--families N]
 
 Every family is two systems on some tasks, drawn so that neither is better: both are the same function of the gold, of
-noise that they share and of noise of their own. ``eval.statistics.differences``' rule (a paired interval, a test,
+noise that they share and of noise of their own. ``eval.statistics.paired``' rule (a paired interval, a test,
 Holm's correction over the family) should then find a difference somewhere in at most 5 % of the families. Beside it,
 for correlations: the same rule with Williams' t, on ranks for Spearman, which it replaced; how often a 95 % interval
 alone excludes 0; and how much of a small true difference is found. Writes a JSON file.
@@ -21,10 +21,8 @@ from tqdm import tqdm
 from benchmarks.trials import write_results
 from eval.scoring.outcomes import Outcomes
 from eval.statistics.bootstrap import Resampling, score
-from eval.statistics.differences import paired_test, resampled
-from eval.statistics.jackknife import influence
-from eval.statistics.paired_tests import holm
-from eval.tasks.data.example_types import Vector
+from eval.statistics.paired import holm, influence, paired_test, resampled
+from eval.tasks.rows import Vector
 from eval.tasks.task import Aggregation, Metric
 from hub.cli import new_app, run
 from hub.contract.results import LEVEL

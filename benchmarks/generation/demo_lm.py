@@ -70,7 +70,7 @@ def complete(engine: Engine, label: str, firsts: Sequence[str], decay: float, ba
     return writer.complete(
         engine,
         requests,
-        DecodingParameters(decay_constant=decay, floor=FLOOR, top_k=TOP_K, top_p=TOP_P, max_new_tokens=NEW_TOKENS),
+        DecodingParameters(decay_constant=decay, epsilon=FLOOR, top_k=TOP_K, top_p=TOP_P, max_new_tokens=NEW_TOKENS),
         batch_size,
     )
 
@@ -131,7 +131,7 @@ def first_texts(engine: Engine, count: int, batch_size: int) -> dict[str, Any]:
     completions = writer.complete(
         engine,
         requests,
-        DecodingParameters(decay_constant=0.0, floor=FLOOR, top_k=0, top_p=TOP_P, max_new_tokens=NEW_TOKENS),
+        DecodingParameters(decay_constant=0.0, epsilon=FLOOR, top_k=0, top_p=TOP_P, max_new_tokens=NEW_TOKENS),
         batch_size,
     )
     texts = [c.text for c in completions if c.problem is None]

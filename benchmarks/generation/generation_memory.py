@@ -66,7 +66,7 @@ def recipe(folder: Path, rows: int) -> DatasetRecipe:
             "kind": "dataset",
             "name": f"memory-{rows}",
             "version": "0.1.0",
-            "form": "sts",
+            "schema": "sts",
             "pretty_name": "Memory",
             "license": "cc0-1.0",
             "source": {"kind": "file", "path": str(source), "description": "numbers", "license": "CC0"},

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from eval.encoders.load import load_encoder
-from eval.encoders.packaged import minilm
+from eval.encoders.load import load_encoder, minilm
 
 _encoder = cache(lambda: load_encoder(str(minilm())))
 

@@ -130,11 +130,11 @@ class Experiments:
         return seconds
 
     def _compared(self, experiment: Experiment, plan: ArmPlan) -> dict[str, Any]:
-        """What ``eval.arms`` says of a plan."""
+        """What ``eval.compare.seeds`` says of a plan."""
         key = digest(plan.model_dump(mode="json"))
         path, out = (self.steps.folder / "compared" / f"{key}{suffix}" for suffix in (".plan.json", ".json"))
         write_text(path, plan.model_dump_json(indent=1) + "\n")
-        self.steps.once("compared", key, ["eval.arms", str(path), "--out", str(out)], experiment.name, out)
+        self.steps.once("compared", key, ["eval.compare.seeds", str(path), "--out", str(out)], experiment.name, out)
         found: dict[str, Any] = json.loads(out.read_bytes())
         return found
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.papers.plan import OwnColumn
 from benchmarks.svg import drawn
-from eval.arms import split_of
+from eval.compare.seeds import split_of
 from hub.contract.results import read_results
 from hub.plot_style import COLOURS
 

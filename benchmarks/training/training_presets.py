@@ -15,7 +15,7 @@ class Task:
     """What is trained: ``shape`` are the keywords of the base's config, ``encoder`` and ``loss`` of the recipe's."""
 
     shape: dict[str, Any]
-    form: str
+    example_type: str
     loss: str
     batch: int
     steps: int  # that are timed

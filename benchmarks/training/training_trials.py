@@ -34,15 +34,13 @@ from hub.contract.recipe import ModelRecipe
 from hub.memory import peak_rss_mb
 from hub.model_folder import NO_CODE
 from training.data.training_sets import TrainingSet
-from training.dry_run.memory import memory_estimate
+from training.encoder.bases import Base
+from training.encoder.encoder import attach, build_encoder
 from training.loop.arguments import trainer_arguments, typed_arguments
-from training.loop.build import make_trainer, read_rows
-from training.loop.job import TrainingJob
-from training.loop.train import quiet_libraries
+from training.loop.job import TrainingJob, quiet_libraries
+from training.loop.train import make_trainer
 from training.losses.losses import build_loss
-from training.model.adapters import attach
-from training.model.bases import Base
-from training.model.encoder import build_encoder
+from training.memory import memory_estimate
 
 COLUMNS = {"sts": ("sentence1", "sentence2"), "triplet": ("anchor", "positive", "negative")}
 WORDS = ("a", "man", "is", "playing", "the", "flute", "two", "young", "women", "cook", "beans", "on", "old", "cars")
@@ -75,7 +73,7 @@ def give_freed_memory_back() -> None:
 
 def recipe_of(task: Task, device: str) -> ModelRecipe:
     """The task as a model recipe."""
-    data = {"path": "made-up", "config": "c", "form": task.form, "loss": task.loss}
+    data = {"path": "made-up", "config": "c", "example_type": task.example_type, "loss": task.loss}
     base = {"repo_id": "made/up", "revision": "main", "max_seq_length": str(task.length), "license": "mit"}
     steps = {"max_steps": str(task.warm_up + task.steps), "logging_steps": "10", "save_strategy": "no"}
     on = {"report_to": "none", "use_cpu": str(device == "cpu").lower()}
@@ -103,8 +101,8 @@ def rows_of(task: Task, seed: int) -> Dataset:
     def text() -> str:
         return " ".join(generator.choice(WORDS) for _ in range(task.length))
 
-    columns: dict[str, list[Any]] = {name: [text() for _ in range(count)] for name in COLUMNS[task.form]}
-    if task.form == "sts":
+    columns: dict[str, list[Any]] = {name: [text() for _ in range(count)] for name in COLUMNS[task.example_type]}
+    if task.example_type == "sts":
         columns["score"] = [generator.random() for _ in range(count)]
     return Dataset.from_dict(columns)
 
@@ -194,8 +192,7 @@ def _quiet() -> None:
 
 def runner_trainer(job: TrainingJob, student: SentenceTransformer) -> SentenceTransformerTrainer:
     """What ``training.run`` trains with."""
-    rows = {item.name: read_rows(item, student, job) for item in job.sets}
-    return make_trainer(job, student, rows, "benchmark", 0)
+    return make_trainer(job, student, "benchmark")
 
 
 def plain_trainer(job: TrainingJob, student: SentenceTransformer) -> SentenceTransformerTrainer:

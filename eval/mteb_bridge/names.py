@@ -18,8 +18,7 @@ from mteb.abstasks.aggregated_task import AbsTaskAggregate
 from mteb.abstasks.task_metadata import TaskType
 from mteb.get_tasks import TASK_LIST
 
-from eval.tasks.data.example_types import ScoredPairs
-from eval.tasks.data.pins import published
+from eval.tasks.rows import ScoredPairs, published
 from eval.tasks.sources import Source
 from hub.errors import InputError, did_you_mean
 

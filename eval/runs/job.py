@@ -14,9 +14,8 @@ from eval.encoders.load import FUNCTION
 from eval.runs.records import BASE, RESULTS, Records, beside, is_run_directory
 from eval.statistics.scores import EvaluationSettings
 from eval.tasks.registry import GROUPS, find_task, find_tasks
-from eval.tasks.sources import Source
+from eval.tasks.sources import Entry, Source, TaskData
 from eval.tasks.task import Task
-from eval.tasks.task_data import Entry, TaskData
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import apply_overrides, load_recipe
 from hub.contract.results import Method

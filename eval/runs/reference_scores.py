@@ -14,13 +14,11 @@ import typer
 import yaml
 
 from eval.encoders.embeddings import Embeddings
-from eval.encoders.load import load_encoder
-from eval.encoders.packaged import minilm
+from eval.encoders.load import load_encoder, minilm
 from eval.runs.job import one_task
 from eval.scoring.sts import measure_sts
-from eval.tasks.data.example_types import ScoredPairs
-from eval.tasks.sources import Source
-from eval.tasks.task_data import Entry, TaskData
+from eval.tasks.rows import ScoredPairs
+from eval.tasks.sources import Entry, Source, TaskData
 from hub.cli import new_app, run
 from hub.errors import RunError
 

@@ -1,6 +1,6 @@
 """Results as plain tables for people: scores beside those of base and control, or with what they cost."""
 
-from eval.tasks.averages import averages
+from eval.tasks.registry import averages
 from hub.cli import aligned
 from hub.contract.results import RULE, Gain, Results, TaskScore, by_task
 

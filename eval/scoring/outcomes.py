@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.tasks.data.example_types import Vector
+from eval.tasks.rows import Vector
 
 Embed = Callable[[Sequence[str]], NDArray[np.float32]]  # n texts → (n, dimension)
 

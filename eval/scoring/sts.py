@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.scoring.outcomes import Embed, Measured, Outcomes
-from eval.tasks.data.example_types import ScoredPairs, Vector
+from eval.tasks.rows import ScoredPairs, Vector
 from eval.tasks.task import Aggregation, Task
 from hub.errors import RunError
 

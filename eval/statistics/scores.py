@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from eval.scoring.outcomes import Measured, Outcomes
 from eval.statistics.bootstrap import Interval, Resampling, interval, resample, score
-from eval.statistics.jackknife import influence
+from eval.statistics.paired import influence
 from eval.tasks.task import Aggregation, Metric, Task
 from hub.contract.results import Limit, Method, Part, TaskScore
 

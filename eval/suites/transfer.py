@@ -21,8 +21,8 @@ from evaluate.evaluation_suite import SubTask
 from eval.encoders.embeddings import Embeddings
 from eval.encoders.load import load_encoder, wrap
 from eval.scoring.transfer import measure_transfer
-from eval.tasks.data.example_types import Rows
 from eval.tasks.registry import GROUPS, find_task
+from eval.tasks.rows import Rows
 from eval.tasks.sources import Source
 
 TASK_TYPE = "sentence-probe"

@@ -13,12 +13,11 @@ import numpy as np
 import typer
 import yaml
 
-from eval.tasks.data.example_types import Rows, ScoredPairs
-from eval.tasks.data.file_layouts import Layout
-from eval.tasks.data.files import DataFile, Directory
-from eval.tasks.data.mteb_datasets import ORDER_FILE, Order, key, mteb_pins
-from eval.tasks.data.pins import PINS_FILE, FilePin, Pins, RowsPin, canonical_rows
+from eval.tasks.files import DataFile, Directory
+from eval.tasks.hub import ORDER_FILE, Order, key, mteb_pins
 from eval.tasks.registry import DATASETS
+from eval.tasks.rows import PINS_FILE, FilePin, Pins, Rows, RowsPin, ScoredPairs, canonical_rows
+from eval.tasks.task import Layout
 from eval.tasks.transfer import PROBING
 from hub.cli import new_app, run, say
 from hub.contract.shards import atomic_path, write_text
@@ -30,7 +29,7 @@ SNLI_TRAIN = 549_367  # Bowman et al. 2015: 550,152 pairs, of which SentEval kee
 PROBING_ROWS = {"train": 100_000, "validation": 10_000, "test": 10_000}
 A_FEW = 100
 COCO_IMAGES = {"train": 113_287, "validation": 5_000, "test": 5_000}  # Karpathy and Fei-Fei 2015, as in SentEval
-HEAD = """# Digests of evaluation files and splits (eval/tasks/data/pins.py), by `python -m eval.tasks.measure`.
+HEAD = """# Digests of evaluation files and splits (eval/tasks/rows.py), by `python -m eval.tasks.measure`.
 # Entries without sha256 were not at hand when this was measured: their counts are the publishers', and only they are
 # checked; `more` is how many further rows pass (SentEval says of the probing tasks: "a few more" in some cases).
 """

@@ -1,12 +1,13 @@
 """Evaluation tasks and data sets by name. A name is ``<data set>/<protocol>``; groups stand for their tasks."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from eval.tasks.data.file_layouts import DataSet
-from eval.tasks.sts import ORIGINALS, REGRESSIONS, SENTEVAL_DATA
+from eval.tasks.sts import ORIGINALS, REGRESSIONS, SENTEVAL_DATA, YEARS
 from eval.tasks.sts import TASKS as STS_TASKS
-from eval.tasks.task import Task
-from eval.tasks.transfer import COCO, COCO_DATA, MODES, PROBING, TRANSFER
+from eval.tasks.task import DataSet, Task
+from eval.tasks.transfer import COCO, COCO_DATA, MODES, PROBING, TRANSFER, VALIDATION
+from hub.contract.results import Average, TaskScore
 from hub.errors import InputError, did_you_mean
 
 _DECLARED = (
@@ -56,3 +57,103 @@ def find_task(name: str) -> Task:
     allowed = same or [*GROUPS, "or a task of these", f"{MTEB}NAME"]
     hint = did_you_mean(name, same or (*GROUPS, *TASKS))
     raise InputError("evaluation.task", f"unknown task {name!r}", allowed=", ".join(allowed), hint=hint)
+
+
+CLASSIFICATION = ("mr", "cr", "subj", "mpqa", "sst2", "sst5", "trec", "sick-e")
+
+
+@dataclass(frozen=True)
+class Definition:
+    """An average by name: the mean over the main scores of ``tasks``; over that and F1 of the one ``with_f1``."""
+
+    name: str
+    words: str
+    tasks: tuple[str, ...]
+    with_f1: str | None = None
+
+    def of(self, scores: Mapping[str, TaskScore]) -> Average | None:
+        """The average of scores by task name; None unless all tasks are there."""
+        if not scores.keys() >= set(self.tasks) or (self.with_f1 and "f1" not in scores[self.with_f1].other):
+            return None
+        found = {task: scores[task].main_score for task in self.tasks}
+        if self.with_f1:
+            found[self.with_f1] = (found[self.with_f1] + scores[self.with_f1].other["f1"]) / 2
+        mean = sum(found.values()) / len(found)
+        return Average(name=self.name, definition=self.words, score=mean, tasks=self.tasks)
+
+
+def _named(names: Iterable[str], protocol: str) -> tuple[str, ...]:
+    return tuple(f"{name}/{protocol}" for name in names)
+
+
+_DECLUTR = (
+    *_named((*CLASSIFICATION, "mrpc"), "senteval"),
+    *_named(("sick-r", "stsb"), "regression"),
+    "coco/retrieval",
+    *_named(YEARS, "mean"),
+)
+_DECLUTR_WORDS = (
+    "mean over SentEval's downstream tasks: the mean Spearman correlation over subsets for STS12-16, Spearman for "
+    "SICK-R and STS-B with the trained head, the mean of accuracy and F1 for MRPC, the mean of six recalls for COCO, "
+    "accuracy elsewhere (Giorgi et al. 2021, appendix C.2"
+)
+DEFINITIONS = (
+    Definition("declutr-downstream", f"{_DECLUTR_WORDS}, table 2: without SNLI)", _DECLUTR, "mrpc/senteval"),
+    Definition(
+        "declutr-downstream-with-snli",
+        f"{_DECLUTR_WORDS}; with SNLI)",
+        (*_DECLUTR, "snli/senteval"),
+        "mrpc/senteval",
+    ),
+    Definition(
+        "declutr-probing",
+        "mean accuracy over SentEval's ten probing tasks (Giorgi et al. 2021, appendix C.2, table 3)",
+        _named((one.name for one in PROBING), "senteval"),
+    ),
+    *(
+        Definition(
+            f"validation-{mode}",
+            "mean accuracy on what SentEval's classification tasks choose their regularisation by, SNLI left out: for "
+            "choices between encoders, without test rows",
+            _named((*CLASSIFICATION, "mrpc"), f"{mode}{VALIDATION}"),
+        )
+        for mode in MODES
+    ),
+    *(
+        Definition(
+            f"validation-probing-{mode}",
+            "the same of SentEval's ten probing tasks",
+            _named((one.name for one in PROBING), f"{mode}{VALIDATION}"),
+        )
+        for mode in MODES
+    ),
+    Definition(
+        "auto-nli-sts",
+        "mean Spearman correlation over STS12-16 (all), STS-B and SICK-R by cosine, in SentEval's text form, as "
+        "SimCSE's toolkit scores them (Sato et al. 2024, table 2)",
+        (*_named(YEARS, "all"), "stsb-tokenised/cosine", "sick-r-tokenised/cosine"),
+    ),
+    Definition(
+        "auto-nli-transfer",
+        "mean accuracy over MR, CR, SUBJ, MPQA, SST2, TREC and MRPC (Sato et al. 2024, appendix C)",
+        _named(("mr", "cr", "subj", "mpqa", "sst2", "trec", "mrpc"), "senteval"),
+    ),
+    Definition(
+        "dino-sts",
+        "mean Spearman correlation over STS12-16 (all), STSb and SICK by cosine, the last two in their original text "
+        "form (Schick & Schütze 2021, table 1)",
+        (*_named(YEARS, "all"), "stsb/cosine", "sick-r/cosine"),
+    ),
+    Definition(
+        "dino-sts12-16-mean",
+        "mean over STS12-16 of the mean Spearman correlation over subsets (Schick & Schütze 2021, table 5)",
+        _named(YEARS, "mean"),
+    ),
+)
+
+
+def averages(scores: Iterable[TaskScore]) -> tuple[Average, ...]:
+    """Every average whose tasks are all there: of test (all rows, where folds are cut), or of tasks on validation."""
+    named = {score.task: score for score in scores if score.split in ("test", "all") or VALIDATION in score.task}
+    found = (definition.of(named) for definition in DEFINITIONS)
+    return tuple(average for average in found if average is not None)

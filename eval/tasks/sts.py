@@ -7,11 +7,9 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from eval.tasks.data.example_types import Rows
-from eval.tasks.data.file_layouts import DataSet, Layout, parts
-from eval.tasks.data.rows import tokens
-from eval.tasks.data.scored import as_it_is, benchmark, sick, sts_year
-from eval.tasks.task import Aggregation, Task
+from eval.tasks.readers import as_it_is, benchmark, sick, sts_year
+from eval.tasks.rows import Rows, tokens
+from eval.tasks.task import Aggregation, DataSet, Layout, Task, parts
 
 YEARS = {
     "sts12": "SemEval 2012 task 6, 5 subsets",

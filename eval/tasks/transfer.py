@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from eval.tasks.data import senteval as toolkit
-from eval.tasks.data.coco import coco
-from eval.tasks.data.file_layouts import DataSet, Part, Reader, parts
+from eval.tasks import readers as toolkit
+from eval.tasks.coco import coco
 from eval.tasks.sts import SICK_FILES
-from eval.tasks.task import Design, Mode, Task
+from eval.tasks.task import DataSet, Design, Mode, Part, Reader, Task, parts
 
 MODES: dict[Mode, str] = {
     "senteval": "SentEval's own optimiser, initialisation and early stopping",

@@ -29,7 +29,9 @@ def finish(
     Raises RunError when a label has no row left.
     """
     tally, files = Tally(), list[File]()
-    found = _texts(run, blocks, length) if run.recipe.dataset_form.distinct else _groups(run, blocks, length, executor)
+    found = (
+        _texts(run, blocks, length) if run.recipe.dataset_schema.distinct else _groups(run, blocks, length, executor)
+    )
     for record in found:
         tally.add(record.facts)
         files += record.files
@@ -87,7 +89,7 @@ def _seen_before(run: DatasetRun, shots: int | None) -> SeenTexts:
     """The (text, label) that the run has before its first shard: those of the run that its rows are added to."""
     seen = SeenTexts()
     if run.base is not None:
-        config = config_name(run.recipe.dataset_form.labelled, shots)
+        config = config_name(run.recipe.dataset_schema.labelled, shots)
         for row in run.base.rows(config, ("text", "target")):
             seen.add(text_identity(row["text"], row["target"]))
     return seen

@@ -20,10 +20,9 @@ from generation.run_state import layout
 from generation.run_state.layout import Shard
 from generation.run_state.output_files import output_files
 from generation.run_state.tasks import FinishGroup, Read, Row, TaskResult
-from hub.contract.forms import SAMPLED
 from hub.contract.reasons import DUPLICATE
 from hub.contract.recipe import DatasetRecipe
-from hub.contract.schema import verified_columns
+from hub.contract.schema import SAMPLED, verified_columns
 from hub.contract.shards import read_shard
 
 POOL = 256  # pairs that sampled negatives are chosen from, if so many can be had
@@ -99,7 +98,7 @@ def finish_group(
             late += known
         tally.keep(shots, kept, length)
         for split, of_split in pairs.by_split(kept, recipe).items():
-            pool = raw.pool(shard, split) if recipe.dataset_form.sampled_negatives else []
+            pool = raw.pool(shard, split) if recipe.dataset_schema.sampled_negatives else []
             for config, finished in pairs.finished_rows(of_split, pool, recipe).items():
                 if finished:
                     files.setdefault(task.group.path(config, split), []).extend(finished)
@@ -127,7 +126,7 @@ def text_identity(text: str, label: str) -> str:
 def files_read(recipe: DatasetRecipe, group: layout.Group) -> set[str]:
     """Every file that finishing a group may read."""
     own = {path for shard in group.shards for path in layout.paths(recipe, shard)}
-    if not recipe.dataset_form.sampled_negatives:
+    if not recipe.dataset_schema.sampled_negatives:
         return own
     far = {partner for shard in group.shards for partner in partners(shard)}
     return own | {layout.paths(recipe, partner)[0] for partner in far}

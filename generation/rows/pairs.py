@@ -20,9 +20,8 @@ from collections.abc import Callable, Iterable, Sequence
 from generation.inputs.row_seeds import fraction, row_seed
 from generation.rows import verification
 from generation.rows.filters import Row
-from hub.contract.forms import NLI_LABELS, SAMPLED
 from hub.contract.recipe import DatasetRecipe
-from hub.contract.schema import EXAMPLE_SET, LABEL_PROBABILITY, PROVENANCE
+from hub.contract.schema import EXAMPLE_SET, LABEL_PROBABILITY, NLI_LABELS, PROVENANCE, SAMPLED
 
 Pair = tuple[str, str]
 
@@ -45,7 +44,7 @@ def finished_rows(kept: Sequence[Row], pool: Sequence[Pair], recipe: DatasetReci
 
     ``pool`` holds the (text1, text2) that sampled negatives are chosen from, where the form has any.
     """
-    return FINISHING[recipe.form](kept, pool, recipe)
+    return FINISHING[recipe.schema_name](kept, pool, recipe)
 
 
 def scored(kept: Sequence[Row], raw: Sequence[Row], recipe: DatasetRecipe) -> list[Row]:

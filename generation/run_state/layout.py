@@ -44,7 +44,7 @@ def paths(recipe: DatasetRecipe, shard: Shard) -> tuple[str, str]:
     sets = sum(variant.shots == shard.variant.shots for variant in recipe.variants)
     index, total = shard.variant.example_set * shard.blocks + shard.block, sets * shard.blocks
     raw, rejected = (config_name(base, shard.variant.shots) for base in ("raw", "rejected"))
-    late = int(recipe.dataset_form.distinct)  # one more file: texts that another shard holds already
+    late = int(recipe.dataset_schema.distinct)  # one more file: texts that another shard holds already
     return shard_path(raw, "train", index, total), shard_path(rejected, "train", index, total + late)
 
 
@@ -63,7 +63,7 @@ def groups(recipe: DatasetRecipe, blocks: int) -> Iterator[Group]:
 def shards_per_group(recipe: DatasetRecipe) -> int:
     """So many that a finished file has at most ``ROWS_PER_FILE`` rows, and at least one."""
     kept = len(recipe.written_labels) * min(recipe.decoding.max_attempts, recipe.postprocess.max_per_label)
-    sampled = recipe.postprocess.sampled_negatives if recipe.dataset_form.sampled_negatives else 0
+    sampled = recipe.postprocess.sampled_negatives if recipe.dataset_schema.sampled_negatives else 0
     return max(1, ROWS_PER_FILE // (recipe.shard_size * (kept + sampled)))
 
 
@@ -78,8 +78,8 @@ def folders(recipe: DatasetRecipe, first_texts: int) -> dict[str, int]:
     found = dict.fromkeys(recipe.configs, -(-first_texts // sources_per_file(recipe)))  # that of ``sources`` stays
     for shots in dict.fromkeys(variant.shots for variant in recipe.variants):
         count = blocks * sum(variant.shots == shots for variant in recipe.variants)
-        late = int(recipe.dataset_form.distinct)
+        late = int(recipe.dataset_schema.distinct)
         finished = 2 * -(-count // per_group)  # train and validation
-        sizes = {"raw": count, "rejected": count + late, **dict.fromkeys(recipe.dataset_form.finished, finished)}
+        sizes = {"raw": count, "rejected": count + late, **dict.fromkeys(recipe.dataset_schema.finished, finished)}
         found |= {name: size for base, size in sizes.items() if (name := config_name(base, shots)) in found}
     return found

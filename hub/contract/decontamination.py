@@ -21,7 +21,7 @@ from hub.contract.run_dir import Manifest
 
 PROVENANCE, INPUT = "decontamination", "rows dropped"
 LEDGER = "decontamination.json"  # of a run directory
-Kind = Literal["exact", "normal", "near", "short"]  # of a match, strongest first: eval.audit.decontamination.match
+Kind = Literal["exact", "normal", "near", "short"]  # of a match, strongest first: eval.audit.evaluation_sentences
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Count = Annotated[int, Field(ge=0)]
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from hub.contract.forms import FORMS, NLI_LABELS, DatasetForm
+from hub.contract.schema import NLI_LABELS, SCHEMAS, DatasetSchema
 from hub.contract.sections.base import (
     CARD_ONLY,
     OPTION,
@@ -108,7 +108,7 @@ class DatasetRecipe(Strict):
     kind: Literal["dataset"]  # what the recipe makes
     name: Name  # of the dataset, on the Hub, too
     version: Annotated[Version, CARD_ONLY]  # the same rows may be published anew, with another card
-    form: str  # one of hub.contract.forms
+    schema_name: str = Field(alias="schema")  # of the dataset: sts, nli or text
     pretty_name: Annotated[str, CARD_ONLY]  # the card's title
     language: Annotated[Language, CARD_ONLY] = "en"  # of the texts: ISO 639
     license: Annotated[str, CARD_ONLY]  # of the dataset; which are possible follows from its parts' licences
@@ -124,16 +124,16 @@ class DatasetRecipe(Strict):
     shard_size: Positive = 64  # first texts per shard
     seed: Annotated[int, Field(ge=0)] = 42  # decides every draw
 
-    @field_validator("form")
+    @field_validator("schema_name")
     @classmethod
-    def _known_form(cls, name: str) -> str:
-        if name not in FORMS:
-            raise ValueError(f"unknown form; {_choices(name, tuple(FORMS))}")
+    def _known_schema(cls, name: str) -> str:
+        if name not in SCHEMAS:
+            raise ValueError(f"unknown schema; {_choices(name, tuple(SCHEMAS))}")
         return name
 
     @model_validator(mode="after")
     def _labels_fit(self) -> "DatasetRecipe":
-        form, names = self.dataset_form, [label.name for label in self.labels]
+        schema, names = self.dataset_schema, [label.name for label in self.labels]
         if len(set(names)) != len(names):
             raise ValueError(f"labels: two labels share a name: {names}")
         for label in self.labels:
@@ -142,14 +142,14 @@ class DatasetRecipe(Strict):
                 if counter not in others:
                     problem = f"labels.{label.name}.counter_labels: unknown counter-label {counter!r}"
                     raise ValueError(f"{problem}; {_choices(counter, others)}")
-            if form.scored and label.written and label.score is None:
-                raise ValueError(f"labels.{label.name}: the {form.name} form needs a score for every label")
-            if form.labels and label.written and label.name not in form.labels:
+            if schema.scored and label.written and label.score is None:
+                raise ValueError(f"labels.{label.name}: schema {schema.name} needs a score for every label")
+            if schema.labels and label.written and label.name not in schema.labels:
                 raise ValueError(
-                    f"labels.{label.name}: no label of the {form.name} form; {_choices(label.name, form.labels)}"
+                    f"labels.{label.name}: not a label of schema {schema.name}; {_choices(label.name, schema.labels)}"
                 )
-        if not set(form.required) <= {label.name for label in self.written_labels}:
-            raise ValueError(f"labels: the {form.name} form needs the labels {' and '.join(form.required)}")
+        if not set(schema.required) <= {label.name for label in self.written_labels}:
+            raise ValueError(f"labels: schema {schema.name} needs the labels {' and '.join(schema.required)}")
         return self
 
     @model_validator(mode="after")
@@ -242,8 +242,8 @@ class DatasetRecipe(Strict):
             )
         if len({label.instruction for label in labels}) < max(2, len(labels)):
             raise ValueError("verification compares the prompts of labels: it needs two labels or more, all different")
-        if asked.scores == "soft" and not self.dataset_form.scored:
-            raise ValueError(f"verification.scores: soft is for forms with scores, which {self.form} has not")
+        if asked.scores == "soft" and not self.dataset_schema.scored:
+            raise ValueError(f"verification.scores: soft needs a schema with scores, and {self.schema_name} has none")
         most = max(self.texts_asked(label) for label in labels)
         if most > self.decoding.max_attempts:
             raise ValueError(
@@ -282,9 +282,9 @@ class DatasetRecipe(Strict):
         return sum(map(self.texts_asked, self.labels))
 
     @property
-    def dataset_form(self) -> DatasetForm:
-        """What ``form`` names."""
-        return FORMS[self.form]
+    def dataset_schema(self) -> DatasetSchema:
+        """The declared schema that the key ``schema`` names."""
+        return SCHEMAS[self.schema_name]
 
     @property
     def has_script(self) -> bool:
@@ -316,7 +316,7 @@ class DatasetRecipe(Strict):
     def configs(self) -> tuple[str, ...]:
         """Hub configs of the dataset, the default first; with few-shot examples, so many for each shot count."""
         shots = dict.fromkeys(variant.shots for variant in self.variants)
-        bases = (*self.dataset_form.finished, "raw", "rejected")
+        bases = (*self.dataset_schema.finished, "raw", "rejected")
         named = [config_name(base, count) for count in shots for base in bases]
         return (*named, *(("sources",) if self.source.kind == "model" else ()))
 
@@ -359,7 +359,7 @@ class ModelRecipe(Strict):
     threads: Positive | None = None  # torch threads; fixed because sums depend on it
     evaluation: Annotated[tuple[EvaluationTask, ...], SCORING_ONLY] = ()  # what it is scored on
     bootstrap_samples: Annotated[Positive, SCORING_ONLY] = 1000  # for intervals
-    control: Annotated[Literal["copies"] | None, SCORING_ONLY, OPTION] = None  # trained and scored beside it
+    control: Annotated[Literal["simcse"] | None, SCORING_ONLY, OPTION] = None  # trained and scored beside it
     seed: Annotated[int, Field(ge=0)] = 42  # decides every draw
 
     @model_validator(mode="after")
@@ -394,13 +394,13 @@ class ModelRecipe(Strict):
 
     @model_validator(mode="after")
     def _documents_stand_alone(self) -> "ModelRecipe":
-        forms = {item.form for item in self.datasets}
-        if "documents" in forms and len(self.datasets) > 1:
+        types = {item.example_type for item in self.datasets}
+        if "documents" in types and len(self.datasets) > 1:
             raise ValueError("datasets: documents are trained on alone: their spans are not pairs")
-        if "documents" in forms and self.token_dropout:
+        if "documents" in types and self.token_dropout:
             raise ValueError("token_dropout is for texts, and documents are cut into spans: remove one of the two")
-        if "documents" in forms and self.control:
-            raise ValueError("control: copies is trained on first texts, and documents have none: remove it")
+        if "documents" in types and self.control:
+            raise ValueError("control: simcse is trained on source sentences, and documents have none: remove it")
         return self
 
     @property

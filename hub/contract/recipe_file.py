@@ -15,9 +15,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from hub import safe_yaml
+from hub.contract import old_names
 from hub.contract.published_paths import LIBRARIES, PATH, published
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from hub.contract.run_dir import Manifest
+from hub.contract.run_dir import RECIPE, Manifest
 from hub.contract.sections.base import Strict
 from hub.errors import InputError, did_you_mean
 
@@ -72,7 +73,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         problem = "is empty" if tree is None else "is no mapping of keys to values"
         raise InputError(path, problem, hint=f"copy one from recipes/; {_KEYS}")
-    return tree
+    found: dict[str, Any] = old_names.current(tree, path, quiet=path.name == RECIPE)  # a published one cannot change
+    return found
 
 
 def _read(text: str) -> Any:
@@ -96,12 +98,13 @@ def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any
             value = _read(text)
         except yaml.YAMLError as error:
             raise InputError(f"--set {setting}", "the value is not valid YAML") from error
-        *parents, last = path.split(".")
+        *parents, last = old_names.current_key(path).split(".")
         node: Any = tree
         for key in parents:
             place = _place(node, key, setting)
             node = node.setdefault(place, {}) if isinstance(node, dict) else node[place]
         node[_place(node, last, setting)] = value
+        tree = old_names.current(tree, "--set")
     return tree
 
 
@@ -219,7 +222,7 @@ def _valid_keys(model: type[BaseModel], keys: list[str]) -> list[str]:
             candidates = [a for a in annotation.__args__ if a is not Ellipsis and a is not type(None)]
             annotation = candidates[0]
         model = annotation
-    return list(model.model_fields)
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def resolved(recipe: DatasetRecipe | ModelRecipe) -> str:
@@ -229,12 +232,20 @@ def resolved(recipe: DatasetRecipe | ModelRecipe) -> str:
     return yaml.safe_dump(published(recipe).model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
 
 
-def deciding(value: Any) -> Any:
-    """A recipe as plain values without the keys that decide no row and no weight (``NotFingerprinted``)."""
+def deciding(value: Any, place: str = "") -> Any:
+    """A recipe as plain values without the keys that decide no row and no weight (``NotFingerprinted``).
+
+    Keys have the names that they had when they were new (``hub.contract.old_names``): renaming one changes no run.
+    """
     if isinstance(value, Strict):
-        keys = {*value.deciding_keys(), *value.also_deciding} - value.unset_options
-        return {key: deciding(getattr(value, key)) for key in sorted(keys)}
-    return [deciding(item) for item in value] if isinstance(value, tuple) else value
+        found = dict[str, Any]()
+        for name in sorted({*value.deciding_keys(), *value.also_deciding} - value.unset_options):
+            key = f"{place}.{type(value).model_fields[name].alias or name}".removeprefix(".")
+            found[old_names.fingerprint_key(key)] = deciding(getattr(value, name), key)
+        return found
+    if isinstance(value, tuple):
+        return [deciding(item, f"{place}.{index}") for index, item in enumerate(value)]
+    return value
 
 
 def fingerprint(recipe: DatasetRecipe | ModelRecipe, inputs: dict[str, str]) -> str:

@@ -1,7 +1,10 @@
-"""The vocabulary of columns, labels and splits: the one place that says what a published pair looks like.
+"""Schemas of datasets and the columns of their rows: the one place that says what a published row looks like.
 
-A *form* is the schema a trainer sees (its ``columns``, in order). Every row carries ``PROVENANCE`` after them; training
-selects columns by form, because a sentence-transformers trainer feeds every other column to the model as text.
+A recipe names its dataset schema (key ``schema``). To add one, declare it in ``SCHEMAS`` and give
+``generation.rows.pairs.FINISHING`` the function that makes its rows.
+
+A *row schema* lists the columns that a trainer sees, in order. ``PROVENANCE`` follows them in every row. Training
+selects columns by row schema, because a sentence-transformers trainer feeds every other column to the model as text.
 """
 
 import re
@@ -9,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hub.contract.recipe import NLI_LABELS, DatasetRecipe
-
 if TYPE_CHECKING:
-    import datasets  # which takes a second to import
+    import datasets  # importing it takes a second
     import pyarrow as pa
 
+    from hub.contract.recipe import DatasetRecipe
+
+NLI_LABELS = ("entailment", "neutral", "contradiction")  # SNLI's and MultiNLI's order
+SAMPLED = "sampled"  # the target of a sampled negative
 SPLITS = ("train", "validation", "test")
 # an arrow type by name, the class names of a label, or the types of a struct's fields
 ColumnType = str | tuple[str, ...] | Mapping[str, str]
@@ -22,7 +27,7 @@ ColumnType = str | tuple[str, ...] | Mapping[str, str]
 
 @dataclass(frozen=True)
 class RowSchema:
-    """A pair form: its name and its typed columns, in the order a viewer and a loss read them."""
+    """Name and typed columns of a row, in the order a viewer and a loss read them."""
 
     name: str
     columns: dict[str, ColumnType]
@@ -52,7 +57,7 @@ TRIPLET = RowSchema(
 )
 EXAMPLE_SET: dict[str, ColumnType] = {"example_set": "int32"}  # 0-based; a column of few-shot recipes alone
 LOG_LIKELIHOODS, LABEL_PROBABILITY = "log_likelihoods", "label_probability"
-ROW_SCHEMAS = {form.name: form for form in (STS, PAIR_CLASS, TRIPLET)}
+ROW_SCHEMAS = {rows.name: rows for rows in (STS, PAIR_CLASS, TRIPLET)}
 
 RAW: dict[str, ColumnType] = {"text1": "string", "text2": "string", **PROVENANCE}
 REJECTED: dict[str, ColumnType] = {**RAW, "reason": "string"}
@@ -65,13 +70,115 @@ SOURCES: dict[str, ColumnType] = {
 }
 
 
+@dataclass(frozen=True)
+class Finished:
+    """A config of rows to train on: their row schema, and what a card says it holds."""
+
+    example_type: str
+    holds: str
+
+
+@dataclass(frozen=True)
+class CardWords:
+    """What a dataset card and its front matter say of a schema."""
+
+    opening: str
+    texts: str  # what the model wrote for a label
+    rows: str  # what a row holds
+    method: str  # tag of the paper
+    tags: tuple[str, ...]
+    task_categories: tuple[str, ...]
+    task_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DatasetSchema:
+    """A dataset schema: its finished configs, its labels, what it can do, and the words of its card.
+
+    ``labels``: those a recipe may have, None for any; ``required``: those of them it must have. ``pairs``: a row joins
+    a generated text and its source sentence. ``scored``: every label needs a score. ``sampled_negatives``: pairs with
+    generated texts of other source sentences, of other shards too, are added. ``distinct``: a (text, label) stands once
+    in the whole dataset, not only once per source sentence.
+    """
+
+    name: str
+    finished: dict[str, Finished]  # by base name; the first is the dataset's default config
+    labelled: str  # the finished config whose rows carry their label: a card's samples and plots are of it
+    card: CardWords
+    labels: tuple[str, ...] | None = None
+    required: tuple[str, ...] = ()
+    pairs: bool = True
+    scored: bool = False
+    sampled_negatives: bool = False
+    distinct: bool = False
+
+
+STS_DATASET = DatasetSchema(
+    name="sts",
+    finished={
+        "postprocessed": Finished(
+            "sts", "pairs for training a sentence encoder: filtered, smoothed, with sampled negatives"
+        )
+    },
+    labelled="postprocessed",
+    scored=True,
+    sampled_negatives=True,
+    card=CardWords(
+        opening="Labelled sentence pairs written by a language model, each with a similarity score.",
+        texts="second texts",
+        rows="pairs",
+        method="dino",
+        tags=("semantic-textual-similarity", "sentence-transformers"),
+        task_categories=("sentence-similarity",),
+        task_ids=("semantic-similarity-scoring",),
+    ),
+)
+NLI_DATASET = DatasetSchema(
+    name="nli",
+    finished={
+        "triplet": Finished(
+            "triplet", "first texts that have both an entailed and a contradicting text, for contrastive training"
+        ),
+        "pair-class": Finished("pair-class", "single pairs with their class"),
+    },
+    labelled="pair-class",
+    labels=NLI_LABELS,
+    required=("entailment", "contradiction"),
+    card=CardWords(
+        opening="Labelled sentence pairs written by a language model, each with an inference label.",
+        texts="second texts",
+        rows="pairs",
+        method="auto-nli",
+        tags=("natural-language-inference", "sentence-transformers"),
+        task_categories=("text-classification", "sentence-similarity"),
+        task_ids=("natural-language-inference",),
+    ),
+)
+TEXT_DATASET = DatasetSchema(
+    name="text",
+    finished={"postprocessed": Finished("text", "texts with the class each was written for, filtered")},
+    labelled="postprocessed",
+    pairs=False,
+    distinct=True,
+    card=CardWords(
+        opening="Texts written by a language model, each for the class it is labelled with.",
+        texts="texts",
+        rows="texts",
+        method="dino",
+        tags=(),
+        task_categories=("text-classification",),
+    ),
+)
+SCHEMAS = {schema.name: schema for schema in (STS_DATASET, NLI_DATASET, TEXT_DATASET)}
+
+
 def text_schema(label_names: Sequence[str]) -> RowSchema:
-    """The form of single labelled texts: ``text, label``."""
+    """The row schema of single labelled texts: ``text, label``."""
     columns: dict[str, ColumnType] = {"text": "string", "label": tuple(label_names)}
     return RowSchema("text", columns, PROVENANCE)
 
 
-def verified_columns(base: str, recipe: DatasetRecipe) -> dict[str, ColumnType]:
+def verified_columns(base: str, recipe: "DatasetRecipe") -> dict[str, ColumnType]:
     """Columns that a recipe's section ``verification`` adds to a config of some base name; none without the section.
 
     ``log_likelihoods``: label → log p(text | that label's prompt) in nats, of all its tokens with the one that ends it.
@@ -97,14 +204,14 @@ def features(columns: Mapping[str, ColumnType]) -> "datasets.Features":
     return Features({name: feature(of) for name, of in columns.items()})
 
 
-def published_features(form: RowSchema) -> "datasets.Features":
-    """Features of a config that holds finished rows of ``form``: its columns, then provenance."""
-    return features({**form.columns, **form.provenance})
+def published_features(rows: RowSchema) -> "datasets.Features":
+    """Features of a config that holds finished rows of a row schema: its columns, then provenance."""
+    return features({**rows.columns, **rows.provenance})
 
 
-def finished_schema(config: str, recipe: DatasetRecipe) -> RowSchema:
-    """The form of a finished config of a recipe. Raises KeyError for any other config."""
-    example_type = recipe.dataset_form.finished[base_config(config)].example_type
+def finished_schema(config: str, recipe: "DatasetRecipe") -> RowSchema:
+    """The row schema of a finished config of a recipe. Raises KeyError for any other config."""
+    example_type = recipe.dataset_schema.finished[base_config(config)].example_type
     return (
         text_schema([label.name for label in recipe.written_labels])
         if example_type == "text"
@@ -122,20 +229,20 @@ def is_finished(config: str) -> bool:
     return base_config(config) not in ("raw", "rejected", "sources")
 
 
-def config_columns(config: str, recipe: DatasetRecipe) -> dict[str, ColumnType]:
+def config_columns(config: str, recipe: "DatasetRecipe") -> dict[str, ColumnType]:
     """Columns of one Hub config of a dataset repository: ``raw``, ``rejected``, ``sources`` or a finished one."""
     base = base_config(config)
     fixed = {"raw": RAW, "rejected": REJECTED, "sources": SOURCES}
     if base in fixed:
         columns = fixed[base]
     else:
-        form = finished_schema(config, recipe)
-        columns = {**form.columns, **form.provenance}
+        rows = finished_schema(config, recipe)
+        columns = {**rows.columns, **rows.provenance}
     columns = {**columns, **verified_columns(base, recipe)}
     return {**columns, **EXAMPLE_SET} if recipe.few_shot and base != "sources" else columns
 
 
-def config_features(config: str, recipe: DatasetRecipe) -> "datasets.Features":
+def config_features(config: str, recipe: "DatasetRecipe") -> "datasets.Features":
     """``config_columns`` as features of ``datasets``."""
     return features(config_columns(config, recipe))
 

@@ -25,7 +25,7 @@ class _Frozen(BaseModel):
 class Column(_Frozen):
     """A column: its name in the paper, its metric, and our ``task`` of the same protocol or the ``reason`` for none.
 
-    An ``average`` (a name of ``eval.tasks.averages``) stands in a task's place where the column is a mean over tasks.
+    An ``average`` (a name of ``eval.tasks.registry``) stands in a task's place where the column is a mean over tasks.
     ``mean_of``: the columns whose mean it is; columns in brackets count as one, their own mean.
     """
 

@@ -1,33 +1,35 @@
-"""A corpus of first texts as it is: which column holds them, how long they are, in what language, what is unusable."""
+"""Look at a corpus, a file or one split of a Hub dataset: its column of texts, their lengths, language and faults."""
 
 import csv
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 from generation.inputs.characters import has_control_characters
-from generation.inputs.file_rows import READERS, file_rows, require_kind
+from generation.inputs.file_rows import READERS, as_texts, file_rows, require_kind
+from hub.cli import say
+from hub.contract import licences
 from hub.contract.recipe import QUOTE
 from hub.contract.sections.base import LANGUAGE
 from hub.errors import InputError, did_you_mean
 from hub.word_overlap import words
 
-LOOKED_AT = 20_000  # rows: enough for a recipe's proposals, and read in seconds
-LONGEST = 1_000  # characters of a text that could be a sentence
+LOOKED_AT = 20_000  # rows that a profile reads
+LONGEST = 1_000  # characters of a usable text
 NAMES = ("text", "sentence", "sentence1", "content", "body", "title", "question", "review", "description")
-MOST_WORDS_IN_NAME = 4  # of a column; a row of texts in the header's place has more
+MOST_WORDS_IN_NAME = 4  # of a column; a first row with more words in a cell is no header
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What was seen in the first rows of a corpus.
+    """Statistics of the first rows of a corpus.
 
-    Counts are of rows; the unusable ones are counted once, by the first thing that is wrong with them. ``words`` are
-    the 5th, 50th and 95th percentile of the usable texts' lengths, ``language`` the commonest one's code (ISO 639-1)
-    and ``in_language`` the share of the usable texts in it.
+    Counts are in rows; an unusable row is counted once, by its first fault. ``words``: 5th, 50th and 95th percentile of
+    the usable texts' lengths. ``language``: code of the commonest language (ISO 639-1); ``in_language``: its share.
     """
 
     column: str | None
@@ -46,10 +48,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus that a recipe can be proposed for: what it is called, and the keys of ``source`` that say where it is.
-
-    license: the one that it names itself, if it can be judged.
-    """
+    """A corpus, its title, the keys of the recipe's ``source`` that locate it, and its own licence where known."""
 
     title: str
     source: Mapping[str, object]
@@ -58,10 +57,10 @@ class Corpus:
 
 
 def profile(path: Path, column: str | None = None, language: str | None = None) -> Profile:
-    """Read a .txt, .tsv, .csv, .jsonl or .parquet file and describe its texts.
+    """Return the statistics of a .txt, .tsv, .csv, .jsonl or .parquet file.
 
-    Raises InputError when there is no such file, it is of another kind or not UTF-8, the column is not there or not to
-    be guessed, no text is usable, or ``language`` is no code.
+    Raises InputError for a missing file, another kind of file, one that is not UTF-8, a column that is missing or
+    cannot be guessed, a file without a usable text, and a malformed ``language``.
     """
     if path.is_dir():
         raise InputError(path, "is a folder", allowed=f"a file of texts: {', '.join(READERS)}")
@@ -74,9 +73,11 @@ def profile(path: Path, column: str | None = None, language: str | None = None) 
 
 
 def described(place: str, column: str | None, cells: Iterator[str], language: str | None = None) -> Profile:
-    """The profile of the first texts of a source. Raises InputError when none is usable or ``language`` is no code."""
+    """Return the statistics of the texts in ``cells``. Raises InputError without a usable text or for a bad code."""
     if language is not None and not re.fullmatch(LANGUAGE, language):
-        raise InputError("--language", f"{language!r} is no code", allowed="ISO 639 in lower case, e.g. en, de, yue")
+        raise InputError(
+            "--language", f"{language!r} is not a language code", allowed="ISO 639 in lower case, e.g. en, de, yue"
+        )
     reader = iter(cells)
     texts = [cell.strip() for cell in islice(reader, LOOKED_AT)]
     whole = next(reader, None) is None
@@ -119,7 +120,7 @@ def _problem(text: str) -> str | None:
 
 
 def _language(texts: Sequence[str], given: str | None) -> tuple[str, float]:
-    """The language of most texts, or the one that was given, and the share of texts that look like it."""
+    """Code of the language of most texts, or the given one, and the share of texts that are recognised as it."""
     import py3langid
 
     sample = texts[:: max(1, len(texts) // 300)]
@@ -129,18 +130,18 @@ def _language(texts: Sequence[str], given: str | None) -> tuple[str, float]:
 
 
 def find_column(path: Path, asked: str | None) -> str:
-    """The column of a file that holds its texts: ``column_of`` its first row."""
+    """Name of the column of texts in a file; ``column_of`` chooses it from the first row."""
     first = _first_row(path)
     if asked is None and any(len(words(name)) > MOST_WORDS_IN_NAME for name in first):
-        hint = "write the columns' names into a first row; or, where it is one, name the column of texts: --column NAME"
+        hint = "write the columns' names into a first row; if it is a header, name the column of texts: --column NAME"
         raise InputError(path, f"has no header: its first row is {_shown(first)}", hint=hint)
     return column_of(str(path), first, asked)
 
 
 def column_of(place: str, first: Mapping[str, object], asked: str | None) -> str:
-    """The column that holds texts: the one asked for, one of a usual name, or the only one of texts.
+    """Name of the column of texts in the row ``first``: ``asked``, else a usual name, else the only column of texts.
 
-    first: a row, by column. Raises InputError when the column is not there, or which it is is not clear.
+    Raises InputError for a missing column and where several columns, or none, could be it.
     """
     if asked is not None:
         if asked not in first:
@@ -163,7 +164,7 @@ def _shown(first: Mapping[str, object]) -> str:
 
 
 def _first_row(path: Path) -> dict[str, object]:
-    """The first row of a file by column. Raises InputError where there is none."""
+    """The first row of a file, by column. Raises InputError for a file without rows."""
     if path.suffix == ".parquet":
         import pyarrow.parquet as pq
 
@@ -176,7 +177,7 @@ def _first_row(path: Path) -> dict[str, object]:
     else:
         try:
             with path.open(encoding="utf-8", newline="") as stream:
-                names, found = _of_text(path, stream)
+                names, found = _first_row_of_text(path, stream)
         except UnicodeDecodeError as error:
             raise InputError(path, f"is not UTF-8 ({error.reason})", hint="save it as UTF-8") from error
     if not found:
@@ -184,7 +185,7 @@ def _first_row(path: Path) -> dict[str, object]:
     return dict(found[0])
 
 
-def _of_text(path: Path, stream: Iterator[str]) -> tuple[list[str], list[dict[str, object]]]:
+def _first_row_of_text(path: Path, stream: Iterator[str]) -> tuple[list[str], list[dict[str, object]]]:
     if path.suffix == ".jsonl":
         line = next(stream, "")
         try:
@@ -197,3 +198,51 @@ def _of_text(path: Path, stream: Iterator[str]) -> tuple[list[str], list[dict[st
     tabs = path.suffix == ".tsv"  # without quoting: a quotation mark is text
     rows = csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.DictReader(stream)
     return list(rows.fieldnames or []), [dict(row) for row in islice(rows, 1)]
+
+
+def hub_corpus(
+    place: str,
+    config: str | None = None,
+    split: str | None = None,
+    column: str | None = None,
+    language: str | None = None,
+) -> Corpus:
+    """Look at ``ORG/NAME[@REVISION]``, pinned at its commit: its card's licence and the first rows of one split.
+
+    Raises InputError for a repository, revision, config, split or column that does not exist and for a split without a
+    usable text; RunError when the Hub cannot be read.
+    """
+    from hub.client.dataset_reader import hub_dataset, require_known
+    from hub.client.failures import reading
+    from hub.row_errors import reading_rows
+
+    repo_id, _, asked = place.partition("@")
+    found = hub_dataset(repo_id, asked or None, place)
+    chosen = require_known(config, found.configs(), place, "config") if config else found.default_config()
+    if chosen is None:
+        raise InputError(place, "has several configs", allowed=", ".join(found.configs()), hint="name one: --config")
+    splits = found.splits(chosen)
+    part = require_known(split or (splits[0] if len(splits) == 1 else "train"), splits, f"{place} ({chosen})", "split")
+    with reading(repo_id, found.commit), reading_rows(place, hint=None):
+        rows: Any = iter(found.load(chosen, split=part, streaming=True))
+        first = list(islice(rows, 1))
+        if not first:
+            raise InputError(f"{place} ({chosen}, {part})", "has no row", allowed="at least one text")
+        name = column_of(place, first[0], column)
+        cells = (as_texts([row[name]], (name,), place)[0] for row in chain(first, rows))
+        statistics = described(place, name, cells, language)
+    if asked != found.commit:
+        say(f"{repo_id}: {asked or 'its main branch'} is {found.commit} now; the recipe pins that")
+    source = {"kind": "hub", "repo_id": repo_id, "revision": found.commit, "config": chosen, "splits": [part]}
+    return Corpus(repo_id, source, statistics, _known_licence(repo_id, found.license))
+
+
+def _known_licence(repo_id: str, license_id: str | None) -> str | None:
+    """The licence that a card names, where the project's table has it; else None, with a message."""
+    from hub.printable import one_line
+
+    if license_id in licences.table():
+        return license_id
+    named = f"the unknown licence {one_line(license_id)!r}" if license_id else "no licence"
+    say(f"{repo_id}: its card names {named}, so its texts count as unlicensed; if you know better: --license")
+    return None

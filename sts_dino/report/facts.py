@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eval.audit.annotation.encoders import agreements, mean_scores
-from eval.audit.annotation.sample import read_examples
-from eval.audit.annotation.store import FILE, AnswerStore
+from eval.audit.agreement import agreements, mean_scores
 from eval.audit.source import find_rows
+from eval.audit.survey import FILE, AnswerStore, read_examples
 from eval.runs.job import COPIES, beside_model
 from eval.runs.records import BASE, beside
 from hub.errors import InputError

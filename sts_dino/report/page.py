@@ -258,7 +258,7 @@ def _missing_of_model(facts: ModelFacts) -> list[str]:
         tested = any(score.split in ("test", "all") for score in results.scores)
         missing = {
             "the scores of the untrained encoder": trained and not results.base_scores,
-            "the unsupervised SimCSE baseline (control: in the recipe, sts-dino release)": trained
+            "the unsupervised SimCSE baseline (control: simcse in the recipe, sts-dino release)": trained
             and not results.control_scores,
             "intervals of some scores: the program that scored kept no outcomes of rows": any(
                 score.interval() is None for score in results.scores

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from hub.contract.shards import write_text
 
 if TYPE_CHECKING:
-    from eval.audit.rows import Batch, DatasetRows
+    from eval.audit.source import Batch, DatasetRows
 
 PER_LABEL = 300  # drawn pairs
 SEED = 42
@@ -118,7 +118,7 @@ def cosines_of(sample: Sample, fingerprint: str, encoders: Mapping[str, Path], k
 
     fingerprint: of the rows; encoders: name → model folder.
     """
-    from eval.encoders.files import content_hash
+    from eval.encoders.load import content_hash
 
     before, now = Kept.read(kept), dict[str, dict[str, list[float]]]()
     found: dict[str, Cosines] = {}
@@ -134,7 +134,7 @@ def cosines_of(sample: Sample, fingerprint: str, encoders: Mapping[str, Path], k
 
 
 def _measured(sample: Sample, folder: Path) -> dict[str, list[float]]:
-    from eval.audit.quality.pairs import cosine  # it and the encoder cost seconds
+    from eval.encoders.embeddings import cosine  # it and the encoder cost seconds
     from eval.encoders.load import load_encoder
 
     rows = [pair for pairs in sample.pairs.values() for pair in pairs]

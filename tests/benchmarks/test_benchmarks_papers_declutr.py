@@ -215,8 +215,8 @@ def test_the_small_base_reads_any_text_in_lower_case():
 
 @pytest.mark.slow("trains a tiny masked language model")
 def test_pretraining_lowers_the_loss_and_leaves_what_declutr_starts_from(tmp_path):
-    from training.losses.declutr import load_head
-    from training.model.bases import find_base
+    from training.encoder.bases import find_base
+    from training.losses.modules import load_head
 
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
     masked_lm.main(tmp_path / "texts.txt", tmp_path / "base", steps=40, size=16, layers=1, tokens=16, seed=1)

@@ -174,7 +174,7 @@ def test_each_training_reads_an_example_set_of_its_own(data, tmp_path, monkeypat
     short = ["arguments.max_steps=2", "arguments.save_steps=2", "batch_size=2"]
     student = {"says": "", "recipe": "recipes/value/value-student-triplets.yaml", "pairs": "one"}
     tree["encoders"] = [
-        {**student, "name": "nli", "example_sets": 2, "set": [*short, "datasets.0.form=triplet"]},
+        {**student, "name": "nli", "example_sets": 2, "set": [*short, "datasets.0.example_type=triplet"]},
         {**student, "name": "copies", "copies": True, "set": short},
     ]
     column = {"dev": {"tasks": ["stsb/cosine"], "split": "validation"}}

@@ -117,7 +117,7 @@ def test_make_real_names_committed_recipes_that_need_each_other():
     for name in (demo_real.STATIC, demo_real.PROMPTEOL):
         encoder = load_recipe(demo_real.RECIPES / f"{name}.yaml", ModelRecipe)
         assert {item.repo_id for item in encoder.datasets} == {f"{ORG}/{demo_real.DATASET}"}
-        assert encoder.control == "copies"
+        assert encoder.control == "simcse"
     assert demo_real.STAND_INS.is_file() and demo_real.STUDENT.is_file()
 
 

@@ -18,9 +18,8 @@ from training_inputs import PROVENANCE, write_dataset
 from typer.testing import CliRunner
 
 from eval.annotate import app
-from eval.audit.annotation.sample import draw, read_examples
-from eval.audit.annotation.store import AnswerStore
 from eval.audit.source import find_rows
+from eval.audit.survey import AnswerStore, draw, read_examples
 from hub import cli
 from hub.errors import InputError, RunError
 
@@ -34,7 +33,7 @@ HOSTILE = [
 ]
 SCORES = [0.0, 0.1, 0.5, 0.9, 0.9, 0.5]
 _CONTEXT = multiprocessing.get_context("forkserver")  # imports gradio once for all starts
-_CONTEXT.set_forkserver_preload(["eval.annotate", "eval.audit.annotation.page"])
+_CONTEXT.set_forkserver_preload(["eval.annotate", "eval.audit.page"])
 HIDDEN = {"__type__", "visible", "variant", "interactive"}  # what an update of a component may say
 
 

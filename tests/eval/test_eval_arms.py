@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from planted_evaluations import evaluation, planted
 
-from eval.arms import compared, plan_of, split_of
-from eval.statistics.seeds import drawn_seeds, over_seeds
+from eval.compare.seeds import compared, drawn_seeds, over_seeds, plan_of, split_of
 from hub.errors import InputError
 from hub.training_value import ArmPlan
 

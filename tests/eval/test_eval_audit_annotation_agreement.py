@@ -7,8 +7,8 @@ import pytest
 from annotation_examples import SCORES
 from sklearn.metrics import cohen_kappa_score
 
-from eval.audit.annotation.agreement import agreement, column_percent, kappas
-from eval.audit.annotation.sample import Scale, inference_scale, similarity_scale
+from eval.audit.agreement import agreement, column_percent, kappas
+from eval.audit.survey import Scale, inference_scale, similarity_scale
 
 YES_NO = Scale("?", ("yes", "no"), ("", ""), ordered=True)
 

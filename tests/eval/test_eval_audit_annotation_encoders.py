@@ -3,9 +3,15 @@
 import numpy as np
 import pytest
 
-from eval.audit.annotation.encoders import agreements, encoder_agreements, facts, markdown, mean_scores
-from eval.audit.annotation.report import make_report
-from eval.audit.annotation.sample import Examples, Sample, inference_scale, similarity_scale
+from eval.audit.agreement import (
+    agreements,
+    encoder_agreements,
+    encoder_facts,
+    encoders_markdown,
+    make_report,
+    mean_scores,
+)
+from eval.audit.survey import Examples, Sample, inference_scale, similarity_scale
 from eval.encoders.load import Encoder
 from hub.errors import InputError
 
@@ -51,8 +57,8 @@ def test_the_encoder_that_ranks_as_people_do_is_told_with_its_gain_over_its_base
     name, gain = found[0].over
     assert name == "poor" and gain.low > 0
     assert gain.value == pytest.approx(found[0].spearman.value - found[1].spearman.value, abs=2e-4)
-    assert "good" in markdown(found) and "60 pairs" in markdown(found)
-    assert facts(found)[0]["over"]["encoder"] == "poor"
+    assert "good" in encoders_markdown(found) and "60 pairs" in encoders_markdown(found)
+    assert encoder_facts(found)[0]["over"]["encoder"] == "poor"
 
 
 def test_several_people_count_by_their_mean():

@@ -6,11 +6,9 @@ from small_runs import small_recipe, small_run
 from typer.testing import CliRunner
 
 from eval.annotate import app
-from eval.audit.annotation.page import application
-from eval.audit.annotation.sample import draw, read_examples
-from eval.audit.annotation.store import AnswerStore
-from eval.audit.annotation.survey import Survey
+from eval.audit.page import application
 from eval.audit.source import find_rows
+from eval.audit.survey import AnswerStore, Survey, draw, read_examples
 
 
 def test_the_page_speaks_the_language_that_was_asked_for(tmp_path):

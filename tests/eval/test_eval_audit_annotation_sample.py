@@ -8,15 +8,13 @@ import yaml
 from small_runs import small_recipe, small_run
 from training_inputs import sts_rows, triplet_rows, write_dataset
 
-from eval.audit.annotation.sample import in_words, inference_scale, read_examples
-from eval.audit.annotation.words import page_words, words_in
-from eval.audit.label_meanings import label_meanings
-from eval.audit.source import find_rows
+from eval.audit.source import find_rows, label_meanings
+from eval.audit.survey import in_words, inference_scale, page_words, read_examples, words_in
 from hub.contract.recipe_file import fingerprint, resolved
 from hub.contract.run_dir import read_manifest
 from hub.contract.schema import PAIR_CLASS, TRIPLET, published_features
 from hub.errors import InputError
-from sts_dino.proposals.dataset import languages
+from sts_dino.proposals.recipes import languages
 
 
 def examples_of(place, config=None, split="train"):

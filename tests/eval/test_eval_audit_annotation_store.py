@@ -11,7 +11,7 @@ import time
 import pytest
 from annotation_examples import inferred, scored
 
-from eval.audit.annotation.store import FILE, AnswerLockedError, AnswerStore
+from eval.audit.survey import FILE, AnswerLockedError, AnswerStore
 from hub.errors import InputError, RunError
 
 EXAMPLES = scored(["0", "0.1", "0.5", "0.9"])
@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, "tests")
 from annotation_examples import scored
-from eval.audit.annotation.store import AnswerStore
+from eval.audit.survey import AnswerStore
 store = AnswerStore(Path(sys.argv[1]), scored(["0", "0.1", "0.5", "0.9"]))
 for row in range(int(sys.argv[3])):
     store.add(sys.argv[2], row, "0.5")
@@ -144,7 +144,7 @@ def test_threads_wait_for_one_another(tmp_path):
 
 def test_a_writer_that_holds_the_file_too_long_is_a_run_error(tmp_path, monkeypatch):
     store = AnswerStore(tmp_path, EXAMPLES)
-    monkeypatch.setattr("eval.audit.annotation.store._WAIT", 0.1)
+    monkeypatch.setattr("eval.audit.survey._WAIT", 0.1)
     holder = sqlite3.connect(store.path, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
     start = time.monotonic()

@@ -3,10 +3,8 @@
 import pytest
 from annotation_examples import inferred, scored, whole
 
-from eval.audit.annotation.report import document, make_report, markdown, plain
-from eval.audit.annotation.sample import draw, similarity_scale
-from eval.audit.annotation.store import AnswerStore
-from eval.audit.annotation.survey import UNREAD_SECONDS, AnnotatorSession, Survey, clean_name
+from eval.audit.agreement import document, make_report, markdown, plain
+from eval.audit.survey import UNREAD_SECONDS, AnnotatorSession, AnswerStore, Survey, clean_name, draw, similarity_scale
 from hub.errors import InputError
 
 LABELS = ["0", "0.1", "0.5", "0.9", "0.5"]
@@ -111,7 +109,7 @@ def test_two_tabs_of_one_annotator_share_the_answers(tmp_path):
     asked.finish(two)
     late = asked.answer(one, "0.5")  # the first tab still shows a pair: nothing changes any more
     assert asked.view(late).stage == "results"
-    assert sorted(asked.report().answers["Ann"].values()) == ["0", "0", "0.9", "0.9", "0.9"]
+    assert sorted(asked.answers()["Ann"].values()) == ["0", "0", "0.9", "0.9", "0.9"]
 
 
 def test_results_are_reached_through_every_pair_only(tmp_path):
@@ -133,13 +131,13 @@ def test_a_larger_sample_opens_new_pairs_and_leaves_final_answers(tmp_path):
     assert seat.place == 2 and more.view(seat).stage == "question"
     assert more.answer(more.move(seat, -1), "0").place == 2
     assert more.view(more.finish(answered(more, "Ann", ["0"] * 3))).stage == "results"
-    assert sorted(more.report().answers["Ann"].values()) == ["0", "0", "0", "0.5", "0.5"]
+    assert sorted(more.answers()["Ann"].values()) == ["0", "0", "0", "0.5", "0.5"]
 
 
 def test_a_tab_of_a_server_that_is_gone_is_asked_for_its_name(tmp_path):
     asked = survey(tmp_path)
     assert asked.view(AnnotatorSession()).stage == "welcome"
-    assert asked.view(asked.answer(AnnotatorSession(), "0.5")).stage == "welcome" and asked.report().annotators == {}
+    assert asked.view(asked.answer(AnnotatorSession(), "0.5")).stage == "welcome" and asked.answers() == {}
     with pytest.raises(InputError, match="answer: is 'x'"):
         asked.answer(asked.join("Ann"), "x")
 

@@ -10,18 +10,20 @@ import pytest
 from datasketch import MinHash, MinHashLSH
 
 from benchmarks.evaluation.decontamination import edited, near_pairs
-from eval.audit.decontamination.match import MatchSettings, Sentences
-from eval.audit.decontamination.near_duplicates import (
+from eval.audit.evaluation_sentences import (
     SCHEME,
     SEED,
     Banding,
+    EvaluationSet,
+    MatchSettings,
     NearIndex,
-    _hashed,
+    Sentences,
+    _gram_hash,
     grams,
     jaccard,
+    read_evaluation_sets,
     signatures,
 )
-from eval.audit.decontamination.sentences import EvaluationSet, read_evaluation_sets
 from eval.audit.text_forms import normal_form
 from hub.errors import InputError
 
@@ -114,7 +116,7 @@ def test_candidates_are_those_of_datasketch(shipped):
     index, library = NearIndex(forms, banding), MinHashLSH(num_perm=48, params=(16, 3))
     sketches = []
     for number, form in enumerate(forms):
-        sketch = MinHash(48, seed=SEED, scheme=SCHEME, hashfunc=_hashed)
+        sketch = MinHash(48, seed=SEED, scheme=SCHEME, hashfunc=_gram_hash)
         sketch.update_batch(grams(form, 3))
         library.insert(number, sketch)
         sketches.append(sketch)

@@ -10,14 +10,12 @@ from small_runs import small_recipe, small_run
 from training_inputs import data_spec, write_dataset
 from typer.testing import CliRunner
 
-from eval.audit.decontamination.drop import SUFFIX, Target, command_of, drop, dropped_recipe
-from eval.audit.decontamination.ledger import DROPPED, Bookkeeper
-from eval.audit.decontamination.match import Sentences
-from eval.audit.decontamination.report import report
-from eval.audit.decontamination.sentences import EvaluationSet, EvaluationTexts, read_evaluation_sets
+from eval.audit.drop import SUFFIX, Target, command_of, drop, dropped_recipe
+from eval.audit.evaluation_sentences import EvaluationSet, EvaluationTexts, Sentences, read_evaluation_sets
+from eval.audit.ledger import DROPPED, Bookkeeper, report
 from eval.audit.source import find_rows
 from eval.decontaminate import app, main, split_list
-from eval.tasks.data.pins import Pins
+from eval.tasks.rows import Pins
 from hub.contract.decontamination import INPUT, KINDS, LEDGER, Dropped, Ledger, read_ledger
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
@@ -235,7 +233,7 @@ def test_the_command_checks_against_what_ships_and_drops(tmp_path, capsys):
 def test_with_card_the_counts_stand_on_the_datasets_card(tmp_path):
     run = tmp_path / "run"
     manifest = small_run(run, small_recipe("sts"))
-    assert "Evaluation sentences" not in render(run)["README.md"].decode()
+    assert "Overlap with evaluation data" not in render(run)["README.md"].decode()
     words = [str(run), "--card", "--out", str(tmp_path / "out")]
     assert "next: python -m model_cards.render" in CliRunner().invoke(app, words, catch_exceptions=False).output
     assert (run / LEDGER).read_bytes() == (tmp_path / "out" / "ledger.json").read_bytes()
@@ -249,7 +247,7 @@ def test_with_card_the_counts_stand_on_the_datasets_card(tmp_path):
     assert f"| `postprocessed` | {rows:,} | 7 | 0 | 0 | 0 | 0 |" in card
     assert "`stsb/validation`, `stsb/test`" in card and "- *normal*: the same letters and digits" in card
     assert (
-        "**Not compared**, for want of their files: `snli/train`." in card
+        "**Not compared**, because their files were missing: `snli/train`." in card
         and "[`decontamination.json`](decontamination.json)" in card
     )
     for wrong, problem in (

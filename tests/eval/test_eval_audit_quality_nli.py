@@ -7,9 +7,8 @@ import pytest
 from marker_nli import MARKERS, make_marker_nli
 from training_inputs import write_dataset
 
-from eval.audit.quality.measure import measure
-from eval.audit.quality.nli import class_names, load_nli_model
-from eval.audit.quality.report import report
+from eval.audit.quality import class_names, load_nli_model, measure
+from eval.audit.quality_report import report
 from eval.audit.source import find_rows
 from hub.contract.recipe import NLI_LABELS
 from hub.contract.schema import PAIR_CLASS, TRIPLET
@@ -59,7 +58,7 @@ def test_flipped_labels_lower_the_agreement_by_what_was_planted(tmp_path, nli):
 
 
 def test_the_interval_covers_the_planted_rate_as_often_as_it_says():
-    from eval.audit.quality.measures import share
+    from eval.audit.quality import share
 
     generator = random.Random(1)
     counts = [sum(generator.random() < 0.9 for _ in range(PAIRS)) for _ in range(400)]

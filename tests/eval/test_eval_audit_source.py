@@ -9,8 +9,8 @@ import datasets
 import pytest
 from training_inputs import PAIRS_CARD, sts_rows, write_dataset
 
-from eval.audit.annotation.sample import read_examples
 from eval.audit.source import default_folder, find_dataset, find_rows, made_folder
+from eval.audit.survey import read_examples
 from hub.contract.run_dir import read_manifest, write_manifest
 from hub.contract.schema import PAIR_CLASS, TRIPLET, published_features
 from hub.errors import InputError
@@ -19,7 +19,7 @@ pytest_plugins = ["local_hub"]
 READ = """
 import json, sys
 from huggingface_hub import constants
-from eval.audit.annotation.sample import read_examples
+from eval.audit.survey import read_examples
 from eval.audit.source import find_rows
 from hub.errors import StsDinoError
 def told(place, *options):

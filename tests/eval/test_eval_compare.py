@@ -1,4 +1,4 @@
-"""eval.compare: finished evaluations side by side, like beside like, in files that untrusted names cannot break."""
+"""eval.compare.run: finished evaluations side by side, like beside like, in files that untrusted names cannot break."""
 
 import csv
 import re
@@ -8,11 +8,9 @@ import pytest
 from markdown_it import MarkdownIt
 from planted_evaluations import SETTINGS, evaluation, measured, planted
 
-from eval.compare import compare, folder_name
-from eval.comparison.assemble import compared, labels
-from eval.comparison.escapes import csv_cell, latex, markdown, plotted
-from eval.comparison.formats import text
-from eval.comparison.tables import result_tables, short_names
+from eval.compare.model import compared, labels
+from eval.compare.run import compare, folder_name
+from eval.compare.tables import csv_cell, latex, markdown, plotted, result_tables, short_names, text
 from eval.runs.records import FinishedEvaluation, read_evaluation
 from hub.errors import InputError
 

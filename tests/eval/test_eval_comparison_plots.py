@@ -1,4 +1,4 @@
-"""eval.comparison.plots: every score and verdict is in the picture, told by marks as well as by colours."""
+"""eval.compare.plots: every score and verdict is in the picture, told by marks as well as by colours."""
 
 import io
 import xml.etree.ElementTree as ElementTree
@@ -6,12 +6,10 @@ import xml.etree.ElementTree as ElementTree
 import matplotlib.image
 import pytest
 
-from eval.comparison.comparison import Comparison, ScoreRow
-from eval.comparison.plots import COLOURS, HATCHES, MARKS, plots
+from eval.compare.model import Comparison, ScoreRow
+from eval.compare.plots import COLOURS, HATCHES, MARKS, plots
 from eval.statistics.bootstrap import Interval
-from eval.statistics.differences import Difference
-from eval.statistics.paired_tests import Test
-from eval.statistics.verdicts import Measurement, Verdict, adjusted
+from eval.statistics.paired import Difference, Measurement, Test, Verdict, adjusted
 from hub.contract.results import TaskScore
 
 MODELS = ("org/one", "_two <b>$x$", "a-name-that-is-much-longer-than-any-legend-could-show-in-one-line")

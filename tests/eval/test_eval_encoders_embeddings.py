@@ -17,8 +17,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from tiny_bases import make_mlm
 
 from eval.encoders import embeddings as module
-from eval.encoders.chunks import Chunks, digests
-from eval.encoders.embeddings import Embeddings
+from eval.encoders.embeddings import Chunks, Embeddings, digests
 from eval.encoders.load import load_encoder, wrap
 from hub.errors import InputError, RunError
 

@@ -13,9 +13,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, StaticEm
 from tiny_bases import make_mlm
 from tiny_lm import make_tokenizer
 
-from eval.encoders.files import deciding_files
-from eval.encoders.load import load_encoder, wrap
-from eval.encoders.output import checked
+from eval.encoders.load import checked, deciding_files, load_encoder, wrap
 from hub.contract.run_dir import Manifest, write_manifest
 from hub.errors import InputError, RunError
 

@@ -16,8 +16,8 @@ from eval.encoders.load import wrap
 from eval.scoring.outcomes import Outcomes
 from eval.scoring.transfer import measure_transfer
 from eval.statistics.bootstrap import interval, resample, score
-from eval.tasks.data.pins import Pins
 from eval.tasks.registry import find_task
+from eval.tasks.rows import Pins
 from eval.tasks.sources import Source
 from hub.errors import InputError
 

@@ -20,21 +20,18 @@ from tiny_bases import make_mlm
 
 from eval.encoders.embeddings import Embeddings
 from eval.encoders.load import Encoder, load_encoder, wrap
-from eval.mteb_bridge.encoder import MtebEncoder, model_meta, prompted
 from eval.mteb_bridge.names import LOCAL_COPIES, find_mteb, give_rows, is_official, task_name
-from eval.mteb_bridge.run import measure_mteb, measure_task
-from eval.runs.evaluate import evaluate
+from eval.mteb_bridge.run import MtebEncoder, measure_mteb, measure_task, model_meta, prompted
 from eval.runs.job import one_task
 from eval.runs.records import Records
+from eval.runs.score import evaluate
 from eval.scoring.sts import measure_sts
 from eval.statistics.scores import EvaluationSettings
-from eval.tasks.data.example_types import ScoredPairs
-from eval.tasks.data.pins import Pins, published, rows_sha256
 from eval.tasks.registry import find_task
-from eval.tasks.sources import Source
-from eval.tasks.task_data import TaskData
+from eval.tasks.rows import Pins, ScoredPairs, published, rows_sha256
+from eval.tasks.sources import Source, TaskData
 from hub.errors import InputError, RunError
-from model_cards.model.eval_results import BENCHMARKS
+from model_cards.metadata import BENCHMARKS
 
 SETTINGS = EvaluationSettings(bootstrap_samples=100)
 DATA = Path(os.environ.get("STS_DINO_DATA", ""))

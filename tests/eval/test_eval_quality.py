@@ -6,15 +6,10 @@ import pytest
 from marker_nli import make_marker_nli
 from training_inputs import write_dataset
 
-from eval.audit.quality.measure import measure
-from eval.audit.quality.measures import Quality, share
-from eval.audit.quality.pairs import auc, jaccard, overlap_coefficient
-from eval.audit.quality.plots import pictures
-from eval.audit.quality.report import report
-from eval.audit.rows import BATCH
-from eval.audit.source import default_folder, find_rows
-from eval.audit.tables import code
-from eval.audit.text_forms import normal_form, words
+from eval.audit.quality import Quality, auc, jaccard, measure, overlap_coefficient, share
+from eval.audit.quality_report import pictures, report
+from eval.audit.source import BATCH, default_folder, find_rows
+from eval.audit.text_forms import code, normal_form, words
 from eval.encoders.load import wrap
 from eval.quality import main
 from hub.contract.schema import PAIR_CLASS, published_features

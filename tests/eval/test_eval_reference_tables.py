@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.tasks.averages import DEFINITIONS
-from eval.tasks.registry import find_task
+from eval.tasks.registry import DEFINITIONS, find_task
 from hub.errors import InputError
 from hub.papers.tables import FOLDER, Paper, Table, find_paper, papers, read_paper
 

@@ -15,16 +15,14 @@ from training_inputs import write_recipe
 
 from eval.encoders.load import wrap
 from eval.run import app
-from eval.runs.evaluate import evaluate
 from eval.runs.job import beside_model, one_task
 from eval.runs.records import Records, beside, read_evaluation
-from eval.runs.summary import summarise
+from eval.runs.score import evaluate, summarise
 from eval.runs.table import table
 from eval.scoring.outcomes import Measured, Outcomes
 from eval.statistics.scores import EvaluationSettings, task_score
-from eval.tasks.data.pins import Pins
-from eval.tasks.sources import Source
-from eval.tasks.task_data import TaskData
+from eval.tasks.rows import Pins
+from eval.tasks.sources import Source, TaskData
 from hub.cli import run
 from hub.contract.results import Limit, read_results
 from hub.contract.run_dir import Manifest, locked, write_manifest

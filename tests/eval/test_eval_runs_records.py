@@ -12,15 +12,13 @@ import pytest
 from senteval_layout import bag_of_words, write_senteval
 
 from eval.encoders.load import wrap
-from eval.runs.evaluate import evaluate, measure
 from eval.runs.job import one_task
 from eval.runs.records import Record, Records, beside, read_evaluation
-from eval.runs.summary import everything, summarise
+from eval.runs.score import evaluate, everything, measure, summarise
 from eval.scoring.outcomes import Outcomes
 from eval.statistics.scores import EvaluationSettings
-from eval.tasks.data.pins import Pins
-from eval.tasks.sources import Source
-from eval.tasks.task_data import TaskData
+from eval.tasks.rows import Pins
+from eval.tasks.sources import Source, TaskData
 from hub.contract.results import TaskScore, write_results
 from hub.contract.run_dir import Manifest, write_manifest
 from hub.errors import InputError
@@ -62,7 +60,7 @@ def measured(monkeypatch):
         names.append(task.name)
         return measure(task, *arguments)
 
-    monkeypatch.setattr("eval.runs.evaluate.measure", counted)
+    monkeypatch.setattr("eval.runs.score.measure", counted)
     return names
 
 

@@ -7,17 +7,14 @@ import pytest
 from senteval_layout import bag_of_words, write_senteval
 
 from eval.encoders.load import wrap
-from eval.runs.evaluate import evaluate, versions
 from eval.runs.job import one_task
-from eval.runs.records import Records
-from eval.runs.summary import everything, summarise
+from eval.runs.records import Records, why_stale
+from eval.runs.score import evaluate, everything, summarise, versions
 from eval.runs.table import table
-from eval.runs.validity import why_stale
-from eval.scoring.dispatch import measure
+from eval.scoring.measure import measure
 from eval.statistics.scores import EvaluationSettings
-from eval.tasks.data.pins import Pins
-from eval.tasks.sources import Source
-from eval.tasks.task_data import TaskData
+from eval.tasks.rows import Pins
+from eval.tasks.sources import Source, TaskData
 
 ENTRIES = [one_task(name) for name in ("sts12/all", "sts13/wmean", "sick-r-tokenised/cosine")]
 SETTINGS = EvaluationSettings(bootstrap_samples=50)
@@ -45,9 +42,7 @@ def run(folder, root, settings=SETTINGS, entries=ENTRIES, of=None):
 def measured(monkeypatch):
     """The names of the tasks that are measured from now on."""
     names = []
-    monkeypatch.setattr(
-        "eval.runs.evaluate.measure", lambda task, *more: names.append(task.name) or measure(task, *more)
-    )
+    monkeypatch.setattr("eval.runs.score.measure", lambda task, *more: names.append(task.name) or measure(task, *more))
     return names
 
 

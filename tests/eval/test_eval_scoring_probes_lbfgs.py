@@ -7,10 +7,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
 from benchmarks.evaluation.reference_probe import blobs
-from eval.scoring.probes import lbfgs as probe_lbfgs
-from eval.scoring.probes.lbfgs import ConvexSolver
-from eval.scoring.probes.probe import cross_validated, held_out, nested_kfold
-from eval.scoring.probes.problem import GRID, ProbeRows, Split
+from eval.scoring import probe_lbfgs
+from eval.scoring.probe import cross_validated, held_out, nested_kfold
+from eval.scoring.probe_lbfgs import ConvexSolver
+from eval.scoring.probe_senteval import GRID, ProbeRows, Split
 from hub.errors import RunError
 
 

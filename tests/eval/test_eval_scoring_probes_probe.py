@@ -9,8 +9,8 @@ from sklearn.model_selection import StratifiedKFold
 
 from benchmarks.evaluation import reference_probe as reference
 from benchmarks.evaluation.reference_probe import blobs
-from eval.scoring.probes import senteval as batched
-from eval.scoring.probes.probe import (
+from eval.scoring import probe_senteval as batched
+from eval.scoring.probe import (
     UNREGULARISED,
     cross_validated,
     cross_validation,
@@ -18,7 +18,7 @@ from eval.scoring.probes.probe import (
     nested_kfold,
     nested_validation,
 )
-from eval.scoring.probes.problem import GRID, PACE, EpochSchedule, ProbeRows, Split
+from eval.scoring.probe_senteval import GRID, PACE, EpochSchedule, ProbeRows, Split
 from hub.errors import InputError
 
 FOLDS = 3
@@ -35,7 +35,7 @@ def test_nested_folds_equal_the_unbatched_procedure(monkeypatch):
     X, y = blobs(101, 9, 2, seed=5)
     strong = [1e-3, 1e-1, 1.0, 10.0]  # on so few rows the toolkit's own values hardly differ
     monkeypatch.setattr(reference, "GRID", strong)
-    monkeypatch.setattr("eval.scoring.probes.probe.GRID", tuple(strong))
+    monkeypatch.setattr("eval.scoring.probe.GRID", tuple(strong))
     fit = nested_kfold(X, y, folds=FOLDS)
     same(fit, reference.nested_kfold(X, y, folds=FOLDS))
     assert len(set(fit.chosen)) > 1, "the folds must not all choose alike, or the choice is not tested"
@@ -57,7 +57,7 @@ def test_validation_scores_are_those_that_the_unbatched_procedure_chooses_by(mon
     X, y = blobs(101, 9, 2, seed=5)
     strong = [1e-3, 1e-1, 1.0, 10.0]
     monkeypatch.setattr(reference, "GRID", strong)
-    monkeypatch.setattr("eval.scoring.probes.probe.GRID", tuple(strong))
+    monkeypatch.setattr("eval.scoring.probe.GRID", tuple(strong))
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=1111)
     nested, answer = nested_validation(X, y, folds=FOLDS), reference.nested_kfold(X, y, folds=FOLDS)
     assert (nested.accuracy, nested.dev_accuracy) == (answer.dev_accuracy, answer.dev_accuracy)

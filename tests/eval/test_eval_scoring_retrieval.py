@@ -5,12 +5,19 @@ import pytest
 import torch
 from senteval_layout import bag_of_words
 
-from eval.scoring import ranking_model
-from eval.scoring.ranking_model import EncodedSplit, Projections, RankingSettings, contrasts, ranking_loss, ranks, train
-from eval.scoring.retrieval import measure_retrieval
-from eval.tasks.data.example_types import Captions
-from eval.tasks.data.rows import captions
+from eval.scoring import retrieval as ranking_model
+from eval.scoring.retrieval import (
+    EncodedSplit,
+    Projections,
+    RankingSettings,
+    contrasts,
+    measure_retrieval,
+    ranking_loss,
+    ranks,
+    train,
+)
 from eval.tasks.registry import find_task
+from eval.tasks.rows import Captions, captions
 from hub.errors import InputError
 
 SMALL = RankingSettings(dimension=24, batch=32, contrasts=8, passes=6, fold=40)

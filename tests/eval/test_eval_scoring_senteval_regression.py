@@ -1,4 +1,4 @@
-"""eval.scoring.senteval_regression is the toolkit's trained head for scored pairs, to float32's last bits."""
+"""eval.scoring.transfer is the toolkit's trained head for scored pairs, to float32's last bits."""
 
 import numpy as np
 import pytest
@@ -6,12 +6,11 @@ from scipy.stats import pearsonr, spearmanr
 from test_eval_scoring_transfer import embed, sentences
 
 from benchmarks.evaluation import reference_probe as reference
-from eval.scoring import senteval_regression as relatedness
-from eval.scoring.senteval_regression import fit, measure_regression, soft_targets
+from eval.scoring import transfer as relatedness
 from eval.scoring.sts import pearson
-from eval.scoring.transfer import pair_features, toolkit_order
-from eval.tasks.data.example_types import ScoredPairs
+from eval.scoring.transfer import fit, measure_regression, pair_features, soft_targets, toolkit_order
 from eval.tasks.registry import find_task
+from eval.tasks.rows import ScoredPairs
 from hub.errors import InputError, RunError
 
 SPLITS = {"train": (60, 1), "validation": (40, 2), "test": (50, 3)}

@@ -10,12 +10,10 @@ from scipy import stats
 from senteval_layout import bag_of_words, write_senteval
 
 from eval.encoders.embeddings import Embeddings
-from eval.encoders.load import load_encoder
-from eval.encoders.packaged import minilm
+from eval.encoders.load import load_encoder, minilm
 from eval.scoring.sts import cosine_scores, measure_sts, pearson, spearman
-from eval.tasks.data.example_types import ScoredPairs
-from eval.tasks.data.pins import Pins
 from eval.tasks.registry import find_task
+from eval.tasks.rows import Pins, ScoredPairs
 from eval.tasks.sources import Source
 from hub.errors import RunError
 

@@ -7,10 +7,10 @@ import pytest
 from sklearn.metrics import f1_score
 
 from benchmarks.evaluation import reference_probe as reference
-from eval.scoring.probes.probe import UNREGULARISED, cross_validated
+from eval.scoring.probe import UNREGULARISED, cross_validated
 from eval.scoring.transfer import f1, measure_transfer, pair_features, toolkit_order
-from eval.tasks.data.example_types import LabelledPairs, LabelledTexts, ScoredPairs
 from eval.tasks.registry import find_task
+from eval.tasks.rows import LabelledPairs, LabelledTexts, ScoredPairs
 from hub.errors import InputError
 
 WORDS = ("good", "bad", "film", "plot", "dull", "fine", "cast", "slow")

@@ -9,7 +9,7 @@ from sklearn.metrics import f1_score
 
 from eval.scoring.outcomes import Outcomes
 from eval.statistics.bootstrap import interval, resample, score
-from eval.statistics.jackknife import influence
+from eval.statistics.paired import influence
 from hub.errors import RunError
 
 MODULE = sys.modules["eval.statistics.bootstrap"]

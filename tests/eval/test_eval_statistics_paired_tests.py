@@ -1,4 +1,4 @@
-"""eval.statistics.paired_tests: against hand-made and textbook values."""
+"""eval.statistics.paired: against hand-made and textbook values."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,7 @@ from scipy import stats
 
 from eval.scoring.outcomes import Outcomes
 from eval.statistics.bootstrap import score
-from eval.statistics.jackknife import influence
-from eval.statistics.paired_tests import holm, jackknife_z, mcnemar
+from eval.statistics.paired import holm, influence, jackknife_z, mcnemar
 
 
 def test_the_jackknifes_z_of_a_mean_is_that_of_the_rows_differences():

@@ -8,10 +8,8 @@ import pytest
 from benchmarks.evaluation.verdicts import SCENARIOS, p_value
 from eval.scoring.outcomes import Measured, Outcomes
 from eval.statistics.bootstrap import Interval, Resampling, interval, score
-from eval.statistics.differences import Difference, resampled
-from eval.statistics.paired_tests import Test, holm
+from eval.statistics.paired import Difference, Measurement, Test, Verdict, adjusted, holm, resampled
 from eval.statistics.scores import EvaluationSettings, task_score
-from eval.statistics.verdicts import Measurement, Verdict, adjusted
 from eval.tasks.registry import find_task
 
 HOW = Resampling(samples=200)

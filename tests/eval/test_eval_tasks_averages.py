@@ -1,10 +1,9 @@
-"""eval.tasks.averages: the papers' own rows give the papers' own averages, and part of the tasks gives none."""
+"""eval.tasks.registry: the papers' own rows give the papers' own averages, and part of the tasks gives none."""
 
 import pytest
 
 from eval.runs.table import table
-from eval.tasks.averages import DEFINITIONS, averages
-from eval.tasks.registry import TASKS
+from eval.tasks.registry import DEFINITIONS, TASKS, averages
 from hub.contract.results import Results, TaskScore
 
 DECLUTR = {  # DeCLUTR-base, table 2: MRPC is accuracy and F1

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.tasks.data.coco import coco, load_arrays
-from eval.tasks.data.files import DataFile
+from eval.tasks.coco import coco, load_arrays
+from eval.tasks.files import DataFile
 from hub.errors import InputError
 
 FEATURES = np.arange(6, dtype=np.float32).reshape(2, 3)

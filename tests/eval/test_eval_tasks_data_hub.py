@@ -14,10 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from senteval_layout import write_originals, write_senteval
 
-from eval.tasks.data.hub import Archive, HubPin
-from eval.tasks.data.mteb_datasets import MtebDatasets, bounds, in_order, key, mteb_pins, published_order
-from eval.tasks.data.pins import Pins, canonical_rows, published
+from eval.tasks.hub import Archive, HubPin, MtebDatasets, bounds, in_order, key, mteb_pins, published_order
 from eval.tasks.measure import row_order, rows_pin
+from eval.tasks.rows import Pins, canonical_rows, published
 from eval.tasks.sources import Source
 from hub.errors import InputError
 

@@ -9,12 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.tasks.data.example_types import Rows
-from eval.tasks.data.mteb_datasets import in_order, published_order
-from eval.tasks.data.pins import Pins, canonical_rows, published, rows_sha256
-from eval.tasks.data.rows import scored_pairs
+from eval.tasks.hub import in_order, published_order
 from eval.tasks.measure import measure
 from eval.tasks.registry import DATASETS
+from eval.tasks.rows import Pins, Rows, canonical_rows, published, rows_sha256, scored_pairs
 from eval.tasks.sources import Source
 from eval.tasks.sts import SUBSETS
 

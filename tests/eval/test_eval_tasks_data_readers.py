@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from eval.tasks.data.files import DataFile
+from eval.tasks.files import DataFile
 from eval.tasks.registry import DATASETS, find_dataset
 from hub.errors import InputError
 

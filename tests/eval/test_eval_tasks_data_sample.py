@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from eval.tasks.data.example_types import Captions, LabelledPairs, LabelledTexts, ScoredPairs
-from eval.tasks.data.sample import drawn, spread
+from eval.tasks.rows import Captions, LabelledPairs, LabelledTexts, ScoredPairs, drawn, spread
 
 
 def pairs(sizes: tuple[int, ...]) -> ScoredPairs:

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from senteval_layout import write_coco, write_originals, write_senteval
 
-from eval.tasks.data.example_types import ScoredPairs
-from eval.tasks.data.files import Directory
-from eval.tasks.data.pins import FilePin, Pins, RowsPin, published
+from eval.tasks.files import Directory
 from eval.tasks.measure import file_pin, rows_pin
 from eval.tasks.registry import DATASETS
+from eval.tasks.rows import FilePin, Pins, RowsPin, ScoredPairs, published
 from eval.tasks.sources import Source
 from hub.errors import InputError
 

@@ -174,7 +174,7 @@ def test_equal_to_guiding_the_whole_vocabulary(decay_constant, top_k):
     table = torch.cat([own, *(own + spread * torch.randn(own.shape, generator=generator) for spread in (0.3, 1.0, 2))])
     told = torch.arange(3 * texts).view(3, texts).T.contiguous()
     drawn, plain = told[:, :2], torch.arange(3 * texts, 4 * texts)
-    settings = DecodingParameters(decay_constant=decay_constant, floor=1e-9, top_k=top_k, guidance=gamma)
+    settings = DecodingParameters(decay_constant=decay_constant, epsilon=1e-9, top_k=top_k, guidance=gamma)
     numbers = torch.from_numpy(uniforms(np.arange(texts, dtype=np.uint64), 0))
     outputs, *rows = guided_rows(table, drawn, told, plain, torch.full((texts,), gamma))
     assert len(outputs) == len(table)  # in the place of the plain rows

@@ -50,7 +50,7 @@ def test_normalisers_values_and_largest(both):
 def test_the_same_tokens_are_drawn(both, top_k):
     whole, pieces, _ = both
     index = torch.arange(ROWS).view(3, -1).T
-    settings = DecodingParameters(top_k=top_k, floor=1e-6)
+    settings = DecodingParameters(top_k=top_k, epsilon=1e-6)
     numbers = torch.linspace(0, 0.99, len(index), dtype=torch.float64)
     wanted, log_probs = choose(whole, index, settings, numbers)
     tokens, ours = choose(pieces, index, settings, numbers)
@@ -79,7 +79,7 @@ def test_in_half_precision_what_is_likely_is_as_in_float32(vocabulary):
 def test_a_row_has_the_same_bits_whatever_rows_are_there(top_k):
     generator = torch.Generator().manual_seed(2)
     layer = OutputLayer(torch.randn(9001, 640, generator=generator), None)
-    hidden, settings = torch.randn(100, 640, generator=generator), DecodingParameters(top_k=top_k, floor=1e-6)
+    hidden, settings = torch.randn(100, 640, generator=generator), DecodingParameters(top_k=top_k, epsilon=1e-6)
     numbers = torch.rand(100, generator=generator, dtype=torch.float64)
 
     def drawn(rows, index):

@@ -89,7 +89,7 @@ def test_the_bound_of_the_likeliest_tokens_is_of_each_text(top_k):
     drawn = torch.arange(2 * texts).view(2, texts).T.contiguous()
     decay = torch.tensor([0.0, 3.0, 100.0, 1e6]).repeat(texts // 4)
     guidance = torch.tensor([0.0, 0.8, 3.0]).repeat(texts // 3)
-    settings = DecodingParameters(floor=1e-9, top_k=top_k)
+    settings = DecodingParameters(epsilon=1e-9, top_k=top_k)
     numbers = torch.from_numpy(uniforms(np.arange(texts, dtype=np.uint64), 0))
     plain = torch.where(guidance > 0, torch.arange(2 * texts, 3 * texts), torch.arange(texts))
     outputs, *rows = guided_rows(table, drawn, drawn, plain, guidance)

@@ -34,7 +34,7 @@ def rows():
 @pytest.mark.parametrize("top_k", [1, 5, 40, 0])
 def test_equal_to_debiasing_the_whole_vocabulary(rows, decay_constant, top_k):
     table, index = rows
-    settings = DecodingParameters(decay_constant=decay_constant, floor=1e-9, top_k=top_k, max_new_tokens=1)
+    settings = DecodingParameters(decay_constant=decay_constant, epsilon=1e-9, top_k=top_k, max_new_tokens=1)
     numbers = torch.from_numpy(uniforms(np.arange(TEXTS, dtype=np.uint64), 0))
     tokens, log_probs = choose(WholeLogits(table), index, settings, numbers)
     assert torch.equal(tokens, in_full(table, index, settings, numbers))
@@ -50,7 +50,7 @@ def test_the_search_is_widened_where_debiasing_strikes_the_likeliest(monkeypatch
     counter = own.clone()
     counter[0, :40] += 1
     table, index = torch.cat([own, counter]), torch.tensor([[0, 1]])
-    settings = DecodingParameters(decay_constant=1e6, floor=1e-9, top_p=1.0, max_new_tokens=1)
+    settings = DecodingParameters(decay_constant=1e6, epsilon=1e-9, top_p=1.0, max_new_tokens=1)
     drawn = {
         int(choose(WholeLogits(table), index, settings, torch.tensor([number]))[0])
         for number in np.linspace(0, 0.999, 50)

@@ -36,7 +36,7 @@ def few_shot_recipe(folder: Path, model: Path, *settings: str) -> DatasetRecipe:
 kind: dataset
 name: tiny-nli
 version: 1.0.0
-form: nli
+schema: nli
 pretty_name: Tiny
 license: cc0-1.0
 source: {{kind: file, path: {folder}/x1.txt, description: made here, license: cc0-1.0}}

@@ -77,7 +77,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys, path: Path, *options: str, 
 
 def test_numbers_become_scores_from_0_to_1(folder, monkeypatch):
     recipe = imported(monkeypatch, write_spec(STS))
-    assert recipe.form == "sts" and recipe.name == "my-task" and recipe.pretty_name == "My task"
+    assert recipe.schema_name == "sts" and recipe.name == "my-task" and recipe.pretty_name == "My task"
     assert {label.name: label.score for label in recipe.labels} == {"2": 1, "1": 0.5, "0": 0}
     assert {label.name: label.counter_labels for label in recipe.labels} == {"2": (), "1": ("2",), "0": ("2", "1")}
     assert [label.instruction for label in recipe.labels] == [label["instruction"] for label in STS.values()]
@@ -93,19 +93,19 @@ def test_scores_up_to_1_stay_as_they_are(folder, monkeypatch):
 def test_numbers_that_counter_each_other_are_classes(folder, monkeypatch):
     """The original's movie reviews: titles by the model, then reviews of them."""
     recipe = imported(monkeypatch, write_spec(CLASSES), "--source-limit", "50", source="model")
-    assert (recipe.form, recipe.source.kind, recipe.source.limit) == ("text", "model", 50)
+    assert (recipe.schema_name, recipe.source.kind, recipe.source.limit) == ("text", "model", 50)
     prompt, (counter,) = Prompts(recipe).of(recipe.labels[0], "Some Movie", recipe.variants[0])
     assert prompt == REVIEW.format("bad").replace("<X1>", "Some Movie") and counter == prompt.replace("bad", "good")
     assert Prompts(recipe).first_text_prefix(recipe.labels[0]) == 'Task: Write a review for a bad movie.\nMovie: "'
 
 
 def test_entailment_and_contradiction_are_inference(folder, monkeypatch):
-    assert imported(monkeypatch, write_spec(NLI)).form == "nli"
+    assert imported(monkeypatch, write_spec(NLI)).schema_name == "nli"
 
 
 def test_the_form_can_be_said_and_keys_set(folder, monkeypatch):
-    recipe = imported(monkeypatch, write_spec(CLASSES), "--form", "sts", "--set", "decoding.samples=1")
-    assert recipe.form == "sts" and recipe.decoding.samples == 1
+    recipe = imported(monkeypatch, write_spec(CLASSES), "--schema", "sts", "--set", "decoding.samples=1")
+    assert recipe.schema_name == "sts" and recipe.decoding.samples == 1
     assert recipe.decoding.decay_constant == 100 and recipe.decoding.max_new_tokens == 40
 
 
@@ -160,8 +160,8 @@ def test_what_cannot_be_imported_is_one_clear_error(folder, monkeypatch, capsys,
 
 
 def test_options_that_do_not_fit(folder, monkeypatch, capsys):
-    assert "allowed: sts, nli, text" in refused(monkeypatch, capsys, write_spec(STS), "--form", "pairs")
-    assert "is no number" in refused(monkeypatch, capsys, write_spec(NLI), "--form", "sts")
+    assert "allowed: sts, nli, text" in refused(monkeypatch, capsys, write_spec(STS), "--schema", "pairs")
+    assert "is no number" in refused(monkeypatch, capsys, write_spec(NLI), "--schema", "sts")
     assert "ORG/NAME@REVISION" in refused(monkeypatch, capsys, write_spec(STS), source="org/name")
     assert "--model gone: no such path" in refused(monkeypatch, capsys, write_spec(STS), "--model", "gone")
     assert "needs limit" in refused(monkeypatch, capsys, write_spec(STS), source="model")
@@ -218,7 +218,7 @@ def test_what_is_imported_runs(tmp_path, monkeypatch, capsys):
     made = subprocess.run(
         [sys.executable, "-m", "generation.import_task", str(spec), *given], capture_output=True, text=True
     )
-    assert made.returncode == 0 and "form text, labels 0, 1" in made.stdout
+    assert made.returncode == 0 and "schema text, labels 0, 1" in made.stdout
     assert made.stderr == f"next: python -m generation.run {out} --dry-run\n"
     monkeypatch.setattr(sys, "argv", ["run", str(out), "--dry-run"])
     with pytest.raises(SystemExit) as stopped:

@@ -95,7 +95,7 @@ def test_what_a_label_does_not_set_is_decodings():
         ({"1": {"samples": 0}}, [], "labels.1.score is for texts, but samples: 0 asks for none"),
         (OWN, [{**COPY, "guidance": 0.0}], "labels.copy.guidance is for texts"),
         (OWN, [{**COPY, "counter_labels": ["1"]}], "labels.copy.counter_labels is for texts"),
-        (OWN, [{**COPY, "samples": None}], "labels.copy: the sts form needs a score"),
+        (OWN, [{**COPY, "samples": None}], "labels.copy: schema sts needs a score"),
         ({"1": {"guidance": 1, "instruction": 'Say <X1>"'}}, [], "labels.1.instruction: labels.1.guidance needs a"),
     ],
 )
@@ -112,10 +112,10 @@ def test_what_needs_other_sections_is_one_clear_error():
     assert built({**none, "1": {"guidance": 0, "samples": 1}}, model=server).guided_labels == ()
     with pytest.raises(ValueError, match=r"best_of 3 asks for 9 texts of a first text and label, but .* is 5"):
         built({"1": {"samples": 3}}, verification={"best_of": 3})
-    with pytest.raises(ValueError, match="the nli form needs the labels entailment and contradiction"):
+    with pytest.raises(ValueError, match="schema nli needs the labels entailment and contradiction"):
         texts = [{"name": "entailment", "samples": 0, "instruction": COPY["instruction"]}]
         other = {"name": "contradiction", "instruction": 'No.\n"<X1>"\nSo: "', "counter_labels": ["entailment"]}
-        DatasetRecipe.model_validate({**small_recipe("sts").model_dump(), "form": "nli", "labels": [*texts, other]})
+        DatasetRecipe.model_validate({**small_recipe("sts").model_dump(), "schema": "nli", "labels": [*texts, other]})
 
 
 def test_labels_have_as_many_texts_as_each_asks_for():

@@ -162,7 +162,7 @@ def test_every_shot_count_has_configs_and_counts_of_its_own(tmp_path):
 
 
 def test_the_text_form_drops_a_text_that_another_shard_holds_and_counts_it(tmp_path):
-    recipe = load_recipe(X2, DatasetRecipe).model_copy(update={"form": "text"})
+    recipe = load_recipe(X2, DatasetRecipe).model_copy(update={"schema_name": "text"})
     run = begun(tmp_path / "run", recipe)
     shards = run.shards(3)
     write_shard(run, shards[0], [row(0, "good", "1"), row(0, "bad", "0"), row(0, "so so", "0.5")], [])

@@ -7,9 +7,9 @@ import pytest
 
 from generation.rows import pairs
 from generation.rows.pairs import FINISHING, triplets
-from hub.contract.forms import FORMS
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
+from hub.contract.schema import SCHEMAS
 from hub.contract.sections.dataset import Postprocess
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")
@@ -98,7 +98,7 @@ def test_triplets_and_classified_pairs():
 
 
 def test_labelled_texts(recipe):
-    text = recipe.model_copy(update={"form": "text"})
+    text = recipe.model_copy(update={"schema_name": "text"})
     rows = [
         row
         for split in finished([raw("a", "x", "0"), raw("b", "y", "1")], text).values()
@@ -127,4 +127,4 @@ def test_nothing_depends_on_the_hash_seed_of_the_process():
 
 
 def test_every_form_is_finished_into_the_configs_it_declares():
-    assert FINISHING.keys() == FORMS.keys()
+    assert FINISHING.keys() == SCHEMAS.keys()

@@ -25,9 +25,9 @@ from generation.run_state.output_files import shard_files
 from generation.run_state.scratch import Scratch
 from generation.run_state.tasks import OutputFile, TaskResult, WriteFirstTexts, WriteShard
 from hub.contract import run_dir
-from hub.contract.forms import SAMPLED
 from hub.contract.recipe_file import resolved
 from hub.contract.run_dir import Manifest, changed_files, described, read_manifest
+from hub.contract.schema import SAMPLED
 from hub.contract.shards import read_shard
 
 RECIPE = small_recipe("sts", shard_size=4)

@@ -10,12 +10,12 @@ from small_runs import small_recipe
 from generation.pipeline import group_rows
 from generation.run_state import layout
 from generation.run_state.layout import Shard
-from hub.contract.forms import FORMS
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
+from hub.contract.schema import SCHEMAS
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", SCHEMAS)
 @pytest.mark.parametrize("blocks", [1, 7, 400])
 def test_every_shard_stands_in_one_group_and_has_paths_of_its_own(form, blocks):
     recipe = small_recipe(form, shard_size=5)
@@ -62,14 +62,16 @@ def test_files_read_are_those_of_the_group_and_its_partners():
     assert group_rows.files_read(recipe, group) == raw | {p for s in group.shards for p in layout.paths(recipe, s)}
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", SCHEMAS)
 def test_folders_count_what_the_layout_names(form):
     """The files that shards and groups may have, counted one by one, are those that the recipe predicts."""
     recipe, first_texts = small_recipe(form, shard_size=500), 60_100
     blocks = -(-first_texts // 500)
     named = {path for shard in layout.shards(recipe, blocks) for path in layout.paths(recipe, shard)}
     for group in layout.groups(recipe, blocks):
-        named |= {group.path(base, split) for base in recipe.dataset_form.finished for split in ("train", "validation")}
+        named |= {
+            group.path(base, split) for base in recipe.dataset_schema.finished for split in ("train", "validation")
+        }
     counted = {config: sum(path.startswith(f"data/{config}/") for path in named) for config in recipe.configs}
     if form == "text":
         counted |= {"rejected": counted["rejected"] + 1, "sources": 4}

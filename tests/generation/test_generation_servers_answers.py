@@ -26,7 +26,7 @@ def body(chat: bool = False, top_k: int = 5, text_end: TextEnd = "quotation_mark
         {"backend": "openai", "license": "x", "chat_template": chat, "server": section}
     )
     assert model.server is not None
-    settings = DecodingParameters(decay_constant=0.0, floor=1.0, top_k=top_k, text_end=text_end)
+    settings = DecodingParameters(decay_constant=0.0, epsilon=1.0, top_k=top_k, text_end=text_end)
     sent = request_body(model, model.server, Request(PROMPT, (), SEED), settings)
     assert (endpoint(model) == "/chat/completions") == chat == ("messages" in sent)
     assert opens_quotation(model, model.server) == ("stop" in sent)

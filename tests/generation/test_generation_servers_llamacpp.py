@@ -30,7 +30,7 @@ from hub.contract.shards import read_shard
 from hub.errors import InputError, RunError
 
 PROMPT = 'Task: Write two sentences that mean the same thing.\nSentence 1: "A man is playing a flute."\nSentence 2: "'
-SETTINGS = DecodingParameters(decay_constant=0.0, floor=1.0, max_new_tokens=40)
+SETTINGS = DecodingParameters(decay_constant=0.0, epsilon=1.0, max_new_tokens=40)
 ONE_TOKEN = SETTINGS.model_copy(update={"max_new_tokens": 1})
 
 

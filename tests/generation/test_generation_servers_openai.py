@@ -19,7 +19,7 @@ from hub.contract.recipe import DatasetRecipe, DecodingParameters, LanguageModel
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError, RunError, StsDinoError
 
-SETTINGS = DecodingParameters(decay_constant=0.0, floor=1.0, top_k=0)
+SETTINGS = DecodingParameters(decay_constant=0.0, epsilon=1.0, top_k=0)
 REQUESTS = [Request(f'Write about "{number}". Answer: "', (), number << 33, number) for number in range(8)]
 KEY = "sk-a-secret-of-the-test"
 

@@ -166,7 +166,7 @@ def test_few_shot_sections_that_cannot_work(change, message):
         (
             NLI,
             "labels.0.name=entails",
-            "labels.entails: no label of the nli form; allowed: entailment, neutral, contra",
+            "labels.entails: not a label of schema nli; allowed: entailment, neutral, contra",
         ),
         (NLI, "labels.1.name=contradicts", "did you mean 'contradiction'"),
         (X2, "labels.1.counter_labels=['0.55']", "unknown counter-label '0.55'; allowed: 1, 0"),

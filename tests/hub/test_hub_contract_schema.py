@@ -1,7 +1,7 @@
 """hub.contract.schema: which columns each config of each kind of recipe has."""
 
 import pytest
-from test_model_cards_runs import FEW_SHOT, dataset_recipe
+from card_runs import FEW_SHOT, dataset_recipe
 
 from hub.contract.recipe import config_name
 from hub.contract.schema import EXAMPLE_SET, PROVENANCE, base_config, config_features, finished_schema

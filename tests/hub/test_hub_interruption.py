@@ -14,11 +14,10 @@ COMMANDS = (
     "training.run",
     "training.merge",
     "eval.run",
-    "eval.compare",
+    "eval.compare.run",
     "model_cards.render",
     "release.run",
     "release.publish",
-    "hub_server",
     "demo.run",
     "benchmarks.cluster.scaling",
 )
@@ -49,7 +48,7 @@ def test_a_signal_during_the_imports_is_one_line_and_an_exit_code(command, numbe
 def test_an_interrupt_that_is_ignored_stays_so(tmp_path):
     """Behind a shell's ``&``: Ctrl-C is for the command in front."""
     ignored = interrupted(
-        "hub_server", "SIGINT", tmp_path, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)
+        "generation.run", "SIGINT", tmp_path, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)
     )
     assert b"went on" in ignored.stdout
 

@@ -16,7 +16,7 @@ from hub.cli import run
 repo, revision = sys.argv[1:]
 
 def load():
-    from training.data.sources import from_hub
+    from training.data.training_sets import from_hub
     from eval.audit.source import find_dataset
     from generation.inputs.sources import _hub_rows
     from hub.contract.recipe import Source

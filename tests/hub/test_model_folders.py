@@ -215,7 +215,7 @@ from command_outcomes import outcome_of
 repo, commit, recipe, out = sys.argv[1:]
 generated = "recipes/demo/sts-dino-x2.yaml"
 source = "source={kind: hub, repo_id: %s, revision: %s, columns: [text], description: d, license: mit}" % (repo, commit)
-data = "{repo_id: %s, revision: %s, config: default, form: sts, loss: CosineSimilarityLoss}" % (repo, commit)
+data = "{repo_id: %s, revision: %s, config: default, example_type: sts, loss: CosineSimilarityLoss}" % (repo, commit)
 told = [
     outcome_of(generation.run, generated, "--set", source, "--set", "license=cc-by-nc-sa-4.0", "--dry-run"),
     outcome_of(training.run, recipe, "--set", f"datasets=[{data}]", "--dry-run"),

@@ -56,7 +56,7 @@ def test_a_path_is_published_as_it_is_only_inside_the_folder_of_the_command(path
         ("base.vocabulary.path='/home/sally/d'", "base.vocabulary.path=d"),
         ("source.path=/home/sally/a: b.txt", "source.path=a: b.txt"),
         ('model.server.base_url="http://gpu-7:1/v1"', "model.server.base_url=http://server.invalid/v1"),
-        ("datasets=[{path: /home/sally/d, form: sts}]", "datasets=[{form: sts, path: d}]"),
+        ("datasets=[{path: /home/sally/d, example_type: sts}]", "datasets=[{example_type: sts, path: d}]"),
         ("few_shot.end=/", "few_shot.end=/"),
         ("source.path=a.txt", "source.path=a.txt"),
         ("@/home/sally/offline.yaml", "@offline.yaml"),
@@ -105,7 +105,12 @@ def dataset(folder) -> Path:
 @pytest.fixture(scope="module")
 def model(folder, dataset) -> Path:
     """An encoder that was trained and scored with absolute paths."""
-    data = {"path": str(dataset), "config": "triplet-1shot", "form": "triplet", "loss": "MultipleNegativesRankingLoss"}
+    data = {
+        "path": str(dataset),
+        "config": "triplet-1shot",
+        "example_type": "triplet",
+        "loss": "MultipleNegativesRankingLoss",
+    }
     tree = yaml.safe_load(Path(MODEL_RECIPE).read_text())
     tree |= {
         "base": {**tree["base"], "path": str(folder / "home" / "tiny"), "modules": "transformer"},

@@ -23,19 +23,24 @@ STATIC = {"modules": "static", "license": "apache-2.0"}
 
 
 def recipe_of(folder, **changes):
-    found = {"base": {"path": str(folder / "lm"), **STATIC}, "control": "copies", **changes}
+    found = {"base": {"path": str(folder / "lm"), **STATIC}, "control": "simcse", **changes}
     return load_recipe(write_recipe(folder, **found), ModelRecipe)
 
 
 def test_the_control_differs_in_what_it_is_trained_on_and_what_chooses_its_checkpoint(tmp_path):
     arguments = {"learning_rate": "1e-3", "num_train_epochs": "3", "eval_strategy": "steps", "eval_steps": "4"}
-    pairs = {"path": str(tmp_path / "pairs"), "config": "postprocessed", "loss": "CosineSimilarityLoss", "form": "sts"}
-    both = [pairs, {**pairs, "form": "graded-pair", "loss": "MultipleNegativesRankingLoss"}]
+    pairs = {
+        "path": str(tmp_path / "pairs"),
+        "config": "postprocessed",
+        "loss": "CosineSimilarityLoss",
+        "example_type": "sts",
+    }
+    both = [pairs, {**pairs, "example_type": "graded-pair", "loss": "MultipleNegativesRankingLoss"}]
     recipe = recipe_of(tmp_path, arguments=arguments, datasets=both)
     found = copies_recipe(recipe, 18)
     assert found.arguments == {"learning_rate": "1e-3", "max_steps": "18"} and found.control is None
     (data,) = found.datasets  # the same first texts, once
-    assert (data.form, data.loss, data.path) == ("self-pair", "MultipleNegativesRankingLoss", pairs["path"])
+    assert (data.example_type, data.loss, data.path) == ("self-pair", "MultipleNegativesRankingLoss", pairs["path"])
     same = {"base", "lora", "batch_size", "seed", "threads", "limit", "evaluation", "license"}
     assert all(getattr(found, key) == getattr(recipe, key) for key in same)
     assert ModelRecipe.model_validate(found.model_dump(mode="json")) == found
@@ -45,7 +50,7 @@ def test_texts_with_themselves_beside_written_pairs_keep_their_columns(tmp_path)
     own = TrainingData(
         path=str(tmp_path / "pairs"),
         config="postprocessed",
-        form="self-pair",
+        example_type="self-pair",
         columns=("sentence1", "sentence2"),
         loss="MultipleNegativesRankingLoss",
     )
@@ -57,12 +62,12 @@ def test_texts_with_themselves_beside_written_pairs_keep_their_columns(tmp_path)
 def test_the_key_decides_no_weight_and_leaves_no_trace_where_it_is_absent(tmp_path):
     with_it, without = recipe_of(tmp_path), recipe_of(tmp_path, control=None)
     assert fingerprint(with_it, {}) == fingerprint(without, {})
-    assert "control" not in resolved(without) and "control: copies" in resolved(with_it)
+    assert "control" not in resolved(without) and "control: simcse" in resolved(with_it)
 
 
 def test_what_has_no_first_texts_has_no_such_control(tmp_path):
-    documents = {"path": "x.txt", "config": "x", "form": "documents", "loss": "DeCLUTRLoss"}
-    with pytest.raises(InputError, match="control: copies is trained on first texts, and documents have none"):
+    documents = {"path": "x.txt", "config": "x", "example_type": "documents", "loss": "DeCLUTRLoss"}
+    with pytest.raises(InputError, match="control: simcse is trained on source sentences, and documents have none"):
         recipe_of(tmp_path, datasets=[documents])
     with pytest.raises(InputError, match="control is for training, but the recipe names no datasets"):
         recipe_of(tmp_path, datasets=[], arguments={})
@@ -108,10 +113,10 @@ def test_the_control_is_trained_for_as_many_steps_and_scored_with_the_model(trai
 def test_the_card_shows_it_beside_before_and_after(trained):
     results = read_results(trained / "tiny/results.json")
     card = render(trained / "tiny")["README.md"].decode()
-    assert "| before training | after training | gain | copies control | over the control |" in card
+    assert "| untrained | trained | gain | SimCSE baseline | gain over SimCSE |" in card
     control = results.control_scores[0]
-    assert f"| {control.main_score:.2f} ({control.low:.2f} to {control.high:.2f}) |" in card
-    assert "what this model has over it comes from those" in card
+    assert f"| {control.main_score:.2f} [{control.low:.2f}, {control.high:.2f}] |" in card
+    assert "the gain over it is the effect of the generated pairs" in card
 
 
 def test_a_finished_control_is_not_trained_again_and_one_of_other_steps_is_refused(trained):

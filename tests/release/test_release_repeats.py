@@ -126,7 +126,7 @@ def test_other_numbers_are_refused(text, message):
 
 
 def few_shot(folder):
-    data = {"path": str(folder / "pairs"), "config": "postprocessed", "form": "sts", "loss": "CoSENTLoss"}
+    data = {"path": str(folder / "pairs"), "config": "postprocessed", "example_type": "sts", "loss": "CoSENTLoss"}
     return small_recipe(folder, datasets=[data, {**data, "example_set": "0"}])
 
 

@@ -14,15 +14,15 @@ import psutil
 import pytest
 import typer
 import yaml
+from card_runs import dataset_run
 from forked_python import python_in
 from planted_evaluations import evaluation, planted
 from small_runs import small_recipe, small_run
-from test_model_cards_runs import dataset_run
 from tiny_lm import make_lm
 from training_inputs import sts_rows, triplet_rows, write_dataset, write_recipe
 
 import release.value as value_module
-from eval import arms as eval_arms
+from eval.compare import seeds as eval_arms
 from hub.client.fetch import fetch
 from hub.client.publish import Options, publish
 from hub.client.repository import Repository
@@ -66,7 +66,7 @@ def stages(monkeypatch, tmp_path):
 
     def run_stage(module, *words, stop=None):
         calls.append((module, Path(words[0])))
-        if module == "eval.arms":
+        if module == "eval.compare.seeds":
             eval_arms.main(Path(words[0]), Path(words[2]))
             return
         recipe, model = load_recipe(Path(words[0]), ModelRecipe), Path(words[2])
@@ -116,7 +116,7 @@ def test_every_arm_has_the_same_number_of_pairs_and_the_value_is_written(data, s
     sizes = {read_manifest(Path(one.datasets[0].path)).files[0].rows for one in trained if one.datasets}
     assert sizes == {60}
     assert {one.arguments["max_steps"] for one in trained if one.datasets} == {"750"}
-    assert [one.datasets[0].loss for one in trained if one.datasets and one.datasets[0].form == "triplet"] == [
+    assert [one.datasets[0].loss for one in trained if one.datasets and one.datasets[0].example_type == "triplet"] == [
         "MultipleNegativesRankingLoss"
     ] * 2
     assert capsys.readouterr().out.startswith("pairs (postprocessed): 60 pairs, 2 seeds, test, Spearman x 100\n")
@@ -141,7 +141,7 @@ def test_a_second_call_trains_nothing_and_another_seed_trains_only_that(data, st
     first = (data / VALUE).read_bytes()
     stages.clear()
     measure(data, out=tmp_path / "out")
-    assert [module for module, _ in stages] == ["eval.arms"]
+    assert [module for module, _ in stages] == ["eval.compare.seeds"]
     assert (data / VALUE).read_bytes() == first
     stages.clear()
     measure(data, out=tmp_path / "out", seeds="1-3")
@@ -279,13 +279,15 @@ def test_what_cannot_be_measured_is_refused_in_one_line(data, stages, tmp_path):
 
 def test_a_student_may_read_the_pairs_in_several_forms_and_the_controls_in_one():
     form = "path: pairs, config: pairs, license: cc-by-nc-sa-4.0"
-    graded = f"{{{form}, form: graded-triplet, loss: MultipleNegativesRankingLoss, grades: {{negative_to: 0.3}}}}"
-    own = f"{{{form}, form: self-pair, loss: MultipleNegativesRankingLoss}}"
+    graded = (
+        f"{{{form}, example_type: graded-triplet, loss: MultipleNegativesRankingLoss, grades: {{negative_to: 0.3}}}}"
+    )
+    own = f"{{{form}, example_type: self-pair, loss: MultipleNegativesRankingLoss}}"
     student = read_student(STUDENT, [f"datasets=[{graded}, {own}]"])
     experiment = Experiment(student, 60, (1,), "validation", 100, Path("out"), (), 1)
     forms = {
         arm: [
-            (one.form, one.path, one.grades is None)
+            (one.example_type, one.path, one.grades is None)
             for one in checked(STUDENT, ModelRecipe, arm_recipe(experiment, arm, 1, Path("arm"))).datasets
         ]
         for arm in ("dataset", "copies", "people")
@@ -344,10 +346,10 @@ def a_value(fingerprint, gain=1.5):
 def test_the_card_shows_a_measured_value_and_nothing_else(tmp_path):
     run = dataset_run(tmp_path / "tiny", "sts")
     before = render(run)["README.md"].decode()
-    assert "Training value" not in before and "copies control" not in before
+    assert "Downstream gain" not in before and "SimCSE" not in before
     (run / VALUE).write_text(a_value(read_manifest(run).fingerprint).model_dump_json())
     card = render(run)["README.md"].decode()
-    assert "## Training value" in card and "2000 pairs" in card.replace(",", "")
+    assert "## Downstream gain" in card and "2000 pairs" in card.replace(",", "")
     assert "| **pairs of this dataset** | 60.00 [59.00, 61.00] | 1.50 [0.50, 2.50] |" in re.sub(" +", " ", card)
     assert "not trained: no " in card and "no | pairs" not in card
     assert render(run, manifest=read_manifest(run))["README.md"].decode() == before  # a snapshot reads only its files

@@ -94,7 +94,7 @@ def test_few_shot_examples(name, files):
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("name", ["pages.parquet", "cut.parquet", "deep.jsonl", "binary.parquet"])
 def test_documents(name, streaming, files):
-    spec = data_spec(files / name, config="default", form="documents", loss="DeclutrLoss", streaming=streaming)
+    spec = data_spec(files / name, config="default", example_type="documents", loss="DeclutrLoss", streaming=streaming)
     with pytest.raises(InputError, match=r"documents|cannot be read: |holds binary"):
         load_all((spec,), None)
 
@@ -129,7 +129,7 @@ def test_pages_that_nobody_can_unpack_in_a_run_whose_checksums_fit(run, tmp_path
     manifest = run_dir.read_manifest(directory)
     again = [run_dir.describe(directory, f.path, config=f.config, split=f.split, rows=f.rows) for f in manifest.files]
     run_dir.write_manifest(directory, manifest.model_copy(update={"files": tuple(again)}))
-    data = f"datasets=[{{path: {directory}, config: postprocessed, form: sts, loss: CosineSimilarityLoss}}]"
+    data = f"datasets=[{{path: {directory}, config: postprocessed, example_type: sts, loss: CosineSimilarityLoss}}]"
     told = [
         refused(model_cards.render, directory),
         refused(quality, directory, "--out", out),

@@ -14,7 +14,7 @@ from generation.inputs.prompts import Prompts
 from hub.contract.licences import check
 from hub.contract.recipe import DatasetRecipe, Variant
 from hub.contract.recipe_file import load_recipe
-from model_cards.shared.changes import read_changes
+from model_cards.provenance import read_changes
 
 FOLDER = Path("recipes/datasets")
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
@@ -97,7 +97,7 @@ def test_dinos_prompts_and_constants(name):
     assert {name: list(found) for name, (_, found) in made.items()} == counters
     assert {label.name: label.score for label in found.labels} == {"1": 1, "0.5": 0.5, "0": 0}
     decoding = found.decoding
-    assert (decoding.decay_constant, decoding.floor, decoding.top_k, decoding.top_p) == (100, 0.01, 5, 0.9)
+    assert (decoding.decay_constant, decoding.epsilon, decoding.top_k, decoding.top_p) == (100, 0.01, 5, 0.9)
     assert (decoding.max_new_tokens, decoding.samples, decoding.max_attempts) == (40, 2, 5)
     after = found.postprocess
     assert (after.smoothing, after.sampled_negatives, after.max_per_label, after.validation_fraction) == (
@@ -212,7 +212,7 @@ def test_movie_reviews_are_texts_of_classes_against_one_another():
     prompt, (counter,) = Prompts(found).of(found.labels[0], "Some Movie", found.variants[0])
     assert prompt == 'Task: Write a review for a bad movie.\nMovie: "Some Movie"\nReview: "'
     assert counter == prompt.replace("bad", "good")
-    assert found.form == "text"
+    assert found.schema_name == "text"
 
 
 @pytest.mark.slow("starts command after command")

@@ -13,11 +13,11 @@ from hub.contract.licences import check_model
 from hub.contract.recipe import DatasetRecipe, ModelRecipe, TrainingData
 from hub.contract.recipe_file import load_recipe
 from hub.contract.sections.model import Lora, SlantedTriangular, Spans
-from model_cards.model.papers import reproduced
-from model_cards.shared.changes import read_changes
+from model_cards.papers import reproduced
+from model_cards.provenance import read_changes
 from release.preflight import check_pins
 from training.loop.arguments import check_together, trainer_arguments, typed_arguments
-from training.loop.job import check_batch
+from training.losses.losses import check_losses
 
 FOLDER, DATASETS = Path("recipes/models"), Path("recipes/datasets")
 PATHS = sorted(FOLDER.glob("*.yaml"))
@@ -118,7 +118,7 @@ def test_a_recipe_trains_on_data_that_a_recipe_makes(name: str) -> None:
 def test_the_runner_takes_losses_and_arguments(name: str, tmp_path: Path) -> None:
     recipe, arguments = RECIPES[name], given(name)
     check_together(recipe, arguments, name)
-    check_batch(recipe, 1, name)
+    check_losses(recipe, name)
     selects = not only(name).streaming
     made, reporters = trainer_arguments(recipe, arguments, tmp_path, 1, selects, name)
     assert (made.per_device_train_batch_size, made.eval_steps) == (recipe.batch_size, arguments.get("eval_steps"))
@@ -233,7 +233,7 @@ def test_declutrs_values(name: str, base: str) -> None:
         strategy="any",
         min_document=2048,
     )
-    assert (data.form, data.streaming, data.loss) == ("documents", True, "DeclutrLoss")
+    assert (data.example_type, data.streaming, data.loss) == ("documents", True, "DeclutrLoss")
     assert data.loss_arguments == {"temperature": "0.05", "contrastive_weight": "0.25"}
     assert (recipe.batch_size, recipe.slanted_triangular) == (16, SlantedTriangular(cut_fraction=0.1))
     assert (arguments["learning_rate"], arguments["weight_decay"], arguments["max_grad_norm"]) == (5e-5, 0.1, 1.0)

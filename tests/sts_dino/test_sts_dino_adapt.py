@@ -14,8 +14,7 @@ from hub.errors import InputError, RunError
 from sts_dino import adapt
 from sts_dino.adaptation import ESTIMATE, Adaptation, AdaptationEstimate, estimated, steps
 from sts_dino.new import CorpusChoices, propose, propose_encoder
-from sts_dino.proposals.dataset import BUILT_IN, choose_generator
-from sts_dino.proposals.encoder import choose_base
+from sts_dino.proposals.recipes import BUILT_IN, choose_base, choose_generator
 
 pytest_plugins = ["local_hub"]
 
@@ -39,7 +38,7 @@ def test_two_recipes_are_proposed_that_fit_each_other(corpus, tmp_path):
     assert found.pairs == tmp_path / "out/datasets/texts-pairs" and found.dataset.source.limit == len(TEXTS)
     (data,) = found.model.datasets
     assert data.path == str(found.pairs) and data.config in found.dataset.configs
-    assert (found.model.control, found.model.base.modules) == ("copies", "static")
+    assert (found.model.control, found.model.base.modules) == ("simcse", "static")
     assert [task.task for task in found.model.evaluation] == ["stsb/cosine"]
     assert [step.name for step in steps(found, AdaptationEstimate(*[1.0] * 5, 10, 1, 1.0))] == [
         *("write", "verify", "train", "control", "score")
@@ -124,7 +123,7 @@ def test_whose_weights_are_trained_where_the_writers_cannot_be(tmp_path, monkeyp
     gemma, alone = tmp_path / "gemma", tmp_path / "alone"
     for folder in (gemma, alone):
         folder.mkdir()
-    monkeypatch.setattr("sts_dino.proposals.encoder.GEMMA", gemma)
+    monkeypatch.setattr("sts_dino.proposals.recipes.GEMMA", gemma)
     server = {"backend": "openai", "server": {}, "license": "mit"}
     file = {"path": str(alone), "gguf_file": "m.gguf", "license": "mit"}
     for writer, told in ((server, "since a model behind a server is not"), (file, "since a GGUF file is not trained")):

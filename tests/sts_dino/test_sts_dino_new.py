@@ -18,7 +18,7 @@ from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
 from sts_dino import new
 from sts_dino.proposals.corpus import find_column, profile
-from sts_dino.proposals.dataset import choose_generator, languages
+from sts_dino.proposals.recipes import choose_generator, languages
 
 pytest_plugins = ["local_hub"]
 ENGLISH = ["How do I reset my password?", "Where is my order now?", "Which card can I pay with today?"]
@@ -111,7 +111,7 @@ def test_the_column_of_texts_is_found_in_every_kind_of_file(tmp_path, suffix):
             ENGLISH,
             "corpus.txt",
             ["--language", "DE", "--lm", "builtin"],
-            "--language: 'DE' is no code; allowed: ISO 639",
+            "--language: 'DE' is not a language code; allowed: ISO 639",
         ),
     ],
 )
@@ -174,9 +174,9 @@ def test_every_language_has_its_instructions_and_examples():
 
 
 def test_without_gemma_here_and_without_assets_the_hub_is_named(monkeypatch, tmp_path):
-    monkeypatch.setattr("sts_dino.proposals.dataset.GEMMA", tmp_path / "none")
+    monkeypatch.setattr("sts_dino.proposals.recipes.GEMMA", tmp_path / "none")
     assert choose_generator(None, None).section["license"] == "cc-by-nc-sa-4.0"
-    monkeypatch.setattr("sts_dino.proposals.dataset.BUILT_IN", tmp_path / "none")
+    monkeypatch.setattr("sts_dino.proposals.recipes.BUILT_IN", tmp_path / "none")
     assert choose_generator(None, None).section["repo_id"] == "google/gemma-3-270m"
     with pytest.raises(InputError, match="licence of x/y is not known"):
         choose_generator("x/y", None)

@@ -37,7 +37,7 @@ def test_every_recipe_here_fits_the_schema(path):
 
 @pytest.mark.parametrize(
     "change",
-    [{"kind": "data"}, {"nmae": "x"}, {"seed": "one"}, {"form": None}, {"source": {}}, {"labels": []}],
+    [{"kind": "data"}, {"nmae": "x"}, {"seed": "one"}, {"schema": None}, {"source": {}}, {"labels": []}],
 )
 def test_what_a_recipe_may_not_say_does_not_fit(change):
     tree = yaml.load(Path("recipes/demo/sts-dino-x2.yaml").read_text(encoding="utf-8"), Yaml12)
@@ -47,7 +47,7 @@ def test_what_a_recipe_may_not_say_does_not_fit(change):
 def test_every_key_is_on_the_page_with_the_words_beside_it_in_the_source():
     shown = page()
     for recipe in (DatasetRecipe, ModelRecipe):
-        for name in recipe.model_fields:
+        for name in (field.alias or name for name, field in recipe.model_fields.items()):
             assert re.search(rf"^\| `{name}` \| .+ \|.+\| .+ \|$", shown, re.MULTILINE), name
     assert comments(DatasetRecipe)["shard_size"] == "first texts per shard"
     assert "| `share` | number | `1.0` | of the cells that are read, chosen by a hash of seed and place |" in shown

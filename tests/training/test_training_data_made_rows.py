@@ -7,23 +7,20 @@ import torch
 from datasets import Dataset
 from pydantic import ValidationError
 from safetensors.torch import load_file
-from tiny_bases import make_llama, make_mlm
+from tiny_bases import make_mlm
 from training_inputs import PROVENANCE, data_spec, sts_rows, triplet_rows, write_dataset, write_recipe
-from training_processes import killed
 
-from hub.contract.recipe import Encoder, Lora, ModelRecipe
+from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import require_complete
 from hub.contract.schema import STS, TRIPLET, features
 from hub.contract.sections.model import Grades
 from hub.errors import InputError
 from training.data.training_sets import load_all
-from training.loop.build import make_trainer, read_rows
-from training.loop.checkpoints import MARK
+from training.encoder.encoder import build_encoder
 from training.loop.job import prepare
+from training.loop.train import make_trainer
 from training.loop.trainer import TextCollator
-from training.model.bases import find_base
-from training.model.encoder import build_encoder, has_dropout
 from training.run import main
 
 QUIET = {"report_to": "none", "logging_steps": "2", "num_train_epochs": "1", "learning_rate": "1e-3"}
@@ -55,7 +52,7 @@ def pairs(tmp_path_factory):
 
 
 def loaded(path, form, limit=None, **changes):
-    (found,) = load_all((data_spec(path, form=form, loss=RANKING, **changes),), limit)
+    (found,) = load_all((data_spec(path, example_type=form, loss=RANKING, **changes),), limit)
     return found
 
 
@@ -89,14 +86,6 @@ def test_texts_of_a_file_are_paired_with_themselves(tmp_path, ending):
     assert made(path, "self-pair", config="default") == [("a dog", "a dog"), ("two cats", "two cats")]
 
 
-def test_a_file_of_scored_pairs_is_read_in_every_form(tmp_path):
-    path = tmp_path / "pairs.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    assert len(loaded(path, "graded-pair", config="default").train) == 4
-    (scored,) = load_all((data_spec(path, config="default"),), None)
-    assert scored.train["score"][:] == pytest.approx([row["score"] for row in ROWS])
-
-
 def test_each_positive_takes_a_hard_negative_of_its_first_text_the_hardest_first(pairs):
     assert made(pairs, "graded-triplet") == [("x", "near", "half"), ("x", "nearer", "far"), ("y", "near y", "y far")]
     assert loaded(pairs, "graded-triplet").passed_over == 2  # z has no positive, v no negative
@@ -117,52 +106,25 @@ def test_positives_alone_are_pairs(pairs):
     assert made(pairs, "graded-pair", grades=Grades(positive_from=0.9)) == wanted  # 0.9 as float32 is less than 0.9
 
 
-def test_pairs_of_one_score_are_enough_where_no_score_is_learned(tmp_path):
-    path = write_dataset(tmp_path / "d", {"train": graded(("x", "a", 1.0), ("y", "b", 1.0))})
-    assert made(path, "graded-pair") == [("x", "a"), ("y", "b")]
-    with pytest.raises(
-        InputError, match=r"no row can be made of it: no first text has a positive and a negative; look"
-    ):
-        made(path, "graded-triplet")
-    path = write_dataset(tmp_path / "low", {"train": graded(("x", "a", 0.5), ("y", "b", 0.1))})
-    with pytest.raises(InputError, match=r"no first text has a positive; look at datasets.N.grades"):
-        made(path, "graded-pair")
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"form": "sts", "columns": ["a"]}, "columns are those of the texts of self-pair, form is sts"),
-        ({"form": "self-pair", "columns": []}, "at least 1 item"),
-        ({"form": "self-pair", "grades": {}}, "grades are those of graded-pair and graded-triplet, form is self-pair"),
-        ({"form": "self-pair", "streaming": True}, "made from all rows of its dataset: it cannot be streamed"),
-        ({"form": "sts", "streaming": True, "weights": "w"}, "not known of a stream: remove streaming"),
-        ({"form": "self-pair", "weights": "w"}, "weights are of rows, and form self-pair has none"),
-        ({"form": "graded-pair", "grades": {"positive_from": 0.5}}, "does not hold for 0, 0.6, 0.5"),
-        ({"form": "graded-pair", "grades": {"negative_from": 0.7}}, "does not hold for 0.7, 0.6, 0.75"),
+        ({"example_type": "sts", "columns": ["a"]}, "columns are those of the texts of self-pair, example_type is sts"),
+        ({"example_type": "self-pair", "columns": []}, "at least 1 item"),
+        (
+            {"example_type": "self-pair", "grades": {}},
+            "grades are those of graded-pair and graded-triplet, example_type is self-pair",
+        ),
+        ({"example_type": "self-pair", "streaming": True}, "made from all rows: it cannot be streamed"),
+        ({"example_type": "sts", "streaming": True, "weights": "w"}, "not known of a stream: remove streaming"),
+        ({"example_type": "self-pair", "weights": "w"}, "weights are of rows, and example_type self-pair has none"),
+        ({"example_type": "graded-pair", "grades": {"positive_from": 0.5}}, "does not hold for 0, 0.6, 0.5"),
+        ({"example_type": "graded-pair", "grades": {"negative_from": 0.7}}, "does not hold for 0.7, 0.6, 0.75"),
     ],
 )
 def test_keys_that_do_not_go_together(changes, message):
     with pytest.raises(ValidationError, match=message):
         data_spec("d", **{"loss": RANKING, **changes})
-
-
-def test_columns_that_are_not_there_or_hold_no_texts(pairs, tmp_path):
-    with pytest.raises(
-        InputError, match=r"has no column 'sentence3', which the self-pair form needs; allowed: \['sent"
-    ):
-        made(pairs, "self-pair", columns=("sentence3",))
-    with pytest.raises(InputError, match=r"column 'score' holds float; allowed: text"):
-        made(pairs, "self-pair", columns=("score",))
-    path = tmp_path / "t.jsonl"
-    path.write_text('{"body": "a"}\n')
-    with pytest.raises(
-        InputError, match=r"has none of the columns sentence1, premise, anchor, text; .* name the columns"
-    ):
-        made(path, "self-pair", config="default")
-    path.write_text('{"text": " "}\n')
-    with pytest.raises(InputError, match=r"no row can be made of it: no first text has a text$"):
-        made(path, "self-pair", config="default")
 
 
 def with_weights(folder, weights, rows=ROWS):
@@ -182,7 +144,7 @@ def test_weights_are_divided_by_their_mean(tmp_path):
     assert found.train["weight"][:] == pytest.approx([weight / 4 for weight in range(9)])
     assert weighted_rows(path, 3).train["weight"][:] == [0, 1, 2]
     assert found.describe()["weights"] == "weight_of_row"
-    graded_set = weighted_rows(path, form="graded-triplet", loss=RANKING)
+    graded_set = weighted_rows(path, example_type="graded-triplet", loss=RANKING)
     assert graded_set.train["positive"][:] == ["near", "nearer", "near y"]  # rows 2, 4 and 3
     assert graded_set.train["weight"][:] == pytest.approx([2 / 3, 4 / 3, 3 / 3])
 
@@ -200,16 +162,6 @@ def test_weights_are_divided_by_their_mean(tmp_path):
 def test_weights_that_are_none(tmp_path, weight, message):
     with pytest.raises(InputError, match=message):
         weighted_rows(with_weights(tmp_path, [0.0, 0.0, weight, *[0.0] * 6]))
-
-
-def test_a_column_that_holds_no_weights(pairs):
-    for column, message in (
-        ("nonesuch", r"has no column 'nonesuch', which weights needs; allowed"),
-        ("target", r"column 'target' holds string; allowed: numbers"),
-        ("score", r"weights: column 'score' is no column of weights"),
-    ):
-        with pytest.raises(InputError, match=message):
-            load_all((data_spec(pairs, weights=column),), None)
 
 
 def test_a_batch_of_rows_with_weights():
@@ -247,10 +199,10 @@ def test_written_pairs_and_the_copies_control_in_one_recipe(tmp_path, capsys):
     write_dataset(tmp_path / "triplets", {"train": triplet_rows(32)}, "triplet", TRIPLET)
     path = recipe(
         tmp_path,
-        {"form": "sts", "loss": "CoSENTLoss"},
-        {"form": "self-pair", "loss": RANKING, "columns": ["sentence1", "sentence2"]},
-        {"form": "graded-triplet", "loss": "Cached" + RANKING},
-        {"path": str(tmp_path / "triplets"), "config": "triplet", "form": "self-pair", "loss": "GISTEmbedLoss",
+        {"example_type": "sts", "loss": "CoSENTLoss"},
+        {"example_type": "self-pair", "loss": RANKING, "columns": ["sentence1", "sentence2"]},
+        {"example_type": "graded-triplet", "loss": "Cached" + RANKING},
+        {"path": str(tmp_path / "triplets"), "config": "triplet", "example_type": "self-pair", "loss": "GISTEmbedLoss",
          "loss_arguments": {"margin": "0.1"}},
     )  # fmt: skip
     main(path, out=tmp_path / "out", dry_run=True)
@@ -258,7 +210,7 @@ def test_written_pairs_and_the_copies_control_in_one_recipe(tmp_path, capsys):
     main(path, out=tmp_path / "out")
     manifest = require_complete(tmp_path / "out")
     found = manifest.provenance["datasets"]
-    assert [item["form"] for item in found] == ["sts", "self-pair", "graded-triplet", "self-pair"]
+    assert [item["example_type"] for item in found] == ["sts", "self-pair", "graded-triplet", "self-pair"]
     assert manifest.counts["training_rows"] == sum(item["splits"]["train"] for item in found)
     assert "passed_over" not in manifest.counts  # each of the 32 first texts has a positive and two negatives
 
@@ -266,28 +218,12 @@ def test_written_pairs_and_the_copies_control_in_one_recipe(tmp_path, capsys):
 def test_dropout_is_what_tells_a_text_from_itself(tmp_path, capsys):
     """Without it the pairs are told to be alike by nothing; with it their cosine is below 1."""
     make_mlm(tmp_path / "mlm")
-    data = {"form": "self-pair", "loss": RANKING}
+    data = {"example_type": "self-pair", "loss": RANKING}
     static = {"path": str(tmp_path / "mlm"), "modules": "static", "license": "mit"}
     main(recipe(tmp_path, data, base=static), out=tmp_path / "static")
     assert "warning: pairs-postprocessed-0: the encoder has no dropout" in capsys.readouterr().err
     main(recipe(tmp_path, data, base=static | {"modules": "transformer"}), out=tmp_path / "layers")
     assert "has no dropout" not in capsys.readouterr().err
-
-
-def test_where_dropout_is(tmp_path):
-    make_mlm(tmp_path / "mlm")
-    llama = make_llama(tmp_path / "llama")
-
-    def found(lora=None, **changes):
-        spec = Encoder(**{"path": str(tmp_path / "mlm"), "license": "mit", **changes})
-        return has_dropout(build_encoder(spec, find_base(spec), lora))
-
-    assert found() and not found(modules="static")
-    config = json.loads((llama / "config.json").read_text())
-    assert not found(path=str(llama))
-    assert found(Lora(r=2, alpha=2, dropout=0.1), path=str(llama))
-    (llama / "config.json").write_text(json.dumps(config | {"attention_dropout": 0.1}))
-    assert found(path=str(llama))
 
 
 def trained(folder, name, path, **settings):
@@ -303,7 +239,7 @@ def test_a_row_of_weight_0_is_as_good_as_not_there(tmp_path):
     """In a loss whose rows do not know one another; and equal weights are no weights, accumulated steps or not."""
     rows, base = sts_rows(64), QUIET | {"optim": "sgd", "learning_rate": "1", "warmup_steps": "0"}
     write_dataset(tmp_path / "half", {"train": rows[:32]})
-    data = {"form": "sts", "loss": "CosineSimilarityLoss"}
+    data = {"example_type": "sts", "loss": "CosineSimilarityLoss"}
     plain = trained(tmp_path, "plain", recipe(tmp_path, data | {"path": str(tmp_path / "half")}, arguments=base,
                                               batch_size="32"))  # fmt: skip
     path = with_weights(tmp_path, [1.0] * 32 + [0.0] * 32, rows)
@@ -318,15 +254,14 @@ def test_a_row_of_weight_0_is_as_good_as_not_there(tmp_path):
 def test_a_guide_is_pinned_and_not_trained(tmp_path):
     make_mlm(tmp_path / "guide")
     guide = {"path": str(tmp_path / "guide"), "license": "cc-by-nc-sa-4.0"}
-    data = {"form": "graded-triplet", "loss": "GISTEmbedLoss", "guide": guide}
+    data = {"example_type": "graded-triplet", "loss": "GISTEmbedLoss", "guide": guide}
     with pytest.raises(InputError, match=r"does not cover its parts; allowed: cc-by-nc"):  # it taught the encoder
         prepare(recipe(tmp_path, data), tmp_path / "out", None, [])
     path = recipe(tmp_path, data | {"guide": guide | {"license": "mit"}})
     job = prepare(path, tmp_path / "out", None, [])
     assert job.manifest().inputs["guide:guide"] == job.guides[0].sha256
     encoder = build_encoder(job.recipe.base, job.base)
-    (rows,) = [read_rows(item, encoder, job) for item in job.sets]
-    trainer = make_trainer(job, encoder, {job.sets[0].name: rows}, "f", 0)
+    trainer = make_trainer(job, encoder, "f")
     (loss,) = trainer.loss.values()
     before = {name: weight.clone() for name, weight in loss.guide.state_dict().items()}
     trainer.train()
@@ -340,34 +275,3 @@ def test_a_guide_is_pinned_and_not_trained(tmp_path):
         InputError, match=r"datasets.0.guide: .*none: no such folder; run .*or fix datasets.0.guide.path"
     ):
         prepare(path, tmp_path / "out", None, [f"datasets.0.guide.path={tmp_path}/none"])
-
-
-def test_the_untrained_encoder_guides_an_adapter(tmp_path):
-    """Another guide would read the prompt as if it were text."""
-    base = {"path": str(make_llama(tmp_path / "llama")), "pooling": "lasttoken", "prompt": 'It: "[X]" is:"'}
-    lora = {"r": "2", "alpha": "4", "dropout": "0.1", "release": "merged"}
-    data = {"form": "self-pair", "loss": "CachedGISTEmbedLoss", "loss_arguments": {"margin": "0.1"}}
-    path = recipe(tmp_path, data, base=base | {"license": "mit"}, lora=lora)
-    main(path, out=tmp_path / "out")
-    assert require_complete(tmp_path / "out").provenance["training"]["steps"] > 0
-    with pytest.raises(InputError, match=r"datasets.0.guide: would read base.prompt around every text"):
-        prepare(path, tmp_path / "out", None, ["datasets.0.guide={path: nowhere, license: mit}"])
-
-
-def test_a_killed_run_ends_in_the_same_weights(tmp_path):
-    """Of all that is made anew when it goes on: pairs, triplets, weights, and the untrained encoder as guide."""
-    rows = sts_rows(96)
-    path = with_weights(tmp_path, [1.0 + index % 3 for index in range(96)], rows)
-    here = {"path": str(path), "config": "postprocessed"}
-    data = [
-        {"form": "self-pair", "loss": "GISTEmbedLoss", "loss_arguments": {"margin": "0.1"}},
-        {**here, "form": "graded-pair", "loss": RANKING, "weights": "weight_of_row"},
-    ]
-    steps = {"eval_strategy": "no", "save_strategy": "steps", "save_steps": "2", "num_train_epochs": "2"}
-    chosen = recipe(tmp_path, *data, arguments=QUIET | steps)
-    whole = trained(tmp_path, "whole", chosen)
-    out = tmp_path / "cut"
-    second = out.with_name("cut.checkpoints") / "checkpoint-4" / MARK
-    killed([str(chosen), "--out", str(out)], 1, tmp_path / "log", second.is_file, out)
-    assert furthest(whole, trained(tmp_path, "cut", chosen)) == 0
-    assert json.loads(out.with_name("cut.timing.json").read_text())["resumed_from_step"] > 0

@@ -1,4 +1,4 @@
-"""training.data.span_rows: documents → rows of ids, the same in every process, worker, pass and kind of dataset."""
+"""training.data.spans: documents → rows of ids, the same in every process, worker, pass and kind of dataset."""
 
 import random
 
@@ -12,8 +12,7 @@ from torch.utils.data import DataLoader
 from transformers import TrainerControl, TrainerState
 
 from hub.contract.sections.model import Spans
-from hub.errors import InputError
-from training.data.span_rows import SpanCollator, span_rows, special_tokens
+from training.data.spans import SpanCollator, span_rows
 
 SPANS = Spans(unit="tokens", min_length=4, max_length=16, min_document=64)
 WORDS = SPANS.model_copy(update={"unit": "words"})
@@ -49,13 +48,6 @@ def test_rows_hold_pieces_of_the_document_between_special_tokens(tokenizer):
             assert 4 <= len(ids) - 2 < 16
 
 
-def test_a_span_as_long_as_the_encoder_reads_loses_its_last_tokens_to_the_special_ones(tokenizer):
-    always_long = SPANS.model_copy(update={"anchor_beta": (1000.0, 0.001), "positive_beta": (0.001, 1000.0)})
-    row = span_rows(Dataset.from_list(documents(1)), tokenizer, always_long, 1, 16).rows[0]
-    assert [len(ids) for ids in row["anchors"]] == [16, 16] and row["anchors"][0][-1] == 2
-    assert [len(ids) for ids in row["positives"]] == [6] * 4
-
-
 def test_short_documents_are_passed_over_and_counted(tokenizer):
     texts = [{"text": "too short"}, *documents(3), {"text": ""}]
     rows = span_rows(Dataset.from_list(texts), tokenizer, SPANS, 1, 32)
@@ -65,39 +57,10 @@ def test_short_documents_are_passed_over_and_counted(tokenizer):
     assert taken(streamed.rows, 3) == list(rows.rows)
 
 
-def test_documents_that_are_all_short_are_one_clear_error(tokenizer):
-    texts = Dataset.from_list([{"text": "too short"}] * 5)
-    message = r"d.0: none of the 5 documents has the 64 tokens of spans.min_document; give longer"
-    with pytest.raises(InputError, match=message):
-        span_rows(texts, tokenizer, SPANS, 1, 32, "d.0")
-    with pytest.raises(InputError, match=message):
-        span_rows(texts.to_iterable_dataset(), tokenizer, SPANS, 1, 32, "d.0")
-
-
-def test_spans_longer_than_the_encoder_reads_are_refused(tokenizer):
-    with pytest.raises(
-        InputError, match=r"d.0.spans.max_length: 16 tokens are more than the 15 tokens that the encoder reads"
-    ):
-        span_rows(Dataset.from_list(documents(1)), tokenizer, SPANS, 1, 15, "d.0")
-
-
 def test_names_of_special_tokens_in_a_document_are_plain_text(tokenizer):
     text = {"text": "word <pad> </s> <mask> " * 60}
     rows = span_rows(Dataset.from_list([text]), tokenizer, SPANS, 1, 32).rows
     assert not {1, 2, 4} & {token for ids in rows[0]["anchors"] + rows[0]["positives"] for token in ids[1:-1]}
-
-
-def test_the_tokenizer_is_left_as_it_was(tokenizer):
-    tokenizer(["a b"], truncation=True, max_length=5, padding=True)  # as an encoder's tokenizer has been called
-    before = tokenizer.backend_tokenizer.to_str()
-    rows = span_rows(Dataset.from_list(documents(2)), tokenizer, SPANS, 1, 32).rows
-    assert max(len(ids) for row in rows for ids in row["anchors"]) > 5
-    assert tokenizer.backend_tokenizer.to_str() == before
-    assert tokenizer("<mask>", add_special_tokens=False)["input_ids"] == [tokenizer.mask_token_id]
-
-
-def test_special_tokens_are_what_the_tokenizer_adds(tokenizer):
-    assert special_tokens(tokenizer) == ([0], [2])
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -108,13 +71,6 @@ def test_rows_do_not_depend_on_the_workers(tokenizer, streamed):
     assert taken(rows, 9, workers=2) == alone == taken(rows, 9)
     other_seed = span_rows(texts, tokenizer, SPANS, 2, 32).rows
     assert all(row != other for row, other in zip(alone, other_seed, strict=True))
-
-
-def test_rows_do_not_depend_on_the_order(tokenizer):
-    texts = Dataset.from_list(documents(9))
-    rows = list(span_rows(texts, tokenizer, SPANS, 1, 32).rows)
-    backwards = list(span_rows(texts.select(range(8, -1, -1)), tokenizer, SPANS, 1, 32).rows)
-    assert rows == backwards[::-1]
 
 
 def test_every_pass_has_new_spans_in_both_kinds(tokenizer):

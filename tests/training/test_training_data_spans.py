@@ -8,7 +8,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 from scipy import stats
 
 from hub.contract.sections.model import Spans
@@ -77,17 +76,6 @@ def test_lengths_have_the_papers_beta_distributions(drawn):
     assert stats.ks_2samp(anchors, positives).pvalue < REJECTED
 
 
-def test_a_lone_anchor_starts_anywhere_with_equal_chance():
-    spans = Spans(anchor_placement="apart", anchors=1, min_length=3, max_length=5, min_document=5)
-    generator = np.random.default_rng(2)
-    anchors = [anchors_apart(generator, 24, spans)[0] for _ in range(20000)]
-    for length in (3, 4):  # {0 .. n - l}
-        starts = Counter(anchor.start for anchor in anchors if anchor.end - anchor.start == length)
-        assert uniform_p(starts, range(24 - length + 1)) > SOUND
-        starts[0] += sum(starts.values()) // 5
-        assert uniform_p(starts, range(24 - length + 1)) < REJECTED
-
-
 def allowed_placements(lengths, tokens, gap):
     """All starts of anchors in the document's order with at least ``gap`` tokens between them, by enumeration."""
     ranges = [range(tokens - length + 1) for length in lengths]
@@ -128,33 +116,6 @@ def first_then_the_others(generator, lengths, tokens):
     return tuple(starts)
 
 
-def test_anchors_equal_the_papers_rejection(drawn):
-    """Uniform starts, drawn again until the anchors are apart, in a document that often rejects them."""
-    generator = np.random.default_rng(4)
-    ours = [[a.start for a in anchors_apart(generator, 2200, PAPER)] for _ in range(2000)]
-    theirs = []
-    while len(theirs) < 2000:
-        lengths = [int(generator.beta(4, 2) * 480 + 32) for _ in range(2)]
-        for _ in range(100000):
-            starts = [int(generator.integers(0, 2200 - length + 1)) for length in lengths]
-            (first, length), (second, _) = sorted(zip(starts, lengths, strict=True))
-            if second - first - length >= 1024:
-                theirs.append([first, second])
-                break
-    for k in range(2):
-        assert stats.ks_2samp([s[k] for s in ours], [s[k] for s in theirs]).pvalue > SOUND
-        assert stats.ks_2samp([s[k] for s in ours], [s[k] + 60 for s in theirs]).pvalue < REJECTED
-
-
-def test_anchors_are_two_maximum_lengths_apart_and_in_the_document():
-    generator = np.random.default_rng(5)
-    for tokens in (2048, 2049, 3000):
-        for _ in range(2000):
-            first, second = anchors_apart(generator, tokens, PAPER)
-            assert first.start >= 0 and second.end <= tokens
-            assert second.start - first.end >= 1024
-
-
 def test_positives_of_different_anchors_share_no_text(drawn):
     for anchors, positives in drawn:
         assert all(0 <= span.start < span.end <= 5000 for span in positives)
@@ -183,49 +144,6 @@ def test_a_positive_starts_anywhere_its_strategy_allows_with_equal_chance(strate
             assert uniform_p(found, choices) > SOUND / 10  # some hundred tests
 
 
-def test_the_ends_of_a_document_gather_no_positives():
-    """Starts outside are left out; moved inside, as the second half shows, they would all be 0."""
-    spans = Spans(anchor_placement="apart", anchors=1, min_length=4, max_length=16, min_document=16)
-    generator = np.random.default_rng(7)
-    anchor = Span(1, 10)
-    drawn = [sample_positive(generator, anchor, 100, spans) for _ in range(20000)]
-    starts = Counter(span.start for span in drawn)
-    assert uniform_p(starts, range(11)) > SOUND
-    moved = Counter(max(0, int(generator.integers(1 - (s.end - s.start), 11))) for s in drawn)
-    assert uniform_p(moved, range(11)) < REJECTED
-
-
-def test_kinds_have_the_shares_that_the_lengths_imply(drawn):
-    """Far from the ends, with lengths a and p: 2 of a + p + 1 starts are adjacent, max(0, a - p + 1) subsumed."""
-    generator = np.random.default_rng(8)
-    found, expected, variance = Counter(), Counter(), Counter()
-    for _ in range(4000):
-        anchor = Span(5000, 5000 + int(generator.beta(4, 2) * 480 + 32))
-        positive = sample_positive(generator, anchor, 20000, PAPER)
-        found[pair_kind(anchor, positive)] += 1
-        a, p = anchor.end - anchor.start, positive.end - positive.start
-        shares = {"adjacent": 2 / (a + p + 1), "subsumed": max(0, a - p + 1) / (a + p + 1)}
-        shares["overlapping"] = 1 - sum(shares.values())
-        for kind, share in shares.items():
-            expected[kind] += share
-            variance[kind] += share * (1 - share)
-    for kind in expected:
-        assert abs(found[kind] - expected[kind]) < 4 * variance[kind] ** 0.5
-    assert set(found) == {"adjacent", "overlapping", "subsumed"}
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES[1:])
-@pytest.mark.parametrize("tokens", [2048, 6000])
-def test_a_strategy_yields_its_kind_only(strategy, tokens):
-    spans = Spans(anchor_placement="apart", strategy=strategy)
-    generator = np.random.default_rng(9)
-    for _ in range(500):
-        anchors, positives = sample_spans(generator, tokens, spans)
-        kinds = {pair_kind(anchors[k // 2], span) for k, span in enumerate(positives)}
-        assert kinds == {strategy}
-        assert all(span.start >= 0 and span.end <= tokens and span.end - span.start >= 32 for span in positives)
-
-
 def test_lengths_of_a_strategy_are_scaled_to_its_room():
     generator = np.random.default_rng(10)
     anchor = Span(1000, 1200)
@@ -244,16 +162,6 @@ def test_lengths_of_a_strategy_are_scaled_to_its_room():
         for _ in range(500)
     ]
     assert max(s.end - s.start for s in tight) < 92
-
-
-def test_the_kind_of_a_pair():
-    anchor = Span(10, 20)
-    assert pair_kind(anchor, Span(5, 10)) == pair_kind(anchor, Span(20, 21)) == "adjacent"
-    assert pair_kind(anchor, Span(10, 20)) == pair_kind(anchor, Span(12, 15)) == "subsumed"
-    assert pair_kind(anchor, Span(9, 11)) == pair_kind(anchor, Span(19, 25)) == "overlapping"
-    assert pair_kind(anchor, Span(9, 21)) == pair_kind(anchor, Span(10, 21)) == "overlapping"
-    with pytest.raises(ValueError, match="lies apart"):
-        pair_kind(anchor, Span(21, 25))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -286,13 +194,6 @@ def test_a_documents_spans_depend_on_seed_pass_and_tokens_alone():
     assert first == spans_of(1, 0, tuple(np.array(document)))
     others = [spans_of(2, 0, document), spans_of(1, 1, document), spans_of(1, 0, [*document[:-1], 98])]
     assert all(first != other for other in others)
-
-
-def test_documents_too_short_for_the_spans_are_refused():
-    with pytest.raises(ValidationError, match=r"min_document 1600: 2 anchors of up to 512 words.* need 2048 words"):
-        Spans(anchor_placement="apart", min_document=1600)
-    with pytest.raises(ValidationError, match=r"need 576 words"):
-        Spans(anchor_placement="apart", anchors=1, min_document=520, strategy="adjacent")
 
 
 def test_anchors_in_blocks_are_drawn_as_the_authors_code_draws_them():

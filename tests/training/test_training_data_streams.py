@@ -1,4 +1,4 @@
-"""training.data.streams: rows that are checked while they are read, in an order of seed and epoch."""
+"""training.data.rows: rows that are checked while they are read, in an order of seed and epoch."""
 
 import pyarrow as pa
 import pytest
@@ -7,7 +7,7 @@ from training_inputs import data_spec, hub_spec, sts_rows, write_dataset
 
 from hub.contract.schema import STS, features
 from hub.errors import InputError, RunError
-from training.data.streams import stream_errors
+from training.data.rows import stream_errors
 from training.data.training_sets import load_all
 
 
@@ -74,16 +74,3 @@ def test_what_ends_a_stream_in_the_middle(tmp_path):
         raise pa.ArrowInvalid("Unexpected end of stream\nmore")
     with pytest.raises(ConnectionError), stream_errors(hub_spec()):  # not a stream's
         raise ConnectionError("of a reporter")
-
-
-@pytest.mark.parametrize(
-    ("rows", "problem"),
-    [
-        ([{**row, "score": 0.5} for row in sts_rows(5)], r"the first 1,000 rows\): every score is 0.5"),
-        ([], r"has no rows"),
-    ],
-)
-def test_a_stream_that_is_empty_or_of_one_class(tmp_path, rows, problem):
-    directory = write_dataset(tmp_path / "d", {"train": rows})
-    with pytest.raises(InputError, match=problem):
-        load_all((data_spec(directory, streaming=True),), None)

@@ -1,27 +1,19 @@
 """Token dropout: which tokens may go, how many do, and that the draw is a batch's own."""
 
-import json
 from itertools import pairwise
 
 import pytest
 import torch
 from tiny_bases import make_llama, make_mlm
 from training_inputs import write_recipe
-from training_processes import killed
 
-from hub.contract.recipe import Encoder, ModelRecipe
-from hub.contract.recipe_file import fingerprint, load_recipe, resolved
+from hub.contract.recipe import Encoder
 from hub.contract.run_dir import require_complete
-from hub.errors import InputError
-from training.data.token_dropout import TokenDropout
-from training.loop.build import make_trainer, read_rows
-from training.loop.checkpoints import MARK
+from training.encoder.bases import find_base
+from training.encoder.encoder import build_encoder
 from training.loop.job import prepare
-from training.loop.train import untrained_encoder
-from training.loop.trainer import TextCollator
-from training.model.bases import find_base
-from training.model.encoder import build_encoder
-from training.model.prompts import input_ids
+from training.loop.train import make_trainer, untrained_encoder
+from training.loop.trainer import TextCollator, TokenDropout
 from training.run import main
 
 PROMPT = 'This text: "[X]" is:"'
@@ -111,7 +103,7 @@ def test_the_draw_is_the_batch_s_own(tmp_path):
 
 
 def of_pairs(folder, **changes):
-    data = {"path": str(folder / "pairs"), "config": "postprocessed", "form": "self-pair"}
+    data = {"path": str(folder / "pairs"), "config": "postprocessed", "example_type": "self-pair"}
     base = {"path": str(folder / "lm"), "modules": "static", "license": "mit"}
     loss = {"loss": "MultipleNegativesRankingLoss"}
     return write_recipe(folder, datasets=[data | loss], base=base, **changes)
@@ -123,50 +115,10 @@ def test_a_text_with_itself_is_told_from_itself_in_an_encoder_without_dropout(tm
         recipe = of_pairs(tmp_path, token_dropout=rate)
         job = prepare(recipe, tmp_path / "out", None, [])
         encoder = untrained_encoder(job)
-        trainer = make_trainer(job, encoder, {item.name: read_rows(item, encoder, job) for item in job.sets}, "f", 0)
+        trainer = make_trainer(job, encoder, "f")
         batch = next(iter(trainer.get_train_dataloader()))
         losses[rate] = batch["anchor_input_ids"].tolist() == batch["positive_input_ids"].tolist()
         main(recipe, out=tmp_path / rate)
         assert ("has no dropout" in capsys.readouterr().err) == (rate == "0")
     assert losses == {"0": True, "0.3": False}
     assert require_complete(tmp_path / "0.3").provenance["training"]["steps"] > 0
-
-
-def test_a_killed_run_ends_in_the_same_bytes(tmp_path):
-    steps = {"eval_strategy": "no", "save_strategy": "steps", "save_steps": "2", "num_train_epochs": "4"}
-    quiet = {"learning_rate": "1e-3", "report_to": "none", "logging_steps": "2"}
-    recipe = of_pairs(tmp_path, token_dropout="0.2", arguments=quiet | steps)
-    main(recipe, out=tmp_path / "whole")
-    out = tmp_path / "cut"
-    second = out.with_name("cut.checkpoints") / "checkpoint-4" / MARK
-    killed([str(recipe), "--out", str(out)], 1, tmp_path / "log", second.is_file, out)
-    main(recipe, out=out)
-    assert json.loads(out.with_name("cut.timing.json").read_text())["resumed_from_step"] > 0
-    whole, cut = (
-        {file.path: file.sha256 for file in require_complete(folder).files} for folder in (out, tmp_path / "whole")
-    )
-    assert whole == cut
-
-
-def test_left_out_it_leaves_no_trace_and_it_fits_what_is_trained(tmp_path):
-    plain, zero, some = (
-        load_recipe(of_pairs(tmp_path, **keys), ModelRecipe)
-        for keys in ({}, {"token_dropout": "0"}, {"token_dropout": "0.1"})
-    )
-    assert fingerprint(plain, {}) == fingerprint(zero, {}) != fingerprint(some, {})
-    assert "token_dropout" not in resolved(zero) and "token_dropout: 0.1" in resolved(some)
-    with pytest.raises(InputError, match=r"token_dropout: Input should be less than 1"):
-        load_recipe(of_pairs(tmp_path, token_dropout="1"), ModelRecipe)
-    with pytest.raises(InputError, match="token_dropout is for training, but the recipe names no datasets"):
-        load_recipe(of_pairs(tmp_path, token_dropout="0.1"), ModelRecipe, ["datasets=[]", "arguments={}"])
-    spans = "datasets=[{path: a.txt, config: default, form: documents, loss: DeclutrLoss}]"
-    with pytest.raises(InputError, match="token_dropout is for texts, and documents are cut into spans"):
-        load_recipe(of_pairs(tmp_path, token_dropout="0.1"), ModelRecipe, [spans])
-
-
-def test_a_prompt_is_as_long_as_it_is_alone(tmp_path):
-    encoder = encoder_of(tmp_path, "prompted")
-    noise = TokenDropout(encoder.preprocess, 0.5, seed=1)
-    (one,) = input_ids(encoder[0], ["Dogs"])
-    (bare,) = input_ids(encoder[0], [""])
-    assert noise.before + noise.after < len(one) and noise.before + noise.after <= len(bare)

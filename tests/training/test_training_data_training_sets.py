@@ -1,19 +1,16 @@
 """training.data.training_sets: the trainer gets the columns of the example type alone; unusable data are refused."""
 
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
-
 import datasets
 import httpx2
 import pytest
 from datasets import Dataset
 from datasets.exceptions import DatasetGenerationError
 from huggingface_hub import DatasetCardData
-from training_inputs import PROVENANCE, data_spec, hub_spec, sts_rows, triplet_rows, write_dataset
+from training_inputs import PROVENANCE, data_spec, hub_spec, sts_rows, write_dataset
 
-from hub.contract.schema import EXAMPLE_SET, PAIR_CLASS, STS, TRIPLET, features
+from hub.contract.schema import EXAMPLE_SET, PAIR_CLASS, STS, features
 from hub.errors import InputError, RunError
-from training.data.row_checks import RowChecks
+from training.data.rows import RowChecks
 from training.data.training_sets import checked, load_all
 
 
@@ -31,39 +28,9 @@ def test_only_the_forms_columns_reach_the_trainer(pairs):
     assert len(loaded.sha256) == 64
 
 
-def test_triplets_load_in_the_order_their_losses_read(tmp_path):
-    directory = write_dataset(tmp_path / "t", {"train": triplet_rows(3)}, "triplet", TRIPLET)
-    (loaded,) = load_all((data_spec(directory, config="triplet", form="triplet"),), None)
-    assert loaded.train.column_names == ["anchor", "positive", "negative"]
-    assert loaded.validation is None
-
-
 def test_limit_cuts_training_pairs_only(pairs):
     (loaded,) = load_all((data_spec(pairs),), 5)
     assert (len(loaded.train), len(loaded.validation)) == (5, 6)
-
-
-def test_the_same_dataset_twice_gets_two_names(pairs):
-    names = [item.name for item in load_all((data_spec(pairs), data_spec(pairs)), None)]
-    assert len(set(names)) == 2
-
-
-def test_unknown_config_names_the_did_you_mean(pairs):
-    with pytest.raises(InputError, match=r"pairs \(postprocesed\): has no config .* did you mean 'postprocessed'"):
-        load_all((data_spec(pairs, config="postprocesed"),), None)
-
-
-def test_missing_train_split(tmp_path):
-    directory = write_dataset(tmp_path / "d", {"validation": sts_rows(3)})
-    with pytest.raises(InputError, match="has no split 'train'; allowed: \\['validation'\\]"):
-        load_all((data_spec(directory),), None)
-
-
-def test_a_directory_that_is_not_there_or_not_finished(tmp_path):
-    with pytest.raises(InputError, match=r"no such directory"):
-        load_all((data_spec(tmp_path / "none"),), None)
-    with pytest.raises(InputError, match=r"not a run directory"):
-        load_all((data_spec(tmp_path),), None)
 
 
 def test_a_shard_changed_after_the_run(tmp_path):
@@ -77,7 +44,7 @@ def test_a_shard_changed_after_the_run(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [
-        ({"sentence1": ["a"], "score": [0.5]}, "place: has no column 'sentence2', which the sts form needs"),
+        ({"sentence1": ["a"], "score": [0.5]}, "place: has no column 'sentence2', which example type sts needs"),
         ({"sentence1": ["a"] * 2, "sentence2": ["b"] * 2, "score": [0.5, None]}, "row 1 of column 'score' is empty"),
         ({"sentence1": ["a"] * 2, "sentence2": ["b"] * 2, "score": [float("nan"), 1.0]}, "row 0 .*'score' is nan"),
         ({"sentence1": ["a"] * 2, "sentence2": ["b"] * 2, "score": [0.5, float("inf")]}, "row 1 .*'score' is inf"),
@@ -103,45 +70,6 @@ def test_an_empty_train_split(tmp_path):
         load_all((data_spec(directory),), None)
     with pytest.raises(InputError, match=r"has no rows"):
         checked(Dataset.from_dict({"sentence1": [], "sentence2": [], "score": []}), "sts", "place")
-
-
-def test_a_hub_that_is_down(monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(RunError, match=r"read o/d at http://127.0.0.1:9: the Hub cannot be reached .*HF_ENDPOINT"):
-        load_all((hub_spec(),), None)
-
-
-@pytest.mark.parametrize(
-    ("status", "code", "error", "message"),
-    [
-        (404, "RepoNotFound", InputError, "no such repository, or no access to it"),
-        (404, "RevisionNotFound", InputError, "has no revision 'v1'"),
-        (403, "GatedRepo", RunError, "is gated"),
-        (401, "", RunError, "the Hub answered 401: .*HF_TOKEN"),
-        (500, "", RunError, "the Hub answered 500"),
-    ],
-)
-def test_a_hub_that_refuses(monkeypatch, status, code, error, message):
-    class Refusal(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(status)
-            self.send_header("X-Error-Code", code)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *arguments):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Refusal)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    try:
-        with pytest.raises(error, match=message) as caught:
-            load_all((hub_spec(),), None)
-    finally:
-        server.shutdown()
-    assert "hf_secret" not in str(caught.value)
 
 
 def test_a_hub_dataset_is_read_at_the_commit_of_its_tag(monkeypatch, pairs):
@@ -171,39 +99,11 @@ def test_a_hub_dataset_is_read_at_the_commit_of_its_tag(monkeypatch, pairs):
         "revision": "v1",
         "commit": "c0ffee",
         "config": "postprocessed",
-        "form": "sts",
+        "example_type": "sts",
         "loss": "CosineSimilarityLoss",
         "splits": 0,
         "license": "mixed",
     }
-
-
-class FoundApi:
-    def dataset_info(self, repo_id, revision):
-        return type("Info", (), {"sha": "c0ffee", "card_data": None})
-
-
-@pytest.mark.parametrize(
-    ("raised", "error", "message"),
-    [
-        (DatasetGenerationError("x"), InputError, r"o/d \(postprocessed\): cannot be read: x$"),
-        (RuntimeError("Dataset scripts are no longer supported\nmore"), InputError, "cannot be read: .*supported$"),
-        (httpx2.ConnectError("https://cdn/file?Signature=s3cret"), RunError, r"the Hub cannot be reached \(ConnectErr"),
-    ],
-)
-def test_what_goes_wrong_while_a_dataset_is_fetched(monkeypatch, raised, error, message):
-    def fetch(repo_id, config, revision):
-        if isinstance(raised, httpx2.HTTPError):
-            raise DatasetGenerationError("An error occurred while generating the dataset") from raised
-        raise raised
-
-    monkeypatch.setattr("huggingface_hub.HfApi", FoundApi)
-    monkeypatch.setattr("hub.client.dataset_reader.check_dataset_card", lambda *_: None)
-    monkeypatch.setattr("datasets.get_dataset_config_names", lambda *_, **__: ["postprocessed"])
-    monkeypatch.setattr("datasets.load_dataset", fetch)
-    with pytest.raises(error, match=message) as caught:
-        load_all((hub_spec(),), None)
-    assert "s3cret" not in str(caught.value)
 
 
 FEW_SHOT = features({**STS.columns, **STS.provenance, **EXAMPLE_SET})
@@ -232,17 +132,6 @@ def test_one_example_set_is_trained_and_validated_on(tmp_path, streaming):
     assert loaded.describe()["example_set"] == 2
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-def test_an_example_set_that_is_not_there(tmp_path, pairs, streaming):
-    directory = few_shot(tmp_path / "d", few_shot_rows(9))
-    with pytest.raises(InputError, match=r"no rows of example_set 3; allowed: the sets it has: \[0, 1, 2\]"):
-        load_all((data_spec(directory, config="postprocessed-5shot", example_set=3, streaming=streaming),), None)
-    with pytest.raises(
-        InputError, match=r"has no column 'example_set', which example_set needs; allowed: \['sentence1'"
-    ):
-        load_all((data_spec(pairs, example_set=0, streaming=streaming),), None)
-
-
 def test_the_rows_of_an_error_count_in_the_split_not_in_the_set():
     columns = {"sentence1": ["a"] * 4, "sentence2": ["b", "b", "b", ""], "score": [0.1, 0.5, 0.9, 0.5]}
     rows = Dataset.from_dict({**columns, "example_set": [0, 1, 0, 1]})
@@ -260,14 +149,6 @@ def test_limit_counts_rows_of_the_set_and_later_rows_are_not_read():
     assert checked(rows, "sts", "place", limit=3)["sentence1"][:] == ["a", "b", "c"]
 
 
-def test_another_split_is_trained_on_by_name(pairs):
-    (loaded,) = load_all((data_spec(pairs, split="validation"),), None)
-    assert (len(loaded.train), loaded.validation) == (6, None)
-    assert loaded.describe()["splits"] == {"validation": 6}
-    with pytest.raises(InputError, match=r"no split 'trian'; allowed: \['train', 'validation'\]; did you mean 'train'"):
-        load_all((data_spec(pairs, split="trian"),), None)
-
-
 def test_validation_splits_that_are_not_wanted_are_not_read(tmp_path):
     directory = write_dataset(tmp_path / "d", {"train": sts_rows(3), "validation": sts_rows(1)})
     with pytest.raises(InputError, match=r"validation: every score is 0.1"):
@@ -282,7 +163,9 @@ def nli_rows(labels):
 
 def test_pair_class_rows_have_two_classes_at_least(tmp_path):
     directory = write_dataset(tmp_path / "d", {"train": nli_rows([0, 2, 0])}, "pair-class", PAIR_CLASS)
-    (loaded,) = load_all((data_spec(directory, config="pair-class", form="pair-class", loss="SoftmaxLoss"),), None)
+    (loaded,) = load_all(
+        (data_spec(directory, config="pair-class", example_type="pair-class", loss="SoftmaxLoss"),), None
+    )
     assert loaded.train["label"][:] == [0, 2, 0]
     rows = Dataset.from_list(nli_rows([1, 1]))
     with pytest.raises(InputError, match=r"place: every label is 1: there is nothing to learn from; mix the labels"):
@@ -305,3 +188,31 @@ def test_checks_look_at_some_rows_at_a_time(monkeypatch):
     with pytest.raises(InputError, match=r"row 3210 of column 'sentence2' is empty"):
         checked(Dataset.from_dict(columns), "sts", "place")
     assert sizes == [1_000, 1_000, 1_000, 500]
+
+
+class FoundApi:
+    def dataset_info(self, repo_id, revision):
+        return type("Info", (), {"sha": "c0ffee", "card_data": None})
+
+
+@pytest.mark.parametrize(
+    ("raised", "error", "message"),
+    [
+        (DatasetGenerationError("x"), InputError, r"o/d \(postprocessed\): cannot be read: x$"),
+        (RuntimeError("Dataset scripts are no longer supported\nmore"), InputError, "cannot be read: .*supported$"),
+        (httpx2.ConnectError("https://cdn/file?Signature=s3cret"), RunError, r"the Hub cannot be reached \(ConnectErr"),
+    ],
+)
+def test_what_goes_wrong_while_a_dataset_is_fetched(monkeypatch, raised, error, message):
+    def fetch(repo_id, config, revision):
+        if isinstance(raised, httpx2.HTTPError):
+            raise DatasetGenerationError("An error occurred while generating the dataset") from raised
+        raise raised
+
+    monkeypatch.setattr("huggingface_hub.HfApi", FoundApi)
+    monkeypatch.setattr("hub.client.dataset_reader.check_dataset_card", lambda *_: None)
+    monkeypatch.setattr("datasets.get_dataset_config_names", lambda *_, **__: ["postprocessed"])
+    monkeypatch.setattr("datasets.load_dataset", fetch)
+    with pytest.raises(error, match=message) as caught:
+        load_all((hub_spec(),), None)
+    assert "s3cret" not in str(caught.value)

@@ -4,24 +4,21 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformerTrainingArguments
 from tiny_bases import make_llama, make_mlm
-from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import LlamaConfig, RobertaConfig
 
 from hub.contract.recipe import ModelRecipe
-from hub.errors import InputError
 from hub.memory import peak_rss_mb
-from training.dry_run.memory import LiveBytes, MemoryEstimate, memory_estimate
+from training.encoder.bases import Base
+from training.encoder.encoder import build_encoder
 from training.losses.losses import build_loss
-from training.model.bases import Base
-from training.model.encoder import build_encoder
+from training.memory import LiveBytes, MemoryEstimate, memory_estimate
 
 ROWS, LENGTH = 8, 48
 MIB = 2**20
 LORA = {"r": "4", "alpha": "8", "dropout": "0.05"}
 DOCUMENTS = {
-    "form": "documents",
+    "example_type": "documents",
     "loss": "DeclutrLoss",
     "spans": {"unit": "tokens", "min_length": "8", "max_length": "46", "min_document": "400"},
 }
@@ -37,7 +34,7 @@ def bases(tmp_path_factory) -> dict[str, Path]:
 
 
 def recipe(base: dict | None = None, data: dict | None = None, **changes) -> ModelRecipe:
-    sts = {"path": "pairs", "config": "c", "form": "sts", "loss": "CosineSimilarityLoss"}
+    sts = {"path": "pairs", "config": "c", "example_type": "sts", "loss": "CosineSimilarityLoss"}
     values = {
         "kind": "model",
         "name": "tiny",
@@ -51,7 +48,7 @@ def recipe(base: dict | None = None, data: dict | None = None, **changes) -> Mod
 
 
 def triplets(base: dict | None = None, lora: dict | None = None, **data) -> ModelRecipe:
-    return recipe(base, {"form": "triplet", "loss": "MultipleNegativesRankingLoss", **data}, lora=lora)
+    return recipe(base, {"example_type": "triplet", "loss": "MultipleNegativesRankingLoss", **data}, lora=lora)
 
 
 def estimated(chosen: ModelRecipe, folder: Path, **arguments) -> MemoryEstimate:
@@ -114,36 +111,6 @@ def test_live_bytes_follow_what_is_held_and_what_is_let_go():
         assert (live.now, live.peak) == (0, 440)
 
 
-def test_live_bytes_of_fake_tensors_are_those_of_real_ones():
-    def peak() -> int:
-        layers = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Dropout(0.1), nn.Linear(256, 64))
-        with LiveBytes(layers.parameters()) as live:
-            layers(torch.ones(32, 64)).square().sum().backward()
-        return live.peak
-
-    real = peak()
-    with FakeTensorMode():
-        assert peak() == real
-    assert real > 3 * 32 * 256 * 4
-
-
-@pytest.mark.slow("measures the memory of real training steps")
-def test_parameters_are_those_of_the_student(bases):
-    roberta, llama = bases["roberta"], bases["llama"]
-    for chosen, folder in (
-        (recipe(), roberta),
-        (recipe({"modules": "static"}), roberta),
-        (triplets({"pooling": "lasttoken"}, LORA), llama),
-        (triplets({"dtype": "bfloat16"}, LORA | {"target_modules": ["q_proj", "v_proj"]}), llama),
-    ):
-        encoder = build_encoder(chosen.base, Base(folder, None, ""), chosen.lora)
-        found = estimated(chosen, folder)
-        assert found.parameters == sum(p.numel() for p in encoder.parameters())
-        assert found.trainable == sum(p.numel() for p in encoder.parameters() if p.requires_grad)
-        tensors = [*encoder.parameters(), *encoder.buffers()]
-        assert found.weights == pytest.approx(sum(t.numel() * t.element_size() for t in tensors), rel=0.01)
-
-
 @pytest.mark.slow("measures the memory of real training steps")
 def test_a_step_holds_what_the_real_one_holds(bases):
     pair, triplet = [(ROWS, LENGTH)] * 2, [(ROWS, LENGTH)] * 3
@@ -179,16 +146,6 @@ def test_cached_gradients_cost_one_mini_batch_and_the_waiting_embeddings(bases):
     assert found.activations < 0.2 * estimated(triplets({"pooling": "lasttoken"}, LORA), bases["llama"]).activations
     by_tokens = {"loss_arguments": {"mini_batch_num_tokens": str(4 * LENGTH + 1)}}
     assert estimated(triplets(lora=LORA, **CACHED | by_tokens), bases["llama"]).activations > 1.5 * found.activations
-
-
-@pytest.mark.slow("measures the memory of real training steps")
-def test_checkpointing_holds_the_layers_inputs_and_one_layer(bases):
-    whole = estimated(recipe(), bases["roberta"])
-    less = estimated(recipe(), bases["roberta"], activation_checkpointing=True)
-    assert less.activations < 0.6 * whole.activations
-    every = {"activation_checkpointing_kwargs": {"every_n_layers": 2}}
-    some = estimated(recipe(), bases["roberta"], activation_checkpointing=True, **every)
-    assert less.activations < some.activations < whole.activations
 
 
 @pytest.mark.slow("measures the memory of real training steps")
@@ -250,12 +207,6 @@ def test_a_quantized_base_is_counted_in_its_rounded_form(bases):
         assert plain.weights - found.weights == pytest.approx((2 - share) * linear - 2 * small, rel=0.02)
 
 
-def test_of_several_datasets_the_costliest_counts(bases):
-    pairs, threes = recipe().datasets[0], triplets().datasets[0]
-    both = recipe().model_copy(update={"datasets": (pairs, threes)})
-    assert estimated(both, bases["roberta"]) == estimated(triplets(), bases["roberta"])
-
-
 @pytest.mark.slow("measures the memory of real training steps")
 def test_seven_billion_parameters_are_counted_without_memory(tmp_path):
     LlamaConfig().save_pretrained(tmp_path)  # Llama-2-7B's shape
@@ -267,13 +218,3 @@ def test_seven_billion_parameters_are_counted_without_memory(tmp_path):
     assert (found.parameters, found.trainable) == (6_607_343_616 + rank, rank)
     assert found.optimizer == pytest.approx(8 * rank, rel=0.001)
     assert 12_000 < found.weights / MIB < 14_000
-
-
-def test_an_architecture_that_cannot_be_built_is_one_clear_error(bases, tmp_path):
-    with pytest.raises(InputError, match="base: a/b: its architecture cannot be built"):
-        estimated(recipe(data=DOCUMENTS), bases["llama"])
-    (tmp_path / "config.json").write_text('{"model_type": "no-such-model"}')
-    with pytest.raises(InputError, match=r"cannot be built: .*no-such-model"):
-        estimated(recipe(), tmp_path)
-    with pytest.raises(InputError, match="no linear layer 'query'"):
-        estimated(triplets(lora=LORA | {"target_modules": ["query"]}), bases["llama"])

@@ -45,13 +45,15 @@ print(json.dumps({name: SentenceTransformer(name).encode(probes).tolist() for na
 
 def tiny_data(spec: TrainingData, folder: Path) -> dict:
     """``spec`` with a few rows on this disk instead of its dataset."""
-    path = {"sts": folder / "sts", "triplet": folder / spec.config, "documents": folder / "documents.txt"}[spec.form]
+    path = {"sts": folder / "sts", "triplet": folder / spec.config, "documents": folder / "documents.txt"}[
+        spec.example_type
+    ]
     small = spec.model_dump(mode="json", exclude_none=True, exclude={"repo_id", "revision"})
     small |= {"path": str(path), "license": "cc0-1.0"}
-    if spec.form == "documents":
+    if spec.example_type == "documents":
         spans = {"unit": "tokens", "min_length": 4, "max_length": 16, "min_document": 64}
         return small | {"config": "default", "split": "train", "spans": spans}
-    if spec.form == "triplet" and not path.exists():
+    if spec.example_type == "triplet" and not path.exists():
         rows = [{**row, "example_set": number % 2} for number, row in enumerate(triplet_rows(96))]
         columns = {**TRIPLET.columns, **TRIPLET.provenance, **EXAMPLE_SET}
         write_dataset(path, {"train": rows}, spec.config, TRIPLET, features(columns))

@@ -9,7 +9,7 @@ from training.loop.arguments import check_together, reported, trainer_arguments,
 
 def recipe(**changes):
     base = {"path": "b", "license": "mit"}
-    data = {"path": "d", "config": "c", "form": "sts", "loss": "CoSENTLoss", **changes.pop("data", {})}
+    data = {"path": "d", "config": "c", "example_type": "sts", "loss": "CoSENTLoss", **changes.pop("data", {})}
     names = {"kind": "model", "name": "m", "version": "0.1.0", "pretty_name": "M", "license": "mit"}
     return ModelRecipe(**names, base=base, datasets=[data], **changes)
 
@@ -52,10 +52,12 @@ def test_arguments_that_do_not_go_together(tmp_path):
         trainer_arguments(recipe(), {"eval_strategy": "no"}, tmp_path, 1, True, "p")
     with pytest.raises(InputError, match=r"p: .*nonesuch"):
         trainer_arguments(recipe(), {"lr_scheduler_type": "nonesuch"}, tmp_path, 1, True, "p")
-    with pytest.raises(InputError, match=r"p.max_steps: d is streamed, so how many steps an epoch has is not known"):
+    with pytest.raises(
+        InputError, match=r"p:arguments.max_steps: d is streamed, so how many steps an epoch has is not known"
+    ):
         check_together(recipe(data={"streaming": True}), {}, "p")
     given = {"max_steps": 5, "batch_sampler": "no_duplicates"}  # which upstream would pass over for a stream
-    with pytest.raises(InputError, match=r"p.batch_sampler: chooses among rows by their texts"):
+    with pytest.raises(InputError, match=r"p:arguments.batch_sampler: chooses among rows by their texts"):
         check_together(recipe(data={"streaming": True}), given, "p")
 
 

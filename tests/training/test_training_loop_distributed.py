@@ -14,8 +14,8 @@ from hub.contract.run_dir import require_complete
 from hub.contract.schema import PAIR_CLASS, TRIPLET
 from hub.errors import InputError, RunError
 from training.loop.arguments import per_device_batch
-from training.loop.batches import SharedBatches
 from training.loop.distributed import report_once
+from training.loop.trainer import SharedBatches
 
 PLAIN = {"optim": "sgd", "learning_rate": "0.1", "report_to": "none", "logging_steps": "1"}  # Adam blows noise up
 
@@ -38,11 +38,11 @@ def folder(tmp_path):
 
 def triplets(folder, count=70):
     path = write_dataset(folder / "triplets", {"train": triplet_rows(count)}, "triplet", TRIPLET)
-    return {"path": str(path), "config": "triplet", "form": "triplet", "loss": "MultipleNegativesRankingLoss"}
+    return {"path": str(path), "config": "triplet", "example_type": "triplet", "loss": "MultipleNegativesRankingLoss"}
 
 
 def pairs(folder, loss="CosineSimilarityLoss"):
-    return {"path": str(folder / "pairs"), "config": "postprocessed", "form": "sts", "loss": loss}
+    return {"path": str(folder / "pairs"), "config": "postprocessed", "example_type": "sts", "loss": loss}
 
 
 def labelled(folder):
@@ -50,7 +50,7 @@ def labelled(folder):
     texts = [(row["sentence1"], row["sentence2"]) for row in sts_rows(70)]
     rows = [{"premise": a, "hypothesis": b, "label": index % 3} for index, (a, b) in enumerate(texts)]
     path = write_dataset(folder / "nli", {"train": rows}, "pair-class", PAIR_CLASS)
-    return {"path": str(path), "config": "pair-class", "form": "pair-class", "loss": "SoftmaxLoss"}
+    return {"path": str(path), "config": "pair-class", "example_type": "pair-class", "loss": "SoftmaxLoss"}
 
 
 def both(folder, **changes):
@@ -145,16 +145,6 @@ def test_the_end_of_another_process_is_told_in_one_line(monkeypatch):
         raise RuntimeError("of another kind")
 
 
-@pytest.mark.slow("trains in two processes")
-def test_the_run_directory_of_another_recipe_is_refused_for_all(folder):
-    recipe = write_recipe(folder, arguments=PLAIN)
-    assert trained([str(recipe), "--out", str(folder / "out")], 1, folder / "first") == [0]
-    codes = trained([str(recipe), "--out", str(folder / "out"), "--set", "batch_size=8"], 2, folder / "second")
-    told = (folder / "second.err").read_text()
-    assert codes[0] == 2
-    assert told.count("holds a run of another recipe") == 1
-
-
 SAVED = PLAIN | {"optim": "adamw_torch", "save_strategy": "steps", "save_steps": "4"}
 
 
@@ -166,7 +156,7 @@ def streamed_documents(folder):
     """With dropout, masks and a head of the loss's own."""
     spans = {"unit": "tokens", "min_length": "3", "max_length": "8", "min_document": "32"}
     (folder / "documents.txt").write_text("\n".join(row["sentence1"] * 3 for row in sts_rows(12)) + "\n")
-    at = {"path": str(folder / "documents.txt"), "config": "default", "form": "documents", "streaming": "true"}
+    at = {"path": str(folder / "documents.txt"), "config": "default", "example_type": "documents", "streaming": "true"}
     return write_recipe(
         folder,
         base={"path": str(make_mlm(folder / "mlm")), "max_seq_length": "16", "license": "mit"},

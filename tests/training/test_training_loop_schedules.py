@@ -1,11 +1,11 @@
-"""training.loop.schedules against Howard and Ruder 2018, equation 3, and inside torch's scheduler."""
+"""training.loop.trainer against Howard and Ruder 2018, equation 3, and inside torch's scheduler."""
 
 import math
 
 import pytest
 import torch
 
-from training.loop.schedules import slanted_triangular, slanted_triangular_schedule
+from training.loop.trainer import slanted_triangular, slanted_triangular_schedule
 
 
 def equation_3(t, steps, cut_fraction, ratio):

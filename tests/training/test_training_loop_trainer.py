@@ -13,14 +13,12 @@ from tiny_bases import make_llama, make_mlm
 from training_inputs import WORDS, sts_rows, triplet_rows, write_dataset, write_recipe
 from training_processes import killed, trained
 
-from hub.contract.run_dir import begin, require_complete
+from hub.contract.run_dir import require_complete
 from hub.contract.schema import PAIR_CLASS, TRIPLET
 from hub.errors import InputError, RunError
-from training.loop.build import make_trainer, read_rows
-from training.loop.checkpoints import ENCODER, LOSS, load_weights, mark_whole, newest_whole, own_parameters
-from training.loop.finish import curves
+from training.loop.checkpoints import ENCODER, LOSS, mark_whole, newest_whole
 from training.loop.job import prepare
-from training.loop.train import untrained_encoder
+from training.loop.train import make_trainer, untrained_encoder
 from training.run import main
 
 QUIET = {"report_to": "none", "logging_steps": "3"}
@@ -33,7 +31,12 @@ def documents(folder, count=12):
     lines = [" ".join(generator.choice(WORDS) for _ in range(generator.randint(20, 40))) for _ in range(count)]
     (folder / "documents.txt").write_text("\n".join(lines) + "\n")
     spans = {"unit": "tokens", "min_length": "3", "max_length": "8", "min_document": "32"}
-    data = {"path": str(folder / "documents.txt"), "config": "default", "form": "documents", "loss": "DeclutrLoss"}
+    data = {
+        "path": str(folder / "documents.txt"),
+        "config": "default",
+        "example_type": "documents",
+        "loss": "DeclutrLoss",
+    }
     return data | {"spans": spans}
 
 
@@ -52,7 +55,12 @@ def adapter(folder):
     """A LoRA adapter with dropout, trained by gradient caching."""
     base = make_llama(folder / "llama")
     path = write_dataset(folder / "triplets", {"train": triplet_rows(70)}, "triplet", TRIPLET)
-    data = {"path": str(path), "config": "triplet", "form": "triplet", "loss": "CachedMultipleNegativesRankingLoss"}
+    data = {
+        "path": str(path),
+        "config": "triplet",
+        "example_type": "triplet",
+        "loss": "CachedMultipleNegativesRankingLoss",
+    }
     return write_recipe(
         folder,
         base={"path": str(base), "pooling": "lasttoken", "license": "mit"},
@@ -82,7 +90,7 @@ def classifier(folder):
         for index, row in enumerate(sts_rows(60))
     ]
     path = write_dataset(folder / "nli", {"train": rows}, "pair-class", PAIR_CLASS)
-    data = {"path": str(path), "config": "pair-class", "form": "pair-class", "loss": "SoftmaxLoss"}
+    data = {"path": str(path), "config": "pair-class", "example_type": "pair-class", "loss": "SoftmaxLoss"}
     return write_recipe(folder, datasets=[data], arguments=STEPS | {"num_train_epochs": "4"})
 
 
@@ -116,8 +124,7 @@ def test_a_run_killed_at_any_moment_ends_in_the_same_bytes(tmp_path, family, ste
 def trainer_of(recipe, folder, settings=()):
     job = prepare(recipe, folder / "out", None, list(settings))
     encoder = untrained_encoder(job)
-    rows = {item.name: read_rows(item, encoder, job) for item in job.sets}
-    return make_trainer(job, encoder, rows, "fingerprint", 0)
+    return make_trainer(job, encoder, "fingerprint")
 
 
 @pytest.mark.parametrize("limit", [1, 2])
@@ -174,17 +181,6 @@ def test_a_tied_weight_is_the_students_alone(tmp_path):
     assert optimised == {id(p) for p in [*trainer.encoder_parameters.values(), *trainer.loss_parameters.values()]}
 
 
-def test_a_parameter_shared_by_two_losses_is_kept_once():
-    shared = torch.nn.Linear(2, 2, bias=False)
-    encoder, losses = torch.nn.Linear(2, 2), {"a": torch.nn.Sequential(shared), "b": torch.nn.Sequential(shared)}
-    assert list(own_parameters(losses, encoder)) == ["a.0.weight"]
-
-
-def test_weights_of_another_student_are_refused(tmp_path):
-    with pytest.raises(RunError, match=r"student.safetensors: holds other parameters than are trained \(weight\)"):
-        load_weights(tmp_path, {"weight": torch.nn.Parameter(torch.zeros(2))}, ENCODER)
-
-
 def test_documents_in_memory_have_the_parts_of_the_loss_in_the_manifest(tmp_path):
     recipe = declutr(tmp_path, streaming="false")
     main(recipe, out=tmp_path / "out", settings=["arguments.max_steps=6"])
@@ -208,20 +204,6 @@ def test_the_learning_rate_follows_the_slanted_triangle(tmp_path):
     assert rates[20] == pytest.approx(1e-2 / 32 * (1 + 31 * (1 - 17 / 18)))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"weight_decay": "1e30", "optim": "sgd", "learning_rate": "1"}, r"step [36]: the (loss|norm of .*) is "),
-        ({"learning_rate": "1e30", "max_grad_norm": "0"}, "step 6: the validation score is NaN"),
-    ],
-)
-def test_training_that_diverges_ends_with_one_error(tmp_path, arguments, message):
-    recipe = write_recipe(tmp_path, arguments=QUIET | arguments)
-    with pytest.raises(RunError, match=message):
-        main(recipe, out=tmp_path / "out")
-    assert not json.loads((tmp_path / "out" / "manifest.json").read_text())["complete"]
-
-
 def test_weights_that_are_not_finite_are_never_saved(tmp_path):
     trainer = trainer_of(cosine(tmp_path), tmp_path)
     next(iter(trainer.encoder_parameters.values())).data[0] = math.inf
@@ -239,23 +221,6 @@ def test_the_last_step_is_evaluated_though_it_is_no_multiple(tmp_path):
     assert training["validation_score"] == pytest.approx(training["validation_curve"][0][1], abs=1e-6)
 
 
-def test_bf16_trains_on_a_cpu(tmp_path):
-    main(write_recipe(tmp_path, arguments=QUIET | {"bf16": "true", "num_train_epochs": "1"}), out=tmp_path / "out")
-    training = require_complete(tmp_path / "out").provenance["training"]
-    assert training["arguments"]["bf16"] is True
-    assert all(math.isfinite(loss) for _, loss in training["loss_curve"])
-    assert load_file(tmp_path / "out" / "model.safetensors")["norm.weight"].dtype == torch.float32
-
-
-def test_checkpointed_activations_give_the_same_weights(tmp_path):
-    recipe = write_recipe(tmp_path, arguments=QUIET | {"num_train_epochs": "1"})
-    main(recipe, out=tmp_path / "plain")
-    recipe = write_recipe(tmp_path, arguments=QUIET | {"num_train_epochs": "1", "activation_checkpointing": "true"})
-    main(recipe, out=tmp_path / "checkpointed")
-    plain, other = (load_file(tmp_path / name / "model.safetensors") for name in ("plain", "checkpointed"))
-    assert all(torch.allclose(plain[name], other[name], atol=1e-6) for name in plain)
-
-
 def test_accumulated_steps_make_the_same_batch(tmp_path):
     """The mean over two halves is the mean over the whole."""
     write_dataset(tmp_path / "pairs", {"train": sts_rows(96)})
@@ -266,15 +231,6 @@ def test_accumulated_steps_make_the_same_batch(tmp_path):
     whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
     assert all(torch.allclose(whole[name], parts[name], atol=1e-5) for name in whole)
     assert require_complete(tmp_path / "parts").provenance["training"]["steps"] == 3
-
-
-def test_a_streamed_set_of_pairs_is_read_again_and_again(tmp_path):
-    data = {"path": str(tmp_path / "pairs"), "config": "postprocessed", "form": "sts", "loss": "CosineSimilarityLoss"}
-    recipe = write_recipe(tmp_path, datasets=[data | {"streaming": "true"}], arguments=STEPS | {"max_steps": "16"})
-    main(recipe, out=tmp_path / "out")
-    manifest = require_complete(tmp_path / "out")
-    assert manifest.provenance["training"]["steps"] == 16  # 256 rows of a stream of 96
-    assert manifest.counts["training_rows"] is None
 
 
 @pytest.mark.parametrize(
@@ -291,7 +247,7 @@ def test_a_streamed_set_of_pairs_is_read_again_and_again(tmp_path):
         (["datasets.0.loss=CoSENTLoss", "arguments.gradient_accumulation_steps=2"], "accumulated steps do not share"),
         (["datasets.0.loss=CoSENTLoss", "batch_size=1"], "batch_size: is 1, and CoSENTLoss compares pairs of a batch"),
         (
-            ["datasets.0.form=documents", "datasets.0.loss=DeclutrLoss", "base.modules=static"],
+            ["datasets.0.example_type=documents", "datasets.0.loss=DeclutrLoss", "base.modules=static"],
             "base.modules: is static, and documents train layers",
         ),
     ],
@@ -303,59 +259,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_loaded(tmp_path, settin
         prepare(recipe, tmp_path / "out", None, [*settings, f"base.path={empty}"])
 
 
-def test_in_batch_negatives_are_not_accumulated_and_the_way_is_named(tmp_path):
-    recipe = adapter(tmp_path)
-    settings = ["datasets.0.loss=MultipleNegativesRankingLoss", "arguments.gradient_accumulation_steps=2"]
-    with pytest.raises(InputError, match="use CachedMultipleNegativesRankingLoss"):
-        prepare(recipe, tmp_path / "out", None, [*settings, "datasets.0.loss_arguments={}"])
-
-
 @pytest.mark.parametrize("documents", [False, True])
 def test_a_batch_that_is_never_whole_and_is_dropped_is_refused(tmp_path, documents):
     recipe = declutr(tmp_path, streaming="false") if documents else write_recipe(tmp_path, arguments=QUIET)
     settings = ["arguments.dataloader_drop_last=true", "batch_size=100"]
     with pytest.raises(InputError, match="dataloader_drop_last: drops all rows"):
         main(recipe, out=tmp_path / "out", settings=settings)
-
-
-def test_the_columns_of_pairs_with_labels_are_in_order(tmp_path, caplog):
-    """Upstream would have the hypothesis first."""
-    rows = [{"premise": row["sentence1"], "hypothesis": row["sentence2"], "label": 0} for row in sts_rows(20)]
-    rows = [{**row, "label": number % 3} for number, row in enumerate(rows)]
-    path = write_dataset(tmp_path / "nli", {"train": rows}, "pair-class", PAIR_CLASS)
-    labelled = {"path": str(path), "config": "pair-class", "form": "pair-class", "loss": "SoftmaxLoss"}
-    main(write_recipe(tmp_path, datasets=[labelled], arguments=QUIET), out=tmp_path / "out")
-    assert "usually expected at index" not in caplog.text
-
-
-def test_checkpoints_of_another_recipe_are_not_gone_on_from(tmp_path):
-    """They lie beside a run directory that somebody removed."""
-    recipe = write_recipe(tmp_path, arguments=QUIET)
-    trainer = trainer_of(cosine(tmp_path), tmp_path)
-    trainer.train()
-    assert list((tmp_path / "out.checkpoints").glob("checkpoint-*"))
-    recipe = write_recipe(tmp_path, arguments=QUIET | {"num_train_epochs": "1"})
-    main(recipe, out=tmp_path / "out")
-    assert json.loads((tmp_path / "out.timing.json").read_text())["resumed_from_step"] == 0
-
-
-def test_a_run_with_another_batch_size_is_refused(tmp_path):
-    recipe = write_recipe(tmp_path, arguments=QUIET)
-    job = prepare(recipe, tmp_path / "out", None, [])
-    begin(job.out, job.manifest(), "recipe")
-    job.untrained.mkdir()  # the first thing that training makes
-    with pytest.raises(InputError, match="holds a run of another recipe"):
-        main(recipe, out=tmp_path / "out", settings=["batch_size=32"])
-
-
-def test_curves_take_only_what_is_a_part_of_the_loss():
-    log = [
-        {"step": 2, "loss": 1.0, "grad_norm": 3.0, "learning_rate": 1e-3, "mlm": 0.75, "contrastive": 0.25},
-        {"step": 2, "eval_sequential_score": 0.5, "eval_a_spearman_cosine": 0.5, "epoch": 0.5},
-        {"step": 4, "train_loss": 1.0, "train_runtime": 1.0, "epoch": 1.0},
-    ]
-    assert curves(log) == {
-        "loss_curve": [[2, 1.0]],
-        "validation_curve": [[2, 0.5]],
-        "loss_parts": {"mlm": [[2, 0.75]], "contrastive": [[2, 0.25]]},
-    }

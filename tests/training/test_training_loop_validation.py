@@ -48,7 +48,7 @@ def folders(tmp_path_factory):
 
 def data(path, form="sts"):
     config, loss = ("triplet", "MultipleNegativesRankingLoss") if form == "triplet" else ("postprocessed", "CoSENTLoss")
-    return TrainingData(path=str(path), config=config, form=form, loss=loss)
+    return TrainingData(path=str(path), config=config, example_type=form, loss=loss)
 
 
 def recipe(datasets, *validation):

@@ -20,10 +20,10 @@ from transformers import (
 
 from hub.contract.sections.model import Encoder, Lora
 from hub.errors import InputError
-from training.data.span_rows import SpanCollator, span_rows
-from training.losses.declutr import DeclutrLoss, load_head, nt_xent
-from training.model.bases import Base, find_base
-from training.model.encoder import build_encoder
+from training.data.spans import SpanCollator, span_rows
+from training.encoder.bases import find_base
+from training.encoder.encoder import build_encoder
+from training.losses.modules import DeclutrLoss, load_head, nt_xent
 
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -86,17 +86,6 @@ def test_a_points_partner_is_the_mean_of_its_anchors_positives(tmp_path):
     partners = torch.stack([(embedded[1][2 * k] + embedded[1][2 * k + 1]) / 2 for k in range(6)])
     torch.testing.assert_close(parts["contrastive"], reference_nt_xent(embedded[0], partners, 0.05))
     assert parts["mlm"] == 0  # nothing is masked
-
-
-def test_the_contrastive_part_has_its_weight_and_the_other_part_has_none(tmp_path):
-    whole, quarter = (make_loss(tmp_path / "base", contrastive_weight=weight).eval() for weight in (1.0, 0.25))
-    features = batch_of(whole, 3)
-    parts = []
-    for loss in (whole, quarter):
-        torch.manual_seed(5)
-        parts.append(loss([dict(side) for side in features]))
-    torch.testing.assert_close(parts[1]["contrastive"], parts[0]["contrastive"] / 4)
-    torch.testing.assert_close(parts[1]["mlm"], parts[0]["mlm"])
 
 
 def test_the_masked_language_loss_is_transformers_own(tmp_path):
@@ -215,23 +204,6 @@ def test_a_base_without_a_head_is_refused(tmp_path):
         make_loss(tmp_path / "llama")
 
 
-def test_a_base_that_is_cut_short_is_an_input_error(tmp_path):
-    weights = make_mlm(tmp_path / "base") / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-500])
-    with pytest.raises(InputError, match=r"no masked language model can be loaded: .*incomplete"):
-        load_head(Base(tmp_path / "base", None, ""))
-
-
-def test_students_that_cannot_learn_so_are_refused(tmp_path):
-    loss = make_loss(tmp_path / "base")
-    static = Encoder(path=str(tmp_path / "base"), modules="static", license="apache-2.0")
-    with pytest.raises(InputError, match=r"the encoder has no transformer layers; allowed: base.modules: transformer"):
-        DeclutrLoss(build_encoder(static, find_base(static)), loss.head)
-    loss.model.tokenizer.mask_token = None
-    with pytest.raises(InputError, match=r"the encoder's tokenizer has no mask token"):
-        DeclutrLoss(loss.model, loss.head)
-
-
 class Logs(TrainerCallback):
     def __init__(self):
         self.losses = []
@@ -275,20 +247,6 @@ def test_the_trainer_lowers_both_parts_and_keeps_the_decoder_tied(streamed, tmp_
     decoder = loss.head.model.get_output_embeddings()
     assert decoder.weight is loss.model[0].model.get_input_embeddings().weight
     assert decoder.bias is loss.head.model.lm_head.bias
-
-
-def test_weight_decay_spares_biases_and_layer_norms_of_student_and_head(tmp_path):
-    loss = make_loss(tmp_path / "base")
-    rows = span_rows(Dataset.from_list(documents(8)), loss.model.tokenizer, SPANS, 5, 32)
-    groups = make_trainer(loss, rows, tmp_path / "out").create_optimizer().param_groups
-    names = {id(parameter): name for name, parameter in loss.named_parameters()}
-    optimised = [names[id(parameter)] for group in groups for parameter in group["params"]]
-    assert sorted(optimised) == sorted(names.values())  # each once, the tied one, too
-    for group in groups:
-        for name in (names[id(parameter)] for parameter in group["params"]):
-            spared = name.endswith("bias") or "LayerNorm" in name or "layer_norm" in name
-            assert group["weight_decay"] == (0.0 if spared else 0.1), name
-    assert any(name.startswith("head.") and name.endswith("dense.weight") for name in optimised)
 
 
 def parts_of(loss, batch, targets_seed=7):

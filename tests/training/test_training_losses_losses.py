@@ -7,18 +7,17 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
-from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding, Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from tiny_bases import make_mlm
 from torch import distributed
 from training_inputs import PROVENANCE, write_dataset
 
-from hub.contract.recipe import TrainingData
+from hub.contract.recipe import ModelRecipe, TrainingData
 from hub.contract.sections.dataset import Postprocess
 from hub.errors import InputError
-from training.data.example_types import EXAMPLE_TYPES, STS
 from training.data.training_sets import load_all
-from training.losses.losses import LOSSES, build_loss, check_arguments, check_keys, check_loss
-from training.model.bases import Base
+from training.encoder.bases import Base
+from training.losses.losses import LOSSES, build_loss, check_losses, loss_arguments
 
 ANCHORS = [
     "a man plays a flute",
@@ -35,7 +34,7 @@ TEXTS = (ANCHORS, POSITIVES, NEGATIVES)
 
 
 def spec(loss, form="triplet", **arguments):
-    return TrainingData(path="d", config="c", form=form, loss=loss, loss_arguments=arguments)
+    return TrainingData(path="d", config="c", example_type=form, loss=loss, loss_arguments=arguments)
 
 
 @pytest.fixture(scope="module")
@@ -86,11 +85,6 @@ def test_info_nce_with_in_batch_and_hard_negatives_at_temperature_005(encoder):
     found, wanted = gradients(encoder, loss), gradients(encoder, reference)
     assert wanted.norm() > 1e-3
     torch.testing.assert_close(found, wanted, rtol=1e-7, atol=1e-10)
-
-
-def test_scale_is_the_inverse_of_the_temperature(encoder):
-    loss = build(encoder, "MultipleNegativesRankingLoss", scale="10")(features(encoder), None)
-    assert loss.item() == pytest.approx(info_nce(*embed(encoder), temperature=0.1).item(), rel=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +151,7 @@ def test_cosines_are_drawn_to_the_smoothed_targets(encoder, tmp_path):
         for first, second, label in zip(ANCHORS, POSITIVES, [0.0, 0.5, 1.0, 0.0, 0.5, 1.0, 1.0], strict=True)
     ]
     directory = write_dataset(tmp_path / "pairs", {"train": rows})
-    data = TrainingData(path=str(directory), config="postprocessed", form="sts", loss="CosineSimilarityLoss")
+    data = TrainingData(path=str(directory), config="postprocessed", example_type="sts", loss="CosineSimilarityLoss")
     (loaded,) = load_all((data,), None)
     batch = SentenceTransformerDataCollator(encoder.preprocess)([loaded.train[row] for row in range(len(rows))])
     labels = batch.pop("label")
@@ -186,13 +180,6 @@ def test_softmax_classifies_both_embeddings_and_their_difference(encoder):
     assert value.item() == pytest.approx(reference.item(), rel=1e-10)
     torch.testing.assert_close(gradients(encoder, value), gradients(encoder, reference), rtol=1e-7, atol=1e-10)
     assert loss.classifier.weight.grad.norm() > 0
-
-
-def test_a_softmax_classifier_is_drawn_by_the_callers_seed(encoder):
-    torch.manual_seed(1)
-    first = build(encoder, "SoftmaxLoss", "pair-class").classifier.weight
-    torch.manual_seed(1)
-    assert torch.equal(build(encoder, "SoftmaxLoss", "pair-class").classifier.weight, first)
 
 
 WEIGHTS = [0.5, 2.0, 0.0, 1.0, 1.5, 0.25, 3.0]
@@ -253,13 +240,6 @@ def test_equal_weights_change_nothing(encoder, name):
     form = LOSSES[name].examples[0].name
     plain = whole_batch(encoder, build(encoder, name, form), form)
     same(encoder, whole_batch(encoder, weighted_build(encoder, name, form), form, weights=[1.0] * 7), plain)
-
-
-def test_a_loss_that_is_nan_stays_nan_under_weights(encoder):
-    """Or a run that diverges would go on."""
-    loss = weighted_build(encoder, "CoSENTLoss", "sts")
-    broken = torch.full((7, 4), torch.nan, dtype=torch.float64)
-    assert loss.compute_loss_from_embeddings([broken, broken], labelled()).isnan()
 
 
 @pytest.fixture
@@ -373,34 +353,6 @@ def test_two_processes_compare_the_rows_of_the_whole_batch(encoder, folder, tmp_
         torch.testing.assert_close(results[name]["gradients"], gradients(encoder, alone), rtol=1e-7, atol=1e-10)
 
 
-def test_every_loss_takes_its_forms_only():
-    assert check_loss("CoSENTLoss", "sts", "p").examples == (STS,)
-    with pytest.raises(InputError, match=r"p.loss: CosineSimilarityLoss does not learn from the triplet form; allowed"):
-        check_loss("CosineSimilarityLoss", "triplet", "p")
-    with pytest.raises(InputError, match=r"pair-class form; allowed: \['SoftmaxLoss'\]"):
-        check_loss("CoSENTLoss", "pair-class", "p")
-    with pytest.raises(InputError, match=r"documents form; allowed: \['DeclutrLoss'\]"):
-        check_loss("MultipleNegativesRankingLoss", "documents", "p")
-
-
-def test_every_form_has_a_loss():
-    assert {form.name for loss in LOSSES.values() for form in loss.examples} == EXAMPLE_TYPES.keys()
-
-
-def test_an_unknown_loss_is_answered_with_the_did_you_mean():
-    with pytest.raises(InputError, match=r"unknown loss 'CoSENTLos'.*did you mean 'CoSENTLoss'"):
-        check_loss("CoSENTLos", "sts", "p")
-
-
-def test_loss_arguments_get_the_types_of_the_signature():
-    given = {"scale": "20", "mini_batch_size": "16", "hardness_mode": "hard_negatives", "hardness_strength": "0"}
-    typed = check_arguments(spec("CachedMultipleNegativesRankingLoss", **given), "p")
-    assert typed == {"scale": 20.0, "mini_batch_size": 16, "hardness_mode": "hard_negatives", "hardness_strength": 0.0}
-    softmax = check_arguments(spec("SoftmaxLoss", "pair-class", concatenation_sent_multiplication="true"), "p")
-    assert softmax == {"concatenation_sent_multiplication": True}
-    assert check_arguments(spec("DeclutrLoss", "documents", temperature="0.05"), "p") == {"temperature": 0.05}
-
-
 @pytest.mark.parametrize(
     ("loss", "name", "text", "message"),
     [
@@ -424,36 +376,48 @@ def test_loss_arguments_get_the_types_of_the_signature():
 )
 def test_loss_arguments_that_cannot_be_used(loss, name, text, message):
     with pytest.raises(InputError, match=message):
-        check_arguments(spec(loss, LOSSES[loss].examples[0].name, **{name: text}), "p")
+        loss_arguments(spec(loss, LOSSES[loss].examples[0].name, **{name: text}), "p")
 
 
 @pytest.mark.parametrize(
     ("loss", "form", "keys", "message"),
     [
-        ("AnglELoss", "sts", {"weights": "w"}, r"p.weights: AnglELoss takes no weights of rows; allowed: \['Cos"),
+        (
+            "AnglELoss",
+            "sts",
+            {"weights": "w"},
+            r"p:datasets.0.weights: AnglELoss takes no weights of rows; allowed: \['Cos",
+        ),
         (
             "CoSENTLoss",
             "sts",
             {"guide": {"path": "d", "license": "mit"}},
-            r"p.guide: CoSENTLoss has no .*'GISTEmbedLoss'",
+            r"p:datasets.0.guide: CoSENTLoss has no .*'GISTEmbedLoss'",
         ),
         (
             "MultipleNegativesRankingLoss",
             "triplet",
             {"weights": "w", "loss_arguments": {"hardness_mode": "hard_negatives"}},
-            r"p.loss_arguments.hardness_mode: does not go with weights; remove one of the two",
+            r"p:datasets.0.loss_arguments.hardness_mode: does not go with weights; remove one of the two",
         ),
-        ("GISTEmbedLoss", "self-pair", {}, r"p.loss_arguments.margin: is 0: a text is as similar .*margin: 0.1"),
+        (
+            "CosineSimilarityLoss",
+            "triplet",
+            {},
+            r"p:datasets.0.loss: .*does not learn from example type triplet; allowed: ",
+        ),
+        ("CoSENTLos", "sts", {}, r"p:datasets.0.loss: unknown loss 'CoSENTLos'.*did you mean 'CoSENTLoss'"),
+        (
+            "GISTEmbedLoss",
+            "self-pair",
+            {},
+            r"p:datasets.0.loss_arguments.margin: is 0: a text is as similar .*margin: 0.1",
+        ),
     ],
 )
 def test_keys_that_do_not_go_with_the_loss(loss, form, keys, message):
+    data = TrainingData(path="d", config="c", example_type=form, loss=loss, **keys)
+    names = {"kind": "model", "name": "m", "version": "0.1.0", "pretty_name": "M", "license": "mit", "batch_size": "8"}
     with pytest.raises(InputError, match=message):
-        check_keys(TrainingData(path="d", config="c", form=form, loss=loss, **keys), "p")
-    if form == "self-pair":
-        check_keys(spec(loss, form, margin="0.1"), "p")
-
-
-def test_a_loss_that_does_not_fit_the_student(encoder):
-    static = SentenceTransformer(modules=[StaticEmbedding(encoder.tokenizer, embedding_dim=8)])
-    with pytest.raises(InputError, match=r"datasets: Cached.*not compatible with .* StaticEmbedding"):
-        build(static, "CachedMultipleNegativesRankingLoss")
+        check_losses(ModelRecipe(**names, base={"path": "b", "license": "mit"}, datasets=[data]), "p")
+        loss_arguments(data, "p:datasets.0")

@@ -15,10 +15,9 @@ from training_inputs import write_recipe
 
 from hub.contract.recipe import Encoder, Lora
 from hub.errors import InputError
+from training.encoder.bases import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Base, find_base
+from training.encoder.encoder import build_encoder, check_base_branch, has_adapter, save_encoder, save_release
 from training.loop.job import prepare
-from training.model.adapters import attach, check_base_branch, has_adapter
-from training.model.bases import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Base, find_base
-from training.model.encoder import build_encoder, save_encoder, save_release
 
 pytest_plugins = ["local_hub"]
 SENTENCES = [
@@ -63,37 +62,6 @@ def test_a_new_adapter_is_the_identity_and_only_it_is_trained(tmp_path, family):
     trained = [name for name, parameter in encoder.named_parameters() if parameter.requires_grad]
     assert trained and all("lora_" in name for name in trained)
     assert not any("pooler" in name or "embed" in name or "lm_head" in name for name in trained)
-
-
-def test_all_linear_layers_are_adapted_or_those_that_are_named(tmp_path):
-    spec = make_spec(make_llama(tmp_path / "base"))
-    assert len(train_names(make_encoder(spec))) == 2 * 7 * 2  # two layers of seven linear ones, A and B
-    some = make_encoder(spec, Lora(r=4, alpha=8, target_modules=("q_proj", "v_proj")))
-    assert {name.split(".")[-4] for name in train_names(some)} == {"q_proj", "v_proj"}
-
-
-def train_names(encoder):
-    return [name for name, parameter in encoder.named_parameters() if parameter.requires_grad]
-
-
-def test_a_target_that_is_no_layer_is_named_with_what_may_be_meant(tmp_path):
-    spec = make_spec(make_llama(tmp_path / "base"))
-    with pytest.raises(InputError, match=r"lora.target_modules: no linear layer 'q_prj'.*did you mean 'q_proj'"):
-        make_encoder(spec, Lora(r=4, alpha=8, target_modules=("q_prj", "v_proj")))
-
-
-def test_rank_alpha_and_dropout_are_the_recipes(tmp_path):
-    spec = make_spec(make_llama(tmp_path / "base"))
-    config = make_encoder(spec, Lora(r=2, alpha=6, dropout=0.25)).transformers_model.peft_config["default"]
-    assert (config.r, config.lora_alpha, config.lora_dropout, config.bias) == (2, 6, 0.25, "none")
-
-
-def test_the_same_seed_gives_the_same_adapter(tmp_path):
-    spec = make_spec(make_llama(tmp_path / "base"))
-    weights = [dict(make_encoder(spec, seed=seed).named_parameters()) for seed in (0, 0, 1)]
-    name = next(name for name in weights[0] if "lora_A" in name)
-    assert torch.equal(weights[0][name], weights[1][name])
-    assert not torch.equal(weights[0][name], weights[2][name])
 
 
 def test_the_base_is_in_half_precision_and_the_adapter_is_trained_in_float32(tmp_path):
@@ -142,8 +110,8 @@ def test_the_saved_bytes_do_not_depend_on_the_process(tmp_path):
     make_llama(tmp_path / "base")
     script = (
         "import sys, torch; from pathlib import Path; from hub.contract.recipe import Encoder, Lora\n"
-        "from training.model.bases import find_base\n"
-        "from training.model.encoder import build_encoder, save_encoder\n"
+        "from training.encoder.bases import find_base\n"
+        "from training.encoder.encoder import build_encoder, save_encoder\n"
         "e = Encoder(path=sys.argv[1], license='x'); torch.manual_seed(0)\n"
         "save_encoder(build_encoder(e, find_base(e), Lora(r=4, alpha=8)), Path(sys.argv[2]))"
     )
@@ -152,16 +120,6 @@ def test_the_saved_bytes_do_not_depend_on_the_process(tmp_path):
     save_encoder(make_encoder(Encoder(path=str(tmp_path / "base"), license="x")), tmp_path / "here")
     for path in (path for path in (tmp_path / "here").rglob("*") if path.is_file()):
         assert path.read_bytes() == (tmp_path / "other" / path.relative_to(tmp_path / "here")).read_bytes(), path
-
-
-def test_saving_asks_no_hub(tmp_path, monkeypatch):
-    encoder = make_encoder(make_spec(make_llama(tmp_path / "base")), None)
-    attach(encoder, LORA, "acme/some-base", "v1")
-    asked = []
-    monkeypatch.setattr("socket.getaddrinfo", lambda *given, **options: asked.append(given) or [])
-    save_encoder(encoder, tmp_path / "saved")
-    assert not asked
-    assert json.loads((tmp_path / "saved" / ADAPTER_CONFIG).read_text())["base_model_name_or_path"] == "acme/some-base"
 
 
 def test_a_4_bit_base_is_trained_on_a_gpu_and_refused_on_a_cpu(tmp_path):
@@ -221,7 +179,7 @@ def test_a_clean_process_loads_the_adapter_with_its_base_from_the_hub(tmp_path, 
         adapters.append(adapter)
         bases.append(spec)
 
-    monkeypatch.setattr("training.model.adapters.HfApi", lambda: hub_api)
+    monkeypatch.setattr("training.encoder.encoder.HfApi", lambda: hub_api)
     kept, moved = bases
     check_base_branch(kept, "base")
     hub_api.upload_file(repo_id=kept.repo_id, path_in_repo="README.md", path_or_fileobj=b"a note")
@@ -245,7 +203,7 @@ def test_a_recipe_whose_base_has_moved_is_refused_before_it_is_trained(tmp_path,
     commit = hub_api.upload_folder(repo_id=repo, folder_path=folder).oid
     base = {"repo_id": repo, "revision": commit, "license": "mit"}
     recipe = write_recipe(tmp_path, base=base, lora={"r": "4", "alpha": "8"})
-    monkeypatch.setattr("training.model.adapters.HfApi", lambda: hub_api)
+    monkeypatch.setattr("training.encoder.encoder.HfApi", lambda: hub_api)
     monkeypatch.setattr("training.loop.job.find_base", lambda spec: Base(folder, commit, "sha256"))
     prepare(recipe, tmp_path / "out", None, [])
     hub_api.upload_folder(repo_id=repo, folder_path=make_llama(tmp_path / "other", seed=9))

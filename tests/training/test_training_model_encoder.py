@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -15,8 +14,8 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokeniz
 
 from hub.contract.recipe import Encoder, Lora
 from hub.errors import InputError
-from training.model.bases import find_base
-from training.model.encoder import build_encoder, save_encoder
+from training.encoder.bases import find_base
+from training.encoder.encoder import build_encoder, save_encoder
 
 pytest_plugins = ["local_hub"]
 SENTENCES = ["A man is playing a flute.", "Dogs.", "Two young women cook red beans in an old blue car on the beach."]
@@ -49,11 +48,6 @@ def test_a_static_student_is_the_mean_of_the_bases_token_embeddings(tmp_path):
     assert np.array_equal(loaded.encode(long), loaded.encode(long + "beach"))  # cut at max_seq_length
 
 
-def test_a_static_student_has_no_last_token(tmp_path):
-    with pytest.raises(ValueError, match=r"pooling lasttoken does not fit"):
-        make_spec(tmp_path, modules="static", pooling="lasttoken")
-
-
 @pytest.mark.slow("a fresh process without our code, and a Hub")
 def test_the_saved_student_loads_anywhere_without_our_code(tmp_path):
     spec = make_spec(make_lm(tmp_path / "lm"))
@@ -68,42 +62,6 @@ def test_the_saved_student_loads_anywhere_without_our_code(tmp_path):
     command = [sys.executable, "-c", script, str(tmp_path / "saved")]
     printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert np.allclose(eval(printed), encoder.encode("Dogs."), atol=1e-6)
-
-
-def test_a_tokenizer_without_padding_pads_with_its_end_token(tmp_path):
-    folder = make_lm(tmp_path / "lm")
-    config = folder / "tokenizer_config.json"
-    config.write_text(config.read_text().replace('"pad_token"', '"unused"'))
-    spec = make_spec(folder)
-    save_encoder(build_encoder(spec, find_base(spec)), tmp_path / "saved")
-    loaded = SentenceTransformer(str(tmp_path / "saved"))
-    assert loaded.tokenizer.pad_token == loaded.tokenizer.eos_token
-    assert loaded.tokenizer.padding_side == "right"
-    assert loaded.max_seq_length == 64
-
-
-def test_the_hash_is_of_the_model_and_not_of_notes_beside_it(tmp_path):
-    spec = make_spec(make_lm(tmp_path / "lm"))
-    before = find_base(spec).sha256
-    (tmp_path / "lm" / "README.md").write_text("note")
-    assert find_base(spec).sha256 == before
-    (tmp_path / "lm" / "config.json").write_text((tmp_path / "lm" / "config.json").read_text() + " ")
-    assert find_base(spec).sha256 != before
-
-
-def test_a_base_that_is_absent_or_no_model(tmp_path):
-    with pytest.raises(InputError, match=r"base: .*none: no such folder"):
-        find_base(make_spec(tmp_path / "none"))
-    with pytest.raises(InputError, match=r"is not a transformers model"):
-        find_base(make_spec(tmp_path))
-
-
-def test_a_damaged_base_is_an_input_error(tmp_path):
-    folder = make_lm(tmp_path / "lm")
-    (folder / "config.json").write_text('{"model_type": "nonesuch"}')
-    spec = make_spec(folder)
-    with pytest.raises(InputError, match=r"cannot be loaded"):
-        build_encoder(spec, find_base(spec))
 
 
 def test_a_masked_language_model_loses_its_pooler_and_gets_none_at_random(tmp_path, caplog):
@@ -139,40 +97,12 @@ def test_the_base_is_loaded_in_the_recipes_precision_whatever_it_was_published_i
     assert {str(parameter.dtype) for parameter in encoder.parameters()} == {f"torch.{dtype}"}
 
 
-def test_the_first_token_of_a_causal_model_is_no_embedding(tmp_path):
-    spec = make_spec(make_lm(tmp_path / "lm"), pooling="cls")
-    with pytest.raises(InputError, match=r"pooling: cls, but LlamaForCausalLM .*allowed: lasttoken or mean"):
-        build_encoder(spec, find_base(spec))
-
-
-def test_more_tokens_than_the_base_has_positions_are_refused(tmp_path):
-    spec = make_spec(make_lm(tmp_path / "lm"), max_seq_length=257)
-    with pytest.raises(InputError, match=r"max_seq_length: .*257 is more than the 256 positions"):
-        build_encoder(spec, find_base(spec))
-
-
 def test_roberta_has_fewer_positions_than_its_config_says(tmp_path):
     folder = make_mlm(tmp_path / "mlm")  # 514, of which the first two stand for padding
     with pytest.raises(InputError, match=r"513 is more than the 512 positions"):
         build_encoder(spec := make_spec(folder, max_seq_length=513), find_base(spec))
     encoder = build_encoder(spec := make_spec(folder, max_seq_length=512), find_base(spec))
     assert np.isfinite(encoder.encode("dog " * 600)).all()
-
-
-def test_a_quantization_that_is_not_installed_says_what_to_install(tmp_path):
-    if find_spec("bitsandbytes"):
-        pytest.skip("bitsandbytes is installed: see the test on a GPU")
-    settings = {"quant_method": "bitsandbytes", "load_in_4bit": "true", "bnb_4bit_quant_type": "nf4"}
-    spec = make_spec(make_lm(tmp_path / "lm"), quantization=settings)
-    with pytest.raises(InputError, match=r"cannot be loaded: .*bitsandbytes.*install what the quantization needs"):
-        build_encoder(spec, find_base(spec), Lora(r=2, alpha=2))
-
-
-@pytest.mark.parametrize("settings", [{"quant_method": "nonesuch"}, {"load_in_4bits": "true"}])
-def test_an_unknown_quantization_is_an_input_error(tmp_path, settings):
-    spec = make_spec(make_lm(tmp_path / "lm"), quantization=settings)
-    with pytest.raises(InputError, match=r"base: .*lm: cannot be loaded: .*quant"):
-        build_encoder(spec, find_base(spec), Lora(r=2, alpha=2))
 
 
 def test_a_finished_encoder_is_taken_as_it_is(tmp_path):
@@ -187,25 +117,6 @@ def test_a_finished_encoder_is_taken_as_it_is(tmp_path):
     pooling = tmp_path / "finished" / "1_Pooling" / "config.json"
     pooling.write_text(pooling.read_text().replace("cls", "mean"))
     assert find_base(spec).sha256 != before  # its modules are part of it
-
-
-def test_what_is_no_finished_encoder_is_an_input_error(tmp_path):
-    spec = make_spec(make_lm(tmp_path / "lm"), modules="sentence-transformer")
-    with pytest.raises(InputError, match=r"is not a sentence-transformers model; allowed: a folder with modules.json"):
-        find_base(spec)
-    (tmp_path / "lm" / "modules.json").write_text(
-        json.dumps([{"idx": 0, "name": "0", "path": "", "type": "my_code.Module"}])
-    )
-    with pytest.raises(InputError, match=r"base: .*lm: cannot be loaded"):
-        build_encoder(spec, find_base(spec))
-
-
-def test_a_base_that_is_cut_short_is_an_input_error(tmp_path):
-    weights = make_lm(tmp_path / "lm") / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-500])
-    spec = make_spec(tmp_path / "lm")
-    with pytest.raises(InputError, match=r"base: .*lm: cannot be loaded: .*incomplete"):
-        build_encoder(spec, find_base(spec))
 
 
 def test_layers_that_a_base_lacks_are_not_made_at_random(tmp_path):
@@ -232,20 +143,11 @@ def test_code_that_a_base_brings_is_not_run(tmp_path, modules):
     assert not evidence.exists()
 
 
-def test_an_adapter_is_no_base_to_train(tmp_path):
-    spec = make_spec(make_lm(tmp_path / "lm"))
-    save_encoder(build_encoder(spec, find_base(spec), Lora(r=2, alpha=2)), tmp_path / "adapter")
-    with pytest.raises(InputError, match=r"is an adapter; allowed: the model it is for, or its merged form"):
-        find_base(make_spec(tmp_path / "adapter"))
-    with pytest.raises(InputError, match=r"is an adapter for None, which is not on the Hub"):
-        find_base(make_spec(tmp_path / "adapter", modules="sentence-transformer"))
-
-
 HUB_BASES = """
 import json, sys
 from hub.contract.recipe import Encoder
-from training.model.bases import find_base
-from training.model.encoder import build_encoder
+from training.encoder.bases import find_base
+from training.encoder.encoder import build_encoder
 found = []
 for changes in json.loads(sys.argv[1]):
     spec = Encoder(license="mit", **changes)

@@ -14,9 +14,9 @@ from transformers import AutoModel
 from hub.contract.recipe import Encoder
 from hub.contract.run_dir import require_complete
 from hub.errors import InputError
+from training.encoder.bases import find_base
+from training.encoder.encoder import build_encoder
 from training.loop.job import prepare
-from training.model.bases import find_base
-from training.model.encoder import build_encoder
 from training.run import main
 
 PROMPT = 'This: "[X]" is:"'

@@ -1,9 +1,5 @@
 """The model receives the tokens of prompt and sentence as one string, also after saving, also cut."""
 
-import json
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -15,9 +11,8 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTraine
 
 from hub.contract.recipe import Encoder
 from hub.errors import InputError, RunError
-from training.model.bases import find_base
-from training.model.encoder import build_encoder, save_encoder
-from training.model.prompts import check_saved_ids, input_ids, whole_ids
+from training.encoder.bases import find_base
+from training.encoder.encoder import build_encoder, check_saved_ids, input_ids, save_encoder, whole_ids
 
 EOL = 'This sentence : "[X]" means in one word:"'
 SENTENCES = [
@@ -105,12 +100,6 @@ def test_the_ids_are_those_of_the_whole_string_with_its_special_tokens(tmp_path,
         assert all(ids[0] == untouched.bos_token_id and untouched.bos_token_id not in ids[1:] for ids in wanted)
 
 
-def test_a_token_may_span_sentence_and_prompt(tmp_path):
-    encoder = make_encoder(make_merging(tmp_path / "base"))
-    tokens = encoder.tokenizer.convert_ids_to_tokens(input_ids(encoder[0], ["A man plays."])[0])
-    assert '."' in tokens  # tokenised alone, the sentence would end in a token of its own
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_long_sentence_loses_its_end_and_the_prompt_nothing(tmp_path, family):
     encoder = make_encoder(FAMILIES[family](tmp_path / "base"), max_seq_length=48)
@@ -138,19 +127,6 @@ def test_saved_and_loaded_in_a_clean_process_the_embeddings_are_the_same(tmp_pat
     assert np.abs(loaded.encode(sentences) - encoder.encode(sentences)).max() <= 1e-6
     save_encoder(loaded, tmp_path / "again")
     assert input_ids(SentenceTransformer(str(tmp_path / "again"))[0], sentences) == input_ids(encoder[0], sentences)
-
-
-@pytest.mark.slow("a fresh process without our code, and a Hub")
-def test_a_process_without_our_code_gets_the_prompt(tmp_path):
-    encoder = make_encoder(make_merging(tmp_path / "base"))
-    save_encoder(encoder, tmp_path / "saved")
-    script = (
-        "import json, sys, sentence_transformers as s\n"
-        "print(json.dumps(s.SentenceTransformer(sys.argv[1]).encode(json.loads(sys.argv[2])).tolist()))"
-    )
-    command = [sys.executable, "-c", script, str(tmp_path / "saved"), json.dumps([*SENTENCES, LONG])]
-    printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert np.abs(np.array(json.loads(printed)) - encoder.encode([*SENTENCES, LONG])).max() <= 1e-6
 
 
 def test_an_embedding_does_not_depend_on_its_batch(tmp_path):
@@ -197,15 +173,6 @@ def test_a_tokenizer_that_cannot_carry_the_prompt_is_an_input_error(tmp_path):
     tokenizer.save_pretrained(folder)
     with pytest.raises(InputError, match=r"prompt: its tokenizer gives other ids through a chat template"):
         make_encoder(folder)
-
-
-def test_nothing_is_left_of_a_student_whose_ids_do_not_survive(tmp_path, monkeypatch):
-    encoder = make_encoder(make_lm(tmp_path / "base"))
-    broken = PreTrainedTokenizerFast.from_pretrained(tmp_path / "base")  # without the prompt
-    monkeypatch.setattr("training.model.prompts.AutoTokenizer.from_pretrained", lambda *given, **options: broken)
-    with pytest.raises((RunError, ValueError)):
-        save_encoder(encoder, tmp_path / "saved")
-    assert not (tmp_path / "saved").exists()
 
 
 def test_a_saved_tokenizer_that_gives_other_ids_is_found(tmp_path):

@@ -18,8 +18,8 @@ from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.contract.run_dir import require_complete
 from hub.contract.sections.model import Vocabulary
 from hub.errors import InputError
+from training.encoder.static import cut, cut_tokenizer, principal_components
 from training.loop.job import prepare
-from training.model.vocabulary import cut, cut_tokenizer, principal_components
 from training.run import main
 
 CORPUS = ["Write two sentences that mean the same thing.", "A man is playing a flute.", "two dogs", "the same man"]
@@ -64,19 +64,6 @@ def test_texts_of_the_corpus_keep_their_tokens_and_all_others_have_some(make, si
         assert found.ids and "<unk>" not in found.tokens
         assert smaller.decode(found.ids, skip_special_tokens=False) == text
     assert smaller.encode("dogs").ids == smaller.encode("dogs", add_special_tokens=False).ids
-
-
-def test_the_most_frequent_tokens_are_kept_and_what_they_are_built_from():
-    whole = with_fallback()
-    texts = ["▁sentences " * 50, "playing"]
-    smaller, _ = cut_tokenizer(whole, texts, 1, "base")
-    known = smaller.get_vocab()
-    (most,) = {token for token in tokens(whole, texts[0]) if "sentences" in token}
-    assert most in known and not {token for token in known if len(token) > len(most)} - set(BYTES)
-    letters = {token for token in known if token not in BYTES and token != "<unk>"}
-    assert all(token in most for token in letters)
-    pairs = [pair for pair in json.loads(smaller.to_str())["model"]["merges"] if "".join(pair) in known]
-    assert len(pairs) >= len({token for token in letters if len(token) > 1}) > 2  # each can be merged again
 
 
 def test_vectors_are_components_weighted_by_rarity():
@@ -126,14 +113,6 @@ def test_a_small_encoder_is_trained_and_loads_as_any_other(tmp_path, capsys):
     assert SentenceTransformer(str(tmp_path / "out.base"))[0].num_embeddings == count
     long = "dog " * 200
     assert np.array_equal(loaded.encode(long), loaded.encode(long + "beach"))  # max_seq_length holds
-
-
-def test_the_vocabulary_can_be_that_of_the_training_data_and_of_a_baseline(tmp_path):
-    path = recipe(tmp_path)
-    data = {"path": str(tmp_path / "pairs"), "config": "postprocessed", "columns": ["sentence1", "sentence2"]}
-    settings = [f"base.vocabulary={json.dumps(data)}", "datasets=[]", "arguments={}"]
-    main(path, out=tmp_path / "out", settings=settings)
-    assert SentenceTransformer(str(tmp_path / "out"))[0].num_embeddings < 330
 
 
 def test_the_corpus_decides_and_no_vocabulary_leaves_no_trace(tmp_path):

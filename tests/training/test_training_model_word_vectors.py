@@ -1,4 +1,4 @@
-"""training.model.word_vectors: the mean of a text file's vectors, over the words that the file has."""
+"""training.encoder.static: the mean of a text file's vectors, over the words that the file has."""
 
 import gzip
 
@@ -8,9 +8,9 @@ from sentence_transformers import SentenceTransformer
 
 from hub.contract.recipe import Encoder
 from hub.errors import InputError
-from training.model.bases import find_base
-from training.model.encoder import build_encoder, save_encoder
-from training.model.word_vectors import read_vectors
+from training.encoder.bases import find_base
+from training.encoder.encoder import build_encoder, save_encoder
+from training.encoder.static import read_vectors
 
 VECTORS = {"the": [1, 0, 0], "dog": [0, 1, 0], "a": [0, 0, 1], ".": [1, 1, 1], "'s": [9, 9, 9], "s": [2, 0, 0]}
 GLOVE = "".join(f"{word} {' '.join(map(str, vector))}\n" for word, vector in VECTORS.items())
@@ -45,30 +45,6 @@ def test_words_that_the_file_does_not_have_are_left_out_of_the_mean(tmp_path):
     encoder = make_encoder(write(tmp_path / "glove.txt"))
     sentences = ["the xyz dog", "thea dogs asa", "the, dog!", ""]
     assert np.allclose(encoder.encode(sentences), [mean("the", "dog"), [0, 0, 0], mean("the", "dog"), [0, 0, 0]])
-
-
-def test_a_text_of_unknown_words_alone_is_the_zero_vector_and_its_cosine_is_0(tmp_path):
-    encoder = make_encoder(write(tmp_path / "glove.txt"))
-    for batch in (["xyz"], ["", "xyz"], ["xyz", "the dog"], ["the dog", "xyz"]):
-        found = encoder.encode(batch)
-        assert np.isfinite(found).all() and not found[batch.index("xyz")].any()
-    similarities = encoder.similarity(encoder.encode(["xyz"]), encoder.encode(["the dog", "xyz"]))
-    assert similarities.tolist() == [[0, 0]]
-
-
-def test_a_mark_of_byte_order_is_no_part_of_the_first_word(tmp_path):
-    words, _ = read_vectors(write(tmp_path / "glove.txt", b"\xef\xbb\xbfthe 1 2\ndog 3 4\n"))
-    assert words == ["the", "dog"]
-
-
-def test_capitals_count_where_the_file_has_them(tmp_path):
-    encoder = make_encoder(write(tmp_path / "cased.txt", "the 1 0\nParis 0 1\n"))
-    assert np.allclose(encoder.encode(["the Paris", "The paris"]), [[0.5, 0.5], [0, 0]])
-
-
-def test_of_a_word_that_stands_twice_the_first_vector_counts(tmp_path):
-    words, vectors = read_vectors(write(tmp_path / "glove.txt", "dog 1 2\ncat 3 4\ndog 5 6\n"))
-    assert words == ["dog", "cat"] and vectors.tolist() == [[1, 2], [3, 4]] and vectors.dtype == np.float32
 
 
 def test_a_word_may_hold_spaces_and_other_separators(tmp_path):

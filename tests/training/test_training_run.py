@@ -1,6 +1,5 @@
 """training.run end to end on a tiny random encoder: what is written, resuming after a kill, and refusals."""
 
-import io
 import json
 import re
 import sys
@@ -21,13 +20,11 @@ from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import begin, changed_files, locked, require_complete
 from hub.contract.schema import TRIPLET
 from hub.errors import InputError, RunError
-from training.dry_run.plan import planned_steps
+from training.encoder.encoder import build_encoder
 from training.loop.checkpoints import is_whole, mark_whole, newest_whole, remove_old
 from training.loop.finish import ROOT
 from training.loop.job import prepare
-from training.loop.reporting import ProgressReporter
-from training.loop.train import verify
-from training.model.encoder import build_encoder
+from training.loop.train import ProgressReporter, verify
 from training.run import app, main
 
 
@@ -88,13 +85,6 @@ def test_a_corrected_name_and_other_tasks_train_nothing(trained, capsys):
     assert require_complete(trained / "out") == before
 
 
-def test_what_a_kill_at_the_very_end_left_is_removed(trained):
-    left = trained / "out.checkpoints" / "checkpoint-18"
-    left.mkdir(parents=True)
-    main(trained / "recipe.yaml", out=trained / "out")
-    assert not left.parent.exists()
-
-
 def test_another_recipe_may_not_overwrite_a_run(trained):
     with pytest.raises(InputError, match=r"holds a run of another recipe"):
         main(trained / "recipe.yaml", out=trained / "out", settings=["arguments.learning_rate=1e-4"])
@@ -127,53 +117,12 @@ def test_a_second_process_is_refused(trained):
         main(trained / "recipe.yaml", out=trained / "out")
 
 
-def test_dry_run_prints_the_plan_and_writes_nothing(trained, capsys):
-    before = sorted(trained.iterdir())
-    main(trained / "recipe.yaml", out=trained / "dry", limit=40, dry_run=True)
-    plan = capsys.readouterr().out
-    assert "40 train, 24 validation; CosineSimilarityLoss" in plan
-    assert "steps      9 of 16 rows" in plan
-    assert sorted(trained.iterdir()) == before
-
-
-def test_two_datasets_with_a_loss_each(tmp_path):
-    write_recipe(tmp_path)
-    triplets = write_dataset(tmp_path / "triplets", {"train": triplet_rows(20)}, "triplet", TRIPLET)
-    data = [
-        {"path": str(tmp_path / "pairs"), "config": "postprocessed", "form": "sts", "loss": "CoSENTLoss"},
-        {"path": str(triplets), "config": "triplet", "form": "triplet", "loss": "MultipleNegativesRankingLoss"},
-    ]
-    recipe = write_recipe(tmp_path, datasets=data, arguments={"report_to": "none"})
-    main(recipe, out=tmp_path / "out")
-    training = require_complete(tmp_path / "out").provenance["training"]
-    assert training["steps"] == planned_steps(prepare(recipe, None, None, [])) == 8
-
-
 def test_without_validation_the_last_step_is_kept(tmp_path):
     write_dataset(tmp_path / "pairs", {"train": sts_rows(16)})
     main(write_recipe(tmp_path), out=tmp_path / "out")
     training = require_complete(tmp_path / "out").provenance["training"]
     assert training["best_step"] is None
     assert training["validation_score"] is None
-
-
-def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
-    import torch
-
-    from training.losses import losses
-
-    class Diverging(torch.nn.Module):
-        def __init__(self, model):
-            super().__init__()
-            self.model = model
-
-        def forward(self, features, labels=None):
-            return self.model(features[0])["sentence_embedding"].sum() * float("nan")
-
-    monkeypatch.setattr(losses.Loss, "loss_class", Diverging)
-    with pytest.raises(RunError, match=r"training, step 4: the loss is nan; lower arguments.learning_rate"):
-        main(write_recipe(tmp_path), out=tmp_path / "out")
-    assert not require_incomplete(tmp_path / "out")
 
 
 DATA = {"path": "pairs", "config": "postprocessed"}
@@ -193,7 +142,7 @@ def test_a_run_that_diverges_ends_in_one_line_and_leaves_no_model(
 ):
     write_dataset(tmp_path / "pairs", {"train": sts_rows(64)})
     large = {"learning_rate": "1e30", "max_grad_norm": "0", "warmup_steps": "0", "report_to": "none"}
-    data = DATA | {"path": str(tmp_path / "pairs"), "form": form, "loss": loss}
+    data = DATA | {"path": str(tmp_path / "pairs"), "example_type": form, "loss": loss}
     recipe = write_recipe(tmp_path, datasets=[data], arguments=large | {"logging_steps": "2"} | arguments)
     monkeypatch.setattr(sys, "argv", ["training.run", str(recipe), "--out", str(tmp_path / "out")])
     with pytest.raises(SystemExit) as stopped:
@@ -294,7 +243,12 @@ def test_a_dry_run_tells_the_plan_without_the_weights(tmp_path, capsys):
     base = make_llama(tmp_path / "llama")
     (base / "model.safetensors").write_bytes(b"no weights")
     path = write_dataset(tmp_path / "triplets", {"train": triplet_rows(70)}, "triplet", TRIPLET)
-    data = {"path": str(path), "config": "triplet", "form": "triplet", "loss": "CachedMultipleNegativesRankingLoss"}
+    data = {
+        "path": str(path),
+        "config": "triplet",
+        "example_type": "triplet",
+        "loss": "CachedMultipleNegativesRankingLoss",
+    }
     recipe = write_recipe(
         tmp_path,
         base={"path": str(base), "pooling": "lasttoken", "prompt": 'It: "[X]" is:"', "license": "mit"},
@@ -362,7 +316,7 @@ def test_a_log_file_gets_a_plain_line_now_and_then(capsys, monkeypatch):
     state.global_step = 60
     progress.on_log(None, state, None, numbers(state, eval_sequential_score=0.8))
     state.global_step = 70
-    progress.told -= 60
+    progress.printed -= 60
     progress.on_log(None, state, None, numbers(state, eval_sequential_score=0.7))
     told = capsys.readouterr().err
     assert re.fullmatch(
@@ -370,32 +324,3 @@ def test_a_log_file_gets_a_plain_line_now_and_then(capsys, monkeypatch):
         r"Spearman's correlation 0.7000, best 0.8000 at step 60\n",
         told,
     )
-
-
-def test_a_terminal_gets_one_bar(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    state, progress = TrainerState(max_steps=100, global_step=40), ProgressReporter("Spearman's correlation")
-    progress.on_train_begin(None, state, None)
-    state.global_step = 50
-    progress.on_step_end(None, state, None)
-    progress.on_log(None, state, None, numbers(state, loss=0.5, learning_rate=1e-4))
-    progress.on_train_end(None, state, None)
-    assert " 50/100 [" in terminal.getvalue() and "loss=0.5000" in terminal.getvalue()
-    assert "step 50 of" not in terminal.getvalue()
-
-
-def test_a_plan_is_text_or_one_line_of_json(trained, monkeypatch, capsys):
-    def planned(*more):
-        monkeypatch.setattr(sys, "argv", ["training.run", str(trained / "recipe.yaml"), "--dry-run", *more])
-        with pytest.raises(SystemExit) as stopped:
-            run(app)
-        assert not stopped.value.code
-        return capsys.readouterr().out
-
-    shown = planned()
-    assert json.loads(planned("--json"))["plan"] == shown.splitlines() and shown.startswith("model ")

@@ -25,11 +25,11 @@ class Target:
 
 @dataclass(frozen=True)
 class ExampleType:
-    """A type of training example, under its name in recipes (``form``).
+    """A type of training example, under its name in recipes (``example_type``).
 
     ``columns`` are all that the trainer is given, in the loss's order. ``buffer``: rows that a stream draws from.
     ``blank``: whether a text may be blank, as lines of a file are. ``made_from``: the type of the rows that are read,
-    where the trainer's are made from them (``training.data.made_rows``).
+    where the trainer's are made from them (``training.data.rows``).
     """
 
     name: str

@@ -14,12 +14,21 @@ What the paper leaves open, and where the authors' code differs from it:
   (inside the anchor, or beside it), the Beta distribution is scaled to that room, so every draw succeeds at once.
 """
 
+import copy
 import hashlib
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
+from datasets import Dataset, Features, IterableDataset, List, Value
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerState
 
 from hub.contract.sections.model import Spans
+from hub.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -120,3 +129,204 @@ def _starts(strategy: str, anchor: Span, length: int) -> tuple[range, ...]:
         beyond_the_end = range(max(anchor.start, anchor.end - length + 1), anchor.end)
         return from_before, beyond_the_end
     return (range(anchor.start - length, anchor.end + 1),)
+
+
+IDS = List(Value("int32"))
+DOCUMENT = "document"
+FEATURES = Features({"anchors": List(IDS), "positives": List(IDS)})
+READ_AT_ONCE = 64  # documents tokenised together, which a fast tokenizer does on all cores
+
+
+@dataclass(frozen=True)
+class TrainerRows:
+    """The rows of one dataset as the trainer reads them, with their collator and callbacks.
+
+    ``passed_over``: rows that are not trained on (None: streamed, and so not counted).
+    """
+
+    rows: Dataset | IterableDataset
+    collator: Any = None  # None: the trainer's own, for texts
+    callbacks: tuple[TrainerCallback, ...] = ()
+    passed_over: int | None = 0
+
+
+def span_rows(
+    documents: Dataset | IterableDataset,
+    tokenizer: PreTrainedTokenizerBase,
+    spans: Spans,
+    seed: int,
+    max_seq_length: int,
+    place: str = "datasets.0",
+) -> TrainerRows:
+    """DeCLUTR's rows, one for each of ``documents`` (column ``text``) that is not too short.
+
+    ``anchors`` are spans.anchors lists of ids, ``positives`` spans.positives lists for each anchor, in its order; ids
+    are at most ``max_seq_length``, with special tokens. Streamed rows never end: the trainer's own way to begin a
+    stream again loses count of it when a run is resumed. Without the callback every epoch has the spans of the first.
+
+    Raises InputError, naming ``place``, when no document has ``spans.min_document`` units, or spans are longer than
+    the encoder reads.
+    """
+    if spans.max_length > max_seq_length:
+        problem = f"{spans.max_length} {spans.unit} are more than the {max_seq_length} tokens that the encoder reads"
+        hint = "raise base.max_seq_length, or cut shorter spans"
+        raise InputError(f"{place}.spans.max_length", problem, hint=hint)
+    tokenizer = copy.deepcopy(tokenizer)  # calls change what a saved tokenizer says
+    reader = _Reader(tokenizer, spans)
+    cutter = SpanCutter(tokenizer, spans, seed, max_seq_length)
+    collator, callbacks = SpanCollator(tokenizer), (SpanEpoch(cutter),)
+    if isinstance(documents, IterableDataset):
+        rows = IterableDataset.from_generator(_EndlessRows(documents, reader, cutter, place), features=FEATURES)
+        next(iter(rows))  # raises now, and not in a loader's worker, when no document is long enough
+        return TrainerRows(rows, collator, callbacks, passed_over=None)
+    kept = documents.map(
+        reader,
+        batched=True,
+        batch_size=READ_AT_ONCE,
+        remove_columns=documents.column_names,
+        features=reader.features,
+        desc="reading documents",
+    )
+    if len(kept) == 0:
+        raise _none_long_enough(place, len(documents), spans)
+    return TrainerRows(kept.with_transform(cutter), collator, callbacks, len(documents) - len(kept))
+
+
+def _none_long_enough(place: str, count: int, spans: Spans) -> InputError:
+    problem = f"none of the {count:,} documents has the {spans.min_document:,} {spans.unit} of spans.min_document"
+    return InputError(place, problem, hint="give longer documents, or shorter spans with a smaller min_document")
+
+
+class _Reader:
+    """Texts → documents that are long enough: their words, one space apart, or ids without special tokens."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, spans: Spans):
+        self.tokenizer, self.spans = tokenizer, spans
+        self.features = Features({DOCUMENT: Value("large_string") if spans.unit == "words" else IDS})
+
+    def __call__(self, batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        texts = [text.lower() for text in batch["text"]] if self.spans.lowercase else batch["text"]
+        if self.spans.unit == "tokens":
+            return {DOCUMENT: [ids for ids in plain_ids(self.tokenizer, texts) if len(ids) >= self.spans.min_document]}
+        words = (text.split() for text in texts)
+        return {DOCUMENT: [" ".join(found) for found in words if len(found) >= self.spans.min_document]}
+
+
+def plain_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
+    """Ids of ``texts`` without special tokens, however long.
+
+    Names of special tokens in a text are read as plain text: documents are strangers' words, and a ``<pad>`` in one
+    would move RoBERTa's positions.
+    """
+    if not texts:
+        return []
+    encoded = tokenizer(
+        texts,
+        add_special_tokens=False,
+        split_special_tokens=True,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        verbose=False,  # that documents are longer than the model reads is the point
+    )
+    ids: list[list[int]] = encoded["input_ids"]
+    return ids
+
+
+class SpanCutter:
+    """Documents → rows of ids; callable as a dataset's transform.
+
+    A span gets the special tokens that the encoder's own input has, and loses what the encoder cannot read at its end:
+    with RoBERTa's two, and spans of up to 512 tokens, anchors of 511 alone (4 in 100,000), but every span of words with
+    more than 510 tokens, as in the authors' code. A span of words is tokenised by itself.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, spans: Spans, seed: int, max_seq_length: int):
+        self.tokenizer, self.spans, self.seed = tokenizer, spans, seed
+        self.before, self.after = special_tokens(tokenizer)
+        self.room = max_seq_length - len(self.before) - len(self.after)
+        self.number = torch.zeros((), dtype=torch.int64).share_memory_()  # of the pass; loaders' workers see it, too
+
+    def row(self, document: str | list[int], number: int) -> dict[str, list[list[int]]]:
+        """The spans of one document in epoch ``number``."""
+        if isinstance(document, str):
+            units: list[Any] = document.split(" ")
+            content = document.encode()
+        else:
+            units, content = document, np.asarray(document, dtype="<i8").tobytes()
+        anchors, positives = sample_spans(document_generator(self.seed, number, content), len(units), self.spans)
+        return {"anchors": self._ids(units, anchors), "positives": self._ids(units, positives)}
+
+    def __call__(self, batch: dict[str, list[Any]]) -> dict[str, list[list[list[int]]]]:
+        """The rows of documents in the trainer's epoch."""
+        rows = [self.row(document, int(self.number)) for document in batch[DOCUMENT]]
+        return {column: [row[column] for row in rows] for column in FEATURES}
+
+    def _ids(self, units: list[Any], spans: list[Span]) -> list[list[int]]:
+        cut = [units[span.start : span.end] for span in spans]
+        if self.spans.unit == "words":
+            cut = plain_ids(self.tokenizer, [" ".join(words) for words in cut])
+        return [[*self.before, *ids[: self.room], *self.after] for ids in cut]
+
+
+def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+    """Ids that the tokenizer puts before and after a text (a prompt in its post-processor included)."""
+    tokenizer = copy.deepcopy(tokenizer)
+    text = tokenizer("a", add_special_tokens=False)["input_ids"]
+    whole = tokenizer("a")["input_ids"]
+    for start in range(len(whole) - len(text) + 1):
+        if whole[start : start + len(text)] == text:
+            return whole[:start], whole[start + len(text) :]
+    raise InputError("base: its tokenizer", "reads a text otherwise with special tokens than without")
+
+
+class _EndlessRows:
+    """Rows of a stream, epoch after epoch without end."""
+
+    def __init__(self, documents: IterableDataset, reader: _Reader, cutter: SpanCutter, place: str):
+        self.documents, self.reader, self.cutter, self.place = documents, reader, cutter, place
+
+    def __call__(self) -> Iterator[dict[str, list[list[int]]]]:
+        for number in itertools.count():
+            self.documents.set_epoch(number)  # another order, where the documents are shuffled
+            seen = rows = 0
+            for batch in self.documents.iter(batch_size=READ_AT_ONCE):
+                seen += len(batch["text"])
+                for document in self.reader(batch)[DOCUMENT]:
+                    rows += 1
+                    yield self.cutter.row(document, number)
+            if rows == 0:
+                raise _none_long_enough(self.place, seen, self.cutter.spans)
+
+
+class SpanEpoch(TrainerCallback):
+    """Callback that sets the cutter's epoch, by which spans are sampled anew."""
+
+    def __init__(self, cutter: SpanCutter):
+        self.cutter = cutter
+
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        """Count whole epochs; a run resumed in one has the spans of that one."""
+        self.cutter.number.fill_(int(state.epoch or 0))
+
+
+class SpanCollator:
+    """Rows → ``anchors_`` and ``positives_`` ``input_ids`` and ``attention_mask``, (N, spans, tokens), padded right.
+
+    The first dimension is the document, in every tensor, so that a batch can be cut and joined by documents.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        self.pad = tokenizer.pad_token_id
+        self.valid_label_columns: list[str] = []  # asked for by the trainer: spans have no labels
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """The padded batch of one step."""
+        batch = {"dataset_name": rows[0]["dataset_name"]} if "dataset_name" in rows[0] else {}
+        for column in FEATURES:
+            spans = [torch.tensor(ids) for row in rows for ids in row[column]]
+            ids = pad_sequence(spans, batch_first=True, padding_value=self.pad)
+            lengths = torch.tensor([len(span) for span in spans])
+            mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+            shape = (len(rows), -1, ids.shape[1])
+            batch |= {f"{column}_input_ids": ids.view(shape), f"{column}_attention_mask": mask.view(shape)}
+        return batch

@@ -1,32 +1,130 @@
-"""Training data: the pinned datasets of a recipe, from the Hub that HF_ENDPOINT names or from local run directories.
+"""Training data: pinned Hub datasets, finished run directories and files, whole or streamed.
 
 Only the columns of the example type are kept: the trainer feeds every other column (seeds, log-probabilities) to the
-model as text. Rows that are read whole stay on disk, memory-mapped; their checks look at some thousand at a time. A
-stream (``streaming: true``: ``streams``) is checked while it is read, and comes shuffled; what is read whole,
-the trainer shuffles.
+model as text. Rows that are read whole stay on disk, memory-mapped, and the trainer shuffles them. A stream
+(``streaming: true``) comes shuffled and is checked while it is read.
 """
 
+import hashlib
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 from datasets import Dataset, IterableDataset
 
+from hub.client.dataset_reader import hub_dataset, local_run, require_known
 from hub.client.failures import reading
 from hub.contract.published_paths import published
-from hub.contract.recipe import Spans, TrainingData
+from hub.contract.recipe import DatasetRecipe, Spans, TrainingData
+from hub.contract.recipe_file import load_recipe
+from hub.contract.run_dir import RECIPE
 from hub.contract.sections.model import MADE, Grades
+from hub.contract.shards import sha256_file
 from hub.errors import InputError
+from hub.row_errors import reading_rows, unreadable
 from training.data.example_types import DOCUMENTS, EXAMPLE_TYPES, GRADED_TRIPLET, SELF_PAIR, ExampleType
-from training.data.made_rows import graded_rows, self_pairs, text_columns, weighted
-from training.data.row_checks import NO_ROWS, RowChecks, tables
-from training.data.sources import Origin, from_directory, from_file, from_hub, is_file
-from training.data.streams import checked_stream, in_memory, shuffled
+from training.data.rows import (
+    NO_ROWS,
+    RowChecks,
+    checked_stream,
+    graded_rows,
+    in_memory,
+    self_pairs,
+    shuffled,
+    tables,
+    text_columns,
+    weighted,
+)
+
+FILES = {".txt": "text", ".jsonl": "json", ".parquet": "parquet"}  # ending → reader of ``datasets``; .txt: a line each
+CONFIG, SPLIT = "default", "train"  # what a file has of them
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A dataset as found: every split with all its columns, and what pins it (commit of a Hub dataset, else None)."""
+
+    splits: Mapping[str, Dataset | IterableDataset]
+    commit: str | None
+    sha256: str
+    license: str | None
+
+    def split(self, name: str, place: str) -> Dataset | IterableDataset:
+        """The rows of one split. Raises InputError naming those there are."""
+        return self.splits[require_known(name, sorted(self.splits), place, "split")]
+
+
+def from_hub(repo_id: str, revision: str | None, config: str | None, streaming: bool, place: str) -> Origin:
+    """All splits of a Hub dataset at the commit that its revision (a tag) stands for now.
+
+    ``config`` None: the dataset's only one, or its ``default``. Raises InputError when there is no such repository,
+    revision or config, or it cannot be read; RunError when the Hub does not answer.
+    """
+    found = hub_dataset(repo_id, revision, place)
+    options = {"streaming": True} if streaming else {}
+    loaded = found.load(_config(config, found.configs(), place), **options)
+    return Origin(loaded, found.commit, found.commit, found.license)
+
+
+def from_directory(directory: Path, config: str, streaming: bool, place: str) -> Origin:
+    """All splits of a finished local run directory: the shards its manifest names for the config.
+
+    Raises InputError when it is none, has no such config, or a shard is not what the manifest says.
+    """
+    run = local_run(directory, place)
+    _, shards = run.shards(_config(config, run.configs, place))
+    if not shards:
+        raise InputError(place, "has no rows", hint="generate more, or take another config")
+    files: dict[str, list[str]] = {}
+    for shard in shards:
+        files.setdefault(shard.split or "train", []).append(str((directory / shard.path).resolve()))
+    digest = hashlib.sha256("".join(f"{file.path} {file.sha256}\n" for file in run.manifest.shards(config)).encode())
+    recipe = directory / RECIPE
+    licence = load_recipe(recipe, DatasetRecipe).license if recipe.is_file() else None
+    return Origin(load_files("parquet", files, streaming, place), None, digest.hexdigest(), licence)
+
+
+def is_file(path: Path) -> bool:
+    """Whether ``path`` names a file of rows rather than a run directory."""
+    return path.is_file() or path.suffix in FILES
+
+
+def from_file(path: Path, config: str, split: str, streaming: bool, place: str) -> Origin:
+    """The rows of a file, as its one split. Raises InputError when it is not there or not of a known kind."""
+    if path.suffix not in FILES:
+        raise InputError(place, f"has the ending {path.suffix!r}", allowed=list(FILES))
+    if not path.is_file():
+        raise InputError(place, "no such file", allowed=f"a run directory, or a file ending in {', '.join(FILES)}")
+    if (config, split) != (CONFIG, SPLIT):
+        raise InputError(place, f"is one file, without config {config!r} and split {split!r}", allowed=(CONFIG, SPLIT))
+    if path.stat().st_size == 0:
+        raise InputError(place, "is empty", allowed="at least one document")
+    loaded = load_files(FILES[path.suffix], {SPLIT: [str(path.resolve())]}, streaming, place)
+    return Origin(loaded, None, sha256_file(path), None)
+
+
+def load_files(kind: str, files: dict[str, list[str]], streaming: bool, place: str) -> Any:
+    """Files of a kind that ``datasets`` reads, by split. Raises InputError when their bytes are not of that kind."""
+    with reading_rows(place):
+        try:
+            return datasets.load_dataset(kind, data_files=files, streaming=streaming)
+        except ValueError as error:  # of the JSON reader, for what is nested too deep
+            raise unreadable(error, place) from error
+
+
+def _config(given: str | None, configs: list[str], place: str) -> str:
+    if given is None and len(configs) > 1 and "default" not in configs:
+        raise InputError(place, "has several configs", allowed=configs, hint="name one: config")
+    config = given or ("default" if "default" in configs else configs[0])
+    return require_known(config, configs, place, "config")
+
 
 DESCRIBED = {  # of a spec, for the manifest
-    *("repo_id", "revision", "path", "config", "form", "example_set", "loss"),
+    *("repo_id", "revision", "path", "config", "example_type", "example_set", "loss"),
     *("columns", "grades", "weights"),
 }
 VALIDATION_ROWS = 10_000  # of a stream's validation split: they are kept in memory
@@ -97,11 +195,11 @@ def load(
     with reading(spec.repo_id, spec.revision) if spec.repo_id is not None else nullcontext():
         train: Dataset | IterableDataset
         if isinstance(rows, IterableDataset):
-            train = shuffled(checked_stream(rows, spec, part, limit), EXAMPLE_TYPES[spec.form].buffer, seed)
-        elif spec.form in MADE:
+            train = shuffled(checked_stream(rows, spec, part, limit), EXAMPLE_TYPES[spec.example_type].buffer, seed)
+        elif spec.example_type in MADE:
             train, passed_over = _made(rows, spec, part, limit)
         else:
-            checks = RowChecks(EXAMPLE_TYPES[spec.form], spec.example_set, part, spec.weights)
+            checks = RowChecks(EXAMPLE_TYPES[spec.example_type], spec.example_set, part, spec.weights)
             train = _checked(rows, checks, limit, spec.spans)
         if isinstance(train, Dataset) and spec.weights is not None:
             train = weighted(train, spec.weights, part)
@@ -113,7 +211,7 @@ def load(
 
 def _made(rows: Dataset, spec: TrainingData, place: str, limit: int | None) -> tuple[Dataset, int]:
     """The rows of a form that is made, at most ``limit``; and of how many first texts none could be made."""
-    examples = EXAMPLE_TYPES[spec.form]
+    examples = EXAMPLE_TYPES[spec.example_type]
     read = examples.read
     if examples == SELF_PAIR:
         read = replace(read, columns=dict.fromkeys(text_columns(spec.columns, rows.column_names, place), "string"))
@@ -124,8 +222,10 @@ def _made(rows: Dataset, spec: TrainingData, place: str, limit: int | None) -> t
         grades = spec.grades or Grades()
         made, without = graded_rows(found, grades, examples == GRADED_TRIPLET, spec.weights, limit)
     if len(made) == 0:
-        wanted = {"self-pair": "a text", "graded-pair": "a positive"}.get(spec.form, "a positive and a negative")
-        hint = "look at datasets.N.grades" if spec.form != "self-pair" else None
+        wanted = {"self-pair": "a text", "graded-pair": "a positive"}.get(
+            spec.example_type, "a positive and a negative"
+        )
+        hint = "look at datasets.N.grades" if spec.example_type != "self-pair" else None
         raise InputError(place, f"no row can be made of it: no first text has {wanted}", hint=hint)
     return made, without
 
@@ -141,7 +241,7 @@ def _find(spec: TrainingData, place: str) -> Origin:
 
 def _validation(spec: TrainingData, origin: Origin, place: str) -> Dataset | None:
     """The validation split, as it is read, unless it is what is trained on; texts alone score nothing."""
-    examples = EXAMPLE_TYPES[spec.form]
+    examples = EXAMPLE_TYPES[spec.example_type]
     if examples in (DOCUMENTS, SELF_PAIR) or spec.split == "validation" or "validation" not in origin.splits:
         return None
     rows = origin.split("validation", place)
@@ -153,7 +253,7 @@ def _validation(spec: TrainingData, origin: Origin, place: str) -> Dataset | Non
 
 def checked(
     rows: Dataset,
-    form: str | ExampleType,
+    example_type: str | ExampleType,
     place: str,
     example_set: int | None = None,
     limit: int | None = None,
@@ -163,7 +263,7 @@ def checked(
 
     Raises InputError unless the trainer can learn from every one of them.
     """
-    examples = EXAMPLE_TYPES[form] if isinstance(form, str) else form
+    examples = EXAMPLE_TYPES[example_type] if isinstance(example_type, str) else example_type
     return _checked(rows, RowChecks(examples, example_set, place), limit, spans)
 
 

@@ -20,7 +20,8 @@ from hub.contract.recipe import ModelRecipe
 from hub.errors import InputError, did_you_mean
 from hub.printable import first_line
 from training.data.example_types import DOCUMENTS, EXAMPLE_TYPES
-from training.losses.typed_arguments import require_positive, typed_argument
+from training.loop.distributed import process_count
+from training.losses.losses import LOSSES, loss_arguments, require_positive, typed_argument
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformerTrainingArguments
@@ -114,10 +115,14 @@ def _check_range(name: str, value: float, place: str) -> None:
         require_positive(value, place, zero=True, infinity=True)
 
 
-def check_together(recipe: ModelRecipe, given: dict[str, Any], place: str) -> None:
-    """Raise InputError for arguments that do not fit one another, the recipe or this machine; nothing is loaded yet."""
+def check_together(recipe: ModelRecipe, given: dict[str, Any], recipe_place: str) -> None:
+    """Raise InputError for arguments that do not fit one another, the losses, the batch or this machine.
+
+    Nothing is loaded yet.
+    """
     import torch
 
+    place, accumulated = f"{recipe_place}:arguments", given.get("gradient_accumulation_steps", 1)
     check_reporters(given.get("report_to", TENSORBOARD), f"{place}.report_to")
     if given.get("fp16") and not torch.cuda.is_available():
         raise InputError(f"{place}.fp16", "needs a GPU, and none is seen", hint="use bf16 on a CPU")
@@ -125,13 +130,22 @@ def check_together(recipe: ModelRecipe, given: dict[str, Any], place: str) -> No
     if streamed and given.get("max_steps", -1) <= 0:
         found = f"{streamed[0]} is streamed, so how many steps an epoch has is not known"
         raise InputError(f"{place}.max_steps", found, hint="give arguments.max_steps")
-    if "batch_sampler" in given and (streamed or EXAMPLE_TYPES[recipe.datasets[0].form] == DOCUMENTS):
+    if "batch_sampler" in given and (streamed or EXAMPLE_TYPES[recipe.datasets[0].example_type] == DOCUMENTS):
         found = "chooses among rows by their texts, and these are read as a stream or cut into spans"
         raise InputError(f"{place}.batch_sampler", found, hint="leave it out")
     if recipe.slanted_triangular is not None:
         for name in ("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"):
             if name in given:
                 raise InputError(f"{place}.{name}", "is set by slanted_triangular", hint="remove one of the two")
+    for index, spec in enumerate(recipe.datasets):
+        loss_arguments(spec, f"{recipe_place}:datasets.{index}")
+        if LOSSES[spec.loss].in_batch and accumulated > 1:
+            found = (
+                f"{spec.loss} compares the rows of a batch with one another, and accumulated steps do not share them"
+            )
+            hint = LOSSES[spec.loss].smaller
+            raise InputError(f"{place}.gradient_accumulation_steps", found, allowed="1", hint=hint)
+    per_device_batch(recipe.batch_size, process_count(), accumulated, f"{recipe_place}:batch_size")
 
 
 def check_reporters(given: str | list[str] | None, place: str) -> list[str]:
@@ -215,7 +229,7 @@ def _keep_what_is_evaluated(chosen: dict[str, Any], place: str) -> None:
 def _built(chosen: dict[str, Any], processes: int, place: str) -> SentenceTransformerTrainingArguments:
     """The arguments of this process, on one GPU: upstream would take all it sees, each with a batch of its own.
 
-    With several processes, upstream would drop every batch that is not whole (``training.loop.batches`` cuts them).
+    With several processes, upstream would drop every batch that is not whole (``training.loop.trainer`` cuts them).
     """
     from sentence_transformers import SentenceTransformerTrainingArguments
 

@@ -17,15 +17,13 @@ from hub.contract.shards import write_text
 from hub.durable import fsync, make_folder
 from hub.errors import RunError
 from hub.memory import peak_rss_mb
+from training.encoder.encoder import save_encoder, save_release
 from training.loop.arguments import reported
-from training.loop.build import Trained
 from training.loop.distributed import process_count
 from training.loop.job import TrainingJob
 from training.loop.trainer import EncoderTrainer
-from training.model.encoder import save_encoder, save_release
 
 ROOT = Path(__file__).resolve().parents[2]  # of the clone or installation
-Curve = list[list[float]]  # [[step, value]], steps ascending
 NOT_PARTS = frozenset(
     ("loss", "grad_norm", "learning_rate", "epoch", "step", "train_loss", "total_flos", "num_input_tokens_seen")
 )
@@ -44,23 +42,43 @@ def disk_errors(out: Path) -> Iterator[None]:
                 hint = "choose another --out, and run the same command again"
                 raise RunError(out.parent, f"cannot be written: {error}", hint=hint) from error
             raise
-        hint = "free some and run the same command again: it goes on from the last whole checkpoint"
+        hint = "free some and run the same command again: it resumes from the last whole checkpoint"
         raise RunError(out.parent, f"no space left on the disk ({room:,} bytes free)", hint=hint) from error
 
 
-def move_into_place(built: Path, out: Path) -> list[str]:
-    """Move every file of the finished model into ``out``; returns their paths inside it, sorted.
-
-    A kill in between leaves files that the manifest does not name yet; the next run moves the same bytes again.
-    """
-    paths = sorted(path.relative_to(built).as_posix() for path in built.rglob("*") if path.is_file())
-    for path in paths:
-        make_folder((out / path).parent)
-        fsync(built / path)
-        (built / path).replace(out / path)
-        fsync((out / path).parent)
-    shutil.rmtree(built)
-    return paths
+def finish(
+    job: TrainingJob, manifest: Manifest, encoder: SentenceTransformer, trainer: EncoderTrainer | None, command: str
+) -> Manifest:
+    """Write the model and its facts into the run directory; ``trainer`` None: an untrained baseline."""
+    counts, layers = {"dimensions": encoder.get_embedding_dimension()}, encoder.transformers_model
+    parameters = sum(parameter.numel() for parameter in encoder.parameters())
+    if layers is not None:  # a base in 4 bits has two weights in a tensor's element
+        parameters += layers.num_parameters() - sum(parameter.numel() for parameter in layers.parameters())
+    if trainer is None:
+        built = job.beside("building")
+        save_encoder(encoder, built)
+    else:
+        built = job.checkpoints / "model"
+        save_release(encoder, built, job.recipe.base, job.base, job.recipe.lora)
+        trained = sum(parameter.numel() for parameter in trainer.encoder_parameters.values())
+        if job.recipe.lora is not None and job.recipe.lora.release == "merged":
+            parameters -= trained  # the adapter is in the base's weights now
+        found = [item.rows for item in job.sets]
+        rows = None if None in found else sum(filter(None, found))
+        counts |= {"trained_parameters": trained, "training_rows": rows}
+        counts |= {"passed_over": trainer.passed_over} if trainer.passed_over else {}
+    code = clone_of(ROOT)  # commit and public address; nothing outside of a clone
+    provenance = {
+        "datasets": [item.describe() for item in job.sets],
+        "validation": job.evaluator.sources if job.evaluator else [],
+        "base": job.base.describe(job.recipe.base),
+        "training": None if trainer is None else training_facts(job, trainer),
+        **({"code": code} if code else {}),
+        "command": command,
+    }
+    finished = complete(job.out, manifest, built, {"parameters": parameters, **counts}, provenance)
+    shutil.rmtree(job.checkpoints, ignore_errors=True)
+    return finished
 
 
 def complete(
@@ -74,60 +92,23 @@ def complete(
     return finished
 
 
-def finish(job: TrainingJob, manifest: Manifest, trained: Trained, command: str) -> Manifest:
-    """Write the trained model and what is known of it into the run directory, and remove the checkpoints."""
-    built, trainer = job.checkpoints / "model", trained.trainer
-    save_release(trainer.model, built, job.recipe.base, job.base, job.recipe.lora)
-    passed_over = {name: item.passed_over for name, item in trained.rows.items() if item.passed_over}
-    count = sum(parameter.numel() for parameter in trainer.encoder_parameters.values())
-    size = _size(trainer.model)
-    if job.recipe.lora is not None and job.recipe.lora.release == "merged":
-        size["parameters"] -= count  # the adapter is in the base's weights now
-    counts = {
-        **size,
-        "trained_parameters": count,
-        "training_rows": None if None in (found := [item.rows for item in job.sets]) else sum(filter(None, found)),
-        **({"passed_over": passed_over} if passed_over else {}),
-    }
-    provenance = {
-        "datasets": [item.describe() for item in job.sets],
-        "validation": job.evaluator.sources if job.evaluator else [],
-        "base": job.base.describe(job.recipe.base),
-        "training": training_facts(job, trainer),
-        **made_in(),
-        "command": command,
-    }
-    finished = complete(job.out, manifest, built, counts, provenance)
-    shutil.rmtree(job.checkpoints)
-    return finished
+def move_into_place(built: Path, out: Path) -> list[str]:
+    """Move every file of the finished model into ``out``; return their paths inside it, sorted.
 
-
-def finish_baseline(job: TrainingJob, manifest: Manifest, encoder: SentenceTransformer, command: str) -> Manifest:
-    """Write an untrained baseline into the run directory."""
-    built = job.out.with_name(f"{job.out.name}.building")
-    save_encoder(encoder, built)
-    base = job.base.describe(job.recipe.base)
-    provenance = {"datasets": [], "validation": [], "base": base, "training": None, **made_in(), "command": command}
-    return complete(job.out, manifest, built, _size(encoder), provenance)
-
-
-def made_in() -> dict[str, Any]:
-    """``code``: commit and public address of the clone that finished the run; nothing outside of a clone."""
-    found = clone_of(ROOT)
-    return {"code": found} if found else {}
-
-
-def _size(model: SentenceTransformer) -> dict[str, Any]:
-    layers = model.transformers_model
-    packed = 0  # weights of a base in 4 bits beyond its tensors' elements, which hold two each
-    if layers is not None:
-        packed = layers.num_parameters() - sum(parameter.numel() for parameter in layers.parameters())
-    parameters = sum(parameter.numel() for parameter in model.parameters()) + packed
-    return {"parameters": parameters, "dimensions": model.get_embedding_dimension()}
+    A kill in between leaves files that the manifest does not name yet; the next run moves the same bytes again.
+    """
+    paths = sorted(path.relative_to(built).as_posix() for path in built.rglob("*") if path.is_file())
+    for path in paths:
+        make_folder((out / path).parent)
+        fsync(built / path)
+        (built / path).replace(out / path)
+        fsync((out / path).parent)
+    shutil.rmtree(built)
+    return paths
 
 
 def training_facts(job: TrainingJob, trainer: EncoderTrainer) -> dict[str, Any]:
-    """What the trainer did, for the manifest."""
+    """Steps, chosen checkpoint, curves and arguments, for the manifest."""
     state = trainer.state
     return {
         "steps": state.global_step,
@@ -145,34 +126,36 @@ def training_facts(job: TrainingJob, trainer: EncoderTrainer) -> dict[str, Any]:
 
 
 def curves(log_history: list[dict[str, Any]]) -> dict[str, Any]:
-    """``loss_curve``, ``validation_curve`` and ``loss_parts`` (name → curve, only for losses of several parts)."""
+    """``loss_curve``, ``validation_curve`` and ``loss_parts`` (name → curve, only for losses of several parts).
+
+    A curve is [[step, value]], steps ascending.
+    """
+
+    def curve(entries: list[dict[str, Any]], name: str) -> list[list[float]]:
+        return [[entry["step"], round(entry[name], 6)] for entry in entries if name in entry]
+
     losses = [entry for entry in log_history if "loss" in entry]
-    scores = [entry for entry in log_history if "eval_sequential_score" in entry]
     parts = dict.fromkeys(name for entry in losses for name in entry if name not in NOT_PARTS)
     return {
-        "loss_curve": _curve(losses, "loss"),
-        "validation_curve": _curve(scores, "eval_sequential_score"),
-        "loss_parts": {name: _curve([entry for entry in losses if name in entry], name) for name in parts},
+        "loss_curve": curve(losses, "loss"),
+        "validation_curve": curve(log_history, "eval_sequential_score"),
+        "loss_parts": {name: curve(losses, name) for name in parts},
     }
 
 
-def _curve(entries: list[dict[str, Any]], name: str) -> Curve:
-    return [[entry["step"], round(entry[name], 6)] for entry in entries]
-
-
-def write_timing(job: TrainingJob, seconds: float, trained: Trained) -> None:
+def write_timing(job: TrainingJob, seconds: float, trainer: EncoderTrainer) -> None:
     """Write seconds, throughput and peak memory of this process beside the run directory; they are not published.
 
     ``samples_per_second`` counts rows of the steps of this process alone (a resumed run did the first ones before),
     over the trainer's own time: evaluations and checkpoints are in it, loading is not.
     """
-    rows = (trained.trainer.state.global_step - trained.first_step) * job.recipe.batch_size
+    rows = (trainer.state.global_step - trainer.first_step) * job.recipe.batch_size
     timing = {
         "seconds": round(seconds, 2),
-        "training_seconds": round(trained.seconds, 2),
-        "samples_per_second": round(rows / trained.seconds, 1),
+        "training_seconds": round(trainer.seconds, 2),
+        "samples_per_second": round(rows / trainer.seconds, 1),
         "peak_rss_mb": peak_rss_mb(),
         "peak_gpu_mb": round(torch.cuda.max_memory_allocated() / 2**20, 1) if torch.cuda.is_available() else None,
-        "resumed_from_step": trained.first_step,
+        "resumed_from_step": trainer.first_step,
     }
-    write_text(job.out.with_name(f"{job.out.name}.timing.json"), json.dumps(timing, indent=2) + "\n")
+    write_text(job.beside("timing.json"), json.dumps(timing, indent=2) + "\n")

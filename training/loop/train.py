@@ -1,82 +1,175 @@
-"""One training run, from an untrained encoder or its newest whole checkpoint to a finished run directory."""
+"""One training run, from an untrained encoder or its newest whole checkpoint to a finished run directory.
+
+Progress is one bar at a terminal and a plain line now and then in a log file: steps, time left, loss, learning rate,
+and the validation score with the best so far. TensorBoard's event files go to ``NAME.logs``; any other reporter of
+transformers writes where its own environment variables say.
+"""
 
 import shutil
+import sys
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
+from copy import copy, deepcopy
+from typing import Any
 
-import datasets
 import torch
 import transformers
+from datasets import DatasetDict, IterableDataset
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.util.distributed import distributed_evaluation
+from torch import nn
+from tqdm import tqdm
+from transformers import PrinterCallback, TrainerCallback, TrainerState
+from transformers.integrations import TensorBoardCallback
 
 from hub.cli import say
 from hub.contract.recipe_file import resolved
 from hub.contract.run_dir import Manifest, begin, locked
+from hub.contract.sections.model import Spans
 from hub.errors import RunError
-from training.data.example_types import SELF_PAIR
-from training.data.streams import stream_errors
-from training.loop.build import Trained, make_trainer, read_rows
+from training.data.example_types import DOCUMENTS, EXAMPLE_TYPES, SELF_PAIR
+from training.data.rows import endless, stream_errors
+from training.data.spans import TrainerRows, span_rows
+from training.data.training_sets import TrainingSet
+from training.encoder.encoder import PROBES, build_encoder, has_dropout, save_release
+from training.loop.arguments import TENSORBOARD
 from training.loop.checkpoints import newest_whole, processes_of
 from training.loop.distributed import is_main, on_main, process_count
-from training.loop.finish import disk_errors, finish, finish_baseline, write_timing
+from training.loop.finish import disk_errors, finish, write_timing
 from training.loop.job import TrainingJob
-from training.loop.trainer import DIVERGED, EncoderTrainer, require_finite
-from training.model.encoder import build_encoder, has_dropout, save_release
-from training.model.prompts import PROBES
+from training.loop.trainer import DIVERGED, Checks, EncoderTrainer, TextCollator, TokenDropout, require_finite
+from training.losses.losses import LOSSES, build_loss
 
 SAME, SAME_IN_HALF = 1e-4, 5e-3  # scores of the same weights; half: another number of processes batches texts otherwise
+SECONDS = 30.0  # between two lines of a log file
+
+
+def work(job: TrainingJob, command: str) -> Manifest:
+    """Make what is missing of the run, under its lock; return its manifest, complete on the main process.
+
+    Raises InputError when the run directory holds another run, RunError when training or the disk fails.
+    """
+    if job.recipe.threads is not None:
+        torch.set_num_threads(job.recipe.threads)
+    with locked(job.out) if is_main() else nullcontext():
+        manifest = on_main(lambda: begin(job.out, job.manifest(), resolved(job.recipe)))
+        if manifest.complete:
+            if is_main():
+                shutil.rmtree(job.checkpoints, ignore_errors=True)  # of a process killed at the very end
+                say(f"{job.out}: already made; nothing to do")
+            return manifest
+        started = time.monotonic()
+        with disk_errors(job.out), memory_errors():
+            if job.recipe.is_baseline:
+                return finish(job, manifest, untrained_encoder(job), None, command) if is_main() else manifest
+            trainer = train(job, manifest.fingerprint)
+            verify(trainer, job)
+            if is_main():
+                manifest = finish(job, manifest, trainer.model, trainer, command)
+                write_timing(job, time.monotonic() - started, trainer)
+    return manifest
 
 
 def untrained_encoder(job: TrainingJob) -> SentenceTransformer:
-    """The untrained encoder; what is random in it comes from the recipe's seed."""
+    """The untrained encoder; its random weights come from the recipe's seed."""
     transformers.set_seed(job.recipe.seed)
     return build_encoder(job.recipe.base, job.base, job.recipe.lora)
 
 
-def train(job: TrainingJob, fingerprint: str) -> Trained:
-    """Train, or go on from the newest whole checkpoint. Raises RunError when training diverges."""
+def train(job: TrainingJob, fingerprint: str) -> EncoderTrainer:
+    """Train, or resume from the newest whole checkpoint. Raises RunError when training diverges."""
     encoder = untrained_encoder(job)
     if is_main():
-        save_release(encoder, job.untrained, job.recipe.base, job.base, job.recipe.lora)
-        _tell_without_dropout(encoder, job)
+        save_release(encoder, job.beside("base"), job.recipe.base, job.base, job.recipe.lora)
+        pairs = [item.name for item in job.sets if item.spec.example_type == SELF_PAIR.name]
+        if pairs and not has_dropout(encoder) and not job.recipe.token_dropout:
+            why = "the encoder has no dropout, so nothing distinguishes a text from itself: only negatives teach it"
+            say(f"warning: {pairs[0]}: {why} (the recipe's token_dropout would)")
     checkpoint = on_main(lambda: newest_whole(job.checkpoints, fingerprint))
+    step = int(checkpoint.name.rsplit("-", 1)[1]) if checkpoint else 0
     with stream_errors(job.sets[0].spec):  # a stream is trained on alone
-        rows = {item.name: read_rows(item, encoder, job) for item in job.sets}
-        trainer = make_trainer(job, encoder, rows, fingerprint, _step(checkpoint))
+        trainer = make_trainer(job, encoder, fingerprint, step)
         if checkpoint is not None and is_main():
-            _tell_resumption(checkpoint)
+            say(f"resuming from {checkpoint}")
+            if (before := processes_of(checkpoint)) != process_count():
+                change = f"{before} processes wrote it, now there are {process_count()}"
+                say(f"warning: {change}: the same batches, other dropout")
         started = time.monotonic()
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    return Trained(trainer, rows, _step(checkpoint), time.monotonic() - started)
+        trainer.seconds = time.monotonic() - started
+    return trainer
 
 
-def _tell_without_dropout(encoder: SentenceTransformer, job: TrainingJob) -> None:
-    names = [item.name for item in job.sets if item.spec.form == SELF_PAIR.name]
-    if names and not has_dropout(encoder) and not job.recipe.token_dropout:
-        told = "the encoder has no dropout, so nothing tells a text from itself: it learns from negatives alone"
-        say(f"warning: {names[0]}: {told} (the recipe's token_dropout would)")
+def make_trainer(
+    job: TrainingJob, encoder: SentenceTransformer, fingerprint: str, first_step: int = 0
+) -> EncoderTrainer:
+    """A trainer over all datasets, each with its own loss; ``first_step``: where a resumed run stands."""
+    rows = {item.name: read_rows(item, encoder, job) for item in job.sets}
+    losses: dict[str, nn.Module] = {
+        item.name: build_loss(item.spec, encoder, job.base, process_count(), _guide(index, encoder, job))
+        for index, item in enumerate(job.sets)
+    }
+    first, noise = next(iter(rows.values())), None
+    if job.recipe.token_dropout:
+        pad = getattr(encoder.tokenizer, "pad_token_id", None) or 0  # static encoders, never padded, have none
+        noise = TokenDropout(encoder.preprocess, job.recipe.token_dropout, job.recipe.seed, pad)
+    arguments = copy(job.arguments)
+    arguments.save_total_limit = None  # upstream would remove old checkpoints before the new one is marked
+    callbacks = [Checks(fingerprint, job.arguments.save_total_limit), *first.callbacks]
+    if is_main():
+        callbacks.append(ProgressReporter(job.evaluator.metric if job.evaluator else ""))
+        if TENSORBOARD in job.reporters:
+            callbacks.append(_tensorboard(job, first_step))
+    streamed = isinstance(first.rows, IterableDataset)
+    trainer = EncoderTrainer(
+        model=encoder,
+        args=arguments,
+        train_dataset=first.rows if streamed else DatasetDict({name: found.rows for name, found in rows.items()}),
+        losses=losses,
+        slanted=job.recipe.slanted_triangular,
+        evaluator=job.evaluator,
+        data_collator=first.collator or TextCollator(encoder.preprocess, token_dropout=noise),
+        callbacks=callbacks,
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.passed_over = {name: found.passed_over for name, found in rows.items() if found.passed_over}
+    trainer.first_step = first_step
+    return trainer
 
 
-def _step(checkpoint: Path | None) -> int:
-    return int(checkpoint.name.rsplit("-", 1)[1]) if checkpoint else 0
+def read_rows(item: TrainingSet, encoder: SentenceTransformer, job: TrainingJob) -> TrainerRows:
+    """A dataset's rows: texts as they are, documents as spans of ids. Raises InputError when no document is usable."""
+    if EXAMPLE_TYPES[item.spec.example_type] == DOCUMENTS:
+        limit = job.recipe.base.max_seq_length
+        return span_rows(item.train, encoder.tokenizer, item.spec.spans or Spans(), job.recipe.seed, limit)
+    if isinstance(item.train, IterableDataset):
+        return TrainerRows(endless(item.train, item.name), passed_over=None)
+    return TrainerRows(item.train, passed_over=item.passed_over)
 
 
-def _tell_resumption(checkpoint: Path) -> None:
-    before = processes_of(checkpoint)
-    say(f"going on from {checkpoint}")
-    if before != process_count():
-        say(f"warning: {before} processes wrote it, now there are {process_count()}: the same batches, other dropout")
+def _guide(index: int, encoder: SentenceTransformer, job: TrainingJob) -> SentenceTransformer | None:
+    """The guide of a dataset's loss, if it takes one: the named encoder, else a copy of the untrained one."""
+    spec = job.sets[index].spec
+    if not LOSSES[spec.loss].guided:
+        return None
+    if spec.guide is None:
+        return deepcopy(encoder)
+    return build_encoder(spec.guide, job.guides[index], key=f"datasets.{index}.guide")
+
+
+def _tensorboard(job: TrainingJob, first_step: int) -> TensorBoardCallback:
+    """The reporter that writes event files; the viewer drops points after ``first_step`` that a killed run left."""
+    from torch.utils.tensorboard import SummaryWriter  # its import is slow, and only the main process writes
+
+    return TensorBoardCallback(SummaryWriter(str(job.beside("logs")), purge_step=first_step + 1))
 
 
 def verify(trainer: EncoderTrainer, job: TrainingJob) -> None:
     """Weights and embeddings must be finite and, where a checkpoint was chosen, score what it scored.
 
-    All processes take part, as they did when it was chosen: in half precision, what a text is given depends on the
-    texts that are read beside it.
+    All processes take part, as they did when it was chosen: in half precision, an embedding depends on the texts of its
+    batch.
     """
     require_finite(list(trainer.model.parameters()), "training")
     if not torch.isfinite(trainer.model.encode(list(PROBES), convert_to_tensor=True)).all():
@@ -103,47 +196,52 @@ def memory_errors() -> Iterator[None]:
         raise RunError("training", problem, hint=hint) from error
 
 
-@contextmanager
-def held(directory: Path) -> Iterator[None]:
-    """The lock on the run directory, which the main process holds for all."""
-    with locked(directory) if is_main() else nullcontext():
-        yield
+class ProgressReporter(TrainerCallback):
+    """Callback that shows progress on stderr; ``metric`` names the validation score."""
 
+    def __init__(self, metric: str):
+        self.metric, self.first_step = metric, 0
+        self.bar: Any = None
+        self.shown: dict[str, str] = {}
+        self.started = self.printed = time.monotonic()
 
-def work(job: TrainingJob, command: str) -> Manifest:
-    """Make what is missing of the run; returns its manifest, complete on the main process.
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        """Begin where a resumed run stands."""
+        self.started, self.first_step = time.monotonic(), state.global_step
+        if sys.stderr.isatty():
+            self.bar = tqdm(total=state.max_steps, initial=state.global_step, unit="step", desc="training")
 
-    Raises InputError when the run directory holds another run, RunError when training or the disk fails.
-    """
-    if job.recipe.threads is not None:
-        torch.set_num_threads(job.recipe.threads)
-    manifest = on_main(lambda: begin(job.out, job.manifest(), resolved(job.recipe)))
-    if manifest.complete:
-        if is_main():
-            shutil.rmtree(job.checkpoints, ignore_errors=True)  # of a process killed at the very end
-            say(f"{job.out}: already made; nothing to do")
-        return manifest
-    started = time.monotonic()
-    with disk_errors(job.out), memory_errors():
-        if job.recipe.is_baseline:
-            return finish_baseline(job, manifest, untrained_encoder(job), command) if is_main() else manifest
-        trained = train(job, manifest.fingerprint)
-        verify(trained.trainer, job)
-        if is_main():
-            manifest = finish(job, manifest, trained, command)
-            write_timing(job, time.monotonic() - started, trained)
-    return manifest
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        """Advance to the state's step."""
+        if self.bar is not None:
+            self.bar.update(state.global_step - self.bar.n)
 
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Show the newest numbers, and the best validation score with its step."""
+        logs = logs or {}
+        if "loss" in logs:
+            self.shown |= {"loss": f"{logs['loss']:.4f}", "learning rate": f"{logs['learning_rate']:.2e}"}
+        if (score := logs.get("eval_sequential_score")) is not None:
+            earlier = [item for item in state.log_history if "eval_sequential_score" in item]
+            best = max(earlier, key=lambda item: float(item["eval_sequential_score"]))
+            self.shown[self.metric] = f"{score:.4f}"
+            self.shown["best"] = f"{best['eval_sequential_score']:.4f} at step {best['step']:,}"
+        if self.bar is not None:
+            self.bar.set_postfix(self.shown)
+        elif time.monotonic() - self.printed >= SECONDS:
+            self._line(state)
 
-def quiet_libraries() -> None:
-    """Silence progress bars and warnings that libraries address to each other."""
-    transformers.logging.set_verbosity_error()  # it reports the language-model head, which an encoder leaves out
-    transformers.logging.disable_progress_bar()
-    datasets.disable_progress_bars()
-    for message in (
-        "`broadcast_buffers` is deprecated",  # accelerate to torch
-        "torch.distributed.nn.functional.all_gather is deprecated",  # sentence-transformers to torch, at every step
-        ".*only defines `gradient_checkpointing_enable`",  # transformers to sentence-transformers
-        "`(is_gradient_checkpointing|gradient_checkpointing_enable)` is deprecated",  # to peft, sentence-transformers
-    ):
-        warnings.filterwarnings("ignore", message, FutureWarning)
+    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        """Close the bar, or print the last line."""
+        if self.bar is not None:
+            self.bar.close()
+        else:
+            self._line(state)
+
+    def _line(self, state: TrainerState) -> None:
+        self.printed = time.monotonic()
+        done = state.global_step - self.first_step
+        left = (self.printed - self.started) / done * (state.max_steps - state.global_step) if done else 0
+        numbers = ", ".join(f"{name} {value}" for name, value in self.shown.items())
+        place = f"step {state.global_step:,} of {state.max_steps:,}"
+        say(f"training: {place}, {tqdm.format_interval(left)} left, {numbers}")

@@ -1,26 +1,41 @@
-"""SentenceTransformerTrainer with a global batch, NaN checks, resumable loss parameters, best-checkpoint selection."""
+"""SentenceTransformerTrainer over one global batch: NaN checks, loss parameters, token dropout, checkpoint choice.
 
+Every step is one batch of the recipe, cut evenly over processes and accumulated steps. Accelerate would hand whole
+batches to processes in turn. With several datasets the processes of one step would then be on different ones, a loss
+that gathers in-batch negatives would mix them, no batch sampler would see the whole batch (``no_duplicates``), and the
+order of the rows would depend on the number of processes. Here every process draws the same sequence of whole batches
+and takes its share of each.
+
+Token dropout leaves out a share of each text's tokens at random. It tells a text from itself in unsupervised SimCSE
+where an encoder has no dropout: static embeddings, Gemma, Llama. Deleted words are among the noises of Gao et al. 2021
+(table 2) and TSDAE (Wang et al. 2021).
+"""
+
+import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed
+from accelerate.data_loader import prepare_data_loader
 from datasets import IterableDataset
 from sentence_transformers import SentenceTransformerTrainer
 from sentence_transformers.base.data_collator import DEFAULT_LABEL_COLUMNS
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import BatchSampler, DataLoader
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy
 
 from hub.contract.sections.model import SlantedTriangular
 from hub.errors import InputError, RunError
 from training.data.example_types import WEIGHT
-from training.data.token_dropout import TokenDropout
-from training.loop.batches import SharedBatches, shared_loader
 from training.loop.checkpoints import (
     ENCODER,
     LOSS,
@@ -32,7 +47,141 @@ from training.loop.checkpoints import (
     trained,
 )
 from training.loop.distributed import is_main, process_count, process_index, wait_for_all
-from training.loop.schedules import slanted_triangular_schedule
+
+
+class SharedBatches(BatchSampler):
+    """Batch sampler of one process: its share of every global batch, one for each of ``accumulated`` backward passes.
+
+    Shares are of one size, so that means over them are means over the batch and all processes take part in every step.
+    From a last, smaller batch up to ``processes`` * ``accumulated`` - 1 rows are left out; one with fewer rows than
+    shares is whole in each, since no process may stay away.
+    """
+
+    def __init__(self, batch_sampler: Any, process: int, processes: int, accumulated: int = 1):
+        self.batch_sampler = batch_sampler
+        self.shares = processes * accumulated
+        self.own = range(process, self.shares, processes)
+        self.batch_size = batch_sampler.batch_size // self.shares
+        self.drop_last = batch_sampler.drop_last
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for batch in self.batch_sampler:
+            size = len(batch) // self.shares
+            for share in self.own:
+                yield batch[share * size : (share + 1) * size] if size else batch
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler) * len(self.own)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Pass the epoch on: the order of the rows depends on it."""
+        self.batch_sampler.set_epoch(epoch)
+
+
+def shared_loader(loader: DataLoader[Any], device: torch.device, process: int, processes: int) -> DataLoader[Any]:
+    """``loader`` on ``device``, restartable at any batch. Batches of a stream are cut here: every process reads it all
+    and keeps its rows; others come as shares from ``SharedBatches`` already.
+    """
+    streamed = isinstance(loader.dataset, IterableDataset)
+    parts = (processes, process) if streamed else (1, 0)
+    return prepare_data_loader(loader, device, *parts, split_batches=True, put_on_device=True, dispatch_batches=False)
+
+
+def slanted_triangular(step: int, steps: int, cut_fraction: float = 0.1, ratio: float = 32.0) -> float:
+    """The share of the peak rate at ``step`` (from 0) of ``steps``: up to 1 at the cut, then down to 1 / ``ratio``.
+
+    Howard and Ruder 2018, equation 3, with cut = floor(steps * cut_fraction). Their fall has the length
+    cut * (1 / cut_fraction - 1), which is steps - cut where steps * cut_fraction is whole. Where it is not, theirs ends
+    early and would pass zero, so steps - cut is used throughout. A cut of 0 (few steps) leaves the fall alone.
+    """
+    cut = math.floor(steps * cut_fraction)
+    rise = step / cut if step < cut else max(0.0, 1 - (step - cut) / (steps - cut))
+    return (1 + rise * (ratio - 1)) / ratio
+
+
+def slanted_triangular_schedule(optimizer: Optimizer, steps: int, cut_fraction: float, ratio: float) -> LambdaLR:
+    """The schedule for a trainer's ``create_scheduler``; its peak is the rate that ``optimizer`` was made with."""
+    return LambdaLR(optimizer, partial(slanted_triangular, steps=steps, cut_fraction=cut_fraction, ratio=ratio))
+
+
+IDS = "_input_ids"
+PROBES = ("Dogs", "A man is playing a flute", "3.5 apples", "we, too")  # they share neither first nor last token
+
+
+class TokenDropout:
+    """Leaves each token of a batch's texts out with probability ``rate``, but never all of a text's.
+
+    What stands around every text (special tokens, a prompt) is never left out. The draw is a function of ``seed`` and
+    the whole batch, not of a generator's state: a resumed run draws as an uninterrupted one, whatever was read ahead.
+    Epochs differ because they cut other batches; columns with the same text differ because they are drawn in turn.
+    """
+
+    def __init__(self, preprocess: Callable[[list[str]], dict[str, Any]], rate: float, seed: int, pad: int = 0):
+        self.rate, self.seed, self.pad = rate, seed, pad
+        probes = [_texts(preprocess([probe]))[0] for probe in PROBES]
+        self.before = _common(probes)
+        self.after = _common([ids[::-1] for ids in probes])
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """The batch of a collator (``COLUMN_input_ids`` and what belongs to them) with fewer tokens."""
+        columns = [key.removesuffix(IDS) for key in batch if key.endswith(IDS)]
+        digest = hashlib.sha256(str(self.seed).encode())
+        for column in columns:
+            digest.update(batch[column + IDS].numpy().tobytes())
+        generator = torch.Generator().manual_seed(int.from_bytes(digest.digest()[:8], "little", signed=True))
+        batch = dict(batch)
+        for column in columns:
+            thin = self._ragged if f"{column}_offsets" in batch else self._padded
+            thin(batch, column, generator)
+        return batch
+
+    def _ragged(self, batch: dict[str, Any], column: str, generator: torch.Generator) -> None:
+        """Texts one after another, each from its offset on: what an embedding bag reads."""
+        ids, offsets = batch[column + IDS], batch[f"{column}_offsets"]
+        lengths = torch.diff(offsets, append=torch.tensor([len(ids)]))
+        kept = self._kept(lengths, generator)
+        left = torch.zeros_like(lengths).index_add_(0, _rows(lengths), kept.long())
+        batch[column + IDS], batch[f"{column}_offsets"] = ids[kept], left.cumsum(0) - left
+
+    def _padded(self, batch: dict[str, Any], column: str, generator: torch.Generator) -> None:
+        """One row a text, padding behind it."""
+        seen = batch[f"{column}_attention_mask"].bool()
+        kept = torch.zeros_like(seen)
+        kept[seen] = self._kept(seen.sum(1), generator)
+        lengths = kept.sum(1)
+        width = int(lengths.max())
+        order = kept.logical_not().long().argsort(dim=1, stable=True)[:, :width]  # what is kept moves to the front
+        padding = torch.arange(width) >= lengths[:, None]
+        shape = batch[column + IDS].shape
+        for name, values in batch.items():
+            if name.startswith(f"{column}_") and isinstance(values, torch.Tensor) and values.shape == shape:
+                empty = self.pad if name == column + IDS else 0
+                batch[name] = values.gather(1, order).masked_fill(padding, empty)
+
+    def _kept(self, lengths: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """For the tokens of texts of these lengths, one text after another: which are kept."""
+        rows = _rows(lengths)
+        places = torch.arange(len(rows)) - (lengths.cumsum(0) - lengths)[rows]
+        around = (places < self.before) | (places >= lengths[rows] - self.after)
+        draws = torch.rand(len(rows), generator=generator).masked_fill(around, -1.0)
+        highest = torch.full((len(lengths),), -1.0).scatter_reduce(0, rows, draws, "amax")
+        return around | (draws >= self.rate) | (draws == highest[rows])
+
+
+def _rows(lengths: torch.Tensor) -> torch.Tensor:
+    """The number of the text that each token is of."""
+    return torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+
+
+def _texts(features: dict[str, Any]) -> list[list[int]]:
+    ids = features["input_ids"].tolist()
+    return [ids] if "offsets" in features else ids
+
+
+def _common(ids: Sequence[Sequence[int]]) -> int:
+    """How many tokens all of these begin with."""
+    return next((i for i, found in enumerate(zip(*ids, strict=False)) if len(set(found)) > 1), min(map(len, ids)))
+
 
 DIVERGED = (
     "lower arguments.learning_rate, or give it a longer warm-up; this run's directory and checkpoints are of no use"
@@ -80,11 +229,13 @@ class EncoderTrainer(SentenceTransformerTrainer):
         self.slanted = slanted
         streamed = isinstance(kwargs["train_dataset"], IterableDataset)
         super().__init__(loss=next(iter(losses.values())) if streamed else dict(losses), **kwargs)
+        self.passed_over: dict[str, int] = {}  # dataset → rows that no example can be made of
+        self.first_step, self.seconds = 0, 0.0  # where a resumed run stands; of this process's training
         self.encoder_parameters = trained(self.model)
         self.loss_parameters = own_parameters(losses, self.model)
 
     def get_train_dataloader(self) -> Any:
-        """Batches of the recipe's size, of which this process takes its share (see ``training.loop.batches``)."""
+        """Batches of the recipe's size, of which this process takes its share (see ``training.loop.trainer``)."""
         size = self.args.per_device_train_batch_size * process_count()
         if not isinstance(self.train_dataset, IterableDataset):
             size *= self.args.gradient_accumulation_steps

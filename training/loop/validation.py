@@ -22,10 +22,8 @@ from hub.contract.recipe import ModelRecipe, ValidationData
 from hub.contract.shards import sha256_file
 from hub.errors import InputError
 from training.data.example_types import EXAMPLE_TYPES, STS, TRIPLET, ExampleType
-from training.data.row_checks import RowChecks
-from training.data.sources import from_hub
-from training.data.streams import in_memory
-from training.data.training_sets import TrainingSet
+from training.data.rows import RowChecks, in_memory
+from training.data.training_sets import TrainingSet, from_hub
 
 SPEARMAN, ACCURACY = "Spearman's correlation", "share of triplets whose positive is nearer"
 OWN = {"repo_id", "revision", "path", "config", "example_set"}  # of a dataset, what its validation split is told by
@@ -76,11 +74,11 @@ def validation_evaluator(
     pairs = [
         ValidationPairs(item.name, *_columns(item, STS), origin=_own(item), sha256=item.sha256)
         for item in own
-        if EXAMPLE_TYPES[item.spec.form].read == STS
+        if EXAMPLE_TYPES[item.spec.example_type].read == STS
     ]
     if pairs:
         return _of_pairs(pairs, {}, batch_size)
-    triplets = [item for item in own if item.spec.form == TRIPLET.name]
+    triplets = [item for item in own if item.spec.example_type == TRIPLET.name]
     if not triplets:
         return None
     chosen: Any = {**COSINE, "main_similarity_function": "cosine", "batch_size": batch_size}

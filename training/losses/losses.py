@@ -1,18 +1,21 @@
 """Losses by their sentence-transformers names: each one declared once, with the example types it learns from.
 
-In-batch losses compare every row with the others of its batch. With several processes they are given the rows of all,
-so that the recipe's batch decides what is compared, not the number of processes.
+In-batch losses compare every row with the others of its batch. With several processes they get the rows of all, so the
+recipe's batch decides what is compared, not the number of processes.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from hub.contract.recipe import NLI_LABELS, TrainingData
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from hub.contract.recipe import NLI_LABELS, ModelRecipe, TrainingData
 from hub.errors import InputError, did_you_mean
 from training.data.example_types import (
     DOCUMENTS,
@@ -25,8 +28,7 @@ from training.data.example_types import (
     TRIPLET,
     ExampleType,
 )
-from training.losses.typed_arguments import require_positive, typed_argument
-from training.model.bases import Base
+from training.encoder.bases import Base
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -43,7 +45,7 @@ def _classifier(encoder: SentenceTransformer, base: Base) -> dict[str, Any]:
 
 
 def _language_head(encoder: SentenceTransformer, base: Base) -> dict[str, Any]:
-    from training.losses.declutr import load_head
+    from training.losses.modules import load_head
 
     return {"head": load_head(base)}
 
@@ -54,8 +56,8 @@ class Loss:
 
     ``in_batch``: it compares the rows of a batch with one another, so accumulated steps are not one batch for it, and
     ``smaller`` says how it fits less memory. ``gathered``: whether its class for several processes is
-    ``training.losses.gathered.Gathered...``, since it has no argument for them. ``weighted``: whether rows may have
-    weights, in ``training.losses.weighted.Weighted...``. ``guided``: whether a second encoder says which negatives are
+    ``training.losses.modules.Gathered...``, since it has no argument for them. ``weighted``: whether rows may have
+    weights, in ``training.losses.modules.Weighted...``. ``guided``: whether a second encoder says which negatives are
     false. ``decided``: the arguments that encoder and base decide.
     """
 
@@ -79,9 +81,9 @@ class Loss:
         """The class for rows with ``weights`` or without, over the batch of so many processes."""
         name = f"Weighted{self.name}" if weights else self.name
         if processes > 1 and self.gathered:
-            found: type[nn.Module] = getattr(import_module("training.losses.gathered"), f"Gathered{name}")
+            found: type[nn.Module] = getattr(import_module("training.losses.modules"), f"Gathered{name}")
         else:
-            found = getattr(import_module("training.losses.weighted"), name) if weights else self.loss_class
+            found = getattr(import_module("training.losses.modules"), name) if weights else self.loss_class
         return found
 
     @property
@@ -120,7 +122,7 @@ ALL = (
     # Reimers and Gurevych 2019, section 3: a classifier on (u, v, |u - v|); a parameter of the loss, not of the encoder
     Loss("SoftmaxLoss", (PAIR_CLASS,), decided=_classifier),
     # Giorgi et al. 2021: NT-Xent on spans plus masked language modelling
-    Loss("DeclutrLoss", (DOCUMENTS,), in_batch=True, module="training.losses.declutr", decided=_language_head),
+    Loss("DeclutrLoss", (DOCUMENTS,), in_batch=True, module="training.losses.modules", decided=_language_head),
 )
 LOSSES = {loss.name: loss for loss in ALL}
 
@@ -135,20 +137,37 @@ MAY_BE_ZERO = ("hardness_strength", "mlm_probability", "contrastive_weight", "ma
 HARDNESS = ("hardness_mode", "hardness_strength")  # of upstream's losses, which the weighted ones lack
 
 
-def check_loss(name: str, form: str, place: str) -> Loss:
-    """The loss called ``name``. Raises InputError when it is unknown or does not learn from ``form``."""
-    if name not in LOSSES:
-        hint = did_you_mean(name, LOSSES)
-        raise InputError(f"{place}.loss", f"unknown loss {name!r}", allowed=sorted(LOSSES), hint=hint)
-    if EXAMPLE_TYPES[form] not in LOSSES[name].examples:
-        fitting = [loss.name for loss in ALL if EXAMPLE_TYPES[form] in loss.examples]
-        raise InputError(f"{place}.loss", f"{name} does not learn from the {form} form", allowed=fitting)
-    return LOSSES[name]
+def check_losses(recipe: ModelRecipe, place: str) -> None:
+    """Check each dataset's loss, example type, weights, guide and batch, without the libraries of training.
+
+    Raises InputError naming ``place``:KEY.
+    """
+    for index, spec in enumerate(recipe.datasets):
+        _check_loss(spec, f"{place}:datasets.{index}")
+        loss = LOSSES[spec.loss]
+        if DOCUMENTS in loss.examples and recipe.base.modules != "transformer":
+            found = f"is {recipe.base.modules}, and documents train layers that read tokens in their places"
+            raise InputError(f"{place}:base.modules", found, allowed="transformer")
+        if spec.guide is not None and recipe.base.prompt is not None:
+            found = "would read base.prompt around every text: it gets what the encoder reads"
+            hint = "leave it out: the untrained encoder is the guide then"
+            raise InputError(f"{place}:datasets.{index}.guide", found, hint=hint)
+        alone = SELF_PAIR.name, GRADED_PAIR.name  # a row without negatives of its own
+        if loss.in_batch and (STS in loss.examples or spec.example_type in alone) and recipe.batch_size == 1:
+            found = f"is 1, and {spec.loss} compares pairs of a batch with one another: it would learn nothing"
+            raise InputError(f"{place}:batch_size", found, allowed="at least 2")
 
 
-def check_keys(spec: TrainingData, place: str) -> None:
-    """Raise InputError for weights, a guide or arguments that do not go with the dataset's loss or form."""
-    loss = LOSSES[spec.loss]
+def _check_loss(spec: TrainingData, place: str) -> None:
+    if spec.loss not in LOSSES:
+        hint = did_you_mean(spec.loss, LOSSES)
+        raise InputError(f"{place}.loss", f"unknown loss {spec.loss!r}", allowed=sorted(LOSSES), hint=hint)
+    loss, examples = LOSSES[spec.loss], EXAMPLE_TYPES[spec.example_type]
+    if examples not in loss.examples:
+        fitting = [other.name for other in ALL if examples in other.examples]
+        raise InputError(
+            f"{place}.loss", f"{loss.name} does not learn from example type {spec.example_type}", allowed=fitting
+        )
     if spec.weights is not None and not loss.weighted:
         allowed = [other.name for other in ALL if other.weighted]
         raise InputError(f"{place}.weights", f"{loss.name} takes no weights of rows", allowed=allowed)
@@ -158,28 +177,27 @@ def check_keys(spec: TrainingData, place: str) -> None:
     for name in HARDNESS:
         if spec.weights is not None and name in spec.loss_arguments:
             raise InputError(f"{place}.loss_arguments.{name}", "does not go with weights", hint="remove one of the two")
-    if loss.guided and spec.form == SELF_PAIR.name and not check_arguments(spec, place).get("margin"):
-        found = (
-            "is 0: a text is as similar to itself as can be, so no negative would be masked, and it would be its own"
-        )
-        raise InputError(f"{place}.loss_arguments.margin", found, hint="give one, e.g. margin: 0.1")
 
 
-def check_arguments(spec: TrainingData, place: str) -> dict[str, Any]:
+def loss_arguments(spec: TrainingData, place: str) -> dict[str, Any]:
     """The recipe's ``loss_arguments`` with the types that the loss class declares.
 
     Raises InputError naming ``place``.loss_arguments.NAME for an unknown name, one decided elsewhere or an unfit value.
     """
-    here = f"{place}.loss_arguments"
+    here, loss, typed = f"{place}.loss_arguments", LOSSES[spec.loss], dict[str, Any]()
     for name in spec.loss_arguments:
         if name in DECIDED:
             raise InputError(f"{here}.{name}", f"is set by {DECIDED[name]}", hint="remove it from the recipe")
-    if not spec.loss_arguments:
-        return {}
-    loss = LOSSES[spec.loss]
-    hints = get_type_hints(loss.loss_class.__init__)
-    names = [name for name in loss.parameters if name not in DECIDED]
-    return {name: _typed(name, text, hints, names, f"{here}.{name}") for name, text in spec.loss_arguments.items()}
+    if spec.loss_arguments:
+        hints = get_type_hints(loss.loss_class.__init__)
+        names = [name for name in loss.parameters if name not in DECIDED]
+        typed = {name: _typed(name, text, hints, names, f"{here}.{name}") for name, text in spec.loss_arguments.items()}
+    if loss.guided and spec.example_type == SELF_PAIR.name and not typed.get("margin"):
+        found = (
+            "is 0: a text is as similar to itself as can be, so no negative would be masked, and it would be its own"
+        )
+        raise InputError(f"{here}.margin", found, hint="give one, e.g. margin: 0.1")
+    return typed
 
 
 def _typed(name: str, text: str, hints: dict[str, Any], names: list[str], place: str) -> Any:
@@ -207,7 +225,7 @@ def build_loss(
     not go together.
     """
     loss = LOSSES[spec.loss]
-    arguments = check_arguments(spec, "datasets") | loss.decided(encoder, base)
+    arguments = loss_arguments(spec, "datasets") | loss.decided(encoder, base)
     if guide is not None:
         arguments["guide"] = guide.requires_grad_(False).eval()
     if processes > 1 and not loss.gathered and "gather_across_devices" in loss.parameters:
@@ -216,3 +234,18 @@ def build_loss(
         return loss.made(spec.weights is not None, processes)(encoder, **arguments)
     except ValueError as error:
         raise InputError(f"datasets: {spec.loss}", str(error)) from error
+
+
+def typed_argument(text: str, declared: Any, place: str) -> Any:
+    """``text`` as a value of the type ``declared``. Raises InputError naming ``place``."""
+    try:
+        return TypeAdapter(declared, config=ConfigDict(arbitrary_types_allowed=True)).validate_python(text)
+    except ValidationError as error:
+        raise InputError(place, f"{error.errors()[0]['msg']} (found {text!r})") from error
+
+
+def require_positive(value: float, place: str, zero: bool = False, infinity: bool = False) -> None:
+    """Raise InputError unless ``value`` is above 0; or 0, or infinite, where these are allowed."""
+    if not (value >= 0 if zero else value > 0) or (math.isinf(value) and not infinity):
+        allowed = "0 or a positive number" if zero else "a positive number"
+        raise InputError(place, f"is {value:g}", allowed=allowed)

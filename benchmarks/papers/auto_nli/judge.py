@@ -20,8 +20,7 @@ TRAINED, TESTED = 6000, 2000  # of SNLI's pairs: embedding them is what costs
 
 def unit_embeddings(texts: Sequence[str]) -> NDArray[np.float32]:
     """all-MiniLM-L6-v2's embeddings of texts, of length 1."""
-    from eval.encoders.load import load_encoder
-    from eval.encoders.packaged import minilm
+    from eval.encoders.load import load_encoder, minilm
 
     found = np.asarray(load_encoder(str(minilm())).embed(list(texts)), dtype=np.float32)
     return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)

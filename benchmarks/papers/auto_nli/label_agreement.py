@@ -20,7 +20,7 @@ from benchmarks.papers.auto_nli.people import LABELS, labelled_pairs
 from benchmarks.papers.result import Difference, Measured
 from benchmarks.papers.training_data import finished_rows
 from eval.audit.text_forms import words
-from eval.statistics.seeds import drawn_seeds, over_seeds
+from eval.compare.seeds import drawn_seeds, over_seeds
 from hub import cli
 from hub.contract.measured import write_json
 from hub.contract.schema import base_config

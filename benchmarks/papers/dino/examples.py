@@ -84,9 +84,8 @@ def written(directory: Path) -> list[tuple[str, str, str, str]]:
 
 def judged(pairs: Sequence[tuple[str, str, str, str]]) -> list[float]:
     """The cosine of every pair's texts under all-MiniLM-L6-v2."""
-    from eval.audit.quality.pairs import cosine
-    from eval.encoders.load import load_encoder
-    from eval.encoders.packaged import minilm
+    from eval.encoders.embeddings import cosine
+    from eval.encoders.load import load_encoder, minilm
 
     firsts, seconds = [first for first, *_ in pairs], [second for _, second, *_ in pairs]
     return list(cosine(load_encoder(str(minilm())))(firsts, seconds))

@@ -40,9 +40,8 @@ def main(
 
       python -m benchmarks.papers.dino.judged_labels artifacts/datasets/sts-dino-x2 --out /tmp/judged.json
     """
-    from eval.audit.quality.pairs import cosine
-    from eval.encoders.load import load_encoder
-    from eval.encoders.packaged import minilm
+    from eval.encoders.embeddings import cosine
+    from eval.encoders.load import load_encoder, minilm
 
     values = cosine(load_encoder(str(minilm())))
     gold, first, second = people()

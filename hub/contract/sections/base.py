@@ -48,7 +48,7 @@ OPTION = LeftOutUnlessSet()
 class Strict(BaseModel):
     """Base of every recipe section: immutable, no unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), serialize_by_alias=True)
 
     @classmethod
     def deciding_keys(cls) -> list[str]:

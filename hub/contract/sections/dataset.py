@@ -173,7 +173,7 @@ class Label(Strict):
     """
 
     name: str  # of the label, in rows and files
-    score: Annotated[float, Field(ge=0, le=1)] | None = None  # sts form
+    score: Annotated[float, Field(ge=0, le=1)] | None = None  # schema sts
     instruction: str  # the prompt, with <X1> for the first text, up to the quotation mark that opens the text
     meaning: Annotated[Meaning | None, CARD_ONLY, OPTION] = None  # in words for people: annotators, readers of the card
     counter_labels: tuple[str, ...] = ()  # labels that a text must not fit: self-debiasing
@@ -214,24 +214,19 @@ class Label(Strict):
 
 
 class DecodingParameters(Strict):
-    """How a text is decoded (DINO sections 3-4): what a writer needs to know. ``floor`` is the original code's ε.
+    """How a text is decoded (DINO sections 3-4): what a writer needs to know. ``epsilon`` is the original code's ε.
 
     ``guidance`` is γ of classifier-free guidance (Sanchez et al. 2023): probabilities are multiplied by
     (p(t | prompt) / p(t | plain prompt))^γ, with ``Label.plain_prompt``.
     """
 
     decay_constant: NotNegative = 100.0  # λ
-    floor: Annotated[float, Field(gt=0, le=1)] = 0.01  # ε: the least factor of a probability
+    epsilon: Annotated[float, Field(gt=0, le=1)] = 0.01  # the least factor of a probability in self-debiasing
     top_k: Annotated[int, Field(ge=0)] = 5  # 0 = off
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.9  # nucleus
     max_new_tokens: Positive = 40  # of a text
     text_end: TextEnd = "quotation_mark"  # where a text ends: generation.decoding.endings (Auto-NLI's code: line)
     guidance: Annotated[NotNegative, OPTION] = 0.0  # γ; 0 = off
-
-    @property
-    def epsilon(self) -> float:
-        """ε: the smallest factor that debiasing multiplies a probability by."""
-        return self.floor
 
 
 class Decoding(DecodingParameters):
@@ -260,7 +255,7 @@ class Postprocess(Strict):
     sampled_negatives: Annotated[int, Field(ge=0)] = 2  # per x1, score 0
     max_per_label: Positive = 2  # texts kept for a first text and label
     equal_triplets: bool = (
-        True  # nli form: whether a triplet whose positive is its negative stays, as in Auto-NLI's code
+        True  # schema nli: whether a triplet whose positive is its negative stays, as in Auto-NLI's code
     )
     reject: tuple[Rejection, ...] = ("example_copy", "prompt_words")  # what is no data: docs/recipes.md
     validation_fraction: Fraction = 0.1  # of the first texts

@@ -153,22 +153,22 @@ class Grades(Strict):
         return self
 
 
-MADE = ("self-pair", "graded-pair", "graded-triplet")  # forms whose rows are made from all that are read
+MADE = ("self-pair", "graded-pair", "graded-triplet")  # types whose rows are made from all that are read
 
 
 class TrainingData(Pinned):
-    """One dataset of a model: a Hub dataset pinned by tag (or a local run directory), its config, form and loss.
+    """One dataset of a model: a Hub dataset pinned by tag (or a local run directory), config, example type and loss.
 
-    It may also be a file with the form's columns: .jsonl or .parquet, and for texts alone .txt, one a line.
+    It may also be a file with the example type's columns: .jsonl or .parquet, and for texts alone .txt, one a line.
 
-    Three forms are made of the rows that are read. ``self-pair``: each distinct text of ``columns`` with itself
+    Three example types are made of the rows that are read. ``self-pair``: each distinct text of ``columns`` with itself
     (unsupervised SimCSE, Gao et al. 2021). ``graded-pair`` and ``graded-triplet``: of sts pairs, whose first text is
     the anchor, and whose ``grades`` say what is positive and what is a hard negative.
     """
 
     config: str
     split: str = "train"
-    form: Literal["sts", "triplet", "pair-class", "documents", "self-pair", "graded-pair", "graded-triplet"]
+    example_type: Literal["sts", "triplet", "pair-class", "documents", "self-pair", "graded-pair", "graded-triplet"]
     example_set: Annotated[int, Field(ge=0)] | None = None  # only the rows of this set of few-shot examples
     streaming: bool = False  # read while training, never whole in memory or on disk; needs arguments.max_steps
     columns: Annotated[Columns | None, OPTION] = None  # of the texts of self-pair; left out: the first texts
@@ -184,18 +184,18 @@ class TrainingData(Pinned):
     def _keys_fit(self) -> Self:
         if self.guide is not None and self.guide.vocabulary is not None:
             raise ValueError("guide.vocabulary: a guide reads what the encoder reads: remove it")
-        if self.spans is not None and self.form != "documents":
-            raise ValueError(f"spans are cut from documents, form is {self.form}")
-        if self.columns is not None and self.form != "self-pair":
-            raise ValueError(f"columns are those of the texts of self-pair, form is {self.form}")
-        if self.grades is not None and not self.form.startswith("graded-"):
-            raise ValueError(f"grades are those of graded-pair and graded-triplet, form is {self.form}")
-        if self.form in MADE and self.streaming:
-            raise ValueError(f"form {self.form} is made from all rows of its dataset: it cannot be streamed")
+        if self.spans is not None and self.example_type != "documents":
+            raise ValueError(f"spans are cut from documents, example_type is {self.example_type}")
+        if self.columns is not None and self.example_type != "self-pair":
+            raise ValueError(f"columns are those of the texts of self-pair, example_type is {self.example_type}")
+        if self.grades is not None and not self.example_type.startswith("graded-"):
+            raise ValueError(f"grades are those of graded-pair and graded-triplet, example_type is {self.example_type}")
+        if self.example_type in MADE and self.streaming:
+            raise ValueError(f"example_type {self.example_type} is made from all rows: it cannot be streamed")
         if self.weights is not None and self.streaming:
             raise ValueError("weights are divided by their mean, which is not known of a stream: remove streaming")
-        if self.weights is not None and self.form in ("self-pair", "documents"):
-            raise ValueError(f"weights are of rows, and form {self.form} has none of its own")
+        if self.weights is not None and self.example_type in ("self-pair", "documents"):
+            raise ValueError(f"weights are of rows, and example_type {self.example_type} has none of its own")
         return self
 
 

@@ -1,1 +1,0 @@
-"""People label a dataset, blind: sample, page, answers, agreement."""

@@ -1,1 +1,0 @@
-"""Evaluation sentences in a dataset: exact, normalised and near duplicates."""

@@ -1,0 +1,327 @@
+"""Near-duplicate sentences: MinHash signatures of character n-grams, banded candidates, exact Jaccard similarity.
+
+Signatures are datasketch's (Broder 1997). The band index is ours: sorted arrays instead of a set for every bucket of
+every band. It gives the candidates of ``datasketch.MinHashLSH`` with the same bands (tested) in a fraction of its
+memory, and answers whole batches at once.
+"""
+
+import hashlib
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eval.audit.text_forms import normal_form
+from eval.tasks.files import names_in_layout
+from eval.tasks.registry import DATASETS, find_dataset
+from eval.tasks.rows import LabelledPairs, Pins, ScoredPairs
+from eval.tasks.sources import SHIPPED_SPLITS, Source
+from eval.tasks.task import DataSet
+from hub.contract.decontamination import KINDS, Kind
+from hub.errors import InputError
+
+Signatures = NDArray[np.uint32]  # (n, permutations)
+SEED = 1
+SCHEME = "affine32"
+RECALL = 0.99  # of the pairs at the threshold that are to be expected among the candidates
+LONGEST = 768  # values of a signature
+WIDEST = 4  # rows of a band: more make fewer candidates and, for one threshold, longer signatures
+
+
+@dataclass(frozen=True)
+class Banding:
+    """Two texts are candidates when all values of at least one band agree."""
+
+    bands: int
+    rows: int
+    grams: int = 3  # characters of the normal form
+
+    @classmethod
+    def at(cls, similarity: float) -> "Banding":
+        """The banding that finds ``RECALL`` of the pairs with this similarity, and more of those with a higher one.
+
+        Of the numbers of rows up to ``WIDEST`` the largest whose signature is no longer than ``LONGEST``.
+        """
+        bandings = [_reaching(similarity, rows) for rows in range(1, WIDEST + 1)]
+        return [banding for banding in bandings if banding.permutations <= LONGEST][-1]
+
+    def recall(self, similarity: float) -> float:
+        """The expected share of the pairs with this similarity that are candidates: 1 - (1 - s^rows)^bands."""
+        return 1 - (1 - similarity**self.rows) ** self.bands
+
+    @property
+    def permutations(self) -> int:
+        """Values of a signature."""
+        return self.bands * self.rows
+
+
+def _reaching(similarity: float, rows: int) -> Banding:
+    """The fewest bands of so many rows that reach ``RECALL`` at this similarity."""
+    alike = similarity**rows  # the probability that one band agrees
+    return Banding(1 if alike >= RECALL else math.ceil(math.log(1 - RECALL) / math.log(1 - alike)), rows)
+
+
+def grams(form: str, size: int) -> set[str]:
+    """The character n-grams of a text in normal form; a shorter text is its own only one."""
+    return {form[start : start + size] for start in range(max(1, len(form) - size + 1))}
+
+
+def jaccard(first: set[str], second: set[str]) -> float:
+    """Members of both over members of either."""
+    common = len(first & second)
+    return common / (len(first) + len(second) - common)
+
+
+def signatures(forms: Sequence[str], banding: Banding) -> Signatures:
+    """MinHash signatures of texts in normal form, (n, permutations)."""
+    from datasketch import MinHash
+
+    permutations = MinHash(banding.permutations, seed=SEED, scheme=SCHEME).permutations
+    found = np.empty((len(forms), banding.permutations), dtype=np.uint32)
+    for row, form in enumerate(forms):
+        one = MinHash(banding.permutations, permutations=permutations, scheme=SCHEME, hashfunc=_gram_hash)
+        one.update_batch(grams(form, banding.grams))
+        found[row] = one.hashvalues
+    return found
+
+
+def _gram_hash(gram: str) -> int:
+    return zlib.crc32(gram.encode("utf-8", "surrogatepass"))
+
+
+class NearIndex:
+    """Texts in normal form, to be asked which of them are near to others."""
+
+    def __init__(self, forms: Sequence[str], banding: Banding):
+        self.banding = banding
+        self._forms = forms
+        hashes = self._banded(signatures(forms, self.banding))
+        self._order = np.argsort(hashes, axis=1, kind="stable").astype(np.int32)  # (bands, n)
+        self._sorted = np.take_along_axis(hashes, self._order, axis=1)
+
+    def near(self, forms: Sequence[str], least: float) -> list[list[tuple[int, float]]]:
+        """For each text the indexed texts whose n-grams have a Jaccard similarity of ``least`` or more, best first."""
+        found: list[list[tuple[int, float]]] = [[] for _ in forms]
+        asked = [grams(form, self.banding.grams) for form in forms]
+        for query, place in zip(*self.candidates(forms), strict=True):
+            mine, other = asked[query], self._forms[place]
+            if least * len(mine) > len(other):  # a text has no more n-grams than characters
+                continue
+            similarity = jaccard(mine, grams(other, self.banding.grams))
+            if similarity >= least:
+                found[query].append((place, similarity))
+        return [sorted(one, key=lambda match: (-match[1], match[0])) for one in found]
+
+    def candidates(self, forms: Sequence[str]) -> tuple[list[int], list[int]]:
+        """(number of the text, number of an indexed text) of every pair that agrees in a band, each pair once."""
+        if not forms or not len(self._forms):
+            return [], []
+        wanted = self._banded(signatures(forms, self.banding))
+        pairs = []
+        for band, ranked, order in zip(wanted, self._sorted, self._order, strict=True):
+            low, high = np.searchsorted(ranked, band, "left"), np.searchsorted(ranked, band, "right")
+            counts = high - low
+            queries = np.repeat(np.arange(len(forms)), counts)
+            offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+            pairs.append(queries * len(self._forms) + order[np.repeat(low, counts) + offsets])
+        queries, places = np.divmod(np.unique(np.concatenate(pairs)), len(self._forms))
+        return queries.tolist(), places.tolist()
+
+    def _banded(self, found: Signatures) -> NDArray[np.uint64]:
+        """A 64-bit hash of every band's values, (bands, n). A collision costs a candidate, never an answer."""
+        odd = np.random.default_rng(SEED).integers(1 << 63, size=self.banding.rows, dtype=np.uint64) * 2 + 1
+        values = found.reshape(len(found), self.banding.bands, self.banding.rows).astype(np.uint64)
+        return np.ascontiguousarray((values * odd).sum(axis=2, dtype=np.uint64).T)
+
+
+@dataclass(frozen=True)
+class EvaluationSet:
+    """A split's texts, side by side: ``sides`` holds one tuple of n texts for each side of a pair, or the only one."""
+
+    name: str  # e.g. sts12, whatever the text form
+    split: str
+    form: str  # the data set's own name, e.g. sts12-original
+    sides: tuple[tuple[str, ...], ...]
+    sha256: str
+
+    @property
+    def place(self) -> str:
+        """``sts12/test``."""
+        return f"{self.name}/{self.split}"
+
+
+@dataclass(frozen=True)
+class EvaluationTexts:
+    """What a dataset is checked against, and the splits whose files are not there."""
+
+    sets: tuple[EvaluationSet, ...]
+    absent: tuple[str, ...]
+
+
+def read_evaluation_sets(
+    senteval: Path | None = None,
+    originals: Path | None = None,
+    names: Sequence[str] = (),
+    pins: Pins | None = None,
+) -> EvaluationTexts:
+    """Every split that the given directories have; without one, the STS Benchmark's shipped validation and test.
+
+    ``names``: these data sets alone, all of whose splits must be there (coco and the probing tasks are read only by
+    name). Raises InputError for an unknown name, and for a file that is missing beside others of its split, or altered.
+    """
+    source = Source(senteval=senteval, originals=originals, pins=pins)
+    roots = {"senteval": senteval, "originals": originals}
+    sets, absent = [], []
+    usual = [dataset for dataset in DATASETS.values() if dataset.sentences is not None]
+    for dataset in [find_dataset(name) for name in names] if names else usual:
+        root = roots[dataset.layout]
+        for split in dataset.parts:
+            shipped = root is None and dataset.name == "stsb" and split in SHIPPED_SPLITS
+            if shipped or names or (root is not None and _is_there(dataset, split, root)):
+                sets.append(_read(source, dataset, split))
+            elif root is not None:
+                absent.append(f"{dataset.name}/{split}")
+    for layout, root in roots.items():
+        if not names and root is not None and not any(find_dataset(one.form).layout == layout for one in sets):
+            raise InputError(root, "has no evaluation data", hint="check --senteval-data and --sts-data")
+    return EvaluationTexts(tuple(sets), tuple(absent))
+
+
+def _is_there(dataset: DataSet, split: str, root: Path) -> bool:
+    """Whether any file of a split is: if one is missing, reading it says so."""
+    bases = (root, root.parent) if root.name == "downstream" else (root,)
+    paths = [base / name for base in bases for file in dataset.parts[split].files for name in names_in_layout(file)]
+    return any(path.is_file() for path in paths)
+
+
+def _read(source: Source, dataset: DataSet, split: str) -> EvaluationSet:
+    rows = source.load(dataset.name, [split])[split]
+    sides = (rows.first, rows.second) if isinstance(rows, ScoredPairs | LabelledPairs) else (rows.texts,)
+    return EvaluationSet(dataset.sentences or dataset.name, split, dataset.name, tuple(map(tuple, sides)), rows.sha256)
+
+
+BLOCK = 512  # texts whose neighbours are looked up at once
+
+
+@dataclass(frozen=True)
+class MatchSettings:
+    """The thresholds of a match."""
+
+    similarity: float = 0.5
+    near_letters: int = 16  # of the evaluation sentence
+    short_letters: int = 12
+
+    @property
+    def banding(self) -> Banding:
+        """What finds the candidates of a near match."""
+        return Banding.at(self.similarity)
+
+    @property
+    def recall(self) -> float:
+        """The share of the pairs just at the threshold that is expected to be found, rounded to four decimals."""
+        return round(self.banding.recall(self.similarity), 4)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an evaluation sentence stands: ``place`` like sts12/test, row from 0, side 1 or 2."""
+
+    place: str
+    row: int
+    side: int
+
+
+@dataclass(frozen=True)
+class Match:
+    """One evaluation sentence that a text matches; similarity of 3-grams, 1 unless near."""
+
+    kind: Kind
+    similarity: float
+    sentence: int  # number of the normal form
+    place: Place
+
+
+class Sentences:
+    """All evaluation sentences, to be asked which of them a text is."""
+
+    def __init__(self, sets: Sequence[EvaluationSet], settings: MatchSettings | None = None):
+        self.settings = settings or MatchSettings()
+        self._number: dict[str, int] = {}  # normal form → its number
+        self._places: list[dict[Place, set[bytes]]] = []  # of every normal form: place → hashes of its texts
+        for one in sets:
+            for side, texts in enumerate(one.sides, start=1):
+                for row, text in enumerate(texts):
+                    self._add(text, Place(one.place, row, side))
+        long = [form for form in self._number if len(form) >= self.settings.near_letters]
+        self._long = [self._number[form] for form in long]
+        self._near = NearIndex(long, self.settings.banding)
+
+    def __len__(self) -> int:
+        """Distinct normal forms."""
+        return len(self._number)
+
+    def _add(self, text: str, place: Place) -> None:
+        form = normal_form(text)
+        if not form:
+            return
+        number = self._number.setdefault(form, len(self._places))
+        if number == len(self._places):
+            self._places.append({})
+        self._places[number].setdefault(place, set()).add(_hashed(text))
+
+    def matches(self, texts: Sequence[str]) -> list[list[Match]]:
+        """For each text its matches, one with every sentence of every split that it matches, strongest first."""
+        forms = [normal_form(text) for text in texts]
+        matches = []
+        for text, form, neighbours in zip(texts, forms, self._neighbours(forms), strict=True):
+            near = [
+                Match("near", value, number, place) for number, value in neighbours for place in self._places[number]
+            ]
+            matches.append(_once([*self._same(text, form), *near]))
+        return matches
+
+    def _neighbours(self, forms: Sequence[str]) -> list[list[tuple[int, float]]]:
+        """(number of an evaluation sentence, similarity) of the near ones of each text; none for short texts."""
+        least = self.settings.similarity
+        asked = [row for row, form in enumerate(forms) if len(form) >= self.settings.short_letters]
+        found: list[list[tuple[int, float]]] = [[] for _ in forms]
+        for start in range(0, len(asked), BLOCK):
+            block = asked[start : start + BLOCK]
+            for row, near in zip(block, self._near.near([forms[row] for row in block], least), strict=True):
+                found[row] = [
+                    (self._long[place], similarity)
+                    for place, similarity in near
+                    if self._long[place] != self._number.get(forms[row])
+                ]
+        return found
+
+    def _same(self, text: str, form: str) -> list[Match]:
+        number = self._number.get(form)
+        if number is None:
+            return []
+        short, own = len(form) < self.settings.short_letters, _hashed(text)
+        return [
+            Match("short" if short else "exact" if own in texts else "normal", 1.0, number, place)
+            for place, texts in self._places[number].items()
+        ]
+
+
+def _once(matches: Sequence[Match]) -> list[Match]:
+    """The strongest match with every sentence of every split, strongest first."""
+    found: dict[tuple[str, int], Match] = {}
+    for match in sorted(matches, key=_rank):
+        found.setdefault((match.place.place, match.sentence), match)
+    return list(found.values())
+
+
+def _rank(match: Match) -> tuple[int, float, str, int, int]:
+    place = match.place
+    return KINDS.index(match.kind), -match.similarity, place.place, place.row, place.side
+
+
+def _hashed(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -1,1 +1,0 @@
-"""Measures of a dataset: texts, pairs, agreement with an NLI model."""

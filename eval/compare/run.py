@@ -1,0 +1,81 @@
+"""Compare evaluations: ``python -m eval.run --compare A B C [--out DIR]``.
+
+Prints the scores and the verdict on every pair of models, and writes ``comparison.md``, ``comparison.tex``, CSV files
+and plots. Evaluations are read as they are on disk; nothing is encoded.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from eval.compare.model import Comparison, compared
+from eval.compare.tables import (
+    AVERAGES,
+    DIFFERENCES,
+    SCORES,
+    as_latex,
+    as_markdown,
+    papers_csv,
+    result_tables,
+    scores_csv,
+    text,
+    verdicts_csv,
+)
+from eval.runs.records import read_evaluation
+from hub.cli import answer, say
+from hub.contract.run_dir import ARTIFACTS
+from hub.contract.shards import atomic_path, write_text
+from hub.errors import InputError
+
+LONGEST = 80  # characters of the default folder's name
+
+
+def compare(places: Sequence[str | Path], out: Path | None = None, as_json: bool = False) -> Comparison:
+    """Print and write the comparison of the evaluations in ``places``: their folders, run directories or results files.
+
+    ``out`` is by default artifacts/comparisons/NAMES. Raises InputError when fewer than two are given, one is given
+    twice, or no two share a measurement (then nothing is written).
+    """
+    known = [Path(place).resolve() for place in places]
+    if len(known) < 2:
+        raise InputError(
+            "--compare", f"needs two evaluations or more, {len(known)} given", hint="see python -m eval.run"
+        )
+    if len(set(known)) < len(known):
+        twice = next(place for place, path in zip(places, known, strict=True) if known.count(path) > 1)
+        raise InputError("--compare", f"{twice} is given twice")
+    comparison = compared([read_evaluation(place) for place in places])
+    folder = out or ARTIFACTS / "comparisons" / folder_name(comparison.models)
+    write(comparison, folder)
+    shown = [sheet for sheet in result_tables(comparison) if sheet.title.startswith((SCORES, AVERAGES, DIFFERENCES))]
+    parts = [text(sheet) for sheet in shown]
+    parts += [f"of the same protocol: {one.paper.source(one.table)} (in comparison.md)" for one in comparison.beside]
+    facts = {"directory": folder, **{sheet.title: [sheet.header, *sheet.rows] for sheet in shown}}
+    answer("\n\n".join(parts), facts, as_json)
+    say(f"written: {folder}")
+    return comparison
+
+
+def write(comparison: Comparison, folder: Path) -> None:
+    """Write every table and plot of a comparison, each file atomically."""
+    from eval.compare.plots import plots  # matplotlib costs seconds
+
+    pictures = plots(comparison)
+    shown = [(words, name) for name, (words, _) in pictures.items() if name.endswith(".png")]
+    found = result_tables(comparison)
+    write_text(folder / "comparison.md", as_markdown(found, shown))
+    write_text(folder / "comparison.tex", as_latex(found))
+    write_text(folder / "scores.csv", scores_csv(comparison))
+    write_text(folder / "differences.csv", verdicts_csv(comparison))
+    write_text(folder / "papers.csv", papers_csv(comparison))
+    for name, (_, content) in pictures.items():
+        with atomic_path(folder / name) as temporary:
+            temporary.write_bytes(content)
+
+
+def folder_name(models: Sequence[str]) -> str:
+    """A folder's name from models' names: safe in a path, distinct for distinct models."""
+    plain = "--".join(re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "model" for name in models)
+    digest = hashlib.sha256("\n".join(models).encode()).hexdigest()[:8]
+    return f"{plain[:LONGEST].strip('-.')}-{digest}"

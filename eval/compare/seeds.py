@@ -1,0 +1,202 @@
+"""Intervals over sentence pairs, training seeds and data seeds at once: a bootstrap, paired between systems.
+
+Every resample draws rows with replacement, the same for all systems, and seeds with replacement, the same for all that
+were trained with several. S seeds drawn from S vary less than new ones would, by (S - 1) / S (Davison & Hinkley 1997,
+section 2.3), so their part is scaled up by the root of S / (S - 1): with three seeds it matters.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from eval.scoring.outcomes import Outcomes
+from eval.statistics.bootstrap import Matrix, resample
+from eval.tasks.rows import Vector
+from eval.tasks.task import Aggregation, Metric
+from hub.cli import new_app, run, say
+from hub.contract.measured import write_json
+from hub.errors import InputError
+from hub.training_value import ArmPlan, ArmScore, ArmScores, Estimate
+
+APART = 1_000  # between the seeds of draws that are independent; tasks take the numbers between
+
+
+def drawn_seeds(seeds: int, samples: int, seed: int) -> NDArray[np.intp]:
+    """Which seeds every resample draws: (samples, seeds)."""
+    return np.random.default_rng(seed).integers(0, seeds, size=(samples, seeds))
+
+
+def over_seeds(scores: Matrix, drawn: NDArray[np.intp]) -> Vector:
+    """Mean over seeds in every resample: (seeds, samples) scores of resampled rows → (samples,).
+
+    ``drawn`` (samples, seeds) says which seeds each resample drew. Of a single seed there is nothing to draw.
+    """
+    seeds, samples = scores.shape
+    centre = scores.mean(axis=0)
+    if seeds == 1:
+        return centre
+    mean = scores[drawn, np.arange(samples)[:, None]].mean(axis=1)
+    return centre + np.sqrt(seeds / (seeds - 1)) * (mean - centre)
+
+
+def over_data_seeds(scores: Matrix, data_seeds: int, seed: int) -> Vector:
+    """``over_seeds`` at two levels: (data seeds x training seeds, samples) scores → (samples,).
+
+    Every resample draws data seeds, the same for all systems, and training seeds of each data seed by itself. The
+    spread between data seeds holds some of that between trainings already, so with few of them intervals are rather
+    too wide than too narrow. A single system, trained once for all data, has nothing to draw.
+    """
+    number, samples = scores.shape
+    if number == 1:
+        return over_seeds(scores, np.zeros((samples, 1), dtype=np.intp))
+    each = number // data_seeds
+    of_data = [
+        over_seeds(scores[place * each : (place + 1) * each], drawn_seeds(each, samples, seed + APART * place))
+        for place in range(data_seeds)
+    ]
+    return over_seeds(np.stack(of_data), drawn_seeds(data_seeds, samples, seed - 1))
+
+
+def mean_over_tasks(tasks: Sequence[tuple[Sequence[Outcomes], Metric, Aggregation]], samples: int, seed: int) -> Matrix:
+    """Mean score x 100 over tasks of several systems on the same resamples: (systems, samples).
+
+    tasks: for each, every system's outcomes on the same rows. Raises what ``eval.statistics.bootstrap.resample`` does.
+    """
+    drawn = [
+        resample(outcomes, metric, aggregation, samples, seed + place)
+        for place, (outcomes, metric, aggregation) in enumerate(tasks)
+    ]
+    return np.mean(drawn, axis=0)
+
+
+SEED = 42  # of the resamples
+SAMPLES = 1000  # of one evaluation's
+
+app = new_app(__doc__ or "")
+
+
+@app.command()
+def main(
+    plan: Annotated[
+        Path, typer.Argument(metavar="PLAN.json|EVALUATION", help="Arms, tasks and the control; or one evaluation")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the scores are written")],
+    tasks: Annotated[
+        str | None, typer.Option("--tasks", metavar="A,B", help="Of one evaluation [default: all tests it has]")
+    ] = None,
+) -> None:
+    """Score arms of an experiment over seeds and rows, paired with the control's.
+
+    Examples:
+
+      python -m eval.compare.seeds plan.json --out scores.json
+
+      python -m eval.compare.seeds artifacts/models/NAME.evaluation --tasks sts12/all,sts13/all --out scores.json
+    """
+    if tasks and not plan.is_dir():
+        raise InputError("--tasks", f"is for one evaluation; {plan} names its own", hint="leave it out")
+    scores = compared(plan_of(plan, tasks.split(",") if tasks else ()) if plan.is_dir() else read_plan(plan))
+    write_json(out, scores)
+    for name, arm in scores.arms.items():
+        over = f", over copies {arm.over_copies}" if arm.over_copies else ""
+        say(f"{name}: mean of {len(arm.tasks)} tasks {arm.average}{over}")
+    say(f"written: {out}")
+
+
+def read_plan(path: Path) -> ArmPlan:
+    """A plan's file. Raises InputError."""
+    try:
+        return ArmPlan.model_validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise InputError(path, "no such file") from error
+    except ValidationError as error:
+        raise InputError(path, f"not a plan of arms: {error.errors()[0]['msg']}") from error
+
+
+def plan_of(evaluation: Path, tasks: Sequence[str] = ()) -> ArmPlan:
+    """The plan of an encoder's evaluation: itself, its untrained base and its copies control, on ``tasks``, or on the
+    tests that all three have.
+
+    Raises InputError when one of the three is missing, or they share no test.
+    """
+    from eval.runs.records import BASE, CONTROL, Records
+
+    arms = {"untrained": evaluation / BASE, "copies": evaluation / CONTROL, "dataset": evaluation}
+    tests = []
+    for folder in arms.values():
+        if not folder.is_dir():
+            raise InputError(folder, "no such evaluation", hint="eval.run scores an encoder beside them")
+        records = Records(folder).all()
+        tests.append([record.score.task for record in records if record.score.split == "test" and record.metric])
+    shared = tuple(tasks or (task for task in tests[0] if all(task in others for others in tests[1:])))
+    if not shared:
+        raise InputError(evaluation, "the encoder, its base and its control share no test set")
+    gain = (("dataset", "untrained"),)
+    places: dict[str, tuple[str, ...]] = {name: (str(folder),) for name, folder in arms.items()}
+    return ArmPlan(tasks=shared, split="test", samples=SAMPLES, arms=places, control="copies", differences=gain)
+
+
+def split_of(name: str, split: str) -> str:
+    """The split that a task's rows are kept under: the plan's, or the one of a task that cuts its own folds."""
+    from eval.tasks.registry import find_task
+
+    task = find_task(name)
+    return split if split in task.splits or task.is_of_mteb else task.default_split
+
+
+def compared(plan: ArmPlan) -> ArmScores:
+    """The scores of a plan's arms.
+
+    Raises InputError when an evaluation lacks a task or was made on other rows than the others.
+    """
+    import numpy as np
+
+    from eval.runs.records import read_evaluation
+    from eval.statistics.bootstrap import interval, score
+
+    places = [(arm, place) for arm, folders in plan.arms.items() for place in folders]
+    evaluations = [read_evaluation(place) for _, place in places]
+    tasks, points = [], dict[str, list[float]]()
+    for task in plan.tasks:
+        split = split_of(task, plan.split)
+        outcomes = [evaluation.outcomes(task, split) for evaluation in evaluations]
+        record = evaluations[0].records.find(task, split)
+        assert record is not None and record.metric is not None  # it has outcomes
+        tasks.append((outcomes, record.metric, record.aggregation))
+        points[task] = [score(one, record.metric, record.aggregation) for one in outcomes]
+    try:
+        rows = mean_over_tasks(tasks, plan.samples, SEED)
+    except ValueError as error:
+        raise InputError("evaluations", str(error), hint="score all arms on the same data") from error
+    mine = {arm: [number for number, (name, _) in enumerate(places) if name == arm] for arm in plan.arms}
+    samples = {arm: over_data_seeds(rows[numbers], plan.data_seeds, SEED) for arm, numbers in mine.items()}
+    by_task = {arm: {task: float(np.mean([points[task][n] for n in mine[arm]])) for task in plan.tasks} for arm in mine}
+    means = {arm: float(np.mean(list(found.values()))) for arm, found in by_task.items()}
+
+    def estimate(arm: str, against: str | None = None) -> Estimate:
+        moved = samples[arm] if against is None else samples[arm] - samples[against]
+        around = interval(moved)
+        centre = means[arm] - (0.0 if against is None else means[against])
+        return Estimate(score=centre, low=around.low, high=around.high)
+
+    return ArmScores(
+        arms={
+            arm: ArmScore(
+                average=estimate(arm),
+                tasks=by_task[arm],
+                over_copies=None if arm == plan.control else estimate(arm, plan.control),
+            )
+            for arm in plan.arms
+        },
+        pairs=plan.differences,
+        differences=tuple(estimate(*pair) for pair in plan.differences),
+    )
+
+
+if __name__ == "__main__":
+    run(app)

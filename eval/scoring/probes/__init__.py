@@ -1,1 +1,0 @@
-"""Logistic regression on frozen embeddings, under SentEval's protocols."""

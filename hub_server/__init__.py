@@ -1,9 +1,0 @@
-"""The embedded Hub: the Hugging Face Hub's HTTP API on 127.0.0.1, for the demo, for tests and for air-gapped work.
-
-It is spoken to only through the official clients and ``HF_ENDPOINT``. Start it with ``python -m hub_server serve`` or,
-from Python, with ``hub_server.process.LocalHub``. Models and datasets,
-public, private or gated, uploads and downloads by Xet and LFS, pull requests, pages for people; no Spaces. All of it,
-call by call: docs/hub_server.md.
-"""
-
-import hub  # noqa: F401 - a command of this package ends with one line on Ctrl-C, from its first import on

@@ -1,0 +1,227 @@
+"""README front matter: what a card says about its repo, and what is wrong with it."""
+
+import math
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+_FRONT_MATTER = re.compile(r"\A\s*---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
+# The largest front matter on the Hub, the results of leaderboards, has some 200 kB.
+_MAX_YAML, _MAX_DEPTH, _MAX_VALUES, _MAX_MERGES, _MAX_NUMBER = 1 << 20, 64, 100_000, 1000, 100
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_CHARACTERS = 100  # of a text that count as one more value
+_MAX_BYTES = 4 << 20
+_TEXTS = ("language", "license", "datasets", "base_model", "metrics")
+_LISTS = ("tags", "task_categories", "task_ids", "size_categories", "configs", "model-index")
+# https://huggingface.co/docs/hub/repositories-licenses: whatever is not in this list is "other", with a license_name.
+LICENCES = """
+apache-2.0 mit openrail bigscience-openrail-m creativeml-openrail-m bigscience-bloom-rail-1.0 bigcode-openrail-m afl-3.0
+artistic-2.0 bsl-1.0 bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear c-uda cc cc0-1.0 cc-by-2.0 cc-by-2.5 cc-by-3.0
+cc-by-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc-by-nc-2.0 cc-by-nc-3.0 cc-by-nc-4.0 cc-by-nd-4.0 cc-by-nc-nd-3.0 cc-by-nc-nd-4.0
+cc-by-nc-sa-2.0 cc-by-nc-sa-3.0 cc-by-nc-sa-4.0 cdla-sharing-1.0 cdla-permissive-1.0 cdla-permissive-2.0 wtfpl ecl-2.0
+epl-1.0 epl-2.0 etalab-2.0 eupl-1.1 eupl-1.2 agpl-3.0 gfdl gpl gpl-2.0 gpl-3.0 lgpl lgpl-2.1 lgpl-3.0 isc h-research
+intel-research lppl-1.3c ms-pl apple-ascl apple-amlr mpl-2.0 odc-by odbl openmdw-1.0 openrail++ osl-3.0 postgresql
+ofl-1.1 ncsa unlicense zlib pddl lgpl-lr deepfloyd-if-license fair-noncommercial-research-license llama2 llama3 llama3.1
+llama3.2 llama3.3 llama4 grok2-community gemma unknown other
+""".split()  # noqa: SIM905 (as a list it would take eighty lines)
+_DATASET_TAGS = ("task_categories", "task_ids", "language", "license", "size_categories")
+_MAX_CONFIGS, _MAX_PATTERNS, _MAX_TEXT = 20, 100, 200
+_MAX_ERROR, _MAX_ERRORS = 500, 20
+_MAX_TRIES = 500_000  # of a pattern with a path: half a second
+
+
+class Config(NamedTuple):
+    """A config of a dataset: its name, and the parquet files of each split."""
+
+    name: str
+    splits: dict[str, list[str]]
+
+
+class CardProblem(Exception):
+    """The front matter cannot be used."""
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """The types of YAML's core schema; keys are text, as in JSON (numbers as keys can be chosen to collide)."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Return the value of ``node``. Raises YAMLError."""
+        if node.tag in _NUMBERS and len(node.value) > _MAX_NUMBER:  # in base 60 it costs the square of its length
+            raise _refused(f"a number of {len(node.value)} characters", node)
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, OverflowError, KeyError, AttributeError) as error:  # 2024-13-45, !!int x, !!bool x
+            raise _refused(f"not a value of its type ({node.tag.rpartition(':')[2]})", node) from error
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return the mapping of ``node`` with its scalar keys as text."""
+        self.flatten_mapping(node)
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                key.tag = "tag:yaml.org,2002:str"
+        return super().construct_mapping(node, deep)
+
+
+def _refused(problem: str, place: yaml.Node | yaml.Event) -> yaml.YAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=place.start_mark)
+
+
+def _load(text: str) -> Any:
+    """Return the one document in untrusted ``text``. Raises YAMLError, also for a text beyond the limits."""
+    size = len(text.encode("utf-8", "replace"))
+    if size > _MAX_YAML:
+        raise yaml.YAMLError(f"{size} bytes of YAML; at most {_MAX_YAML} are read")
+    try:
+        _check_extent(yaml.parse(text, _Loader))
+        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+    except UnicodeEncodeError as error:
+        raise yaml.YAMLError("half a surrogate pair is not a character") from error
+
+
+def _check_extent(events: Iterator[yaml.Event]) -> None:
+    """Raise YAMLError for a document that, with its aliases unfolded, is too deep or has too many values.
+
+    PyYAML builds by recursion: 30,000 nested ``[`` crash it, and nine lines of aliases stand for billions of values.
+    """
+    named: dict[str | None, tuple[int, int]] = {}  # anchor → values, levels
+    outer: list[tuple[str | None, int, int]] = []  # of each open collection: anchor, values before it, levels beside it
+    values = levels = merges = 0  # levels: inside the innermost open collection, so far
+    for event in events:
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in named:
+                raise _refused(f"alias *{event.anchor} has no anchor before it, or is inside of it", event)
+            values, levels = values + named[event.anchor][0], max(levels, named[event.anchor][1])
+        elif isinstance(event, yaml.ScalarEvent):
+            weight = 1 + len(event.value) // _CHARACTERS
+            values, merges = values + weight, merges + (event.value == "<<")
+            named[event.anchor] = (weight, 0)
+        elif isinstance(event, yaml.CollectionStartEvent):
+            named.pop(event.anchor, None)
+            outer.append((event.anchor, values, levels))
+            values, levels = values + 1, 0
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before, beside = outer.pop()
+            named[anchor] = (values - before, levels + 1)
+            levels = max(beside, levels + 1)
+        if len(outer) + levels > _MAX_DEPTH or values > _MAX_VALUES or merges > _MAX_MERGES:
+            most = f"{_MAX_DEPTH} levels, {_MAX_VALUES} keys and values or {_MAX_MERGES} merges"
+            raise _refused(f"more than {most} (an alias counts as its content)", event)
+
+
+def read_metadata(text: str) -> dict | None:
+    """The front matter as plain JSON values; None without one; ``CardProblem`` when it is broken."""
+    found = _FRONT_MATTER.match(text)
+    if found is None:
+        return None
+    try:
+        metadata = _plain(_load(found.group(1)))
+    except yaml.YAMLError as error:
+        raise CardProblem(f"YAML Metadata Error: {str(error)[:_MAX_ERROR]}") from error
+    if metadata is None:
+        return None
+    if not isinstance(metadata, dict):
+        raise CardProblem("YAML Metadata Error: the front matter must be a mapping")
+    return metadata
+
+
+def _plain(value: object) -> object:
+    """``value`` as JSON can hold it (dates become text)."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set)):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    return value if isinstance(value, float) and math.isfinite(value) else str(value)
+
+
+def body(text: str) -> str:
+    """A card without its front matter."""
+    found = _FRONT_MATTER.match(text)
+    return text[found.end() :] if found else text
+
+
+def configs(metadata: dict, paths: list[str]) -> list[Config]:
+    """The configs that a card names, as far as they have parquet files, the default first; else one of the first file.
+
+    What it takes too many tries to match is left out.
+    """
+    parquet = [path for path in paths if path.endswith(".parquet")]
+    listed, found, left = metadata.get("configs"), [], _MAX_TRIES
+    known = [config for config in listed if isinstance(config, dict)] if isinstance(listed, list) else []
+    for config in sorted(known[:_MAX_CONFIGS], key=lambda config: config.get("default") is not True):
+        splits: dict[str, list[str]] = {}
+        for split, pattern in _data_files(config.get("data_files")):
+            left -= len(parquet)
+            if left >= 0 and (fits := [path for path in parquet if fnmatchcase(path, pattern)]):
+                splits[split] = list(dict.fromkeys([*splits.get(split, []), *fits]))
+        if splits:
+            found.append(Config(str(config.get("config_name"))[:_MAX_TEXT], splits))
+    return found or [Config("default", {"": [path]}) for path in parquet[:1]]
+
+
+def _data_files(value: object) -> list[tuple[str, str]]:
+    """(split, pattern) pairs in all forms that cards use: one pattern, patterns, or splits with patterns."""
+    pairs = []
+    for item in value if isinstance(value, list) else [value]:
+        split, patterns = (item.get("split"), item.get("path")) if isinstance(item, dict) else ("train", item)
+        for pattern in patterns if isinstance(patterns, list) else [patterns]:
+            pairs.append((str(split)[:_MAX_TEXT], str(pattern)[:_MAX_TEXT]))
+    return pairs[:_MAX_PATTERNS]
+
+
+def problems(text: str) -> tuple[list[str], list[str]]:
+    """(errors, warnings) of a card."""
+    try:
+        metadata = read_metadata(text)
+    except CardProblem as problem:
+        return [str(problem)], []
+    if not metadata:
+        return [], ["empty or missing yaml metadata in repo card"]
+    errors = [f'"{key}" must be an array' for key in _LISTS if not isinstance(metadata.get(key, []), list)]
+    for key in (*_TEXTS, "tags", "task_categories", "task_ids", "size_categories"):
+        values = metadata.get(key) or []
+        for item in values if isinstance(values, list) else [values]:
+            if not isinstance(item, str):
+                errors.append(f'"{key}" must be text, found {item!r} (quote it if YAML took it for something else)')
+    if not set(_texts(metadata, "license")) <= set(LICENCES):
+        errors.append(f'"license" must be one of [{", ".join(LICENCES)}]')
+    configs = metadata.get("configs") or []
+    for config in configs if isinstance(configs, list) else []:
+        if not isinstance(config, dict) or not isinstance(config.get("config_name"), str):
+            errors.append('each of "configs" must have a "config_name" that is text')
+    return [error[:_MAX_ERROR] for error in errors[:_MAX_ERRORS]], []
+
+
+@lru_cache(maxsize=512)
+def stored_metadata(readme: Path) -> dict:
+    """The front matter of a stored README ({} when absent or broken). Blobs never change, so it is kept."""
+    if readme.stat().st_size > _MAX_BYTES:
+        return {}
+    try:
+        return read_metadata(readme.read_text(encoding="utf-8", errors="replace")) or {}
+    except CardProblem:
+        return {}
+
+
+def tags(kind: str, metadata: dict) -> list[str]:
+    """The tags the Hub derives from a card."""
+    found: list[str] = []
+    if kind == "dataset":
+        found = [f"{key}:{value}" for key in _DATASET_TAGS for value in _texts(metadata, key)]
+        return [*found, *_texts(metadata, "tags")]
+    found = [*_texts(metadata, "library_name"), *_texts(metadata, "tags"), *_texts(metadata, "pipeline_tag")]
+    found += [f"dataset:{value}" for value in _texts(metadata, "datasets")]
+    found += [f"base_model:{value}" for value in _texts(metadata, "base_model")]
+    found += [*_texts(metadata, "language"), *(f"license:{value}" for value in _texts(metadata, "license"))]
+    return list(dict.fromkeys(found))
+
+
+def _texts(metadata: dict, key: str) -> list[str]:
+    value = metadata.get(key) or []
+    return [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str)]

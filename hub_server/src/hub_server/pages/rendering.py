@@ -1,0 +1,82 @@
+"""Templates to HTML answers: what is printed is escaped, and a strict policy allows one script of our own, no more.
+
+A report (``report.html`` of a repo) is HTML that somebody uploaded: it is served in a sandbox without scripts, without
+an origin and without anything from elsewhere.
+"""
+
+import base64
+import hashlib
+from datetime import UTC, datetime
+from http import HTTPStatus
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader
+from starlette.responses import HTMLResponse, Response
+
+from hub_server.pages.rows import visible
+
+TEMPLATES = Path(__file__).with_name("templates")
+_STYLE = (TEMPLATES / "style.css").read_text(encoding="utf-8")
+_STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+SCRIPT = "/-/copy.js"  # no namespace is called "-"
+_QUIET = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+REPORT_HEADERS = _QUIET | {
+    "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
+    "Cache-Control": "no-cache",
+}
+_ADVICE = {
+    "RepoNotFound": "Its name may be misspelt, or it is private: these pages show public repos only. A private one is "
+    "read by a client with a token: hf download NAME (--repo-type dataset), with HF_ENDPOINT and HF_TOKEN_PATH set.",
+    "GatedRepo": "Its files are for those whom its owners let in, and are read by a client with their token.",
+    "RevisionNotFound": "A revision is a branch, a tag or a commit id; the repo's page names its tags.",
+    "EntryNotFound": "The file or folder may have another name in this revision.",
+}
+_FAILED = "The server's own fault: its log (stderr) has the details. Load the page again, or go to the start page."
+
+
+def _shown(value: object) -> object:
+    """Plain text with the characters that hide or reorder others made visible; markup as it is."""
+    return visible(value) if type(value) is str else value
+
+
+def day(seconds: int) -> str:
+    """A time (Unix seconds) for people."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+_PAGES = Environment(
+    loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_shown
+)
+_PAGES.globals |= {"style": _STYLE, "script": SCRIPT}
+_PAGES.filters |= {"day": day, "number": "{:,}".format}
+
+
+def page(template: str, endpoint: str, status: int = 200, **facts: object) -> Response:
+    """A page as an answer. ``endpoint``: this server's own address, from which its script may come."""
+    policy = (
+        f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; script-src {endpoint}{SCRIPT}; img-src 'self'; "
+        "frame-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    )
+    html = _PAGES.get_template(template).render(endpoint=endpoint, **facts)
+    return HTMLResponse(html, status, _QUIET | {"Content-Security-Policy": policy})
+
+
+def error_page(endpoint: str, path: str, status: int, message: str, code: str = "") -> Response:
+    """An error for a person: what it is and what to do next. ``path``: the one asked for, percent-encoded."""
+    repo = "/".join(path.split("/")[: 4 if path.startswith("/datasets/") else 3])
+    return page(
+        "error.html",
+        endpoint,
+        status,
+        title=f"{status} {'Not found' if code == 'RepoNotFound' else HTTPStatus(status).phrase}",
+        message=message,
+        advice=_ADVICE.get(code) or (_FAILED if status == HTTPStatus.INTERNAL_SERVER_ERROR else ""),
+        repo=repo if code in ("RevisionNotFound", "EntryNotFound", "GatedRepo") else "",
+    )
+
+
+def script() -> Response:
+    """The script of the copy buttons."""
+    text = (TEMPLATES / "copy.js").read_text(encoding="utf-8")
+    return Response(text, media_type="text/javascript", headers=_QUIET | {"Cache-Control": "no-cache"})

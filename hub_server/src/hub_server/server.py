@@ -1,0 +1,206 @@
+"""The command line: ``hub-server serve`` and ``token``. One process per root, on 127.0.0.1 only."""
+
+import asyncio
+import errno
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from filelock import FileLock, Timeout
+from typer.core import TyperGroup
+
+from hub_server.storage.blobs import BlobStore
+from hub_server.storage.credentials import Signer, add_user, keep_token
+from hub_server.storage.database import Database
+from hub_server.storage.refusals import CommandError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+HOST = "127.0.0.1"
+
+
+class Group(TyperGroup):
+    """Commands whose failures are one line on stderr and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Call the command."""
+        try:
+            return super().invoke(ctx)
+        except (CommandError, OSError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            raise typer.Exit(getattr(error, "exit_code", 1)) from None
+
+
+# click keeps the line breaks of a paragraph that starts with a backspace.
+app = typer.Typer(
+    cls=Group,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="""A Hugging Face Hub on this machine, for the demo, for tests and for work without a network.
+
+    Start it, then point the official clients at it by their environment:
+
+    \b
+    hub-server serve --root local_hub --port 8765
+    export HF_ENDPOINT=http://127.0.0.1:8765 HF_TOKEN_PATH=$PWD/local_hub/token
+    export HF_HOME=$(mktemp -d)
+    hf auth whoami
+
+    The clients' caches go by repo id alone: never share one HF_HOME between two Hubs.
+    """,
+)
+
+Root = Annotated[Path, typer.Option(help="Folder that holds everything the Hub knows; made when missing.")]
+User = Annotated[str, typer.Option(help="The account; repos are named <user>/<name>.")]
+
+
+@app.command()
+def serve(
+    root: Root,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.")] = 0,
+    user: User = "demo",
+    org: Annotated[list[str] | None, typer.Option(help="An organisation the user may write to; repeatable.")] = None,
+    part_bytes: Annotated[
+        int, typer.Option(min=1 << 16, help="Large files above this size are uploaded in parts of this size.")
+    ] = 256 << 20,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log every request on stderr.")] = False,
+    stop_with_stdin: Annotated[
+        bool, typer.Option("--stop-with-stdin", help="Stop at the end of stdin, so as not to outlive the caller.")
+    ] = False,
+    patience: Annotated[
+        float, typer.Option(min=0.1, help="Seconds that a client may stop in the middle of a request or an answer.")
+    ] = 60,
+    faults: Annotated[Path | None, typer.Option(help="A plan of faults on purpose, to test clients with.")] = None,
+) -> None:
+    """Serve until Ctrl-C or SIGTERM.
+
+    When the Hub answers, stdout gets two lines: "endpoint http://127.0.0.1:PORT" and "token_file PATH". The token file
+    (mode 0600) holds a token with the role "write"; ROOT/token_read one with the role "read". Later starts keep both.
+    """
+    from hub_server.app import HubApp
+    from hub_server.faults import FaultInjector
+    from hub_server.http.call import Hub
+
+    # Failures always, every request when verbose; never tokens or query strings.
+    logging.basicConfig(format="%(asctime)s %(name)s %(message)s", level=logging.WARNING)
+    logging.getLogger("hub_server").setLevel(logging.INFO if verbose else logging.WARNING)
+    with locked(root), _listener(port) as listener, closing(Database(root / "hub.sqlite")) as database:
+        blobs = BlobStore(root)
+        blobs.sweep()
+        add_user(database, user, tuple(org or ()))
+        keep_token(database, root / "token", user, "write")
+        keep_token(database, root / "token_read", user, "read")
+        port = listener.getsockname()[1]
+        hub = Hub(database, blobs, Signer(root / "signing.key"), part_bytes)
+        asgi: ASGIApp = HubApp(hub, {f"{HOST}:{port}", f"localhost:{port}"}, patience)
+        asgi = FaultInjector(asgi, faults) if faults else asgi
+        # The socket listens already: whoever reads these lines may connect, and is answered when all is ready.
+        print(f"endpoint http://{HOST}:{port}\ntoken_file {(root / 'token').resolve()}", flush=True)
+        _run(asgi, listener, patience, stop_with_stdin=stop_with_stdin)
+
+
+@app.command()
+def token(
+    root: Root,
+    role: Annotated[Literal["read", "write"], typer.Option(help="What the token allows.")],
+    user: User = "demo",
+) -> None:
+    """Make a new token and print the path of the file (mode 0600) that holds it; works while the Hub runs.
+
+    A user that does not exist yet is added.
+    """
+    _make(root)
+    folder = root / "tokens"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / f"{user}-{role}-{secrets.token_hex(3)}"
+    with closing(Database(root / "hub.sqlite")) as database:
+        add_user(database, user)
+        keep_token(database, path, user, role)
+    print(path.resolve())
+
+
+def _make(root: Path) -> None:
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (root / "lock").touch()
+    except OSError as error:
+        problem = f"cannot be written ({error.strerror}); give --root a folder that you may write to"
+        raise CommandError(f"--root {root}: {problem}") from error
+
+
+@contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """``root`` exists, and no other process serves it meanwhile. Raises CommandError."""
+    _make(root)
+    try:
+        with FileLock(root / "lock", timeout=0):
+            yield
+    except Timeout as error:
+        problem = "another local Hub is serving this folder; stop it, or give this one another --root"
+        raise CommandError(f"--root {root}: {problem}", exit_code=1) from error
+
+
+def _listener(port: int) -> socket.socket:
+    try:
+        listener = socket.create_server((HOST, port))
+    except (OSError, OverflowError) as error:
+        taken = getattr(error, "errno", None) == errno.EADDRINUSE
+        problem = "is in use" if taken else f"cannot be opened ({error})"
+        raise CommandError(f"--port {port}: {problem}; use --port 0 to get a free one") from error
+    # With Nagle's algorithm each answer takes 40 ms; asyncio leaves it on for a socket that was made elsewhere.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
+
+
+def _run(asgi: "ASGIApp", listener: socket.socket, patience: float, *, stop_with_stdin: bool) -> None:
+    import uvicorn
+
+    from hub_server.http.connections import connection_class
+
+    config = uvicorn.Config(
+        asgi,
+        http=connection_class(patience),
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        # Longer than clients keep idle connections, or they would meet one that is just being closed.
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=5,
+    )
+    server = uvicorn.Server(config)
+
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
+    def stop_at_end_of_stdin() -> None:
+        while os.read(sys.stdin.fileno(), 1024):
+            pass
+        stop()
+
+    # For signals before uvicorn is ready, and the one that it sends itself again after its shutdown.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    if stop_with_stdin:
+        threading.Thread(target=stop_at_end_of_stdin, daemon=True).start()
+    asyncio.run(server.serve(sockets=[listener]))
+
+
+def main() -> None:
+    """Run the command ``hub-server``."""
+    app(prog_name="hub-server")

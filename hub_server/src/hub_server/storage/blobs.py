@@ -1,0 +1,138 @@
+"""Content-addressed file store: ``blobs/sha256/aa/<sha256>``, immutable, complete or absent.
+
+A blob is written to ``tmp/``, hashed on the way, flushed, renamed, and its folder flushed: only then may the index
+name it. A crash leaves at worst a stray temporary file, which the next start sweeps. Parts of large uploads are not
+flushed: the joined file is.
+"""
+
+import hashlib
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+UPLOAD_KEPT_SECONDS = 24 * 3600
+
+
+def fsync(path: Path) -> None:
+    """Flush the content of a file, or the names in a folder, to disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class Blob(NamedTuple):
+    """A stored file's sha256 and size in bytes."""
+
+    sha256: str
+    size: int
+
+
+class Movable(Protocol):
+    """Content that can be moved to a path."""
+
+    def move(self, path: Path) -> Blob:
+        """Move it there, whole."""
+
+
+class BlobStore:
+    """The content-addressed store, and the parts of unfinished multipart uploads."""
+
+    def __init__(self, root: Path):
+        self.folder, self.tmp, self._uploads = root / "blobs" / "sha256", root / "tmp", root / "uploads"
+        for folder in (self.folder, self.tmp, self._uploads):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # private repos are private on the disk, too
+
+    def sweep(self) -> None:
+        """Remove what an earlier process left unfinished; call only before serving."""
+        for stray in self.tmp.iterdir():
+            stray.unlink()
+        for upload in self._uploads.iterdir():
+            if upload.stat().st_mtime < time.time() - UPLOAD_KEPT_SECONDS:
+                shutil.rmtree(upload)
+
+    def path(self, sha256: str) -> Path:
+        """The path of a blob."""
+        return self.folder / sha256[:2] / sha256
+
+    @contextmanager
+    def staging(self) -> Iterator["Staging"]:
+        """A transaction for new blobs: stored durably when the block ends, dropped when it raises."""
+        staging = Staging(self.tmp)
+        try:
+            yield staging
+            self._settle(staging.waiting)
+        finally:
+            for temporary, _ in staging.waiting:
+                temporary.unlink(missing_ok=True)
+
+    def _settle(self, waiting: list[tuple[Path, Blob]]) -> None:
+        """Flush and rename; from then on the index may name these blobs, and a power cut loses nothing."""
+        with ThreadPoolExecutor(8) as pool:  # several times faster for many small files than one after the other
+            list(pool.map(fsync, [temporary for temporary, _ in waiting]))
+        folders = {self.folder}
+        for temporary, blob in waiting:
+            target = self.path(blob.sha256)
+            target.parent.mkdir(exist_ok=True)
+            temporary.replace(target)
+            folders.add(target.parent)
+        for folder in folders:
+            fsync(folder)
+
+    def add_part(self, upload: str, number: int, content: Movable) -> Blob:
+        """Store one part of a multipart upload."""
+        (self._uploads / upload).mkdir(exist_ok=True)
+        return content.move(self._uploads / upload / str(number))
+
+    def part_chunks(self, upload: str, count: int) -> Iterator[bytes]:
+        """The bytes of all parts in order. They are copied, not renamed: a part's writer may still hold it open."""
+        for number in range(1, count + 1):
+            with (self._uploads / upload / str(number)).open("rb") as part:
+                while chunk := part.read(1 << 20):
+                    yield chunk
+
+    def drop_parts(self, upload: str) -> None:
+        """Delete the parts of an upload that is complete."""
+        shutil.rmtree(self._uploads / upload, ignore_errors=True)
+
+
+class Staging:
+    """Temporary files that are to become blobs."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self.waiting: list[tuple[Path, Blob]] = []
+
+    def add(self, chunks: Iterable[bytes]) -> Blob:
+        """Write content to a temporary file; returns its sha256 and size."""
+        temporary = self._folder / uuid.uuid4().hex
+        blob = _write(temporary, chunks)
+        self.waiting.append((temporary, blob))
+        return blob
+
+    def take(self, content: Movable) -> Blob:
+        """Move content that is a file already."""
+        temporary = self._folder / uuid.uuid4().hex
+        blob = content.move(temporary)
+        self.waiting.append((temporary, blob))
+        return blob
+
+
+def _write(path: Path, chunks: Iterable[bytes]) -> Blob:
+    """Write ``chunks`` to a new file, which is removed again when that fails."""
+    digest, size = hashlib.sha256(), 0
+    with ExitStack() as undo, path.open("xb") as file:
+        undo.callback(path.unlink)
+        for chunk in chunks:
+            digest.update(chunk)
+            size += file.write(chunk)
+        file.flush()
+        undo.pop_all()
+    return Blob(digest.hexdigest(), size)

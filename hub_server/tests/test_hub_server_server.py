@@ -1,0 +1,293 @@
+"""The local Hub as a process: starting, refusing to start, stopping, many writers, power cuts, a full disk."""
+
+import hashlib
+import http.client
+import os
+import re
+import resource
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from huggingface_hub import CommitOperationAdd, HfApi
+from huggingface_hub.errors import HfHubHTTPError
+from local_hub import ask, commit_body, file_line
+
+from hub_server.process import LocalHub
+from hub_server.storage.refusals import CommandError
+
+pytest_plugins = ["local_hub"]
+ROOT = Path(__file__).parents[2]
+DATASET = {"repo_type": "dataset"}
+
+
+def serve(*options: str) -> subprocess.CompletedProcess[str]:
+    """A server that is expected to end by itself."""
+    command = [sys.executable, "-m", "hub_server", "serve", *options]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
+
+
+@pytest.mark.slow("starts command after command")
+def test_second_server_on_a_root_is_refused(local_hub):
+    refused = serve("--root", str(local_hub.root))
+    assert refused.returncode == 1 and refused.stdout == ""
+    assert refused.stderr.count("\n") == 1 and "another local Hub is serving this folder" in refused.stderr
+    with pytest.raises(CommandError, match="another local Hub is serving this folder"):
+        LocalHub(local_hub.root).start()
+
+
+@pytest.mark.slow("starts command after command")
+def test_port_in_use_is_bad_input(local_hub, tmp_path):
+    port = local_hub.endpoint.rsplit(":", 1)[1]
+    refused = serve("--root", str(tmp_path / "new"), "--port", port)
+    assert refused.returncode == 2 and f"--port {port}: is in use; use --port 0" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert serve("--root", str(tmp_path / "new"), "--port", "99999").returncode == 2
+
+
+@pytest.mark.slow("starts command after command")
+def test_useless_roots(tmp_path):
+    (tmp_path / "file").write_text("x")
+    refused = serve("--root", str(tmp_path / "file"))
+    assert refused.returncode == 2 and refused.stderr.count("\n") == 1 and "cannot be written" in refused.stderr
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "hub.sqlite").write_bytes(b"not a database" * 100)
+    refused = serve("--root", str(tmp_path / "broken"))
+    assert (
+        refused.returncode == 1 and refused.stderr.count("\n") == 1 and "hub.sqlite: cannot be used" in refused.stderr
+    )
+    refused = serve("--root", str(tmp_path / "name"), "--user", "datasets")
+    assert refused.returncode == 2 and "cannot be a name" in refused.stderr
+
+
+def test_help_teaches():
+    page = subprocess.run(
+        [sys.executable, "-m", "hub_server", "--help"], capture_output=True, text=True, cwd=ROOT, check=True
+    ).stdout
+    assert "HF_ENDPOINT" in page and "HF_HUB_DISABLE_XET" not in page and "serve" in page
+
+
+@pytest.mark.slow("waits for slow clients, large stores or old uploads")
+def test_restart_keeps_everything(tmp_path):
+    with LocalHub(tmp_path / "hub", user="somebody", orgs=["team"]) as hub:
+        api, token = HfApi(endpoint=hub.endpoint, token=hub.token), hub.token
+        assert hub.token_file.stat().st_mode & 0o777 == 0o600 and hub.root.stat().st_mode & 0o777 == 0o700
+        assert (hub.root / "blobs" / "sha256").stat().st_mode & 0o777 == 0o700
+        assert (hub.root / "signing.key").stat().st_mode & 0o777 == 0o600
+        done = api.upload_file(
+            path_or_fileobj=b"x", path_in_repo="x", repo_id=api.create_repo("team/kept").repo_id
+        )  # fmt: skip
+        process = hub.process
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(15) == 0
+        hub.stop()
+    (tmp_path / "hub" / "tmp" / "stray").write_bytes(b"left by a crash")
+    with LocalHub(tmp_path / "hub", user="somebody") as hub:
+        assert hub.token == token and not (tmp_path / "hub" / "tmp" / "stray").exists()
+        assert HfApi(endpoint=hub.endpoint, token=token).model_info("team/kept").sha == done.oid
+        (hub.root / "token").write_text("hf_forged")
+    with LocalHub(tmp_path / "hub", user="somebody") as hub:
+        assert HfApi(endpoint=hub.endpoint, token=hub.token).whoami()["name"] == "somebody" and hub.token != "hf_forged"
+
+
+def test_server_does_not_outlive_its_parent(tmp_path):
+    script = f"""
+import os
+from hub_server.process import LocalHub
+hub = LocalHub({str(tmp_path / "hub")!r}).start()
+print(hub.process.pid, flush=True)
+os._exit(1)  # no clean-up of any kind
+"""
+    child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    deadline = time.monotonic() + 15
+    while Path(f"/proc/{int(child.stdout)}/cmdline").exists() and time.monotonic() < deadline:
+        if b"hub_server" not in Path(f"/proc/{int(child.stdout)}/cmdline").read_bytes():
+            break  # a zombie: ended, not yet collected
+        time.sleep(0.05)
+    else:
+        assert time.monotonic() < deadline
+
+
+def test_context_manager_stops_when_the_block_raises(tmp_path):
+    hub = LocalHub(tmp_path / "hub")
+    with pytest.raises(ZeroDivisionError), hub:
+        port = int(hub.endpoint.rsplit(":", 1)[1])
+        raise ZeroDivisionError
+    with pytest.raises(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        pass
+
+
+def test_environment_for_clients(local_hub, tmp_path, monkeypatch):
+    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("ANOTHER", "kept")
+    env = local_hub.client_environment(tmp_path)
+    assert env["HF_ENDPOINT"] == local_hub.endpoint and env["HF_HOME"] == str(tmp_path) and env["ANOTHER"] == "kept"
+    assert Path(env["HF_TOKEN_PATH"]).read_text() == local_hub.token and local_hub.token not in env.values()
+    assert not {"HF_TOKEN", "HF_HUB_OFFLINE", "HUGGING_FACE_HUB_TOKEN"} & set(env)
+
+
+def test_many_writers_lose_nothing(hub_api, repo):
+    def write(writer: int) -> list[str]:
+        done = []
+        for number in range(5):
+            name = f"w{writer}/{number}"
+            operations = [
+                CommitOperationAdd(f"{name}.txt", name.encode()),
+                CommitOperationAdd(f"{name}.bin", name.encode() * 10),
+            ]
+            done.append(hub_api.create_commit(repo, operations, commit_message=name, **DATASET).oid)
+        return done
+
+    with ThreadPoolExecutor(8) as pool:
+        acknowledged = [oid for oids in pool.map(write, range(8)) for oid in oids]
+    history = [commit.commit_id for commit in hub_api.list_repo_commits(repo, **DATASET)]
+    assert len(set(acknowledged)) == 40 and set(history[:-1]) == set(acknowledged)
+    found = {entry.path for entry in hub_api.list_repo_tree(repo, recursive=True, **DATASET) if "." in entry.path}
+    assert found == {".gitattributes"} | {
+        f"w{w}/{n}.{end}" for w in range(8) for n in range(5) for end in ("txt", "bin")
+    }
+
+
+def test_create_race_has_one_winner(local_hub):
+    asked = {"name": "raced", "type": "dataset"}
+    with ThreadPoolExecutor(8) as pool:
+        tries = [
+            pool.submit(ask, local_hub, "POST", "/api/repos/create", asked, token=local_hub.token) for _ in range(8)
+        ]
+    assert sorted(one.result().status for one in tries) == [200] + [409] * 7
+    assert all(one.result().json()["url"] == f"{local_hub.endpoint}/datasets/demo/raced" for one in tries)
+
+
+def upload_large(hub: LocalHub, token: str, repo: str, content: bytes) -> tuple[str, dict]:
+    """Send a large file as LFS clients do; returns its line of a commit."""
+    oid, size = hashlib.sha256(content).hexdigest(), len(content)
+    asked = {"operation": "upload", "transfers": ["basic"], "objects": [{"oid": oid, "size": size}]}
+    answer = ask(hub, "POST", f"/datasets/{repo}.git/info/lfs/objects/batch", asked, token=token).json()
+    if "actions" in answer["objects"][0]:
+        href = answer["objects"][0]["actions"]["upload"]["href"].removeprefix(hub.endpoint)
+        assert ask(hub, "PUT", href, content).status == 200
+    return "lfsFile", {"path": f"{oid[:10]}.bin", "algo": "sha256", "oid": oid, "size": size}
+
+
+def commit_until_killed(hub: LocalHub, token: str, repo: str, writer: str, acknowledged: dict[str, str]) -> None:
+    """One commit after the other, each with a small and a large file, until the server is gone."""
+    for number in range(10_000):
+        name = f"{writer}-{number}"
+        try:
+            large = upload_large(hub, token, repo, name.encode() * 1000)
+            body = commit_body(file_line(f"{name}.txt", name * 100), large, summary=name)
+            answer = ask(hub, "POST", f"/api/datasets/{repo}/commit/main", body, token=token)
+        except (OSError, http.client.HTTPException):
+            return
+        acknowledged[name] = answer.json()["commitOid"]
+
+
+def check_commits(hub: LocalHub, repo: str, acknowledged: dict[str, str]) -> None:
+    """Every commit that was acknowledged is there, with both of its files."""
+    api = HfApi(endpoint=hub.endpoint, token=hub.token)
+    history = {commit.title: commit.commit_id for commit in api.list_repo_commits(repo, **DATASET)}
+    assert {name: history.get(name) for name in acknowledged} == acknowledged
+    for name in acknowledged:
+        large = name.encode() * 1000
+        for path, content in ((f"{name}.txt", large[: len(name) * 100]), (f"{sha256(large)[:10]}.bin", large)):
+            assert ask(hub, "GET", f"/datasets/{repo}/resolve/main/{path}").body == content
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@pytest.mark.slow("kills a run again and again, to the same bytes")
+def test_kill_under_load_loses_no_acknowledged_commit(tmp_path):
+    repos, rounds, before = ("demo/load-a", "demo/load-b"), 3, 0
+    acknowledged: dict[str, dict[str, str]] = {repo: {} for repo in repos}
+    hub = LocalHub(tmp_path / "hub").start()
+    for repo in repos:
+        HfApi(endpoint=hub.endpoint, token=hub.token).create_repo(repo, **DATASET)
+    for number in range(rounds):
+        token = hub.token
+        writers = [
+            threading.Thread(target=commit_until_killed, args=(hub, token, repo, f"{number}.{n}", acknowledged[repo]))
+            for repo in repos
+            for n in range(3)
+        ]
+        for writer in writers:
+            writer.start()
+        while sum(map(len, acknowledged.values())) < before + 30:
+            time.sleep(0.01)
+        hub.kill()
+        for writer in writers:
+            writer.join()
+        before = sum(map(len, acknowledged.values()))
+        hub = LocalHub(tmp_path / "hub").start()
+        for repo in repos:
+            check_commits(hub, repo, acknowledged[repo])
+    hub.stop()
+    assert before >= 30 * rounds
+    database = sqlite3.connect(tmp_path / "hub" / "hub.sqlite")
+    assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert database.execute("PRAGMA foreign_key_check").fetchall() == []
+    for blob in (tmp_path / "hub" / "blobs").rglob("?" * 64):
+        assert sha256(blob.read_bytes()) == blob.name
+    for (name,) in database.execute("SELECT sha256 FROM files UNION SELECT sha256 FROM lfs_objects"):
+        assert (tmp_path / "hub" / "blobs" / "sha256" / name[:2] / name).exists()
+    database.close()
+
+
+def test_full_disk_is_507_and_leaves_nothing(tmp_path):
+    with LocalHub(tmp_path / "hub") as hub:
+        api = HfApi(endpoint=hub.endpoint, token=hub.token)
+        repo = api.create_repo("demo/full", **DATASET).repo_id
+        before = api.dataset_info(repo).sha
+        # The process may write no file beyond this size: the nearest thing to a full disk without being root.
+        resource.prlimit(hub.process.pid, resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
+        for name in ("large.bin", "regular.txt"):
+            upload = {"path_or_fileobj": os.urandom(600_000), "path_in_repo": name, "repo_id": repo}
+            with pytest.raises((HfHubHTTPError, RuntimeError)) as refused:
+                api.upload_file(**upload, **DATASET)
+            error = refused.value if isinstance(refused.value, HfHubHTTPError) else refused.value.__cause__
+            assert error.response.status_code == 507 and "disk is full" in str(error)
+        assert not list((hub.root / "tmp").iterdir()) and api.dataset_info(repo).sha == before
+        resource.prlimit(hub.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        done = api.upload_file(**upload, **DATASET)
+        assert api.dataset_info(repo).sha == done.oid != before
+
+
+def test_client_that_goes_away_leaves_nothing(local_hub, repo):
+    oid = hashlib.sha256(b"never sent").hexdigest()
+    asked = {"operation": "upload", "transfers": ["basic"], "objects": [{"oid": oid, "size": 1_000_000}]}
+    answer = ask(local_hub, "POST", f"/datasets/{repo}.git/info/lfs/objects/batch", asked, token=local_hub.token)
+    path = answer.json()["objects"][0]["actions"]["upload"]["href"].removeprefix(local_hub.endpoint)
+    host, port = local_hub.endpoint.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as half:
+        half.sendall(
+            f"PUT {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 1000000\r\n\r\n".encode() + bytes(900_000)
+        )
+        deadline = time.monotonic() + 10
+        while not list((local_hub.root / "tmp").iterdir()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert list((local_hub.root / "tmp").iterdir())
+    while list((local_hub.root / "tmp").iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not list((local_hub.root / "tmp").iterdir())
+
+
+def test_no_token_outside_token_files(local_hub, hub_api, repo):
+    """Runs after requests of all kinds when the whole file runs; the patterns would also match signatures in logs."""
+    hub_api.upload_file(path_or_fileobj=b"x", path_in_repo="x.bin", repo_id=repo, **DATASET)
+    allowed = {local_hub.root / "token", local_hub.root / "token_read", *(local_hub.root / "tokens").glob("*")}
+    searched = [path for path in local_hub.root.rglob("*") if path.is_file() and path not in allowed]
+    assert {"hub.sqlite", "server.log", "hub.sqlite-wal"} <= {path.name for path in searched}
+    for path in searched:
+        content = path.read_bytes()
+        assert not re.search(rb"hf_[A-Za-z0-9]{30}", content), path
+        assert b"signature=" not in content, path
+    assert local_hub.log_file.stat().st_size > 0 and re.fullmatch(r"hf_[A-Za-z0-9]{34}", local_hub.token)

@@ -1,0 +1,229 @@
+"""Stages as child processes: ``sts-dino COMMAND WORDS``, each of which ends with this process.
+
+``run_stage`` runs one stage; ``run_steps`` runs a chain with one progress bar and a log, and skips what is done;
+``run_parallel`` runs independent calls in threads; ``answer_of`` returns what a stage prints with ``--json``.
+"""
+
+import ctypes
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import IO, Any, TypeVar
+
+import typer
+from tqdm import tqdm
+
+from hub import cli
+from hub.errors import InputError, RunError
+from hub.interruption import INTERRUPTED
+
+Result = TypeVar("Result")
+
+POLL = 0.1  # seconds between two looks at a stage that a thread waits for
+SHOWN = 3  # last lines of a failed stage that are searched for its error
+AGAIN = "run the same command again"
+LEAST = 0.1  # share of a step that counts as done by time alone, before the stage shows a bar
+_LIBC = ctypes.CDLL(None)  # opened before any fork
+_SET_PARENT_DEATH_SIGNAL = 1
+_BAR = re.compile(r"^(?P<name>[^:|%]*):? *(?P<percent>\d{1,3})%\|")
+_OF_LIBRARIES = re.compile(r"Loading|Generating|Map|Filter|Saving|Fetching|Writing model", re.IGNORECASE)
+
+
+def command_line(command: str, *words: str) -> list[str]:
+    """The words that start ``sts-dino command words`` with this Python."""
+    return [sys.executable, "-m", "sts_dino", command, *words]
+
+
+class StageProcess:
+    """A started stage. Its results (stdout) are not shown, its messages (stderr) are.
+
+    As a context manager it ends with its block, however that ends.
+    """
+
+    def __init__(self, command: str, *words: str, environment: Mapping[str, str] | None = None, stderr: Any = None):
+        self.name = f"sts-dino {command} {' '.join(words)}"
+        if stderr is None:
+            cli.say(f"== {self.name}")
+        self._process = _started(command, *words, environment=environment, stdout=subprocess.DEVNULL, stderr=stderr)
+
+    def __enter__(self) -> "StageProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.running():
+            self.stop()
+
+    def running(self) -> bool:
+        """Whether the process has not ended yet."""
+        return self._process.poll() is None
+
+    def wait(self) -> None:
+        """Wait for the end. Raises typer.Exit with the stage's code when it failed, RunError when it was killed."""
+        code = self._process.wait()
+        if code < 0:
+            hint = f"is the memory enough? {AGAIN} to resume"
+            raise RunError(self.name, f"was killed ({signal.Signals(-code).name})", hint=hint)
+        if code:
+            raise typer.Exit(code)
+
+    def stop(self) -> None:
+        """Terminate the process and wait for its end."""
+        self._process.terminate()
+        self._process.wait()
+
+
+def _started(command: str, *words: str, **options: Any) -> "subprocess.Popen[bytes]":
+    options["env"] = options.pop("environment", None)
+    end = die_with_parent if sys.platform == "linux" else None
+    return subprocess.Popen(command_line(command, *words), preexec_fn=end, **options)  # noqa: S603 - our own commands
+
+
+def die_with_parent() -> None:
+    """Ask Linux to kill this process when its parent is killed, so that no orphan holds a run directory (prctl(2))."""
+    _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def run_stage(command: str, *words: str, stop: Event | None = None, **options: Any) -> None:
+    """Run a stage to its end. In a thread, end it and raise KeyboardInterrupt when ``stop`` is set.
+
+    options: those of ``StageProcess``. Raises what ``StageProcess.wait`` does.
+    """
+    with StageProcess(command, *words, **options) as stage:
+        while stop is not None and stage.running():
+            if stop.wait(POLL):
+                raise KeyboardInterrupt
+        stage.wait()
+
+
+@contextmanager
+def named(what: str, place: Path, hint: str) -> Iterator[None]:
+    """Turn the failure of one of many stages into InputError or RunError at ``place``; an interruption passes."""
+    try:
+        yield
+    except typer.Exit as end:
+        if end.exit_code == INTERRUPTED:
+            raise
+        kind = InputError if end.exit_code == InputError.exit_code else RunError
+        raise kind(place, f"{what} failed; its error is above", hint=hint) from None
+
+
+def run_parallel(calls: Sequence[Callable[[Event], Result]], workers: int) -> list[Result]:
+    """Results of ``calls`` in order, ``workers`` at a time in threads.
+
+    Each call gets an event. After the first failure, waiting calls are dropped and the event is set for running ones.
+    """
+    stop, pool = Event(), ThreadPoolExecutor(workers)
+    try:
+        return [one.result() for one in [pool.submit(call, stop) for call in calls]]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        stop.set()
+        pool.shutdown()
+
+
+def answer_of(command: str, *words: str, environment: Mapping[str, str] | None = None) -> Any:
+    """Run a stage with ``--json`` and return its answer.
+
+    Raises InputError or RunError, as the stage ended, with the last line of its messages.
+    """
+    stage = _started(command, *words, "--json", environment=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    printed, messages = (stream.decode("utf-8", "replace") for stream in stage.communicate())
+    if stage.returncode:
+        lines = [line for line in messages.splitlines() if line.strip()]
+        problem = lines[-1].removeprefix("error: ") if lines else f"failed (exit code {stage.returncode})"
+        kind = InputError if stage.returncode == InputError.exit_code else RunError
+        raise kind(f"sts-dino {command}", problem)
+    return json.loads(printed.splitlines()[-1])
+
+
+@dataclass(frozen=True)
+class Step:
+    """A stage of a chain: its command line, the seconds that it is expected to take, and whether it is done already."""
+
+    name: str
+    command: str
+    words: tuple[str, ...]
+    seconds: float
+    is_done: Callable[[], bool]
+
+
+def run_steps(steps: Sequence[Step], log: Path) -> None:
+    """Run the steps that are not done, in order, under one progress bar; their messages go to ``log``.
+
+    Raises RunError for the first one that fails, with its error. Results stay, so the next call resumes there.
+    """
+    total = round(sum(step.seconds for step in steps))
+    bar = tqdm(total=total, unit="s", file=sys.stderr, bar_format="{l_bar}{bar}| {elapsed}<{remaining}{postfix}")
+    before = 0.0
+    with bar:
+        for step in steps:
+            bar.set_description_str(step.name)
+            if not step.is_done():
+                for part in progress(step, log):
+                    bar.update(round(before + part * step.seconds) - bar.n)
+            before += step.seconds
+            bar.update(round(before) - bar.n)
+
+
+def progress(step: Step, log: Path) -> Iterator[float]:
+    """Run a step and yield the share of it that is done: by its own progress bar, else by the time it takes.
+
+    Raises RunError when the stage fails.
+    """
+    environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+    started, last, share = time.monotonic(), list[str](), 0.0
+    with log.open("ab", buffering=0) as kept:
+        _keep(kept, f"== {step.name}: sts-dino {step.command} {' '.join(step.words)}")
+        piped = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+        child = _started(step.command, *step.words, environment=environment, **piped)
+        assert child.stderr is not None
+        try:
+            for line in _lines(child.stderr):
+                found = _BAR.match(line)
+                if found and not _OF_LIBRARIES.search(found["name"]):
+                    share = max(share, min(int(found["percent"]), 100) / 100)
+                elif not found and line.strip():
+                    _keep(kept, line)
+                    last = [*last, line][-SHOWN:]
+                    if line.startswith("warning:"):
+                        cli.say(line)
+                yield max(share, min((time.monotonic() - started) / max(step.seconds, 1e-9), LEAST))
+            code = child.wait()
+        finally:
+            if child.poll() is None:  # interrupted
+                child.terminate()
+                child.wait()
+    if code:
+        errors = [line.removeprefix("error: ") for line in last if line.startswith("error: ")]
+        problem = errors[-1] if errors else f"failed (exit code {code})"
+        again = "" if AGAIN in problem else f"; {AGAIN} to resume"
+        raise RunError(step.name, problem, hint=f"all messages are in {log}{again}")
+
+
+def _keep(log: IO[bytes], line: str) -> None:
+    """Append a message. Raises OSError that names the log, so that a full disk is reported with its file."""
+    try:
+        log.write(f"{line}\n".encode())
+    except OSError as error:
+        error.filename = log.name
+        raise
+
+
+def _lines(stream: IO[bytes]) -> Iterator[str]:
+    """Lines as they come, also those that a progress bar overwrites (ended by a carriage return)."""
+    held = b""
+    while block := stream.read1(65536):  # type: ignore[attr-defined]  # a pipe is a BufferedReader
+        *whole, held = re.split(rb"[\r\n]", held + block)
+        yield from (line.decode("utf-8", "replace") for line in whole)
+    if held:
+        yield held.decode("utf-8", "replace")

@@ -1,0 +1,301 @@
+"""Recipes for a corpus: which language model generates its pairs, from which examples, and which encoder to train."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from generation.pipeline.writers import dialect_of
+from hub.assets import asset
+from hub.cli import say
+from hub.contract import licences
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.run_dir import ARTIFACTS
+from hub.contract.sections.languages import RECOGNISED
+from hub.errors import InputError
+from sts_dino.proposals.corpus import Corpus, Profile
+
+GEMMA = ARTIFACTS / "lm" / "gemma-3-270m"  # where sts-dino lm puts it
+BUILT_IN, BUILT_IN_LICENSE = asset("demo-lm"), "cc-by-nc-sa-4.0"
+EXAMPLES_LICENSE = "cc0-1.0"  # of the examples in assets/
+HUB_LM = "google/gemma-3-270m"
+MOST = 1000  # source sentences, as the measured encoders had (docs/better_pairs.md)
+TOKENS_A_WORD = 2  # at most, for the tokenizers and languages seen
+
+BATCH = 32
+PROMPTEOL = 'This sentence : "[X]" means in one word:"'  # Jiang et al. 2023; its last quotation mark's state embeds
+PROMPTEOL_RATE = "3e-4"
+LORA = {"r": "16", "alpha": "32", "dropout": "0.05", "release": "merged"}
+WAYS = ("prompteol", "static")
+ITSELF = "the language model itself"
+
+
+@dataclass(frozen=True)
+class Generator:
+    """A language model as a recipe's section ``model``, and why it was chosen."""
+
+    section: dict[str, Any]
+    why: str
+    reads_examples: bool = True  # the built-in model was trained on prompts without examples
+    couples: bool = True  # counter-labels need the model itself, not a server
+
+
+@dataclass(frozen=True)
+class Base:
+    """An encoder before training as a recipe's section ``base``, how to train it, and why it was chosen.
+
+    epochs: over the source sentences. Rates and epochs are those of docs/better_pairs.md and docs/training.md.
+    """
+
+    section: dict[str, Any]
+    why: str
+    epochs: float
+    learning_rate: str
+    token_dropout: float
+    lora: bool = False
+    vocabulary: bool = False  # cut to the words of the dataset: a large one is slow to train
+    arguments: dict[str, str] = field(default_factory=dict)
+
+
+def languages() -> dict[str, dict[str, str]]:
+    """Code → instructions, meanings and examples file of every language that has them."""
+    text = Path(__file__).with_name("languages.yaml").read_text(encoding="utf-8")
+    found: dict[str, dict[str, str]] = yaml.load(text, yaml.BaseLoader)  # noqa: S506 - it makes texts alone
+    return found
+
+
+def choose_generator(asked: str | None, license_id: str | None) -> Generator:
+    """The language model ``asked``, else the best that is available locally.
+
+    asked: gemma, builtin, a folder, a .gguf file, ORG/NAME@REVISION, or NAME@URL of a server.
+
+    Raises InputError for a missing folder and an unknown licence, RunError for a server that cannot be reached.
+    """
+    if asked in (None, "gemma"):
+        if GEMMA.is_dir():
+            return Generator({"path": str(GEMMA.resolve()), "dtype": "auto", "license": "gemma"}, "a real base LM")
+        if asked is None and BUILT_IN.is_dir():
+            why = "the built-in model is a demonstration; for useful pairs: sts-dino lm, then sts-dino new again"
+            return Generator({"path": str(BUILT_IN.resolve()), "license": BUILT_IN_LICENSE}, why, False)
+        why = "from the Hub: accept its terms on its page first; without a Hub: sts-dino lm"
+        return Generator({"repo_id": HUB_LM, "revision": "main", "dtype": "auto", "license": "gemma"}, why)
+    if asked == "builtin":
+        why = "the built-in model is a demonstration of 4.5 million parameters, and knows English alone"
+        return Generator({"path": str(BUILT_IN.resolve()), "license": BUILT_IN_LICENSE}, why, False)
+    if license_id is None:
+        raise InputError("--lm-license", f"the licence of {asked} is not known", allowed=", ".join(licences.table()))
+    terms = {"license": licences.known("--lm-license", license_id).id}
+    name, at, url = str(asked).partition("@http")
+    if at:
+        server = {"base_url": f"http{url}", "model": name, "dialect": dialect_of(f"http{url}", name)}
+        why = "behind a server: without counter-labels, which need the model itself; dialects: docs/backends.md"
+        return Generator({"backend": "openai", "server": server, **terms}, why, couples=False)
+    if Path(str(asked)).is_file() and str(asked).endswith(".gguf"):
+        file = Path(str(asked)).resolve()
+        return Generator({"path": str(file.parent), "gguf_file": file.name, "dtype": "auto", **terms}, "as asked")
+    words = ("gemma", "builtin", "FILE.gguf", "NAME@URL of an OpenAI-compatible server")
+    return Generator({**place_of("--lm", str(asked), words), "dtype": "auto", **terms}, "as asked")
+
+
+def place_of(option: str, asked: str, words: Sequence[str]) -> dict[str, str]:
+    """A model's place as keys of a recipe's section: a folder, or a Hub repository pinned at its commit.
+
+    Raises InputError that names ``option`` and its other ``words``, and what ``pinned`` raises.
+    """
+    if Path(asked).is_dir():
+        return {"path": str(Path(asked).resolve())}
+    name, _, revision = asked.partition("@")
+    if name.count("/") != 1 or name.startswith((".", "/")):
+        allowed = f"{', '.join(words)}, a folder, ORG/NAME@REVISION"
+        raise InputError(option, f"{asked} is no folder here", allowed=allowed)
+    return {"repo_id": name, "revision": pinned(name, revision)}
+
+
+def pinned(repo_id: str, revision: str) -> str:
+    """The revision of a Hub model where it cannot move, else its commit now; "" is the main branch.
+
+    Raises InputError for a missing repository or revision, RunError when the Hub cannot be read.
+    """
+    from hub.client.failures import reading
+    from release.preflight import PIN
+
+    if PIN.fullmatch(revision):
+        return revision
+    from huggingface_hub import HfApi
+
+    with reading(repo_id, revision or None):
+        commit = HfApi().model_info(repo_id, revision=revision or None).sha
+    assert commit is not None
+    if commit != revision:
+        say(f"{repo_id}: {revision or 'its main branch'} is {commit} now; the recipe pins that")
+    return commit
+
+
+def dataset_recipe(
+    corpus: Corpus, generator: Generator, name: str, license_id: str, examples: str | None, limit: int | None = None
+) -> str:
+    """Return the commented YAML of a dataset recipe.
+
+    license_id: of the corpus. examples: file of examples, seen from the recipe's folder. limit: of source sentences.
+    """
+    seen, known = corpus.profile, languages()
+    own = licences.known("--license", license_id), licences.known("model.license", generator.section["license"])
+    shown = [licences.known("few_shot.examples.license", EXAMPLES_LICENSE)] if examples else []
+    counts = {reason: getattr(seen, reason) for reason in ("empty", "repeated", "overlong", "broken")}
+    unusable = ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if count)
+    source: dict[str, object] = {**corpus.source, "limit": max(1, min(seen.usable - seen.quoted, limit or MOST))}
+    source |= {"columns": [seen.column]} if seen.column else {}
+    source |= {"quotation_marks": "skip"} if seen.quoted else {}
+    source |= {"description": f"texts of {corpus.title}", "license": license_id}
+    strength = {"decay_constant": 30 if generator.reads_examples else 100} if generator.couples else {}
+    reject = ["example_copy", "prompt_echo", "control_characters", "too_long"]
+    reject += ["wrong_language"] if seen.language in RECOGNISED else []
+    described = "twenty first sentences with a sentence for each label, written by hand for sts-dino"
+    return _rendered(
+        "dataset.yaml.jinja",
+        corpus=seen,
+        title=corpus.title,
+        passed_over=f" (the others: {unusable})" if unusable else "",
+        name=name,
+        license=licences.dataset_licences(*own, shown, name)[0],
+        source=source,
+        most=MOST,
+        generator=generator,
+        longest=_longest(seen),
+        model={**generator.section, **({"threads": 1} if generator.couples else {})},
+        known=known.get(seen.language),
+        words=known.get(seen.language, known["en"]),
+        decoding={**strength, "max_new_tokens": _longest(seen), "samples": 1, "max_attempts": 5},
+        examples=examples
+        and {"kind": "hand", "path": examples, "description": described, "license": EXAMPLES_LICENSE},
+        postprocess={
+            "sampled_negatives": 0, "max_per_label": 1, "validation_fraction": 0, "near_copy": 0.8, "reject": reject,
+        },
+    )  # fmt: skip
+
+
+def _longest(corpus: Profile) -> int:
+    """Tokens that nearly every text of the corpus stays below."""
+    return max(24, math.ceil(TOKENS_A_WORD * corpus.words[2]))
+
+
+def choose_base(asked: str | None, license_id: str | None, generator: dict[str, Any]) -> Base:
+    """The encoder ``asked`` (prompteol, static, a folder, ORG/NAME@REVISION), else the best that is available locally.
+
+    generator: the section ``model`` of the dataset's recipe; prompteol and static train that language model where its
+    weights can be trained. Raises InputError for a missing folder and an unknown licence.
+    """
+    if asked is not None and asked not in WAYS:
+        terms = licences.known("--encoder-license", license_id or "")
+        named = {**place_of("--encoder", asked, WAYS), "license": terms.id}
+        return Base(named, "as asked: all of its layers, the mean of the tokens", 1, "2e-5", 0.1)
+    model, whose = _language_model(generator)
+    built_in = Path(str(model.get("path", ""))).resolve() == BUILT_IN.resolve()
+    if asked == "prompteol" or (asked is None and not built_in):
+        why = f"PromptEOL with LoRA on {whose}: the best that was measured (docs/better_pairs.md)"
+        section, arguments = prompteol(model)
+        return Base(section, why, 1.25, PROMPTEOL_RATE, 0.1, lora=True, arguments=arguments)
+    if built_in:
+        why = "the mean of the built-in model's token embeddings: trained in seconds, and knows English alone"
+        why += "" if whose == ITSELF else f"; {whose}"
+        return Base({**model, "modules": "static"}, why, 10, "5e-3", 0.4)
+    why = f"the mean of the token embeddings of {whose}: small and fast, far behind PromptEOL"
+    return Base({**model, "modules": "static"}, why, 10, "1e-3", 0.3, vocabulary=True)
+
+
+def _language_model(generator: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """A language model whose weights can be trained, as place and licence, and its description.
+
+    It is the generator; for a GGUF file the whole weights beside it; for other files and for servers Gemma where it is
+    available locally, else the built-in model.
+    """
+    keys = ("path", "repo_id", "revision", "license")
+    named: dict[str, Any] = {key: generator[key] for key in keys if key in generator}
+    if "server" not in generator and "gguf_file" not in generator:
+        return named, ITSELF
+    if "path" in named and (Path(named["path"]) / "config.json").is_file():
+        return named, "the language model's whole weights, which lie beside its GGUF file"
+    untrained = "a model behind a server" if "server" in generator else "a GGUF file"
+    if GEMMA.is_dir():
+        return {"path": str(GEMMA.resolve()), "license": "gemma"}, f"Gemma 3 270M, since {untrained} is not trained"
+    why = f"{untrained} is not trained; for a better one: sts-dino lm, or --encoder"
+    return {"path": str(BUILT_IN.resolve()), "license": BUILT_IN_LICENSE}, why
+
+
+def prompteol(model: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The recipe section ``base`` of a causal language model under PromptEOL's prompt, and the trainer's arguments.
+
+    In bfloat16 where this machine computes in it at full speed; a step then takes 0.6 of the time.
+    """
+    from generation.decoding.load_model import resolve_dtype
+    from hub.contract.recipe import LanguageModel
+
+    section = {**model, "pooling": "lasttoken", "prompt": PROMPTEOL, "max_seq_length": 64}
+    half = resolve_dtype(LanguageModel(path="-", dtype="auto", license="-")) == "bfloat16"
+    return (section | {"dtype": "bfloat16"}, {"bf16": "true"}) if half else (section, {})
+
+
+def model_recipe(dataset: DatasetRecipe, place: str, base: Base, name: str) -> str:
+    """Return the commented YAML of a model recipe.
+
+    place: the dataset's run directory, seen from the recipe's folder. Raises InputError when no licence covers a model
+    of this base and these data.
+    """
+    terms = licences.known("--encoder-license", base.section["license"])
+    steps = max(20, math.ceil(base.epochs * (dataset.source.limit or MOST) / BATCH))
+    config = next(config for config in dataset.configs if config.startswith("postprocessed"))
+    vocabulary = {"path": place, "config": config, "columns": ["sentence1", "sentence2"], "sif": "1e-3"}
+    arguments = {
+        "learning_rate": base.learning_rate,
+        "max_steps": str(steps),
+        "warmup_steps": "0.1",
+        "save_strategy": "steps",
+        "save_steps": str(max(10, steps // 2)),
+        "logging_steps": str(max(1, steps // 20)),
+        "batch_sampler": "no_duplicates",
+        "report_to": "none",
+        **base.arguments,
+    }
+    return _rendered(
+        "encoder.yaml.jinja",
+        dataset=dataset,
+        name=name,
+        pretty_name=dataset.pretty_name.replace("Sentence pairs", "Sentence encoder for texts", 1),
+        license=licences.model_licences(terms, [licences.known("license", dataset.license)], name)[0],
+        base=base,
+        section={**base.section, **({"vocabulary": vocabulary} if base.vocabulary else {})},
+        lora=LORA,
+        rows={
+            "path": place,
+            "config": config,
+            "example_type": "graded-triplet",
+            "loss": "MultipleNegativesRankingLoss",
+        },
+        batch_size=BATCH,
+        arguments=arguments,
+    )
+
+
+def _rendered(template: str, **facts: object) -> str:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        autoescape=False,  # noqa: S701 - the output is YAML: texts pass through flow and quoted
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"flow": _flow, "quoted": lambda value: json.dumps(value, ensure_ascii=False)}
+    return environment.get_template(template).render(schema=asset("recipe.schema.json"), **facts)
+
+
+def _flow(value: object) -> str:
+    """A value as one line of YAML."""
+    line = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=10**6)
+    return line.removesuffix("\n").removesuffix("\n...")

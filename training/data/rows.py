@@ -1,0 +1,357 @@
+"""Rows that a trainer can learn from: checks, rows made from others, streams.
+
+Checks look at a table of some rows at a time; a whole column is never in memory. Rows made from others (self-pairs,
+graded pairs and triplets) are made once and stay in memory: texts as Arrow columns, rows as indices into them. A
+stream's rows are checked as they come, the first of them before training starts; neither memory nor disk holds them.
+Its files are shuffled, and rows are drawn from a buffer of some thousand, both by the run's seed and the epoch.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from datasets import Dataset, IterableDataset
+from numpy.typing import NDArray
+
+from hub.client.failures import reading
+from hub.contract.recipe import Spans, TrainingData
+from hub.contract.sections.model import Grades
+from hub.errors import InputError, RunError
+from hub.row_errors import reading_rows
+from training.data.example_types import (
+    DOCUMENTS,
+    EXAMPLE_TYPES,
+    GRADED_PAIR,
+    GRADED_TRIPLET,
+    SELF_PAIR,
+    STS,
+    WEIGHT,
+    ExampleType,
+)
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+NO_ROWS = "generate more, or take another config"
+ROWS = 1_000  # looked at together; of a stream, the first so many are checked before training starts
+SET = "example_set"  # which set of few-shot examples a row was written after
+
+Indices = NDArray[np.int64]
+
+
+@dataclass
+class RowChecks:
+    """The checks of one dataset's rows, and what they saw: rows, the range of the target, example sets.
+
+    ``example_set``: only its rows are trained on (None: all). ``low`` and ``high`` are of the target; of documents, of
+    their lengths in bytes.
+    """
+
+    examples: ExampleType
+    example_set: int | None
+    place: str
+    weights: str | None = None  # the column of row weights
+    one_target: bool = False  # whether all rows may have one and the same target
+    rows: int = 0
+    low: float = math.inf
+    high: float = -math.inf
+    sets: set[int] = field(default_factory=set)
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns the checks read: those that are trained on and, for one set alone, ``example_set``."""
+        return [*self.kept, *([SET] if self.example_set is not None else [])]
+
+    @property
+    def kept(self) -> list[str]:
+        """Columns that are trained on: those of the example type, and the weights."""
+        return [*self.examples.columns, *([self.weights] if self.weights is not None else [])]
+
+    def require_columns(self, schema: pa.Schema) -> None:
+        """Raise InputError unless the columns are there and hold text and numbers."""
+        target = self.examples.target
+        if self.weights in (*self.examples.columns, SET):
+            raise InputError(self.place, f"weights: column {self.weights!r} is no column of weights")
+        for column in self.columns:
+            if column not in schema.names:
+                needs = {SET: SET, self.weights: "weights"}.get(column, f"example type {self.examples.name}")
+                raise InputError(self.place, f"has no column {column!r}, which {needs} needs", allowed=schema.names)
+            dtype = schema.field(column).type
+            number = column not in self.examples.texts
+            if number:
+                fits = pa.types.is_integer(dtype)
+                real = column == self.weights or (column != SET and target is not None and not target.integers)
+                fits |= real and pa.types.is_floating(dtype)
+            else:
+                fits = pa.types.is_string(dtype) or pa.types.is_large_string(dtype)
+            if not fits:
+                allowed = "numbers" if number else "text"
+                raise InputError(self.place, f"column {column!r} holds {dtype}", allowed=allowed)
+
+    def of_set(self, table: pa.Table) -> Indices:
+        """Indices of the rows that are trained on; notes the example sets there are."""
+        if self.example_set is None:
+            return np.arange(table.num_rows)
+        self.sets.update(number for number in pc.unique(table[SET]).to_pylist() if number is not None)
+        return np.flatnonzero(pc.fill_null(pc.equal(table[SET], self.example_set), False).to_numpy())
+
+    def require_cells(self, table: pa.Table, numbers: Indices) -> None:
+        """Raise InputError for the first empty text, or target or weight that is missing, NaN or out of range.
+
+        ``numbers``: (rows,) from 0, what the error calls the rows. Documents may be blank, as lines of a text file are:
+        such a one is shorter than any span.
+        """
+        for column in self.kept:
+            cells, target = table[column], self.examples.target
+            allowed = None
+            if column == self.weights:
+                allowed = "0 or a positive number"
+                fits = pc.and_(pc.greater_equal(cells, 0), pc.is_finite(cells))
+            elif target is not None and column == target.column:
+                allowed = target.allowed
+                fits = pc.and_(pc.greater_equal(cells, target.low), pc.less_equal(cells, target.high))  # false for NaN
+            elif self.examples.blank:
+                fits = pc.is_valid(cells)
+            else:
+                fits = pc.not_equal(pc.utf8_trim_whitespace(cells), "")
+            bad = pc.index(pc.fill_null(fits, False), False).as_py()
+            if bad >= 0:
+                value = cells[bad].as_py()
+                found = f"{value:g}" if isinstance(value, int | float) else "empty"
+                raise InputError(self.place, f"row {numbers[bad]} of column {column!r} is {found}", allowed=allowed)
+
+    def add(self, table: pa.Table) -> None:
+        """Count checked rows and widen the range of their target."""
+        self.rows += table.num_rows
+        if self.examples == DOCUMENTS:
+            values = pc.binary_length(table["text"])
+        elif self.examples.target is not None:
+            values = table[self.examples.target.column]
+        else:
+            return
+        if len(values):
+            ends = pc.min_max(values).as_py()
+            self.low, self.high = min(self.low, ends["min"]), max(self.high, ends["max"])
+
+    def require_rows(self, place: str) -> None:
+        """Raise InputError when there are no rows, or all have one and the same target."""
+        if self.rows == 0 and self.sets:
+            found = f"the sets it has: {sorted(self.sets)}"
+            raise InputError(place, f"has no rows of example_set {self.example_set}", allowed=found)
+        if self.rows == 0:
+            raise InputError(place, "has no rows", hint=NO_ROWS)
+        if self.examples.target is not None and self.low == self.high and not self.one_target:
+            problem = f"every {self.examples.target.column} is {self.low:g}: there is nothing to learn from"
+            raise InputError(place, problem, hint="mix the labels")
+
+    def require_long_enough(self, spans: Spans) -> None:
+        """Raise InputError when every document is certainly too short, for a word or a token is at least one byte.
+
+        ``training.data.spans`` counts those it passes over, and raises InputError when none is left.
+        """
+        if self.examples == DOCUMENTS and self.high < spans.min_document:
+            found = f"the longest of {self.rows:,} documents has {int(self.high):,} bytes, so fewer {spans.unit} than "
+            hint = "lower spans.min_document and spans.max_length, or take longer documents"
+            raise InputError(self.place, f"{found}spans.min_document {spans.min_document:,}", hint=hint)
+
+
+def tables(rows: "Dataset", columns: list[str]) -> Iterator[pa.Table]:
+    """The rows in order, at most ``ROWS`` at a time, with these columns."""
+    yield from rows.select_columns(columns).with_format("arrow").iter(batch_size=ROWS)
+
+
+FIRST_TEXTS = ("sentence1", "premise", "anchor", "text")  # what forms call a first text
+
+
+def text_columns(named: tuple[str, ...] | None, there: list[str], place: str) -> tuple[str, ...]:
+    """The columns whose texts are paired with themselves: those named, else that of the first texts.
+
+    Raises InputError when none is named and none of ``FIRST_TEXTS`` is there.
+    """
+    if named is not None:
+        return named
+    found = next((column for column in FIRST_TEXTS if column in there), None)
+    if found is None:
+        hint = "name the columns of the texts: datasets.N.columns"
+        raise InputError(place, f"has none of the columns {', '.join(FIRST_TEXTS)}", allowed=there, hint=hint)
+    return (found,)
+
+
+def self_pairs(rows: Dataset, limit: int | None) -> Dataset:
+    """Each distinct text of all columns as (anchor, positive), in the order of the rows; blank ones are passed over.
+
+    The source of both sides is unsupervised SimCSE (Gao et al. 2021, section 3): dropout alone tells them apart.
+    """
+    table = rows.with_format("arrow")[:]
+    columns = [table[name].cast(pa.string()).combine_chunks() for name in table.column_names]
+    count = len(columns)
+    interleaved = pa.concat_arrays(columns).take(pa.array(np.arange(count * len(rows)).reshape(count, -1).T.ravel()))
+    texts = pc.unique(interleaved)
+    texts = texts.filter(pc.not_equal(pc.utf8_trim_whitespace(texts), ""))[:limit]
+    return _dataset({"anchor": texts, "positive": texts}, SELF_PAIR.features.arrow_schema)
+
+
+@dataclass
+class _OfAnchor:
+    """Rows of one first text, by what their scores make them."""
+
+    positives: list[int] = field(default_factory=list)
+    negatives: list[int] = field(default_factory=list)
+
+
+def graded_rows(
+    rows: Dataset, grades: Grades, with_negatives: bool, weights: str | None, limit: int | None
+) -> tuple[Dataset, int]:
+    """(anchor, positive[, negative]) of scored pairs, one row for each positive; and the number of anchors without any.
+
+    The i-th positive of a first text takes its i-th negative, hardest (of the highest score) first, and begins again
+    when they are used up. A negative with the text of a positive is none. With ``with_negatives`` a first text needs
+    both. A row's weight is that of its positive.
+    """
+    table = rows.with_format("arrow")[:]
+    first, second, scores = (table[name] for name in STS.columns)
+    second_texts, values = second.to_pylist(), scores.to_numpy()
+    positives: list[int] = []
+    negatives: list[int] = []
+    without = 0
+    for found in _by_anchor(first.to_pylist(), values, grades):
+        taken = {second_texts[row] for row in found.positives}
+        others = [row for row in found.negatives if second_texts[row] not in taken]
+        others.sort(key=lambda row: -values[row])
+        if not found.positives or (with_negatives and not others):
+            without += 1
+            continue
+        positives += found.positives
+        if with_negatives:
+            negatives += [others[index % len(others)] for index in range(len(found.positives))]
+    chosen = pa.array(positives[:limit], pa.int64())
+    columns = {"anchor": first.take(chosen), "positive": second.take(chosen)}
+    if with_negatives:
+        columns["negative"] = second.take(pa.array(negatives[:limit], pa.int64()))
+    schema = (GRADED_TRIPLET if with_negatives else GRADED_PAIR).features.arrow_schema
+    if weights is not None:
+        columns[weights] = table[weights].take(chosen)
+        schema = schema.append(table.schema.field(weights))
+    return _dataset(columns, schema), without
+
+
+def _by_anchor(first: list[str], scores: np.ndarray, grades: Grades) -> Iterator[_OfAnchor]:
+    """The rows of each first text, in the order in which first texts come."""
+    bounds = (grades.positive_from, grades.negative_from, grades.negative_to)
+    positive_from, negative_from, negative_to = np.asarray(bounds, dtype=np.float32)  # as published scores are
+    found: dict[str, _OfAnchor] = {}
+    for row, (text, score) in enumerate(zip(first, scores.astype(np.float32), strict=True)):
+        of = found.setdefault(text, _OfAnchor())
+        if score >= positive_from:
+            of.positives.append(row)
+        elif negative_from <= score <= negative_to:
+            of.negatives.append(row)
+    yield from found.values()
+
+
+def weighted(rows: Dataset, column: str, place: str) -> Dataset:
+    """``rows`` with their weights, divided by their mean, as the column ``WEIGHT`` in float32.
+
+    A loss that multiplies by them is then the weighted mean over the dataset, however its batches are cut. Raises
+    InputError when every weight is 0.
+    """
+    weights = np.asarray(rows.with_format("numpy")[column][:], dtype=np.float64)
+    mean = weights.mean()
+    if not mean > 0:
+        raise InputError(place, f"every weight in column {column!r} is 0", allowed="some row that counts")
+    if not np.isfinite(mean):
+        raise InputError(place, f"the weights in column {column!r} have no finite mean", allowed="smaller numbers")
+    return rows.remove_columns(column).add_column(WEIGHT, (weights / mean).astype(np.float32))
+
+
+def _dataset(columns: dict[str, pa.Array | pa.ChunkedArray], schema: pa.Schema) -> Dataset:
+    return Dataset(pa.table(columns).cast(schema))
+
+
+def checked_stream(rows: IterableDataset, spec: TrainingData, place: str, limit: int | None) -> IterableDataset:
+    """The first ``limit`` rows (of one example set) of a stream, in order, with the example type's columns.
+
+    Raises InputError when its first ``ROWS`` rows cannot be learned from; a bad row further on raises the same error
+    when it is reached, with its number in the order of reading.
+    """
+    head = in_memory(rows.take(ROWS), place).data.table
+    examples = EXAMPLE_TYPES[spec.example_type]
+    checks = RowChecks(examples, spec.example_set, place)
+    checks.require_columns(head.schema)
+    checks.add(_read(head, list(range(head.num_rows)), replace(checks, place=f"{place}, as read")))
+    checks.require_rows(f"{place} (the first {ROWS:,} rows)")
+    if head.num_rows < ROWS:  # these are all there are
+        checks.require_long_enough(spec.spans or Spans())
+    stream = rows.with_format("arrow").map(
+        _read,
+        with_indices=True,
+        batched=True,
+        batch_size=ROWS,
+        features=examples.features,
+        remove_columns=[name for name in head.column_names if name not in examples.columns],
+        fn_kwargs={"checks": RowChecks(examples, spec.example_set, f"{place}, as read")},
+    )
+    stream = stream.with_format(None)
+    return stream if limit is None else stream.take(limit)
+
+
+def _read(table: pa.Table, numbers: list[int], checks: RowChecks) -> pa.Table:
+    """The rows of a stream that are trained on, checked, with the example type's features."""
+    keep = checks.of_set(table)
+    part = table.take(keep).select(list(checks.examples.columns))
+    checks.require_cells(part, np.asarray(numbers, dtype=np.int64)[keep])
+    return part.cast(checks.examples.features.arrow_schema)
+
+
+def shuffled(rows: IterableDataset, buffer: int, seed: int) -> IterableDataset:
+    """A stream in the order of ``seed`` and its epoch: files shuffled, rows drawn from a buffer of so many.
+
+    One file at a time: read several at once, they are fed by threads whose end upstream waits five seconds for, and a
+    row's number would be that in its file.
+    """
+    return rows.shuffle(seed=seed, buffer_size=buffer, max_buffer_input_shards=1)
+
+
+@contextmanager
+def stream_errors(spec: TrainingData) -> Iterator[None]:
+    """Translate what ends a stream early: a Hub that is gone (RunError), or bytes that are no rows (InputError)."""
+    if not spec.streaming:
+        yield
+        return
+    hub = reading(spec.repo_id, spec.revision) if spec.repo_id is not None else nullcontext()
+    with hub, reading_rows(f"datasets.0: {spec.repo_id or spec.path}"):
+        yield
+
+
+def in_memory(rows: IterableDataset, place: str) -> Dataset:
+    """All rows of a short stream. Raises InputError when it has none or cannot be read."""
+    with reading_rows(place):
+        parts = list(rows.with_format("arrow").iter(batch_size=ROWS))
+    if not parts:
+        raise InputError(place, "has no rows", hint=NO_ROWS)
+    return Dataset(pa.concat_tables(parts))
+
+
+def endless(rows: IterableDataset, place: str) -> IterableDataset:
+    """``rows`` epoch after epoch without end, each shuffled by its epoch, as one stream.
+
+    A step is then a place in one sequence, to which a killed run can return. Raises RunError when a pass is empty.
+    """
+    return IterableDataset.from_generator(_passes, features=rows.features, gen_kwargs={"rows": rows, "place": place})
+
+
+def _passes(rows: IterableDataset, place: str) -> Iterator[dict[str, Any]]:
+    number, empty = 0, False
+    while not empty:
+        rows.set_epoch(number)
+        empty = True
+        for row in rows:
+            empty = False
+            yield row
+        number += 1
+    raise RunError(place, "has no row to train on", hint="look at what its rows must hold, or take other data")

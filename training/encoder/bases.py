@@ -1,0 +1,111 @@
+"""Base checkpoints: the pretrained model of a recipe, on this disk or downloaded from the Hub of HF_ENDPOINT."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hub.client.failures import reading
+from hub.contract.published_paths import published
+from hub.contract.recipe import Encoder, TrainingData
+from hub.contract.shards import sha256_file
+from hub.errors import InputError
+from hub.model_folder import read_object, upstream_of
+
+if TYPE_CHECKING:
+    from training.data.training_sets import TrainingSet
+
+BASE_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+WORD_FILES = (".txt", ".vec", ".txt.gz", ".vec.gz")
+
+
+@dataclass(frozen=True)
+class Base:
+    """A base on this disk: its folder (word vectors: the file), its Hub commit (None: local), a hash over its files.
+
+    ``corpus``: the distinct texts whose tokens are kept of its vocabulary (None: all are).
+    """
+
+    folder: Path
+    commit: str | None
+    sha256: str
+    corpus: TrainingSet | None = field(default=None, repr=False)
+
+    def describe(self, spec: Encoder) -> dict[str, object]:
+        """Its provenance entry for the manifest."""
+        told = published(spec).model_dump(mode="json", include=set(spec.deciding_keys()), exclude_none=True)
+        return {**told, "commit": self.commit, "sha256": self.sha256, **upstream_of(spec.path)}
+
+
+def find_base(spec: Encoder, key: str = "base") -> Base:
+    """The base that a recipe names under ``key``, downloaded when it is on the Hub.
+
+    Raises InputError when it is absent or not what ``spec.modules`` takes, RunError when the Hub cannot be read.
+    """
+    commit, folder = _fetched(spec) if spec.repo_id is not None else (None, Path(spec.path or ""))
+    place = f"{key}: {spec.repo_id or spec.path}"
+    if spec.modules == "word-vectors":
+        if not folder.is_file() or not folder.name.endswith(WORD_FILES):
+            raise InputError(place, f"{folder.name} is not a file of word vectors", allowed=", ".join(WORD_FILES))
+        return Base(folder, commit, sha256_file(folder))
+    if not folder.is_dir():
+        raise InputError(place, "no such folder", hint=f"run from the repository root, or fix {key}.path")
+    if spec.modules == "sentence-transformer":
+        if not (folder / "modules.json").is_file():
+            raise InputError(place, "is not a sentence-transformers model", allowed="a folder with modules.json")
+        return Base(folder, commit, _hash(folder, "**/") + _adapted(folder, place))
+    if (folder / ADAPTER_CONFIG).is_file():
+        raise InputError(place, "is an adapter", allowed="the model it is for, or its merged form")
+    if not (folder / "config.json").is_file() or not list(folder.glob("*.safetensors")):
+        raise InputError(place, "is not a transformers model", allowed="a folder with config.json and *.safetensors")
+    return Base(folder, commit, _hash(folder), _corpus(spec, key))
+
+
+def _corpus(spec: Encoder, key: str) -> TrainingSet | None:
+    """The texts of ``spec.vocabulary``: each distinct one, which is what the form self-pair reads."""
+    if spec.vocabulary is None:
+        return None
+    from training.data.training_sets import load  # imports its libraries, which takes seconds
+
+    place = {name: getattr(spec.vocabulary, name) for name in ("repo_id", "revision", "path", "config", "split")}
+    texts = TrainingData(**place, columns=spec.vocabulary.columns, example_type="self-pair", loss="none")
+    return load(texts, f"{key}.vocabulary")
+
+
+def _fetched(spec: Encoder) -> tuple[str | None, Path]:
+    """The commit that the pinned revision stands for now, and its files on this disk."""
+    from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+
+    assert spec.repo_id is not None
+    with reading(spec.repo_id, spec.revision):
+        commit = HfApi().model_info(spec.repo_id, revision=spec.revision).sha
+        if spec.modules == "word-vectors":
+            return commit, Path(hf_hub_download(spec.repo_id, spec.file or "", revision=commit))
+        return commit, Path(snapshot_download(spec.repo_id, revision=commit, allow_patterns=list(BASE_FILES)))
+
+
+def _adapted(folder: Path, place: str) -> str:
+    """A finished encoder that is an adapter: its base is fetched too, at main, where sentence-transformers reads it.
+
+    Returns what it adds to the hash: the base's commit. A finished encoder with weights of its own adds nothing.
+    """
+    config = folder / ADAPTER_CONFIG
+    if not config.is_file():
+        return ""
+    repo_id = read_object(config, place).get("base_model_name_or_path")
+    if not isinstance(repo_id, str) or not repo_id or Path(repo_id).is_absolute():
+        raise InputError(place, f"is an adapter for {repo_id!r}, which is not on the Hub", allowed="its merged form")
+    from huggingface_hub import snapshot_download
+
+    with reading(repo_id, "main"):
+        return Path(snapshot_download(repo_id, allow_patterns=list(BASE_FILES))).name
+
+
+def _hash(folder: Path, below: str = "") -> str:
+    """SHA-256 over names and contents of the model's files (not of readmes or logs beside them)."""
+    found = (path for pattern in BASE_FILES for path in folder.glob(below + pattern))
+    files = sorted({path.relative_to(folder).as_posix(): path for path in found}.items())
+    return hashlib.sha256("".join(f"{name} {sha256_file(path)}\n" for name, path in files).encode()).hexdigest()
