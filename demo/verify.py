@@ -1,4 +1,4 @@
-"""Load what was published, by repo id, as a user would: python -m demo.verify ORG MODEL DATASET...
+"""Load what was published, by repo id, as a user would: sts-dino verify ORG MODEL DATASET...
 
 Nothing of ours reads anything: datasets and sentence-transformers alone must do. They get an empty cache in a temporary
 folder, so that everything comes from the Hub; the caches of the person who runs this stay as they are. Prints one JSON
@@ -7,12 +7,17 @@ object.
 
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from hub import cli
+
+app = cli.new_app(__doc__)
 # A cache that is named by one of these is used in place of the one below HF_HOME.
 _CACHES = (
     *("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_DATASETS_CACHE", "HF_XET_CACHE", "HF_MODULES_CACHE"),
@@ -61,16 +66,13 @@ def similarities(repo_id: str) -> dict[str, float]:
     return {"similar": round(similar, 3), "other": round(other, 3)}
 
 
-def main(org: str, model: str, *datasets: str) -> None:
-    """Load everything and print what was found."""
+@app.command()
+def main(
+    org: Annotated[str, typer.Argument(help="The organisation on the Hub")],
+    model: Annotated[str, typer.Argument(help="Name of a published encoder")],
+    datasets: Annotated[list[str], typer.Argument(help="Names of published datasets")],
+) -> None:
+    """Load everything by name and print what was found."""
     with empty_cache():
         found = {name: dataset_rows(f"{org}/{name}") for name in datasets}
         print(json.dumps({"datasets": found, **similarities(f"{org}/{model}")}))
-
-
-if __name__ == "__main__":
-    if len(sys.argv) < 3:
-        raise SystemExit("usage: python -m demo.verify ORG MODEL DATASET...")
-    from hub import cli
-
-    cli.run(lambda: main(*sys.argv[1:]), ends_on_sigterm=True)  # the temporary folder goes, too

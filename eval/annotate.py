@@ -1,4 +1,4 @@
-"""Label a dataset by people, blind: ``python -m eval.annotate RUN [--sample --seed --port --out --report]``.
+"""Label a dataset by people, blind: ``sts-dino annotate RUN [--sample --seed --port --out --report]``.
 
 DINO's human evaluation (Table 3). RUN is a finished dataset run directory or ``ORG/NAME@REVISION`` of a Hub. A page on
 this machine (127.0.0.1 only, no network) shows random pairs without their labels; several people can answer, each under
@@ -20,8 +20,8 @@ import typer
 from eval.audit.agreement import Report, document, make_report, markdown
 from eval.audit.source import default_folder, find_rows, made_folder
 from eval.audit.survey import FILE, AnswerStore, Survey, draw, page_words, read_examples
-from hub.cli import JsonOption, answer, new_app, run, say
-from hub.contract.shards import write_text
+from hub.cli import JsonOption, answer, new_app, say
+from hub.durable import write_text
 from hub.errors import InputError, RunError
 
 app = new_app("Label a dataset by people, blind, and compare their labels with the generator's.")
@@ -38,8 +38,8 @@ def write_report(survey: Survey, folder: Path, encoders: Sequence[str] = ()) -> 
         raise InputError(folder, "holds no answer to these rows", hint="run without --report first, or check --seed")
     text, facts = markdown(report), document(report)
     if encoders:
-        told, facts["encoders"] = beside_people(report, encoders)
-        text = f"{text}\n{told}"
+        section, facts["encoders"] = beside_people(report, encoders)
+        text = f"{text}\n{section}"
     write_text(folder / "agreement.md", text)
     write_text(folder / "agreement.json", json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
     return text, facts
@@ -130,11 +130,11 @@ def main(
 
     Examples:
 
-      python -m eval.annotate artifacts/datasets/sts-dino-x2
+      sts-dino annotate artifacts/datasets/sts-dino-x2
 
-      python -m eval.annotate artifacts/datasets/sts-dino-x2 --report
+      sts-dino annotate artifacts/datasets/sts-dino-x2 --report
 
-      python -m eval.annotate artifacts/datasets/sts-dino-x2 --encoder artifacts/models/demo-sts-dino
+      sts-dino annotate artifacts/datasets/sts-dino-x2 --encoder artifacts/models/demo-sts-dino
     """
     if language is not None and language not in page_words():
         raise InputError("--language", f"{language!r} is not spoken by the page", allowed=", ".join(page_words()))
@@ -160,7 +160,3 @@ def _report(survey: Survey, folder: Path, encoders: Sequence[str], as_json: bool
     text, facts = write_report(survey, folder, encoders)
     say(f"written: {folder / 'agreement.md'} and agreement.json")
     answer(text.rstrip(), facts, as_json)
-
-
-if __name__ == "__main__":
-    run(app)

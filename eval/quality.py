@@ -1,4 +1,4 @@
-"""Measure a dataset: ``python -m eval.quality RUN [--encoder M] [--nli M] [--sample N] [--out DIR]``.
+"""Measure a dataset: ``sts-dino quality RUN [--encoder M] [--nli M] [--sample N] [--out DIR]``.
 
 RUN is a finished dataset run directory or ``ORG/NAME@REVISION`` of a Hub. Writes quality.json, quality.md and plots.
 """
@@ -10,8 +10,8 @@ import typer
 from tqdm import tqdm
 
 from eval.audit.source import default_folder, find_rows, made_folder
-from hub.cli import JsonOption, answer, new_app, run, say
-from hub.contract.shards import write_bytes, write_text
+from hub.cli import JsonOption, answer, new_app, say
+from hub.durable import write_bytes, write_text
 
 app = new_app("Measure the quality of a dataset of pairs, triplets or texts.")
 Model = "Folder or ORG/NAME[@REVISION]"
@@ -43,9 +43,9 @@ def main(
 
     Examples:
 
-      python -m eval.quality artifacts/datasets/auto-nli --nli microsoft/deberta-base-mnli
+      sts-dino quality artifacts/datasets/auto-nli --nli microsoft/deberta-base-mnli
 
-      python -m eval.quality ORG/sts-dino-x2@v1.0.0 --encoder sentence-transformers/all-MiniLM-L6-v2 --sample 10000
+      sts-dino quality ORG/sts-dino-x2@v1.0.0 --encoder sentence-transformers/all-MiniLM-L6-v2 --sample 10000
     """
     rows = find_rows(place, config, split)
     folder = made_folder(out or default_folder("quality", rows.name, rows.config))
@@ -73,7 +73,3 @@ def main(
     write_text(folder / "quality.json", quality.model_dump_json(indent=2) + "\n")
     say(f"written: {folder}")
     answer(text.rstrip(), quality, as_json)
-
-
-if __name__ == "__main__":
-    run(app)

@@ -1,4 +1,4 @@
-"""Write a dataset from its recipe: python -m generation.run recipes/demo/sts-dino-x2.yaml
+"""Write a dataset from its recipe: sts-dino write recipes/demo/sts-dino-x2.yaml
 
 Rows are streamed to parquet shards in artifacts/datasets/<name>, which is the Hub repository. A killed run goes on at
 the first missing shard when the same command is given again, and ends in the same bytes.
@@ -12,13 +12,12 @@ from typing import Annotated
 import typer
 
 from generation.cluster.options import ClusterOptions, check
-from generation.dry_run import plan
-from generation.estimate import estimate
 from generation.inputs.sources import require_file
 from generation.pipeline.append import append as append_rows
 from generation.pipeline.append import appendable, appending
 from generation.pipeline.job import generate, run_key
 from generation.pipeline.model_files import model_files
+from generation.plan import estimate, plan
 from hub import cli
 from hub.contract import licences, run_dir
 from hub.contract.published_paths import command_line, require_inputs
@@ -63,15 +62,15 @@ def main(
 
     Examples:
 
-      python -m generation.run recipes/demo/sts-dino-x2.yaml --dry-run
+      sts-dino write recipes/demo/sts-dino-x2.yaml --dry-run
 
-      python -m generation.run recipes/demo/sts-dino-x2.yaml --estimate
+      sts-dino write recipes/demo/sts-dino-x2.yaml --estimate
 
-      python -m generation.run recipes/demo/sts-dino-x2.yaml --workers 2
+      sts-dino write recipes/demo/sts-dino-x2.yaml --workers 2
 
-      python -m generation.run recipes/demo/sts-dino-x2.yaml --append --limit 500 --set version=0.2.0
+      sts-dino write recipes/demo/sts-dino-x2.yaml --append --limit 500 --set version=0.2.0
 
-      python -m generation.run recipes/demo/sts-dino-x2.yaml --limit 20 --set decoding.decay_constant=0 --out /tmp/x2
+      sts-dino write recipes/demo/sts-dino-x2.yaml --limit 20 --set decoding.decay_constant=0 --out /tmp/x2
     """
     options = ClusterOptions(ray, workers, store, cpus, gpus)
     recipe, directory = checked_recipe(recipe_path, out, limit, settings, options)
@@ -84,10 +83,10 @@ def main(
     if dry_run or pilot:
         _answer_question(recipe, directory, pilot, append, as_json)
         return
-    command = command_line("generation.run", recipe_path, limit, settings) + " --append" * append
+    command = command_line("write", recipe_path, limit, settings) + " --append" * append
     manifest = write(recipe, directory, command, options, append)
     facts = {"directory": str(directory), **manifest.counts}
-    cli.answer(summary(directory, manifest), facts, as_json, [f"python -m model_cards.render {quote(str(directory))}"])
+    cli.answer(summary(directory, manifest), facts, as_json, [f"sts-dino card {quote(str(directory))}"])
 
 
 def checked_recipe(
@@ -150,7 +149,3 @@ def _spread(recipe: DatasetRecipe, directory: Path, command: str, options: Clust
         place = appending(directory) if append else directory
         ResultStore(options.store, store_folder(run_key(manifest), place), proven=used).clear()
     return manifest
-
-
-if __name__ == "__main__":
-    cli.run(app, ends_on_sigterm=True)

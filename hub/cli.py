@@ -6,13 +6,11 @@ Results go to stdout, talk and progress to stderr. Exit codes: 0 done, 1 failed 
 
 import errno
 import json
-import os
 import re
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Sequence
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -22,8 +20,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from hub.errors import InputError, StsDinoError, did_you_mean
-from hub.interruption import INTERRUPTED, LAST_WORDS, TERMINATED, hand_over
-from hub.printable import printable
+from hub.process import INTERRUPTED, LAST_WORDS, TERMINATED, hand_over
+from hub.untrusted import printable
 
 LONGEST = 10_000  # characters of an error: it may list what a stranger named
 ANY_CLUSTER = "auto"  # as Ray says it: the cluster that this machine belongs to
@@ -155,33 +153,12 @@ def new_app(help_text: str) -> App:
     )
 
 
-CALLED_AS = "STS_DINO_CALLED_AS"  # the environment variable by which child processes learn what a person calls commands
-called_as: dict[str, str] = {}  # by which name a person calls a command, where it is not its module's
 listeners: list[Callable[[str], object]] = []  # who hears what is said instead: a worker elsewhere has no terminal
-
-
-def spell_commands(names: Mapping[str, str]) -> None:
-    """Spell commands by these names (``python -m MODULE`` → name), here and in the processes that this one starts."""
-    called_as.update(names)
-    os.environ[CALLED_AS] = json.dumps(called_as)
-
-
-def _inherited_names() -> None:
-    with suppress(ValueError):  # anybody may set a variable
-        names = json.loads(os.environ.get(CALLED_AS, "{}"))
-        called_as.update({str(name): str(called) for name, called in names.items()} if isinstance(names, dict) else {})
-
-
-def as_called(text: str) -> str:
-    """``text`` with every command in it spelled as ``called_as`` says."""
-    for spelled in sorted(called_as, key=len, reverse=True):  # those with an option before the bare ones
-        text = re.sub(rf"{re.escape(spelled)}(?!\w|\.\w)", called_as[spelled], text)
-    return text
 
 
 def say(message: str) -> None:
     """Talk to the person at the terminal (stderr), never mixed into results (stdout); nothing said drives it."""
-    message = printable(as_called(message))
+    message = printable(message)
     for hear in listeners:
         hear(message)
     if not listeners:
@@ -199,7 +176,7 @@ def answer(text: str, facts: object, as_json: bool, then: Iterable[str] = ()) ->
     if as_json:
         print(json.dumps(facts, default=_plain))
     else:
-        print(as_called(text))
+        print(text)
     for command in then:
         say(f"next: {command}")
 
@@ -227,7 +204,6 @@ def run(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
 
     ``ends_on_sigterm``: as on Ctrl-C, everything that is held is let go. Without it the process ends at once.
     """
-    _inherited_names()
     try:
         hand_over()
         if ends_on_sigterm:

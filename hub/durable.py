@@ -1,6 +1,10 @@
-"""Durable folders and names: fsync of directories, which the fsync of a file does not cover."""
+"""Durable files and folders: temporary file, fsync, rename, fsync of the folder, which the file's does not cover."""
 
+import hashlib
 import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -30,3 +34,47 @@ def rename_folder(staging: Path, folder: Path) -> None:
         fsync(path)
     staging.replace(folder)
     fsync(folder.parent)
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary sibling of ``path`` to write to; on success fsynced and renamed, on failure removed."""
+    make_folder(path.parent)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # machines may share the folder
+    try:
+        with named_in_errors(path):
+            yield temporary
+            fsync(temporary)
+            temporary.replace(path)
+            fsync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a UTF-8 text file atomically and durably."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically and durably."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 of a file, as hex."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@contextmanager
+def named_in_errors(path: Path) -> Iterator[None]:
+    """Make an OSError say which file: pyarrow and stream writes do not."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise

@@ -9,14 +9,11 @@ from typing import Any
 
 import yaml
 
-from hub.contract.decontamination import KINDS
-from hub.contract.label_fidelity import NEAR_COPY
-from hub.contract.reasons import OF_FIRST_TEXTS, OF_SECOND_TEXTS
-from hub.contract.recipe import DatasetRecipe, Label
+from hub.contract.measured import KINDS, NEAR_COPY, Arm
+from hub.contract.recipe import DatasetRecipe, Label, config_features, finished_schema
 from hub.contract.run_dir import Manifest
-from hub.contract.schema import EXAMPLE_SET, PROVENANCE, base_config, config_features, features, finished_schema
-from hub.markdown import Markdown, code, fenced, sample, table
-from hub.training_value import Arm
+from hub.contract.schema import EXAMPLE_SET, OF_FIRST_TEXTS, OF_SECOND_TEXTS, PROVENANCE, base_config, features
+from hub.untrusted import Markdown, code, fenced, sample, table
 from model_cards.facts import DatasetFacts
 from model_cards.manifest import Counts, DatasetCounts, GenerationProgress, TextLengths, check_files
 from model_cards.metadata import PAGE, dataset_data, front_matter

@@ -5,18 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from hub.contract.decontamination import Dropped, Ledger, read_ledger
-from hub.contract.label_fidelity import Fidelity, read_fidelity
 from hub.contract.licences import Verdict, check, check_model
-from hub.contract.measured import has_report
+from hub.contract.measured import (
+    REPEATS,
+    Dropped,
+    Fidelity,
+    Ledger,
+    Repeats,
+    TrainingValue,
+    has_report,
+    read_fidelity,
+    read_ledger,
+    read_repeats,
+    read_value,
+)
 from hub.contract.published_paths import origin_name
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe
-from hub.contract.repeats import REPEATS, Repeats, read_repeats
 from hub.contract.results import Results, read_results
 from hub.contract.run_dir import RECIPE, Manifest, read_manifest
 from hub.errors import InputError
-from hub.training_value import TrainingValue, read_value
 from model_cards import manifest as checks
 from model_cards.manifest import (
     DatasetCounts,
@@ -181,5 +189,5 @@ def read_own_repeats(directory: Path, manifest: Manifest) -> Repeats | None:
     if others and manifest.fingerprint not in {run.fingerprint for run in repeats.runs}:
         model, version = min(others)
         found = f"has trainings of {model} v{version}, this is {manifest.name} v{manifest.version}"
-        raise InputError(directory / REPEATS, found, hint="run: sts-dino repeats RECIPE")
+        raise InputError(directory / REPEATS, found, hint="run: sts-dino repeat RECIPE")
     return repeats

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
-from hub.contract.decontamination import INPUT, PROVENANCE, Dropped
+from hub.contract.measured import INPUT, PROVENANCE, Dropped
 from hub.contract.recipe import ModelRecipe
 from hub.contract.run_dir import MANIFEST, RECIPE, Manifest, changed_files
 from hub.errors import InputError

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from hub.contract.licences import Licence, known
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe import DatasetRecipe, ModelRecipe, config_features
 from hub.contract.results import Results, TaskScore
-from hub.contract.schema import config_features
-from hub.markdown import visible_line
+from hub.untrusted import visible_line
 from model_cards.manifest import ModelProvenance
 from model_cards.rows import Split, default_config
 

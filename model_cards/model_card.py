@@ -3,11 +3,11 @@
 from typing import Any
 
 from hub.contract.licences import known
+from hub.contract.measured import Repeats
+from hub.contract.model_sections import Grades, TrainingData
 from hub.contract.published_paths import origin_name
 from hub.contract.recipe import Encoder, ModelRecipe, Spans
-from hub.contract.repeats import Repeats
-from hub.contract.sections.model import Grades, TrainingData
-from hub.markdown import Markdown, code, fenced, table
+from hub.untrusted import Markdown, code, fenced, table
 from model_cards.facts import ModelFacts
 from model_cards.manifest import TrainedOn, TrainingFacts, check_files
 from model_cards.metadata import METHODS, eval_result_files, front_matter, model_data, model_index

@@ -1,7 +1,7 @@
 """The papers' own rows, shown beside a model's scores only where data, encoder and protocol agree.
 
 Which recipe a row belongs to is in ``papers.yaml``. The numbers, and which task of ours has a column's protocol, are in
-the papers' tables (``hub.papers.tables``).
+the papers' tables (``hub.papers``).
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from hub.contract.recipe import Encoder, ModelRecipe, TrainingData
 from hub.contract.results import TaskScore
-from hub.papers.tables import Paper, Table, find_paper
+from hub.papers import Paper, Table, find_paper
 
 TABLE = Path(__file__).parent / "data" / "papers.yaml"
 

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from hub.contract.results import Results, TaskScore, by_task
-from hub.markdown import visible_line
 from hub.plot_style import COLOURS, LINES, NAME_LIMIT, STYLE
+from hub.untrusted import visible_line
 from model_cards.manifest import Curve, TrainingFacts
 
 Counted = Mapping[str, Mapping[str, int]]

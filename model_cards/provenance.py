@@ -12,7 +12,7 @@ from hub.contract.published_paths import is_of, local_paths, published_path
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.run_dir import MANIFEST, RECIPE, Manifest
 from hub.errors import InputError
-from hub.markdown import Markdown, code, table
+from hub.untrusted import Markdown, code, table
 from model_cards import renderer
 from model_cards.manifest import CodeFacts, DatasetProvenance, ModelProvenance, Upstream
 

@@ -14,17 +14,16 @@ from typing import Annotated, Any
 import typer
 
 from hub.cli import DryRunOption, JsonOption, SetOption, answer, new_app, run, say
-from hub.client.card_stamp import facts_digest, stamped
-from hub.client.plan import MEASURED
+from hub.client.plan import MEASURED, facts_digest, stamped
 from hub.contract.licences import check, check_model
 from hub.contract.published_paths import published
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import deciding, load_recipe, resolved
 from hub.contract.results import read_results
 from hub.contract.run_dir import RECIPE, Manifest, changed_keys, locked, manifest_text, require_complete, rewrite_recipe
-from hub.contract.shards import atomic_path
+from hub.durable import atomic_path
 from hub.errors import InputError
-from hub.printable import first_line
+from hub.untrusted import first_line
 from model_cards.dataset_card import dataset_files
 from model_cards.facts import RESULTS, DatasetFacts, ModelFacts, licensed, require_manifest
 from model_cards.manifest import ModelProvenance, read_facts

@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from hub.contract.licences import Licence
 from hub.contract.published_paths import origin_name
-from hub.markdown import Markdown, code, fenced, finalize, inline, prose, table
+from hub.untrusted import Markdown, code, fenced, finalize, inline, prose, table
 
 HERE = Path(__file__).parent
 DATA = HERE / "data"

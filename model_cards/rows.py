@@ -16,9 +16,8 @@ import pyarrow.parquet as pq
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.run_dir import File, Manifest
 from hub.contract.schema import SAMPLED, SPLITS, base_config
-from hub.contract.shards import AGAIN, read_table, shard_tables
+from hub.contract.shards import AGAIN, read_table, reading_rows, shard_tables
 from hub.errors import InputError
-from hub.row_errors import reading_rows
 
 BATCH = 500  # rows
 GROWING_SHARDS = 4  # read for a growing run: a label whose texts are all rejected must not cost a full read

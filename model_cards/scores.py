@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from hub import scores as formats
-from hub.contract.repeats import Repeats, Summary
+from hub.contract.measured import Repeats, Summary
 from hub.contract.results import RULE, Gain, Method, Results, TaskScore, by_task
-from hub.markdown import Markdown, code, table
+from hub.untrusted import Markdown, code, table
 from model_cards.papers import PaperRow
 
 EARLIER_PROBING = ["sentlen", "wc", "treedepth", "topconst", "bshift", "tense", "subjnum", "objnum", "somo", "coordinv"]

@@ -14,14 +14,12 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 
 from hub import cli
-from hub.client import commit_batches as batches
-from hub.client.commit_budget import CommitBudget, now
-from hub.client.failures import in_words
-from hub.client.ownership import remote_manifest
+from hub.client import plan as batches
+from hub.client.connection import in_words
 from hub.client.plan import CARD, Changes, Content, Remote, Snapshot, compare
-from hub.client.publish import Options
+from hub.client.publish import Options, remote_manifest
 from hub.client.repository import MAIN, Repository
-from hub.client.retry import reason
+from hub.client.retry import CommitBudget, now, reason
 from hub.contract.run_dir import MANIFEST, RECIPE, Manifest, holds_recipe, manifest_text, read_manifest
 from hub.contract.schema import base_config
 from hub.errors import RunError, StsDinoError
@@ -176,7 +174,7 @@ def _is_this_run(there: Manifest, manifest: Manifest) -> bool:
 
 
 def first_batch(manifest: Manifest, remote: Remote) -> Manifest:
-    """The manifest of a growing run, cut to the shards that one commit can bring (``hub.client.commit_batches``)."""
+    """The manifest of a growing run, cut to the shards that one commit can bring (``hub.client.plan``)."""
     new = [file for file in manifest.files if file.path not in remote.files]
     if len(new) <= batches.FILES:
         return manifest

@@ -10,11 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from hub import cli
-from hub.client.commit_budget import PER_HOUR
-from hub.client.retry import LONGEST_SECONDS, RetryPolicy, use_patient_client
-from hub.client.store_url import require_no_secret
+from hub.client.retry import LONGEST_SECONDS, PER_HOUR, RetryPolicy, use_patient_client
 from hub.contract import run_dir
 from hub.errors import InputError
+from hub.untrusted import require_no_secret
 
 
 def option_groups(command: Callable[..., None]) -> Callable[..., None]:
@@ -73,7 +72,7 @@ def set_words(settings: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """Options of ``python -m eval.run`` by those names. Without any, a recipe's own tasks on the data it names."""
+    """Options of ``sts-dino score`` by those names. Without any, a recipe's own tasks on the data it names."""
 
     tasks: Annotated[
         list[str], typer.Option("--tasks", metavar="TASK,GROUP", help="Score these [default: the recipe's]; repeatable")
@@ -92,7 +91,7 @@ class EvaluationOptions:
 
 @dataclass(frozen=True)
 class LocalWorkers:
-    """Options of ``python -m generation.run`` for workers on one machine. Without any, one process does everything."""
+    """Options of ``sts-dino write`` for workers on one machine. Without any, one process does everything."""
 
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="Of a dataset: so many workers, one for each of the GPUs")
@@ -154,7 +153,7 @@ class ReleaseOptions(PublishOptions):
     )
     min_value: Annotated[
         float | None,
-        typer.Option("--min-value", help="Of a dataset: refuse it unless python -m release.value measured such a gain"),
+        typer.Option("--min-value", help="Of a dataset: refuse it unless sts-dino value measured such a gain"),
     ] = None
     commits_per_hour: Annotated[
         int, typer.Option(min=4, max=128, help="Commits an hour to a growing repository; the Hub allows 128")

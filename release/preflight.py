@@ -10,11 +10,10 @@ from pathlib import Path
 
 from huggingface_hub import HfApi
 
-from hub.client.account import account
+from hub.client.connection import account
 from hub.client.fetch import is_run_of
-from hub.client.ownership import check_place, edits_since, is_later, remote_manifest
 from hub.client.plan import Remote, Snapshot
-from hub.client.publish import NEXT
+from hub.client.publish import NEXT, check_place, edits_since, is_later, remote_manifest
 from hub.client.repository import MAIN, Repository
 from hub.client.retry import RetryPolicy
 from hub.contract import run_dir

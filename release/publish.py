@@ -1,4 +1,4 @@
-"""Publish a run directory: python -m release.publish artifacts/datasets/sts-dino-x2 --org ORG --yes
+"""Publish a run directory: sts-dino publish artifacts/datasets/sts-dino-x2 --org ORG --yes
 
 One atomic commit on the parent it was planned on, and the tag v<version>. A dataset's loading script, for old versions
 of ``datasets``, goes to the branch ``script``.
@@ -13,12 +13,11 @@ import typer
 
 from hub import cli
 from hub.assets import dataset_scripts
-from hub.client.failures import hub_errors
-from hub.contract.decontamination import PROVENANCE
-from hub.contract.recipe import DatasetRecipe
+from hub.client.connection import hub_errors
+from hub.contract.measured import PROVENANCE
+from hub.contract.recipe import DatasetRecipe, config_columns
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import RECIPE, require_complete
-from hub.contract.schema import config_columns
 from release.options import PublishOptions, option_groups, patient
 
 if TYPE_CHECKING:
@@ -41,9 +40,9 @@ def main(
 
     Examples:
 
-      python -m release.publish artifacts/datasets/sts-dino-x2 --org my-org
+      sts-dino publish artifacts/datasets/sts-dino-x2 --org my-org
 
-      python -m release.publish artifacts/datasets/sts-dino-x2 artifacts/models/demo-sts-dino --org my-org --yes
+      sts-dino publish artifacts/datasets/sts-dino-x2 artifacts/models/demo-sts-dino --org my-org --yes
     """
     for directory in directories:
         require_complete(directory)
@@ -52,7 +51,7 @@ def main(
         write_card(directory, options)
         plans.append(publish_run(directory, options))
     words = f"{shlex.join(map(str, directories))}{f' --org {shlex.quote(options.org)}' if options.org else ''}"
-    then = [] if options.yes else [f"python -m release.publish {words} --yes"]
+    then = [] if options.yes else [f"sts-dino publish {words} --yes"]
     facts = [plan.facts() for plan in plans]
     cli.answer("\n\n".join(map(str, plans)), facts if len(facts) > 1 else facts[0], as_json, then)
 
@@ -65,8 +64,8 @@ def write_card(directory: Path, options: PublishOptions, anew: bool = False) -> 
     """
     from huggingface_hub import HfApi
 
-    from hub.client.account import account
-    from hub.client.card_stamp import read_stamp
+    from hub.client.connection import account
+    from hub.client.plan import read_stamp
     from model_cards.render import CARD, render, write
 
     with hub_errors("ask who the token belongs to"):
@@ -113,7 +112,3 @@ def script_files(recipe: DatasetRecipe) -> dict[str, str]:
         f"{recipe.name}.py": (dataset_scripts() / "loading_script.py").read_text(encoding="utf-8"),
         "published_configs.py": f'"""Config → column → type; the first config is the default."""\n\n{table}',
     }
-
-
-if __name__ == "__main__":
-    cli.run(app)

@@ -1,4 +1,4 @@
-"""Recipes to published artefacts: python -m release.run recipes/datasets/sts-dino-x2.yaml --org ORG --yes
+"""Recipes to published artefacts: sts-dino release recipes/datasets/sts-dino-x2.yaml --org ORG --yes
 
 A dataset is written (or finished) and published while it grows; a model is trained and scored; each gets its card, one
 atomic commit and its version's tag. Folders stand for all recipes in them, datasets before the models trained on them;
@@ -43,17 +43,17 @@ def main(
 
     Examples:
 
-      python -m release.run recipes/demo --org my-org
+      sts-dino release recipes/demo --org my-org
 
-      python -m release.run recipes/datasets/sts-dino-x2.yaml --org my-org --yes
+      sts-dino release recipes/datasets/sts-dino-x2.yaml --org my-org --yes
 
-      python -m release.run recipes/datasets/sts-dino-x2.yaml --org my-org --again --yes
+      sts-dino release recipes/datasets/sts-dino-x2.yaml --org my-org --again --yes
 
-      python -m release.run recipes/datasets/sts-dino-x2.yaml --org my-org --append --yes
+      sts-dino release recipes/datasets/sts-dino-x2.yaml --org my-org --append --yes
 
-      python -m release.run recipes/datasets/sts-dino-x2.yaml --org my-org --yes --workers 8
+      sts-dino release recipes/datasets/sts-dino-x2.yaml --org my-org --yes --workers 8
 
-      python -m release.run recipes/models --org my-org --tasks papers --senteval-data DIR --yes
+      sts-dino release recipes/models --org my-org --tasks papers --senteval-data DIR --yes
     """
     paths = expanded(recipes)
     refuse_baselines(path for path in paths if path in recipes)
@@ -106,9 +106,5 @@ def refuse_baselines(paths: Iterable[Path]) -> None:
         if is_model(path) and load_recipe(path, ModelRecipe).is_baseline:
             from hub.client.publish import BASELINE
 
-            hint = f"python -m training.run {path} and python -m eval.run {path} make and score it"
+            hint = f"sts-dino train {path} and sts-dino score {path} make and score it"
             raise InputError(path, BASELINE, hint=hint)
-
-
-if __name__ == "__main__":
-    cli.run(app, ends_on_sigterm=True)

@@ -13,6 +13,9 @@ def main() -> None:
     if problem:
         print(f"error: {problem}", file=sys.stderr)
         sys.exit(2)
+    from hub.process import heed_from_now_on
+
+    heed_from_now_on()
     from sts_dino.cli import run_command
 
     run_command()

@@ -26,14 +26,14 @@ from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import checked, load_recipe
 from hub.contract.results import Results
 from hub.contract.run_dir import ARTIFACTS, RECIPE, require_complete
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from hub.errors import InputError
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer
 
-    from eval.compare.model import Comparison
+    from eval.compare.tables import Comparison
     from eval.tasks.sources import Source
     from hub.client.plan import Plan
 
@@ -113,7 +113,7 @@ def read_pairs(directory: str | Path, config: str | None = None, split: str = "t
     import pyarrow as pa
     from datasets import Dataset
 
-    from hub.client.dataset_reader import local_run
+    from hub.client.fetch import local_run
     from hub.contract.shards import read_table
 
     run = local_run(Path(directory), str(directory))
@@ -194,7 +194,7 @@ def train(
     checked(path, ModelRecipe, tree)
     write_text(path, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
     given = list(settings)
-    work(prepare(path, directory, None, given), command_line("training.run", path, None, given))
+    work(prepare(path, directory, None, given), command_line("train", path, None, given))
     return SentenceTransformer(str(directory), trust_remote_code=False)
 
 
@@ -213,7 +213,7 @@ def evaluate(
     """
     from eval.encoders.load import PROBE, wrap
     from eval.runs.score import score_encoder
-    from eval.statistics.scores import EvaluationSettings
+    from eval.statistics.bootstrap import EvaluationSettings
 
     if isinstance(model, str | Path):
         encoder: Any = str(model)

@@ -1,4 +1,4 @@
-"""Every function of the Python API, for people: python -m sts_dino.api_reference --write
+"""Every function of the Python API, for people: sts-dino api-reference --write
 
 ``docs/api.md``, from the signatures and docstrings of ``sts_dino.api``.
 """
@@ -19,7 +19,7 @@ PAGE = Path("docs/api.md")
 SOURCE = Path(__file__).with_name("api.py")
 HEAD = """# Python API
 
-Drawn from the signatures and docstrings of `sts_dino/api.py` by `python -m sts_dino.api_reference --write`; a test
+Drawn from the signatures and docstrings of `sts_dino/api.py` by `sts-dino api-reference --write`; a test
 holds the page to them. All of it at work: [notebooks/first_encoder.ipynb](notebooks/first_encoder.ipynb).
 """
 
@@ -32,7 +32,7 @@ def main(write: Annotated[bool, typer.Option("--write", help="Write the page, in
 
     Example:
 
-      python -m sts_dino.api_reference --write
+      sts-dino api-reference --write
     """
     if write:
         PAGE.write_text(page(), encoding="utf-8")
@@ -78,7 +78,3 @@ def _type(annotation: ast.expr | None) -> str:
 
 def _prose(node: ast.Module | ast.FunctionDef) -> str:
     return inspect.cleandoc(ast.get_docstring(node) or "").replace("``", "`")
-
-
-if __name__ == "__main__":
-    cli.run(app)

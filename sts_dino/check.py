@@ -36,7 +36,3 @@ def main(
             train(recipe, settings=settings, dry_run=True, as_json=as_json)
         else:
             write(recipe, settings=settings, dry_run=True, as_json=as_json)
-
-
-if __name__ == "__main__":
-    cli.run(app)

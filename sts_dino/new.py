@@ -14,7 +14,7 @@ from hub import cli
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import checked, load_recipe
 from hub.contract.run_dir import ARTIFACTS
-from hub.contract.shards import write_bytes, write_text
+from hub.durable import write_bytes, write_text
 from hub.errors import InputError
 from release.options import option_groups
 
@@ -95,7 +95,7 @@ def main(
     beside = f"; examples in {facts['examples']}" if facts["examples"] else ""
     beside += f"; an encoder to train on the pairs in {encoder}"
     shown = f"{text}\n{recipe}: {len(text.splitlines())} lines{beside}"
-    cli.answer(shown, {**facts, "encoder": encoder}, as_json, [f"python -m sts_dino.check {quote(str(recipe))}"])
+    cli.answer(shown, {**facts, "encoder": encoder}, as_json, [f"sts-dino check {quote(str(recipe))}"])
 
 
 def propose(
@@ -173,7 +173,3 @@ def stem_of(corpus: str) -> str:
 def slug(name: str) -> str:
     """A name that a dataset may have."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "corpus"
-
-
-if __name__ == "__main__":
-    cli.run(app)

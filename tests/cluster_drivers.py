@@ -1,7 +1,7 @@
 """The generation and release commands as processes that cost milliseconds, on a cluster of ``ray_cluster`` or without.
 
 ``Drivers`` forks them from a process that has imported everything but Ray (``faults.Launcher``). A release's generator
-is a fork, too, where ``release.child_process`` starts an interpreter; all else is what a user's command does.
+is a fork, too, where ``release.stages`` starts an interpreter; all else is what a user's command does.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ MODEL = "transformers.models.llama.modeling_llama"  # the tests' language models
 PRELOADED = (
     "release.run",
     "generation.run",
-    "generation.decoding.engine",
+    "generation.backends.engine",
     MODEL,
     "datasets.packaged_modules.parquet.parquet",
 )
@@ -43,7 +43,7 @@ class Drivers(faults.Launcher):
 
 
 def generate(arguments: list[str], round_size: int | None = None) -> None:
-    """``python -m generation.run``; ``round_size`` is that of first texts."""
+    """``sts-dino write``; ``round_size`` is that of first texts."""
     from generation import run
     from generation.pipeline import first_texts
     from hub import cli
@@ -55,28 +55,28 @@ def generate(arguments: list[str], round_size: int | None = None) -> None:
 
 
 def release(arguments: list[str]) -> None:
-    """``python -m release.run`` with short waits and short hours; the generator's waits are what they are."""
+    """``sts-dino release`` with short waits and short hours; the generator's waits are what they are."""
     import httpx2
 
     from hub import cli
-    from hub.client import commit_budget as budget
-    from hub.client import session as client
-    from release import artefact, child_process, run
+    from hub.client import connection as client
+    from hub.client import retry as budget
+    from release import artefact, run, stages
 
     sleep = time.sleep
 
-    class ForkedStage(child_process.StageProcess):
+    class ForkedStage(stages.StageProcess):
         """The stage's command in a fork of this process."""
 
         def __init__(self, module: str, *words: str):
-            self.name = f"python -m {module} {' '.join(words)}"
+            self.name = f"sts-dino {module} {' '.join(words)}"
             self._process = Forked(lambda: self._be(module, list(words)))  # type: ignore[assignment]
 
         def _be(self, module: str, words: list[str]) -> None:
-            child_process.die_with_parent()
+            stages.die_with_parent()
             time.sleep = sleep
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            assert module == "generation.run"
+            assert module == "write"
             generate(words)
 
     time.sleep = lambda seconds: sleep(min(seconds * faults.WAITS, faults.LONGEST_WAIT))

@@ -2,7 +2,7 @@
 
     PYTHONPATH=. python tests/cluster_kills.py --runs 50 --out benchmarks/results/kills/cluster_kills.json
 
-A run is ``python -m release.run RECIPE --org acme --yes --ray ADDRESS`` against the embedded Hub. Its seed says which
+A run is ``sts-dino release RECIPE --org acme --yes --ray ADDRESS`` against the embedded Hub. Its seed says which
 processes get ``kill -9`` and when: a worker, all processes of a node (another node joins later), the release, or its
 generator. A killed command is given again. At the end the run directory and the repository are compared with those of a
 release that nothing disturbed, and every commit is loaded. ``test_release_cluster_faults.py`` is the short form.

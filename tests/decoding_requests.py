@@ -1,6 +1,6 @@
 """Requests for the engine's tests: DINO's three prompts over a few first texts, with their counter-prompts."""
 
-from generation.decoding.protocol import Request
+from generation.backends.protocol import Request
 
 INSTRUCTIONS = ("mean the same thing", "are somewhat similar", "are on completely different topics")
 

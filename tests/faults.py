@@ -24,6 +24,7 @@ from typing import Any
 from hub.contract.run_dir import read_manifest
 from hub_server.faults import request_kind
 from hub_server.process import LocalHub
+from sts_dino.commands import COMMANDS
 
 WAITS, LONGEST_WAIT = 0.01, 0.03  # of every wait in a publishing process: what is left, and seconds at most
 TIMEOUT = 0.5  # seconds that it waits for an answer
@@ -164,13 +165,13 @@ class LaidRun:
             time.sleep(1)
 
 
-def command(module: str, arguments: list[str]) -> None:
+def command(name: str, arguments: list[str]) -> None:
     """A command of the project with short waits, an hour of one second, and a generator that the test plays."""
     import httpx2
 
     from hub import cli
-    from hub.client import commit_budget as budget
-    from hub.client import session as client
+    from hub.client import connection as client
+    from hub.client import retry as budget
     from release import artefact
 
     sleep = time.sleep
@@ -178,10 +179,10 @@ def command(module: str, arguments: list[str]) -> None:
     budget.HOUR = timedelta(seconds=1)
     client.TIMEOUT = httpx2.Timeout(TIMEOUT)
     artefact.StageProcess = LaidRun
-    cli.run(lambda: importlib.import_module(module).app(arguments))
+    cli.run(lambda: importlib.import_module(COMMANDS[name].module).app(arguments))
 
 
-def talkative(token: str, broken: list[str], module: str, arguments: list[str]) -> None:
+def talkative(token: str, broken: list[str], command_name: str, arguments: list[str]) -> None:
     """A command with this token, every logger at work, and functions that fail in a way nobody expects."""
     from huggingface_hub.utils import logging as client_logging
 
@@ -194,7 +195,7 @@ def talkative(token: str, broken: list[str], module: str, arguments: list[str]) 
     for name in broken:
         holder, _, function = name.rpartition(".")
         setattr(importlib.import_module(holder), function, fail)
-    command(module, arguments)
+    command(command_name, arguments)
 
 
 def loaded(repo_id: str, revision: str) -> None:

@@ -15,7 +15,7 @@ import sys
 
 IMPORTED = (  # what stages need
     "generation.run",
-    "generation.decoding.engine",
+    "generation.backends.engine",
     "transformers.models.llama.modeling_llama",
     "sentence_transformers",
     "training.run",

@@ -2,7 +2,7 @@
 
     PYTHONPATH=. python tests/generation_kills.py --kills 20 --out benchmarks/results/kills/generation_kills.json
 
-A run is ``python -m generation.run``. Once its first shard is finished it gets ``kill -9`` at a random moment and is
+A run is ``sts-dino write``. Once its first shard is finished it gets ``kill -9`` at a random moment and is
 started again, several times; then it may end. The moment is a number of shards and some time more, so that it does not
 depend on the machine's speed. Every start has to go on, not begin anew: no file of a shard that was
 entered is written again, and the finished directory is byte for byte that of a run that nothing disturbed.
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from commit_history import contents
 from killing import started
 
-from benchmarks.generation.generation_memory import make_model
+from benchmarks.generation_memory import make_model
 from generation.run_state.journal import Journal
 from hub.contract import run_dir
 

@@ -11,7 +11,7 @@ from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import MANIFEST, RECIPE, Manifest
-from hub.contract.shards import write_text
+from hub.durable import write_text
 
 RECIPE_FILE = Path("recipes/demo/sts-dino-x2.yaml")
 SMALL = ["source.limit=24", "shard_size=4", "decoding.max_new_tokens=6", "decoding.max_attempts=3"]  # six shards
@@ -62,5 +62,5 @@ def record(folder: Path, *settings: str) -> Growth:
 
     with pytest.MonkeyPatch.context() as patch, run_dir.locked(whole):
         patch.setattr(run_dir, "write_manifest", remember)
-        job.generate(recipe, whole, f"python -m generation.run {RECIPE_FILE}")
+        job.generate(recipe, whole, f"sts-dino write {RECIPE_FILE}")
     return Growth(whole, steps)

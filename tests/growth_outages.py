@@ -68,7 +68,7 @@ class World:
         started, before, answered = time.monotonic(), self.faulty.injected(), self.faulty.answered()
         artifacts, random_, outcome = self.folder / f"run-{seed}", random.Random(seed), Outcome(seed)
         directory, words = artifacts / "datasets" / NAME, self.growth.words(artifacts, "--patience", str(PATIENCE))
-        running = self.launcher.start("command", "release.run", words)
+        running = self.launcher.start("command", "release", words)
         try:
             until((directory.parent / STARTED).exists, "the generator was not started", running)
             steps = iter(self._steps())

@@ -15,10 +15,10 @@ from pathlib import Path
 import faults
 from faults import FaultyHub, Launcher
 
-MODULES = [
-    "release.publish", "release.run", "release.job", "generation.run", "training.run", "eval.run", "eval.quality",
-    "eval.decontaminate", "eval.annotate",
-]  # fmt: skip
+from sts_dino.commands import COMMANDS
+
+NAMES = ("publish", "release", "job", "write", "train", "score", "quality", "decontaminate", "annotate")
+MODULES = [COMMANDS[name].module for name in NAMES]
 LIBRARIES = [
     "datasets.packaged_modules.parquet.parquet",
     "sentence_transformers",
@@ -106,7 +106,7 @@ class Hostile:
             }
             self.launcher = stack.enter_context(_Launcher(environment, self.folder / "said", *LIBRARIES, *MODULES))
             self.commands = self._fill()
-            done = self.run("training.run")
+            done = self.run("train")
             assert done.code == 0, done.said
             self.api.create_repo("acme/encoder")
             self.api.upload_folder(repo_id="acme/encoder", folder_path=self.folder / "out" / "trained")
@@ -122,7 +122,7 @@ class Hostile:
         from tiny_lm import make_lm
         from training_inputs import PAIRS_CARD, sts_rows, write_dataset, write_recipe
 
-        from benchmarks.publishing.commits import NAME, make_run
+        from benchmarks.publishing import NAME, make_run
         from model_cards import render
 
         self.api = HfApi(endpoint=self.hub.endpoint, token=self.hub.token)
@@ -156,9 +156,9 @@ class Hostile:
         publish = ["--org", "acme", "--yes", "--patience", "1"]
         write = _recipe(folder / "written.yaml", texts, lm)
         return {
-            "release.publish": [str(run), *publish],
-            "release.run": [str(run / "recipe.yaml"), *publish, "--artifacts", str(folder / "artifacts")],
-            "release.job": [
+            "publish": [str(run), *publish],
+            "release": [str(run / "recipe.yaml"), *publish, "--artifacts", str(folder / "artifacts")],
+            "job": [
                 "recipes/demo/sts-dino-x2.yaml",
                 "--org",
                 "acme",
@@ -168,10 +168,10 @@ class Hostile:
                 "--patience",
                 "1",
             ],
-            "generation.run": [str(write), "--out", str(out / "written")],
+            "write": [str(write), "--out", str(out / "written")],
             "generation.run examples": [str(_few_shot(folder / "few.yaml")), "--dry-run"],
-            "training.run": [str(train), "--out", str(out / "trained")],
-            "eval.run": [
+            "train": [str(train), "--out", str(out / "trained")],
+            "score": [
                 "--model",
                 "acme/encoder",
                 "--tasks",
@@ -181,9 +181,9 @@ class Hostile:
                 "--out",
                 str(out / "s"),
             ],
-            "eval.quality": ["acme/pairs@v1"],
-            "eval.decontaminate": ["acme/pairs@v1"],
-            "eval.annotate": ["acme/pairs@v1", "--sample", "20", "--report"],
+            "quality": ["acme/pairs@v1"],
+            "decontaminate": ["acme/pairs@v1"],
+            "annotate": ["acme/pairs@v1", "--sample", "20", "--report"],
         }
 
     def run(self, command: str, wrong: str = "", request: str = "") -> Ended:

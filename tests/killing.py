@@ -11,12 +11,12 @@ from generation.pipeline import first_texts
 from hub import cli
 
 _CONTEXT = multiprocessing.get_context("forkserver")  # one server imports the libraries, once for all commands
-_CONTEXT.set_forkserver_preload(["killing", "generation.decoding.engine", "transformers.models.llama.modeling_llama"])
+_CONTEXT.set_forkserver_preload(["killing", "generation.backends.engine", "transformers.models.llama.modeling_llama"])
 _SECONDS = 240
 
 
 def started(arguments: list[str], round_size: int | None = None) -> BaseProcess:
-    """``python -m generation.run`` with these arguments, silent; ``round_size`` is that of first texts."""
+    """``sts-dino write`` with these arguments, silent; ``round_size`` is that of first texts."""
     process = _CONTEXT.Process(target=_command, args=(arguments, round_size))
     process.start()
     return process

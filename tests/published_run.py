@@ -4,13 +4,14 @@ from pathlib import Path
 
 from huggingface_hub import HfApi
 
-from hub.client.card_stamp import facts_digest, stamped
+from hub.client.plan import facts_digest, stamped
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.contract.run_dir import MANIFEST, Manifest
 from hub.contract.schema import STS, published_features
-from hub.contract.shards import write_shard, write_text
+from hub.contract.shards import write_shard
+from hub.durable import write_text
 
 ROW = {"sentence1": "a", "sentence2": "b", "score": 0.9, "source_id": "1", "target": "1", "sample": 0, "attempt": 0}
 

@@ -11,7 +11,7 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
 from transformers.generation import UnbatchedClassifierFreeGuidanceLogitsProcessor
 
-from generation.decoding.protocol import Request
+from generation.backends.protocol import Request
 from generation.inputs.row_seeds import uniforms
 from hub.contract.recipe import DecodingParameters
 

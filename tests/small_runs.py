@@ -58,7 +58,7 @@ BLOCKS, SIZE = 3, 30  # blocks of first texts; the last block of an example set 
 PROVENANCE = {
     "model": {"id": "org/lm", "revision": "0123abc", "sha256": None, "parameters": 10**9, "license": "apache-2.0"},
     "source": {"description": "sentences", "license": "cc0-1.0", "sha256": None},
-    "command": "python -m generation.run recipes/tiny.yaml",
+    "command": "sts-dino write recipes/tiny.yaml",
 }
 
 

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from transformers.models.auto.configuration_auto import AutoConfig
 
-from generation.decoding.engine import Engine
+from generation.backends.engine import Engine
 from hub.contract.recipe import LanguageModel
 
 TEXTS = [

@@ -6,8 +6,8 @@ from pathlib import Path
 from tiny_gguf import make_gguf
 from tiny_lm import make_lm
 
-from generation.packaged_lm.packages import PackagedModel
-from hub.contract.shards import sha256_file
+from generation.fetch_lm import PackagedModel
+from hub.durable import sha256_file
 
 PAPERS = {"TERMS.html": b"<p>terms</p>", "NOTICE.md": b"# Notice\n"}
 PARTS = 2

@@ -1,4 +1,4 @@
-"""``python -m training.run`` in processes of its own: one, or a group as a launcher starts it; and real kills."""
+"""``sts-dino train`` in processes of its own: one, or a group as a launcher starts it; and real kills."""
 
 import multiprocessing
 import os

@@ -15,11 +15,11 @@ from typing import Annotated, Any
 import typer
 
 from hub import cli
+from hub.contract.model_sections import PROMPT_TEXT
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import load_recipe
-from hub.contract.sections.model import PROMPT_TEXT
 from hub.errors import InputError
-from hub.model_folder import NO_CODE, reading_model
+from hub.untrusted import NO_CODE, reading_model
 from training.data.example_types import DOCUMENTS
 from training.loop.distributed import process_count
 from training.loop.job import TrainingJob
@@ -151,7 +151,7 @@ def main(
 
     Example:
 
-      python -m training.estimate recipes/small/prompteol-gemma-sts-dino.yaml --texts assets/first-texts/wikipedia.txt
+      sts-dino estimate-training recipes/small/prompteol-gemma-sts-dino.yaml --texts assets/first-texts/wikipedia.txt
     """
     try:
         lines = [line for line in texts.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -218,7 +218,3 @@ def estimate(recipe: ModelRecipe, file: Path, texts: list[str], place: str) -> T
         memory=memory_estimate(recipe.model_copy(update={"base": spec}), base, recipe.batch_size, arguments).total,
         disk=(3 if recipe.control else 2) * whole + state,
     )
-
-
-if __name__ == "__main__":
-    cli.run(app)

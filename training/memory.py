@@ -23,10 +23,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, Trainer
 
+from hub.contract.dataset_sections import quantization_values
+from hub.contract.model_sections import Spans, TrainingData
 from hub.contract.recipe import ModelRecipe
-from hub.contract.sections.dataset import quantization_values
-from hub.contract.sections.model import Spans, TrainingData
-from hub.model_folder import NO_CODE, reading_model
+from hub.untrusted import NO_CODE, reading_model
 from training.data.example_types import DOCUMENTS, EXAMPLE_TYPES
 from training.encoder.bases import Base
 from training.encoder.encoder import attach, build_encoder, first_layers, without_pooler

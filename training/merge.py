@@ -1,4 +1,4 @@
-"""A trained adapter as a whole model: ``python -m training.merge RUN_DIR [--out DIR]``.
+"""A trained adapter as a whole model: ``sts-dino merge RUN_DIR [--out DIR]``.
 
 Reads a finished run directory that ``training.run`` made with ``lora.release: adapter`` and writes another one beside
 it, ``NAME-merged``: the same recipe with ``lora.release: merged`` under that name, the base's weights with the adapter
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hub.cli import new_app, run, say
+from hub.cli import new_app, say
 from hub.contract.published_paths import is_outside
 from hub.contract.recipe import Lora, ModelRecipe
 from hub.contract.recipe_file import load_recipe, new_manifest, resolved
@@ -87,7 +87,7 @@ def merge_into(out: Path, directory: Path, recipe: ModelRecipe, manifest: Manife
 def _origin(directory: Path, adapter: Manifest) -> dict[str, Any]:
     """Which adapter was merged, and the two commands that make the model."""
     path = directory.as_posix() if not is_outside(directory.as_posix()) else f"{ARTIFACTS}/models/{adapter.name}"
-    command = shlex.join(["python", "-m", "training.merge", path])
+    command = shlex.join(["python", "-m", "sts_dino", "merge", path])
     merged_from = {"name": adapter.name, "version": adapter.version, "fingerprint": adapter.fingerprint}
     return {"merged_from": merged_from, "command": f"{adapter.provenance['command']}\n{command}"}
 
@@ -111,7 +111,7 @@ def main(
 
     Example:
 
-      python -m training.merge artifacts/models/prompteol-auto-nli-0shot
+      sts-dino merge artifacts/models/prompteol-auto-nli-0shot
     """
     trained, adapter = read_run(directory)
     recipe = merged_recipe(trained)
@@ -128,7 +128,3 @@ def main(
             with disk_errors(out):
                 manifest = merge_into(out, directory, recipe, manifest, adapter)
     print(f"{out}: {manifest.counts['parameters']:,} parameters, no adapter needed")
-
-
-if __name__ == "__main__":
-    run(app)

@@ -8,7 +8,7 @@ before training), ``NAME.logs`` (TensorBoard), ``NAME.timing.json`` and, while i
 from pathlib import Path
 from shlex import quote
 
-from hub.cli import DryRunOption, JsonOption, LimitOption, OutOption, RecipeArgument, SetOption, answer, new_app, run
+from hub.cli import DryRunOption, JsonOption, LimitOption, OutOption, RecipeArgument, SetOption, answer, new_app
 from hub.contract.published_paths import command_line
 from hub.contract.run_dir import Manifest
 from training.loop.distributed import is_main, leave_group, report_once
@@ -33,11 +33,11 @@ def main(
 
     Examples:
 
-      python -m training.run recipes/demo/demo-sts-dino.yaml --dry-run
+      sts-dino train recipes/demo/demo-sts-dino.yaml --dry-run
 
-      python -m training.run recipes/demo/demo-sts-dino.yaml --limit 500 --set arguments.learning_rate=1e-3 --out /tmp/m
+      sts-dino train recipes/demo/demo-sts-dino.yaml --limit 500 --set arguments.learning_rate=1e-3 --out /tmp/m
 
-      torchrun --nproc-per-node 4 -m training.run recipes/models/sroberta-sts-dino-x2.yaml
+      torchrun --nproc-per-node 4 -m sts_dino train recipes/models/sroberta-sts-dino-x2.yaml
     """
     with report_once():
         job = prepare(recipe, out, limit, settings)
@@ -50,10 +50,10 @@ def main(
             return
         from training.loop.train import work  # its libraries take seconds
 
-        manifest = work(job, command_line("training.run", recipe, limit, settings))
+        manifest = work(job, command_line("train", recipe, limit, settings))
     leave_group()
     if is_main():
-        then = [f"python -m eval.run {quote(str(recipe))} --model {quote(str(job.out))}"]
+        then = [f"sts-dino score {quote(str(recipe))} --model {quote(str(job.out))}"]
         facts = {"directory": job.out, "training": manifest.provenance["training"], **manifest.counts}
         answer("\n".join(summary(job.out, manifest)), facts, as_json, then)
 
@@ -69,7 +69,3 @@ def summary(out: Path, manifest: Manifest) -> list[str]:
     if training["validation_score"] is not None:
         lines += [f"validation: {training['validation_metric']} {100 * training['validation_score']:.2f}"]
     return lines
-
-
-if __name__ == "__main__":
-    run(app)

@@ -1,4 +1,4 @@
-"""Keeping the ledger of a decontamination (``hub.contract.decontamination.Ledger``) while rows are matched."""
+"""Keeping the ledger of a decontamination (``hub.contract.measured.Ledger``) while rows are matched."""
 
 import hashlib
 from collections import defaultdict
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from eval.audit.evaluation_sentences import EvaluationTexts, Match, Sentences
 from eval.audit.source import Batch, DatasetRows
 from eval.audit.text_forms import code, table
-from hub.contract.decontamination import KINDS, Checked, ConfigCount, Example, Kind, Ledger
+from hub.contract.measured import KINDS, Checked, ConfigCount, Example, Kind, Ledger
 
 SCORED = ("all", "validation", "test")  # splits that scores come from; `all` of k-fold tasks
 DROPPED: tuple[Kind, ...] = ("exact", "normal", "near")

@@ -4,7 +4,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from hub import markdown
+from hub import untrusted as markdown
 
 _WORD = re.compile(r"[^\W_]+")
 

@@ -18,8 +18,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from eval.tasks.files import DataFile, names_in_layout
-from eval.tasks.rows import RESTORE, RowsPin, ScoredPairs, canonical_line, scored_pairs
+from eval.tasks.rows import RESTORE, DataFile, RowsPin, ScoredPairs, canonical_line, names_in_layout, scored_pairs
 from hub.errors import InputError
 
 ARCHIVE = "senteval.tar"
@@ -69,7 +68,7 @@ class Repository:
     def _commit(self) -> str:
         from huggingface_hub import HfApi
 
-        from hub.client.failures import reading
+        from hub.client.connection import reading
 
         if _COMMIT.fullmatch(self._pin.revision or ""):
             return self._pin.revision or ""
@@ -87,7 +86,7 @@ class Repository:
         from huggingface_hub import hf_hub_download, try_to_load_from_cache
         from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
-        from hub.client.failures import reading
+        from hub.client.connection import reading
 
         known = try_to_load_from_cache(self._pin.repo_id, name, repo_type="dataset", revision=self._commit)
         if known is not None:
@@ -192,7 +191,7 @@ def in_order(place: str, rows: Sequence[Row], order: Order) -> list[Row]:
 
 
 class MtebDatasets:
-    """Scored pairs from MTEB's repositories. ``pins`` and ``order`` stand in for the published ones in tests."""
+    """Scored pairs from MTEB's repositories. ``pins`` and ``order`` replace the published ones in tests."""
 
     def __init__(self, pins: Mapping[str, HubPin] | None = None, order: Mapping[str, Order] | None = None):
         self._pins = mteb_pins() if pins is None else pins
@@ -230,8 +229,8 @@ def bounds(sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:
 def _download(place: str, repository: HubPin, split: str) -> list[Row]:
     from datasets import load_dataset
 
-    from hub.client.failures import reading
-    from hub.row_errors import reading_rows
+    from hub.client.connection import reading
+    from hub.contract.shards import reading_rows
 
     with reading(f"dataset {repository.repo_id}", repository.revision), reading_rows(place):
         table = load_dataset(repository.repo_id, revision=repository.revision, split=split)

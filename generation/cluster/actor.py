@@ -12,17 +12,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from generation.backends.registry import load_writer
 from generation.cluster.nodes import WorkerResources
 from generation.cluster.result_store import ResultStore
 from generation.inputs.examples import ExampleSet
 from generation.inputs.prompts import Prompts
 from generation.pipeline.worker import Worker
-from generation.pipeline.writers import load_writer
 from generation.run_state.code_digest import digest_of, module_digests, versions
 from generation.run_state.tasks import Task, TaskResult
 from hub import cli
 from hub.contract.recipe import DatasetRecipe
-from hub.contract.shards import sha256_file
+from hub.durable import sha256_file
 from hub.errors import InputError
 
 CLUSTER_CODE = "sts-dino cluster code"
@@ -132,7 +132,7 @@ class FileServer:
 
 
 def _typed_out_of_memory(what: str) -> AbstractContextManager[None]:
-    from generation.decoding.memory import typed_out_of_memory
+    from generation.backends.load_model import typed_out_of_memory
 
     return typed_out_of_memory(what, "start fewer workers there (--cpus, --gpus)")
 

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 
 from hub.cli import ANY_CLUSTER
 from hub.errors import InputError, RunError
-from hub.printable import first_line
+from hub.untrusted import first_line
 
 ANSWER_SECONDS = 25  # for a cluster's first answer
 _OBJECT_STORE = 256 * 2**20  # bytes of a local instance: it holds the few shards that are under way

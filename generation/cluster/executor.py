@@ -17,6 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from generation.backends.protocol import TokenCounter
+from generation.backends.registry import load_preview
 from generation.cluster.actor import WorkerSpec, code_versions
 from generation.cluster.connect import cluster, local_instance
 from generation.cluster.failures import Cause, classify, one_line
@@ -25,13 +27,11 @@ from generation.cluster.options import ClusterOptions, check, warn_of_threads, w
 from generation.cluster.pool import InFlightTask, WorkerHandle, WorkerPool
 from generation.cluster.result_store import LostResult, ResultStore, store_folder
 from generation.cluster.scheduler import AssignedTask, TaskQueue, speculative_copy
-from generation.decoding.protocol import TokenCounter
 from generation.pipeline.executor import Executor, ExecutorSpec, StartExecutor
 from generation.pipeline.model_files import model_files
-from generation.pipeline.writers import load_preview
 from generation.run_state.tasks import Task, TaskResult, Tick
 from hub.contract.recipe import DatasetRecipe
-from hub.contract.shards import sha256_file, write_text
+from hub.durable import sha256_file, write_text
 from hub.errors import RunError
 
 IN_FLIGHT = 2  # tasks that a worker has: one at work, and one that waits, so that the worker does not
@@ -134,7 +134,7 @@ class RayExecutor:
     @property
     def context(self) -> int:
         """See ``Executor``; as the model's config says, read in this process."""
-        return 0 if self._spec.recipe.model.backend == "openai" else self._preview.context
+        return self._preview.context
 
     def prompt_tokens(self, prompt: str) -> int:
         """See ``Executor``; by a tokenizer of this process."""
@@ -146,7 +146,7 @@ class RayExecutor:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        from generation.decoding.load_model import load_tokenizer
+        from generation.backends.load_model import load_tokenizer
 
         return load_tokenizer(self._spec.recipe.model)
 

@@ -44,16 +44,16 @@ def check(options: ClusterOptions, recipe: DatasetRecipe) -> None:
         return
     if options.gpus and options.gpus > 1 and not options.gpus.is_integer():
         raise InputError("--gpus-per-worker", f"is {options.gpus:g}", allowed="a whole number, or a part of one GPU")
-    if recipe.model.backend == "openai":
+    if not recipe.model.facts.local:
         hint = "raise model.server.concurrency: one process keeps a server busy"
-        raise InputError("--ray, --workers", "are not for backend openai", hint=hint)
+        raise InputError("--ray, --workers", f"are not for backend {recipe.model.backend}", hint=hint)
     require_ray()
 
 
 def warn_of_threads(recipe: DatasetRecipe) -> None:
     """Say that a recipe leaves the threads of a worker open, where they decide bytes."""
     model = recipe.model
-    if model.backend == "engine" and model.device == "cpu" and not model.threads:
+    if model.facts.local and model.device == "cpu" and not model.threads:
         cli.say(
             "warning: the recipe does not fix model.threads, and sums depend on it: other workers or machines may "
             "write other texts; --set model.threads=1 writes the same everywhere"

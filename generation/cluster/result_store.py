@@ -29,7 +29,7 @@ from generation.cluster.store_retry import StoreRetry
 from generation.run_state.journal import TaskRecord
 from generation.run_state.tasks import FinishGroup, OutputFile, Task, TaskResult, WriteFirstTexts, WriteShard
 from hub.contract.run_dir import File
-from hub.contract.shards import atomic_path, sha256_file
+from hub.durable import atomic_path, sha256_file
 from hub.errors import InputError, RunError
 
 

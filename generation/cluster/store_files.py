@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from generation.cluster.store_retry import KNOWN, StoreRetry, translated_errors
-from hub.client.store_url import require_no_secret
-from hub.contract.shards import write_bytes
+from hub.durable import write_bytes
 from hub.errors import InputError, RunError, did_you_mean
+from hub.untrusted import require_no_secret
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hub.client.retry import PASSING, RetryPolicy
 from hub.errors import InputError, RunError, StsDinoError
-from hub.printable import first_line
+from hub.untrusted import first_line
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState

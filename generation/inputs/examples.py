@@ -1,26 +1,35 @@
 """Few-shot examples (Auto-NLI section 3.2): pairs drawn by seed from a labelled dataset, a file or an own run.
 
 The dataset is read once, as a stream, and a fixed number of premises is held: those with the smallest hash of
-(seed, shot count, premise). Such a sample of premises does not depend on the order of the rows, and it keeps a
-premise's rows together wherever they stand: in SNLI they are neighbours, in MultiNLI they are not.
+(seed, shot count, premise). Such a sample of premises does not depend on the order of the rows. It keeps a premise's
+rows together wherever they stand: in SNLI they are neighbours, in MultiNLI they are not.
 """
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from generation.inputs.example_rows import LabelledPair, labelled_pairs
 from generation.inputs.row_seeds import row_seed
-from generation.inputs.sources import text_problem
+from generation.inputs.sources import file_rows, source_rows, text_problem
 from hub.contract.published_paths import published
-from hub.contract.recipe import QUOTE, DatasetRecipe, FewShot
-from hub.errors import InputError
+from hub.contract.recipe import QUOTE, DatasetRecipe, Examples, FewShot, Source
+from hub.contract.run_dir import require_complete
+from hub.contract.schema import base_config
+from hub.errors import InputError, did_you_mean
 
 POOL = 64  # premises held for every one needed, so that enough of them have an example of every label
 VALUES_SHOWN = 10  # label values that an error lists
+LabelledPair = tuple[str, str, str]  # premise, hypothesis, value of the label column or name of the text's column
+RankedPair = tuple[LabelledPair, str]  # with the cell of the ranking column, empty without one
+NO_PAIR: LabelledPair = ("", "", "")  # keeps the row numbers where a row is no example
+FIRST = "text1"  # the column of source sentences in a file of kind hand, as in the config raw
+SHARED = {"kind", "path", "repo_id", "revision", "config", "splits", "description", "license"}  # keys of a Source
+PAIR = (FIRST, "text2", "target")  # the columns of the config raw that make an example
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,183 @@ class Example:
 
 
 ExampleSet = Mapping[str, Sequence[Example]]  # label → its examples, in prompt order
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The recipe's labels by name, and which texts may stand in an example.
+
+    ``quotes``: whether a text may hold a quotation mark. ``unwritten``: labels whose texts may repeat their source
+    sentence in a file of kind ``hand``.
+    """
+
+    names: Sequence[str]
+    quotes: bool = False
+    unwritten: Set[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class ExampleOrigin:
+    """A kind of origin for examples, declared once in ``ORIGINS``.
+
+    ``pairs`` yields its rows. ``files`` lists the local files it reads. ``more`` tells the user how to get more
+    examples. ``every_label``: each row has a text for every label.
+    """
+
+    pairs: Callable[[Examples, Labels], Iterator[RankedPair]]
+    files: Callable[[Examples], list[Path]]
+    more: str = "name a larger dataset"
+    every_label: bool = False
+
+
+def labelled_pairs(few_shot: FewShot, labels: Labels) -> Iterator[LabelledPair]:
+    """The pairs of the examples' origin in order. A row with a text for every label gives one pair for each.
+
+    Raises InputError when the origin is missing, cannot be read, or differs from what the recipe says.
+    """
+    examples = few_shot.examples
+    found = ORIGINS[examples.kind].pairs(examples, labels)
+    if examples.rank_by is None:
+        return (pair for pair, _ in found)
+    values = [examples.names.get(label, label) for label in labels.names]
+    return best(found, values, examples.rank_by, examples.top or 0)
+
+
+def best(pairs: Iterable[RankedPair], values: Sequence[str], column: str, top: int) -> Iterator[LabelledPair]:
+    """Of each label the ``top`` pairs with the largest numbers, in their order, with ``NO_PAIR`` for those before them.
+
+    ``values``: the labels' values in the pairs. Pairs with other values, without a number, or with two equal texts are
+    skipped. Raises InputError for a cell that is no number, and for a label with fewer pairs than ``top``.
+    """
+    held: dict[str, list[tuple[float, int, LabelledPair]]] = {value: [] for value in values}
+    for number, (pair, cell) in enumerate(pairs):
+        if pair[2] not in held or not cell or pair[0].strip() == pair[1].strip():
+            continue
+        of_label = held[pair[2]]
+        entry = (_number(cell, column), -number, pair)
+        if len(of_label) < top:
+            heapq.heappush(of_label, entry)
+        else:
+            heapq.heappushpop(of_label, entry)
+    for label, found in held.items():
+        if len(found) < top:
+            problem = f"{len(found)} rows of label {label!r} have a {column}, and {top} are wanted"
+            raise InputError("few_shot.examples.top", problem, hint="lower top, or write more rows in the first round")
+    chosen = {-number: pair for found in held.values() for _, number, pair in found}
+    return (chosen.get(number, NO_PAIR) for number in range(max(chosen, default=-1) + 1))
+
+
+def _number(cell: str, column: str) -> float:
+    try:
+        number = float(cell)
+    except ValueError:
+        number = math.nan
+    if math.isnan(number):
+        raise InputError(f"few_shot.examples: column {column!r}", f"{cell!r} is no number")
+    return number
+
+
+def _dataset_pairs(examples: Examples, _: Labels) -> Iterator[RankedPair]:
+    """The pairs of a file or Hub dataset, by its label column, its score column, or a text column for every label."""
+    _require_files(examples)
+    ranked = (examples.rank_by,) if examples.rank_by else ()
+    columns = tuple(examples.texts.values()) or (examples.hypothesis, examples.label)
+    source = Source(**examples.model_dump(include=SHARED), columns=(examples.premise, *columns, *ranked))
+    for _split, rows in source_rows(source):
+        for premise, *cells in rows:
+            if examples.texts:
+                yield from (((premise, text, column), "") for text, column in zip(cells, columns, strict=True))
+            else:
+                yield (premise, cells[0], _label(cells[1], examples)), cells[2] if ranked else ""
+
+
+def _label(cell: str, examples: Examples) -> str:
+    """The value of a label column; for a score column, the label whose band holds the score, or an empty text."""
+    if not examples.scores:
+        return cell
+    score = _number(cell, examples.label)
+    return next((label for label, (low, high) in examples.scores.items() if low <= score <= high), "")
+
+
+def _run_pairs(examples: Examples, _: Labels) -> Iterator[RankedPair]:
+    """The pairs of a finished run's raw rows; ``NO_PAIR`` for repeated pairs and copies of a source sentence."""
+    ranked = (examples.rank_by,) if examples.rank_by else ()
+    seen = set[LabelledPair]()
+    for path in _run_files(examples):
+        for first, text, label, *cells in file_rows(path, (*PAIR, *ranked), str(path)):
+            pair = (first, text, label)
+            yield (pair if first != text and pair not in seen else NO_PAIR), cells[0] if cells else ""
+            seen.add(pair)
+
+
+def _run_files(examples: Examples) -> list[Path]:
+    """The raw shards of a finished run, for all shot counts. Raises InputError for a run that is not finished."""
+    directory = Path(examples.path or "")
+    files = require_complete(directory).files
+    return [directory / file.path for file in files if file.config and base_config(file.config) == "raw"]
+
+
+def _hand_pairs(examples: Examples, labels: Labels) -> Iterator[RankedPair]:
+    """The pairs of a .tsv file of kind ``hand``: ``text1`` and, in a column of its name, each label's text.
+
+    No row is skipped. Raises InputError for a column that is no label, a text that cannot stand in a prompt, and a text
+    that repeats its source sentence. A label that is never written may repeat it: its prompt is a counter-prompt.
+    """
+    _require_files(examples)
+    path = Path(examples.path or "")
+    place, wanted = f"few_shot.examples {path}", (FIRST, *labels.names)
+    allowed = ", ".join(wanted)
+    if path.suffix != ".tsv":
+        raise InputError(place, f"unknown kind of file {path.suffix!r}", allowed=".tsv")
+    with path.open("rb") as stream:
+        columns = stream.readline().decode(errors="replace").rstrip("\r\n").split("\t")
+    for name in columns:
+        if name not in wanted:
+            hint = did_you_mean(name, wanted)
+            raise InputError(f"{place}: column {name!r}", "is no label", allowed=allowed, hint=hint)
+    for name in wanted:
+        if name not in columns:
+            raise InputError(place, f"has no column {name!r}: every label needs its texts", allowed=allowed)
+    for number, cells in enumerate(file_rows(path, wanted, place)):
+        texts = [cell.strip() for cell in cells]
+        for name, text in zip(wanted, texts, strict=True):
+            compared = None if name == FIRST or name in labels.unwritten else texts[0]
+            if problem := _problem(text, labels.quotes, compared):
+                raise InputError(f"{place}: row {number}, column {name!r}", f"{problem}: {text!r}")
+        yield from (((texts[0], text, label), "") for label, text in zip(labels.names, texts[1:], strict=True))
+
+
+def _problem(text: str, quotes: bool, first: str | None) -> str | None:
+    """Why a text of a file of kind ``hand`` cannot be an example, or None."""
+    if not quotes and QUOTE in text:
+        return "has a quotation mark inside, which would end it"
+    if found := text_problem(text, None, len):
+        return f"cannot stand in a prompt ({found})"
+    return "repeats its source sentence, which teaches to copy" if text == first else None
+
+
+def _path(examples: Examples) -> list[Path]:
+    return [Path(examples.path or "")]
+
+
+def _require_files(examples: Examples) -> None:
+    if any(not path.is_file() for path in local_files(examples)):
+        raise InputError(f"few_shot.examples.path {examples.path}", "no such file", hint="check it in the recipe")
+
+
+def local_files(examples: Examples) -> list[Path]:
+    """The local files that examples are drawn from. Raises InputError for an own run that is not finished."""
+    return ORIGINS[examples.kind].files(examples)
+
+
+ORIGINS = {
+    "file": ExampleOrigin(_dataset_pairs, _path),
+    "hub": ExampleOrigin(_dataset_pairs, lambda _: []),
+    "hand": ExampleOrigin(_hand_pairs, _path, more="write more rows", every_label=True),
+    "own": ExampleOrigin(
+        _run_pairs, _run_files, more="raise few_shot.examples.top, or write more rows in the first round"
+    ),
+}
 
 
 class PremiseSample:
@@ -90,7 +276,7 @@ def draw(
     counts = [shots for shots in few_shot.shots if shots]
     samples = {shots: PremiseSample(POOL * shots * few_shot.sets, seed, "examples", shots) for shots in counts}
     names = {few_shot.examples.names.get(label, label): label for label in labels}
-    in_columns = few_shot.examples.kind == "hand" or bool(few_shot.examples.texts)
+    in_columns = ORIGINS[few_shot.examples.kind].every_label or bool(few_shot.examples.texts)
     values, of_row = dict[str, None](), len(labels) if in_columns else 1
     for number, (premise, hypothesis, value) in enumerate(pairs):
         if len(values) <= VALUES_SHOWN or value in names:
@@ -141,17 +327,13 @@ def _rotating_sets(pool: Mapping[str, Sequence[Example]], shots: int, few_shot: 
     return [{label: drawn(number, examples) for label, examples in pool.items()} for number in range(few_shot.sets)]
 
 
-MORE_DATA = "name a larger dataset"
-MORE = {"own": "raise few_shot.examples.top, or write more rows in the first round", "hand": "write more rows"}
-
-
 def _require(pool: Mapping[str, Sequence[Example]], least: int, few_shot: FewShot, need: str) -> None:
     for label, examples in pool.items():
         if len(examples) < least:
             raise InputError(
                 f"few_shot.examples {place(few_shot)}",
                 f"has {len(examples)} usable examples of {label!r}, but {need}",
-                hint=f"lower few_shot.sets or few_shot.shots, or {MORE.get(few_shot.examples.kind, MORE_DATA)}",
+                hint=f"lower few_shot.sets or few_shot.shots, or {ORIGINS[few_shot.examples.kind].more}",
             )
 
 
@@ -164,12 +346,10 @@ def example_sets(recipe: DatasetRecipe) -> dict[int, list[ExampleSet]]:
     """The example sets of a recipe, drawn from its dataset; empty without few-shot examples. Raises InputError."""
     if recipe.few_shot is None or not any(recipe.few_shot.shots):
         return {}
-    labels = [label.name for label in recipe.labels]
-    quotes = recipe.decoding.text_end == "line"
     unwritten = {label.name for label in recipe.labels if not label.written}
-    rows = labelled_pairs(recipe.few_shot, labels, quotes, unwritten)
-    pairs = tqdm(rows, unit="row", desc=f"{recipe.name} examples", delay=1)
-    return draw(pairs, recipe.few_shot, labels, recipe.seed, quotes)
+    labels = Labels([label.name for label in recipe.labels], recipe.decoding.text_end == "line", unwritten)
+    pairs = tqdm(labelled_pairs(recipe.few_shot, labels), unit="row", desc=f"{recipe.name} examples", delay=1)
+    return draw(pairs, recipe.few_shot, labels.names, recipe.seed, labels.quotes)
 
 
 def described(recipe: DatasetRecipe, sets: Mapping[int, Sequence[ExampleSet]]) -> dict[str, Any]:

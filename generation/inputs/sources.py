@@ -1,20 +1,27 @@
-"""Given first texts: (source id, text) from a file or a pinned Hub dataset, streamed in order, each text once."""
+"""Source sentences: (source id, text) from a file or a pinned Hub dataset, streamed in order, each text once.
 
+Readers give the rows of text, TSV, CSV, JSON Lines and parquet files as texts; a row that cannot be read is one error
+line. ``SOURCES`` declares every kind of source.
+"""
+
+import csv
 import hashlib
+import json
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date, time
 from pathlib import Path
 
-from generation.inputs.characters import has_control_characters
-from generation.inputs.file_rows import Cells, as_texts, file_rows, require_columns, require_kind
+import pyarrow.parquet as pq
+
 from generation.inputs.row_seeds import fraction
-from hub.client.failures import reading
-from hub.client.session import is_wrong
-from hub.contract.reasons import (
+from hub.client.connection import is_wrong, reading
+from hub.contract.recipe import QUOTE, DatasetRecipe, Source
+from hub.contract.schema import (
     CONTROL_CHARACTERS,
     DUPLICATE,
     EMPTY,
@@ -24,16 +31,131 @@ from hub.contract.reasons import (
     QUOTATION_MARK,
     TOO_LONG,
 )
-from hub.contract.recipe import QUOTE, DatasetRecipe, Source
-from hub.errors import InputError, RunError
-from hub.printable import first_line
-from hub.row_errors import reading_rows
-from hub.stranger_card import check_dataset_card
+from hub.contract.shards import reading_rows
+from hub.errors import InputError, RunError, did_you_mean
+from hub.untrusted import check_dataset_card, first_line
+
+Columns = tuple[str, ...]
+Cells = tuple[str, ...]
+_SCALARS = (str, int, float, date, time)  # whose form as text is what one would write
+
+
+def file_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
+    """The cells of ``columns`` in every row of a .txt, .tsv, .csv, .jsonl or .parquet file, streamed.
+
+    Raises InputError naming ``place`` when the file is of another kind, empty, damaged, not UTF-8 or not what its name
+    says, or when a cell holds no text.
+    """
+    require_kind(path, place)
+    if path.stat().st_size == 0:
+        raise InputError(place, "is empty", allowed="at least one text")
+    with reading_rows(place):
+        try:
+            yield from READERS[path.suffix](path, columns, place)
+        except UnicodeDecodeError as error:
+            raise InputError(place, f"is not UTF-8 ({error.reason})", hint="save it as UTF-8") from error
+
+
+def require_kind(path: Path, place: str) -> None:
+    """Raise InputError when nothing here reads files with this suffix."""
+    if path.suffix not in READERS:
+        hint = "save its texts as .txt, one a line"
+        raise InputError(place, f"unknown kind of file {path.suffix!r}", allowed=", ".join(READERS), hint=hint)
+
+
+def as_texts(cells: Sequence[object], columns: Columns, place: str) -> Cells:
+    """The cells of a row as texts; the number 0 is "0", a missing value is empty.
+
+    Raises InputError for bytes, lists and the like: written out by Python they would be texts such as ``b'...'``.
+    """
+    for cell, column in zip(cells, columns, strict=True):
+        if cell is not None and not isinstance(cell, _SCALARS):
+            found = f"its column {column!r} holds {type(cell).__name__}"
+            raise InputError(place, found, allowed="text", hint="name a column of texts")
+    return tuple("" if cell is None else str(cell) for cell in cells)
+
+
+def require_columns(place: object, wanted: Columns, columns: list[str]) -> Columns:
+    """``wanted``, if all are there. Raises InputError naming the columns that are."""
+    if not wanted:
+        raise InputError(place, "source.columns is needed for this kind of source", allowed=", ".join(columns))
+    for column in wanted:
+        if column not in columns:
+            hint = did_you_mean(column, columns)
+            problem = "not in the source"
+            raise InputError(f"{place}: column {column!r}", problem, allowed=", ".join(columns), hint=hint)
+    return wanted
+
+
+def _txt_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
+    if columns:
+        raise InputError(f"{place}: columns {columns}", "a .txt file has no columns", hint="remove source.columns")
+    with path.open(encoding="utf-8") as stream:
+        yield from ((line.rstrip("\n"),) for line in stream)
+
+
+def _tsv_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
+    """Tab-separated with a header line, no quoting: a quotation mark is text."""
+    with path.open(encoding="utf-8", newline="") as stream:
+        header = stream.readline().rstrip("\r\n").split("\t")
+        places = [header.index(name) for name in require_columns(place, columns, header)]
+        for number, line in enumerate(stream, start=2):
+            cells = line.rstrip("\r\n").split("\t")
+            if len(cells) != len(header):
+                raise InputError(f"{place}:{number}", f"has {len(cells)} columns", allowed=str(len(header)))
+            yield tuple(cells[i] for i in places)
+
+
+def _csv_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
+    with path.open(encoding="utf-8", newline="") as stream:
+        reader = csv.DictReader(stream)
+        names = require_columns(place, columns, list(reader.fieldnames or []))
+        for row in reader:
+            yield tuple(row[name] or "" for name in names)
+
+
+def _jsonl_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
+    with path.open(encoding="utf-8") as stream:
+        for number, line in enumerate(stream, start=1):
+            where = f"{place}:{number}"
+            row = _object(line, where)
+            yield as_texts([row[name] for name in require_columns(where, columns, list(row))], columns, where)
+
+
+def _object(line: str, where: str) -> dict[str, object]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:  # ValueError: no JSON, or a number of thousands of digits
+        raise InputError(where, f"is not JSON: {getattr(error, 'msg', None) or error}") from None
+    if not isinstance(row, dict):
+        raise InputError(where, "is not a JSON object")
+    return row
+
+
+def _parquet_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
+    with pq.ParquetFile(path) as file:
+        names = require_columns(place, columns, file.schema_arrow.names)
+        for batch in file.iter_batches(batch_size=1000, columns=list(names)):
+            cells = [batch.column(name).to_pylist() for name in names]
+            yield from (as_texts(row, names, place) for row in zip(*cells, strict=True))
+
+
+READERS: dict[str, Callable[[Path, Columns, str], Iterator[Cells]]] = {
+    ".txt": _txt_rows,
+    ".tsv": _tsv_rows,
+    ".csv": _csv_rows,
+    ".jsonl": _jsonl_rows,
+    ".parquet": _parquet_rows,
+}
+
 
 CountTokens = Callable[[str], int]
-Lack = Callable[[str], int]  # tokens of a first text beyond the context: context_room.ContextRoom.lack
+Lack = Callable[[str], int]  # tokens of a first text beyond the context: prompts.ContextRoom.lack
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+# Control characters but the tab; half a surrogate pair; embeddings, overrides and isolates of writing direction, with
+# which a text reads other than it is stored; the replacement character, which stands where something could not be read.
+_UNWANTED = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufffd]")
 
 
 @dataclass(frozen=True)
@@ -143,6 +265,11 @@ def text_problem(text: str, length: tuple[int, int] | None, count_tokens: CountT
     return None
 
 
+def has_control_characters(text: str) -> bool:
+    """Whether a text has a control character other than a tab, a directional override, or U+FFFD."""
+    return _UNWANTED.search(text) is not None
+
+
 def _numbered_texts(source: Source) -> Iterator[tuple[str, str]]:
     """(source id, text) of every cell, row by row, the columns of a row side by side."""
     for split, rows in source_rows(source):
@@ -154,30 +281,58 @@ def _numbered_texts(source: Source) -> Iterator[tuple[str, str]]:
                 yield from ((f"{place}-{column}", cell) for column, cell in zip(source.columns, cells, strict=True))
 
 
-def source_rows(source: Source) -> Iterator[tuple[str | None, Iterator[Cells]]]:
-    """(split, rows) of a source, one split after the other; the name is None where there is one alone."""
-    if source.kind == "hub" and source.path is None:
-        for split in source.splits:
-            yield (split if len(source.splits) > 1 else None), _hub_rows(source, split)
-        return
-    if source.kind == "hub":
-        from huggingface_hub import hf_hub_download
+@dataclass(frozen=True)
+class SourceKind:
+    """A kind of source, declared once in ``SOURCES``.
 
-        with _reading(source):
-            found = hf_hub_download(source.repo_id or "", source.path or "", repo_type="dataset", revision=_pin(source))
-        yield None, file_rows(Path(found), source.columns, f"{source.repo_id}/{source.path}")
-        return
+    ``rows`` yields (split, rows) for one split after another; the split's name is None where there is only one.
+    ``file``: ``path`` is a local file. ``generated``: the model writes the texts, and there are no rows.
+    """
+
+    rows: Callable[[Source], Iterator[tuple[str | None, Iterator[Cells]]]]
+    file: bool = False
+    generated: bool = False
+
+
+def source_rows(source: Source) -> Iterator[tuple[str | None, Iterator[Cells]]]:
+    """(split, rows) of a source, one split after the other; the name is None where there is only one."""
+    return SOURCES[source.kind].rows(source)
+
+
+def is_generated(source: Source) -> bool:
+    """Whether the model writes the source sentences."""
+    return SOURCES[source.kind].generated
+
+
+def local_files(source: Source) -> list[Path]:
+    """The local file of a source, if it is one."""
+    return [Path(source.path or "")] if SOURCES[source.kind].file else []
+
+
+def require_file(source: Source) -> None:
+    """Raise InputError when the file that a source names is missing, or of a kind that no reader takes."""
+    for path in local_files(source):
+        require_kind(path, str(path))
+        if not path.is_file():
+            raise InputError(path, "no such file", hint="check source.path in the recipe")
+
+
+def _local_rows(source: Source) -> Iterator[tuple[str | None, Iterator[Cells]]]:
     require_file(source)
     yield None, file_rows(path := Path(source.path or ""), source.columns, str(path))
 
 
-def require_file(source: Source) -> None:
-    """Raise InputError when the file that a source names is not there, or of a kind that is not read."""
-    path = Path(source.path or "")
-    if source.kind == "file":
-        require_kind(path, str(path))
-        if not path.is_file():
-            raise InputError(path, "no such file", hint="check source.path in the recipe")
+def _hub_rows(source: Source) -> Iterator[tuple[str | None, Iterator[Cells]]]:
+    """The splits of a Hub dataset, or one file of its repository."""
+    if source.path is None:
+        for split in source.splits:
+            yield (split if len(source.splits) > 1 else None), _split_rows(source, split)
+        return
+    from huggingface_hub import hf_hub_download
+
+    with _reading(source):
+        found = hf_hub_download(source.repo_id or "", source.path, repo_type="dataset", revision=_pin(source))
+    yield None, file_rows(Path(found), source.columns, f"{source.repo_id}/{source.path}")
 
 
 @contextmanager
@@ -201,7 +356,7 @@ def _pin(source: Source) -> str:
     return HfApi().dataset_info(source.repo_id or "", revision=source.revision).sha or ""
 
 
-def _hub_rows(source: Source, split: str) -> Iterator[Cells]:
+def _split_rows(source: Source, split: str) -> Iterator[Cells]:
     from datasets import load_dataset  # which takes seconds to import
 
     place = f"source {source.repo_id}"
@@ -219,3 +374,10 @@ def _hub_rows(source: Source, split: str) -> Iterator[Cells]:
         names = require_columns(source.repo_id, source.columns, list(rows.column_names or []))
         for row in rows:
             yield as_texts([row[name] for name in names], names, place)
+
+
+SOURCES = {
+    "file": SourceKind(_local_rows, file=True),
+    "hub": SourceKind(_hub_rows),
+    "model": SourceKind(lambda _: iter(()), generated=True),
+}

@@ -12,19 +12,20 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from generation.backends.registry import with_dtype
+from generation.inputs.sources import is_generated
 from generation.pipeline.executor import StartExecutor, local_executor
 from generation.pipeline.job import generate, input_hashes
-from generation.pipeline.writers import with_dtype
 from generation.run_state.base_run import BaseRun
-from hub.client.ownership import is_later
 from hub.client.plan import MEASURED
+from hub.client.publish import is_later
 from hub.contract import run_dir
-from hub.contract.decontamination import PROVENANCE as DECONTAMINATION
+from hub.contract.measured import PROVENANCE as DECONTAMINATION
 from hub.contract.published_paths import published, published_path, remember
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import deciding, fingerprint, load_recipe, resolved
 from hub.contract.run_dir import File, Manifest
-from hub.contract.shards import atomic_path
+from hub.durable import atomic_path
 from hub.errors import InputError
 
 GROWING = ("limit", "path", "revision", "splits")  # keys of `source` with which first texts may follow those there are
@@ -94,7 +95,7 @@ def require_growth(directory: Path, base: Manifest, recipe: DatasetRecipe, input
     if not is_later(recipe.version, base.version):
         problem = f"{recipe.version} is not later than {base.version}, to which rows are appended"
         raise InputError(f"{directory}: version", problem, hint="raise `version` in the recipe")
-    if recipe.source.kind == "model" and (recipe.source.limit or 0) <= base.counts["sources"]:
+    if is_generated(recipe.source) and (recipe.source.limit or 0) <= base.counts["sources"]:
         problem = f"{recipe.source.limit} is not above the {base.counts['sources']:,} first texts that are there"
         raise InputError(f"{directory}: source.limit", problem, hint="raise it: it counts all first texts, old and new")
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from generation.backends.registry import load_writer
 from generation.inputs.prompts import Prompts
 from generation.pipeline.usage import told_usage
 from generation.pipeline.worker import Worker
-from generation.pipeline.writers import load_writer
 from generation.run_state.tasks import Task, TaskResult, Tick
 from hub.contract.recipe import DatasetRecipe
 
@@ -39,7 +39,7 @@ class Executor(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Facts about the model for the manifest (``generation.decoding.protocol.Writer.describe``)."""
+        """Facts about the model for the manifest (``generation.backends.protocol.Writer.describe``)."""
         ...
 
 

@@ -11,9 +11,8 @@ from generation.run_state.directory import DatasetRun
 from generation.run_state.journal import TaskRecord
 from generation.run_state.layout import Group
 from generation.run_state.tasks import FinishGroup
-from hub.contract.recipe import config_name
+from hub.contract.recipe import config_features, config_name
 from hub.contract.run_dir import File
-from hub.contract.schema import config_features
 from hub.contract.shards import Parts
 from hub.errors import RunError
 

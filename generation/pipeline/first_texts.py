@@ -6,17 +6,16 @@ from collections.abc import Iterator
 
 from tqdm import tqdm
 
-from generation.inputs.context_room import ContextRoom
-from generation.inputs.prompts import Prompts
-from generation.inputs.sources import FirstText, GivenTexts, SeenTexts
+from generation.inputs.prompts import ContextRoom, Prompts
+from generation.inputs.sources import FirstText, GivenTexts, SeenTexts, is_generated
 from generation.pipeline.executor import Executor
 from generation.run_state.base_run import BaseRun
 from generation.run_state.directory import DatasetRun
 from generation.run_state.scratch import FirstTexts, Scratch
 from generation.run_state.tasks import Row, TaskResult, WriteFirstTexts
 from hub import cli
-from hub.contract.reasons import DUPLICATE, NOT_NEEDED
 from hub.contract.recipe import DatasetRecipe
+from hub.contract.schema import DUPLICATE, NOT_NEEDED
 from hub.errors import InputError
 
 ROUND = 4096  # completions between two files of the scratch folder, at most; with very many texts, rounds
@@ -30,7 +29,7 @@ def prepare(run: DatasetRun, scratch: Scratch, executor: Executor, prompts: Prom
     Raises InputError when there are none, or when the source gives others than at the run's beginning.
     """
     texts = scratch.first_texts()
-    if run.recipe.source.kind == "model":
+    if is_generated(run.recipe.source):
         if not run.has_sources():
             texts = None
             _write_sources(run, scratch, executor)
@@ -46,7 +45,7 @@ def prepare(run: DatasetRun, scratch: Scratch, executor: Executor, prompts: Prom
         hint = "pin source.revision to a commit, or remove the run directory to start again"
         raise InputError(place, "gives other first texts than when this run began", hint=hint)
     run.record([], contents={FIRST_TEXTS: texts.sha256})
-    run.count(sources=texts.total, **({} if run.recipe.source.kind == "model" else {"sources_skipped": texts.skipped}))
+    run.count(sources=texts.total, **({} if is_generated(run.recipe.source) else {"sources_skipped": texts.skipped}))
     return texts
 
 

@@ -20,9 +20,8 @@ from generation.run_state import layout
 from generation.run_state.layout import Shard
 from generation.run_state.output_files import output_files
 from generation.run_state.tasks import FinishGroup, Read, Row, TaskResult
-from hub.contract.reasons import DUPLICATE
-from hub.contract.recipe import DatasetRecipe
-from hub.contract.schema import SAMPLED, verified_columns
+from hub.contract.recipe import DatasetRecipe, verified_columns
+from hub.contract.schema import DUPLICATE, SAMPLED
 from hub.contract.shards import read_shard
 
 POOL = 256  # pairs that sampled negatives are chosen from, if so many can be had

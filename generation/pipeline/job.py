@@ -4,7 +4,8 @@ import hashlib
 import json
 from pathlib import Path
 
-from generation.inputs.example_rows import own_files
+from generation.backends.registry import with_dtype
+from generation.inputs import examples, sources
 from generation.inputs.prompts import load_prompts
 from generation.pipeline.executor import Executor, ExecutorSpec, StartExecutor, local_executor
 from generation.pipeline.finish import finish
@@ -13,7 +14,6 @@ from generation.pipeline.model_files import model_files
 from generation.pipeline.progress import Progress
 from generation.pipeline.provenance import provenance
 from generation.pipeline.worker import text_length
-from generation.pipeline.writers import with_dtype
 from generation.run_state.base_run import BaseRun
 from generation.run_state.code_digest import ROOT, versions
 from generation.run_state.directory import DatasetRun
@@ -22,10 +22,10 @@ from generation.run_state.tasks import WriteShard
 from hub import cli
 from hub.contract import run_dir
 from hub.contract.published_paths import clone_of, published_path, remember
-from hub.contract.recipe import DatasetRecipe, Examples, Source
+from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import new_manifest, resolved
 from hub.contract.run_dir import Manifest
-from hub.contract.shards import sha256_file
+from hub.durable import sha256_file
 from hub.errors import InputError
 
 
@@ -56,7 +56,7 @@ def generate(
         return manifest
     if base is None and run_dir.base_inputs(manifest):
         problem = "files of a dataset that rows were appended to are missing or damaged: one run cannot make them again"
-        hint = "remove the directory and take it from the Hub again: python -m release.run RECIPE --append --yes"
+        hint = "remove the directory and take it from the Hub again: sts-dino release RECIPE --append --yes"
         raise InputError(directory, problem, hint=hint)
     if not manifest.provenance:  # a fresh start trusts nothing that an earlier run left
         scratch.clear()
@@ -97,11 +97,8 @@ def run_key(manifest: Manifest) -> str:
 
 def input_files(recipe: DatasetRecipe) -> dict[Path, str]:
     """SHA-256 of every local file the run depends on (Hub inputs are pinned by revision). Raises InputError."""
-    examples = recipe.few_shot.examples if recipe.few_shot else None
-    sections: list[Source | Examples] = [recipe.source, *([examples] if examples else [])]
-    paths = [Path(section.path) for section in sections if section.kind in ("file", "hand") and section.path]
-    own = _own_examples(recipe)
-    paths += [own / path for path in own_files(own)] if own else []
+    paths = sources.local_files(recipe.source)
+    paths += examples.local_files(recipe.few_shot.examples) if recipe.few_shot else []
     paths += model_files(recipe.model)
     return {path: sha256_file(path) for path in paths if path.is_file()}
 
@@ -117,17 +114,12 @@ def input_hashes(recipe: DatasetRecipe) -> dict[str, str]:
     return hashes
 
 
-def _own_examples(recipe: DatasetRecipe) -> Path | None:
-    """The run directory that examples are drawn from, if they are."""
-    examples = recipe.few_shot.examples if recipe.few_shot else None
-    return Path(examples.path or "") if examples and examples.kind == "own" else None
-
-
 def _published_input(path: Path, recipe: DatasetRecipe) -> str:
-    """A file of the model, or of the run that examples are drawn from, keeps its folder's name."""
-    folder, own = recipe.model.path, _own_examples(recipe)
-    if own and path.is_relative_to(own):
+    """The published name of an input: a file of the model, or of a run with examples, keeps its folder's name."""
+    own = Path(recipe.few_shot.examples.path or "") if recipe.few_shot else None
+    if own and own.is_dir() and path.is_relative_to(own):
         return f"{published_path(str(own))}/{path.relative_to(own).as_posix()}"
+    folder = recipe.model.path
     if folder and path in model_files(recipe.model):
         return f"{published_path(folder)}/{path.relative_to(folder).as_posix()}"
     return published_path(str(path))

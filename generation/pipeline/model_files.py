@@ -4,7 +4,7 @@ from pathlib import Path
 
 from hub.contract.recipe import LanguageModel
 from hub.errors import InputError
-from hub.model_folder import require_safetensors
+from hub.untrusted import require_safetensors
 
 _READ = (".json", ".safetensors", ".txt", ".model", ".jinja")  # what transformers reads of a folder
 
@@ -28,9 +28,9 @@ def model_files(model: LanguageModel) -> list[Path]:
             raise InputError(f"model.gguf_file {file}", "no such file", allowed=", ".join(_ggufs(folder)) or None)
         return [file]
     files = sorted(path for path in folder.iterdir() if path.suffix in _READ)
-    if model.backend == "engine" and not (folder / "config.json").is_file() and (held := _ggufs(folder)):
+    if model.facts.local and not (folder / "config.json").is_file() and (held := _ggufs(folder)):
         raise InputError(f"model.path {folder}", "holds GGUF files alone", hint=f"set model.gguf_file={held[0]}")
-    if model.backend == "engine":
+    if model.facts.local:
         require_safetensors(folder, f"model.path {folder}", "transformers")
     return files
 

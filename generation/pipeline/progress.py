@@ -10,8 +10,8 @@ from types import TracebackType
 from tqdm import tqdm
 
 from generation.run_state.tasks import TaskResult
-from hub.contract.shards import write_text
-from hub.memory import peak_rss_mb
+from hub.durable import write_text
+from hub.process import peak_rss_mb
 
 SHOWN = 4  # nodes in the bar; the others are summed
 SAVE_EVERY = 5.0  # seconds

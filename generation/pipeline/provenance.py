@@ -6,7 +6,7 @@ from generation.inputs.prompts import Prompts
 from generation.pipeline.executor import Executor
 from hub.contract.published_paths import published_path
 from hub.contract.recipe import DatasetRecipe
-from hub.model_folder import upstream_of
+from hub.untrusted import upstream_of
 
 
 def provenance(

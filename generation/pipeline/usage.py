@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hub import cli
-from hub.contract.shards import write_text
+from hub.durable import write_text
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import time
 from dataclasses import replace
 
-from generation.decoding.protocol import Request, Writer, complete
+from generation.backends.protocol import Request, Writer, complete
 from generation.inputs.prompts import Prompts
 from generation.inputs.row_seeds import row_seed
 from generation.inputs.sources import CountTokens, text_problem
@@ -80,6 +80,6 @@ def text_length(recipe: DatasetRecipe, count_tokens: CountTokens) -> TextLength:
     A server's tokenizer is read only for a recipe that needs it: it may not be there to be read.
     """
     model = recipe.model
-    if model.backend == "openai" and recipe.premise_tokens is None:
+    if not model.facts.local and recipe.premise_tokens is None:
         return WORDS
     return TextLength("tokens", model.repo_id or published_path(model.path or ""), count_tokens)

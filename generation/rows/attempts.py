@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from generation.decoding.protocol import Completion, Request, Writer
+from generation.backends.protocol import Completion, Request, Writer
 from generation.inputs.prompts import Prompts
 from generation.inputs.row_seeds import row_seed
 from generation.inputs.sources import FirstText

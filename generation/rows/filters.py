@@ -1,6 +1,6 @@
 """Filters: what a model wrote and is no data: copies of its prompt, texts in another language, duplicates ... Pure.
 
-The reasons stand in ``hub.contract.reasons``. Those of a text by itself, of copies and of shared words are ours, and a
+The reasons stand in ``hub.contract.schema``. Those of a text by itself, of copies and of shared words are ours, and a
 recipe chooses among them (``postprocess.reject``, ``postprocess.near_copy``, a label's ``overlap``); identical is
 of DINO section 4, duplicate and over_cap (``postprocess.max_per_label``) of the original code, those of verification
 ours. Rows that sifting drops stand in the config ``raw`` as well: whoever has ``raw`` can find them again.
@@ -13,11 +13,11 @@ from functools import cache
 from itertools import zip_longest
 from typing import Any
 
-from generation.inputs.characters import has_control_characters
 from generation.inputs.examples import ExampleSet
+from generation.inputs.sources import has_control_characters
 from generation.rows import verification
-from generation.rows.language import is_foreign
-from hub.contract.reasons import (
+from hub.contract.recipe import X1, DatasetRecipe, Label, Variant
+from hub.contract.schema import (
     CONTROL_CHARACTERS,
     DUPLICATE,
     EXAMPLE_COPY,
@@ -29,7 +29,6 @@ from hub.contract.reasons import (
     PROMPT_WORDS,
     WRONG_LANGUAGE,
 )
-from hub.contract.recipe import X1, DatasetRecipe, Label, Variant
 from hub.word_overlap import Words, word_overlap, words
 
 Row = dict[str, Any]
@@ -153,3 +152,39 @@ def deduplicated(
         per_label[key[0], key[2]] += 1
         kept.append(row)
     return kept, dropped
+
+
+MARGIN = 15.0  # nats between the likeliest other language and the text's own
+OF_OTHER_WORDS = 7.5  # and so many of them without the capitalised words
+ALIKE = (  # written so alike that a sentence is often of both
+    frozenset({"ar", "ary", "arz"}),
+    frozenset({"bs", "hr", "sr"}),
+    frozenset({"da", "nn", "no"}),
+    frozenset({"en", "pcm"}),
+    frozenset({"id", "ms"}),
+    frozenset({"wuu", "yue", "zh"}),
+)
+_NO_LANGUAGE = "zxx"  # the classifier's class of numbers and code
+
+
+def is_foreign(text: str, language: str) -> bool:
+    """Whether a text is in another language than ``language``, one of ``sections.languages.RECOGNISED``."""
+    return _margin(text, language) >= MARGIN and _margin(_without_names(text), language) >= OF_OTHER_WORDS
+
+
+def _margin(text: str, language: str) -> float:
+    """Nats by which another language is likelier than ``language`` or one alike; negative where none is."""
+    import py3langid  # loads its model, half a second: not before a recipe asks for it
+
+    scores: Mapping[str, float] = dict(py3langid.rank(text))
+    own = next((group for group in ALIKE if language in group), {language})
+    others = scores.keys() - own - {_NO_LANGUAGE}
+    return max(scores[one] for one in others) - max(scores[one] for one in own)
+
+
+def _without_names(text: str) -> str:
+    return " ".join(word for word in text.split() if not _first_letter(word).isupper())
+
+
+def _first_letter(word: str) -> str:
+    return next((character for character in word if character.isalpha()), "")

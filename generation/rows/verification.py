@@ -3,7 +3,7 @@
 It is the same text under every prompt, with the same first text, so its length and how common its words are cancel.
 log p(text | prompt) is the sum over the tokens that were drawn, the one that ends the text included (whatever else that
 token holds: it is the same for all labels), of the language model's own probabilities: before debiasing, top-k and
-top-p, over the tokens that can be drawn (``generation.decoding.engine.Engine.banned``), as ``log_prob`` is.
+top-p, over the tokens that can be drawn (``generation.backends.engine.Engine.banned``), as ``log_prob`` is.
 
 Calibrated, each label's mean is subtracted first, since one prompt may make all texts likelier than another does. The
 mean is over the raw rows of the shard, which are there when the shard is written and whenever it is read again: with
@@ -19,10 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from generation.decoding.protocol import Completion
-from hub.contract.reasons import NOT_BEST, OTHER_LABEL
+from generation.backends.protocol import Completion
 from hub.contract.recipe import DatasetRecipe, Verification
-from hub.contract.schema import LABEL_PROBABILITY, LOG_LIKELIHOODS
+from hub.contract.schema import LABEL_PROBABILITY, LOG_LIKELIHOODS, NOT_BEST, OTHER_LABEL
 
 Row = dict[str, Any]
 Bias = Mapping[str, float]  # label → nats

@@ -20,10 +20,10 @@ from generation.run_state.journal import Journal, TaskRecord
 from generation.run_state.layout import Shard
 from generation.run_state.tasks import Row, TaskResult
 from hub.contract import run_dir
-from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe import DatasetRecipe, config_features
 from hub.contract.run_dir import File, Manifest
-from hub.contract.schema import config_features
-from hub.contract.shards import Parts, read_shard, sha256_file, write_bytes
+from hub.contract.shards import Parts, read_shard
+from hub.durable import sha256_file, write_bytes
 
 SHARE = 0.02  # of a run's time that may go into writing manifests
 NEW = 1 / 64  # new shards for every file that is named: worth a manifest whatever it costs

@@ -9,8 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from generation.run_state.tasks import OutputFile, Task, TaskResult
 from hub.contract.run_dir import File
-from hub.contract.shards import named_in_errors
-from hub.durable import fsync, make_folder
+from hub.durable import fsync, make_folder, named_in_errors
 
 
 class TaskRecord(BaseModel):

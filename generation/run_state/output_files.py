@@ -3,9 +3,8 @@
 from generation.rows.filters import sifted
 from generation.run_state import layout
 from generation.run_state.tasks import OutputFile, Row, TaskResult, WriteShard
-from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe import DatasetRecipe, config_features
 from hub.contract.run_dir import described
-from hub.contract.schema import config_features
 from hub.contract.shards import shard_bytes
 
 

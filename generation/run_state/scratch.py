@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from generation.inputs.sources import FirstText
 from hub.contract.schema import SOURCES, features
-from hub.contract.shards import atomic_path, named_in_errors, read_shard, sha256_file, write_shard, write_text
-from hub.durable import make_folder
+from hub.contract.shards import read_shard, write_shard
+from hub.durable import atomic_path, make_folder, named_in_errors, sha256_file, write_text
 from hub.errors import InputError
 
 _FIRST_TEXTS = pa.schema([("source_id", pa.string()), ("text", pa.string())])

@@ -1,18 +1,43 @@
-"""Resumes a run from the Hub: downloads its published files into an empty run directory, checked by SHA-256."""
+"""Downloads from a Hub: a run to resume, the checked shards of a published run, any dataset that ``datasets`` reads.
+
+A run is known by its manifest, and its files by their SHA-256. Any other dataset is pinned at a commit, its card is
+checked before a library parses it, and its scripts are never run.
+"""
 
 import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+from huggingface_hub import constants
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
 from hub import cli
+from hub.client.connection import is_wrong, reading
 from hub.client.plan import OF_DATASETS, Remote
 from hub.client.repository import Repository, unwrapped
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import fingerprint, resolved
-from hub.contract.run_dir import REPORT, Manifest
-from hub.contract.shards import sha256_file, write_bytes
-from hub.durable import rename_folder
-from hub.errors import RunError
+from hub.contract.run_dir import (
+    MANIFEST,
+    RECIPE,
+    REPORT,
+    File,
+    Manifest,
+    changed_files,
+    read_manifest,
+    require_complete,
+)
+from hub.contract.shards import AGAIN, unreadable, unreadable_kinds
+from hub.durable import rename_folder, sha256_file, write_bytes
+from hub.errors import InputError, RunError, did_you_mean
+from hub.untrusted import check_dataset_card
+
+if TYPE_CHECKING:
+    from huggingface_hub import DatasetCardData
 
 _REPAIR = "repair the repository, or start again without it: --fresh"
 
@@ -80,3 +105,168 @@ def _published(repository: Repository, remote: Remote) -> str:
     if content is None:
         raise RunError(f"{repository.repo_id}: {run_dir.RECIPE}", "is not there", hint="repair the repository")
     return content.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A complete run of a dataset: its manifest, and ``bring``, which returns the folder that holds given files.
+
+    ``recipe``: where its recipe.yaml lies; None where there is none, or a Hub that has it cannot be asked.
+    """
+
+    place: str
+    manifest: Manifest
+    revision: str  # the fingerprint of a local run, the commit of a published one
+    bring: Callable[[Sequence[File]], Path]
+    recipe: Callable[[], Path | None]
+
+    @property
+    def configs(self) -> list[str]:
+        """Its configs that have files, in alphabetical order."""
+        return sorted({file.config for file in self.manifest.files if file.config})
+
+    def shards(self, config: str) -> tuple[Path, list[File]]:
+        """The shards of a config that have rows, and their folder. Raises InputError naming a damaged one."""
+        shards = [file for file in self.manifest.shards(config) if file.rows != 0]  # parquet readers fail on those
+        directory = self.bring(shards)
+        damaged = changed_files(directory, self.manifest.model_copy(update={"files": tuple(shards)}))
+        if damaged:
+            raise InputError(self.place, f"{damaged[0]} is missing or not what its manifest says", hint=AGAIN)
+        return directory, shards
+
+
+def local_run(directory: Path, place: str) -> FinishedRun:
+    """The run in a directory. Raises InputError when there is none, or it is unfinished."""
+    if not directory.is_dir():
+        hint = "make the dataset first (sts-dino write RECIPE), or name one of a Hub"
+        raise InputError(place, "no such directory", hint=hint)
+    manifest = require_complete(directory)
+    return FinishedRun(place, manifest, manifest.fingerprint, lambda files: directory, lambda: directory / RECIPE)
+
+
+def published_run(repo_id: str, revision: str | None, place: str) -> FinishedRun | None:
+    """The run that a repository of a Hub holds, its files downloaded when they are asked for; None when it holds none.
+
+    Raises InputError when there is no such repository or the run is unfinished, RunError when the Hub cannot be read.
+    """
+    from huggingface_hub import HfApi, hf_hub_download
+
+    with reading(repo_id, revision):
+        if not constants.HF_HUB_OFFLINE:  # the client gives what it has when the Hub does not answer
+            HfApi().dataset_info(repo_id, revision=revision)
+        try:
+            directory = Path(hf_hub_download(repo_id, MANIFEST, repo_type="dataset", revision=revision)).parent
+        except LocalEntryNotFoundError:
+            raise
+        except EntryNotFoundError:
+            return None
+
+    def bring(files: Sequence[File]) -> Path:
+        with reading(repo_id, directory.name):
+            for file in files:
+                try:
+                    hf_hub_download(repo_id, file.path, repo_type="dataset", revision=directory.name)
+                except LocalEntryNotFoundError:
+                    raise
+                except EntryNotFoundError:
+                    raise InputError(place, f"{file.path} is named by its manifest and not there") from None
+        return directory
+
+    def recipe() -> Path | None:
+        with reading(repo_id, directory.name):
+            try:
+                return Path(hf_hub_download(repo_id, RECIPE, repo_type="dataset", revision=directory.name))
+            except EntryNotFoundError:  # or, without a Hub, not downloaded
+                return None
+
+    try:
+        manifest = read_manifest(directory)
+    except InputError:  # somebody else's file of that name
+        return None
+    assert manifest is not None
+    if not manifest.complete:
+        raise InputError(place, "the run is not finished", hint="publish it again when it is")
+    return FinishedRun(place, manifest, directory.name, bring, recipe)
+
+
+@dataclass(frozen=True)
+class HubDataset:
+    """Anybody's dataset on a Hub, at a commit. Its methods raise InputError for what cannot be read."""
+
+    place: str
+    repo_id: str
+    commit: str
+    license: str | None
+
+    def configs(self) -> list[str]:
+        """Its configs."""
+        from datasets import get_dataset_config_names
+
+        return list(self._asked(get_dataset_config_names))
+
+    def default_config(self) -> str | None:
+        """The config that it declares as the default one, or its only one."""
+        from datasets import get_dataset_default_config_name
+
+        found: str | None = self._asked(get_dataset_default_config_name)
+        return found
+
+    def splits(self, config: str) -> list[str]:
+        """The splits of a config."""
+        from datasets import get_dataset_split_names
+
+        return list(self._asked(get_dataset_split_names, config))
+
+    def load(self, config: str, **options: Any) -> Any:
+        """What ``datasets.load_dataset`` returns."""
+        from datasets import load_dataset
+
+        return self._asked(load_dataset, config, **options)
+
+    def _asked(self, function: Callable[..., Any], *arguments: str, **options: Any) -> Any:
+        from datasets.data_files import EmptyDatasetError
+        from datasets.exceptions import DatasetNotFoundError
+
+        with reading(self.repo_id, self.commit):
+            try:
+                return function(self.repo_id, *arguments, revision=self.commit, **options)
+            except DatasetNotFoundError as error:  # between two requests
+                raise RunError(self.place, "is no longer on the Hub", hint="run the same command again") from error
+            except unreadable_kinds(EmptyDatasetError, RuntimeError) as error:  # RuntimeError: only a script makes it
+                if isinstance(error.__cause__, httpx2.HTTPError | ConnectionError):
+                    raise error.__cause__ from None  # the Hub's failure, and its words hold signed addresses
+                raise unreadable(error, self.place, hint=None) from None
+            except ValueError as error:
+                if is_wrong(error):
+                    raise
+                raise unreadable(error, self.place, hint=None) from None
+
+
+def hub_dataset(repo_id: str, revision: str | None, place: str) -> HubDataset:
+    """The dataset at the commit that its revision stands for now. Raises what ``reading`` raises, and InputError for
+    a card beyond its limits.
+    """
+    from huggingface_hub import HfApi
+
+    with reading(repo_id, revision):
+        info = HfApi().dataset_info(repo_id, revision=revision)
+        assert info.sha is not None
+        check_dataset_card(repo_id, info.sha)
+    return HubDataset(place, repo_id, info.sha, _license(info.card_data))
+
+
+def require_known(name: str, known: Iterable[str], place: str, what: str) -> str:
+    """``name``, if it is among the configs or splits (``what``) of a dataset. Raises InputError naming those."""
+    names = list(known)
+    if name not in names:
+        raise InputError(place, f"has no {what} {name!r}", allowed=names, hint=did_you_mean(name, names))
+    return name
+
+
+def _license(card: "DatasetCardData | None") -> str | None:
+    """The licence that a card names, in either of the Hub's forms; None when it is no text."""
+    if card is None:
+        return None
+    licence = card.get("license_name") if card.get("license") == "other" else card.get("license")
+    several = licence if isinstance(licence, list) else [licence]
+    return ", ".join(several) if several and all(isinstance(one, str) for one in several) else None

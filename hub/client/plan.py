@@ -1,22 +1,25 @@
-"""Diff of the local snapshot against a Hub branch, pure: paths to add, replace and delete, and edits made by hand.
+"""Plan of a publication, pure: what changes on a Hub branch, who changed it before, and in how many commits.
 
-Contents are compared as the Hub tells them: by SHA-256 where it keeps a file as a large one, by git's id otherwise.
+- ``compare``: the local snapshot against a branch. Contents are compared by SHA-256 where the Hub keeps a large file,
+  by git's id otherwise.
+- ``Stamp``: the last line of a card, with a digest of the facts it was written from and a checksum of its text. A card
+  of other facts is stale and is not published. A card of another text was edited on the Hub and is not overwritten.
+- ``steps``: a publication too large for one commit, as several. Each commit is whole: its manifest names exactly the
+  data that are there, so a killed publication resumes. The last commit brings the card, and it alone is tagged.
 """
 
 import difflib
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from hub.contract.decontamination import LEDGER
-from hub.contract.label_fidelity import FIDELITY
-from hub.contract.repeats import REPEATS
-from hub.contract.run_dir import MANIFEST, RECIPE, REPORT, Manifest
-from hub.contract.shards import sha256_file
-from hub.printable import printable
-from hub.training_value import VALUE
+from hub.contract.measured import FIDELITY, LEDGER, REPEATS, VALUE
+from hub.contract.run_dir import MANIFEST, RECIPE, REPORT, Manifest, manifest_text
+from hub.durable import sha256_file
+from hub.untrusted import printable
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoFile
@@ -164,3 +167,154 @@ class Plan:
             lines.append("  branch script")
         lines += [f"  ! {path}: {what}" for path, what in self.edits.items()]
         return printable("\n".join([*lines, *(f"    {line}" for line in self.diff)]))  # paths and words of others
+
+
+OTHERS = ("repeats", "value", "fidelity", "decontamination", "report")  # files beside results, as plan.MEASURED
+_STAMP = re.compile(
+    r"<!-- sts-dino: (?P<repo_id>\S+) facts (?P<facts>[0-9a-f]{64}) text (?P<text>[0-9a-f]{64}) -->\n\Z"
+)
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """The repository id a card was written for, and the digest of the facts it was written from."""
+
+    repo_id: str
+    facts: str
+
+
+def facts_digest(manifest: bytes, results: bytes | None = None, *others: bytes | None) -> str:
+    """SHA-256 over what a card is written from: manifest.json and, where there are any, the measured files.
+
+    Those are a model's results.json, and ``others`` in the order of ``OTHERS`` (the last ones may be left out).
+    """
+    parts = [hashlib.sha256(content).hexdigest() for content in (manifest, results) if content is not None]
+    for name, content in zip(OTHERS, others, strict=False):
+        if content is not None:
+            parts.append(f"{name} {hashlib.sha256(content).hexdigest()}")
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()
+
+
+def stamped(text: str, repo_id: str, facts: str) -> str:
+    """``text`` with the stamp as its last line."""
+    text = text.rstrip("\n") + "\n\n"
+    return f"{text}<!-- sts-dino: {repo_id} facts {facts} text {_stamp_digest(repo_id, facts, text)} -->\n"
+
+
+def read_stamp(card: str) -> Stamp | None:
+    """The stamp of a card; None when it has none, or when its text was changed after it was stamped."""
+    found = _STAMP.search(card)
+    if found is None or _stamp_digest(found["repo_id"], found["facts"], card[: found.start()]) != found["text"]:
+        return None
+    return Stamp(found["repo_id"], found["facts"])
+
+
+def restamped(card: str, facts: str) -> str | None:
+    """A stamped card, said to be of other facts; None when it has no stamp of its own."""
+    found, stamp = _STAMP.search(card), read_stamp(card)
+    return stamped(card[: found.start()], stamp.repo_id, facts) if found and stamp else None
+
+
+def _stamp_digest(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+# Files of a commit: the most that the official client sends at once (it begins with 250). The Hub advises a hundred and
+# allows 128 commits an hour: the 100,000 files that a repository may have would take it eight hours.
+FILES = 1_000
+_BESIDE = (CARD, MANIFEST, RECIPE)  # in each commit
+_UNDER_WAY = """---
+tags:
+- being-published
+viewer: false
+configs:
+- config_name: default
+  data_files: this-version-is-being-published/*
+---
+
+# {name}
+
+Version {version} is being published: its files come in several commits, the last of which replaces this card. Nothing
+can be loaded from here until then. Earlier versions can be, by their tags.
+"""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One commit: its changes, the contents they are taken from, and how far it comes, for its message."""
+
+    changes: Changes
+    snapshot: Snapshot
+    progress: str = ""
+
+
+@dataclass(frozen=True)
+class BranchCard:
+    """The card of a branch, and the bytes of the measured files (``MEASURED``) it was written from."""
+
+    card: str | None = None
+    measured: tuple[bytes | None, ...] = (None,) * len(MEASURED)
+
+
+def count(changes: Changes) -> int:
+    """How many files a commit of all changes would touch."""
+    return len(changes.added) + len(changes.replaced) + len(changes.deleted)
+
+
+def steps(snapshot: Snapshot, remote: Remote, manifest: Manifest, repo_id: str, branch_card: BranchCard) -> list[Step]:
+    """The commits that make ``remote`` hold ``snapshot``: none, one or, of more than ``FILES`` files, several."""
+    changes = compare(snapshot, remote)
+    if count(changes) <= FILES:
+        return [Step(changes, snapshot)] if changes else []
+    emptied = _emptied(changes)
+    kept = {path for path in remote.files if path in snapshot and not is_beside(path) and not _within(path, emptied)}
+    new = [path for path in sorted(snapshot) if path not in kept and not is_beside(path)]
+    parts = [tuple(new[start : start + FILES - len(_BESIDE)]) for start in range(0, len(new), FILES - len(_BESIDE))]
+    untouched = None if emptied or not branch_card.card or _loads(branch_card.card, new) else branch_card.card
+    opening, there = list[Step](), set(kept)
+    before_last = [(), *parts[:-1]] if emptied else parts[:-1]  # what is emptied goes first, by itself
+    for number, part in enumerate(before_last):
+        there |= set(part)
+        beside = _beside(snapshot, manifest, there, repo_id, branch_card, untouched)
+        mixed = Changes(part, tuple(beside), emptied if number == 0 else ())
+        opening.append(Step(mixed, {**snapshot, **beside}, f", {len(there):,} of {len(kept) + len(new):,} files"))
+    last = Changes(
+        added=parts[-1] if parts else (),
+        replaced=tuple(path for path in snapshot if is_beside(path)),  # the client leaves out what is there just so
+        deleted=tuple(path for path in changes.deleted if is_beside(path)),
+    )
+    return [*opening, Step(last, snapshot)]
+
+
+def _emptied(changes: Changes) -> tuple[str, ...]:
+    """What is deleted first: each folder of data with a file that does not stay as it is, else the file."""
+    doomed = [path for path in (*changes.replaced, *changes.deleted) if not is_beside(path)]
+    folders = {f"{PurePosixPath(path).parent}/" if "/" in path else path for path in doomed}
+    return tuple(sorted(place for place in folders if not _within(place, folders - {place})))
+
+
+def _within(path: str, places: Iterable[str]) -> bool:
+    return any(path == place or (place.endswith("/") and path.startswith(place)) for place in places)
+
+
+def _loads(card: str, paths: Iterable[str]) -> bool:
+    """Whether a card's head may name files of these folders."""
+    head = card.split("\n---\n")[0]
+    return "configs:" not in head or any(f"{folder}/" in head for folder in {PurePosixPath(p).parent for p in paths})
+
+
+def _beside(
+    snapshot: Snapshot,
+    manifest: Manifest,
+    there: set[str],
+    repo_id: str,
+    branch_card: BranchCard,
+    untouched: str | None,
+) -> dict[str, Content]:
+    """Manifest, card and recipe of a commit in between, whose data are ``there``."""
+    files = tuple(file for file in manifest.files if file.path in there)
+    text = manifest_text(manifest.model_copy(update={"complete": False, "files": files})).encode()
+    facts = facts_digest(text, *branch_card.measured)
+    card = restamped(untouched, facts) if untouched else None
+    card = card or stamped(_UNDER_WAY.format(name=manifest.name, version=manifest.version), repo_id, facts)
+    return {MANIFEST: Content(text), CARD: Content(card.encode()), RECIPE: snapshot[RECIPE]}

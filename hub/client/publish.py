@@ -1,30 +1,47 @@
-"""The publication of a finished run directory; ``release.publish`` is the command.
+"""Publication of a finished run directory; ``release.publish`` is the command.
 
-The run directory is copied to the Hub in one atomic commit that is made on the parent it was planned on, and tagged
-with its version; one of very many files in several (``hub.client.commit_batches``), of which the last is tagged. Files
-the Hub has already are not sent; files that are not part of the artefact any more are deleted. Old versions of
-``datasets`` find a loading script on the branch ``script``, next to the same files.
+The run directory is copied to the Hub in one atomic commit on the parent it was planned on, and tagged with its
+version; very many files take several commits (``hub.client.plan.steps``), and the last one is tagged. Files on the Hub
+are not sent again; files that left the artefact are deleted. Old versions of ``datasets`` find a loading script on the
+branch ``script``, next to the same files.
+
+Nothing of another person is overwritten silently: not a file, an edit, an unfinished run or a later version.
 """
 
+import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hub import cli
-from hub.client import commit_batches as batches
-from hub.client.account import account
-from hub.client.card_stamp import facts_digest, read_stamp
-from hub.client.ownership import Edits, check_place, edits_since, is_later, remote_manifest
-from hub.client.plan import BESIDE, CARD, MEASURED, Changes, Content, Plan, Remote, Snapshot, compare
+from hub.client import plan as batches
+from hub.client.connection import account
+from hub.client.plan import (
+    BESIDE,
+    CARD,
+    DIFF_LINES,
+    MEASURED,
+    Changes,
+    Content,
+    Plan,
+    Remote,
+    Snapshot,
+    compare,
+    facts_digest,
+    read_stamp,
+    strangers,
+    text_diff,
+)
 from hub.client.repository import MAIN, Repository
 from hub.client.retry import RetryPolicy
 from hub.contract import run_dir
-from hub.contract.decontamination import INPUT
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.measured import INPUT
+from hub.contract.recipe import DatasetRecipe, ModelRecipe, config_features
 from hub.contract.recipe_file import fingerprint, load_recipe
 from hub.contract.run_dir import MANIFEST, RECIPE, Manifest
-from hub.contract.schema import config_features, same_schema
+from hub.contract.schema import same_schema
 from hub.contract.shards import parquet_schema
 from hub.errors import InputError, RunError
 
@@ -33,6 +50,8 @@ if TYPE_CHECKING:
 
 SCRIPT, NEXT = "script", "next"  # branches: for old versions of datasets; of a new version while it grows
 VERSION = "raise `version` in the recipe"
+CARDS_READ = 50  # commits looked through, at most, for the card as it was before a person edited it
+Edits = dict[str, str]  # path → what a person did to it
 BASELINE = "is a baseline, which is not published: nothing was trained, and its weights are somebody else's"
 
 
@@ -125,7 +144,7 @@ class Release:
     def check_card(self) -> None:
         """Raise InputError unless the card was written for this repository from what the run directory holds."""
         card = self.directory / CARD
-        hint = f"run: python -m model_cards.render {self.directory} --repo-id {self.repository.repo_id}"
+        hint = f"run: sts-dino card {self.directory} --repo-id {self.repository.repo_id}"
         if not card.is_file():
             raise InputError(card, "no card", hint=hint)
         stamp = read_stamp(card.read_text(encoding="utf-8"))
@@ -258,3 +277,78 @@ class Release:
             return
         if self._is_ours(remote_manifest(self.repository, ahead)) or ahead.sha in self.repository.commits(sha):
             self.repository.drop_branch(NEXT)
+
+
+def remote_manifest(repository: Repository, remote: Remote) -> Manifest | None:
+    """The manifest of a branch; None when it has none that can be read."""
+    content = repository.read(remote, MANIFEST) if MANIFEST in remote.files else None
+    try:
+        return Manifest.model_validate_json(content) if content is not None else None
+    except ValueError:
+        return None
+
+
+def check_place(repository: Repository, branch: str, there: Manifest | None, version: str) -> None:
+    """Raise RunError when the run of another recipe that stands on a branch is unfinished, or of a later version."""
+    place = f"{repository.repo_id}: branch {branch}"
+    if there is not None and not there.complete:
+        found = f"holds an unfinished run of another recipe ({there.name} v{there.version})"
+        raise RunError(place, found, hint="finish that one, or use --force to replace it")
+    if there is not None and is_later(there.version, version):
+        found = f"holds v{there.version}, which is later than v{version}"
+        raise RunError(place, found, hint="raise `version` in the recipe, or use --force to go back")
+
+
+def is_later(version: str, than: str) -> bool:
+    """Whether one version comes after another."""
+    return _number(version) > _number(than)
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"[0-9]+", version))
+
+
+def edits_since(
+    repository: Repository, remote: Remote, manifest: Manifest | None, snapshot: Snapshot
+) -> tuple[Edits, tuple[str, ...]]:
+    """What a person changed on the branch since it was last published, and a diff of the card.
+
+    ``manifest`` is the one of the branch. What ``snapshot`` holds just so is not looked at.
+    """
+    edits = strangers(remote, manifest) | _changed_small_files(repository, remote, manifest, snapshot)
+    if CARD not in remote.files or (CARD in snapshot and snapshot[CARD].equals(remote.files[CARD])):
+        return edits, ()
+    card = (repository.read(remote, CARD) or b"").decode("utf-8", "replace")
+    stamp = read_stamp(card)
+    if stamp is None:
+        published = _last_published_card(repository, remote)
+        lines = text_diff(published, card, CARD) if published is not None else card.splitlines()[:DIFF_LINES]
+        return {**edits, CARD: "edited by hand"}, tuple(lines)
+    measured = [repository.read(remote, path) if path in remote.files else None for path in MEASURED]
+    if stamp.facts != facts_digest(repository.read(remote, MANIFEST) or b"", *measured):
+        edits[MANIFEST] = "this or results.json was changed by hand: the card was written from others"
+    return edits, ()
+
+
+def _last_published_card(repository: Repository, remote: Remote) -> str | None:
+    """The newest card of the branch's history that is as it was stamped; None when there is none."""
+    for sha in repository.commits(remote.sha)[:CARDS_READ]:
+        content = repository.read(Remote(sha, {}), CARD)
+        card = content.decode("utf-8", "replace") if content is not None else ""
+        if read_stamp(card) is not None:
+            return card
+    return None
+
+
+def _changed_small_files(
+    repository: Repository, remote: Remote, manifest: Manifest | None, snapshot: Snapshot
+) -> Edits:
+    """Files kept by git id, which a manifest's SHA-256 does not tell: those that would be replaced are read."""
+    found = {}
+    for file in manifest.files if manifest else ():
+        entry = remote.files.get(file.path)
+        if entry is None or entry.lfs is not None or (file.path in snapshot and snapshot[file.path].equals(entry)):
+            continue
+        if hashlib.sha256(repository.read(remote, file.path) or b"").hexdigest() != file.sha256:
+            found[file.path] = "changed by hand"
+    return found

@@ -1,7 +1,7 @@
 """A repository on a Hub as the publisher sees it. The only module that writes to a Hub.
 
 Every method is one or a few requests of the official client, and raises the client's own errors: ``hub.client.retry``
-decides which of them pass, ``hub.client.failures`` words the others.
+decides which of them pass, ``hub.client.connection`` words the others.
 """
 
 import os
@@ -22,10 +22,10 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
+from hub.client.connection import WrongAnswer
 from hub.client.plan import Changes, Remote, Snapshot
-from hub.client.session import WrongAnswer
 from hub.errors import RunError
-from hub.printable import one_line
+from hub.untrusted import one_line
 
 if TYPE_CHECKING:
     import httpx2

@@ -1,15 +1,16 @@
-"""Which failures of a Hub pass, how long to wait for them, and the waiting itself: with a countdown, ended by Ctrl-C.
+"""Retry policy of the project: which failures pass, how long to wait, and how many commits an hour may hold.
 
-The client library tries a request again a few times by itself when the Hub errs or the line drops. What is still
-failing then comes here, where the whole step is planned anew: a commit whose answer was lost is found to be there. A
-429 comes here at once, because the client would sleep through the hour that a quota may ask for without a word.
+The client library retries a request a few times by itself. A failure that remains comes here, and the whole step is
+planned anew: a commit whose answer was lost is found on the Hub. A 429 comes here at once, because the client would
+sleep through the hour that a quota may ask for without a word.
 """
 
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 import httpx2
@@ -17,8 +18,8 @@ from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_before_delay
 
 from hub import cli
-from hub.client import session as client
-from hub.printable import one_line
+from hub.client import connection as client
+from hub.untrusted import one_line
 
 # Others are permanent: the same request would be refused again. 409 and 412: somebody else committed meanwhile.
 PASSING = frozenset({408, 409, 412, 425, 429, 500, 502, 503, 504})
@@ -153,3 +154,34 @@ def use_patient_client(patience: RetryPolicy) -> None:
             hf_raise_for_status(response)
 
     client.use(heard)
+
+
+HOUR = timedelta(hours=1)
+PER_HOUR = 100
+RESERVED = 3  # of the hour's commits, for the release: main, the branch `script`, and one that met another
+
+
+def now() -> datetime:
+    """The time in UTC."""
+    return datetime.now(UTC)
+
+
+class CommitBudget:
+    """Spreads commits evenly over the hour and never spends more than the hour's number, less those reserved."""
+
+    def __init__(self, per_hour: int = PER_HOUR, spent: Iterable[datetime] = ()):
+        self.per_hour, self._spent = per_hour, sorted(spent)
+
+    def next_time(self, at: datetime) -> datetime:
+        """The earliest time, from ``at`` on, for the next commit of a growing repository."""
+        allowed = max(1, self.per_hour - RESERVED)
+        earliest = at
+        if self._spent:
+            earliest = max(earliest, self._spent[-1] + HOUR / self.per_hour)
+        if len(self._spent) >= allowed:
+            earliest = max(earliest, self._spent[-allowed] + HOUR)
+        return earliest
+
+    def spend(self, at: datetime) -> None:
+        """Count a commit; those of more than an hour ago are forgotten."""
+        self._spent = [time for time in self._spent if time > at - HOUR] + [at]

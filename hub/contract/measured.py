@@ -1,14 +1,21 @@
-"""What is measured of a finished dataset stands in files beside its manifest, made for its rows and for no others."""
+"""Measurements beside a run's manifest: decontamination, label fidelity, repeated trainings, downstream gain.
 
+Each file is made for the rows of one fingerprint and is refused for any other. No measurement decides a row.
+"""
+
+import hashlib
 import json
 import re
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, Literal, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from hub.contract.results import Finite, Results
 from hub.contract.run_dir import REPORT, Manifest, locked, require_complete
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from hub.errors import InputError, RunError
 
 Form = TypeVar("Form", bound=BaseModel)
@@ -51,7 +58,7 @@ def has_report(directory: Path, manifest: Manifest) -> bool:
     with path.open(encoding="utf-8", errors="replace") as page:
         told = re.search(r'<meta name="fingerprints" content="([0-9a-f ]*)">', page.read(HEAD))
     if told is None or manifest.fingerprint not in told[1].split():
-        hint = f"write it again: python -m sts_dino.report {directory}, or remove it"
+        hint = f"write it again: sts-dino report {directory}, or remove it"
         raise InputError(path, "tells of other rows or weights than the run directory holds", hint=hint)
     return True
 
@@ -68,3 +75,430 @@ def write_measured(directory: Path, name: str, value: BaseModel, fingerprint: st
 def write_json(path: Path, value: BaseModel) -> None:
     """Write a form atomically."""
     write_text(path, json.dumps(value.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n")
+
+
+PROVENANCE, INPUT = "decontamination", "rows dropped"
+LEDGER = "decontamination.json"  # of a run directory
+Kind = Literal["exact", "normal", "near", "short"]  # of a match, strongest first: eval.audit.evaluation_sentences
+KINDS: tuple[Kind, ...] = get_args(Kind)
+Count = Annotated[int, Field(ge=0)]
+
+
+class Origin(Frozen):
+    """The run that rows were dropped from."""
+
+    name: str
+    version: str
+    fingerprint: str
+
+
+class SplitRows(Frozen):
+    """Rows of one split of a config: those kept, and those dropped by the kind of their strongest match."""
+
+    kept: Count
+    dropped: dict[str, Count]
+
+    @property
+    def before(self) -> int:
+        """The rows there were."""
+        return self.kept + sum(self.dropped.values())
+
+
+class Dropped(Frozen):
+    """What was compared, under which settings, and the rows of every config and split."""
+
+    dataset: Origin
+    kinds: tuple[str, ...]  # of matches that a row was dropped for
+    evaluation_splits: tuple[str, ...]  # that a row was dropped for
+    evaluation: dict[str, dict[str, str]]  # every split compared with, e.g. stsb/test: text form → SHA-256 of its rows
+    not_checked: tuple[str, ...]
+    settings: dict[str, float | int | dict[str, int]]
+    rows: dict[str, dict[str, SplitRows]]
+
+    def digest(self) -> str:
+        """SHA-256 of all of it."""
+        return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
+
+    @property
+    def total(self) -> int:
+        """Rows dropped of all configs; a text may stand in several."""
+        return sum(sum(split.dropped.values()) for splits in self.rows.values() for split in splits.values())
+
+
+class Checked(Frozen):
+    """A split of evaluation data: its rows' SHA-256 by text form, its sentences, and what of it was found.
+
+    ``rows`` are the dataset's rows that match it, by the strongest kind; ``found`` its distinct sentences (by normal
+    form) that some text matches, by kind: a sentence may be matched in several.
+    """
+
+    texts: int
+    sha256: dict[str, str]
+    rows: dict[Kind, int]
+    found: dict[Kind, int]
+
+
+class ConfigCount(BaseModel, extra="forbid"):
+    """Rows of one config. ``kinds``: by a row's strongest match with a split that scores come from; ``train_only``:
+    rows that match train splits alone (exact, normal or near)."""
+
+    splits: dict[str, int]
+    kinds: dict[Kind, int]
+    train_only: int
+    columns: dict[str, dict[Kind, int]]  # texts of a column, likewise
+    labels: dict[str, dict[Kind, int]]
+
+
+class Example(Frozen):
+    """One match; rows count from 0."""
+
+    config: str
+    split: str
+    row: int
+    column: str
+    text_sha256: str
+    kind: Kind
+    similarity: float
+    place: str  # e.g. sts12/test
+    place_row: int
+    place_side: int
+
+
+class Ledger(Frozen):
+    """What was checked and found, under which settings.
+
+    ``revision``: the Hub commit or the run's fingerprint. ``not_checked``: splits without files in what was given.
+
+    ``settings``: the thresholds, how near matches are looked up, and ``recall``, the share of the near pairs just at
+    the threshold that is expected to be found.
+    """
+
+    dataset: str
+    revision: str
+    settings: dict[str, float | int | dict[str, int]]
+    sentences: int  # distinct normal forms of all evaluation data
+    checked: dict[str, Checked]
+    not_checked: tuple[str, ...]
+    configs: dict[str, ConfigCount]
+    examples: tuple[Example, ...]
+
+
+def read_ledger(directory: Path, manifest: Manifest) -> Ledger | None:
+    """decontamination.json of a run directory, or None when there is none.
+
+    Raises InputError when it has another form or was made of other rows than the run's.
+    """
+    command = f"sts-dino decontaminate {directory} --card"
+    return read_measured(directory, manifest, LEDGER, Ledger, "revision", command)
+
+
+FIDELITY = "fidelity.json"
+NEAR_COPY = 0.8  # a word overlap from which a text counts as a near-copy here, whatever the recipe filters by
+Count = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Interval(Frozen):
+    """A value and its 95 % bootstrap interval over first texts."""
+
+    value: Finite
+    low: Finite
+    high: Finite
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+
+class Judge(Frozen):
+    """A model that measured; ``revision`` is its commit or a hash of its files."""
+
+    name: str
+    revision: str
+
+
+class LabelFidelity(Frozen):
+    """The texts of one label: their cosine with x1, the shares that copy x1 or nearly do, and what an NLI judge says.
+
+    ``nli``: class → share of the pairs (x1, text) that the NLI judge puts there; None where there was none.
+    """
+
+    texts: Annotated[int, Field(ge=1)]
+    cosine: Interval
+    identical: Share
+    near_copies: Share
+    word_overlap: Share
+    nli: dict[str, Share] | None = None
+
+
+class PersonAgreement(Frozen):
+    """How one person's blind answers agree with the labels of the finished rows: percent, and Cohen's κ if defined."""
+
+    answers: Annotated[int, Field(ge=1)]
+    same: Interval
+    kappa: Interval | None
+
+
+class Fidelity(Frozen):
+    """Label fidelity of one config of a dataset's run.
+
+    ``first_texts`` were drawn by ``seed`` of ``all_first_texts``; ``requested`` and ``kept`` texts are those of the
+    whole config. ``spearman``: of label score and cosine, None for labels without scores.
+    """
+
+    dataset: str
+    config: str
+    fingerprint: str
+    judge: Judge
+    nli_judge: Judge | None
+    first_texts: Annotated[int, Field(ge=1)]
+    all_first_texts: Annotated[int, Field(ge=1)]
+    seed: Count
+    requested: Annotated[int, Field(ge=1)]
+    kept: Count
+    spearman: Interval | None
+    near_copies: Share
+    labels: dict[str, LabelFidelity]
+    people: tuple[PersonAgreement, ...] = ()
+    versions: dict[str, str]
+
+
+def read_fidelity(directory: Path, manifest: Manifest) -> Fidelity | None:
+    """fidelity.json of a run directory, or None when there is none.
+
+    Raises InputError when it has another form or was measured on other rows than the run's.
+    """
+    command = f"sts-dino fidelity {directory}"
+    return read_measured(directory, manifest, FIDELITY, Fidelity, "fingerprint", command)
+
+
+REPEATS = "repeats.json"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class RepeatScore(_Strict):
+    """One task's main score (x 100) in one run."""
+
+    task: str
+    split: str
+    main_score: Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Run(_Strict):
+    """One training: what told it from the others (``value`` of the seed or example set), and what it scored.
+
+    ``validation_score`` is what its checkpoint was chosen by (None: the last one was kept).
+    """
+
+    value: Annotated[int, Field(ge=0)]
+    fingerprint: str
+    version: str
+    scores: tuple[RepeatScore, ...]
+    validation_score: Annotated[float, Field(allow_inf_nan=False)] | None = None
+
+
+class Summary(_Strict):
+    """One task over all runs; ``sd`` is the sample standard deviation, None of a single run."""
+
+    task: str
+    split: str
+    runs: int
+    mean: float
+    sd: float | None
+    low: float  # the worst run
+    high: float  # the best
+
+
+class Repeats(_Strict):
+    """Several trainings of one recipe that differ in ``over`` alone. The summaries follow from the runs."""
+
+    model: str
+    over: Literal["seed", "example_set"]
+    runs: Annotated[tuple[Run, ...], Field(min_length=1)]
+    summaries: tuple[Summary, ...]
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> "Repeats":
+        values = [run.value for run in self.runs]
+        if len(set(values)) != len(values):
+            raise ValueError(f"a {self.over} stands twice: {values}")
+        if self.summaries != summarised(self.runs):
+            raise ValueError("the summaries are not those of the runs")
+        return self
+
+
+def repeats_of(model: str, over: Literal["seed", "example_set"], runs: Sequence[Run]) -> Repeats:
+    """The runs with their summaries. Raises ValueError when they were not scored on the same tasks."""
+    return Repeats(model=model, over=over, runs=tuple(runs), summaries=summarised(runs))
+
+
+def summarised(runs: Sequence[Run]) -> tuple[Summary, ...]:
+    """Mean, sample standard deviation and range of every task, in the order of the first run's scores.
+
+    Raises ValueError when the runs were not scored on the same tasks: their means would not compare.
+    """
+    tasks = [[(score.task, score.split) for score in run.scores] for run in runs]
+    for run, found in zip(runs, tasks, strict=True):
+        if found != tasks[0]:
+            raise ValueError(f"run {run.value} was scored on {found}, run {runs[0].value} on {tasks[0]}")
+    return tuple(_summary(*task, [run.scores[place].main_score for run in runs]) for place, task in enumerate(tasks[0]))
+
+
+def _summary(task: str, split: str, values: list[float]) -> Summary:
+    sd = statistics.stdev(values) if len(values) > 1 else None
+    mean = statistics.fmean(values)
+    return Summary(task=task, split=split, runs=len(values), mean=mean, sd=sd, low=min(values), high=max(values))
+
+
+def run_of(value: int, manifest: Manifest, results: Results) -> Run:
+    """What a finished run directory says of its training and its scores."""
+    scores = [RepeatScore(task=score.task, split=score.split, main_score=score.main_score) for score in results.scores]
+    chosen = (manifest.provenance.get("training") or {}).get("validation_score")
+    return Run(
+        value=value,
+        fingerprint=manifest.fingerprint,
+        version=manifest.version,
+        scores=tuple(scores),
+        validation_score=chosen,
+    )
+
+
+def write_repeats(path: Path, repeats: Repeats) -> None:
+    """Write repeats.json atomically."""
+    write_text(path, json.dumps(repeats.model_dump(mode="json"), indent=2) + "\n")
+
+
+def read_repeats(path: Path) -> Repeats:
+    """Read repeats.json. Raises InputError when it is missing or has another form."""
+    try:
+        return Repeats.model_validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        hint = "run: sts-dino repeat RECIPE --seeds 42,43,44"
+        raise InputError(path, "no repeated trainings yet", hint=hint) from error
+    except ValidationError as error:
+        raise InputError(path, f"not a file of repeats: {error.errors()[0]['msg']}") from error
+
+
+VALUE = "value.json"
+Positive = Annotated[int, Field(ge=1)]
+Split = Literal["validation", "test"]
+Arm = Literal["untrained", "copies", "shuffled", "dataset", "people"]
+
+
+class Estimate(Frozen):
+    """Points (Spearman x 100) with a 95 % interval, over sentence pairs and, where there are several, seeds."""
+
+    score: Finite
+    low: Finite
+    high: Finite
+
+    def __str__(self) -> str:
+        return f"{self.score:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+
+class ArmScore(Frozen):
+    """What one arm of the experiment scored: the mean over tasks and seeds, and each task's mean over seeds.
+
+    ``over_copies``: the paired difference to the copies control (None: that control itself).
+    """
+
+    average: Estimate
+    tasks: dict[str, Finite]
+    over_copies: Estimate | None = None
+
+
+class ArmPlan(Frozen):
+    """The evaluations to compare: arm → their folders by seed. Arms of several seeds share them, in this order.
+
+    ``data_seeds``: the folders of an arm are of so many datasets, written with as many seeds; those of the first stand
+    first. ``differences``: pairs of arms to compare beside each with the control.
+    """
+
+    tasks: Annotated[tuple[str, ...], Field(min_length=1)]
+    split: Split
+    samples: Positive
+    arms: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]]
+    control: str
+    data_seeds: Positive = 1
+    differences: tuple[tuple[str, str], ...] = ()
+
+    @model_validator(mode="after")
+    def _paired(self) -> Self:
+        for name in (self.control, *(name for pair in self.differences for name in pair)):
+            if name not in self.arms:
+                raise ValueError(f"{name!r}, which is to be compared with, is none of the arms")
+        sizes = {len(places) for places in self.arms.values()} - {1}
+        if len(sizes) > 1:
+            raise ValueError("arms differ in their number of seeds")
+        if any(size % self.data_seeds for size in sizes):
+            raise ValueError(f"{max(sizes)} folders are not equally many of {self.data_seeds} datasets")
+        return self
+
+
+class ArmScores(Frozen):
+    """What ``eval.compare.seeds`` found, by arm; ``differences``: the first arm's minus the second's, of ``pairs``."""
+
+    arms: dict[str, ArmScore]
+    pairs: tuple[tuple[str, str], ...] = ()
+    differences: tuple[Estimate, ...] = ()
+
+
+class TrainingValue(Frozen):
+    """The training value of a dataset, under one student, one number of pairs and the same steps for every arm.
+
+    ``fingerprint`` is that of the dataset's run (of the rows that were measured), ``student`` the recipe's name,
+    ``student_sha256`` a digest of all that decides a training but its pairs and seed. ``over``: arm → the paired
+    difference of the dataset's arm to it, of shuffled scores and of people's pairs. ``skipped``: arm → why it was not
+    trained.
+    """
+
+    dataset: str
+    config: str
+    fingerprint: str
+    student: str
+    student_sha256: str
+    base: str
+    pairs: Positive
+    seeds: Annotated[tuple[int, ...], Field(min_length=1)]
+    tasks: Annotated[tuple[str, ...], Field(min_length=1)]
+    split: Split
+    samples: Positive
+    arms: dict[Arm, ArmScore]
+    over: dict[Arm, Estimate] = Field(default_factory=dict)
+    skipped: dict[Arm, str] = Field(default_factory=dict)
+    versions: dict[str, str]
+
+    @model_validator(mode="after")
+    def _measured(self) -> Self:
+        if not {"dataset", "copies"} <= self.arms.keys() or self.arms["dataset"].over_copies is None:
+            raise ValueError("the dataset and the copies control are always measured")
+        return self
+
+    @property
+    def gain(self) -> Estimate:
+        """Points by which the dataset's arm is above the copies control."""
+        found = self.arms["dataset"].over_copies
+        assert found is not None
+        return found
+
+
+def read_value(directory: Path, manifest: Manifest) -> TrainingValue | None:
+    """value.json of a run directory, or None when there is none.
+
+    Raises InputError when it has another form or was measured on other rows than the run's.
+    """
+    command = f"sts-dino value {directory}"
+    return read_measured(directory, manifest, VALUE, TrainingValue, "fingerprint", command)
+
+
+def require_value(directory: Path, manifest: Manifest, least: float) -> None:
+    """Raise InputError when the gain over the copies control was not measured, RunError when it is below ``least``."""
+    value = read_value(directory, manifest)
+    if value is None:
+        hint = f"measure it: sts-dino value {directory}"
+        raise InputError(directory, f"its training value is not measured (no {VALUE})", hint=hint)
+    if value.gain.score < least:
+        found = f"its training value, {value.gain} points over the copies control, is below --min-value {least:g}"
+        raise RunError(directory, found, hint="write better pairs, or lower --min-value")

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import yaml
 
 from hub.contract.run_dir import MANIFEST, RECIPE, read_manifest
-from hub.contract.sections.base import Strict
-from hub.contract.shards import write_text
+from hub.contract.sections import Strict
+from hub.durable import write_text
 from hub.errors import InputError
 
 Section = TypeVar("Section", bound=Strict)
@@ -118,12 +118,12 @@ def _without_places(tree: Any, key: str = "") -> Any:
     return _shown(key, tree) if isinstance(tree, str) else tree
 
 
-def command_line(module: str, recipe: Path, limit: int | None, settings: list[str]) -> str:
+def command_line(command: str, recipe: Path, limit: int | None, settings: list[str]) -> str:
     """The command that makes an artefact, quoted for a shell: all that decides its bytes, no path of this machine."""
     options = ["--limit", str(limit)] if limit is not None else []
     for setting in settings:
         options += ["--set", published_setting(setting)]
-    return shlex.join(["python", "-m", module, published_path(recipe.as_posix()), *options])
+    return shlex.join(["sts-dino", command, published_path(recipe.as_posix()), *options])
 
 
 def clone_of(root: Path) -> dict[str, str]:
@@ -185,7 +185,7 @@ def require_inputs(recipe_path: Path, recipe: Strict, unneeded: Sequence[str] = 
             if key not in unneeded and not PurePath(path).is_absolute() and not Path(path).exists():
                 looked = f"looked beside the recipe, in {recipe_path.parent.resolve()}, and in {Path.cwd()}"
                 hint = (
-                    f"{looked}; make it first (python -m generation.run), or name another"
+                    f"{looked}; make it first (sts-dino write), or name another"
                     if key.startswith("datasets.")
                     else looked
                 )

@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from hub.errors import InputError
 
 if TYPE_CHECKING:
@@ -196,9 +196,9 @@ def read_results(path: Path) -> Results:
     try:
         return Results.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
-        raise InputError(path, "no results yet", hint="run: python -m eval.run RECIPE") from error
+        raise InputError(path, "no results yet", hint="run: sts-dino score RECIPE") from error
     except ValidationError as error:
         first = error.errors()[0]
         where = "".join(f"{part}: " for part in [".".join(map(str, first["loc"]))] if part)
-        hint = "evaluate again: python -m eval.run"
+        hint = "evaluate again: sts-dino score"
         raise InputError(path, f"not a results file: {where}{first['msg']}", hint=hint) from error

@@ -18,10 +18,10 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 
-from hub import cli, safe_yaml
-from hub.contract.shards import sha256_file, write_text
-from hub.durable import make_folder
+from hub import cli
+from hub.durable import make_folder, sha256_file, write_text
 from hub.errors import InputError, RunError
+from hub.untrusted import load_yaml
 
 ARTIFACTS = Path("artifacts")
 MANIFEST = "manifest.json"
@@ -235,7 +235,7 @@ def _changed_since(kept: Path, recipe_yaml: str) -> list[str]:
     """What ``changed_keys`` says of the recipe that lies there, its version aside; nothing when it cannot be read."""
     limits = {"max_bytes": 1 << 20, "max_depth": 20, "max_nodes": 50_000}
     try:
-        before, now = (safe_yaml.load(text, **limits) for text in (kept.read_text(encoding="utf-8"), recipe_yaml))
+        before, now = (load_yaml(text, **limits) for text in (kept.read_text(encoding="utf-8"), recipe_yaml))
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         return []
     return [change for change in changed_keys(before, now) if not change.startswith("version ")]

@@ -1,4 +1,4 @@
-"""Schemas of datasets and the columns of their rows: the one place that says what a published row looks like.
+"""Schemas of datasets, the columns of their rows, and the reasons why a text is rejected.
 
 A recipe names its dataset schema (key ``schema``). To add one, declare it in ``SCHEMAS`` and give
 ``generation.rows.pairs.FINISHING`` the function that makes its rows.
@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import datasets  # importing it takes a second
     import pyarrow as pa
-
-    from hub.contract.recipe import DatasetRecipe
 
 NLI_LABELS = ("entailment", "neutral", "contradiction")  # SNLI's and MultiNLI's order
 SAMPLED = "sampled"  # the target of a sampled negative
@@ -178,20 +176,6 @@ def text_schema(label_names: Sequence[str]) -> RowSchema:
     return RowSchema("text", columns, PROVENANCE)
 
 
-def verified_columns(base: str, recipe: "DatasetRecipe") -> dict[str, ColumnType]:
-    """Columns that a recipe's section ``verification`` adds to a config of some base name; none without the section.
-
-    ``log_likelihoods``: label → log p(text | that label's prompt) in nats, of all its tokens with the one that ends it.
-    ``label_probability``: what a softmax of them gives to the label asked for; null for a sampled negative.
-    """
-    if recipe.verification is None or base == "sources":
-        return {}
-    probability: dict[str, ColumnType] = {LABEL_PROBABILITY: "float32"}
-    if base in ("raw", "rejected"):
-        return {LOG_LIKELIHOODS: {label.name: "float32" for label in recipe.written_labels}, **probability}
-    return probability if finished_schema(base, recipe).provenance is PROVENANCE else {}
-
-
 def features(columns: Mapping[str, ColumnType]) -> "datasets.Features":
     """Columns as ``datasets`` has them."""
     from datasets import ClassLabel, Features, Value
@@ -209,16 +193,6 @@ def published_features(rows: RowSchema) -> "datasets.Features":
     return features({**rows.columns, **rows.provenance})
 
 
-def finished_schema(config: str, recipe: "DatasetRecipe") -> RowSchema:
-    """The row schema of a finished config of a recipe. Raises KeyError for any other config."""
-    example_type = recipe.dataset_schema.finished[base_config(config)].example_type
-    return (
-        text_schema([label.name for label in recipe.written_labels])
-        if example_type == "text"
-        else ROW_SCHEMAS[example_type]
-    )
-
-
 def base_config(config: str) -> str:
     """The config without its shot count: ``triplet`` of ``triplet-20shot``."""
     return re.sub(r"-\d+shot$", "", config)
@@ -229,26 +203,80 @@ def is_finished(config: str) -> bool:
     return base_config(config) not in ("raw", "rejected", "sources")
 
 
-def config_columns(config: str, recipe: "DatasetRecipe") -> dict[str, ColumnType]:
-    """Columns of one Hub config of a dataset repository: ``raw``, ``rejected``, ``sources`` or a finished one."""
-    base = base_config(config)
-    fixed = {"raw": RAW, "rejected": REJECTED, "sources": SOURCES}
-    if base in fixed:
-        columns = fixed[base]
-    else:
-        rows = finished_schema(config, recipe)
-        columns = {**rows.columns, **rows.provenance}
-    columns = {**columns, **verified_columns(base, recipe)}
-    return {**columns, **EXAMPLE_SET} if recipe.few_shot and base != "sources" else columns
-
-
-def config_features(config: str, recipe: "DatasetRecipe") -> "datasets.Features":
-    """``config_columns`` as features of ``datasets``."""
-    return features(config_columns(config, recipe))
-
-
 def same_schema(found: "pa.Schema", wanted: "pa.Schema") -> bool:
     """Whether columns have the same names, order, types and class names."""
     from datasets import Features
 
     return found.equals(wanted) and Features.from_arrow_schema(found) == Features.from_arrow_schema(wanted)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A reason and what a card says of it: of a second text, of one that ends at its line, of a first text."""
+
+    name: str
+    second: str = ""
+    line: str = ""  # where ``decoding.text_end`` is line; empty: as ``second``
+    first: str = ""
+
+
+NOT_CLOSED = Reason(
+    "not_closed",
+    second="no closing quotation mark within the token limit",
+    line="no end within the token limit",
+    first="no closing quotation mark within the token limit",
+)
+LINE_BREAK = Reason("line_break", second="a line break inside the text", first="a line break inside the text")
+EMPTY = Reason("empty", second="no text before the closing quotation mark", line="no text in the line", first="no text")
+EXAMPLE_COPY = Reason("example_copy", second="a text of an example that stood in its prompt")
+PROMPT_WORDS = Reason(
+    "prompt_words",
+    second="nothing but words of its prompt, such as the name of a line",
+    first="nothing but words of its prompt, such as the name of a line",
+)
+PROMPT_ECHO = Reason(
+    "prompt_echo",
+    second="nothing but words of its prompt, which its first text does not have",
+    first="nothing but words of its prompt, such as the name of a line",
+)
+CONTROL_CHARACTERS = Reason(
+    "control_characters",
+    second="control characters, directional overrides or U+FFFD (what is left of broken text)",
+    first="control characters, directional overrides or U+FFFD (what is left of broken text)",
+)
+WRONG_LANGUAGE = Reason(
+    "wrong_language",
+    second="in another language than the dataset's, as a classifier sees it",
+    first="in another language than the dataset's, as a classifier sees it",
+)
+NEAR_COPY = Reason("near_copy", second="nearly the words of the first text (`postprocess.near_copy`)")
+OVERLAP = Reason("overlap", second="shares more or fewer words with the first text than its label may (`overlap`)")
+IDENTICAL = Reason("identical", second="the second text repeats the first")
+DUPLICATE = Reason("duplicate", second="the same pair was kept before", first="the same first text was there before")
+OTHER_LABEL = Reason("other_label", second="likelier under another label's prompt than under its own")
+NOT_BEST = Reason("not_best", second="other texts for the same first text and label are more probably of the label")
+OVER_CAP = Reason("over_cap", second="more texts than wanted for one first text and label")
+QUOTATION_MARK = Reason("quotation_mark", first="a quotation mark inside, which the recipe passes over")
+NOT_UNICODE = Reason("not_unicode", first="half a surrogate pair, which is no text")
+LENGTH = Reason("length", first="not of the wanted number of tokens")
+TOO_LONG = Reason("too_long", first="with its prompt, more tokens than the model's context")
+NOT_NEEDED = Reason("not_needed", first="there were enough first texts already")
+
+COMPLETION = (NOT_CLOSED, LINE_BREAK, EMPTY)
+COPY = (EXAMPLE_COPY, PROMPT_WORDS, PROMPT_ECHO, NEAR_COPY, OVERLAP)
+VERIFIED = (OTHER_LABEL, NOT_BEST)
+SIFT = (IDENTICAL, *VERIFIED, DUPLICATE, OVER_CAP)
+OF_SECOND_TEXTS = (*COMPLETION, CONTROL_CHARACTERS, *COPY, WRONG_LANGUAGE, *SIFT)  # in the order of a card
+OF_FIRST_TEXTS = (
+    *COMPLETION,
+    DUPLICATE,
+    QUOTATION_MARK,
+    PROMPT_WORDS,
+    PROMPT_ECHO,
+    NOT_UNICODE,
+    CONTROL_CHARACTERS,
+    WRONG_LANGUAGE,
+    LENGTH,
+    TOO_LONG,
+    NOT_NEEDED,
+)

@@ -1,9 +1,9 @@
-"""Rows to zstd parquet with an explicit schema: temp file, fsync, rename. A shard is there whole or not at all."""
+"""Rows to zstd parquet with an explicit schema and back; a shard is there whole or not at all (``hub.durable``)."""
 
-import hashlib
+import csv
 import io
 import os
-import secrets
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hub.durable import fsync, make_folder
-from hub.row_errors import reading_rows
+from hub.durable import fsync, make_folder, named_in_errors, write_bytes
+from hub.errors import InputError, StsDinoError
+from hub.untrusted import first_line
 
 if TYPE_CHECKING:
     from datasets import Features  # a second to import; its arrow schema keeps class names in a file's metadata
@@ -27,33 +28,6 @@ ROWS_PER_FILE = 20_000  # of a config whose files are not shards of the work; wh
 def shard_path(config: str, split: str, index: int, total: int) -> str:
     """Path of a shard inside its repo, in the Hub's usual form (``index`` counts from 0)."""
     return f"data/{config}/{split}-{index:05d}-of-{total:05d}.parquet"
-
-
-@contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary sibling of ``path`` to write to; on success fsynced and renamed, on failure removed."""
-    make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # machines may share the folder
-    try:
-        with named_in_errors(path):
-            yield temporary
-            fsync(temporary)
-            temporary.replace(path)
-            fsync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a UTF-8 text file atomically and durably."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file atomically and durably."""
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(content)
 
 
 def write_shard(path: Path, rows: Sequence[dict[str, Any]], features: "Features") -> None:
@@ -183,18 +157,46 @@ class Parts:
         self._open = None
 
 
-def sha256_file(path: Path) -> str:
-    """SHA-256 of a file, as hex."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+RESTORE = "restore the file, or take another"
+_OF_READERS = (pa.ArrowException, UnicodeDecodeError, csv.Error, EOFError, RecursionError)  # cut; nested too deep
+
+
+def unreadable_kinds(*more: type[Exception]) -> tuple[type[Exception], ...]:
+    """The errors that readers raise over damaged bytes, ``datasets``' where anything has imported it, and ``more``."""
+    library = sys.modules.get("datasets.exceptions")
+    return (*_OF_READERS, *((library.DatasetsError,) if library else ()), *more)
 
 
 @contextmanager
-def named_in_errors(path: Path) -> Iterator[None]:
-    """Make an OSError say which file: pyarrow and stream writes do not."""
+def reading_rows(place: object, hint: str | None = RESTORE) -> Iterator[None]:
+    """Turn what parquet, CSV and JSON readers raise over damaged bytes into InputError that names ``place``.
+
+    A failing Hub, disk or memory is another matter and passes.
+    """
     try:
         yield
-    except OSError as error:
-        if error.filename is None:
-            error.filename = str(path)
-        raise
+    except unreadable_kinds(OSError) as error:
+        if is_of_the_world(error):
+            raise _system_error(error) or error from None
+        raise unreadable(error, place, hint) from error
+
+
+def unreadable(error: BaseException, place: object, hint: str | None = RESTORE) -> InputError:
+    """The one-line error for rows whose reader failed."""
+    if type(error) is FileNotFoundError:  # the libraries derive errors of their own from it
+        return InputError(place, "no such file", hint=hint)
+    return InputError(place, f"cannot be read: {first_line(error.__cause__ or error)}", hint=hint)
+
+
+def is_of_the_world(error: BaseException) -> bool:
+    """Whether no byte of the file is to blame. pyarrow raises OSError without a number for pages it cannot unpack."""
+    import httpx2
+
+    passing = ConnectionError | httpx2.HTTPError | MemoryError | StsDinoError
+    return _system_error(error) is not None or isinstance(error, passing) or isinstance(error.__cause__, passing)
+
+
+def _system_error(error: BaseException) -> OSError | None:
+    """What the system refused, e.g. to write a cache on a full disk: ``datasets`` tells of it as bad rows."""
+    causes = error, error.__cause__
+    return next((cause for cause in causes if isinstance(cause, OSError) and cause.errno is not None), None)

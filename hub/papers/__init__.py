@@ -1,1 +1,154 @@
-"""The papers' result tables as data, and their reader."""
+"""The papers' result tables (``hub/papers/data/*.yaml``): every printed number, with its source and what it measures.
+
+A column names the task of ours whose protocol is the column's, or says why there is none: only with a task may its
+numbers stand beside ours. Scores are x 100 unless the metric is ``share``.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from hub.errors import InputError
+
+FOLDER = Path(__file__).with_name("data")
+Metric = Literal["spearman", "pearson", "accuracy", "f1", "recall", "mean", "share", "percentage"]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Column(_Frozen):
+    """A column: its name in the paper, its metric, and our ``task`` of the same protocol or the ``reason`` for none.
+
+    An ``average`` (a name of ``eval.tasks.registry``) stands in a task's place where the column is a mean over tasks.
+    ``mean_of``: the columns whose mean it is; columns in brackets count as one, their own mean.
+    """
+
+    name: str
+    metric: Metric
+    task: str | None = None
+    average: str | None = None
+    reason: str | None = None
+    mean_of: tuple[str | tuple[str, ...], ...] = ()
+
+    @model_validator(mode="after")
+    def _task_or_reason(self) -> "Column":
+        if sum(given is not None for given in (self.task, self.average, self.reason)) != 1:
+            raise ValueError(f"column {self.name!r} needs a task, an average or the reason for neither")
+        return self
+
+
+class Row(_Frozen):
+    """A printed row, one value a column (None: not printed). ``doubt`` says what is uncertain about it."""
+
+    name: str
+    group: str = ""
+    values: tuple[Number | None, ...]
+    doubt: str | None = None
+
+
+class Table(_Frozen):
+    """A table of a paper. ``note`` says under what conditions its numbers were measured."""
+
+    number: int
+    section: Annotated[str, Field(coerce_numbers_to_str=True)]
+    caption: str
+    note: str = ""
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+
+    @model_validator(mode="after")
+    def _complete(self) -> "Table":
+        names = [column.name for column in self.columns]
+        for kind, given in (("columns", names), ("rows", [row.name for row in self.rows])):
+            if len(given) != len(set(given)):
+                raise ValueError(f"table {self.number} has two {kind} of one name")
+        for row in self.rows:
+            if len(row.values) != len(names):
+                raise ValueError(f"row {row.name!r} has {len(row.values)} values for {len(names)} columns")
+        for name in (part for column in self.columns for one in column.mean_of for part in _names(one)):
+            if name not in names:
+                raise ValueError(f"table {self.number}: no column {name!r} to take a mean of")
+        return self
+
+    def row(self, name: str) -> Row:
+        """The row called ``name``. Raises InputError with the names there are."""
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise InputError(f"table {self.number}", f"has no row {name!r}", allowed=[row.name for row in self.rows])
+
+    def printed(self, row: Row) -> dict[str, float]:
+        """Column → value, for every value the row has."""
+        pairs = zip(self.columns, row.values, strict=True)
+        return {column.name: value for column, value in pairs if value is not None}
+
+    def scores(self, row: Row) -> dict[tuple[str, str], float]:
+        """(task of ours, metric) → value, for every column whose protocol is ours."""
+        pairs = zip(self.columns, row.values, strict=True)
+        return {(c.task, c.metric): value for c, value in pairs if c.task is not None and value is not None}
+
+    def mean(self, row: Row, column: Column) -> float | None:
+        """The mean that ``column`` says it is, of the printed values; None when one of them is missing."""
+        values = self.printed(row)
+        if any(part not in values for one in column.mean_of for part in _names(one)):
+            return None
+        each = [sum(values[part] for part in _names(one)) / len(_names(one)) for one in column.mean_of]
+        return sum(each) / len(each)
+
+
+class Paper(_Frozen):
+    """A paper's result tables; ``cite`` is how a table names it, ``version`` which text was read."""
+
+    key: str
+    cite: str
+    title: str
+    version: str
+    tables: tuple[Table, ...]
+
+    def table(self, number: int) -> Table:
+        """Table ``number``. Raises InputError with the numbers there are."""
+        for table in self.tables:
+            if table.number == number:
+                return table
+        raise InputError(self.key, f"has no table {number}", allowed=[table.number for table in self.tables])
+
+    def source(self, table: Table) -> str:
+        """Where a table stands: paper, section and number."""
+        where = "appendix" if table.section.isalpha() else "section"
+        return f"{self.cite}, {where} {table.section}, table {table.number}"
+
+
+def read_paper(path: Path) -> Paper:
+    """One paper's tables. Raises InputError naming the file and the place in it."""
+    try:
+        return Paper.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (ValidationError, yaml.YAMLError) as error:
+        first = error.errors()[0] if isinstance(error, ValidationError) else None
+        told = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first else str(error).replace("\n", " ")
+        raise InputError(path, f"not a table of results: {told}") from error
+
+
+@cache
+def papers(folder: Path = FOLDER) -> dict[str, Paper]:
+    """Every paper, by key. Raises InputError when a file is not of this form or the folder holds none."""
+    found = {paper.key: paper for paper in map(read_paper, sorted(folder.glob("*.yaml")))}
+    if not found:
+        raise InputError(folder, "holds no tables", hint="reinstall: they are part of the package")
+    return found
+
+
+def find_paper(key: str) -> Paper:
+    """The paper called ``key``. Raises InputError with the keys there are."""
+    if key not in papers():
+        raise InputError("reference", f"no paper {key!r}", allowed=sorted(papers()))
+    return papers()[key]
+
+
+def _names(one: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (one,) if isinstance(one, str) else one

@@ -23,14 +23,13 @@ OPTIONS = ["--part-bytes", str(1 << 16), "--verbose"]
 
 
 def prepare(hub: LocalHub) -> Target:
-    """Repos with a card, a large file, a tag, a branch and a change, made again when requests have destroyed them."""
+    """Repos with a card, a large file, a tag and a branch; created again when requests have destroyed them."""
     token, url = hub.token, "/api/datasets/demo/fuzz"
     for name, kind in (("fuzz", "dataset"), ("other", "dataset"), ("fuzz", "model")):
         ask(hub, "POST", "/api/repos/create", {"name": name, "type": kind}, token=token)
     card = "---\nlicense: mit\nconfigs:\n- config_name: a\n  data_files: '*.parquet'\n---\n# Card\n"
     body = commit_body(file_line("README.md", card), file_line("data/x.bin", "x" * 100), file_line("a.txt", "a"))
-    for flag in ("", "?create_pr=1"):
-        ask(hub, "POST", f"{url}/commit/main{flag}", body, token=token)
+    ask(hub, "POST", f"{url}/commit/main", body, token=token)
     ask(hub, "POST", f"{url}/tag/main", {"tag": "v1"}, token=token)
     ask(hub, "POST", f"{url}/branch/side", {}, token=token)
     objects = [{"oid": OID, "size": size} for size in (10, 1 << 17)]

@@ -72,7 +72,7 @@ class Fuzzer:
         if self.chance(0.04):
             return self.garbage()
         route = self.rng.choice(routes._ROUTES)
-        if route[2] in (routes.pages.repo, routes.page_files.blob) and self.chance(
+        if route[2] in (routes.pages.repo, routes.pages.blob) and self.chance(
             0.9
         ):  # each look at a new commit starts a process
             route = self.rng.choice(routes._ROUTES)

@@ -47,8 +47,6 @@ def test_read_token_cannot_write(local_hub, repo):
     reader = HfApi(endpoint=local_hub.endpoint, token=token)
     assert reader.whoami()["auth"]["accessToken"]["role"] == "read"
     reader.dataset_info(repo)
-    reader.auth_check(repo, **DATASET)
-    assert status_of(reader.auth_check, repo, write=True, **DATASET) == 403
     assert status_of(reader.create_repo, "demo/by-reader") == 403
     assert status_of(reader.delete_repo, repo, **DATASET) == 403
     assert status_of(reader.create_tag, repo, tag="t", **DATASET) == 403
@@ -243,7 +241,6 @@ def test_bad_requests_are_not_server_errors(local_hub, repo):
         ("GET", f"{api}/revision/%ff", None, 400),
         ("GET", f"{api}/tree/main?limit=x&cursor=y", None, 200),
         ("GET", f"{api}/commits/main?p={'9' * 5000}", None, 200),
-        ("GET", f"{api}/xet-read-token/nowhere", None, 404),
         ("HEAD", "/api/telemetry/x", None, 404),
         ("GET", "/api/agent-harnesses", None, 404),
         ("POST", "/v1/telemetry", b"{}", 404),

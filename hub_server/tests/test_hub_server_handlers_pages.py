@@ -16,10 +16,11 @@ from local_hub import ask, commit_body
 from starlette.testclient import TestClient
 
 from hub_server.app import HubApp
-from hub_server.http.call import Hub
-from hub_server.pages import card_html, child, rendering
-from hub_server.pages.card_markdown import render_card
-from hub_server.pages.cards import Config, configs
+from hub_server.handlers.call import Hub
+from hub_server.pages import readers, rendering
+from hub_server.pages.cards import Config, configs, render_card
+from hub_server.pages.readers import Card, CardQuestion, ReaderFailed
+from hub_server.pages.readers import ask as ask_reader
 
 pytest_plugins = ["local_hub"]
 DATASET = {"repo_type": "dataset"}
@@ -235,21 +236,19 @@ def test_files_that_are_no_parquet(local_hub, hub_api, repo):
 
 
 def test_what_takes_too_long_or_too_much_memory_is_left_out(tmp_path, monkeypatch):
-    readme, base = tmp_path / "card", "/"
-    readme.write_text("# x")
-    module = "odd_readers"
+    (tmp_path / "card").write_text("# x")
     started = time.monotonic()
-    for request in (b"memory", b"write", b"die"):
-        with pytest.raises(child.ChildFailed):
-            child.answer_of(module, request)
-    assert time.monotonic() - started < 2 * child.SECONDS  # each ended by itself
-    monkeypatch.setattr(child, "SECONDS", 0.1)
-    with pytest.raises(child.ChildFailed):
-        child.answer_of(module, b"sleep")
-    monkeypatch.setattr(card_html.child, "answer_of", lambda *_: b"no json")
-    assert "took more than" in card_html.card(readme, base).problem
+    for words in ("memory", "write", "die"):
+        with pytest.raises(ReaderFailed):
+            ask_reader("odd_readers", CardQuestion(readme=words, base="/"), Card)
+    assert time.monotonic() - started < 2 * readers.SECONDS  # each ended by itself
+    monkeypatch.setattr(readers, "SECONDS", 0.1)
+    with pytest.raises(ReaderFailed):
+        ask_reader("odd_readers", CardQuestion(readme="sleep", base="/"), Card)
+    monkeypatch.setattr(readers, "_CARDS", "odd_readers")
+    assert "took more than" in readers.card(tmp_path / "card", "/").problem
     monkeypatch.undo()
-    assert card_html.card(readme, base).html == "<h3>x</h3>\n"  # a failure is not remembered
+    assert readers.card(tmp_path / "card", "/").html == "<h3>x</h3>\n"  # a failure is not remembered
 
 
 @pytest.mark.slow("waits for slow clients, large stores or old uploads")

@@ -15,7 +15,7 @@ from local_hub import Log, ask, commit_body
 from hub_server.handlers.xet import TOKEN_SECONDS, read_shard
 from hub_server.process import LocalHub
 from hub_server.storage.credentials import Signer
-from hub_server.storage.refusals import HubError
+from hub_server.storage.errors import HubError
 
 pytest_plugins = ["local_hub"]
 DATASET = {"repo_type": "dataset"}
@@ -165,44 +165,6 @@ def test_shards_are_read_as_clients_write_them():
     assert [(file.blob.sha256, [tuple(term) for term in file.terms]) for file in read] == files
     with pytest.raises(HubError):
         read_shard(shard(*files)[:-96])
-
-
-def propose(hub, repo: str, token: str, *items):
-    return ask(hub, "POST", f"/api/datasets/{repo}/commit/main?create_pr=1", commit_body(*items), token=token)
-
-
-def test_a_proposer_names_and_replaces_nothing_that_members_sent(local_hub, stranger, repo):
-    content, name = b"not committed" * 100, sha(b"xorb of a member")
-    described = shard((sha(content), [(name, len(content), 0, 1)]))
-    members, theirs = Space(local_hub, repo), Space(local_hub, repo, stranger.token, "?create_pr=1")
-    assert members.post(f"xorbs/default/{name}", chunk(content)).status == 200
-    assert theirs.post("shards", described).status == 400  # the xorb is not theirs
-    assert theirs.post(f"xorbs/default/{name}", chunk(b"poison")).status == 200
-    assert members.post("shards", described).status == 200
-    assert propose(local_hub, repo, stranger.token, lfs_line(content)).status == 400
-    assert theirs.post("shards", described).status == 400  # that a member sent the file does not make it theirs
-    outside = members.info["casUrl"].removeprefix(local_hub.endpoint)
-    token = theirs.info["accessToken"]
-    assert ask(local_hub, "POST", f"{outside}/v1/shards", described, token=token).status == 401
-    assert ask(local_hub, "POST", f"{outside}/by/demo/v1/shards", described, token=token).status == 401
-    assert theirs.post(f"xorbs/default/{name}", chunk(content)).status == 200
-    assert theirs.post("shards", described).status == 200
-    assert propose(local_hub, repo, stranger.token, lfs_line(content)).status == 200
-    assert commit(local_hub, repo, lfs_line(content)).status == 200
-
-
-def test_a_proposer_may_name_what_is_committed(local_hub, hub_api, stranger, repo):
-    content = b"there already" * 100
-    hub_api.upload_file(path_or_fileobj=content, path_in_repo="x.bin", repo_id=repo, **DATASET)
-    assert propose(local_hub, repo, stranger.token, lfs_line(content, "copy.bin")).status == 200
-
-
-def test_a_clients_large_file_in_a_change_to_anothers_repo(local_hub, stranger, repo, tmp_path):
-    environment = local_hub.client_environment(tmp_path) | {"HF_TOKEN": stranger.token}
-    code = UPLOAD.replace('repo_type="dataset")', 'repo_type="dataset", create_pr=True)', 1)
-    command = [sys.executable, "-c", code.replace("revision=done.oid", 'revision="refs/pr/1"'), repo, "7"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path, timeout=120)
-    assert done.stdout == "true\n", done.stderr[-3000:]
 
 
 UPLOAD = """

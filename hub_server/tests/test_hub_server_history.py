@@ -1,4 +1,4 @@
-"""The local Hub seen through HfApi: commits, branches, tags, squashed history."""
+"""The local Hub seen through HfApi: commits, branches, tags."""
 
 from pathlib import Path
 
@@ -111,48 +111,6 @@ def test_branches_tags_and_revisions(hub_api, repo, tmp_path):
     hub_api.delete_branch(repo, branch="feature/one", **DATASET)
     assert [ref.name for ref in hub_api.list_repo_refs(repo, **DATASET).branches] == ["main"]
     assert hub_api.dataset_info(repo, revision=done.oid).sha == done.oid  # a commit outlives its branch
-
-
-def test_create_pr_commits_beside_the_branch(hub_api, repo, tmp_path):
-    """No discussion and no merge, but the files are where clients look for them."""
-    base = hub_api.dataset_info(repo).sha
-    upload = {"path_or_fileobj": b"proposed", "path_in_repo": "p.bin", "repo_id": repo}
-    first, second = (hub_api.upload_file(**upload, create_pr=True, **DATASET) for _ in range(2))
-    assert (first.pr_revision, second.pr_revision) == ("refs/pr/1", "refs/pr/2")
-    path = hub_api.hf_hub_download(repo, "p.bin", revision="refs/pr/2", cache_dir=tmp_path, **DATASET)
-    assert Path(path).read_bytes() == b"proposed" and hub_api.dataset_info(repo).sha == base
-    third = hub_api.upload_file(**(upload | {"path_in_repo": "q.bin"}), revision="refs/pr/2", **DATASET)
-    refs = hub_api.list_repo_refs(repo, include_pull_requests=True, **DATASET)
-    assert {ref.ref: ref.target_commit for ref in refs.pull_requests} == {
-        "refs/pr/1": first.oid, "refs/pr/2": third.oid,
-    }  # fmt: skip
-    assert hub_api.list_repo_refs(repo, **DATASET).pull_requests is None
-    with pytest.raises(RevisionNotFoundError):
-        hub_api.upload_file(**upload, create_pr=True, revision=base, **DATASET)  # a commit is no branch
-    stale = {"parent_commit": first.oid, "create_pr": True, **DATASET}
-    with pytest.raises(HfHubHTTPError) as refused:
-        hub_api.upload_file(**upload, **stale)
-    assert refused.value.response.status_code == 412
-    assert len(hub_api.list_repo_refs(repo, include_pull_requests=True, **DATASET).pull_requests) == 2
-
-
-def test_super_squash(hub_api, repo, tmp_path):
-    for number in range(3):
-        hub_api.upload_file(path_or_fileobj=b"%d" % number, path_in_repo="x.bin", repo_id=repo, **DATASET)
-    hub_api.create_tag(repo, tag="v1", **DATASET)
-    before = hub_api.list_repo_commits(repo, **DATASET)
-    hub_api.super_squash_history(repo, commit_message="one\n\nand only", **DATASET)
-    squashed = hub_api.list_repo_commits(repo, **DATASET)
-    assert [(commit.title, commit.message) for commit in squashed] == [("one", "and only")]
-    assert hub_api.list_repo_commits(repo, revision="v1", **DATASET) == before
-    path = hub_api.hf_hub_download(repo, "x.bin", revision=squashed[0].commit_id, cache_dir=tmp_path, **DATASET)
-    assert Path(path).read_bytes() == b"2"
-    hub_api.upload_file(path_or_fileobj=b"next", path_in_repo="x.bin", repo_id=repo, **DATASET)
-    assert len(hub_api.list_repo_commits(repo, **DATASET)) == 2
-    for branch, status in (("nowhere", 404), ("refs/tags/v1", 400), ("v1", 400)):
-        with pytest.raises(HfHubHTTPError) as refused:
-            hub_api.super_squash_history(repo, branch=branch, **DATASET)
-        assert refused.value.response.status_code == status
 
 
 def test_expanded_tree_knows_last_commits(hub_api, repo):

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hub_server.pages import row_scan, row_texts
+from hub_server.pages import row_scan
+from hub_server.pages.readers import ROWS, Facts, Question, RowsQuestion
 from hub_server.pages.row_scan import Split, Unreadable, facts_of, find
-from hub_server.pages.rows import ROWS, Facts, Question, Request, Window
 
 
 @pytest.fixture
@@ -119,12 +119,12 @@ def test_labels_have_their_names(split):
 
 
 def test_values_are_shown_in_full_and_numbers_rounded(split, monkeypatch):
-    long = "x" * (row_texts.CELL + 1)
+    long = "x" * (row_scan.CELL + 1)
     table = pa.table({"a": [[0.1 + 0.2, None]], "b": [{"p": 1 / 3}], "c": [long], "d": ["\u202e" + "y" * 400]})
     a, b, c, d = split(table).table[0]
     assert (a, b) == ("[0.3, None]", "{'p': 0.333333}") and d == "\N{REPLACEMENT CHARACTER}" + "y" * 400
-    assert c.startswith("x" * row_texts.CELL) and c.endswith("(cut: 10,001 characters)")
-    monkeypatch.setattr(row_texts, "PAGE", 500)
+    assert c.startswith("x" * row_scan.CELL) and c.endswith("(cut: 10,001 characters)")
+    monkeypatch.setattr(row_scan, "PAGE", 500)
     assert len(split(table).table[0][2]) < 400
 
 
@@ -141,7 +141,6 @@ def test_what_is_no_parquet_is_named(tmp_path):
         facts_of(Split((str(good), str(bad))))
     assert caught.value.place == 1
     question = Question(files=(str(bad),))
-    for facts, kind in ((None, Facts), (Facts(file_rows=[5]), Window)):
-        shown = row_scan.answer(Request(question=question, facts=facts).model_dump_json().encode())
-        found = kind.model_validate_json(shown)
+    for facts in (None, Facts(file_rows=[5])):
+        found = row_scan.answer(RowsQuestion(question=question, facts=facts).model_dump_json().encode())
         assert "cannot be read as parquet" in found.problem and found.broken == 0

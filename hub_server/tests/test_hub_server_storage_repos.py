@@ -95,41 +95,6 @@ def test_upload_from_memory(hub_api, repo, tmp_path):
     assert Path(path).read_bytes() == content
 
 
-def test_move(hub_api, stranger, local_hub, repo, tmp_path):
-    hub_api.upload_file(path_or_fileobj=b"moved", path_in_repo="x.bin", repo_id=repo, **DATASET)
-    hub_api.create_repo("acme/taken", **DATASET)
-    for target, status in (("acme/taken", 409), ("nobody/x", 403), ("acme/a--b", 400)):
-        answer = ask(local_hub, "POST", "/api/repos/move", {"fromRepo": repo, "toRepo": target, "type": "dataset"},
-                     token=local_hub.token)  # fmt: skip
-        assert answer.status == status, answer.body
-    for asked in (
-        {"fromRepo": repo, "toRepo": "x/y", "type": ["x"]},
-        {"fromRepo": repo, "toRepo": 7, "type": "dataset"},
-        {"fromRepo": repo, "toRepo": "x", "type": "dataset"},
-        {"fromRepo": "a/b", "toRepo": "c/d", "type": "space"},
-    ):
-        assert ask(local_hub, "POST", "/api/repos/move", asked, token=local_hub.token).status == 400, asked
-    with pytest.raises(HfHubHTTPError, match="A dataset repository called acme/taken already exists"):
-        hub_api.move_repo(repo, "acme/taken", **DATASET)
-    with pytest.raises(HfHubHTTPError) as refused:
-        stranger.move_repo(repo, "alice/mine", **DATASET)
-    assert refused.value.response.status_code == 403
-    hub_api.move_repo(repo, "acme/Moved", **DATASET)
-    hub_api.move_repo("acme/Moved", "acme/moved-again", **DATASET)
-    for name in ("acme/moved-again", "acme/moved", repo):
-        assert hub_api.dataset_info(name).id == "acme/moved-again"
-        path = hub_api.hf_hub_download(name, "x.bin", cache_dir=tmp_path / name, **DATASET)
-        assert Path(path).read_bytes() == b"moved"
-    answer = ask(local_hub, "HEAD", f"/datasets/{repo}/resolve/main/x.bin?a=b")
-    assert answer.status == 307 and answer.headers["Location"] == "/datasets/acme/moved-again/resolve/main/x.bin?a=b"
-    done = hub_api.upload_file(path_or_fileobj=b"by the old name", path_in_repo="y.bin", repo_id=repo, **DATASET)
-    assert hub_api.dataset_info("acme/moved-again").sha == done.oid
-    assert hub_api.create_repo(repo, **DATASET).repo_id == repo  # the name is free
-    assert hub_api.dataset_info(repo).id == repo
-    hub_api.update_repo_settings("acme/moved-again", private=True, **DATASET)
-    assert ask(local_hub, "GET", "/api/datasets/acme/moved").status == 401  # a redirect would tell that it is there
-
-
 def test_what_is_not_served_says_so(hub_api, repo):
     with pytest.raises(HfHubHTTPError, match="This local Hub serves models and datasets"):
         hub_api.unlike(repo, **DATASET)

@@ -8,7 +8,7 @@ import pytest
 
 from hub_server.pages import cards
 from hub_server.storage.credentials import Signer
-from hub_server.storage.refusals import HubError
+from hub_server.storage.errors import HubError
 from hub_server.storage.rules import check_path, check_ref_name, default_gitattributes, is_ignored, is_lfs
 from hub_server.storage.trees import commit_id, object_id, tree_id
 

@@ -9,12 +9,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from generation.inputs.characters import has_control_characters
-from generation.inputs.file_rows import READERS, as_texts, file_rows, require_kind
+from generation.inputs.sources import READERS, as_texts, file_rows, has_control_characters, require_kind
 from hub.cli import say
 from hub.contract import licences
-from hub.contract.recipe import QUOTE
-from hub.contract.sections.base import LANGUAGE
+from hub.contract.sections import LANGUAGE, QUOTE
 from hub.errors import InputError, did_you_mean
 from hub.word_overlap import words
 
@@ -168,7 +166,7 @@ def _first_row(path: Path) -> dict[str, object]:
     if path.suffix == ".parquet":
         import pyarrow.parquet as pq
 
-        from hub.row_errors import reading_rows
+        from hub.contract.shards import reading_rows
 
         with reading_rows(str(path)), pq.ParquetFile(path) as file:
             batch = next(file.iter_batches(batch_size=1), None)
@@ -212,9 +210,9 @@ def hub_corpus(
     Raises InputError for a repository, revision, config, split or column that does not exist and for a split without a
     usable text; RunError when the Hub cannot be read.
     """
-    from hub.client.dataset_reader import hub_dataset, require_known
-    from hub.client.failures import reading
-    from hub.row_errors import reading_rows
+    from hub.client.connection import reading
+    from hub.client.fetch import hub_dataset, require_known
+    from hub.contract.shards import reading_rows
 
     repo_id, _, asked = place.partition("@")
     found = hub_dataset(repo_id, asked or None, place)
@@ -239,7 +237,7 @@ def hub_corpus(
 
 def _known_licence(repo_id: str, license_id: str | None) -> str | None:
     """The licence that a card names, where the project's table has it; else None, with a message."""
-    from hub.printable import one_line
+    from hub.untrusted import one_line
 
     if license_id in licences.table():
         return license_id

@@ -9,13 +9,13 @@ from typing import Any
 
 import yaml
 
-from generation.pipeline.writers import dialect_of
+from generation.backends.registry import dialect_of
 from hub.assets import asset
 from hub.cli import say
 from hub.contract import licences
+from hub.contract.dataset_sections import RECOGNISED
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.run_dir import ARTIFACTS
-from hub.contract.sections.languages import RECOGNISED
 from hub.errors import InputError
 from sts_dino.proposals.corpus import Corpus, Profile
 
@@ -120,7 +120,7 @@ def pinned(repo_id: str, revision: str) -> str:
 
     Raises InputError for a missing repository or revision, RunError when the Hub cannot be read.
     """
-    from hub.client.failures import reading
+    from hub.client.connection import reading
     from release.preflight import PIN
 
     if PIN.fullmatch(revision):
@@ -231,8 +231,8 @@ def prompteol(model: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
 
     In bfloat16 where this machine computes in it at full speed; a step then takes 0.6 of the time.
     """
-    from generation.decoding.load_model import resolve_dtype
-    from hub.contract.recipe import LanguageModel
+    from generation.backends.load_model import resolve_dtype
+    from hub.contract.dataset_sections import LanguageModel
 
     section = {**model, "pooling": "lasttoken", "prompt": PROMPTEOL, "max_seq_length": 64}
     half = resolve_dtype(LanguageModel(path="-", dtype="auto", license="-")) == "bfloat16"

@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from hub import scores as formats
 from hub.contract.results import Gain, Results, TaskScore, by_task
-from hub.markdown import Markdown, code, inline, table, visible
+from hub.untrusted import Markdown, code, inline, table, visible
 from model_cards import renderer
 from model_cards.dataset_card import LABELS, counts_context, done_so_far, measured_context, pictures
 from model_cards.facts import DatasetFacts, ModelFacts

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from hub.contract.shards import write_text
+from hub.durable import write_text
 
 if TYPE_CHECKING:
     from eval.audit.source import Batch, DatasetRows

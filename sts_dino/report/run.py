@@ -13,8 +13,7 @@ import typer
 
 from hub import cli
 from hub.contract.run_dir import MANIFEST, REPORT, locked, require_complete
-from hub.contract.shards import write_text
-from hub.durable import make_folder
+from hub.durable import make_folder, write_text
 from hub.errors import InputError
 
 if TYPE_CHECKING:

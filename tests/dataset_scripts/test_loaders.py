@@ -25,8 +25,7 @@ from small_runs import FORMS, small_recipe, small_run
 
 from hub.client.publish import Options, publish
 from hub.contract import run_dir
-from hub.contract.recipe import DatasetRecipe
-from hub.contract.schema import config_features
+from hub.contract.recipe import DatasetRecipe, config_features
 from hub.contract.shards import read_shard
 from hub_server.process import LocalHub
 from model_cards.rows import existing_configs, ordered_shards

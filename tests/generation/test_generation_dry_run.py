@@ -4,7 +4,7 @@ import pytest
 from tiny_lm import make_lm
 from typer.testing import CliRunner
 
-from generation import dry_run as plan
+from generation import plan as plan
 from generation import run
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe

@@ -6,10 +6,11 @@ from test_generation_dry_run import few_shot_recipe, recipe_of
 from tiny_lm import make_lm
 from typer.testing import CliRunner
 
-from generation import estimate, run
-from generation.dry_run import load_prompts, survey
+from generation import plan as estimate
+from generation import run
+from generation.backends.registry import load_writer
 from generation.pipeline.job import generate
-from generation.pipeline.writers import load_writer
+from generation.plan import load_prompts, survey
 
 X1X2 = Path("recipes/demo/sts-dino-x1x2.yaml")
 

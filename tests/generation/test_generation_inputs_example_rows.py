@@ -1,12 +1,11 @@
-"""generation.inputs.example_rows: examples by hand, of scored pairs, of a finished run; what is wrong with them."""
+"""generation.inputs.examples: examples by hand, of scored pairs, of a finished run; what is wrong with them."""
 
 from pathlib import Path
 
 import pytest
 from small_runs import small_recipe, small_run
 
-from generation.inputs.example_rows import best, own_files
-from generation.inputs.examples import example_sets
+from generation.inputs.examples import best, example_sets, local_files
 from generation.pipeline.job import input_hashes
 from hub.contract.recipe import DatasetRecipe
 from hub.errors import InputError
@@ -50,7 +49,7 @@ def test_a_file_written_by_hand_has_a_column_for_every_label(tmp_path):
         (['First "a".\tb\tc\td'], None, r"row 0, column 'text1': has a quotation mark inside"),
         ([*ROWS, 'First.\tb\tc "so".\td'], None, r"row 4, column '0.5': has a quotation mark inside"),
         (["First.\tb\t \td"], None, r"row 0, column '0.5': cannot stand in a prompt \(empty\)"),
-        (["First.\tFirst.\tc\td"], None, r"row 0, column '1': repeats its first text"),
+        (["First.\tFirst.\tc\td"], None, r"row 0, column '1': repeats its source sentence"),
         (ROWS[:3], None, r"has 3 usable examples of '1', but 2 sets of 2 need 4"),
         (["First.\tb\tc"], None, r"examples.tsv:2: has 3 columns"),
     ],
@@ -132,7 +131,7 @@ def test_the_best_rows_of_an_own_run_are_its_examples(tmp_path):
     assert max(numbers) < 20  # log_prob falls with the number of the first text
     hashes = input_hashes(recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": None})}))
     assert {name for name in hashes if name.startswith("first/")} == {
-        f"first/{name}" for name in own_files(tmp_path / "first")
+        str(path.relative_to(tmp_path)) for path in local_files(recipe.few_shot.examples)
     }
 
 

@@ -137,7 +137,7 @@ def read_from_hub(local_hub, tmp_path, *cases: dict[str, str]) -> list:
         "    except InputError as error:\n"
         "        print(json.dumps(str(error)))\n"
     )
-    environment = local_hub.client_environment(tmp_path / "home") | {"PYTHONPATH": "tests:."}
+    environment = local_hub.client_environment(tmp_path / "home") | {"PYTHONPATH": "tests:tests/generation:."}
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -157,7 +157,7 @@ def test_interrupted_anywhere_the_version_before_is_whole_and_the_same_command_g
 
     monkeypatch.setattr(owner, name, stops)
     with pytest.raises(KeyboardInterrupt):
-        appending.append(recipe_of(lm, texts), directory, "python -m generation.run --append")
+        appending.append(recipe_of(lm, texts), directory, "sts-dino write --append")
     monkeypatch.undo()
     left = run_dir.require_complete(directory)
     assert left.version == ("0.2.0" if place == "recipe" else "0.1.0") and not run_dir.changed_files(directory, left)

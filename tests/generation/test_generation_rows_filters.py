@@ -46,11 +46,6 @@ def test_a_text_of_other_prompts_or_like_an_example_is_none(text):
     assert reason(text) is None
 
 
-def test_without_examples_no_text_is_a_copy_of_one():
-    assert reason("No fun for children, 3 or 4.", variant=Variant(0, 0)) is None
-    assert reason("...", variant=Variant(5, 1)) is None and reason("???", variant=Variant(5, 1)) is None
-
-
 @pytest.mark.parametrize(
     ("recipe", "text"),
     [
@@ -154,10 +149,6 @@ def test_a_first_text_separates_the_words_around_it():
     assert not scaffold.holds("that is wrong now") and not scaffold.holds("")
 
 
-def test_many_repeated_pieces_take_no_time():
-    assert not InstructionText(['Answer. Answer answer. <X1> "']).holds("answer " * 5_000 + "no")
-
-
 def raw(text1: str, text2: str, target: str = "1", attempt: int = 0) -> dict:
     return {"text1": text1, "text2": text2, "target": target, "attempt": attempt}
 
@@ -206,8 +197,3 @@ def test_near_copies_and_texts_outside_their_labels_band_have_reasons_of_their_o
     assert filters.overlap_reason("A dog.", first, none) == "overlap"
     assert {filters.overlap_reason(first, first, label) for label in recipe.labels} == {None}  # sifting: identical
     assert REASONS["near_copy"] and REASONS["overlap"]
-
-
-def test_without_the_keys_nothing_is_said_of_shared_words():
-    filters = TextFilters(STS, {})
-    assert {filters.overlap_reason(text, "A dog.", STS.labels[0]) for text in ("a dog", "It rains.")} == {None}

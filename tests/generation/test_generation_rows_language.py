@@ -2,8 +2,8 @@
 
 import pytest
 
-from generation.rows.language import ALIKE, is_foreign
-from hub.contract.sections.languages import RECOGNISED
+from generation.rows.filters import ALIKE, is_foreign
+from hub.contract.dataset_sections import RECOGNISED
 
 
 def test_the_languages_that_a_recipe_may_name_are_those_of_the_classifier():

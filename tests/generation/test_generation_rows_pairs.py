@@ -7,10 +7,10 @@ import pytest
 
 from generation.rows import pairs
 from generation.rows.pairs import FINISHING, triplets
+from hub.contract.dataset_sections import Postprocess
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.schema import SCHEMAS
-from hub.contract.sections.dataset import Postprocess
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")
 

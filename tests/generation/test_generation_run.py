@@ -19,7 +19,7 @@ from tiny_lm import make_lm
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
-from benchmarks.generation.generation_memory import make_model
+from benchmarks.generation_memory import make_model
 from generation import run
 from generation.explain import explain
 from generation.inputs.sources import FirstText
@@ -54,7 +54,7 @@ def arguments(lm: Path, out: Path, *more: str, recipe: Path = X2) -> list[str]:
 
 
 def command(*given: str) -> subprocess.CompletedProcess[str]:
-    words = [python_in(dict(os.environ)), "-m", "generation.run", *given]
+    words = [python_in(dict(os.environ)), "-m", "sts_dino", "write", *given]
     return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
@@ -229,7 +229,7 @@ def test_the_manifest_names_the_whole_command(lm, tmp_path):
     assert CliRunner().invoke(run.app, [*arguments(lm, out), "--limit", "8"]).exit_code == 0
     said = shlex.split(run_dir.require_complete(out).provenance["command"])
     settings = [word for setting in small(lm) for word in ("--set", setting.replace(str(lm), lm.name))]
-    assert said == ["python", "-m", "generation.run", str(X2), "--limit", "8", *settings]
+    assert said == ["sts-dino", "write", str(X2), "--limit", "8", *settings]
 
 
 def test_a_run_begun_by_other_code_is_not_finished_by_ours(whole, lm, tmp_path, monkeypatch):

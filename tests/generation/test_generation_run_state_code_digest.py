@@ -49,13 +49,13 @@ def test_every_module_that_a_run_reaches_counts_unless_it_is_named_aside(here):
     reached = set(module_digests("generation.pipeline.job"))
     assert reached == here.keys() | ASIDE.keys()  # and none of those named is gone
     row_makers = """
-        inputs.examples inputs.prompts inputs.sources decoding.engine inputs.row_seeds rows.attempts
+        inputs.examples inputs.prompts inputs.sources backends.engine inputs.row_seeds rows.attempts
         rows.pairs run_state.layout run_state.output_files pipeline.finish pipeline.first_texts pipeline.group_rows
         pipeline.worker"""
     assert {f"generation.{name}" for name in row_makers.split()} <= here.keys()
     assert {
         "hub.contract.recipe",
-        "hub.contract.sections.dataset",
+        "hub.contract.dataset_sections",
         "hub.contract.schema",
         "hub.contract.shards",
     } <= here.keys()
@@ -92,10 +92,10 @@ def test_a_change_of_what_decides_no_row_stops_none(here, tree):
         ASIDE.keys() | {f"generation.{name}" for name in talk} | {"hub.contract.licences", "hub.client.publish"},
         "ADDED = 1",
     )
-    replace(tree, "hub/contract/sections/dataset.py", "timeout: ", "patience: float = 60.0\n    timeout: ")
+    replace(tree, "hub/contract/dataset_sections.py", "timeout: ", "patience: float = 60.0\n    timeout: ")
     replace(tree, "hub/contract/recipe.py", "two labels share a name", "two labels are named alike")
     replace(tree, "generation/rows/pairs.py", '"""', '"""In other words: ')
-    add(tree, {"generation.decoding.engine"}, "# a remark")
+    add(tree, {"generation.backends.engine"}, "# a remark")
     assert deciding_modules(tree) == here
 
 
@@ -104,7 +104,7 @@ def test_a_change_of_what_decides_no_row_stops_none(here, tree):
     [
         ("hub/contract/recipe.py", "for number in range(self.few_shot.sets if shots else 1)", "for number in range(1)"),
         ("hub/contract/recipe.py", 'f"{base}-{shots}shot"', 'f"{base}-{shots}-shot"'),
-        ("hub/contract/sections/base.py", 'X1 = "<X1>"', 'X1 = "<x1>"'),
+        ("hub/contract/sections.py", 'X1 = "<X1>"', 'X1 = "<x1>"'),
     ],
 )
 def test_the_parts_of_a_recipe_that_decide_rows_stop_a_run(path, before, after, here, tree):
@@ -126,7 +126,7 @@ def test_a_node_with_any_other_module_of_ours_is_refused(tree):
     assert {
         "generation.cluster.result_store",
         "generation.cluster.store_files",
-        "hub.client.store_url",
+        "hub.untrusted",
         "hub.contract.run_dir",
         "hub.cli",
     } <= found.keys()

@@ -1,7 +1,6 @@
 """hub.cli: the command that a card prints."""
 
 import shlex
-import signal
 import subprocess
 import sys
 import warnings
@@ -18,13 +17,13 @@ from hub.contract.published_paths import command_line
 @pytest.mark.parametrize(
     ("recipe", "limit", "settings", "line"),
     [
-        ("recipes/a.yaml", None, [], "python -m generation.run recipes/a.yaml"),
-        ("/home/me/a.yaml", 20, [], "python -m generation.run a.yaml --limit 20"),
-        ("a b.yaml", None, ["seed=1", "x=$(y)"], "python -m generation.run 'a b.yaml' --set seed=1 --set 'x=$(y)'"),
+        ("recipes/a.yaml", None, [], "sts-dino write recipes/a.yaml"),
+        ("/home/me/a.yaml", 20, [], "sts-dino write a.yaml --limit 20"),
+        ("a b.yaml", None, ["seed=1", "x=$(y)"], "sts-dino write 'a b.yaml' --set seed=1 --set 'x=$(y)'"),
     ],
 )
 def test_the_command_is_whole_and_safe_to_paste(recipe, limit, settings, line):
-    assert command_line("generation.run", Path(recipe), limit, settings) == line
+    assert command_line("write", Path(recipe), limit, settings) == line
 
 
 def test_a_shell_reads_every_setting_back():
@@ -109,12 +108,6 @@ def test_a_signal_lets_go_of_what_is_held_once(number, code):
     assert done.stderr.endswith("; run the same command again to go on\n") and done.stderr.count("\n") == 1
 
 
-def test_without_being_asked_a_command_leaves_sigterm_alone(monkeypatch):
-    before = signal.getsignal(signal.SIGTERM)
-    run(lambda: None)
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
 def test_a_warning_is_one_line_without_a_place_in_the_code(capsys):
     app = new_app("a command")
 
@@ -139,14 +132,6 @@ def test_every_command_tells_the_version(capsys, monkeypatch):
     assert capsys.readouterr().out == f"sts-dino {version('sts-dino')}\n"
 
 
-def test_commands_are_spelled_as_they_are_called(monkeypatch):
-    monkeypatch.setattr(
-        cli, "called_as", {"python -m eval.run": "x score", "python -m eval.run --compare": "x compare"}
-    )
-    told = "python -m eval.run A, python -m eval.run --compare B; see python -m eval.run. python -m eval.runs.other"
-    assert cli.as_called(told) == "x score A, x compare B; see x score. python -m eval.runs.other"
-
-
 def test_the_answer_is_a_table_or_one_line_of_ascii_json(capsys):
     cli.answer("a  b", {"path": Path("x"), "text": "\u202e\x1b[2J"}, as_json=True, then=["python -m next"])
     printed = capsys.readouterr()
@@ -155,21 +140,3 @@ def test_the_answer_is_a_table_or_one_line_of_ascii_json(capsys):
     assert capsys.readouterr().out == "a  b\n"
     with pytest.raises(TypeError, match="object is not JSON"):
         cli.answer("", {"x": object()}, as_json=True)
-
-
-def test_rows_are_aligned():
-    assert (
-        cli.aligned([("name", "n"), ("a", "10"), ("long one", "")], right=[1]) == "name       n\na         10\nlong one"
-    )
-
-
-def test_a_child_process_calls_commands_as_its_parent_does(monkeypatch):
-    monkeypatch.setattr(cli, "called_as", {})
-    monkeypatch.setenv(cli.CALLED_AS, "no json")
-    cli.spell_commands({"python -m eval.run": "sts-dino score"})
-    program = "from hub import cli; cli.run(lambda: cli.say('next: python -m eval.run X'))"
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert found.stderr == "next: sts-dino score X\n"
-    monkeypatch.setenv(cli.CALLED_AS, "[1]")
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert found.stderr == "next: python -m eval.run X\n"

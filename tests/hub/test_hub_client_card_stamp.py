@@ -1,6 +1,6 @@
 """The card's stamp tells a card as it was written from one that was edited, and from one of other facts."""
 
-from hub.client.card_stamp import Stamp, facts_digest, read_stamp, stamped
+from hub.client.plan import Stamp, facts_digest, read_stamp, stamped
 
 
 def test_a_stamped_card_says_its_repository_and_facts():

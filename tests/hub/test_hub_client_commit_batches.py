@@ -9,11 +9,9 @@ import pytest
 from huggingface_hub import HfApi
 from published_run import files, finished_run, hub_file
 
-from hub.client import commit_batches as batches
-from hub.client.card_stamp import facts_digest, read_stamp, stamped
-from hub.client.ownership import edits_since, remote_manifest
-from hub.client.plan import CARD, Content, Remote, compare
-from hub.client.publish import Options, publish
+from hub.client import plan as batches
+from hub.client.plan import CARD, Content, Remote, compare, facts_digest, read_stamp, stamped
+from hub.client.publish import Options, edits_since, publish, remote_manifest
 from hub.client.repository import Repository
 from hub.client.retry import RetryPolicy
 from hub.contract.run_dir import MANIFEST, RECIPE, File, Manifest

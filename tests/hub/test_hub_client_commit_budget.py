@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from hub.client.commit_budget import RESERVED, CommitBudget
+from hub.client.retry import RESERVED, CommitBudget
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -1,6 +1,5 @@
 """Publishing to a running local Hub through the official client, and what goes wrong with it."""
 
-import os
 import socket
 import subprocess
 import sys
@@ -17,9 +16,8 @@ from hub.client.publish import Options, publish
 from hub.client.repository import Repository, unwrapped
 from hub.client.retry import SAME_CONFLICTS
 from hub.contract import run_dir
-from hub.contract.recipe import DatasetRecipe
-from hub.contract.recipe_file import load_recipe
-from hub.contract.shards import write_shard, write_text
+from hub.contract.shards import write_shard
+from hub.durable import write_text
 from hub.errors import InputError, RunError
 
 pytest_plugins = ["local_hub"]
@@ -89,7 +87,7 @@ def test_what_is_not_ready_is_refused(finished, hub_api, tmp_path):
     refusal(finished, hub_api, "files differ from the manifest: data/postprocessed")
     shard.write_bytes(content)
     (finished / "README.md").unlink()
-    refusal(finished, hub_api, r"no card; run: python -m model_cards\.render")
+    refusal(finished, hub_api, r"no card; run: sts-dino card")
     with pytest.raises(InputError, match="not a run directory"):
         publish(hub_api, tmp_path, "acme", yes=True)
 
@@ -103,11 +101,6 @@ def test_a_card_that_does_not_agree_is_refused(finished, hub_api):
     manifest = run_dir.require_complete(finished)
     write_text(finished / "README.md", card)
     run_dir.write_manifest(finished, manifest.model_copy(update={"counts": {"kept": 7}}))
-    refusal(finished, hub_api, "was written from other facts")
-
-
-def test_a_card_from_before_the_training_was_repeated_is_refused(finished, hub_api):
-    write_text(finished / "repeats.json", "{}")
     refusal(finished, hub_api, "was written from other facts")
 
 
@@ -163,7 +156,7 @@ def test_the_script_is_on_its_branch_and_never_on_main(finished, hub_api):
 
 
 def command(hub_environment: dict[str, str], directory: Path, org: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "release.publish", str(directory), "--org", org, "--yes"]
+    words = [sys.executable, "-m", "sts_dino", "publish", str(directory), "--org", org, "--yes"]
     return subprocess.run(words, env=hub_environment, capture_output=True, text=True, check=False)
 
 
@@ -191,13 +184,6 @@ def test_a_hub_that_is_down(finished, local_hub, tmp_path):
         endpoint = f"http://127.0.0.1:{free.getsockname()[1]}"
         environment = local_hub.client_environment(tmp_path / "home") | {"HF_ENDPOINT": endpoint}
         refused(command(environment, finished, "acme"), endpoint, "cannot be reached", "nothing is lost")
-
-
-def test_a_published_demo_recipe_loads_by_its_name(tmp_path, hub_api):
-    """Names that a recipe may have are names that the Hub takes."""
-    recipe = load_recipe(Path("recipes/demo/sts-dino-x2.yaml"), DatasetRecipe, ["name=a.b-c0"])
-    assert hub_api.create_repo(f"acme/{recipe.name}", repo_type="dataset").repo_id == "acme/a.b-c0"
-    assert os.environ["HF_HUB_DISABLE_XET"] == "1"
 
 
 @pytest.mark.parametrize(("ref", "kind"), [("v0.1.0/x", "tag"), ("script/x", "branch")])

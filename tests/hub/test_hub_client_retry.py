@@ -2,7 +2,6 @@
 
 import logging
 import time
-from email.utils import formatdate
 
 import httpx2
 import pytest
@@ -10,8 +9,8 @@ from huggingface_hub import HfApi, set_client_factory
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils._http import default_client_factory
 
+from hub.client import connection as client
 from hub.client import retry as patience
-from hub.client import session as client
 from hub.client.retry import SAME_CONFLICTS, RetryPolicy, asked_wait, use_patient_client
 
 pytest_plugins = ["local_hub"]
@@ -143,11 +142,6 @@ def test_a_wait_that_is_none_is_not_waited_for(asked):
     refused.response.headers = httpx2.Headers([(b"Retry-After", asked.encode())])
     assert asked_wait(refused) is None
     assert RetryPolicy(scale=QUICK).until_done("publish", Attempts(refused)) == "done"
-
-
-def test_a_wait_may_be_a_date():
-    date = formatdate(time.time() + 100, usegmt=True)
-    assert 98 <= asked_wait(answer(503, retry_after=date)) <= 102
 
 
 @pytest.mark.parametrize("digits", [9, 400, 5000])  # thirty years, no float, no int

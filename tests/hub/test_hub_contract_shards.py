@@ -9,9 +9,9 @@ import pytest
 from small_runs import FORMS, small_recipe, small_run
 
 from hub.contract import shards
-from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe import DatasetRecipe, config_features, finished_schema
 from hub.contract.recipe_file import load_recipe
-from hub.contract.schema import EXAMPLE_SET, PROVENANCE, config_features, finished_schema
+from hub.contract.schema import EXAMPLE_SET, PROVENANCE
 from hub.contract.shards import Parts, read_shard, write_shard
 
 RECIPES = sorted(Path("recipes/datasets").glob("*.yaml"))

@@ -6,16 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from generation.backends.dialects import Answer
+from generation.backends.dialects import AnswerCache as Answers
 from generation.inputs.sources import FirstText
 from generation.run_state.journal import Journal, TaskRecord
 from generation.run_state.scratch import Scratch
 from generation.run_state.tasks import TaskResult, WriteFirstTexts
-from generation.servers.answer_cache import AnswerCache as Answers
-from generation.servers.answers import Answer
 from hub.contract import run_dir
 from hub.contract.run_dir import Manifest
-from hub.contract.shards import write_text
-from hub.durable import rename_folder
+from hub.durable import rename_folder, write_text
 from training.loop.finish import move_into_place
 
 MANIFEST = Manifest(kind="dataset", name="x", version="1.0.0", fingerprint="f")

@@ -8,19 +8,7 @@ from pathlib import Path
 
 import pytest
 
-COMMANDS = (
-    "generation.run",
-    "generation.explain",
-    "training.run",
-    "training.merge",
-    "eval.run",
-    "eval.compare.run",
-    "model_cards.render",
-    "release.run",
-    "release.publish",
-    "demo.run",
-    "benchmarks.cluster.scaling",
-)
+COMMANDS = ("write", "train", "score", "card", "release", "hub", "demo")
 LIBRARIES = ("typer", "torch", "numpy", "pydantic", "fsspec", "datasets", "transformers", "sentence_transformers")
 WORDS = {"SIGINT": (130, b"interrupted"), "SIGTERM": (143, b"ended by SIGTERM")}
 
@@ -32,7 +20,7 @@ def interrupted(command: str, number: str, folder: Path, **more: object) -> subp
             f"import os, signal\nos.kill(os.getpid(), signal.{number})\nprint('went on')"
         )
     environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{Path.cwd()}"}
-    words = [sys.executable, "-m", command]
+    words = [sys.executable, "-m", "sts_dino", command]
     return subprocess.run(words, env=environment, capture_output=True, check=False, timeout=60, **more)
 
 
@@ -47,9 +35,7 @@ def test_a_signal_during_the_imports_is_one_line_and_an_exit_code(command, numbe
 
 def test_an_interrupt_that_is_ignored_stays_so(tmp_path):
     """Behind a shell's ``&``: Ctrl-C is for the command in front."""
-    ignored = interrupted(
-        "generation.run", "SIGINT", tmp_path, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)
-    )
+    ignored = interrupted("hub", "SIGINT", tmp_path, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
     assert b"went on" in ignored.stdout
 
 
@@ -63,7 +49,7 @@ def test_importing_a_package_changes_no_handler():
 
 def test_a_command_that_has_begun_heeds_signals_itself():
     begun = (
-        "import sys; sys.argv = ['-m']\nimport hub, signal\n"
+        "import signal\nfrom hub.process import heed_from_now_on\nheed_from_now_on()\n"
         "assert signal.getsignal(2) is not signal.default_int_handler\nfrom hub import cli\n"
         "cli.run(lambda: print(signal.getsignal(2) is signal.default_int_handler, signal.getsignal(15)))"
     )

@@ -10,11 +10,11 @@ import pytest
 from huggingface_hub.errors import HfHubHTTPError
 
 from hub import cli
-from hub.client import session as client
-from hub.client.failures import in_words
+from hub.client import connection as client
+from hub.client.connection import in_words
 from hub.client.plan import Changes, Plan
 from hub.client.retry import reason
-from hub.printable import LONGEST, first_line, one_line, printable
+from hub.untrusted import LONGEST, first_line, one_line, printable
 
 NASTY = "no\x1b[2J\x1b]0;owned\x07\x1b]8;;http://evil\x1b\\ \x9b31m\u202etxt.exe\u2066\x00\x7f\u200b\rspace\nleft\ud800"
 

@@ -3,8 +3,7 @@
 import pytest
 import yaml
 
-from hub import safe_yaml
-from hub.safe_yaml import UnsafeYaml
+from hub.untrusted import UnsafeYaml, load_yaml
 
 LIMITS = {"max_bytes": 1 << 20, "max_depth": 50, "max_nodes": 50_000}
 LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 9)}]\n" for i in range(12))
@@ -42,12 +41,12 @@ BOMBS = {
 def test_a_bomb_is_refused_with_its_cause(name: str) -> None:
     text, cause = BOMBS[name]
     with pytest.raises(UnsafeYaml, match=cause):
-        safe_yaml.load(text, **LIMITS)
+        load_yaml(text, **LIMITS)
 
 
 def test_the_line_is_named() -> None:
     with pytest.raises(UnsafeYaml) as caught:
-        safe_yaml.load("a: 1\nb: " + "[" * 60, **LIMITS)
+        load_yaml("a: 1\nb: " + "[" * 60, **LIMITS)
     assert caught.value.problem_mark.line == 1
 
 
@@ -65,27 +64,27 @@ text: |
   two
   lines
 """
-    assert safe_yaml.load(text, **LIMITS) == yaml.safe_load(text)
-    assert safe_yaml.load("", **LIMITS) is None
+    assert load_yaml(text, **LIMITS) == yaml.safe_load(text)
+    assert load_yaml("", **LIMITS) is None
 
 
 def test_keys_are_text() -> None:
-    assert safe_yaml.load("{1: a, 1.10: b, no: c, ~: d}", **LIMITS) == {"1": "a", "1.10": "b", "no": "c", "~": "d"}
+    assert load_yaml("{1: a, 1.10: b, no: c, ~: d}", **LIMITS) == {"1": "a", "1.10": "b", "no": "c", "~": "d"}
 
 
 def test_a_merge_keeps_its_meaning() -> None:
-    assert safe_yaml.load("a: &a {1: x, 2: y}\nb: {<<: [*a], 2: z}", **LIMITS)["b"] == {"1": "x", "2": "z"}
+    assert load_yaml("a: &a {1: x, 2: y}\nb: {<<: [*a], 2: z}", **LIMITS)["b"] == {"1": "x", "2": "z"}
 
 
 def test_limits_hold_for_what_is_within_them() -> None:
     """Exactly at a limit is read; one more is not."""
     at = {"max_bytes": 8, "max_depth": 2, "max_nodes": 4}
-    assert safe_yaml.load("[[a, b]]", **at) == [["a", "b"]]
+    assert load_yaml("[[a, b]]", **at) == [["a", "b"]]
     for less in ("max_bytes", "max_depth", "max_nodes"):
         with pytest.raises(UnsafeYaml):
-            safe_yaml.load("[[a, b]]", **{**at, less: at[less] - 1})
+            load_yaml("[[a, b]]", **{**at, less: at[less] - 1})
 
 
 def test_broken_yaml_stays_a_yaml_error() -> None:
     with pytest.raises(yaml.YAMLError):
-        safe_yaml.load("a: [", **LIMITS)
+        load_yaml("a: [", **LIMITS)

@@ -18,12 +18,12 @@ repo, revision = sys.argv[1:]
 def load():
     from training.data.training_sets import from_hub
     from eval.audit.source import find_dataset
-    from generation.inputs.sources import _hub_rows
+    from generation.inputs.sources import _split_rows
     from hub.contract.recipe import Source
     from hub.errors import InputError
     source = Source(kind="hub", repo_id=repo, revision=revision, columns=("text",), description="x", license="mit")
     for call in (lambda: from_hub(repo, revision, None, False, "x"), lambda: find_dataset(f"{repo}@{revision}"),
-                 lambda: list(_hub_rows(source, "train"))):
+                 lambda: list(_split_rows(source, "train"))):
         try:
             call()
         except InputError as error:

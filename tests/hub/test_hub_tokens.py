@@ -74,7 +74,7 @@ class Session:
     def publish(self, who: str, *broken: str) -> tuple[int, str]:
         """The command for a finished run, by somebody: exit code, and all it said with every logger at work."""
         words = [str(self.run_directory), "--org", "acme", "--yes"]
-        running = self.launcher.start("talkative", self.tokens[who], broken, "release.publish", words)
+        running = self.launcher.start("talkative", self.tokens[who], broken, "publish", words)
         return running.code(), running.said()
 
     def release(self, who: str, *broken: str) -> tuple[int, str]:
@@ -85,7 +85,7 @@ class Session:
         words = [str(RECIPE_FILE), "--org", "acme", "--yes", "--artifacts", str(self.folder / "artifacts")]
         for setting in (f"model.path={self.folder / 'once' / 'lm'}", *SMALL):
             words += ["--set", setting]
-        running = self.launcher.start("talkative", self.tokens[who], broken, "release.run", words)
+        running = self.launcher.start("talkative", self.tokens[who], broken, "release", words)
         while running.alive():
             if started.exists():
                 started.unlink()
@@ -109,7 +109,7 @@ def refused(session: Session) -> None:
     for who, code, words in (("wrong", 1, "401"), ("read", 1, "may only read"), ("alice", 2, "allowed: alice")):
         found, said = session.release(who)
         assert found == code and words in said and "Traceback" not in said, said
-    code, said = session.release("wrong", "hub.client.failures.translated")
+    code, said = session.release("wrong", "hub.client.connection.translated")
     assert code == 1 and said.count("Traceback") > 1 and "During handling" in said, said
 
 

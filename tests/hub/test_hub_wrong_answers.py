@@ -6,10 +6,9 @@ from types import SimpleNamespace
 import httpx2
 import pytest
 
-from hub.client import session as client
-from hub.client.account import account
+from hub.client import connection as client
+from hub.client.connection import WrongAnswer, account
 from hub.client.repository import Repository
-from hub.client.session import WrongAnswer
 
 COMMIT = "0" * 40
 

@@ -7,12 +7,13 @@ from typing import Any
 import yaml
 from markdown_it import MarkdownIt
 
-from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe import DatasetRecipe, ModelRecipe, config_features
 from hub.contract.recipe_file import resolved
 from hub.contract.results import Results, TaskScore, read_results, write_results
 from hub.contract.run_dir import RECIPE, File, Manifest, describe, read_manifest, write_manifest
-from hub.contract.schema import base_config, config_features
-from hub.contract.shards import shard_path, write_shard, write_text
+from hub.contract.schema import base_config
+from hub.contract.shards import shard_path, write_shard
+from hub.durable import write_text
 from model_cards.render import render
 
 PROMPT = 'Task: Write two sentences that {}.\nSentence 1: "<X1>"\nSentence 2: "'
@@ -143,7 +144,7 @@ def finished_manifest(recipe: DatasetRecipe, files: list[File]) -> Manifest:
     provenance = {
         "model": {"id": "tiny-lm", "revision": None, "sha256": "a" * 64, "parameters": 1_234_567, "more": 1},
         "source": {"description": "four sentences", "license": "cc0-1.0", "sha256": "b" * 64},
-        "command": f"python -m generation.run recipes/{recipe.name}.yaml",
+        "command": f"sts-dino write recipes/{recipe.name}.yaml",
     }
     manifest = Manifest(kind="dataset", name=recipe.name, version=recipe.version, fingerprint="f" * 64)
     return manifest.with_files(files, complete=True, counts=counts, provenance=provenance)
@@ -200,7 +201,7 @@ def model_provenance() -> dict[str, Any]:
             "processes": 1,
             "seed": 42,
         },
-        "command": "python -m training.run recipes/models/tiny-encoder.yaml",
+        "command": "sts-dino train recipes/models/tiny-encoder.yaml",
     }
 
 

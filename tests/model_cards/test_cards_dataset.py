@@ -32,14 +32,14 @@ from generation.pipeline.finish import finish
 from generation.rows.counts import TextLength
 from generation.run_state.directory import DatasetRun
 from generation.run_state.layout import Shard
-from hub.client.card_stamp import Stamp, facts_digest, read_stamp
+from hub.client.plan import Stamp, facts_digest, read_stamp
 from hub.contract import run_dir
 from hub.contract import shards as hub_shards
-from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe import DatasetRecipe, config_features
 from hub.contract.recipe_file import load_recipe, resolved
 from hub.contract.run_dir import MANIFEST, RECIPE, Manifest, describe, read_manifest, write_manifest
-from hub.contract.schema import NLI_LABELS, base_config, config_features
-from hub.contract.shards import write_text
+from hub.contract.schema import NLI_LABELS, base_config
+from hub.durable import write_text
 from hub.errors import InputError
 from model_cards.dataset_card import GENERATORS, NOTES, config_note, quantile
 from model_cards.provenance import change_table, read_changes
@@ -169,7 +169,7 @@ def test_the_front_matter_and_the_body_have_the_manifest_s_facts(run: Path) -> N
     assert "| `line_break` | a line break inside the text | 2 |" in card and "1,234,567" in card
     assert 'Sentence 1: "<X1>"\nSentence 2: "\n```' in card and "Label `0`, score 0, against `1`:" in card
     assert 'load_dataset("sts-dino/tiny-sts", revision="v1.2.0")' in card
-    assert "python -m generation.run recipes/tiny-sts.yaml" in card
+    assert "sts-dino write recipes/tiny-sts.yaml" in card
     assert card.count("\n| `1` | A man sings. | A man sings. | 0.9 |") == 3 and card.count("\n| `sampled` |") == 3
     assert "Schick" in card and "Sato" not in card and "λ" in card
 
@@ -564,7 +564,7 @@ def test_a_real_few_shot_run_gets_a_card(tmp_path: Path) -> None:
         "shard_size": 4,
     }
     made = DatasetRecipe.model_validate(recipe)
-    manifest = job.generate(made, tmp_path / "run", "python -m generation.run recipe.yaml")
+    manifest = job.generate(made, tmp_path / "run", "sts-dino write recipe.yaml")
     said = rendered(tmp_path / "run")
     assert [len(found["entailment"]) for found in manifest.provenance["examples"]["rows"]["1shot"]] == [1, 1]
     assert "Only the configs ending in `0shot` are label-free" in said

@@ -27,16 +27,16 @@ from training_inputs import triplet_rows, write_dataset, write_recipe
 from eval.tasks.registry import TASKS
 from eval.tasks.task import Task
 from hub.cli import run
-from hub.client.card_stamp import Stamp, facts_digest, read_stamp
+from hub.client.plan import Stamp, facts_digest, read_stamp
 from hub.client.publish import checked, publish
 from hub.contract.licences import table as licences
+from hub.contract.measured import REPEATS, RepeatScore, Run, repeats_of, write_repeats
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
-from hub.contract.repeats import REPEATS, RepeatScore, Run, repeats_of, write_repeats
 from hub.contract.results import RULE, Gain, Limit, Part, TaskScore
 from hub.contract.run_dir import MANIFEST, RECIPE, read_manifest
 from hub.contract.schema import TRIPLET
-from hub.contract.shards import sha256_file, write_text
+from hub.durable import sha256_file, write_text
 from hub.errors import InputError
 from model_cards import renderer
 from model_cards.model_card import release_name
@@ -158,7 +158,7 @@ def test_every_number_of_a_model_card_is_in_its_results_and_manifest(tmp_path: P
     assert dict(table_with(card, "argument")) == {name: str(value) for name, value in given["arguments"].items()}
     (row,) = table_with(card, "dataset", "revision")
     assert row[1] == "v1.2.0 (cccccccccccc)" and row[-1] == "train 1,200, validation 3"
-    assert "python -m training.run recipes/models/tiny-encoder.yaml" in card
+    assert "sts-dino train recipes/models/tiny-encoder.yaml" in card
 
 
 def test_a_card_names_hub_ids_and_no_path_of_the_machine(tmp_path: Path) -> None:

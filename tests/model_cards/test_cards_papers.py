@@ -10,7 +10,7 @@ from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import load_recipe, resolved
 from hub.contract.results import Average
 from hub.contract.run_dir import RECIPE
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from model_cards.papers import paper_rows, reproduced
 
 DATA = {"config": "postprocessed", "example_type": "sts", "loss": "CosineSimilarityLoss"}

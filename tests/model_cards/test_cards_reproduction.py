@@ -15,12 +15,12 @@ from hub.contract.published_paths import clone_of
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.contract.run_dir import MANIFEST, RECIPE, holds_recipe, read_manifest
-from hub.model_folder import upstream_of
+from hub.untrusted import upstream_of
 from model_cards import render as card_command
 from model_cards.render import render
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-UPSTREAM = {"model": "org/lm", "made_by": "python -m generation.fetch_lm", "packages": {"lm-gguf": "1.0.0"}}
+UPSTREAM = {"model": "org/lm", "made_by": "sts-dino lm", "packages": {"lm-gguf": "1.0.0"}}
 
 
 def git(folder: Path, *words: str) -> str:
@@ -75,7 +75,7 @@ def test_the_commands_lead_from_nothing_to_the_run(run):
     ]
     assert f"| `source.path` | `texts.txt` | `{'a' * 64}` | sentences |" in card
     weights = f"| `model.path` | `artifacts/models/lm` | `{'b' * 64}` |"
-    assert f"{weights} `org/lm`, made from `lm-gguf 1.0.0` by `python -m generation.fetch_lm` |" in card
+    assert f"{weights} `org/lm`, made from `lm-gguf 1.0.0` by `sts-dino lm` |" in card
 
 
 def test_a_clone_without_an_address_is_told_by_its_commit(run):
@@ -129,8 +129,8 @@ def test_an_encoder_is_made_again_from_its_published_recipe(tmp_path, path):
     ("upstream", "had"),
     [
         (None, "not recorded; ask the publisher"),
-        (UPSTREAM, "`org/lm`, made from `lm-gguf 1.0.0` by `python -m generation.fetch_lm`"),
-        ({**UPSTREAM, "packages": {}}, "`org/lm`, made by `python -m generation.fetch_lm`"),
+        (UPSTREAM, "`org/lm`, made from `lm-gguf 1.0.0` by `sts-dino lm`"),
+        ({**UPSTREAM, "packages": {}}, "`org/lm`, made by `sts-dino lm`"),
     ],
 )
 def test_an_encoders_card_says_where_its_base_is_had(tmp_path, upstream, had):

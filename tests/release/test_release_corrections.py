@@ -35,7 +35,7 @@ def test_a_corrected_recipe_is_published_again_and_nothing_is_made(hub_api, loca
     source = recipe.source.model_copy(update={"description": "other words"})
     path = tmp_path / "small-sts.yaml"
     path.write_text(resolved(recipe.model_copy(update={**changes, "source": source})), encoding="utf-8")
-    words = [sys.executable, "-m", "release.run", str(path), "--org", "acme", "--artifacts", str(tmp_path)]
+    words = [sys.executable, "-m", "sts_dino", "release", str(path), "--org", "acme", "--artifacts", str(tmp_path)]
     environment = local_hub.client_environment(tmp_path / "home")
     done = subprocess.run([*words, "--again", "--yes"], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

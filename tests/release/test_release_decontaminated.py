@@ -10,7 +10,7 @@ import pytest
 import small_runs
 from small_runs import small_recipe, small_run
 
-from eval.decontaminate import main as decontaminate
+from eval.audit.decontaminate import main as decontaminate
 from hub.client.publish import Options, publish
 from hub.contract import run_dir
 from hub.contract.run_dir import Manifest
@@ -91,7 +91,7 @@ def test_it_goes_to_a_hub_and_its_card_says_what_was_left_out(whole, hub_api, lo
     assert f"is `small-sts` v1.2.0 without {total} rows whose text occurs in evaluation data" in card and total > 2
     assert "compared with `stsb/test`, `stsb/validation`; a" in card and "rows are in the config `rejected`" not in card
     assert "**before** rows were removed" in card and 'revision="script"' not in card
-    assert "python -m eval.decontaminate" in card and str(tmp_path) not in card
+    assert "sts-dino decontaminate" in card and str(tmp_path) not in card
     branches = {ref.name for ref in hub_api.list_repo_refs(repo, repo_type="dataset").branches}
     assert branches == {"main"}  # no script: it would make finished rows from raw ones, which are not there
 

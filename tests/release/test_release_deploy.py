@@ -64,7 +64,9 @@ def test_slurm_starts_ray_on_every_node_with_a_token_of_the_job_and_the_release_
     assert f"--head --node-ip-address=127.0.0.1 --port={port} --include-dashboard=false [token 7]" in first
     assert "--num-cpus=3" in first and others.endswith(f"--address=127.0.0.1:{port} [token 7]")
     assert {"srun --nodes=2", "srun --ntasks=2", "srun --exclude=n1", "srun --nodelist=n1"} <= set(said)
-    words = next(line for line in said if line.startswith("python ")).removeprefix("python -m release.run ").split()
+    words = (
+        next(line for line in said if line.startswith("python ")).removeprefix("python -m sts_dino release ").split()
+    )
     assert words == [*RUN, "--ray", f"127.0.0.1:{port}"]
     get_command(app).make_context("run", words)
     assert "a-token" not in "".join(said) and not [line for line in said if line.startswith("scontrol")]
@@ -104,8 +106,8 @@ def test_kubernetes_runs_a_release_of_ours_on_ray_of_the_tested_version():
     shell, flag, script = shlex.split(job["spec"]["entrypoint"])  # KubeRay puts it into a shell command of its own
     enter, run = script.split(" && ")
     assert (shell, flag) == ("bash", "-c")
-    assert enter == f"cd {folder}" and run.startswith("exec python -m release.run ")
-    context = get_command(app).make_context("run", shlex.split(run)[4:])
+    assert enter == f"cd {folder}" and run.startswith("exec sts-dino release ")
+    context = get_command(app).make_context("run", shlex.split(run)[3:])
     assert context.params["ray"] == "auto" and all(path.is_file() for path in context.params["recipes"])
     gpus = sum(
         group["maxReplicas"] * int(group["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"])

@@ -12,13 +12,13 @@ import pytest
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError
 
-from hub.client import commit_batches as batches
+from hub.client import plan as batches
+from hub.client.connection import WrongAnswer
 from hub.client.fetch import fetch
 from hub.client.plan import CARD
 from hub.client.publish import NEXT, Options, publish
 from hub.client.repository import Repository
 from hub.client.retry import RetryPolicy
-from hub.client.session import WrongAnswer
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe, resolved

@@ -15,8 +15,7 @@ from huggingface_hub import HfApi
 
 from hub import cli
 from hub.errors import InputError, RunError
-from release.checkout import public
-from release.job import HubJob, app, command
+from release.job import HubJob, app, command, public
 
 ROOT = Path.cwd()
 RECIPE = "recipes/demo/sts-dino-x2.yaml"
@@ -113,12 +112,12 @@ def test_what_is_printed_and_what_is_sent_are_one_job_and_the_token_is_a_secret_
     code, printed, _ = asked(capsys, monkeypatch, *words)
     client, *rest = shlex.split(printed)
     assert code == 0
-    started = run(sys.executable, "-m", "release.job", *words, "--org", "acme", "--flavor", "l4x4", "--yes")
+    started = run(sys.executable, "-m", "sts_dino", "job", *words, "--org", "acme", "--flavor", "l4x4", "--yes")
     assert started.stdout == f"{jobs.url}/jobs/payer/j1\n"
     assert started.stderr.splitlines()[-1] == "hf jobs logs --follow payer/j1"
     run(str(Path(sys.executable).with_name(client)), *rest)
 
-    wrong = [sys.executable, "-m", "release.job", *words, "--org", "nobody", "--flavor", "l4x4", "--yes"]
+    wrong = [sys.executable, "-m", "sts_dino", "job", *words, "--org", "nobody", "--flavor", "l4x4", "--yes"]
     refused = subprocess.run(wrong, env=environment, capture_output=True, text=True, check=False)
     assert refused.returncode == 2 and "--org nobody: is not the token's user" in refused.stderr
     ours, theirs = jobs.asked  # nothing was started for it
@@ -127,7 +126,7 @@ def test_what_is_printed_and_what_is_sent_are_one_job_and_the_token_is_a_secret_
     assert (path, authorization) == ("/api/jobs/payer", f"Bearer {TOKEN}")
     assert body.pop("secrets") == {"HF_TOKEN": TOKEN} and TOKEN not in json.dumps(body)
     assert (body["flavor"], body["timeoutSeconds"], body["attempts"]) == ("l4x4", 36 * 3600, 5)
-    line = f"python -m release.run {RECIPE} --org acme --yes --set source.limit=7 --workers 4 --private"
+    line = f"sts-dino release {RECIPE} --org acme --yes --set source.limit=7 --workers 4 --private"
     assert body["command"][4:] == [URL, git(checkout, "rev-parse", "HEAD"), ".[ray]", *line.split()]
 
 
@@ -138,19 +137,19 @@ def test_the_machine_installs_that_commit_and_becomes_the_release(checkout, tmp_
     git(checkout, "commit", "--quiet", "--message", "two")
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name, code in (("pip", "[ -e recipes ] && [ ! -e later ]"), ("python", "echo $$")):
+    for name, code in (("pip", "[ -e recipes ] && [ ! -e later ]"), ("sts-dino", "echo $$")):
         (tools / name).write_text(f'#!/bin/sh\necho {name} "$@"\n{code}\n')
         (tools / name).chmod(0o755)
     environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
 
     def run(commit: str) -> tuple[int, list[str], int]:
-        words = command(str(checkout), commit, ["ray"], ["python", "-m", "release.run", "a recipe.yaml"])
+        words = command(str(checkout), commit, ["ray"], ["sts-dino", "release", "a recipe.yaml"])
         process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         return process.wait(), process.communicate()[0].splitlines(), process.pid
 
     code, lines, pid = run(first)
     install = "pip install --quiet --no-cache-dir -c constraints.txt -e .[ray]"
-    assert (code, lines) == (0, [install, "python -m release.run a recipe.yaml", str(pid)])  # the same process
+    assert (code, lines) == (0, [install, "sts-dino release a recipe.yaml", str(pid)])  # the same process
     assert run(git(checkout, "rev-parse", "HEAD"))[:2] == (1, [install])  # nothing runs after a failed installation
     assert run("0" * 40)[1] == []
 

@@ -28,7 +28,7 @@ SMALL = ["source.limit=60", "shard_size=4", "decoding.max_new_tokens=6", "decodi
 
 def command(hub, home: Path, artifacts: Path, lm: Path, name: str, *more: str) -> subprocess.Popen[str]:
     settings = [f"name={name}", f"model.path={lm}", *SMALL]
-    words = [sys.executable, "-m", "release.run", str(RECIPE), "--org", "acme", "--artifacts", str(artifacts)]
+    words = [sys.executable, "-m", "sts_dino", "release", str(RECIPE), "--org", "acme", "--artifacts", str(artifacts)]
     words += [word for setting in settings for word in ("--set", setting)] + list(more)
     return subprocess.Popen(
         words, env=hub.client_environment(home), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -88,7 +88,7 @@ def test_a_hub_that_refuses_stops_before_the_model_is_loaded(local_hub, tmp_path
     assert code == 2 and "no such folder" in err  # allowed to publish, so the generator was started
 
     environment = local_hub.client_environment(tmp_path / "home2") | {"HF_TOKEN": mint(local_hub, "demo", "read")}
-    words = [sys.executable, "-m", "release.run", str(RECIPE), "--org", "acme", "--yes"]
+    words = [sys.executable, "-m", "sts_dino", "release", str(RECIPE), "--org", "acme", "--yes"]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and done.stderr.startswith("error: ") and "may only read" in done.stderr
     assert "generation.run" not in done.stderr and "hf_" not in done.stderr
@@ -130,7 +130,8 @@ def test_without_a_hub_everything_is_made_and_no_plan_is_shown(local_hub, tmp_pa
         words = [
             python_in(environment),
             "-m",
-            "release.run",
+            "sts_dino",
+            "release",
             str(RECIPE),
             "--org",
             "acme",
@@ -165,7 +166,7 @@ def test_a_baseline_in_a_folder_is_scored_and_not_published_and_alone_it_is_refu
     recipe.write_text(BASELINE)
     environment = local_hub.client_environment(tmp_path / "home")
     python = python_in(environment)
-    words = [python, "-m", "release.run", "--org", "acme", "--artifacts", str(artifacts), "--yes"]
+    words = [python, "-m", "sts_dino", "release", "--org", "acme", "--artifacts", str(artifacts), "--yes"]
     refused = subprocess.run([*words, str(recipe)], env=environment, capture_output=True, text=True, check=False)
     assert refused.returncode == 2 and not artifacts.exists()
     assert refused.stderr.startswith(f"error: {recipe}: is a baseline, which is not published")
@@ -179,7 +180,7 @@ def test_a_baseline_in_a_folder_is_scored_and_not_published_and_alone_it_is_refu
     )
     assert not hub_api.repo_exists("acme/some-baseline")
 
-    publish = [python, "-m", "release.publish", str(directory), "--org", "acme", "--yes"]
+    publish = [python, "-m", "sts_dino", "publish", str(directory), "--org", "acme", "--yes"]
     refused = subprocess.run(publish, env=environment, capture_output=True, text=True, check=False)
     assert refused.returncode == 2 and "is a baseline, which is not published" in refused.stderr
     assert not hub_api.repo_exists("acme/some-baseline")
@@ -221,6 +222,7 @@ def test_a_dataset_whose_value_is_not_measured_is_refused_before_anything_is_mad
 
 
 def test_a_least_value_is_no_models():
-    app = [sys.executable, "-m", "release.run", "recipes/demo/demo-sts-dino.yaml", "--org", "acme", "--min-value", "1"]
+    words = ["release", "recipes/demo/demo-sts-dino.yaml", "--org", "acme", "--min-value", "1"]
+    app = [sys.executable, "-m", "sts_dino", *words]
     done = subprocess.run(app, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "--min-value: is of datasets, but a model's recipe is given" in done.stderr

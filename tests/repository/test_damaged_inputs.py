@@ -19,11 +19,12 @@ import generation.explain
 import generation.run
 import model_cards.render
 import training.run
-from eval import annotate, decontaminate, quality
+from eval import annotate, quality
+from eval.audit import decontaminate
 from generation.import_task import read_spec
 from hub.contract import run_dir
+from hub.contract.shards import reading_rows
 from hub.errors import InputError
-from hub.row_errors import reading_rows
 from training.data.training_sets import load_all
 
 STS_RECIPE, NLI_RECIPE = "recipes/demo/sts-dino-x2.yaml", "recipes/demo/auto-nli.yaml"

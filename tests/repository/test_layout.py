@@ -4,7 +4,6 @@ import ast
 import re
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import import_graph
@@ -20,20 +19,19 @@ MAY_IMPORT = {
     "release": {"hub", "model_cards", "release"},
     "sts_dino": {"hub", *import_graph.STAGES, "sts_dino"},
     "benchmarks": {*PACKAGES, "hub_server"},
+    "experiments": set(PACKAGES),
     "demo": {"hub", "hub_server", "generation", "release", "demo"},
 }
 # Package → folder → the folders of the same package that it may import besides itself; the commands at its top: all.
 ARROWS = {
-    "hub": {"contract": "", "client": "contract", "papers": ""},
+    "hub": {"contract": "", "client": "contract"},
     "generation": {
         "inputs": "",
-        "decoding": "inputs",
-        "packaged_lm": "inputs decoding",
-        "servers": "inputs decoding",
-        "rows": "inputs decoding",
-        "run_state": "inputs decoding rows",
-        "pipeline": "inputs decoding servers rows run_state",
-        "cluster": "inputs decoding rows run_state pipeline",
+        "backends": "inputs",
+        "rows": "inputs backends",
+        "run_state": "inputs backends rows",
+        "pipeline": "inputs backends rows run_state",
+        "cluster": "inputs backends rows run_state pipeline",
     },
     "eval": {
         "tasks": "",
@@ -52,12 +50,11 @@ ARROWS = {
         "loop": "data encoder losses",
     },
 }
-OF_THE_REPOSITORY = {"benchmarks", "demo"}  # not installed: they read and write what only a clone has
+OF_THE_REPOSITORY = {"benchmarks", "experiments", "demo"}  # not installed: they read and write what only a clone has
 FILES = [path for package in PACKAGES for path in sorted(Path(package).rglob("*.py"))]
 GRAPH = import_graph.module_graph()
 PAGES = [Path("README.md"), Path("CONTRIBUTING.md"), Path("benchmarks/README.md"), *sorted(Path("docs").glob("*.md"))]
-PAGES.remove(Path("docs/decisions.md"))  # what was, too
-STANDALONE = (("eval", "metrics"), ("eval", "suites"))  # loaded by path, by the library ``evaluate``
+STANDALONE = (("eval", "metrics"),)  # loaded by path, by the library ``evaluate``
 
 
 def imported(path: Path) -> set[str]:
@@ -90,14 +87,9 @@ def test_no_modules_import_each_other_in_a_circle():
     assert import_graph.circle(GRAPH) == []
 
 
-def test_only_the_loader_of_writers_imports_the_servers():
-    users = {name for name, others in GRAPH.items() if any(other.startswith("generation.servers.") for other in others)}
-    assert {name for name in users if not name.startswith("generation.servers.")} == {"generation.pipeline.writers"}
-
-
-def test_no_folder_holds_more_than_fifteen_files():
-    folders = Counter(path.parent for path in FILES)
-    assert not {folder: count for folder, count in folders.items() if count > 15}
+def test_only_the_registry_of_backends_imports_the_server():
+    server = "generation.backends.openai_server"
+    assert {name for name, others in GRAPH.items() if server in others} == {"generation.backends.registry"}
 
 
 def test_the_page_on_architecture_shows_the_imports_as_they_are():
@@ -130,11 +122,11 @@ def test_heavy_libraries_stay_at_the_rim():
 
 def test_a_backends_library_is_imported_by_one_file_that_is_imported_when_used():
     users = {path.stem for path in FILES if "openai" in {name.split(".")[0] for name in imported(path)}}
-    assert users == {"openai_client"}
+    assert users == {"openai_server"}
     for path in FILES:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         at_once = [node.module for node in tree.body if isinstance(node, ast.ImportFrom)]
-        assert "generation.servers.openai_client" not in at_once, path
+        assert "generation.backends.openai_server" not in at_once, path
 
 
 def test_only_one_module_writes_to_a_hub():

@@ -11,7 +11,7 @@ from training_inputs import sts_rows, write_dataset
 
 import training.run
 from generation import fetch_lm
-from generation.dry_run import plan
+from generation.plan import plan
 from hub.contract.licences import check, check_model
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe, read_yaml

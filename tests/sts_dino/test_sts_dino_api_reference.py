@@ -7,7 +7,7 @@ from sts_dino.api_reference import PAGE, page
 
 
 def test_the_page_is_as_the_functions_are_now():
-    assert PAGE.read_text(encoding="utf-8") == page(), "run python -m sts_dino.api_reference --write"
+    assert PAGE.read_text(encoding="utf-8") == page(), "run sts-dino api-reference --write"
 
 
 def test_every_public_function_stands_there_with_all_its_arguments():

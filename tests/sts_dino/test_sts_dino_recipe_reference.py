@@ -25,8 +25,8 @@ Yaml12.add_implicit_resolver(
 
 
 def test_both_files_are_as_the_models_are_now():
-    assert PAGE.read_text(encoding="utf-8") == page(), "run python -m sts_dino.recipe_reference --write"
-    assert SCHEMA.read_text(encoding="utf-8") == schema(), "run python -m sts_dino.recipe_reference --write"
+    assert PAGE.read_text(encoding="utf-8") == page(), "run sts-dino recipe-reference --write"
+    assert SCHEMA.read_text(encoding="utf-8") == schema(), "run sts-dino recipe-reference --write"
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=str)

@@ -11,7 +11,7 @@ from tiny_lm import TEXTS
 from torch.utils.data import DataLoader
 from transformers import TrainerControl, TrainerState
 
-from hub.contract.sections.model import Spans
+from hub.contract.model_sections import Spans
 from training.data.spans import SpanCollator, span_rows
 
 SPANS = Spans(unit="tokens", min_length=4, max_length=16, min_document=64)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hub.contract.sections.model import Spans
+from hub.contract.model_sections import Spans
 from training.data.spans import (
     Span,
     anchors_apart,

@@ -85,7 +85,7 @@ def test_a_hub_dataset_is_read_at_the_commit_of_its_tag(monkeypatch, pairs):
     files = {split: str(next(pairs.rglob(f"{split}-*.parquet"))) for split in ("train", "validation")}
     local = datasets.load_dataset("parquet", data_files=files)
     monkeypatch.setattr("huggingface_hub.HfApi", Api)
-    monkeypatch.setattr("hub.client.dataset_reader.check_dataset_card", lambda *_: None)
+    monkeypatch.setattr("hub.client.fetch.check_dataset_card", lambda *_: None)
     monkeypatch.setattr("datasets.get_dataset_config_names", lambda repo_id, revision: ["postprocessed", revision])
     monkeypatch.setattr(
         "datasets.load_dataset",
@@ -210,7 +210,7 @@ def test_what_goes_wrong_while_a_dataset_is_fetched(monkeypatch, raised, error, 
         raise raised
 
     monkeypatch.setattr("huggingface_hub.HfApi", FoundApi)
-    monkeypatch.setattr("hub.client.dataset_reader.check_dataset_card", lambda *_: None)
+    monkeypatch.setattr("hub.client.fetch.check_dataset_card", lambda *_: None)
     monkeypatch.setattr("datasets.get_dataset_config_names", lambda *_, **__: ["postprocessed"])
     monkeypatch.setattr("datasets.load_dataset", fetch)
     with pytest.raises(error, match=message) as caught:

@@ -8,7 +8,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from transformers import LlamaConfig, RobertaConfig
 
 from hub.contract.recipe import ModelRecipe
-from hub.memory import peak_rss_mb
+from hub.process import peak_rss_mb
 from training.encoder.bases import Base
 from training.encoder.encoder import build_encoder
 from training.losses.losses import build_loss

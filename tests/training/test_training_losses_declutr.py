@@ -18,7 +18,7 @@ from transformers import (
     TrainerCallback,
 )
 
-from hub.contract.sections.model import Encoder, Lora
+from hub.contract.model_sections import Encoder, Lora
 from hub.errors import InputError
 from training.data.spans import SpanCollator, span_rows
 from training.encoder.bases import find_base

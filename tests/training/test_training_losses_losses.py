@@ -12,8 +12,8 @@ from tiny_bases import make_mlm
 from torch import distributed
 from training_inputs import PROVENANCE, write_dataset
 
+from hub.contract.dataset_sections import Postprocess
 from hub.contract.recipe import ModelRecipe, TrainingData
-from hub.contract.sections.dataset import Postprocess
 from hub.errors import InputError
 from training.data.training_sets import load_all
 from training.encoder.bases import Base

@@ -115,7 +115,7 @@ def test_the_merged_run_is_whole_and_says_where_it_comes_from(adapter_run, merge
     assert "model.safetensors" in named and "adapter_config.json" not in named
     assert manifest.provenance["training"] == adapter.provenance["training"]
     assert manifest.provenance["merged_from"]["fingerprint"] == adapter.fingerprint
-    assert manifest.provenance["command"].endswith("\npython -m training.merge artifacts/models/eol")
+    assert manifest.provenance["command"].endswith("\nsts-dino merge artifacts/models/eol")
     assert manifest.counts["parameters"] == sum(p.numel() for p in SentenceTransformer(str(merged_run)).parameters())
 
 

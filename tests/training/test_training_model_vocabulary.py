@@ -13,10 +13,10 @@ from tiny_lm import TEXTS, make_lm
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from training_inputs import write_recipe
 
+from hub.contract.model_sections import Vocabulary
 from hub.contract.recipe import Encoder, ModelRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.contract.run_dir import require_complete
-from hub.contract.sections.model import Vocabulary
 from hub.errors import InputError
 from training.encoder.static import cut, cut_tokenizer, principal_components
 from training.loop.job import prepare

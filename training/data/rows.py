@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 from datasets import Dataset, IterableDataset
 from numpy.typing import NDArray
 
-from hub.client.failures import reading
+from hub.client.connection import reading
+from hub.contract.model_sections import Grades
 from hub.contract.recipe import Spans, TrainingData
-from hub.contract.sections.model import Grades
+from hub.contract.shards import reading_rows
 from hub.errors import InputError, RunError
-from hub.row_errors import reading_rows
 from training.data.example_types import (
     DOCUMENTS,
     EXAMPLE_TYPES,

@@ -16,16 +16,16 @@ import datasets
 import numpy as np
 from datasets import Dataset, IterableDataset
 
-from hub.client.dataset_reader import hub_dataset, local_run, require_known
-from hub.client.failures import reading
+from hub.client.connection import reading
+from hub.client.fetch import hub_dataset, local_run, require_known
+from hub.contract.model_sections import MADE, Grades
 from hub.contract.published_paths import published
 from hub.contract.recipe import DatasetRecipe, Spans, TrainingData
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import RECIPE
-from hub.contract.sections.model import MADE, Grades
-from hub.contract.shards import sha256_file
+from hub.contract.shards import reading_rows, unreadable
+from hub.durable import sha256_file
 from hub.errors import InputError
-from hub.row_errors import reading_rows, unreadable
 from training.data.example_types import DOCUMENTS, EXAMPLE_TYPES, GRADED_TRIPLET, SELF_PAIR, ExampleType
 from training.data.rows import (
     NO_ROWS,

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hub.client.failures import reading
+from hub.client.connection import reading
 from hub.contract.published_paths import published
 from hub.contract.recipe import Encoder, TrainingData
-from hub.contract.shards import sha256_file
+from hub.durable import sha256_file
 from hub.errors import InputError
-from hub.model_folder import read_object, upstream_of
+from hub.untrusted import read_object, upstream_of
 
 if TYPE_CHECKING:
     from training.data.training_sets import TrainingSet

@@ -33,13 +33,13 @@ from transformers import MODEL_MAPPING, AutoConfig, AutoTokenizer, PreTrainedTok
 from transformers.pytorch_utils import Conv1D
 from transformers.quantizers.auto import AutoQuantizationConfig
 
-from hub.client.failures import reading
+from hub.client.connection import reading
+from hub.contract.dataset_sections import quantization_values
+from hub.contract.model_sections import PROMPT_TEXT
 from hub.contract.recipe import Encoder, Lora
-from hub.contract.sections.dataset import quantization_values
-from hub.contract.sections.model import PROMPT_TEXT
-from hub.contract.shards import write_text
+from hub.durable import write_text
 from hub.errors import InputError, RunError, did_you_mean
-from hub.model_folder import NO_CODE, NO_PICKLES, reading_model, require_safetensors
+from hub.untrusted import NO_CODE, NO_PICKLES, reading_model, require_safetensors
 from training.encoder.bases import ADAPTER_CONFIG, Base
 from training.encoder.static import cut, load_word_vectors
 

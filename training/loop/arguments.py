@@ -18,7 +18,7 @@ import yaml
 
 from hub.contract.recipe import ModelRecipe
 from hub.errors import InputError, did_you_mean
-from hub.printable import first_line
+from hub.untrusted import first_line
 from training.data.example_types import DOCUMENTS, EXAMPLE_TYPES
 from training.loop.distributed import process_count
 from training.losses.losses import LOSSES, loss_arguments, require_positive, typed_argument

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from hub.contract.shards import sha256_file, write_text
+from hub.durable import sha256_file, write_text
 from hub.errors import RunError
 
 MARK = "whole.json"

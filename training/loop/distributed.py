@@ -1,4 +1,4 @@
-"""Data-parallel training in several processes, as ``torchrun -m training.run`` or ``accelerate launch`` starts them.
+"""Data-parallel training in several processes, as ``torchrun -m sts_dino train`` or ``accelerate launch`` starts them.
 
 All read and train; the main one alone writes, prints and holds the lock. The launcher's environment says who is who, so
 nothing here needs the group of processes before the trainer's arguments have joined it.

@@ -13,10 +13,9 @@ from sentence_transformers import SentenceTransformer
 
 from hub.contract.published_paths import clone_of
 from hub.contract.run_dir import Manifest, describe, write_manifest
-from hub.contract.shards import write_text
-from hub.durable import fsync, make_folder
+from hub.durable import fsync, make_folder, write_text
 from hub.errors import RunError
-from hub.memory import peak_rss_mb
+from hub.process import peak_rss_mb
 from training.encoder.encoder import save_encoder, save_release
 from training.loop.arguments import reported
 from training.loop.distributed import process_count

@@ -24,9 +24,9 @@ from transformers import PrinterCallback, TrainerCallback, TrainerState
 from transformers.integrations import TensorBoardCallback
 
 from hub.cli import say
+from hub.contract.model_sections import Spans
 from hub.contract.recipe_file import resolved
 from hub.contract.run_dir import Manifest, begin, locked
-from hub.contract.sections.model import Spans
 from hub.errors import RunError
 from training.data.example_types import DOCUMENTS, EXAMPLE_TYPES, SELF_PAIR
 from training.data.rows import endless, stream_errors

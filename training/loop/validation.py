@@ -16,10 +16,10 @@ from datasets import IterableDataset
 from sentence_transformers.base.evaluation import BaseEvaluator, SequentialEvaluator
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator, TripletEvaluator
 
-from hub.client.failures import reading
+from hub.client.connection import reading
 from hub.contract.published_paths import published, published_path
 from hub.contract.recipe import ModelRecipe, ValidationData
-from hub.contract.shards import sha256_file
+from hub.durable import sha256_file
 from hub.errors import InputError
 from training.data.example_types import EXAMPLE_TYPES, STS, TRIPLET, ExampleType
 from training.data.rows import RowChecks, in_memory

@@ -25,7 +25,7 @@ from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling, 
 from transformers.modeling_outputs import BaseModelOutput
 
 from hub.errors import InputError
-from hub.model_folder import NO_PICKLES, reading_model
+from hub.untrusted import NO_PICKLES, reading_model
 from training.encoder.bases import Base
 
 NOT_MASKED = -100  # transformers' target of a token that the model is not asked for

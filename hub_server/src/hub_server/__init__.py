@@ -2,6 +2,6 @@
 
 Official clients reach it through ``HF_ENDPOINT``. Start it with ``hub-server serve`` (``sts-dino hub serve``) or, from
 Python, with ``hub_server.process.LocalHub``. Models and datasets,
-public, private or gated, uploads and downloads by Xet and LFS, pull requests, pages for people; no Spaces. All of it,
+public or private, uploads and downloads by Xet and LFS, pages for people; no Spaces. All of it,
 call by call: docs/hub_server.md.
 """

@@ -17,13 +17,13 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from hub_server.connections import Body, BodyReader, ClientGone
+from hub_server.handlers.call import Call, Hub
 from hub_server.handlers.pages import asks_for_page
 from hub_server.handlers.routes import SLOW, Handler, body_limit, match
-from hub_server.http.bodies import Body, BodyReader, ClientGone
-from hub_server.http.call import Call, Hub
 from hub_server.pages.rendering import error_page
 from hub_server.storage.credentials import authenticate
-from hub_server.storage.refusals import HubError, repo_not_found
+from hub_server.storage.errors import HubError, repo_not_found
 
 log = logging.getLogger("hub_server")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

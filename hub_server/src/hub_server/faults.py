@@ -21,7 +21,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hub_server.handlers.routes import REQUESTS, match, name_of
-from hub_server.storage.refusals import CommandError, HubError
+from hub_server.storage.errors import CommandError, HubError
 
 log = logging.getLogger("hub_server.faults")
 Kind = Literal["429", "429 retry-after", "429 quota", "409", "412", "500", "503", "dropped", "cut", "slow"]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hub_server.storage.refusals import CommandError
+from hub_server.storage.errors import CommandError
 
 _START_SECONDS, _STOP_SECONDS = 60, 15
 _CODE_ROOT = Path(__file__).resolve().parents[1]  # where ``python -m`` finds this package

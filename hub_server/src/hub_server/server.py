@@ -21,7 +21,7 @@ from typer.core import TyperGroup
 from hub_server.storage.blobs import BlobStore
 from hub_server.storage.credentials import Signer, add_user, keep_token
 from hub_server.storage.database import Database
-from hub_server.storage.refusals import CommandError
+from hub_server.storage.errors import CommandError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -91,7 +91,7 @@ def serve(
     """
     from hub_server.app import HubApp
     from hub_server.faults import FaultInjector
-    from hub_server.http.call import Hub
+    from hub_server.handlers.call import Hub
 
     # Failures always, every request when verbose; never tokens or query strings.
     logging.basicConfig(format="%(asctime)s %(name)s %(message)s", level=logging.WARNING)
@@ -167,7 +167,7 @@ def _listener(port: int) -> socket.socket:
 def _run(asgi: "ASGIApp", listener: socket.socket, patience: float, *, stop_with_stdin: bool) -> None:
     import uvicorn
 
-    from hub_server.http.connections import connection_class
+    from hub_server.connections import connection_class
 
     config = uvicorn.Config(
         asgi,

@@ -7,8 +7,8 @@ from urllib.parse import parse_qs
 from pydantic import BaseModel
 from starlette.responses import FileResponse, JSONResponse, Response
 
-from hub_server.http.call import Call, Hub, is_on
-from hub_server.storage.refusals import HubError, entry_not_found
+from hub_server.handlers.call import Call, Hub, is_on
+from hub_server.storage.errors import HubError, entry_not_found
 from hub_server.storage.repos import Commit, get_commit, last_changes, resolve, timestamp
 from hub_server.storage.rules import RepoPath, is_ignored, is_lfs
 from hub_server.storage.trees import Entry, find, find_file, walk
@@ -62,8 +62,6 @@ def _describe(db: sqlite3.Connection, repo: int, commit: Commit, entries: list[E
         if file:
             item |= {"type": "file", "size": file.size}
             item |= {"lfs": {"oid": file.sha256, **file.lfs_facts}} if file.lfs else {}
-            xet_hash = file.xet_hash(db)
-            item |= {"xetHash": xet_hash} if xet_hash else {}
         if expand:
             change = changes[path]
             item["lastCommit"] = {"id": change.oid, "title": change.title, "date": timestamp(change.date)}
@@ -91,7 +89,7 @@ def paths_info(call: Call) -> list:
 
 def preupload(call: Call) -> dict:
     """For each file to upload: LFS or regular, ignored or not, and the id of what is there now."""
-    repo, asked = call.writable_revision(), call.read(_Preupload)
+    repo, asked = call.repo(write=True), call.read(_Preupload)
     if len(asked.files) > _MAX_PREUPLOAD:
         raise HubError(413, f"At most {_MAX_PREUPLOAD} files per call")
     with call.hub.database.reading() as db:
@@ -121,11 +119,10 @@ class _Content(FileResponse):
 
 def download(call: Call) -> Response:
     """Serve one file of one revision, or ranges of it."""
-    repo, path = call.readable(), call.args["path"]
+    repo, path = call.repo(), call.args["path"]
     with call.hub.database.reading() as db:
         commit = resolve(db, repo.id, call.args["revision"])
         file = find_file(db, commit.tree, path)
-        xet_hash = file.xet_hash(db) if file else None
     if file is None:
         raise entry_not_found(f'Entry not found: "{path}"', commit.oid)
     headers = {
@@ -136,9 +133,6 @@ def download(call: Call) -> Response:
     }
     if file.lfs:
         headers |= {"X-Linked-Etag": f'"{file.etag}"', "X-Linked-Size": str(file.size)}
-    if xet_hash:
-        token = f"{call.endpoint}/api/{repo.kind}s/{repo.full_name}/xet-read-token/{commit.oid}"
-        headers |= {"X-Xet-Hash": xet_hash, "Link": f'<{token}>; rel="xet-auth"'}
     plain = "application/octet-stream" if file.lfs else "text/plain; charset=utf-8"
     media = PICTURES.get(path.rpartition(".")[2].lower(), plain)
     return _Content(call.hub.blobs.path(file.sha256), headers=headers, media_type=media)

@@ -3,18 +3,13 @@
 from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
-from hub_server.http.call import Call
-from hub_server.storage.commits import MAX_BODY, apply, branch_head, read_request, write_commit
-from hub_server.storage.pull_requests import open_pull_request
-from hub_server.storage.refusals import HubError
+from hub_server.handlers.call import Call
+from hub_server.storage.commits import MAX_BODY, apply, read_request
+from hub_server.storage.errors import HubError
 from hub_server.storage.repos import create_ref, delete_ref, history, list_refs, resolve, timestamp
-from hub_server.storage.rules import Message, check_ref_name
+from hub_server.storage.rules import check_ref_name
 
 _PAGE, _MOST = 50, 1000
-
-
-class _Squash(BaseModel):
-    message: Message | None = None
 
 
 class _NewBranch(BaseModel):
@@ -29,22 +24,19 @@ class NewTag(BaseModel):
 
 def body_limit_of_commit(call: Call) -> int:
     """Body limit of a commit; refused at once for those who may not commit."""
-    call.writable_revision()
+    call.repo(write=True)
     return MAX_BODY
 
 
 def commit(call: Call) -> dict:
-    """Commit to a branch, or (``create_pr``) to a new pull request."""
-    repo, branch = call.writable_revision(), call.args["revision"]
+    """Commit to a branch."""
+    repo = call.repo(write=True)
     with call.hub.blobs.staging() as staging:
         request = read_request(call.content.chunks(), staging)
     with call.hub.database.writing() as db:
-        words = (call.user.name, request.header.summary, request.header.description or request.header.summary)
-        number = open_pull_request(db, repo.id, branch, *words, "open") if call.flag("create_pr") else 0
-        oid = apply(db, repo, f"refs/pr/{number}" if number else branch, call.user, request)
-    page = f"{call.endpoint}/{repo.url_path}"
-    answer = {"success": True, "commitUrl": f"{page}/commit/{oid}", "commitOid": oid, "hookOutput": ""}
-    return answer | ({"pullRequestUrl": f"{page}/discussions/{number}"} if number else {})
+        oid = apply(db, repo, call.args["revision"], call.user, request)
+    url = f"{call.endpoint}/{repo.url_path}/commit/{oid}"
+    return {"success": True, "commitUrl": url, "commitOid": oid, "hookOutput": ""}
 
 
 def commits(call: Call) -> Response:
@@ -62,27 +54,16 @@ def commits(call: Call) -> Response:
     return JSONResponse(shown, headers={"X-Total-Count": str(len(past)), **headers})
 
 
-def super_squash(call: Call) -> dict:
-    """Replace a branch by one commit of its present files; `gc` then frees what the old commits alone held."""
-    repo = call.repo(write=True)
-    message = call.read(_Squash).message or f"Super-squash branch {call.args['ref']!r}"
-    title, _, rest = message.partition("\n")
-    with call.hub.database.writing() as db:
-        ref, head = branch_head(db, repo, call.args["ref"])
-        write_commit(db, repo, ref, head.tree, None, call.user.name, title, rest.strip())
-    return {}
-
-
 def refs(call: Call) -> dict:
     """All branches and tags."""
     repo = call.repo()
-    groups: dict[str, list] = {"heads": [], "tags": [], "pr": []}
+    groups: dict[str, list] = {"heads": [], "tags": []}
     with call.hub.database.reading() as db:
         for ref, oid in list_refs(db, repo.id):
             _, group, name = ref.split("/", 2)
             groups[group].append({"name": name, "ref": ref, "targetCommit": oid})
     answer = {"branches": groups["heads"], "tags": groups["tags"], "converts": []}
-    return answer | ({"pullRequests": groups["pr"]} if call.flag("include_prs") else {})
+    return answer | ({"pullRequests": []} if call.flag("include_prs") else {})
 
 
 def create_branch(call: Call) -> dict:

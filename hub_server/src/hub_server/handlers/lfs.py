@@ -3,20 +3,18 @@
 An upload address is a path that says everything (repo, sha256, size, part size, upload, part) plus a signature over it.
 """
 
-import os
 import sqlite3
 import time
 import uuid
 from collections.abc import Collection
-from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from hub_server.http.call import Call, Hub
+from hub_server.handlers.call import Call, Hub
 from hub_server.storage.blobs import Blob
-from hub_server.storage.refusals import HubError
+from hub_server.storage.errors import HubError
 from hub_server.storage.rules import Sha256
 
 _MAX_PARTS, _MAX_PARTS_IN_ALL, VALID_SECONDS = 1000, 10_000, 6 * 3600  # a part's address has some 260 bytes
@@ -76,39 +74,12 @@ def is_owned(db: sqlite3.Connection, repo: int, oid: str, size: int) -> bool:
     return db.execute(query, (repo, oid, size)).fetchone() is not None
 
 
-def record_uploads(hub: Hub, repo: int, blobs: Collection[Blob], proposer: str = "") -> None:
-    """Record stored files as uploaded to a repo, unless it was deleted since, and their Xet hashes.
-
-    ``proposer``: who sent them, if that is no member.
-    """
-    hashes = _xet_hashes([str(hub.blobs.path(blob.sha256)) for blob in blobs])
+def record_uploads(hub: Hub, repo: int, blobs: Collection[Blob]) -> None:
+    """Record stored files as uploaded to a repo, unless it was deleted since."""
     with hub.database.writing() as db:
         for blob in blobs:
             query = "INSERT OR IGNORE INTO lfs_objects SELECT id, ?, ? FROM repos WHERE id = ?"
             db.execute(query, (blob.sha256, blob.size, repo))
-            if proposer:
-                db.execute("INSERT OR IGNORE INTO proposed_files VALUES (?, ?, ?)", (repo, proposer, blob.sha256))
-        known = [(blob.sha256, found) for blob, found in zip(blobs, hashes, strict=False)]
-        db.executemany("INSERT OR IGNORE INTO xet_hashes VALUES (?, ?)", known)
-
-
-def _xet_hashes(paths: list[str]) -> list[str]:
-    """Xet hashes of these files; none where ``hf_xet`` is not installed: they are then downloaded without Xet.
-
-    It is computed here (about 1 s per GB, without the interpreter's lock), so no client can claim it.
-    """
-    module = _hf_xet() if paths else None
-    return [found.hash for found in module.hash_files(paths)] if module else []
-
-
-@cache
-def _hf_xet() -> Any:
-    os.environ.setdefault("HF_XET_LOG_DEST", os.devnull)  # else it writes log files into the user's cache
-    try:
-        import hf_xet
-    except ImportError:
-        return None
-    return hf_xet
 
 
 def body_limit_of_upload(call: Call) -> int:

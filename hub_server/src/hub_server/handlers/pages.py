@@ -1,21 +1,123 @@
-"""HTML pages of the Hub, of an owner and of a repo, for people: they see what an anonymous visitor may see."""
+"""HTML pages for a browser, with an anonymous visitor's rights: the Hub, an owner, a repo, its files and its history.
+
+All of it is links and GET forms, so an address holds a view. A ``report.html`` is shown in a sandbox.
+"""
 
 import json
 import re
+from codecs import getincrementaldecoder
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
 
-from starlette.responses import Response
+from starlette.responses import FileResponse, Response
 
-from hub_server.handlers.page_places import place, rows_view
-from hub_server.http.call import Call
+from hub_server.handlers.call import Call
+from hub_server.handlers.files import PICTURES
 from hub_server.pages import cards, rendering
-from hub_server.pages.card_html import Card, card
-from hub_server.storage.refusals import HubError
-from hub_server.storage.repos import KINDS, Commit, Repo, history, list_repos, resolve
-from hub_server.storage.trees import walk
+from hub_server.pages.cards import Config
+from hub_server.pages.readers import MOST_FILES, MOST_WORDS, Card, Question, card, window
+from hub_server.storage.errors import HubError, entry_not_found
+from hub_server.storage.repos import KINDS, Commit, Repo, history, list_refs, list_repos, resolve
+from hub_server.storage.trees import File, find, find_file, walk
 
-_NEWEST, _COMMITS, _TAGS = 50, 5, 30
-_GATED = "This repo is gated: its rows and files are for those whom its owners let in."
+REPORT = "report.html"  # a self-contained page that a run directory may hold
+_NEWEST, _LAST_COMMITS, _TAGS = 50, 5, 30
+_ENTRIES, _COMMITS = 1000, 50
+_TEXT, _LINES = 200_000, 5_000  # bytes and lines of a file that are shown
 _NO_CARD = "There is no README.md with metadata that can be read."
+_OF_CLIENTS = re.compile(r"/(?:api|xet|lfs-upload|uploads|papers|buckets)(?:/.*)?|.*/resolve/.*|.*\.git/.*|/-/.*")
+
+
+class Place(NamedTuple):
+    """A repo at a revision as a visitor named it. ``revision`` is percent-encoded; ``report``: whether it has one."""
+
+    repo: Repo
+    commit: Commit
+    revision: str
+    name: str
+    tags: list[str]
+    report: bool
+
+    @property
+    def home(self) -> str:
+        """The repo's page."""
+        return f"/{self.repo.url_path}"
+
+    def at(self, kind: str, path: str = "") -> str:
+        """The address of a page (blob, tree, commits, report) or of a content (resolve) at this revision."""
+        return f"{self.home}/{kind}/{self.revision}" + (f"/{quote(path)}" if path else "")
+
+    @property
+    def here(self) -> str:
+        """The repo's page at this revision."""
+        return self.home if self.name == "main" else self.at("commit")
+
+    @property
+    def content(self) -> str:
+        """Where the files of this very commit lie, with a slash at the end."""
+        return f"{self.home}/resolve/{self.commit.oid}/"
+
+
+def place(call: Call) -> Place:
+    """The repo and the revision of a page's path, main without one. Raises HubError."""
+    repo, name = call.repo(), call.args.get("revision", "main")
+    with call.hub.database.reading() as db:
+        commit = resolve(db, repo.id, name)
+        refs = [ref for ref, _ in list_refs(db, repo.id)]
+        report = find_file(db, commit.tree, REPORT) is not None
+    tags = [ref.removeprefix("refs/tags/") for ref in refs if ref.startswith("refs/tags/")]
+    return Place(repo, commit, quote(name, safe=""), name, tags[::-1], report)
+
+
+def rows_view(call: Call, here: str, configs: list[Config], files: dict[str, File]) -> dict[str, object]:
+    """What the template ``rows.html`` shows: the rows that the query asks for, and the addresses of the pages around.
+
+    A config or a split that does not exist is the first one, so that the form works from any config to any other.
+    """
+    asked = {name: call.query.get(name, "") for name in ("config", "split", "label", "q", "view")}
+    config = next((config for config in configs if config.name == asked["config"]), configs[0])
+    split = asked["split"] if asked["split"] in config.splits else next(iter(config.splits))
+    paths = config.splits[split]
+    words, grouped = asked["q"].strip()[:MOST_WORDS], asked["view"] != "table"
+    shown = window(
+        Question(
+            files=tuple(str(call.hub.blobs.path(files[path].sha256)) for path in paths[:MOST_FILES]),
+            label=asked["label"],
+            words=words,
+            page=call.number("page", 1),
+            grouped=grouped,
+        )
+    )
+    label = asked["label"] if asked["label"] in dict(shown.labels) else ""
+    kept = {"config": config.name, "split": split, "label": label, "q": words, "view": "" if grouped else "table"}
+
+    def address(**changes: object) -> str:
+        query = {name: value for name, value in {**kept, **changes}.items() if value}
+        return f"{here}?{urlencode(query)}#rows"
+
+    return {
+        "shown": shown,
+        "asked": kept,
+        "configs": [(config.name, config.name) for config in configs],
+        "splits": [(name, name) for name in dict.fromkeys(name for config in configs for name in config.splits)],
+        "labels": [("", "all"), *((name, f"{name} ({count:,} rows)") for name, count in shown.labels)],
+        "here": here,
+        "path": paths[shown.broken or 0],
+        "more_files": max(0, len(paths) - MOST_FILES),
+        "others": {
+            title: address(page=number)
+            for title, number in {
+                "First": 1,
+                "Previous": shown.page - 1,
+                "Next": shown.page + 1,
+                "Last": shown.pages,
+            }.items()
+            if 1 <= number <= shown.pages and number != shown.page
+        },
+        "other_view": address(view="table" if grouped else "", page=shown.page),
+        "all_rows": address(label="", q="") if label or words else "",
+    }
 
 
 def _visible(call: Call) -> list[tuple[Repo, Commit]]:
@@ -62,11 +164,11 @@ def repo(call: Call) -> Response:
     found = here.repo
     with call.hub.database.reading() as db:
         files = {path: file for path, _oid, file in walk(db, here.commit.tree) if file}
-        commits = [commit for commit, _ in zip(history(db, found.id, here.commit), range(_COMMITS), strict=False)]
+        commits = [commit for commit, _ in zip(history(db, found.id, here.commit), range(_LAST_COMMITS), strict=False)]
     readme = files.get("README.md")
     stored = call.hub.blobs.path(readme.sha256) if readme else None
     metadata = cards.stored_metadata(stored) if stored else {}
-    configs = cards.configs(metadata, list(files)) if found.kind == "dataset" and not found.gated else []
+    configs = cards.configs(metadata, list(files)) if found.kind == "dataset" else []
     shown = card(stored, here.content) if stored else Card()
     return rendering.page(
         "repo.html",
@@ -76,7 +178,7 @@ def repo(call: Call) -> Response:
         usage=_usage(found, here.name),
         facts=cards.tags(found.kind, metadata)[:_TAGS],
         card=shown.html,
-        problem=_GATED if found.gated else shown.problem or ("" if metadata else _NO_CARD),
+        problem=shown.problem or ("" if metadata else _NO_CARD),
         view=rows_view(call, here.here, configs, files) if configs else None,
         files=len(files),
         size=sum(file.size for file in files.values()),
@@ -98,9 +200,94 @@ def script(_: Call) -> Response:
     return rendering.script()
 
 
-_OF_CLIENTS = re.compile(r"/(?:api|xet|lfs-upload|uploads|papers|buckets)(?:/.*)?|.*/resolve/.*|.*\.git/.*|/-/.*")
-
-
 def asks_for_page(method: str, path: str, accept: str) -> bool:
     """Whether a person waits for the answer: a browser's request that is none of a client's addresses."""
     return method in ("GET", "HEAD") and "text/html" in accept and not _OF_CLIENTS.fullmatch(path)
+
+
+def tree(call: Call) -> Response:
+    """The listing of a folder, folders first; the root when no path is given."""
+    here, path = place(call), call.args.get("path", "").strip("/")
+    with call.hub.database.reading() as db:
+        folder = find(db, here.commit.tree, path)
+        if folder is None or folder.file:
+            raise entry_not_found(f"There is no folder {path!r} at {here.name!r}", here.commit.oid)
+        entries = sorted(walk(db, folder.oid, path, recursive=False), key=lambda entry: entry.file is not None)
+    return rendering.page(
+        "tree.html",
+        call.endpoint,
+        title=f"{path or 'Files'} · {here.repo.full_name}",
+        place=here,
+        path=path,
+        entries=entries[:_ENTRIES],
+        more=max(0, len(entries) - _ENTRIES),
+    )
+
+
+def blob(call: Call) -> Response:
+    """One file: rows of parquet, a picture, text with line numbers, or what is known of it; and its download."""
+    here, path = place(call), call.args["path"]
+    file = _file(call, here, path)
+    suffix = path.rpartition(".")[2].lower()
+    shown: dict[str, Any] = {}
+    stored = call.hub.blobs.path(file.sha256)
+    if suffix == "parquet":
+        shown["view"] = rows_view(call, here.at("blob", path), [Config("", {"": [path]})], {path: file})
+    elif suffix in PICTURES:
+        shown["picture"] = here.content + quote(path)
+    elif (lines := _lines(stored)) is not None:
+        shown["lines"], shown["cut"] = lines[:_LINES], file.size > _TEXT or len(lines) > _LINES
+    return rendering.page(
+        "blob.html",
+        call.endpoint,
+        title=f"{path} · {here.repo.full_name}",
+        place=here,
+        path=path,
+        file=file,
+        is_report=path == REPORT,
+        **shown,
+    )
+
+
+def _file(call: Call, here: Place, path: str) -> File:
+    with call.hub.database.reading() as db:
+        file = find_file(db, here.commit.tree, path)
+    if file is None:
+        raise entry_not_found(f"There is no file {path!r} at {here.name!r}", here.commit.oid)
+    return file
+
+
+def _lines(stored: Path) -> list[str] | None:
+    """The lines at the beginning of a stored file; None when it is no UTF-8 text."""
+    with stored.open("rb") as content:
+        start = content.read(_TEXT)
+    try:
+        text = getincrementaldecoder("utf-8")().decode(start, final=len(start) < _TEXT)
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text else text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+
+
+def commits(call: Call) -> Response:
+    """A page of the history of a revision, newest first."""
+    here = place(call)
+    with call.hub.database.reading() as db:
+        past = list(history(db, here.repo.id, here.commit))
+    pages = -(-len(past) // _COMMITS)
+    number = min(call.number("page", 1), pages)
+    return rendering.page(
+        "commits.html",
+        call.endpoint,
+        title=f"Commits · {here.repo.full_name}",
+        place=here,
+        commits=past[(number - 1) * _COMMITS : number * _COMMITS],
+        count=len(past),
+        number=number,
+        pages=pages,
+    )
+
+
+def report(call: Call) -> Response:
+    """The report of a repo, as HTML in a sandbox: no script runs, nothing is fetched, no origin is shared."""
+    stored = call.hub.blobs.path(_file(call, place(call), REPORT).sha256)
+    return FileResponse(stored, media_type="text/html; charset=utf-8", headers=rendering.REPORT_HEADERS)

@@ -1,15 +1,15 @@
 """Handlers for repos as a whole: whoami, create, delete, move, info, listing, card validation."""
 
 import sqlite3
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from hub_server.http.call import Call, Hub
+from hub_server.handlers.call import Call, Hub
 from hub_server.pages import cards
 from hub_server.storage.commits import put_file, stage_regular, write_commit
-from hub_server.storage.refusals import HubError, not_served, repo_not_found
+from hub_server.storage.errors import HubError, not_served, repo_not_found
 from hub_server.storage.repos import (
     KINDS,
     Commit,
@@ -17,15 +17,14 @@ from hub_server.storage.repos import (
     create_repo,
     find_repo,
     list_repos,
-    move_repo,
     resolve,
     timestamp,
 )
-from hub_server.storage.rules import RepoName, check_repo_name, default_gitattributes
+from hub_server.storage.rules import RepoName, default_gitattributes
 from hub_server.storage.trees import TreeEdit, find_file, walk
 
 _LIST_PAGE, _LIST_MOST = 100, 1000
-_NO_FILTERS = {"apps", "inference", "inference_provider", "num_parameters"}
+_NO_FILTERS = {"apps", "gated", "inference", "inference_provider", "num_parameters"}
 Kind = Literal["model", "dataset"]
 
 
@@ -39,10 +38,10 @@ class NamedRepo(BaseModel):
     private: bool | None = None
 
 
-class _Move(BaseModel):
-    type: Kind | None = None
-    fromRepo: Annotated[str, Field(pattern="^[^/]+/.+$")]
-    toRepo: Annotated[str, Field(pattern="^[^/]+/.+$")]
+class _Settings(BaseModel):
+    visibility: Literal["public", "private"] | None = None
+    private: bool | None = None
+    gated: Literal[False] | None = None
 
 
 def whoami(call: Call) -> dict:
@@ -76,7 +75,7 @@ def create(call: Call) -> dict:
 
 
 def delete(call: Call) -> dict:
-    """Delete a repo with its refs and commits; contents stay on the disk, unreachable, until gc."""
+    """Delete a repo with its refs and commits; contents stay on the disk, out of reach."""
     asked, user = call.read(NamedRepo), call.user
     namespace = asked.organization or user.name
     user.require_write(namespace)
@@ -88,21 +87,13 @@ def delete(call: Call) -> dict:
     return {}
 
 
-def move(call: Call) -> dict:
-    """Rename a repo or give it to another owner; the actor may write to both."""
-    asked, user = call.read(_Move), call.user
-    kind, (namespace, name) = asked.type or "model", asked.fromRepo.split("/", 1)
-    new_namespace, new_name = asked.toRepo.split("/", 1)
-    with call.hub.database.writing() as db:
-        repo = find_repo(db, kind, namespace, name)
-        if repo is None or not repo.visible_to(user):
-            raise repo_not_found(anonymous=False)
-        for owner in (repo.namespace, new_namespace):
-            user.require_write(owner)
-        taken = find_repo(db, kind, new_namespace, check_repo_name(new_name))
-        if taken is not None and taken.id != repo.id:
-            raise HubError(409, f"A {kind} repository called {taken.full_name} already exists")
-        move_repo(db, repo, new_namespace, new_name)
+def settings(call: Call) -> dict:
+    """Change the visibility of a repo."""
+    repo, asked = call.repo(write=True), call.read(_Settings)
+    private = asked.private if asked.visibility is None else asked.visibility == "private"
+    if private is not None:
+        with call.hub.database.writing() as db:
+            db.execute("UPDATE repos SET private = ? WHERE id = ?", (private, repo.id))
     return {}
 
 
@@ -129,7 +120,7 @@ def _describe(hub: Hub, db: sqlite3.Connection, repo: Repo, commit: Commit) -> d
         "lastModified": timestamp(commit.date),
         "createdAt": timestamp(repo.created),
         "private": repo.private,
-        "gated": repo.gated or False,
+        "gated": False,
         "disabled": False,
         "downloads": 0,
         "likes": 0,
@@ -165,9 +156,7 @@ def listing(call: Call) -> Response:
         found = [
             _describe(call.hub, db, repo, resolve(db, repo.id, "main"))
             for repo in list_repos(db, KINDS.get(call.args["kind"], ""), call.actor)
-            if author in ("", repo.namespace.lower())
-            and all(word in repo.full_name.lower() for word in words)
-            and ("gated" not in call.query or call.flag("gated") == bool(repo.gated))
+            if author in ("", repo.namespace.lower()) and all(word in repo.full_name.lower() for word in words)
         ]
     wanted = {*call.query.getlist("filter"), *call.query.getlist("pipeline_tag")}
     found = [repo for repo in found if wanted <= set(repo["tags"])]

@@ -10,22 +10,10 @@ from urllib.parse import unquote
 
 from starlette.responses import Response
 
-from hub_server.handlers import (
-    access,
-    discussions,
-    files,
-    history,
-    lfs,
-    lfs_files,
-    page_files,
-    pages,
-    repos,
-    xet,
-    xet_reads,
-)
-from hub_server.http.call import Call
+from hub_server.handlers import files, history, lfs, pages, repos, xet
+from hub_server.handlers.call import Call
 from hub_server.pages import rendering
-from hub_server.storage.refusals import HubError, not_served, repo_not_found
+from hub_server.storage.errors import HubError, not_served, repo_not_found
 
 Handler = Callable[[Call], Response | dict | list]
 JSON_LIMIT = 2 << 20
@@ -42,8 +30,6 @@ def no_such_service(call: Call) -> Response:
 
 
 _PATTERNS = {
-    "{discussion}": r"{api}/discussions/(?P<num>[1-9]\d{0,8})",
-    "{comment}": r"(?P<comment>0{9}[0-9a-f]{15})",
     "{api}": r"/api/(?P<kind>models|datasets|spaces|kernels)/(?P<namespace>[^/]+)/(?P<name>[^/]+)",
     "{web}": r"/(?:(?P<kind>datasets|spaces|kernels)/)?(?P<namespace>[^/]+)/(?P<name>[^/]+?)",
     "{owner}": r"/(?!(?:api|models|datasets|spaces|kernels|buckets|papers|uploads|lfs-upload|xet|-)(?:/|$))"
@@ -51,7 +37,7 @@ _PATTERNS = {
     "{page}": r"/(?:(?P<kind>datasets)/)?(?!api/|lfs-upload/|xet/|papers/)(?P<namespace>[^/]+)/(?P<name>[^/]+)",
     "{rev}": r"(?P<revision>[^/]+)",
     "{ref}": r"(?P<ref>[^/]+)",
-    "{xet}": r"/xet/(?P<space>[0-9a-f]{32}(?:/by/[^/]+)?)",
+    "{xet}": r"/xet/(?P<space>[0-9a-f]{32})",
     "{upload}": r"/lfs-upload/(?P<repo>\d+)/(?P<oid>[0-9a-f]{64})/(?P<size>\d+)/(?P<part_bytes>\d+)"
     r"/(?P<upload>[0-9a-f]{32})",
 }
@@ -60,45 +46,24 @@ _TABLE: list[tuple[str, str, Handler]] = [
     ("GET", r"/api/whoami-v2", repos.whoami),
     ("POST", r"/api/repos/create", repos.create),
     ("DELETE", r"/api/repos/delete", repos.delete),
-    ("POST", r"/api/repos/move", repos.move),
     ("POST", r"/api/validate-yaml", repos.validate_yaml),
     ("GET", r"/api/(?P<kind>models|datasets|spaces|kernels)", repos.listing),
     ("GET", r"{api}", repos.info),
     ("GET", r"{api}/revision/{rev}", repos.info),
-    ("PUT", r"{api}/settings", access.settings),
-    ("GET", r"{api}/auth-check(?P<write>/write)?", access.auth_check),
-    ("GET", r"{api}/user-access-request/(?P<status>accepted|pending|rejected)", access.requests),
-    ("POST", r"{api}/user-access-request/grant", access.grant),
-    ("POST", r"{api}/user-access-request/handle", access.handle),
+    ("PUT", r"{api}/settings", repos.settings),
     ("GET", r"{api}/tree/{rev}(?:/(?P<path>.+))?", files.tree),
     ("POST", r"{api}/paths-info/{rev}", files.paths_info),
     ("POST", r"{api}/preupload/{rev}", files.preupload),
     ("POST", r"{api}/commit/{rev}", history.commit),
     ("GET", r"{api}/commits/{rev}", history.commits),
-    ("POST", r"{api}/super-squash/{ref}", history.super_squash),
     ("GET", r"{api}/refs", history.refs),
     ("POST", r"{api}/branch/{ref}", history.create_branch),
     ("DELETE", r"{api}/branch/{ref}", history.delete_branch),
     ("POST", r"{api}/tag/{ref}", history.create_tag),
     ("DELETE", r"{api}/tag/{ref}", history.delete_tag),
     ("GET", r"{api}/xet-write-token/{rev}", xet.write_token),
-    ("GET", r"{api}/discussions", discussions.listing),
-    ("POST", r"{api}/discussions", discussions.create),
-    ("GET", r"{discussion}", discussions.show),
-    ("POST", r"{discussion}/comment", discussions.comment),
-    ("POST", r"{discussion}/comment/{comment}/edit", discussions.edit),
-    ("POST", r"{discussion}/comment/{comment}/hide", discussions.hide),
-    ("POST", r"{discussion}/title", discussions.rename),
-    ("POST", r"{discussion}/status", discussions.change_status),
-    ("POST", r"{discussion}/merge", discussions.merge),
-    ("GET", r"{api}/lfs-files", lfs_files.listing),
-    ("POST", r"{api}/lfs-files/batch", lfs_files.delete),
-    ("POST", r"{api}/lfs-files/duplicate", lfs_files.duplicate),
-    ("GET", r"{api}/xet-read-token/{rev}", xet_reads.read_token),
     ("POST", r"{xet}/v1/xorbs/default/(?P<hash>[0-9a-f]{64})", xet.put_xorb),
     ("POST", r"{xet}/v1/shards", xet.put_shard),
-    ("GET", r"{xet}/v(?P<version>[12])/reconstructions/(?P<hash>[0-9a-f]{64})", xet_reads.reconstruction),
-    ("GET", r"{xet}/v1/xorbs/(?P<sha256>[0-9a-f]{64})/(?P<number>\d{1,9})", xet_reads.xorb),
     ("POST", r"{web}\.git/info/lfs/objects/batch", lfs.batch),
     ("PUT", r"{upload}/(?P<number>\d+)", lfs.put),
     ("POST", r"{upload}", lfs.complete),
@@ -106,10 +71,10 @@ _TABLE: list[tuple[str, str, Handler]] = [
     ("GET", rendering.SCRIPT, pages.script),
     ("GET", r"{owner}", pages.owner),
     ("GET", r"{page}(?:/commit/{rev})?", pages.repo),
-    ("GET", r"{page}/tree/{rev}(?:/(?P<path>.+))?", page_files.tree),
-    ("GET", r"{page}/blob/{rev}/(?P<path>.+)", page_files.blob),
-    ("GET", r"{page}/commits/{rev}", page_files.commits),
-    ("GET", r"{page}/report/{rev}", page_files.report),
+    ("GET", r"{page}/tree/{rev}(?:/(?P<path>.+))?", pages.tree),
+    ("GET", r"{page}/blob/{rev}/(?P<path>.+)", pages.blob),
+    ("GET", r"{page}/commits/{rev}", pages.commits),
+    ("GET", r"{page}/report/{rev}", pages.report),
     ("*", r"{api}(?:/.*)?", repos.not_found),
     ("*", r"/api/(?:models|datasets)/[^/]+(?:/(?:revision|tree|refs|commits)/.+)?", no_such_repo),
     ("GET", r"/(?:(?:datasets|spaces|kernels)/)?[^/]+/resolve/.+", no_such_repo),
@@ -127,7 +92,7 @@ _BODY_LIMITS: dict[Handler, Callable[[Call], int]] = {
 
 
 # Answers to anybody that may take a second or more, since they read a stranger's words: few of a kind at a time.
-SLOW: tuple[Handler, ...] = (pages.repo, page_files.blob, repos.validate_yaml)
+SLOW: tuple[Handler, ...] = (pages.repo, pages.blob, repos.validate_yaml)
 
 
 def body_limit(handler: Handler, call: Call) -> int:

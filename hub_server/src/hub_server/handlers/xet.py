@@ -1,10 +1,9 @@
-"""Xet uploads: shards and xorbs that ``hf_xet`` sends become plain files at once. Downloads: ``xet_reads.py``.
+"""Xet uploads: shards and xorbs that ``hf_xet`` sends become plain files at once. Downloads are plain HTTP.
 
 A client cuts files into chunks, packs new chunks into *xorbs*, and sends a *shard* that says which chunks of which
 xorbs make up which file, with the file's sha256 (https://huggingface.co/docs/xet). Here each repo is a Xet server of
-its own (a random space in its address), so a client can refer to nothing but what was sent to this very repo, and what
-it remembers about a repo or a Hub that is gone never meets another. Who is no member and proposes a change has an
-address of one's own below it, so as to replace nobody's xorbs and to name nothing that others sent.
+its own (a random space in its address), so a client can only refer to xorbs of this very repo, and its cache of a
+deleted repo or Hub never meets another.
 """
 
 import secrets
@@ -16,15 +15,13 @@ from typing import NamedTuple
 
 from starlette.responses import JSONResponse, Response
 
+from hub_server.handlers.call import Call
 from hub_server.handlers.lfs import is_owned, record_uploads
-from hub_server.http.call import Call
 from hub_server.storage.blobs import Blob
-from hub_server.storage.refusals import HubError
-from hub_server.storage.repos import Repo
+from hub_server.storage.errors import HubError
 
 MAX_CHUNK, MAX_SHARD, TOKEN_SECONDS = 128 << 10, 64 << 20, 3600
 MAX_XORB = 65 << 20  # clients fill 64 MiB with chunks; their headers and the footer come on top
-_SPACE = 32  # characters of a repo's part of an address
 _RECORD = 48  # every record of a shard has this many bytes
 _SHARD_TAG, _SHARD_VERSION = b"HFRepoMetaData\0", 2
 _HAS_VERIFICATION, _HAS_METADATA = 1 << 31, 1 << 30
@@ -56,35 +53,25 @@ class Chunk(NamedTuple):
 
 
 def write_token(call: Call) -> Response:
-    """The address of the repo's Xet server and a token for it, which allows reading, too."""
-    repo = call.writable_revision()
-    return issue_token(call, repo, "XET", "" if call.user.owns(repo.namespace) else f"/by/{call.user.name}")
-
-
-def issue_token(call: Call, repo: Repo, purpose: str, whose: str = "") -> Response:
-    """The address of a repo's Xet server and a token for a purpose; the server gets its address on first use."""
+    """The address of the repo's Xet server, created on first use, and a token for it."""
+    repo = call.repo(write=True)
     with call.hub.database.writing() as db:
         db.execute("INSERT OR IGNORE INTO xet_spaces VALUES (?, ?)", (repo.id, secrets.token_hex(16)))
-        space = db.execute("SELECT space FROM xet_spaces WHERE repo = ?", (repo.id,)).fetchone()["space"] + whose
+        space = db.execute("SELECT space FROM xet_spaces WHERE repo = ?", (repo.id,)).fetchone()["space"]
     expires = int(time.time()) + TOKEN_SECONDS
-    token, url = call.hub.signer.sign(purpose, space, expires), f"{call.endpoint}/xet/{space}"
+    token, url = call.hub.signer.sign("XET", space, expires), f"{call.endpoint}/xet/{space}"
     headers = {"X-Xet-Access-Token": token, "X-Xet-Cas-Url": url, "X-Xet-Token-Expiration": str(expires)}
     return JSONResponse({"accessToken": token, "casUrl": url, "exp": expires}, headers=headers)
 
 
-def authorised(call: Call, *purposes: str) -> int:
+def authorised(call: Call) -> int:
     """The repo that the token and the address are for; 401 makes a client ask for a new token."""
     scheme, _, token = call.headers.get("authorization", "").partition(" ")
-    accepts, space = call.hub.signer.accepts, call.args["space"]
-    if scheme.lower() != "bearer" or not any(accepts(token, purpose, space) for purpose in purposes):
+    space = call.args["space"]
+    if scheme.lower() != "bearer" or not call.hub.signer.accepts(token, "XET", space):
         raise HubError(401, "This Xet token does not fit this address")
-    return repo_of(call)
-
-
-def repo_of(call: Call) -> int:
-    """The repo of a Xet address, else 404."""
     with call.hub.database.reading() as db:
-        row = db.execute("SELECT repo FROM xet_spaces WHERE space = ?", (call.args["space"][:_SPACE],)).fetchone()
+        row = db.execute("SELECT repo FROM xet_spaces WHERE space = ?", (space,)).fetchone()
     if row is None:
         raise HubError(404, "The repo of this Xet address is gone: upload again")
     return row["repo"]
@@ -92,53 +79,48 @@ def repo_of(call: Call) -> int:
 
 def body_limit_of_xorb(call: Call) -> int:
     """Body limit of a xorb."""
-    authorised(call, "XET")
+    authorised(call)
     return MAX_XORB
 
 
 def body_limit_of_shard(call: Call) -> int:
     """Body limit of a shard."""
-    authorised(call, "XET")
+    authorised(call)
     return MAX_SHARD
 
 
 def put_xorb(call: Call) -> dict:
     """Store a xorb unread: a shard's files are checked by sha256, so nothing depends on a xorb's own name."""
-    repo = authorised(call, "XET")
+    repo = authorised(call)
     with call.hub.blobs.staging() as staging:
         blob = staging.take(call.content)
     with call.hub.database.writing() as db:
-        query = "REPLACE INTO xorbs SELECT id, ?, ?, ? FROM repos WHERE id = ?"
-        db.execute(query, (_whose(call) + call.args["hash"], blob.sha256, int(time.time()), repo))
+        query = "REPLACE INTO xorbs SELECT id, ?, ? FROM repos WHERE id = ?"
+        db.execute(query, (call.args["hash"], blob.sha256, repo))
     return {"was_inserted": True}
-
-
-def _whose(call: Call) -> str:
-    """The part of an address that is a proposer's own; empty for members."""
-    return call.args["space"][_SPACE:]
 
 
 def put_shard(call: Call) -> dict:
     """Reconstruct the files of a shard from its xorbs and record them as uploaded to the repo."""
-    repo, whose = authorised(call, "XET"), _whose(call)
+    repo = authorised(call)
     described = read_shard(call.body())
     with call.hub.database.reading() as db:
-        missing = [file for file in described if whose or not is_owned(db, repo, *file.blob)]
+        missing = [file for file in described if not is_owned(db, repo, *file.blob)]
         rows = db.execute("SELECT hash, sha256 FROM xorbs WHERE repo = ?", (repo,))
         sent = {row["hash"]: row["sha256"] for row in rows}
 
     @lru_cache(maxsize=1)  # up to 65 MiB; neighbouring terms are mostly of one xorb
     def chunks(xorb: str) -> list[Chunk]:
-        if whose + xorb not in sent:
+        if xorb not in sent:
             raise HubError(400, f"The shard needs the xorb {xorb}, which was not uploaded to this repo")
-        return read_xorb(call.hub.blobs.path(sent[whose + xorb]).read_bytes())
+        return read_xorb(call.hub.blobs.path(sent[xorb]).read_bytes())
 
     with call.hub.blobs.staging() as staging:
         for file in missing:
             content = (part for term in file.terms for part in unpack(chunks(term.xorb), term))
             if staging.add(content) != file.blob:
                 raise HubError(400, f"The uploaded content is not {file.blob.sha256}")
-    record_uploads(call.hub, repo, {file.blob for file in missing}, whose.removeprefix("/by/"))
+    record_uploads(call.hub, repo, {file.blob for file in missing})
     return {"result": 1}
 
 

@@ -1,14 +1,20 @@
-"""README front matter: what a card says about its repo, and what is wrong with it."""
+"""Cards: the front matter of a README and its problems, and its Markdown as safe HTML (rendered in a limited child)."""
 
 import math
+import posixpath
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote, unquote, urlsplit
 
+import nh3
 import yaml
+from markdown_it import MarkdownIt
+
+from hub_server.pages.readers import Card, CardQuestion
 
 _FRONT_MATTER = re.compile(r"\A\s*---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 # The largest front matter on the Hub, the results of leaderboards, has some 200 kB.
@@ -32,6 +38,8 @@ llama3.2 llama3.3 llama4 grok2-community gemma unknown other
 _DATASET_TAGS = ("task_categories", "task_ids", "language", "license", "size_categories")
 _MAX_CONFIGS, _MAX_PATTERNS, _MAX_TEXT = 20, 100, 200
 _MAX_ERROR, _MAX_ERRORS = 500, 20
+CARD = 200_000  # characters that are rendered
+_HEADING_SHIFT = 2  # a card stands below the page's own h1 and h2
 _MAX_TRIES = 500_000  # of a pattern with a path: half a second
 
 
@@ -140,12 +148,6 @@ def _plain(value: object) -> object:
     return value if isinstance(value, float) and math.isfinite(value) else str(value)
 
 
-def body(text: str) -> str:
-    """A card without its front matter."""
-    found = _FRONT_MATTER.match(text)
-    return text[found.end() :] if found else text
-
-
 def configs(metadata: dict, paths: list[str]) -> list[Config]:
     """The configs that a card names, as far as they have parquet files, the default first; else one of the first file.
 
@@ -225,3 +227,42 @@ def tags(kind: str, metadata: dict) -> list[str]:
 def _texts(metadata: dict, key: str) -> list[str]:
     value = metadata.get(key) or []
     return [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str)]
+
+
+def answer(question: bytes) -> Card:
+    """Render the card of a ``CardQuestion``."""
+    asked = CardQuestion.model_validate_json(question)
+    text = Path(asked.readme).read_bytes()[: 4 * CARD].decode(errors="replace")
+    found = _FRONT_MATTER.match(text)
+    return Card(html=render_card(text[found.end() :] if found else text, asked.base))
+
+
+def render_card(text: str, base: str) -> str:
+    """Markdown as HTML without scripts, styles, forms, frames and pictures from elsewhere; its headings begin at h3."""
+
+    def address(tag: str, attribute: str, value: str) -> str | None:
+        if attribute not in ("href", "src"):
+            return value
+        parts = urlsplit(value)
+        if parts.scheme or parts.netloc:
+            return value if tag == "a" and parts.scheme in ("http", "https", "mailto") else None
+        if not parts.path:
+            return f"#{quote(parts.fragment)}" if tag == "a" else None
+        path = posixpath.normpath(unquote(parts.path))
+        return None if path.startswith(("/", "..")) else base + quote(path)
+
+    tags = "a abbr b blockquote br code dd del details div dl dt em h1 h2 h3 h4 h5 h6 hr i img kbd li ol p pre s span"
+    tags += " strong sub summary sup table tbody td tfoot th thead tr ul"
+    attributes = {"a": {"href", "title"}, "img": {"src", "alt", "title", "width", "height"}, "ol": {"start"}}
+    attributes |= {tag: {"colspan", "rowspan", "align"} for tag in ("td", "th")}
+    html = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(text[:CARD])
+    html = re.sub(r'<(t[dh]) style="text-align:(left|center|right)">', r'<\1 align="\2">', html)
+    clean = nh3.clean(
+        html,
+        tags=set(tags.split()),
+        attributes=attributes,
+        attribute_filter=address,
+        url_schemes={"http", "https", "mailto"},
+        link_rel="noopener noreferrer nofollow",
+    )
+    return re.sub(r"(</?h)([1-6])>", lambda tag: f"{tag[1]}{min(6, int(tag[2]) + _HEADING_SHIFT)}>", clean)

@@ -13,7 +13,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader
 from starlette.responses import HTMLResponse, Response
 
-from hub_server.pages.rows import visible
+from hub_server.pages.readers import visible
 
 TEMPLATES = Path(__file__).with_name("templates")
 _STYLE = (TEMPLATES / "style.css").read_text(encoding="utf-8")
@@ -28,7 +28,6 @@ REPORT_HEADERS = _QUIET | {
 _ADVICE = {
     "RepoNotFound": "Its name may be misspelt, or it is private: these pages show public repos only. A private one is "
     "read by a client with a token: hf download NAME (--repo-type dataset), with HF_ENDPOINT and HF_TOKEN_PATH set.",
-    "GatedRepo": "Its files are for those whom its owners let in, and are read by a client with their token.",
     "RevisionNotFound": "A revision is a branch, a tag or a commit id; the repo's page names its tags.",
     "EntryNotFound": "The file or folder may have another name in this revision.",
 }
@@ -72,7 +71,7 @@ def error_page(endpoint: str, path: str, status: int, message: str, code: str = 
         title=f"{status} {'Not found' if code == 'RepoNotFound' else HTTPStatus(status).phrase}",
         message=message,
         advice=_ADVICE.get(code) or (_FAILED if status == HTTPStatus.INTERNAL_SERVER_ERROR else ""),
-        repo=repo if code in ("RevisionNotFound", "EntryNotFound", "GatedRepo") else "",
+        repo=repo if code in ("RevisionNotFound", "EntryNotFound") else "",
     )
 
 

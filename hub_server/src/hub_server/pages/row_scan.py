@@ -1,9 +1,10 @@
-"""Finds a page of rows in untrusted parquet files; run in a limited child process (``child``).
+"""A page of rows of untrusted parquet files, as texts; runs in a limited child process (``readers``).
 
 A page without filter is found by the files' footers, and no more is read than the row groups that hold it. A filter
 reads batch after batch, and stops after ``MOST_ROWS`` rows or some seconds; the answer says how far it came.
 """
 
+import json
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -15,13 +16,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hub_server.pages.row_texts import cell, grouped, label_names, named_value, shortened, sort_key
-from hub_server.pages.rows import MOST_FILES, MOST_ROWS, ROWS, Facts, Question, Request, Window
+from hub_server.pages.readers import (
+    MOST_FILES,
+    MOST_ROWS,
+    ROWS,
+    Facts,
+    Group,
+    Question,
+    RowsQuestion,
+    Second,
+    Window,
+    visible,
+)
 
 COLUMNS = 20
 LABELS = ("reason", "label", "score", "target")  # the first that a file has is its label
 MOST_LABELS = 50
 GROUPED = {("sentence1", "sentence2"): "score", ("premise", "hypothesis"): "label"}  # first, second text: label
+CELL, FOLDED, PAGE = 10_000, 300, 300_000  # characters: of a cell, of one on a page that is full, of all cells
 _BATCH, _SCAN_SECONDS = 10_000, 2.5  # three scans at most fit a child's CPU time
 
 
@@ -85,16 +97,14 @@ class Split:
             start = max(0, start - batch.num_rows)
 
 
-def answer(request: bytes) -> bytes:
-    """A ``Window``, or the ``Facts`` it needs, for a ``Request``, all as JSON."""
-    asked = Request.model_validate_json(request)
-    files, facts = asked.question.files, asked.facts
+def answer(request: bytes) -> Window | Facts:
+    """Return the page of rows that a ``RowsQuestion`` asks for, or the facts for it."""
+    asked = RowsQuestion.model_validate_json(request)
     try:
-        shown = find(asked.question, facts) if facts else facts_of(Split(files))
+        return find(asked.question, asked.facts) if asked.facts else facts_of(Split(asked.question.files))
     except Unreadable as error:
         problem = f"cannot be read as parquet ({type(error.error).__name__})"
-        shown = (Window if facts else Facts)(broken=error.place, problem=problem)
-    return shown.model_dump_json().encode()
+        return (Window if asked.facts else Facts)(broken=error.place, problem=problem)
 
 
 def facts_of(split: Split) -> Facts:
@@ -217,3 +227,92 @@ def count_labels(split: Split, label: Label) -> tuple[dict[str, int], int]:
             return {}, read
     order = sorted(counts, key=lambda shown: sort_key(values[shown]))
     return {shown: counts[shown] for shown in order}, read
+
+
+def sort_key(value: object) -> tuple[float, str]:
+    """Numbers from high to low, then texts."""
+    return (-float(value), "") if isinstance(value, int | float) and value == value else (0.0, str(value))
+
+
+def grouped(
+    rows: list[dict[str, Any]], pair: tuple[str, str], label: str, named: dict[str, list[str]], *, has_before: bool
+) -> list[Group]:
+    """One group for each first text, its second texts by label."""
+    first, second = pair
+    before = rows.pop(0).get(first) if has_before and rows else None
+    groups: dict[Any, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row.get(first), []).append(row)
+    found = []
+    for text, members in groups.items():
+        members.sort(key=lambda row: sort_key(row.get(label)))
+        seconds = [
+            Second(
+                label=cell(label_name(row.get(label), named.get(label, []))),
+                text=cell(row.get(second)),
+                note="sampled" if row.get("target") == "sampled" else "",
+            )
+            for row in members
+        ]
+        found.append(Group(first=cell(text), seconds=seconds, continued=has_before and text == before))
+    return found
+
+
+def label_names(metadata: dict[bytes, bytes] | None, column: str) -> list[str]:
+    """The names of a label column, as the datasets library keeps them in the file; none when it has none."""
+    try:
+        names = json.loads((metadata or {})[b"huggingface"])["info"]["features"][column]["names"]
+        return [str(name) for name in names]
+    except (KeyError, TypeError, ValueError):
+        return []
+
+
+def label_name(value: object, names: list[str]) -> object:
+    """A label's name, or the value when it has none."""
+    return names[value] if isinstance(value, int) and 0 <= value < len(names) else value
+
+
+def named_value(value: object, names: list[str]) -> object:
+    """A label's number with its name."""
+    name = label_name(value, names)
+    return value if name is value else f"{value} ({name})"
+
+
+def cell(value: object) -> str:
+    """A value as text: floats in six digits, hidden characters shown, at most ``CELL`` characters."""
+    text = "" if value is None else str(rounded(value))
+    return visible(text if len(text) <= CELL else f"{text[:CELL]}… (cut: {len(text):,} characters)")
+
+
+def rounded(value: object) -> object:
+    """Floats in six digits, inside lists and mappings, too."""
+    if isinstance(value, float):
+        return Number(f"{value:.6g}")
+    if isinstance(value, list):
+        return [rounded(item) for item in value[:CELL]]
+    return {key: rounded(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+class Number(str):
+    """A number's digits, which a list shows without quotation marks."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def shortened(answer: Window) -> Window:
+    """The answer with shorter cells when all of them together would make too large a page."""
+    left = PAGE
+
+    def fit(text: str) -> str:
+        nonlocal left
+        short = text if len(text) <= max(FOLDED, left) else f"{text[:FOLDED]}… (cut: the page is full)"
+        left -= len(short)
+        return short
+
+    answer.table = [[fit(text) for text in row] for row in answer.table]
+    for group in answer.groups:
+        group.first = fit(group.first)
+        for second in group.seconds:
+            second.text = fit(second.text)
+    return answer

@@ -12,10 +12,10 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from hub_server.storage.blobs import Staging
 from hub_server.storage.credentials import Actor
-from hub_server.storage.refusals import HubError
+from hub_server.storage.errors import HubError
 from hub_server.storage.repos import Commit, Repo, get_commit, ref_target, resolve
 from hub_server.storage.rules import Message, RepoPath, Sha256, check_path
-from hub_server.storage.trees import File, TreeEdit, commit_id, is_committed, is_lfs_pointer, lfs_pointer, object_id
+from hub_server.storage.trees import File, TreeEdit, commit_id, is_lfs_pointer, lfs_pointer, object_id
 
 MAX_OPERATIONS, MAX_BODY, MAX_REGULAR = 25_000, 256 << 20, 10_000_000
 _MAX_LINE = MAX_REGULAR * 4 // 3 + (1 << 16)
@@ -148,7 +148,7 @@ def apply(db: sqlite3.Connection, repo: Repo, branch: str, author: Actor, reques
         if file is None:
             edit.remove(path)
         else:
-            put_file(db, edit, path, _owned(db, repo, author, file) if isinstance(file, LargeFile) else file)
+            put_file(db, edit, path, _owned(db, repo, file) if isinstance(file, LargeFile) else file)
     title, message = request.header.summary, request.header.description
     oid = write_commit(db, repo, ref, edit.save(), head.oid, author.name, title, message)
     upsert = "INSERT INTO receipts VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET oid = excluded.oid"
@@ -172,23 +172,13 @@ def put_file(db: sqlite3.Connection, edit: TreeEdit, path: str, file: File) -> N
     edit.put(path, file.oid)
 
 
-def _owned(db: sqlite3.Connection, repo: Repo, author: Actor, file: LargeFile) -> File:
-    """The file of an LFS operation; 400 unless it was uploaded to this repo: to know a sha256 is not to have the file.
-
-    Nor may one who proposes a change name what members uploaded and have not committed.
-    """
+def _owned(db: sqlite3.Connection, repo: Repo, file: LargeFile) -> File:
+    """The file of an LFS operation; 400 unless it was uploaded to this repo: a known sha256 gives no right to it."""
     query = "SELECT size FROM lfs_objects WHERE repo = ? AND sha256 = ?"
     row = db.execute(query, (repo.id, file.oid)).fetchone()
-    known = row is not None and file.size in (None, row["size"])
-    if not known or not (author.owns(repo.namespace) or _may_propose(db, repo.id, author, file.oid, row["size"])):
+    if row is None or file.size not in (None, row["size"]):
         raise HubError(400, f"{file.path}: the LFS object {file.oid} was not uploaded to this repo")
     return File(object_id("blob", lfs_pointer(file.oid, row["size"])), file.oid, row["size"], lfs=True)
-
-
-def _may_propose(db: sqlite3.Connection, repo: int, author: Actor, sha256: str, size: int) -> bool:
-    query = "SELECT 1 FROM proposed_files WHERE repo = ? AND user = ? AND sha256 = ?"
-    sent = db.execute(query, (repo, author.name, sha256)).fetchone() is not None
-    return sent or is_committed(db, repo, sha256, size)
 
 
 def write_commit(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hub_server.storage.database import Database
-from hub_server.storage.refusals import CommandError, HubError
+from hub_server.storage.errors import CommandError, HubError
 from hub_server.storage.rules import is_namespace
 
 

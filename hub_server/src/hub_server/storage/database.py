@@ -10,9 +10,16 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from hub_server.storage.refusals import CommandError
+from hub_server.storage.errors import CommandError
 
-_VERSION = 2
+_VERSION = 3
+# Version 2 had gated repos and pull requests. The files of a gated repo must not become public.
+_FROM_VERSION_2 = """
+UPDATE repos SET private = 1 WHERE id IN (SELECT repo FROM gates);
+DELETE FROM refs WHERE name LIKE 'refs/pr/%';
+DELETE FROM xet_spaces;
+DROP TABLE xorbs;
+"""
 _SCHEMA = Path(__file__).with_name("schema.sql")
 
 
@@ -29,13 +36,13 @@ class Database:
             self._keeper = self._connect()
             self._keeper.execute("PRAGMA journal_mode=WAL")
             version = self._keeper.execute("PRAGMA user_version").fetchone()[0]
-            if version not in (0, _VERSION):
+            if version not in (0, 2, _VERSION):
                 problem = f"made by another version of the Hub (form {version}; allowed: {_VERSION})"
                 hint = "serve it with the version that made it, or take a new --root"
                 raise CommandError(f"{path}: {problem}; {hint}", exit_code=1)
-            self._keeper.executescript(_SCHEMA.read_text(encoding="utf-8"))
-            if version == 0:  # else nothing is written: the disk may be full
-                self._keeper.execute(f"PRAGMA user_version={_VERSION}")
+            if version != _VERSION:  # else nothing is written: the disk may be full
+                change = (_FROM_VERSION_2 if version == 2 else "") + _SCHEMA.read_text(encoding="utf-8")
+                self._keeper.executescript(f"BEGIN; {change} PRAGMA user_version={_VERSION}; COMMIT")
         except sqlite3.DatabaseError as error:
             problem = f"cannot be used ({error}); restore it, or take a new --root"
             raise CommandError(f"{path}: {problem}", exit_code=1) from error

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from hub_server.storage.credentials import Actor
-from hub_server.storage.refusals import HubError, revision_not_found
+from hub_server.storage.errors import HubError, revision_not_found
 from hub_server.storage.trees import find
 
 KINDS = {"models": "model", "datasets": "dataset"}
@@ -27,7 +27,6 @@ class Repo(NamedTuple):
     name: str
     private: bool
     created: int
-    gated: str  # "auto" or "manual"; empty for most
 
     @property
     def full_name(self) -> str:
@@ -45,8 +44,7 @@ class Repo(NamedTuple):
 
 
 def _repos(db: sqlite3.Connection, condition: str, *values: object) -> list[Repo]:
-    columns = "id, kind, namespace, name, private, created, coalesce(mode, '')"
-    query = f"SELECT {columns} FROM repos LEFT JOIN gates ON repo = id WHERE {condition} ORDER BY id DESC"  # noqa: S608
+    query = f"SELECT id, kind, namespace, name, private, created FROM repos WHERE {condition} ORDER BY id DESC"  # noqa: S608
     found = [Repo(*row) for row in db.execute(query, values)]
     return [repo._replace(private=bool(repo.private)) for repo in found]
 
@@ -56,41 +54,17 @@ def find_repo(db: sqlite3.Connection, kind: str, namespace: str, name: str) -> R
     return next(iter(_repos(db, "kind = ? AND namespace = ? AND name = ?", kind, namespace, name)), None)
 
 
-def find_moved(db: sqlite3.Connection, kind: str, namespace: str, name: str) -> Repo | None:
-    """The repo that once had this name."""
-    former = "SELECT repo FROM former_names WHERE kind = ? AND namespace = ? AND name = ?"
-    return next(iter(_repos(db, f"id IN ({former})", kind, namespace, name)), None)
-
-
-def is_let_in(db: sqlite3.Connection, repo: Repo, actor: Actor | None) -> bool:
-    """Whether ``actor`` may read the files of a repo that it may see."""
-    if not repo.gated or (actor is not None and actor.owns(repo.namespace)):
-        return True
-    query = "SELECT 1 FROM access_requests WHERE repo = ? AND user = ? AND status = 'accepted'"
-    return actor is not None and db.execute(query, (repo.id, actor.name)).fetchone() is not None
-
-
 def list_repos(db: sqlite3.Connection, kind: str, actor: Actor | None) -> list[Repo]:
     """All repos of a kind that ``actor`` may see, newest first."""
     return [repo for repo in _repos(db, "kind = ?", kind) if repo.visible_to(actor)]
 
 
 def create_repo(db: sqlite3.Connection, kind: str, namespace: str, name: str, *, private: bool) -> Repo:
-    """Add an empty repo; the caller has checked that the name is free."""
+    """Add an empty repo; the caller has checked that the owner exists and the name is free."""
     query = "INSERT INTO repos(kind, namespace, name, private, created) VALUES (?, ?, ?, ?, ?)"
-    added = db.execute(query, (kind, _spelling(db, namespace), name, private, int(time.time())))
+    owner = db.execute("SELECT name FROM namespaces WHERE name = ?", (namespace,)).fetchone()["name"]  # as it is spelt
+    added = db.execute(query, (kind, owner, name, private, int(time.time())))
     return _repos(db, "id = ?", added.lastrowid)[0]
-
-
-def move_repo(db: sqlite3.Connection, repo: Repo, namespace: str, name: str) -> None:
-    """Rename a repo; its old name leads to it. The caller has checked that the new name is free."""
-    db.execute("UPDATE repos SET namespace = ?, name = ? WHERE id = ?", (_spelling(db, namespace), name, repo.id))
-    db.execute("REPLACE INTO former_names VALUES (?, ?, ?, ?)", (repo.kind, repo.namespace, repo.name, repo.id))
-
-
-def _spelling(db: sqlite3.Connection, namespace: str) -> str:
-    """A user or organisation as it was created; one that the actor owns exists."""
-    return db.execute("SELECT name FROM namespaces WHERE name = ?", (namespace,)).fetchone()["name"]
 
 
 class Commit(NamedTuple):
@@ -109,12 +83,6 @@ def _find_commit(db: sqlite3.Connection, repo: int, oid: str) -> Commit | None:
     query = "SELECT oid, tree, parent, author, date, title, message FROM commits WHERE repo = ? AND oid = ?"
     row = db.execute(query, (repo, oid)).fetchone()
     return Commit(*row) if row else None
-
-
-def all_commits(db: sqlite3.Connection, repo: int) -> list[Commit]:
-    """Every commit of a repo, also those that no ref leads to any more."""
-    query = "SELECT oid, tree, parent, author, date, title, message FROM commits WHERE repo = ?"
-    return [Commit(*row) for row in db.execute(query, (repo,))]
 
 
 def get_commit(db: sqlite3.Connection, repo: int, oid: str) -> Commit:

@@ -15,7 +15,7 @@ from pathspec.patterns.gitignore import GitIgnorePatternError
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 from pydantic import AfterValidator, Field
 
-from hub_server.storage.refusals import HubError
+from hub_server.storage.errors import HubError
 
 LFS_ABOVE_BYTES = 10_000_000
 _MAX_PATH_BYTES, _MAX_SEGMENT_BYTES, _MAX_DEPTH = 1024, 255, 100

@@ -8,15 +8,6 @@ CREATE TABLE IF NOT EXISTS repos(
     id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, namespace TEXT NOT NULL COLLATE NOCASE,
     name TEXT NOT NULL COLLATE NOCASE, private INTEGER NOT NULL, created INTEGER NOT NULL,
     UNIQUE(kind, namespace, name));
--- Repos whose files are read by those only whom their owners let in, and who that is.
-CREATE TABLE IF NOT EXISTS gates(repo INTEGER PRIMARY KEY REFERENCES repos(id) ON DELETE CASCADE, mode TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS access_requests(
-    id TEXT PRIMARY KEY, repo INTEGER NOT NULL REFERENCES repos(id) ON DELETE CASCADE,
-    user TEXT NOT NULL COLLATE NOCASE, status TEXT NOT NULL, date INTEGER NOT NULL, UNIQUE(repo, user)) WITHOUT ROWID;
--- The names that moved repos had; a new repo of such a name takes precedence.
-CREATE TABLE IF NOT EXISTS former_names(
-    kind TEXT NOT NULL, namespace TEXT NOT NULL COLLATE NOCASE, name TEXT NOT NULL COLLATE NOCASE,
-    repo INTEGER NOT NULL REFERENCES repos(id) ON DELETE CASCADE, PRIMARY KEY(kind, namespace, name)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS commits(
     repo INTEGER NOT NULL REFERENCES repos(id) ON DELETE CASCADE, oid TEXT NOT NULL, tree TEXT NOT NULL,
     parent TEXT, author TEXT NOT NULL, date INTEGER NOT NULL, title TEXT NOT NULL, message TEXT NOT NULL,
@@ -32,36 +23,15 @@ CREATE TABLE IF NOT EXISTS receipts(
 CREATE TABLE IF NOT EXISTS entries(
     tree TEXT NOT NULL, name TEXT NOT NULL, oid TEXT NOT NULL, is_folder INTEGER NOT NULL,
     PRIMARY KEY(tree, name)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS entries_by_oid ON entries(oid);
-CREATE INDEX IF NOT EXISTS commits_by_tree ON commits(repo, tree);
 CREATE TABLE IF NOT EXISTS files(
     oid TEXT PRIMARY KEY, sha256 TEXT NOT NULL, size INTEGER NOT NULL, lfs INTEGER NOT NULL) WITHOUT ROWID;
--- Discussions; those that propose a change have a ref (refs/pr/<num>), the commit it began at and where it is to go.
-CREATE TABLE IF NOT EXISTS discussions(
-    repo INTEGER NOT NULL REFERENCES repos(id) ON DELETE CASCADE, num INTEGER NOT NULL, title TEXT NOT NULL,
-    status TEXT NOT NULL, author TEXT NOT NULL, date INTEGER NOT NULL, PRIMARY KEY(repo, num)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS changes(
-    repo INTEGER NOT NULL, num INTEGER NOT NULL, target TEXT NOT NULL, base TEXT NOT NULL, merged TEXT,
-    PRIMARY KEY(repo, num), FOREIGN KEY(repo, num) REFERENCES discussions(repo, num) ON DELETE CASCADE) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS events(
-    id INTEGER PRIMARY KEY AUTOINCREMENT, repo INTEGER NOT NULL, num INTEGER NOT NULL, kind TEXT NOT NULL,
-    author TEXT NOT NULL, date INTEGER NOT NULL, data TEXT NOT NULL,
-    FOREIGN KEY(repo, num) REFERENCES discussions(repo, num) ON DELETE CASCADE);
-CREATE INDEX IF NOT EXISTS events_by_discussion ON events(repo, num);
 -- The large files that authorised users uploaded to a repo: knowing a sha256 is not owning the bytes.
 CREATE TABLE IF NOT EXISTS lfs_objects(
     repo INTEGER NOT NULL REFERENCES repos(id) ON DELETE CASCADE, sha256 TEXT NOT NULL, size INTEGER NOT NULL,
     PRIMARY KEY(repo, sha256)) WITHOUT ROWID;
--- Who sent large files for a change that they propose: of those that no commit has, they may name these alone.
-CREATE TABLE IF NOT EXISTS proposed_files(
-    repo INTEGER NOT NULL REFERENCES repos(id) ON DELETE CASCADE, user TEXT NOT NULL, sha256 TEXT NOT NULL,
-    PRIMARY KEY(repo, user, sha256)) WITHOUT ROWID;
--- What Xet clients call a content; it follows from the bytes, so all repos share it.
-CREATE TABLE IF NOT EXISTS xet_hashes(sha256 TEXT PRIMARY KEY, hash TEXT NOT NULL) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS xet_hashes_by_hash ON xet_hashes(hash);
 -- Each repo's own Xet address; a new one makes clients forget what they know of the xorbs of the old one.
 CREATE TABLE IF NOT EXISTS xet_spaces(
     repo INTEGER PRIMARY KEY REFERENCES repos(id) ON DELETE CASCADE, space TEXT NOT NULL UNIQUE);
 CREATE TABLE IF NOT EXISTS xorbs(
     repo INTEGER NOT NULL REFERENCES repos(id) ON DELETE CASCADE, hash TEXT NOT NULL, sha256 TEXT NOT NULL,
-    created INTEGER NOT NULL, PRIMARY KEY(repo, hash)) WITHOUT ROWID;
+    PRIMARY KEY(repo, hash)) WITHOUT ROWID;

@@ -9,7 +9,7 @@ import re
 import sqlite3
 from typing import NamedTuple
 
-from hub_server.storage.refusals import HubError, entry_not_found
+from hub_server.storage.errors import HubError, entry_not_found
 
 _POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\r?\n")
 _ENTRY = "oid, is_folder, sha256, size, lfs"
@@ -36,12 +36,6 @@ class File(NamedTuple):
     def etag(self) -> str:
         """What clients compare with their own copy: sha256 of a large file, git id of a regular one."""
         return self.sha256 if self.lfs else self.oid
-
-    def xet_hash(self, db: sqlite3.Connection) -> str | None:
-        """What Xet clients call a large file; None when that is not known, and for regular files."""
-        query = "SELECT hash FROM xet_hashes WHERE sha256 = ?"
-        row = db.execute(query, (self.sha256,)).fetchone() if self.lfs else None
-        return row["hash"] if row else None
 
     @property
     def lfs_facts(self) -> dict[str, int]:
@@ -106,15 +100,6 @@ def find_file(db: sqlite3.Connection, tree: str, path: str) -> File | None:
     """The file at ``path``, or None when there is none or it is a folder."""
     entry = find(db, tree, path)
     return entry.file if entry else None
-
-
-def is_committed(db: sqlite3.Connection, repo: int, sha256: str, size: int) -> bool:
-    """Whether a commit of the repo has this large file: what was only uploaded is not there for readers."""
-    query = """
-    WITH RECURSIVE above(oid) AS (SELECT ? UNION SELECT tree FROM entries JOIN above USING (oid))
-    SELECT 1 FROM above JOIN commits ON tree = above.oid WHERE repo = ? LIMIT 1
-    """
-    return db.execute(query, (object_id("blob", lfs_pointer(sha256, size)), repo)).fetchone() is not None
 
 
 def walk(db: sqlite3.Connection, tree: str, path: str = "", recursive: bool = True) -> list[Entry]:

@@ -1,0 +1,263 @@
+"""The output layer in pieces: logits of (rows, V) are never in memory at once, only statistics of them.
+
+Hidden states leave the model's forward pass. Each piece of the vocabulary gives its logits, of which are kept: the
+running maximum and sum of exponentials (so the log-normaliser), and the maxima of tiles of tokens, among which the
+largest logits are found. The few logits that somebody reads are then computed once more, one product each.
+
+A large vocabulary makes this the greater part of a small model's step: Gemma 3 270M has 262,144 tokens of 640 numbers.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from generation.backends.batch import KVCaches, LiveBatch
+from generation.backends.protocol import Request
+from generation.backends.self_debiasing import largest
+from generation.backends.shared_attention import CURRENT, ROW_ALIGN, run_pass
+
+PIECE = 4096  # tokens whose logits are computed together: they stay in the processor's cache
+SMALLEST = 16_384  # tokens of a vocabulary; logits of a smaller one are read faster as a whole
+TILE = 8  # tokens whose maximum stands for them; in a piece they lie its length / TILE apart
+TRIED = 8  # prompts on which the layer taken out is compared with the model's own
+REFINED = 4  # tiles of a row in half precision whose logits are computed once more for its normaliser
+AT_ONCE = 64  # rows of which they are computed together
+_LOWEST = -1e30  # finite, so that differences of it are
+
+
+class OutputLayer:
+    """A model's last linear layer, from H numbers to V logits, read piece by piece."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None):
+        """``weight`` is (V, H), ``bias`` (V,)."""
+        self.weight, self.bias, self.vocabulary = weight, bias, len(weight)
+        self.starts = range(0, self.vocabulary, PIECE)
+        self._pieces = [self._piece(start) for start in self.starts]
+
+    @property
+    def bytes_per_row(self) -> int:
+        """Bytes that a row takes: the maxima of its tiles, twice while they are put together, and two pieces."""
+        return 8 * self.vocabulary // TILE + 8 * PIECE
+
+    def _piece(self, start: int) -> Callable[[Tensor], Tensor]:
+        """Hidden states (R, H) to the logits of a piece, whose length is filled up to whole tiles."""
+        weight = self.weight[start : start + PIECE]
+        bias = None if self.bias is None else self.bias[start : start + PIECE]
+        missing = -len(weight) % TILE
+        if missing:
+            weight = torch.cat([weight, weight.new_zeros(missing, weight.shape[1])])
+            bias = None if bias is None else torch.cat([bias, bias.new_zeros(missing)])
+        return linear(weight, bias)
+
+    def pieces(self, hidden: Tensor, banned: Sequence[int]) -> Iterator[Tensor]:
+        """Logits (R, at most PIECE) in float32, piece by piece; -∞ for ``banned`` tokens and behind the vocabulary."""
+        hidden = hidden.to(self.weight.dtype)
+        never = dict[int, list[int]]()
+        for token in banned:
+            never.setdefault(token // PIECE, []).append(token % PIECE)
+        for number, (start, piece) in enumerate(zip(self.starts, self._pieces, strict=True)):
+            logits = piece(hidden).float()
+            logits[:, self.vocabulary - start :] = -torch.inf
+            if number in never:
+                logits[:, never[number]] = -torch.inf
+            yield logits
+
+
+class LogitsInPieces:
+    """The logits of R hidden states as ``generation.backends.self_debiasing.choose`` reads them.
+
+    Kernels of half precision round what they have summed in float32: a bfloat16 logit of 20 is off by up to 0.06, a
+    probability by 6 %, which the decay constant of self-debiasing multiplies by 100. So what is read one by one is
+    computed in float32, and the largest terms of the normaliser are replaced by theirs.
+    """
+
+    def __init__(self, layer: OutputLayer, hidden: Tensor, banned: Sequence[int]):
+        """``hidden`` is (R, H), of the layer's dtype or float32; ``banned`` tokens have a logit of -∞."""
+        self._layer, self._banned, self._rows = layer, banned, len(hidden)
+        self._hidden = nn.functional.pad(hidden, (0, 0, 0, -len(hidden) % ROW_ALIGN))
+        peak = hidden.new_full((len(self._hidden),), _LOWEST, dtype=torch.float32)
+        total, tops = torch.zeros_like(peak), list[Tensor]()
+        for logits in layer.pieces(self._hidden, banned):
+            tops.append(logits.view(len(logits), TILE, -1).amax(dim=1))
+            higher = torch.maximum(peak, tops[-1].amax(dim=1))
+            total = total * (peak - higher).exp() + logits.sub_(higher[:, None]).exp_().sum(dim=1)
+            peak = higher
+        self._tops = torch.cat(tops, dim=1)
+        self.norms = (peak + total.log())[: self._rows]
+        self._refined = list[tuple[Tensor, Tensor]]()  # logits of the likeliest tiles, and their tokens, by AT_ONCE
+        if layer.weight.dtype != torch.float32:
+            self._refine(layer.weight.dtype)
+
+    def _refine(self, rounded: torch.dtype) -> None:
+        """Put the exact logits of each row's likeliest tokens in the place of the rounded ones in its normaliser."""
+        for rows in torch.arange(self._rows, device=self.norms.device).split(AT_ONCE):
+            exact, ids = self._tiles(rows, REFINED)
+            norm = self.norms[rows, None]
+            change = (exact - norm).exp() - (exact.to(rounded).float() - norm).exp()
+            self.norms[rows] += change.sum(dim=1).clamp(min=-0.5).log1p()
+            self._refined.append((exact, ids))
+
+    def at(self, rows: Tensor, ids: Tensor) -> Tensor:
+        """Logits (B, W, C) of the rows (B, W) at the tokens (B, C)."""
+        if len(rows) == 1:  # one product alone is computed by another kernel, whose last bits differ
+            return self.at(rows.repeat(2, 1), ids.repeat(2, 1))[:1]
+        taken = nn.functional.embedding(ids, self._layer.weight).float().transpose(1, 2)  # (B, H, C)
+        states = self._hidden[rows].float()
+        # a row at a time, for sums depend on the shape of a product, and W on the other texts
+        logits = torch.cat([torch.bmm(states[:, [row]], taken) for row in range(rows.shape[1])], dim=1)
+        if self._layer.bias is not None:
+            logits += self._layer.bias.float()[ids][:, None]
+        return logits.masked_fill_(torch.isin(ids, ids.new_tensor(self._banned))[:, None], -torch.inf)
+
+    def largest(self, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """The ``count`` largest logits (B, count) of the rows (B,) in falling order, and their tokens."""
+        logits, ids = self._tiles(rows, count)
+        found, order = logits.topk(min(count, self._layer.vocabulary), dim=-1)
+        return found, ids.gather(1, order).clamp(max=self._layer.vocabulary - 1)
+
+    def _tiles(self, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Logits (B, count · TILE) of the rows (B,) in the tiles with the largest maxima, their tokens (V: none)."""
+        tiles = largest(self._tops[rows], min(count, self._tops.shape[1]))[1]
+        each = PIECE // TILE  # tiles of a piece, but the last
+        before = (len(self._layer.starts) - 1) * each
+        apart = torch.where(tiles < before, each, self._tops.shape[1] - before)
+        first = tiles // each * PIECE + tiles % each
+        ids = (first[:, :, None] + apart[:, :, None] * torch.arange(TILE, device=tiles.device)).flatten(1)
+        ids, last = ids.clamp(max=self._layer.vocabulary), self._layer.vocabulary - 1
+        return self.at(rows[:, None], ids.clamp(max=last))[:, 0].masked_fill_(ids > last, -torch.inf), ids
+
+    def whole(self, rows: Tensor) -> Tensor:
+        """All logits (n, V) of some rows (n,): for a few at a time."""
+        states = self._hidden[nn.functional.pad(rows, (0, -len(rows) % ROW_ALIGN))]
+        pieces = list(self._layer.pieces(states, self._banned))
+        logits = torch.cat(pieces, dim=1)[: len(rows)]
+        if self._refined:
+            exact, ids = (torch.cat(parts)[rows] for parts in zip(*self._refined, strict=True))
+            logits = nn.functional.pad(logits, (0, 1)).scatter(1, ids, exact)  # one place more: of no token
+        return logits[:, : self._layer.vocabulary]
+
+
+class HiddenStatesOfPasses(nn.Module):
+    """Stands where a model's output layer was: passes of the engine end with hidden states, other uses as before."""
+
+    def __init__(self, layer: nn.Linear):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(..., H) as it is, or (..., V)."""
+        logits: Tensor = hidden if CURRENT.get(None) else self.layer(hidden)
+        return logits
+
+
+@torch.inference_mode()
+def take_output_layer(model: Any) -> OutputLayer | None:
+    """The output layer of a causal language model, whose forward pass then gives hidden states instead of logits.
+
+    Whatever the model does to its logits (a scale) it does to the hidden states, so it must be linear: that is tried
+    on a few tokens. None, and an untouched model, for a small vocabulary, where the layer is no plain matrix or where
+    its logits would differ.
+    """
+    layer = model.get_output_embeddings()
+    if type(layer) is not nn.Linear or len(layer.weight) < SMALLEST:
+        return None
+    wanted = _outputs(model).float()
+    parent, name = next(
+        (parent, name) for parent in model.modules() for name, child in parent.named_children() if child is layer
+    )
+    setattr(parent, name, HiddenStatesOfPasses(layer))
+    hidden = _outputs(model)
+    found = nn.functional.linear(hidden, layer.weight, layer.bias).float()
+    exact = hidden.dtype == torch.float32
+    if found.shape == wanted.shape and (found - wanted).abs().max() <= (1e-4 if exact else 5e-2) * wanted.abs().max():
+        return OutputLayer(layer.weight.detach(), None if layer.bias is None else layer.bias.detach())
+    setattr(parent, name, layer)
+    return None
+
+
+def _outputs(model: Any) -> Tensor:
+    """What the forward pass gives for some short prompts."""
+    batch = LiveBatch(KVCaches(), [], model.get_input_embeddings().weight.device)
+    batch.add(Request("", (), 0), [((first, first + 1), -1) for first in range(TRIED)])
+    return run_pass(model, batch.next_pass())
+
+
+TYPES = (torch.float32, torch.bfloat16)
+
+
+class PackedLinear(nn.Module):
+    """x·Wᵀ + b over a packed W; takes (..., in) and gives (..., out)."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None):
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 256)
+        self.bias = bias
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(..., in) → (..., out)."""
+        flat = inputs.reshape(-1, self.in_features)
+        out = torch.ops.mkldnn._linear_pointwise(flat, self.packed, self.bias, "none", [], "")
+        return out.view(*inputs.shape[:-1], self.out_features)
+
+
+@torch.inference_mode()
+def pack(model: Any) -> int:
+    """Replace a model's linear layers, but the last one, by packed ones; how many were. Training is over after that."""
+    output, count = model.get_output_embeddings(), 0
+    for parent, name in _places(model):
+        layer = getattr(parent, name)
+        if layer is not output and (replacement := packed(layer)) is not layer:
+            setattr(parent, name, replacement)
+            count += 1
+    return count
+
+
+def pack_output_layer(model: Any) -> None:
+    """Replace a model's last layer, too."""
+    output = model.get_output_embeddings()
+    for parent, name in _places(model):
+        if getattr(parent, name) is output:
+            setattr(parent, name, packed(output))
+
+
+def _places(model: nn.Module) -> list[tuple[nn.Module, str]]:
+    """Every layer by its parent and its name there: what is replaced is not held, or weights would be there twice."""
+    return [(parent, name) for parent in model.modules() for name, _ in parent.named_children()]
+
+
+def linear(weight: Tensor, bias: Tensor | None) -> nn.Module:
+    """x·Wᵀ + b for a weight (out, in) and a bias (out,), packed where that can be done."""
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    if bias is not None:
+        layer.bias = nn.Parameter(bias, requires_grad=False)
+    return packed(layer)
+
+
+@torch.inference_mode()
+def packed(layer: nn.Module) -> nn.Module:
+    """A linear layer in packed form; the layer itself where that cannot be done or gives something else."""
+    if type(layer) is not nn.Linear and type(layer) is not Conv1D:
+        return layer
+    weight = layer.weight.t() if isinstance(layer, Conv1D) else layer.weight
+    if not _fits(weight):
+        return layer
+    found = PackedLinear(weight.detach(), None if layer.bias is None else layer.bias.detach())
+    return found if _equal(layer, found) else layer
+
+
+def _fits(weight: Tensor) -> bool:
+    can = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    return can and weight.device.type == "cpu" and weight.dtype in TYPES
+
+
+def _equal(layer: nn.Linear | Conv1D, packed: PackedLinear) -> bool:
+    weight = layer.weight
+    probe = torch.linspace(-1, 1, 4 * packed.in_features, dtype=weight.dtype).view(4, -1)
+    plain = layer(probe).float()
+    tolerance = (1e-4 if weight.dtype == torch.float32 else 2e-2) * max(1.0, float(plain.abs().max()))
+    return bool((packed(probe).float() - plain).abs().max() <= tolerance)

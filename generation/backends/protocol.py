@@ -1,0 +1,139 @@
+"""Writer protocol: how the engine and the server backends are asked for texts, and what they answer."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from hub.contract.recipe import QUOTE, DecodingParameters, TextEnd
+from hub.contract.schema import EMPTY, LINE_BREAK, NOT_CLOSED
+
+
+@dataclass(frozen=True)
+class Request:
+    """One text to write: a prompt that ends in an opening quotation mark, its counter-prompts and its seed."""
+
+    prompt: str
+    counter_prompts: tuple[str, ...]
+    seed: int
+    key: Any = None  # the caller's own, handed back with the completion
+    scored_prompts: tuple[str, ...] = ()  # under which the text is scored; they do not change it (the engine alone)
+    plain_prompt: str | None = None  # which guidance leads away from (the engine alone)
+    decay_constant: float | None = None  # λ of this text; None: that of the settings (the engine alone)
+    guidance: float | None = None  # γ of this text; None: that of the settings (the engine alone)
+
+    @property
+    def debiased_by(self) -> int:
+        """How many of ``told_prompts``, the first ones, self-debiasing compares: 1 + K."""
+        return 1 + len(self.counter_prompts)
+
+    def decay_constant_in(self, settings: DecodingParameters) -> float:
+        """λ of the text."""
+        return settings.decay_constant if self.decay_constant is None else self.decay_constant
+
+    def guidance_in(self, settings: DecodingParameters) -> float:
+        """γ of the text, 0 where it has no plain prompt."""
+        chosen = settings.guidance if self.guidance is None else self.guidance
+        return 0.0 if self.plain_prompt is None else chosen
+
+    @property
+    def told_prompts(self) -> tuple[str, ...]:
+        """Under which log-probabilities are told: its prompt, its counter-prompts, then what it is scored under."""
+        drawn = (self.prompt, *self.counter_prompts)
+        return (*drawn, *(prompt for prompt in dict.fromkeys(self.scored_prompts) if prompt not in drawn))
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        """One for each of the text's rows: those that are told, then the plain one if there is any."""
+        return self.told_prompts if self.plain_prompt is None else (*self.told_prompts, self.plain_prompt)
+
+    @property
+    def plain_row(self) -> int:
+        """Which of ``prompts`` is the plain one; the text's own where there is none."""
+        return 0 if self.plain_prompt is None else len(self.told_prompts)
+
+
+@dataclass(frozen=True)
+class Completion:
+    """The text up to its end (``decoding.endings``). ``problem``: a name of ``hub.contract.schema.COMPLETION``."""
+
+    text: str
+    problem: str | None
+    log_prob: float | None  # mean nats per token, the ending one included, under the own prompt; None: not told
+    margin: float | None  # log_prob minus the best counter-prompt's; None without counter-prompts
+    log_likelihoods: tuple[float, ...] = ()  # nats of all tokens, the ending one included, under each scored prompt
+
+
+class TokenCounter(Protocol):
+    """What a plan needs to know of a language model."""
+
+    context: int  # tokens of prompt and completion together; 0: not known
+
+    def count_tokens(self, text: str) -> int:
+        """How many tokens the model's tokenizer makes of ``text``, without special tokens."""
+        ...
+
+    def prompt_tokens(self, prompt: str) -> int:
+        """How many tokens the model reads of a prompt: special tokens and the chat template's included."""
+        ...
+
+
+class Writer(TokenCounter, Protocol):
+    """A language model that completes quoted texts: ``generation.backends.engine.Engine`` or a backend."""
+
+    def stream(
+        self, queue: deque[Request], settings: DecodingParameters, batch_size: int | None, prefixes: Sequence[str] = ()
+    ) -> Iterator[tuple[Request, Completion]]:
+        """Complete the requests of ``queue``, yielding each as it is done, until the queue is empty.
+
+        The caller may add requests between two yields, on the left if their prompts were asked before (they may
+        still be computed). ``prefixes`` are beginnings that many prompts share: they are computed once. Neither they
+        nor ``batch_size`` change a text.
+
+        Raises InputError when a prompt and the token budget do not fit the model's context.
+        """
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for the manifest: ``parameters`` (None when not known) and whatever else the card should say."""
+        ...
+
+
+def complete(
+    writer: Writer,
+    requests: Sequence[Request],
+    settings: DecodingParameters,
+    batch_size: int | None = None,
+    prefixes: Sequence[str] = (),
+) -> list[Completion]:
+    """The completions of ``requests``, in their order."""
+    queue = deque(replace(request, key=place) for place, request in enumerate(requests))
+    done = {request.key: completion for request, completion in writer.stream(queue, settings, batch_size, prefixes)}
+    return [done[place] for place in range(len(requests))]
+
+
+_CLOSINGS = (f"{QUOTE}.", QUOTE)
+
+
+def cut(written: str, ended: bool, text_end: TextEnd) -> tuple[str, str | None]:
+    """The text in what was written after an open quotation mark, and what is wrong with it.
+
+    ``ended``: the model drew the end of text, or its server says that it stopped by itself. The problem is the name of
+    one of ``hub.contract.schema.COMPLETION``, or None.
+    """
+    return _line(written, ended) if text_end == "line" else _quotation(written)
+
+
+def _quotation(written: str) -> tuple[str, str | None]:
+    inner, closed, _ = written.partition(QUOTE)
+    problem = LINE_BREAK if "\n" in inner else NOT_CLOSED if not closed else None if inner.strip() else EMPTY
+    return inner.split("\n")[0].strip(), problem.name if problem else None
+
+
+def _line(written: str, ended: bool) -> tuple[str, str | None]:
+    line, broken, _ = written.partition("\n")
+    line = line.strip()
+    closing = next((mark for mark in _CLOSINGS if line.endswith(mark)), "")
+    text = line.removesuffix(closing).strip()
+    problem = NOT_CLOSED if not (broken or ended or closing) else None if text else EMPTY
+    return text, problem.name if problem else None

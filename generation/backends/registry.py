@@ -1,0 +1,91 @@
+"""The backends of a recipe's section ``model``: how each is loaded. Capabilities: ``hub.contract.backends``."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from generation.backends.protocol import TokenCounter, Writer
+from hub.contract.recipe import DatasetRecipe, LanguageModel, Server
+from hub.errors import InputError
+
+if TYPE_CHECKING:
+    from generation.backends.openai_server import OpenAIServer
+
+OWNERS = ("llamacpp", "vllm")  # what these servers report as the owner of their models; their dialects' names
+ASK_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Backend:
+    """How one backend is loaded, declared once in ``BACKENDS``.
+
+    ``load(model, directory)`` gives the writer; a server's answers are kept beside the run directory. ``preview`` gives
+    the token counter for a plan, without weights, and lines about the model. ``dtype`` resolves ``dtype: auto``.
+    """
+
+    load: Callable[[LanguageModel, Path | None], Writer]
+    preview: Callable[[LanguageModel], tuple[TokenCounter, list[str]]]
+    dtype: Callable[[LanguageModel], str]
+
+
+def _engine(model: LanguageModel, _: Path | None = None) -> Writer:
+    from generation.backends.engine import Engine
+
+    return Engine.of(model)
+
+
+def _engine_preview(model: LanguageModel) -> tuple[TokenCounter, list[str]]:
+    from generation.backends.model_check import Preview
+
+    preview = Preview.of(model)
+    return preview, list(preview.lines())
+
+
+def _engine_dtype(model: LanguageModel) -> str:
+    from generation.backends.load_model import resolve_dtype
+
+    return resolve_dtype(model)
+
+
+def _server(model: LanguageModel, directory: Path | None = None) -> "OpenAIServer":
+    try:
+        from generation.backends.openai_server import OpenAIServer
+    except ImportError as error:
+        hint = 'pip install -c constraints.txt -e ".[openai]"'
+        raise InputError("model.backend openai", f"the package openai is missing ({error})", hint=hint) from error
+    return OpenAIServer.connect(model, directory)
+
+
+BACKENDS = {
+    "engine": Backend(_engine, _engine_preview, _engine_dtype),
+    "openai": Backend(_server, lambda model: (_server(model), []), lambda model: model.dtype),  # the server's own dtype
+}
+
+
+def load_writer(model: LanguageModel, directory: Path | None = None) -> Writer:
+    """The writer of a recipe's section ``model``. Raises InputError when it cannot be loaded."""
+    return BACKENDS[model.backend].load(model, directory)
+
+
+def load_preview(model: LanguageModel) -> tuple[TokenCounter, list[str]]:
+    """The token counter for a plan, and lines about the model. Raises InputError for an unusable model."""
+    return BACKENDS[model.backend].preview(model)
+
+
+def with_dtype(recipe: DatasetRecipe) -> DatasetRecipe:
+    """The recipe with ``model.dtype: auto`` resolved on this machine. Raises InputError for a missing device."""
+    if recipe.model.dtype != "auto":
+        return recipe
+    model = recipe.model.model_copy(update={"dtype": BACKENDS[recipe.model.backend].dtype(recipe.model)})
+    return recipe.model_copy(update={"model": model})
+
+
+def dialect_of(base_url: str, model: str) -> str:
+    """The dialect of a running server, by the owner it reports for its models; openai where that is not known.
+
+    Raises InputError when it refuses the key or the package openai is missing, RunError when it cannot be reached.
+    """
+    server = Server(base_url=base_url, model=model, timeout=ASK_SECONDS, max_retries=0)
+    owners = _server(LanguageModel(backend="openai", server=server, license="unknown")).owners()
+    return next((dialect for dialect in OWNERS if dialect in owners), "openai")

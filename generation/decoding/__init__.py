@@ -1,1 +1,0 @@
-"""Self-debiased decoding on a causal language model: engine, batches, attention, sampling."""

@@ -1,1 +1,0 @@
-"""Language models that a package index carries, as folders that a recipe names."""

@@ -1,0 +1,29 @@
+"""What each language-model backend can do, declared once; ``generation.backends.registry`` loads them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class BackendFacts:
+    """Capabilities of a backend.
+
+    ``local``: the model's weights are read in this process, so dtype, threads and pinned origin decide texts.
+    ``can_debias``: draws a token from the answers to several prompts (self-debiasing, guidance). ``can_score``: gives
+    a text's log-likelihood under other prompts. ``can_trace``: shows every token's probabilities.
+    """
+
+    local: bool
+    can_debias: bool
+    can_score: bool
+    can_trace: bool
+
+
+BACKENDS = {
+    "engine": BackendFacts(local=True, can_debias=True, can_score=True, can_trace=True),
+    "openai": BackendFacts(local=False, can_debias=False, can_score=False, can_trace=False),
+}
+
+
+def backends_that(capability: str) -> str:
+    """The names of the backends with a capability, for messages."""
+    return ", ".join(name for name, facts in BACKENDS.items() if getattr(facts, capability))

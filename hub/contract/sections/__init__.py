@@ -1,1 +1,0 @@
-"""The sections of a recipe: a key and its limits stand where the section does. ``hub.contract.recipe`` joins them."""

@@ -1,0 +1,410 @@
+"""Untrusted input: text for a terminal or a page, YAML, dataset cards, model folders, store URLs.
+
+- ``printable``, ``one_line``: text on its way to a terminal.
+- ``inline``, ``code``, ``fenced``, ``table``: text on its way into Markdown, which then shows it and does nothing else.
+- ``load_yaml``: YAML with limits on size, depth and the expansion of aliases. PyYAML builds values by recursion: 30,000
+  nested ``[`` are a segmentation fault, and nine lines of aliases stand for billions of values.
+- ``check_dataset_card``: the same limits for a card that ``datasets`` is about to parse.
+- ``reading_model``, ``NO_CODE``: model folders, without remote code and pickles.
+
+Markdown's special characters become numeric entities, not backslash escapes: an entity can never be structure
+(CommonMark 2.5), and parsers differ on a backslash before a table's pipe.
+"""
+
+import errno
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from html import unescape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import yaml
+
+from hub.errors import InputError, StsDinoError
+
+LONGEST = 300  # characters that a server's own words may take in a line of ours
+_SEQUENCE = re.compile(
+    r"(?:\x1b\]|\x9d)[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"  # a title, a link, the clipboard (OSC)
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # colours, the cursor (CSI)
+    r"|\x1b[PX^_][^\x1b\n]*(?:\x1b\\)?"  # strings to the device (DCS, SOS, PM, APC)
+    r"|\x1b[ -/]*[0-~]?"
+)
+# Controls, invisible and direction marks (bidi), halves of pairs, line and paragraph separators.
+_DROPPED = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def printable(text: str) -> str:
+    """``text`` without escape sequences, control characters and invisible marks; its line breaks and tabs stay."""
+    if text.isascii() and text.isprintable():
+        return text
+    bare = _SEQUENCE.sub("", text.replace("\r\n", "\n"))
+    return "".join(c for c in bare if c in "\n\t" or unicodedata.category(c) not in _DROPPED)
+
+
+def one_line(text: str, longest: int = LONGEST) -> str:
+    """``text`` as ``printable``, in one line of at most ``longest`` characters."""
+    line = " ".join(printable(re.sub(r"[\r\n\x85\u2028\u2029]", " ", text[: 20 * longest])).split())
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
+
+
+def first_line(error: BaseException, longest: int = LONGEST) -> str:
+    """The first line of an error's message, as ``one_line``; its type's name when it says nothing."""
+    said = str(error).strip().splitlines()
+    return one_line(said[0] if said else "", longest) or type(error).__name__
+
+
+HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co"})  # control, format (bidi, tags, zero width), surrogate, private use
+JOINERS = frozenset("\u200c\u200d")  # format characters that emoji and some scripts need
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+BREAK = "&#8203;"  # zero-width space, written as an entity so that it can be seen in the file
+ENTITIES = str.maketrans({char: f"&#{ord(char)};" for char in "&<>\\`*_[]|~$^=!#"})
+ADDRESS_DOT = re.compile(r"(?i)(?<=www)\.|(?<=\w)\.(?=[^\W\d_])")  # not that of 3.14
+SAMPLE_LIMIT = 200
+
+
+class Markdown(str):
+    """Text that is Markdown already: printed as it stands."""
+
+    __slots__ = ()
+
+
+def visible(text: str) -> str:
+    """``text`` with every character that hides or reorders others shown as U+FFFD (line breaks and tabs stay)."""
+    return "".join(_shown(char) for char in text)
+
+
+def _shown(char: str) -> str:
+    keep = char in "\n\t" or char in JOINERS or unicodedata.category(char) not in HIDDEN
+    return char if keep else REPLACEMENT
+
+
+def visible_line(text: str) -> str:
+    """``text`` on one line, without hidden characters."""
+    return visible(" ".join(text.split()))
+
+
+def inline(text: str) -> Markdown:
+    """Text for a paragraph, a list item or a table cell, also at the start of a line."""
+    escaped = visible_line(text).translate(ENTITIES)
+    escaped = re.sub(r"^[+-]", lambda mark: f"&#{ord(mark[0])};", escaped)  # bullet, rule or heading underline
+    return Markdown(re.sub(r"^(\d+)([.)])", lambda mark: f"{mark[1]}&#{ord(mark[2])};", escaped))  # numbered list
+
+
+def prose(text: str) -> Markdown:
+    """Paragraphs of text, escaped line by line; only ``code`` between backticks on one line is markup."""
+    lines = (
+        re.sub("&#96;(.+?)&#96;", lambda span: code(unescape(span[1])), inline(line)) for line in text.splitlines()
+    )
+    return Markdown("\n".join(lines).strip())
+
+
+def sample(text: str, limit: int = SAMPLE_LIMIT) -> Markdown:
+    """A sample row's text: shortened, escaped, and with nothing left that a renderer would turn into a link.
+
+    Renderers find bare addresses after entities are resolved, so escaping alone does not stop them: the characters that
+    make an address get an invisible break. A bare ``name.tld`` counts as an address for some.
+    """
+    text = visible_line(text)
+    if len(text) > limit:
+        text = text[: limit - 1].rstrip() + "…"
+    escaped = inline(text).replace("@", f"@{BREAK}").replace("//", f"/{BREAK}/")
+    return Markdown(ADDRESS_DOT.sub(f"{BREAK}.", escaped))
+
+
+def code(text: str) -> Markdown:
+    """An inline code span, safe in a table cell."""
+    text = visible_line(text)
+    if text and not set(text) & set("`|\\"):
+        return Markdown(f"`{text}`")
+    return Markdown(f"<code>{inline(text)}</code>")
+
+
+def fenced(text: str, language: str = "text") -> Markdown:
+    """A fenced block of ``text`` as it is; the fence is longer than any run of backticks inside."""
+    text = visible(text.replace("\r\n", "\n").replace("\r", "\n"))
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return Markdown(f"{fence}{language}\n{text}\n{fence}")
+
+
+def finalize(value: Any) -> str:
+    """What a template or a table prints for ``value``: Markdown as it is, numbers formatted, all other text escaped."""
+    if isinstance(value, Markdown):
+        return value
+    if isinstance(value, bool) or value is None:
+        raise TypeError(f"a card cannot print {value!r}: decide in the template what it means")
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return inline(str(value))
+
+
+def table(header: list[Any], rows: list[list[Any]]) -> Markdown:
+    """A Markdown table; columns of numbers are aligned to the right."""
+    lines = [_row(header), _row([Markdown(_rule([row[i] for row in rows])) for i in range(len(header))])]
+    return Markdown("\n".join(lines + [_row(row) for row in rows]))
+
+
+def _row(cells: list[Any]) -> str:
+    return "| " + " | ".join(finalize(cell) for cell in cells) + " |"
+
+
+def _rule(column: list[Any]) -> str:
+    return "---:" if column and all(isinstance(cell, int | float) for cell in column) else "---"
+
+
+if TYPE_CHECKING:
+    _Base = yaml.SafeLoader
+else:
+    _Base = object
+MAX_MERGES = 1_000  # each ``<<`` costs PyYAML a copy of its mapping
+MAX_NUMBER = 100  # characters: a number in base 60 costs the square of its length
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_TEXT = "tag:yaml.org,2002:str"
+
+
+class UnsafeYaml(yaml.MarkedYAMLError):
+    """YAML that breaks a limit, or whose value its type does not allow; ``problem`` and ``problem_mark`` say where."""
+
+    def __init__(self, problem: str, mark: Any = None):
+        super().__init__(problem=problem, problem_mark=mark)
+
+
+class Guard(_Base):
+    """Mixed into a loader: values that PyYAML's constructors trip over are refused with their line."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """The value of ``node``. Raises UnsafeYaml."""
+        if node.tag in _NUMBERS and len(node.value) > MAX_NUMBER:
+            raise UnsafeYaml(f"a number of {len(node.value)} characters", node.start_mark)
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, OverflowError, KeyError, AttributeError) as error:  # 2024-13-45, !!int x, !!bool x
+            problem = f"not a value of its type ({node.tag.rpartition(':')[2]})"
+            raise UnsafeYaml(problem, node.start_mark) from error
+
+
+class SafeTypes(Guard, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """The types of YAML's core schema; keys are text, as in JSON (numbers as keys can be chosen to collide)."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The mapping of ``node``, its scalar keys as text."""
+        self.flatten_mapping(node)
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                key.tag = _TEXT
+        return super().construct_mapping(node, deep)
+
+
+class _Extent(NamedTuple):
+    """What a node stands for with its aliases unfolded: values, characters of text, levels of collections."""
+
+    nodes: int = 0
+    characters: int = 0
+    levels: int = 0
+
+
+def load_yaml(text: str, *, max_bytes: int, max_depth: int, max_nodes: int, loader: Any = SafeTypes) -> Any:
+    """The one document in ``text``, as plain Python values.
+
+    ``max_bytes`` bounds the text in UTF-8 and the characters its aliases unfold to, ``max_depth`` the levels of
+    collections, ``max_nodes`` the keys and values, both with aliases and merges unfolded. A ``loader`` of one's own
+    mixes in ``Guard``. Raises UnsafeYaml for what breaks a limit, another yaml.YAMLError for what is not YAML.
+    """
+    size = len(text.encode("utf-8", "replace"))
+    if size > max_bytes:
+        raise UnsafeYaml(f"{size} bytes of YAML; at most {max_bytes} are read")
+    try:
+        _Count(_Extent(max_nodes, max_bytes, max_depth)).read(yaml.parse(text, loader))
+        return yaml.load(text, loader)  # noqa: S506 - a SafeLoader
+    except UnicodeEncodeError as error:
+        raise UnsafeYaml("half a surrogate pair, which is no character") from error
+
+
+class _Count:
+    """The running extent of a document whose events are read one by one, and of everything in it with an anchor."""
+
+    def __init__(self, most: _Extent):
+        self._most = most
+        self._nodes, self._characters, self._merges = 0, 0, 0
+        self._named: dict[str | None, _Extent] = {}
+        self._open: list[tuple[str | None, int, int]] = []  # anchor, and the counts before it
+        self._below = [0]  # levels inside the document, and inside each open collection, so far
+
+    def read(self, events: Iterator[yaml.Event]) -> None:
+        """Raises UnsafeYaml at the first event at which the document, aliases unfolded, exceeds a limit."""
+        for event in events:
+            if isinstance(event, yaml.CollectionEndEvent):
+                self._close()
+            elif isinstance(event, yaml.NodeEvent):
+                self._add(event, self._extent(event))
+                self._check(event)
+
+    def _extent(self, event: yaml.NodeEvent) -> _Extent:
+        """What this event adds. An alias to nothing, or to what it is in, is refused."""
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in self._named:
+                problem = f"alias *{event.anchor} stands for nothing before it, or for what it is in"
+                raise UnsafeYaml(problem, event.start_mark)
+            return self._named[event.anchor]
+        if isinstance(event, yaml.ScalarEvent):
+            self._merges += event.value == "<<"
+            return _Extent(1, len(event.value))
+        return _Extent(1)
+
+    def _add(self, event: yaml.NodeEvent, extent: _Extent) -> None:
+        self._below[-1] = max(self._below[-1], extent.levels)
+        if isinstance(event, yaml.CollectionStartEvent):
+            self._named.pop(event.anchor, None)
+            self._open.append((event.anchor, self._nodes, self._characters))
+            self._below.append(0)
+        elif event.anchor:
+            self._named[event.anchor] = extent
+        self._nodes += extent.nodes
+        self._characters += extent.characters
+
+    def _close(self) -> None:
+        anchor, nodes, characters = self._open.pop()
+        levels = self._below.pop() + 1
+        self._below[-1] = max(self._below[-1], levels)
+        if anchor:
+            self._named[anchor] = _Extent(self._nodes - nodes, self._characters - characters, levels)
+
+    def _check(self, event: yaml.NodeEvent) -> None:
+        levels = len(self._open) + self._below[-1]
+        for what, found, most in (
+            ("levels", levels, self._most.levels),
+            ("keys and values", self._nodes, self._most.nodes),
+            ("characters", self._characters, self._most.characters),
+            ("merges", self._merges, MAX_MERGES),
+        ):
+            if found > most:
+                problem = f"more than {most} {what} (an alias counts as what it stands for)"
+                raise UnsafeYaml(problem, event.start_mark)
+
+
+CARD_LIMITS = {"max_bytes": 10 << 20, "max_depth": 50, "max_nodes": 1_000_000}
+_STANDALONE = ".huggingface.yaml"
+
+
+def check_dataset_card(repo_id: str, revision: str) -> None:
+    """InputError when the metadata of a Hub's dataset breaks a limit; what is wrong otherwise, ``datasets`` says."""
+    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+    from huggingface_hub.repocard import REGEX_YAML_BLOCK
+
+    for name in ("README.md", _STANDALONE):
+        try:
+            path = hf_hub_download(repo_id, name, repo_type="dataset", revision=revision)
+        except LocalEntryNotFoundError:
+            if constants.HF_HUB_OFFLINE:  # then ``datasets`` takes rows that it prepared before
+                continue
+            raise
+        except EntryNotFoundError:
+            continue
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+        found = REGEX_YAML_BLOCK.search(text)
+        _check_metadata(text if name == _STANDALONE else found.group(2) if found else "", f"dataset {repo_id}: {name}")
+
+
+def _check_metadata(metadata: str, place: str) -> None:
+    try:
+        load_yaml(metadata, **CARD_LIMITS)
+    except UnsafeYaml as error:
+        hint = "it would stop the library that reads it: use another revision, or download its files and name them"
+        raise InputError(place, f"its metadata has {error.problem}", hint=hint) from None
+    except yaml.YAMLError:
+        pass
+
+
+NO_CODE: dict[str, Any] = {"trust_remote_code": False}
+"""For every ``from_pretrained``: left out, transformers asks on the terminal, and a ``y`` runs the folder's files."""
+NO_PICKLES: dict[str, Any] = {**NO_CODE, "use_safetensors": True, "allow_all_kernels": False}
+"""For everything that loads weights; a saved config could ask for pickles and for kernels from any repository."""
+ORIGIN = "provenance.yaml"  # what a folder was made from: those of generation.fetch_lm, and the built-in model's
+_PICKLES = ("pytorch_model*.bin", "adapter_model*.bin")  # the ones that would be loaded
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+_INSTALL = "install what the quantization needs, or what the message names"
+
+
+@contextmanager
+def reading_model(
+    place: object,
+    problem: str = "cannot be loaded",
+    *,
+    allowed: object = None,
+    hint: str | None = None,
+    passes: Callable[[Exception], bool] = lambda error: False,
+) -> Iterator[None]:
+    """Turn what the libraries raise over a model's files into InputError: ``place: problem: their first line``.
+
+    They raise anything: tokenizers ``Exception`` itself, architectures AttributeError. A disk or memory that fails, and
+    what ``passes`` says is not the model's fault, is not translated.
+    """
+    try:
+        yield
+    except (StsDinoError, MemoryError):
+        raise
+    except Exception as error:
+        if _is_of_the_machine(error) or passes(error):
+            raise
+        needs = _INSTALL if isinstance(error, ImportError) else hint
+        raise InputError(place, f"{problem}: {first_line(error)}", allowed=allowed, hint=needs) from error
+
+
+def _is_of_the_machine(error: Exception) -> bool:
+    """A full disk, no permission, no memory on the device (torch's error, which this package does not import)."""
+    number = error.errno if isinstance(error, OSError) else None
+    return type(error).__name__ == "OutOfMemoryError" or (number is not None and number not in _ABSENT)
+
+
+def read_object(path: Path, model: object) -> dict[str, Any]:
+    """A JSON file of a model. Raises InputError when it is not an object."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(model, f"its {path.name} is not JSON: {first_line(error)}") from error
+    if not isinstance(found, dict):
+        raise InputError(model, f"its {path.name} is a {type(found).__name__}", allowed="a JSON object")
+    return found
+
+
+def require_safetensors(folder: Path, model: object, loaded_by: str = "sentence-transformers") -> None:
+    """Raise InputError when there are no safetensors, or naming a pickle that would be loaded for the lack of them."""
+    hint = f"convert it: load it with {loaded_by} where you trust its author, and save_pretrained(FOLDER)"
+    for pattern in _PICKLES:
+        for path in sorted(folder.rglob(pattern)):
+            if not list(path.parent.glob("*.safetensors")):
+                problem = f"its weights are a pickle ({path.relative_to(folder).as_posix()}), which can run code"
+                raise InputError(model, problem, allowed="*.safetensors", hint=hint)
+    if not list(folder.rglob("*.safetensors")):
+        raise InputError(model, "has no weights in safetensors", allowed="*.safetensors", hint=hint)
+
+
+def upstream_of(folder: str | Path | None) -> dict[str, Any]:
+    """``{"upstream": {"model", "made_by", "packages"}}``; empty where the folder says nothing that can be read."""
+    place = Path(folder or "") / ORIGIN
+    if folder is None or not place.is_file():
+        return {}
+    try:
+        told = load_yaml(place.read_text(encoding="utf-8"), max_bytes=1 << 16, max_depth=5, max_nodes=1_000)
+        packages = {str(name): str(version) for name, version in told["packages"].items()}
+        return {"upstream": {"model": str(told["model"]), "made_by": str(told["made_by"]), "packages": packages}}
+    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, AttributeError):  # somebody else's file
+        return {}
+
+
+_SECRET = re.compile(r"[^:]+://([^/@]*:.*@|[^/@]+@|[^?]*\?)")  # user:password@, token@, a query
+
+
+def require_no_secret(url: str) -> None:
+    """Raise InputError for a URL with a user, a password or a query in it."""
+    if _SECRET.match(url):
+        hint = "give them the way its package reads them: environment variables, a file in the home folder, a login"
+        raise InputError(
+            f"store {url.partition(':')[0]}://…", "the URL must not hold users, passwords or keys", hint=hint
+        )

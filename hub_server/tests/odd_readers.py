@@ -1,0 +1,16 @@
+"""A reader of pages that misbehaves as an untrusted file might make it; a limited child process imports it."""
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+
+def answer(question: bytes) -> object:
+    if b"sleep" in question:
+        time.sleep(60)
+    if b"write" in question:
+        Path(tempfile.mkdtemp(), "x").write_bytes(b"x" * 10)
+    if b"die" in question:
+        os._exit(0)
+    return bytearray(1 << 40)
