@@ -1,4 +1,4 @@
-"""What a person sees in a browser: real addresses, and nothing that a repo's author wrote is live."""
+"""The pages of a browser: real addresses, and nothing that a repo's author uploaded is live."""
 
 import hashlib
 import html
@@ -17,16 +17,15 @@ from starlette.testclient import TestClient
 
 from hub_server.app import HubApp
 from hub_server.handlers.call import Hub
-from hub_server.pages import readers, rendering
+from hub_server.pages import readers
 from hub_server.pages.cards import Config, configs, render_card
 from hub_server.pages.readers import Card, CardQuestion, ReaderFailed
-from hub_server.pages.readers import ask as ask_reader
 
 pytest_plugins = ["local_hub"]
 DATASET = {"repo_type": "dataset"}
 PNG = bytes.fromhex("89504e470d0a1a0a") + b"not drawn by this test"
 HARMLESS = """
-html head meta title style script header main form label input select option button iframe body a abbr article b
+html head meta title style header main form label input select option button iframe body a abbr article b
 blockquote br code del details div em h1 h2 h3 h4 h5 h6 hr i img li nav ol p pre s span strong sub summary sup table
 tbody td th thead tr ul
 """
@@ -51,7 +50,7 @@ def parquet(**columns) -> bytes:
 
 
 def cells(page: str) -> list[list[str]]:
-    """The texts of the rows of a page, without its card and the beginnings of folded texts."""
+    """The texts of the rows of a page, without its card and the summaries of folded texts."""
     rows = page.split('id="rows"')[1].split('id="card"')[0].split("<tr>")
     plain = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in rows]
     without = re.compile(r"<summary.*?</summary>|<[^>]*>", re.DOTALL)
@@ -70,11 +69,11 @@ def put_card(hub, repo, card: str):
 
 
 def page_of(hub, path: str, status: int = 200) -> str:
+    """A page that a browser can show safely: no script, only harmless tags, labelled fields, addresses of this Hub."""
     answer = ask(hub, "GET", path, Accept="text/html")
     assert answer.status == status, answer.body
     policy = answer.headers["Content-Security-Policy"]
-    script = f"script-src {hub.endpoint}/-/copy.js;"
-    assert "default-src 'none'" in policy and "unsafe" not in policy and script in policy
+    assert "default-src 'none'" in policy and "unsafe" not in policy and "script-src" not in policy
     page = answer.body.decode()
     tags, labelled = Tags(page).tags, set()
     for tag, attributes in tags:
@@ -83,28 +82,27 @@ def page_of(hub, path: str, status: int = 200) -> str:
         for address in (attributes.get("href"), attributes.get("src"), attributes.get("action")):
             scheme = (address or "/").partition(":")[0] if ":" in (address or "") else ""
             assert scheme in ("", "http", "https", "mailto"), address
-        if tag in ("img", "iframe", "script"):
+        if tag in ("img", "iframe"):
             assert attributes.get("src", "/").startswith("/") and not attributes.get("src", "").startswith("//")
         labelled |= {attributes["for"]} if tag == "label" else set()
         if tag in ("select", "input") and attributes.get("type") != "hidden":
             assert attributes["id"] in labelled, attributes
-    assert [attributes["src"] for tag, attributes in tags if tag == "script"] == ["/-/copy.js"]
     assert [tag for tag, _ in tags].count("h1") == 1 and "<title></title>" not in page
     return page
 
 
-def test_front_page_lists_public_repos_with_their_last_commit(local_hub, hub_api):
+def test_front_and_owner_pages_list_public_repos_with_their_last_commit(local_hub, hub_api):
     hub_api.create_repo("acme/shown", **DATASET)
+    hub_api.create_repo("acme/shown-model")
     hub_api.create_repo("acme/hidden", private=True, **DATASET)
     put(hub_api, "acme/shown", {"x.txt": "x"}, "A title with <b>")
-    page = page_of(local_hub, "/")
-    assert 'href="/datasets/acme/shown"' in page and "acme/hidden" not in page and local_hub.endpoint in page
-    assert (
-        'href="/acme"' in page and "A title with &lt;b&gt;" in page and time.strftime("%Y-%m-", time.gmtime()) in page
-    )
-    assert "HF_HUB_DISABLE_XET" not in page
-    assert ask(local_hub, "GET", "/datasets/acme/hidden").status == 401
-    assert ask(local_hub, "GET", "/datasets/acme/none").status in (401, 404)
+    for path in ("/", "/acme", "/ACME"):
+        page = page_of(local_hub, path)
+        assert 'href="/datasets/acme/shown"' in page and 'href="/acme/shown-model"' in page and "hidden" not in page
+        assert "A title with &lt;b&gt;" in page and time.strftime("%Y-%m-", time.gmtime()) in page
+    assert "<h1>acme</h1>" in page and 'href="/acme"' in page_of(local_hub, "/")
+    assert "no user or organisation" in page_of(local_hub, "/nobody", 404)
+    assert 'SentenceTransformer("acme/shown-model")' in html.unescape(page_of(local_hub, "/acme/shown-model"))
 
 
 CARD = """---
@@ -139,8 +137,7 @@ def test_a_repo_page_shows_card_rows_files_and_commits(local_hub, hub_api, repo)
     hub_api.create_tag(repo, tag="v1", **DATASET)
     put(hub_api, repo, {"later.txt": "x"}, "Later")
     page = page_of(local_hub, f"/datasets/{repo}")
-    sha = hub_api.dataset_info(repo).sha
-    base = f"/datasets/{repo}/resolve/{sha}/"
+    base = f"/datasets/{repo}/resolve/{hub_api.dataset_info(repo).sha}/"
     assert "<h3>Pairs</h3>" in page and '<td>low</td>\n<td align="right">10</td>' in page and "apache-2.0" in page
     assert f'href="/datasets/{repo}/commit/v1">v1<' in page and page.index('id="rows"') < page.index('id="card"')
     assert f'src="{base}assets/lengths.png"' in page and f'href="{base}recipe.yaml"' in page
@@ -158,12 +155,6 @@ def test_a_repo_page_shows_card_rows_files_and_commits(local_hub, hub_api, repo)
         assert "Later" not in older and "Card and rows" in older and f'revision="{where}"' in html.unescape(older)
     assert "later.txt" not in page_of(local_hub, f"/datasets/{repo}/tree/v1")
     assert "later.txt" in page_of(local_hub, f"/datasets/{repo}/tree/main")
-
-
-def test_a_model_page(local_hub, hub_api):
-    hub_api.create_repo("demo/shown-model")
-    page = page_of(local_hub, "/demo/shown-model")
-    assert 'SentenceTransformer("demo/shown-model")' in html.unescape(page) and "no README.md" in page
 
 
 EVIL = """---
@@ -199,9 +190,8 @@ def test_a_malicious_card_and_rows_do_no_harm(local_hub, hub_api, repo):
     assert "alert(1)</script>" not in page and "<b>bold</b>" in page and "evil.example" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page and "<i>" not in page
     assert len(page) < 120_000  # the huge cell is cut
-    images = [attributes for tag, attributes in Tags(page).tags if tag == "img"]
-    assert [image["src"] for image in images if "src" in image] == [f"/datasets/{repo}/resolve/"
-                                                                    f"{hub_api.dataset_info(repo).sha}/x"]  # fmt: skip
+    images = [attributes["src"] for tag, attributes in Tags(page).tags if tag == "img" and "src" in attributes]
+    assert images == [f"/datasets/{repo}/resolve/{hub_api.dataset_info(repo).sha}/x"]
     tree = page_of(local_hub, f"/datasets/{repo}/tree/main/data")
     link = tree.split("/data/a")[1].split('"')[0]
     base = f"/datasets/{repo}/resolve/main/data/a"
@@ -221,13 +211,12 @@ def test_broken_front_matter_still_shows_the_card(local_hub, hub_api, card):
     assert "<h3>Title</h3>" in page_of(local_hub, f"/datasets/{repo}")
 
 
-def test_files_that_are_no_parquet(local_hub, hub_api, repo):
+def test_broken_parquet_is_named(local_hub, hub_api, repo):
     whole = parquet(a=list(range(1000)))
-    card = (
-        "---\nconfigs:\n" + "".join(f"- {{config_name: c{n}, data_files: d{n}.parquet}}\n" for n in range(4)) + "---\n"
-    )
-    files = {"README.md": card, "d0.parquet": b"PAR1 no", "d1.parquet": whole[:-50] + bytes(50), "d3.parquet": whole}
-    put(hub_api, repo, files | {"d2.parquet": whole[:40] + b"\xff" * 60 + whole[100:]})
+    listed = "".join(f"- {{config_name: c{n}, data_files: d{n}.parquet}}\n" for n in range(4))
+    files = {"README.md": f"---\nconfigs:\n{listed}---\n", "d0.parquet": b"PAR1 no", "d3.parquet": whole}
+    files |= {"d1.parquet": whole[:-50] + bytes(50), "d2.parquet": whole[:40] + b"\xff" * 60 + whole[100:]}
+    put(hub_api, repo, files)
     for number in (0, 1, 2):
         page = page_of(local_hub, f"/datasets/{repo}?config=c{number}")
         assert f"d{number}.parquet cannot be read as parquet" in page or "broke the reader" in page
@@ -235,23 +224,23 @@ def test_files_that_are_no_parquet(local_hub, hub_api, repo):
     assert "Traceback" not in local_hub.log_file.read_text()
 
 
-def test_what_takes_too_long_or_too_much_memory_is_left_out(tmp_path, monkeypatch):
+def test_a_reader_that_takes_too_much_time_or_memory_is_ended(tmp_path, monkeypatch):
     (tmp_path / "card").write_text("# x")
     started = time.monotonic()
     for words in ("memory", "write", "die"):
         with pytest.raises(ReaderFailed):
-            ask_reader("odd_readers", CardQuestion(readme=words, base="/"), Card)
+            readers.ask("odd_readers", CardQuestion(readme=words, base="/"), Card)
     assert time.monotonic() - started < 2 * readers.SECONDS  # each ended by itself
     monkeypatch.setattr(readers, "SECONDS", 0.1)
     with pytest.raises(ReaderFailed):
-        ask_reader("odd_readers", CardQuestion(readme="sleep", base="/"), Card)
+        readers.ask("odd_readers", CardQuestion(readme="sleep", base="/"), Card)
     monkeypatch.setattr(readers, "_CARDS", "odd_readers")
     assert "took more than" in readers.card(tmp_path / "card", "/").problem
     monkeypatch.undo()
     assert readers.card(tmp_path / "card", "/").html == "<h3>x</h3>\n"  # a failure is not remembered
 
 
-@pytest.mark.slow("waits for slow clients, large stores or old uploads")
+@pytest.mark.slow("renders huge cards")
 def test_a_card_is_not_rendered_without_end():
     for text in ("[" * 300_000, "> " * 100_000, "*_" * 20_000, "`" * 300_000, "<div>" * 5_000):
         assert len(render_card(text, "/")) < 2_000_000
@@ -274,26 +263,14 @@ def test_configs_in_all_forms():
     assert configs({}, ["x.csv"]) == [] and configs({}, paths) == [Config("default", {"": x[:1]})]
 
 
-def test_an_owner_has_a_page_of_what_is_public(local_hub, hub_api):
-    hub_api.create_repo("acme/owned", **DATASET)
-    hub_api.create_repo("acme/owned-model")
-    hub_api.create_repo("acme/owned-secret", private=True)
-    for name in ("acme", "ACME"):
-        page = page_of(local_hub, f"/{name}")
-        assert 'href="/datasets/acme/owned"' in page and 'href="/acme/owned-model"' in page and "secret" not in page
-        assert "<h1>acme</h1>" in page and "organisation" in page
-    assert "no user or organisation" in page_of(local_hub, "/nobody", 404)
-
-
-PAIRS = {
-    "sentence1": ["A man <b>walks</b>."] * 4 + ["A dog."] * 2,
-    "sentence2": ["He walks.", "He sits.", "x" * 2_000, "Snow.", "A hound.", "\u202egnat"],
-    "score": pa.array([0.5, 0.9, 0.5, 0, 0.9, 0.5], pa.float32()),
-    "target": ["0.5", "1", "0.5", "sampled", "1", "0.5"],
-}
 FILES = {
     "README.md": "---\nlicense: mit\n---\n# T\n",
-    "train.parquet": parquet(**PAIRS),
+    "train.parquet": parquet(
+        sentence1=["A man <b>walks</b>."] * 4 + ["A dog."] * 2,
+        sentence2=["He walks.", "He sits.", "x" * 2_000, "Snow.", "A hound.", "\u202egnat"],
+        score=pa.array([0.5, 0.9, 0.5, 0, 0.9, 0.5], pa.float32()),
+        target=["0.5", "1", "0.5", "sampled", "1", "0.5"],
+    ),
     "a b/<i>.json": '{"a": "<script>alert(1)</script>"}\r\nsecond\n',
     "evil.svg": "<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'/>",
     "evil.html": "<script>alert(1)</script>",
@@ -312,7 +289,7 @@ def filled(hub_api) -> str:
     return repo
 
 
-def test_rows_by_first_text_and_search(local_hub, filled):
+def test_rows_by_source_sentence_and_search(local_hub, filled):
     page = page_of(local_hub, f"/datasets/{filled}")
     assert "A man &lt;b&gt;walks&lt;/b&gt;." in page and page.count("&lt;b&gt;walks") == 1
     assert [row[0] for row in cells(page)] == ["0.9", "0.5", "0.5", "0sampled", "0.9", "0.5"]
@@ -323,16 +300,8 @@ def test_rows_by_first_text_and_search(local_hub, filled):
     assert '<option value="0.9" selected>' in found and 'value="HOUND"' in found
     table = page_of(local_hub, f"/datasets/{filled}?view=table")
     assert cells(table)[1] == ["A man <b>walks</b>.", "He sits.", "0.9", "1"]
-    for odd in (
-        "page=999999999",
-        "page=-1",
-        "page=x",
-        "page=" + "9" * 400,
-        "label=none",
-        "config=no&split=no",
-        "view=7",
-    ):
-        assert "A hound." in page_of(local_hub, f"/datasets/{filled}?{odd}")
+    odd = ["page=999999999", "page=-1", "page=x", f"page={'9' * 400}", "label=none", "config=no&split=no", "view=7"]
+    assert all("A hound." in page_of(local_hub, f"/datasets/{filled}?{query}") for query in odd)
     evil = page_of(local_hub, f"/datasets/{filled}?q=%22%3E%3Cscript%3Ealert(1)%3C/script%3E%00%ff" + "a" * 5_000)
     assert "<script>alert" not in evil and "<strong>0</strong> of 6" in evil
 
@@ -340,28 +309,19 @@ def test_rows_by_first_text_and_search(local_hub, filled):
 def test_pages_of_files(local_hub, hub_api, filled):
     base = f"/datasets/{filled}"
     tree = page_of(local_hub, f"{base}/tree/main")
-    assert (
-        f'href="{base}/tree/main/a%20b">a b/<' in tree and ">256<" in tree and f'href="{base}/blob/main/a.bin"' in tree
-    )
+    assert f'href="{base}/tree/main/a%20b">a b/<' in tree and f'href="{base}/blob/main/a.bin"' in tree
     link = f"{base}/blob/main/a%20b/%3Ci%3E.json"
     assert f'href="{link}">&lt;i&gt;.json<' in page_of(local_hub, f"{base}/tree/main/a%20b")
     text = page_of(local_hub, link)
-    assert (
-        '<span id="L1">{&#34;a&#34;: &#34;&lt;script&gt;' in text and 'id="L2">second' in text and 'id="L3"' not in text
+    assert '<span id="L1">{&#34;a&#34;: &#34;&lt;script&gt;' in text and 'id="L2">second' in text
+    assert f'src="{base}/resolve/{hub_api.dataset_info(filled).sha}/a.png"' in page_of(
+        local_hub, f"{base}/blob/main/a.png"
     )
-    picture = page_of(local_hub, f"{base}/blob/main/a.png")
-    assert f'src="{base}/resolve/{hub_api.dataset_info(filled).sha}/a.png"' in picture
     binary = page_of(local_hub, f"{base}/blob/main/a.bin")
-    assert (
-        hashlib.sha256(bytes(range(256))).hexdigest() in binary
-        and "neither text nor rows" in binary
-        and "256 bytes" in binary
-    )
+    assert hashlib.sha256(bytes(range(256))).hexdigest() in binary and "neither text nor rows" in binary
     assert "The beginning alone" in page_of(local_hub, f"{base}/blob/main/long.txt")
     assert "neither text" not in page_of(local_hub, f"{base}/blob/main/empty.txt")
     assert "A hound." in page_of(local_hub, f"{base}/blob/main/train.parquet?q=hound")
-    commits = page_of(local_hub, f"{base}/commits/main?page=99")
-    assert "Files &lt;b&gt;" in commits and "2 commits" in commits
 
 
 def test_a_report_is_shown_in_a_sandbox_and_no_upload_runs_in_this_origin(local_hub, filled):
@@ -374,31 +334,25 @@ def test_a_report_is_shown_in_a_sandbox_and_no_upload_runs_in_this_origin(local_
     assert policy.startswith("sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:;")
     assert report.headers["Content-Type"] == "text/html; charset=utf-8" and b"A report" in report.body
     for name in ("evil.html", "evil.svg", "report.html"):
-        raw = ask(local_hub, "GET", f"{base}/resolve/main/{name}", Accept="text/html")
-        assert raw.headers["Content-Type"] == "text/plain; charset=utf-8"
-        assert (
-            raw.headers["X-Content-Type-Options"] == "nosniff" and "sandbox" in raw.headers["Content-Security-Policy"]
-        )
-        page_of(local_hub, f"{base}/blob/main/{name}")
-    assert ask(local_hub, "GET", "/-/copy.js").headers["Content-Type"].startswith("text/javascript")
+        raw = ask(local_hub, "GET", f"{base}/resolve/main/{name}", Accept="text/html").headers
+        assert raw["Content-Type"] == "text/plain; charset=utf-8" and raw["X-Content-Type-Options"] == "nosniff"
+        assert "sandbox" in raw["Content-Security-Policy"] and page_of(local_hub, f"{base}/blob/main/{name}")
 
 
-def test_errors_are_pages_for_people_and_json_for_clients(local_hub, hub_api, filled):
+def test_errors_are_pages_for_browsers_and_json_for_clients(local_hub, hub_api, filled):
     hub_api.create_repo("acme/kept-private", private=True, **DATASET)
     base = f"/datasets/{filled}"
     for path, status, code, words in (
         ("/datasets/acme/kept-private", 401, "RepoNotFound", "these pages show public repos only"),
         ("/datasets/acme/kept-private/tree/main", 401, "RepoNotFound", "hf download"),
         ("/datasets/acme/kept-private/blob/main/README.md", 401, "RepoNotFound", "HF_TOKEN_PATH"),
+        ("/datasets/acme/kept-private/report/main", 401, "RepoNotFound", "HF_TOKEN_PATH"),
         (f"{base}/tree/none", 404, "RevisionNotFound", "a tag or a commit id"),
         (f"{base}/blob/main/none", 404, "EntryNotFound", f'href="{base}"'),
         (f"{base}/blob/main/..%2f..%2ftoken", 404, "EntryNotFound", "&#39;../../token&#39;"),
-        (f"{base}/blob/main/a%20b", 404, "EntryNotFound", "no file"),
         (f"{base}/tree/main/a.bin", 404, "EntryNotFound", "no folder"),
         (f"{base}/blob/main/%3Cscript%3E", 404, "EntryNotFound", "&lt;script&gt;"),
         ("/%3Cscript%3E", 404, None, "&lt;script&gt;"),
-        ("/%2e%2e%2ftoken", 404, None, "no user"),
-        ("/datasets", 404, None, "All that is public"),
         ("/no/such/page/here", 404, None, "All that is public"),
         ("/acme%ff", 400, None, "UTF-8"),
     ):
@@ -411,8 +365,6 @@ def test_errors_are_pages_for_people_and_json_for_clients(local_hub, hub_api, fi
         assert client.headers["X-Error-Code"] == code, path
     for path in (f"/api{base}x", f"{base}/resolve/main/none", "/api/none"):
         assert ask(local_hub, "GET", path, Accept="text/html").headers["Content-Type"] == "application/json", path
-    for where in ("", "/tree/main", "/blob/main/x", "/report/main", "/commits/main"):
-        assert ask(local_hub, "GET", f"/datasets/acme/kept-private{where}", token=local_hub.token).status in (200, 404)
 
 
 def test_a_page_that_fails_says_so(tmp_path):
@@ -423,11 +375,6 @@ def test_a_page_that_fails_says_so(tmp_path):
     app = HubApp(Hub(Broken(), SimpleNamespace(tmp=tmp_path), None, 1), {"testserver"}, 5)
     client = TestClient(app, raise_server_exceptions=False)
     answer = client.get("/", headers={"Accept": "text/html"})
-    assert answer.status_code == 500 and "could not be made" in answer.text and "no database" not in answer.text
+    assert answer.status_code == 500 and "could not be rendered" in answer.text and "no database" not in answer.text
     plain = client.get("/", headers={"Accept": "*/*"})
     assert plain.status_code == 500 and not plain.headers.get("Content-Type", "").startswith("text/html")
-
-
-def test_pages_need_nothing_from_elsewhere():
-    text = "".join(path.read_text() for path in rendering.TEMPLATES.iterdir())
-    assert text.count("<script") == 1 and "http" not in text.replace("https://huggingface", "")
