@@ -16,13 +16,10 @@ def split(tmp_path):
     """Writes files of the given tables and asks a question of them."""
 
     def ask(*tables, row_group=70, **question):
-        files = []
-        for number, table in enumerate(tables):
-            path = tmp_path / f"{number}.parquet"
+        files = tuple(str(tmp_path / f"{number}.parquet") for number in range(len(tables)))
+        for path, table in zip(files, tables, strict=True):
             pq.write_table(table, path, row_group_size=row_group)
-            files.append(str(path))
-        asked = Question(files=tuple(files), **question)
-        return find(asked, facts_of(Split(asked.files)))
+        return find(Question(files=files, **question), facts_of(Split(files)))
 
     return ask
 
@@ -32,16 +29,10 @@ def pairs(*counts: int) -> list[pa.Table]:
     for count in counts:
         numbers = range(number, number + count)
         number += count
-        tables.append(
-            pa.table(
-                {
-                    "sentence1": [f"first {n // 7}" for n in numbers],
-                    "sentence2": [f"second {n} {rng.choice(['Red', 'blue'])}" for n in numbers],
-                    "score": [rng.choice([0.9, 0.5, 0.1]) for _ in numbers],
-                },
-                pa.schema({"sentence1": pa.string(), "sentence2": pa.string(), "score": pa.float32()}),
-            )
-        )
+        first = pa.array([f"first {n // 7}" for n in numbers], pa.string())
+        second = pa.array([f"second {n} {rng.choice(['Red', 'blue'])}" for n in numbers], pa.string())
+        score = pa.array([rng.choice([0.9, 0.5, 0.1]) for _ in numbers], pa.float32())
+        tables.append(pa.table({"sentence1": first, "sentence2": second, "score": score}))
     return tables
 
 
@@ -50,10 +41,9 @@ def pairs(*counts: int) -> list[pa.Table]:
 )
 def test_pages_together_are_all_rows_that_match(split, question):
     tables = pairs(130, 0, 61, 200)
-    rows = pa.concat_tables(tables).to_pylist()
     wanted = [
         [row["sentence1"], row["sentence2"], f"{row['score']:.6g}"]
-        for row in rows
+        for row in pa.concat_tables(tables).to_pylist()
         if f"{row['score']:.6g}" == question.get("label", f"{row['score']:.6g}")
         and question.get("words", "").lower() in row["sentence2"].lower()
     ]
@@ -61,7 +51,7 @@ def test_pages_together_are_all_rows_that_match(split, question):
     pages = -(-len(wanted) // ROWS)
     assert [row for page in shown[:pages] for row in page.table] == wanted
     assert {(page.pages, page.found, page.rows) for page in shown} == {(pages, len(wanted), 391)}
-    assert [page.page for page in shown[pages - 1 :]] == [pages] * (10 - pages)  # past the end: the last page
+    assert [page.page for page in shown[pages - 1 :]] == [pages] * (10 - pages)  # beyond the end: the last page
     assert all(page.table == shown[pages - 1].table for page in shown[pages:])
     grouped = [split(*tables, **question, page=page) for page in range(1, pages + 1)]
     texts = [[group.first, second.text] for page in grouped for group in page.groups for second in group.seconds]
@@ -72,12 +62,11 @@ def test_second_sentences_stand_below_their_source_sentence_by_label(split):
     shown = split(*pairs(60), page=1)
     assert [len(group.seconds) for group in shown.groups] == [7] * 7 + [1]
     for group in shown.groups:
-        assert [float(second.label) for second in group.seconds] == sorted(
-            (float(second.label) for second in group.seconds), reverse=True
-        )
+        scores = [float(second.label) for second in group.seconds]
+        assert scores == sorted(scores, reverse=True)
     assert [group.first for group in split(*pairs(60), page=2).groups] == ["first 7", "first 8"]
-    assert shown.labels == [(label, count) for label, count in sorted(shown.labels, reverse=True)]
-    assert sum(count for _, count in shown.labels) == 60 and shown.label_column == "score"
+    assert shown.labels == sorted(shown.labels, reverse=True) and shown.label_column == "score"
+    assert sum(count for _, count in shown.labels) == 60
 
 
 def test_a_search_ends_at_its_bounds_and_says_so(split, monkeypatch):
@@ -92,15 +81,12 @@ def test_a_search_ends_at_its_bounds_and_says_so(split, monkeypatch):
     assert split(*pairs(400), words="second").looked_at == 0
 
 
-def test_words_are_matched_literally(split):
+def test_words_match_literally_and_files_of_one_split_may_differ(split):
     table = pa.table({"text": ["50% (a.b)", "axb", None, "A.B"], "n": [1, 2, 3, 4]})
     assert [row[0] for row in split(table, words="a.b").table] == ["50% (a.b)", "A.B"]
-    assert split(table, words="1").found == 0  # numbers are no text
+    assert split(table, words="1").found == 0  # a number is not text
     encoded = table.set_column(0, "text", table["text"].dictionary_encode())
     assert split(encoded, words="AX").table == [["axb", "2"]]
-
-
-def test_files_of_one_split_may_differ(split):
     first, second = pa.table({"text": ["a", "b"], "label": ["x", "y"]}), pa.table({"other": [1], "text": ["b"]})
     assert split(first, second).table == [["a", "x"], ["b", "y"], ["b", ""]]
     assert split(first, second, label="y").table == [["b", "y"]] and split(first, second, words="B").found == 2
@@ -117,15 +103,12 @@ def test_labels_have_their_names(split):
         assert shown(broken) == ["1", "0", "-1", "2", ""]
 
 
-def test_values_are_shown_in_full_and_numbers_rounded(split):
+def test_values_are_rounded_and_long_or_wide_rows_cut(split):
     long = "x" * (row_scan.CELL + 1)
     table = pa.table({"a": [[0.1 + 0.2, None]], "b": [{"p": 1 / 3}], "c": [long], "d": ["\u202e" + "y" * 400]})
     a, b, c, d = split(table).table[0]
     assert (a, b) == ("[0.3, None]", "{'p': 0.333333}") and d == "\N{REPLACEMENT CHARACTER}" + "y" * 400
     assert c.startswith("x" * row_scan.CELL) and c.endswith("(cut: 3,001 characters)")
-
-
-def test_many_labels_are_no_filter_and_many_columns_are_cut(split):
     shown = split(pa.table({"score": [n / 7 for n in range(200)], **{f"c{n}": [0] * 200 for n in range(30)}}))
     assert shown.labels == [] and len(shown.columns) == row_scan.COLUMNS and shown.more_columns == 11
 
@@ -137,7 +120,7 @@ def test_a_broken_file_is_named(tmp_path):
     with pytest.raises(Unreadable) as caught:
         facts_of(Split((str(good), str(bad))))
     assert caught.value.place == 1
-    question = Question(files=(str(bad),))
     for facts in (None, Facts(file_rows=[5])):
-        found = row_scan.answer(RowsQuestion(question=question, facts=facts).model_dump_json().encode())
+        question = RowsQuestion(question=Question(files=(str(bad),)), facts=facts)
+        found = row_scan.answer(question.model_dump_json().encode())
         assert "cannot be read as parquet" in found.problem and found.broken == 0

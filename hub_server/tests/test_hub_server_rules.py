@@ -43,24 +43,16 @@ def test_ids_are_those_of_git(tmp_path):
     assert commit_id(tree, first, "demo", 1_700_000_000, "next") == second
 
 
-@pytest.mark.parametrize(
-    ("path", "size", "large"),
-    [("a.parquet", 1, True), ("deep/a.safetensors", 1, True), ("a.parquet", 0, False), ("README.md", 1, False),
-     ("saved_model/x/y", 1, True), ("other/saved_model/x/y", 1, False), ("events.tfevents.1", 1, True),
-     ("x.json", 10_000_001, True), ("x.json", 10_000_000, False), ("a.tar.gz", 1, True), ("parquet", 1, False),
-     ("x.lfs.y", 1, True)],
-)  # fmt: skip
-def test_default_attributes(path, size, large):
-    assert is_lfs(default_gitattributes("model").decode(), path, size) == large
-
-
-def test_own_attributes():
-    rules = (
-        "*.txt filter=lfs -text\ndocs/*.txt -filter\n# *.md filter=lfs\n[ab].md filter=lfs\n[!ab].rst filter=lfs\n[\n"
-    )
+def test_attributes_decide_which_files_are_large():
+    small = [("a.parquet", 0), ("README.md", 1), ("other/saved_model/x/y", 1), ("x.json", 10_000_000), ("parquet", 1)]
+    large = ["a.parquet", "deep/a.safetensors", "saved_model/x/y", "events.tfevents.1", "a.tar.gz", "x.lfs.y"]
+    default = default_gitattributes("model").decode()
+    assert all(is_lfs(default, path, 1) for path in large) and is_lfs(default, "x.json", 10_000_001)
+    assert not [path for path, size in small if is_lfs(default, path, size)]
+    own = "*.txt filter=lfs -text\ndocs/*.txt -filter\n# *.md filter=lfs\n[ab].md filter=lfs\n[!ab].rst filter=lfs\n[\n"
     answers = {"a.txt": True, "docs/a.txt": False, "docs/in/a.txt": True, "a.md": True, "c.md": False}
     answers |= {"a.rst": False, "c.rst": True, "[": False}
-    assert {path: is_lfs(rules, path, 1) for path in answers} == answers
+    assert {path: is_lfs(own, path, 1) for path in answers} == answers
 
 
 def test_ignore_rules():
@@ -68,44 +60,35 @@ def test_ignore_rules():
     ignored = {"x.tmp": True, "d/x.tmp": True, "keep.tmp": False, "build/x": True, "in/build/x": True, "build": False}
     ignored |= {"top.txt": True, "a/b/c/z": True, "a/z": True, "b/z": False, "no": False}
     assert {path: is_ignored(rules, path) for path in ignored} == ignored
+    unreadable = "[z-a]\n\\\n!\n[[:alpha:]]\n*.tmp\n"
+    assert is_ignored(unreadable, "x.tmp") and not is_ignored(unreadable, "x")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [".git", ".GIT", ".git ", ".git.", ".git. .", "git~1", "GIT~1", "git~1 .", ".g\u200cit", "\ufeff.git", ".gi\u202et",
-     ".git:x", ".git::$INDEX_ALLOCATION", ".git\u200d "],
-)  # fmt: skip
-def test_what_a_file_system_takes_for_git_is_refused(name):
-    for path in (name, f"a/{name}", f"{name}/config"):
-        with pytest.raises(HubError) as refused:
-            check_path(path)
-        assert refused.value.status == 422
+def refused(check, names: list[str]) -> list[int]:
+    """The statuses of the refusals."""
+    found = []
+    for name in names:
+        with pytest.raises(HubError) as error:
+            check(name)
+        found.append(error.value.status)
+    return found
 
 
-def test_names_like_git_are_allowed():
-    for path in (".gitignore", ".gitattributes", "x.git", "git", "git~2", ".github/x", "agit~1", ".git-x", "a .git"):
-        assert check_path(path) == path
+GIT = [".git", ".GIT", ".git ", ".git.", ".git. .", "git~1", "GIT~1", "git~1 .", ".g\u200cit", "\ufeff.git"]
+GIT += [".gi\u202et", ".git:x", ".git::$INDEX_ALLOCATION", ".git\u200d "]
+BAD_PATHS = ["../x", "a/../x", "a//b", "/x", "x/", "", ".", "a/./b", "..\\x", "a\\b", "C:/x", "a\x00b", "a\nb"]
+BAD_PATHS += ["a/" + "b" * 256, "/".join(["abcdefgh"] * 120), "/".join("a" * 101)]
+BAD_REFS = ["", "a b", "a..b", "a~1", "a^", "a:b", "a?", "a*", "a[", "a\\b", "/a", "a/", "a//b", "a.lock", "x/.a", "a."]
+BAD_REFS += ["@", "a@{1}", "-a", "HEAD", "refs/heads/x", "0" * 40, "x\x7f", "x" * 256]
 
 
-def test_patterns_that_nobody_can_read_fit_nothing():
-    rules = "[z-a]\n\\\n!\n[[:alpha:]]\n*.tmp\n"
-    assert is_ignored(rules, "x.tmp") and not is_ignored(rules, "x")
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["", "a b", "a..b", "a~1", "a^", "a:b", "a?", "a*", "a[", "a\\b", "/a", "a/", "a//b", "a.lock", "x/.a", "a.",
-     "@", "a@{1}", "-a", "HEAD", "refs/heads/x", "0" * 40, "x\x7f", "x" * 256],
-)  # fmt: skip
-def test_ref_names_git_refuses(name):
-    with pytest.raises(HubError) as refused:
-        check_ref_name(name)
-    assert refused.value.status == 400
-
-
-@pytest.mark.parametrize("name", ["main", "v1.0.0", "feature/one", "a@b", "é", "0" * 39])
-def test_ref_names_git_takes(name):
-    assert check_ref_name(name) == name
+def test_paths_and_refs_that_git_or_a_file_system_misreads_are_refused():
+    paths = BAD_PATHS + [place.format(name) for name in GIT for place in ("{}", "a/{}", "{}/config")]
+    assert set(refused(check_path, paths)) == {422} and set(refused(check_ref_name, BAD_REFS)) == {400}
+    like_git = (".gitignore", ".gitattributes", "x.git", "git", "git~2", ".github/x", "agit~1", ".git-x", "a .git")
+    assert [check_path(path) for path in like_git] == [*like_git]
+    refs = ("main", "v1.0.0", "feature/one", "a@b", "é", "0" * 39)
+    assert [check_ref_name(name) for name in refs] == [*refs]
 
 
 def test_signatures_expire(tmp_path):
