@@ -1,7 +1,7 @@
 # sts-dino: `make` alone prints the targets. Every target that runs Python makes .venv first, once per change of the pins.
 .DEFAULT_GOAL := help
 .PHONY: help demo real test test-all test-hub test-loaders hub install lm style quality dataset train evaluate card publish regenerate
-.PHONY: republish release-all value job bench clean clean-artifacts evaluate-reference
+.PHONY: republish release-all value job bench clean clean-artifacts evaluate-reference pins
 PYTHON ?= python3
 RUN := .venv/bin/python
 RECIPE ?= recipes/demo/sts-dino-x2.yaml
@@ -59,7 +59,10 @@ evaluate: .venv/.ready ## score an encoder: make evaluate RECIPE=recipes/... [TA
 	.venv/bin/sts-dino score $(RECIPE) $(SCORE)
 
 evaluate-reference: .venv/.ready ## our STS scores beside the published ones, in full: make evaluate-reference DATA=DIR
-	.venv/bin/sts-dino reference-scores --data $(DATA)
+	STS_DINO_DATA=$(DATA) STS_DINO_REFERENCE=all $(RUN) -m pytest -s tests/eval/test_eval_reference.py
+
+pins: .venv/.ready ## measure the pins of the evaluation data, when the data change: make pins DATA=DIR
+	PYTHONPATH=tests/eval $(RUN) -c "import pathlib, measured_pins; measured_pins.write(pathlib.Path('$(DATA)'))"
 
 card: .venv/.ready ## write a card: make card RUN_DIR=artifacts/datasets/...
 	.venv/bin/sts-dino card $(RUN_DIR) --repo-id $(ORG)/$(notdir $(RUN_DIR:/=))
@@ -83,9 +86,8 @@ job: .venv/.ready ## regenerate as a job of Hugging Face: print its command, YES
 	$(if $(RAY)$(STORE),$(error a job is one machine: RAY and STORE are not for it))
 	.venv/bin/sts-dino job $(RECIPE) --org $(ORG) --flavor $(FLAVOR) $(if $(TIMEOUT),--timeout $(TIMEOUT)) $(if $(WORKERS),--workers $(WORKERS)) $(filter --yes,$(ACT))
 
-bench: .venv/.ready ## measure the engine and the built-in language model (half an hour, see benchmarks/README.md)
-	$(RUN) -m benchmarks.generation.engine_throughput
-	$(RUN) -m benchmarks.generation.demo_lm --sentences benchmarks/data/unseen_x1.txt --other benchmarks/data/unseen_prose.txt --other assets/stsb/sts-dev.csv --threads 1 --out benchmarks/results/demo_lm.json
+bench: .venv/.ready ## measure the engine (half an hour, see benchmarks/README.md)
+	$(RUN) -m sts_dino benchmark throughput
 
 style: .venv/.ready ## format and fix
 	.venv/bin/ruff format . && .venv/bin/ruff check --fix .

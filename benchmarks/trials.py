@@ -1,4 +1,4 @@
-"""What the benchmarks share: trials in fresh processes, medians with ranges, tables, result files with hardware."""
+"""The harness of the benchmarks: interleaved trials in fresh processes, medians with ranges, result files."""
 
 import json
 import multiprocessing
@@ -8,18 +8,20 @@ import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hub.cli import say
 from hub.durable import write_text
-from hub.errors import RunError
 
 _CPU_INFO = Path("/proc/cpuinfo")
+Result = TypeVar("Result")
 
 
 class FreshProcesses:
@@ -35,19 +37,46 @@ class FreshProcesses:
             return pool.submit(function, *arguments).result()
 
 
-def said_by(module: str, *options: object, code: int = 0) -> Any:
-    """The last line of ``python -m module``, as JSON. Raises RunError when it ends with another exit code."""
-    command = [sys.executable, "-m", module, *map(str, options)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)  # noqa: S603 - our own module
-    if done.returncode != code:
-        raise RunError(" ".join(command[2:]), f"ended with exit code {done.returncode}, not {code}")
-    return json.loads(done.stdout.splitlines()[-1])
+@dataclass(frozen=True)
+class Cost:
+    """CPU and wall seconds, peak resident memory in MiB and exit code of a command; its standard output."""
+
+    cpu_s: float
+    wall_s: float
+    peak_mb: float
+    code: int
+    output: str
+
+    def __str__(self) -> str:
+        return f"{self.wall_s:.2f} s, {self.cpu_s:.2f} CPU s, {self.peak_mb:.0f} MiB"
 
 
-def turned(ways: Iterable[str], number: int) -> list[str]:
-    """The ways in the order of this round: another one begins each."""
-    order = list(ways)
-    return order[number % len(order) :] + order[: number % len(order)]
+def cost_of(*words: object, environment: Mapping[str, str] | None = None) -> Cost:
+    """Run ``sts-dino WORDS`` in a fresh process. Children that it did not wait for (Ray's) do not count."""
+    command, began = [sys.executable, "-m", "sts_dino", *map(str, words)], time.perf_counter()
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL, env=environment)  # noqa: S603
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        cpu, wall = usage.ru_utime + usage.ru_stime, time.perf_counter() - began
+        return Cost(round(cpu, 2), round(wall, 2), usage.ru_maxrss / 1024, process.returncode, output.read())
+
+
+def interleaved(ways: Sequence[str], rounds: int, trial: Callable[[str, int], Result]) -> dict[str, list[Result]]:
+    """The results of ``trial(way, round)``: every way once in each round, each round begins with another way."""
+    found: dict[str, list[Result]] = {way: [] for way in ways}
+    for number in range(rounds):
+        first = number % len(ways)
+        for way in [*ways[first:], *ways[:first]]:
+            found[way].append(trial(way, number))
+            say(f"round {number + 1} of {rounds}, {way}: {found[way][-1]}")
+    return found
+
+
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
+    """Median and range, over rounds, of the ratio within a round."""
+    return spread([one / other for one, other in zip(ours, theirs, strict=True)])
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
@@ -63,15 +92,15 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], names: int =
 
 
 def write_results(out: Path, results: dict[str, Any], libraries: Iterable[str], device: str = "cpu") -> None:
-    """Write a JSON file: the results, and the machine, the Python and the libraries that they come from."""
-    told = {"hardware": hardware(device), "python": platform.python_version()}
-    told["versions"] = {library: version(library) for library in libraries}
-    write_text(out, json.dumps(results | told, indent=2, ensure_ascii=False, default=asdict) + "\n")
+    """Write a JSON file: the results with hardware, Python and library versions."""
+    facts = {"hardware": hardware(device), "python": platform.python_version()}
+    facts["versions"] = {library: version(library) for library in libraries}
+    write_text(out, json.dumps(results | facts, indent=2, ensure_ascii=False, default=asdict) + "\n")
     say(f"wrote {out}")
 
 
 def hardware(device: str = "cpu") -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Processor, cores and, where used, the GPU."""
     import torch
 
     known = _CPU_INFO.read_text() if _CPU_INFO.is_file() else ""
@@ -98,7 +127,7 @@ def has_gpu() -> bool:
 
 
 def quiet() -> None:
-    """No talk and no progress bars of transformers."""
+    """Silence transformers' messages and progress bars."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -106,7 +135,7 @@ def quiet() -> None:
 
 
 def single_thread() -> None:
-    """One torch thread, no talk: called first in every process."""
+    """One torch thread and no messages: call this first in every process."""
     import torch
 
     torch.set_num_threads(1)

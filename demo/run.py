@@ -1,23 +1,24 @@
 """The whole chain, offline: sts-dino demo (what `make demo` calls).
 
-Writes three small datasets with the built-in language model and publishes them to the embedded Hub while they grow,
-trains an encoder on two of them loaded back by repo id, scores it before and after on the STS Benchmark beside a
-control that is trained on their first texts alone, publishes it with its card, and loads everything by name in a clean
-process. Each step is the command a user types; finished steps are not done again.
+The built-in language model generates three small datasets, which are published to the embedded Hub while they grow. An
+encoder is trained on two of them, loaded by repo id, and scored on the STS Benchmark beside the untrained encoder and
+the SimCSE baseline. The encoder is published with its card, and a clean process loads everything by name. Each step is
+the command that a user types; finished steps are skipped.
 """
 
 import time
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Annotated
 
 import typer
 
-from demo.chain import ORG, SERVED, Chain, local_hub
-from demo.report import report
+from demo.chain import Chain, local_hub, report
 from hub import cli
 from hub.contract.run_dir import ARTIFACTS
 from hub.process import peak_rss_mb
+from release.stages import run_parallel
 
 DATASETS = ("sts-dino-x2", "sts-dino-x1x2", "auto-nli")
 MODEL = "demo-sts-dino"
@@ -28,26 +29,22 @@ app = cli.new_app(__doc__)
 
 @app.command()
 def main(
-    artifacts: Annotated[
-        Path, typer.Option(help="Where everything is written, the Hub's storage included")
-    ] = ARTIFACTS,
+    artifacts: Annotated[Path, typer.Option(help="Folder of all results, the Hub's storage included")] = ARTIFACTS,
     port: Annotated[int, typer.Option(help="Port of the embedded Hub; 0 takes a free one")] = 0,
 ) -> None:
-    """Run the chain and print what came out. Run again after any interruption: it goes on, to the same bytes."""
+    """Run the chain and print its results. After an interruption the same command resumes, to the same bytes."""
     started = time.monotonic()
     with local_hub(artifacts, port) as hub:
         chain = Chain(hub, artifacts)
-        with ThreadPoolExecutor(2) as lanes:  # one core each: two processes of one thread beat one of two
-            made = [lanes.submit(chain.release, recipe(name), quiet=name != DATASETS[0]) for name in DATASETS]
-            for one in made:
-                one.result()
-        chain.release(recipe(MODEL))
-        loaded = {MODEL: chain.verify(MODEL, *DATASETS)}
+        calls = [partial(release, chain, name) for name in DATASETS]
+        run_parallel(calls, 2)  # one core each: two processes of one thread are faster than one of two
+        chain.release(RECIPES / f"{MODEL}.yaml")
+        loaded = {MODEL: chain.load(MODEL, *DATASETS)}
         seconds, peak = time.monotonic() - started, peak_rss_mb(children=True)
-        print(report(artifacts, DATASETS, ORG, SERVED, loaded))
+        print(report(artifacts, DATASETS, loaded))
         print(f"\n{seconds:.0f} s; the largest process took {peak / 1024:.1f} GB")
 
 
-def recipe(name: str) -> Path:
-    """The recipe of that name."""
-    return RECIPES / f"{name}.yaml"
+def release(chain: Chain, name: str, stop: Event) -> None:
+    """Generate and publish a dataset; of several at a time, the first one shows its progress."""
+    chain.release(RECIPES / f"{name}.yaml", quiet=name != DATASETS[0], stop=stop)

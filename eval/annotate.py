@@ -38,8 +38,8 @@ def write_report(survey: Survey, folder: Path, encoders: Sequence[str] = ()) -> 
         raise InputError(folder, "holds no answer to these rows", hint="run without --report first, or check --seed")
     text, facts = markdown(report), document(report)
     if encoders:
-        told, facts["encoders"] = beside_people(report, encoders)
-        text = f"{text}\n{told}"
+        section, facts["encoders"] = beside_people(report, encoders)
+        text = f"{text}\n{section}"
     write_text(folder / "agreement.md", text)
     write_text(folder / "agreement.json", json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
     return text, facts

@@ -1,8 +1,7 @@
 """Score an encoder: ``sts-dino score [RECIPE] [--model M] [--tasks sts,transfer] [--senteval-data DIR]``.
 
 Scores a recipe's model on the recipe's tasks, or any folder, Hub id or function on any tasks, and its untrained base
-on the same bootstrap resamples. A killed run goes on at the next task. ``--compare A B C`` puts finished evaluations
-side by side.
+on the same bootstrap resamples. A killed run resumes at the next task.
 """
 
 import re
@@ -17,10 +16,9 @@ from eval.runs.job import Request, check, plan, prepare
 from eval.tasks.hub import HubPin
 from eval.tasks.sources import Source, TaskData
 from hub.cli import DryRunOption, JsonOption, SetOption, answer, new_app
-from hub.contract.results import Method
 from hub.errors import InputError, RunError
 
-app = new_app("Score a sentence encoder, or compare scored ones.")
+app = new_app("Score a sentence encoder.")
 
 
 def split_names(values: list[str]) -> list[str]:
@@ -42,10 +40,7 @@ def read_seeds(values: list[str]) -> list[int]:
 
 @app.command()
 def main(
-    places: Annotated[
-        list[str] | None, typer.Argument(metavar="[RECIPE]", help="A model recipe; with --compare, the evaluations")
-    ] = None,
-    compare: Annotated[bool, typer.Option("--compare", help="Compare evaluations: --compare A B C")] = False,
+    recipe: Annotated[Path | None, typer.Argument(metavar="[RECIPE]", help="A model recipe")] = None,
     model: Annotated[
         str | None,
         typer.Option("--model", help="Folder, ORG/NAME[@REVISION] or python:module:function [default: the recipe's]"),
@@ -71,7 +66,6 @@ def main(
         int | None, typer.Option("--limit", min=1, help="A trial on N rows of each split, drawn by the seed")
     ] = None,
     seeds: Annotated[list[str], typer.Option("--seeds", help="Seeds of the probes [default: 1111]")] = [],  # noqa: B006
-    interval: Annotated[Method, typer.Option("--interval", help="Kind of bootstrap interval")] = "percentile",
     settings: SetOption = [],  # noqa: B006
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -87,21 +81,10 @@ def main(
       sts-dino score recipes/demo/demo-sts-dino.yaml
 
       sts-dino score --model ORG/NAME@v1.0.0 --tasks sts,transfer --skip snli/senteval --senteval-data DIR
-
-      sts-dino compare artifacts/models/A artifacts/evaluations/B --out /tmp/comparison
     """
-
-    found = [Path(place) for place in places or []]
-    if compare:
-        from eval.compare.run import compare as side_by_side  # draws plots
-
-        side_by_side(found, out, as_json)
-        return
-    if len(found) > 1:
-        raise InputError(found[1], "is a second recipe", hint="to compare evaluations add --compare")
     request = Request(
         source=Source(senteval_data, sts_data, HubPin.parse(hub_data) if hub_data else None),
-        recipe=found[0] if found else None,
+        recipe=recipe,
         model=model,
         base=base,
         tasks=tuple(split_names(tasks)),
@@ -111,7 +94,6 @@ def main(
         keeps_embeddings=not no_cache,
         limit=limit,
         seeds=tuple(read_seeds(seeds)),
-        interval=interval,
         overrides=tuple(settings),
     )
     evaluate(request, dry_run, as_json)

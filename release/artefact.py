@@ -1,4 +1,4 @@
-"""The artefact of one recipe: generated or trained in child processes, given its card, and published."""
+"""The artefact of a recipe: its stages run as child processes, its card is written, and it is published."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -21,8 +21,6 @@ from hub.contract.measured import require_value
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe, resolved
 from hub.errors import InputError
-from release.child_process import StageProcess, run_stage
-from release.copies_control import train_control
 from release.grow import IncrementalPublisher
 from release.options import (
     ClusterWorkers,
@@ -44,13 +42,15 @@ from release.preflight import (
     published_base,
 )
 from release.publish import loading_script
+from release.simcse import train_baseline
+from release.stages import StageProcess, run_stage
 
 Recipe = TypeVar("Recipe", DatasetRecipe, ModelRecipe)
 
 
 @dataclass
 class Request:
-    """What the command line asks for, beside the recipes; ``owner`` is who publishes, as the Hub spells it.
+    """The options of a release, and its ``owner`` on the Hub, as the Hub spells it.
 
     Raises InputError or RunError when the token may not publish there.
     """
@@ -61,9 +61,9 @@ class Request:
     workers: ClusterWorkers
 
     def __post_init__(self) -> None:
-        """Ask the Hub."""
+        """Ask the Hub whose the token is."""
         self.publication = Options(self.options.private, self.options.force, patience=patient(self.options.longest))
-        disable_progress_bars()  # the stages have theirs
+        disable_progress_bars()  # the stages have their own
         with hub_errors("ask who the token belongs to"):
             self.owner = namespace(HfApi(), self.options.org, self.options.yes, self.publication.patience)
 
@@ -82,7 +82,7 @@ class Artefact(ABC, Generic[Recipe]):
 
     @abstractmethod
     def make(self) -> None:
-        """Make what is missing of the run; with ``--yes``, only what may be published."""
+        """Run the stages that are not done; with ``--yes``, only for a run that may be published."""
 
     def check(self) -> None:
         """Raise InputError for a recipe or a run directory that could not be published in the end."""
@@ -93,14 +93,14 @@ class Artefact(ABC, Generic[Recipe]):
             check_run(self.directory, self.recipe)
 
     def release(self) -> Plan | None:
-        """Make what is missing and publish it; without ``--yes``, or for a baseline, only make it."""
+        """Run the stages and publish the result; without ``--yes``, and for a baseline, publish nothing."""
         self.check()
         if not self.options.again:
             self.make()
         return self.publish()
 
     def publish(self) -> Plan | None:
-        """The publication, or its plan; None when only a plan is wanted and there is no Hub to ask."""
+        """The publication or its plan; None for a plan when the Hub cannot be reached."""
         if self.options.again:
             self._update_from_recipe()
         self.write_card()
@@ -121,7 +121,7 @@ class Artefact(ABC, Generic[Recipe]):
         write(self.directory, render(self.directory, self.repo_id))
 
     def _update_from_recipe(self) -> None:
-        """Bring a finished run to its recipe's keys that decide no byte of it: version, licence, words of the card."""
+        """Update a finished run's recipe in keys that affect no row or weight: version, licence, texts of the card."""
         with run_dir.locked(self.directory):
             manifest = run_dir.require_complete(self.directory)
             run_dir.rewrite_recipe(self.directory, manifest, self.recipe.version, resolved(self.recipe))
@@ -138,7 +138,7 @@ class Artefact(ABC, Generic[Recipe]):
 
 
 class ModelArtefact(Artefact[ModelRecipe]):
-    """An encoder: trained, then scored. A baseline is scored as it is, and not published."""
+    """An encoder: trained, then scored. A baseline is only scored, and not published."""
 
     kind = "model"
 
@@ -146,22 +146,22 @@ class ModelArtefact(Artefact[ModelRecipe]):
         super().__init__(path, load_recipe(path, ModelRecipe, request.overrides.keys("limit")), request)
 
     def check(self) -> None:
-        """Refuse data, too, that are pinned by something that moves."""
+        """Refuse data without a fixed revision, too."""
         check_pins(self.path, self.recipe)
         super().check()
 
     def make(self) -> None:
-        """Train it and its control, if the recipe names one, and score both."""
+        """Train the encoder and the SimCSE baseline that the recipe names, and score both."""
         if self.options.yes and not self.recipe.is_baseline:
             self.find_target()
         overrides, evaluation = self.request.overrides, words_of(self.request.evaluation)
         run_stage("train", str(self.path), "--out", str(self.directory), *overrides.words)
-        train_control(self.directory, self.recipe)
+        train_baseline(self.directory, self.recipe)
         settings = set_words(overrides.settings)
         run_stage("score", str(self.path), "--model", str(self.directory), *evaluation, *settings)
 
     def publish(self) -> Plan | None:
-        """Of a baseline, write the card and leave it here."""
+        """Publish; of a baseline, only write the card."""
         if not self.recipe.is_baseline:
             return super().publish()
         if not self.options.again:
@@ -181,13 +181,13 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
         super().__init__(path, recipe, request)
 
     def check(self) -> None:
-        """With ``--yes``, refuse one without the value asked for, too: it would be published while it grows."""
+        """With ``--yes``, refuse a dataset without the required gain, too: it would be published while it grows."""
         super().check()
         if self.options.yes:
             self._require_value()
 
     def publish(self) -> Plan | None:
-        """The publication or its plan, of a dataset that has the value asked for."""
+        """The publication or its plan, for a dataset with the required gain."""
         self._require_value()
         return super().publish()
 
@@ -202,7 +202,7 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
             require_value(self.directory, manifest, self.options.min_value)
 
     def make(self) -> None:
-        """Generate it; with ``--yes``, go on from what the Hub has of it and publish it while it grows."""
+        """Generate the dataset; with ``--yes``, resume from the Hub and publish it while it grows."""
         words = ["write", str(self.path), "--out", str(self.directory)]
         words += [*self.request.overrides.words, *words_of(self.request.workers)]
         words += ["--append"] if self.options.append else []
@@ -210,7 +210,7 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
             run_stage(*words)
             return
         target = self.find_target()
-        if self.options.append:  # published whole: until then people load the version that it grows from
+        if self.options.append:  # published whole: until then users load the earlier version
             self._find_base()
             run_stage(*words)
             return
@@ -221,7 +221,7 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
             generation.wait()
 
     def _find_base(self) -> None:
-        """Fetch the published version into an empty run directory. Raises RunError for one that it does not go on."""
+        """Fetch the published version into an empty run directory. Raises RunError for another run."""
         with hub_errors(f"append to {self.repo_id}"):
             base = self.request.publication.patience.until_done(
                 "look at the Hub", lambda: published_base(self.repository)
@@ -233,7 +233,7 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
             check_base(self.repo_id, local, base.manifest)
 
     def _resume(self, target: Target, recipe: DatasetRecipe | None) -> None:
-        """Fetch what the Hub has of a run into an empty run directory; ``recipe``: as for ``fetch``."""
+        """Fetch the published part of a run into an empty run directory; ``recipe``: as for ``fetch``."""
         if target.remote is None or target.manifest is None:
             return
         what, found = f"fetch {self.repo_id}", (target.remote, target.manifest)

@@ -1,13 +1,12 @@
-"""Several trainings of one recipe: sts-dino repeat RECIPE --seeds 42,43,44 | --example-sets 0-9
+"""Several trainings of one recipe, by seeds or by sets of few-shot examples, and the spread of their scores.
 
-Each is the training stage and the evaluation stage, as child processes, in a run directory of its own under
-``NAME.repeats``; the means and their spread go to ``NAME.repeats.json`` and, where the recipe's own run is finished, to
-``repeats.json`` in its run directory. What is finished is not made again: a killed command is just given again, and
-runs count that ``torchrun`` made on several devices with ``--set seed=43 --out artifacts/models/NAME.repeats/seed-43``.
+Each training and its evaluation are child processes with a run directory under ``NAME.repeats``. Means and spread go to
+``NAME.repeats.json`` and, where the recipe's own run is finished, to ``repeats.json`` in its run directory. The same
+command resumes. Runs count that ``torchrun`` made with ``--set seed=43 --out artifacts/models/NAME.repeats/seed-43``.
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,8 +20,8 @@ from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import deciding, load_recipe
 from hub.contract.results import read_results
 from hub.errors import InputError
-from release.child_process import named, run_stage
 from release.options import EvaluationOptions, RecipeOverrides, option_groups, set_words, words_of
+from release.stages import named, run_stage
 
 app = cli.new_app(__doc__)
 
@@ -31,8 +30,22 @@ OPTIONS = {"seed": "--seeds", "example_set": "--example-sets"}
 
 
 @dataclass(frozen=True)
+class RepeatOptions:
+    """What differs between the trainings, and where they are."""
+
+    seeds: Annotated[str | None, typer.Option("--seeds", metavar="42,43,44", help="Seeds; 42-44 is the same")] = None
+    example_sets: Annotated[
+        str | None, typer.Option("--example-sets", metavar="0-9", help="Sets of few-shot examples")
+    ] = None
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder of the run directories [default: artifacts/models/NAME.repeats]"),
+    ] = None
+
+
+@dataclass(frozen=True)
 class Series:
-    """Repeated trainings of a recipe: one for each of ``values``, written to the recipe's ``keys``."""
+    """Repeated trainings of a recipe, one for each of ``values``, which is written to the recipe's ``keys``."""
 
     path: Path
     recipe: ModelRecipe
@@ -41,14 +54,14 @@ class Series:
     keys: tuple[str, ...]
     out: Path
     overrides: RecipeOverrides
-    evaluation: EvaluationOptions = field(default_factory=EvaluationOptions)
+    evaluation: EvaluationOptions
 
     def directory(self, value: int) -> Path:
         """The run directory of one value, e.g. ``seed-42``."""
         return self.out / f"{self.over.replace('_', '-')}-{value}"
 
-    def options(self, value: int) -> list[str]:
-        """The settings of one value, as both stages take them."""
+    def words(self, value: int) -> list[str]:
+        """The settings of one value, as the words of both stages."""
         return set_words([*self.overrides.settings, *(f"{key}={value}" for key in self.keys)])
 
 
@@ -58,14 +71,7 @@ def main(
     recipe: cli.RecipeArgument,
     overrides: RecipeOverrides,
     evaluation: EvaluationOptions,
-    seeds: Annotated[str | None, typer.Option("--seeds", metavar="42,43,44", help="Seeds; 42-44 is the same")] = None,
-    example_sets: Annotated[
-        str | None, typer.Option("--example-sets", metavar="0-9", help="Sets of few-shot examples")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Folder of the run directories [default: artifacts/models/NAME.repeats]"),
-    ] = None,
+    options: RepeatOptions,
     as_json: cli.JsonOption = False,
 ) -> None:
     """Train and score the encoder of RECIPE several times; print mean ± sample standard deviation of every task.
@@ -78,30 +84,23 @@ def main(
 
       sts-dino repeat recipes/models/sroberta-sts-dino-x2.yaml --seeds 0-4 --tasks papers --senteval-data DIR
     """
-    series = planned(recipe, seeds, example_sets, out, overrides, evaluation)
+    series = planned(recipe, options, overrides, evaluation)
     with run_dir.locked(series.out):
         runs = comparable([run_once(series, value) for value in series.values])
         repeats = repeats_of(series.recipe.name, series.over, runs)
         path = series.out.with_name(f"{series.out.name}.json")
         write_repeats(path, repeats)
     cli.say(f"written: {path}")
-    for_the_card(series, repeats)
+    write_for_card(series, repeats)
     cli.answer(table(repeats), repeats, as_json)
 
 
-def planned(
-    path: Path,
-    seeds: str | None,
-    example_sets: str | None,
-    out: Path | None,
-    overrides: RecipeOverrides,
-    evaluation: EvaluationOptions,
-) -> Series:
-    """The series that the command line asks for. Raises InputError before anything is trained."""
-    if (seeds is None) == (example_sets is None):
+def planned(path: Path, options: RepeatOptions, overrides: RecipeOverrides, evaluation: EvaluationOptions) -> Series:
+    """The series that the command line describes. Raises InputError before any training."""
+    if (options.seeds is None) == (options.example_sets is None):
         raise InputError("--seeds, --example-sets", "give one of them", allowed="e.g. --seeds 42,43,44")
-    over: Over = "seed" if seeds is not None else "example_set"
-    values = parsed_range(seeds if seeds is not None else example_sets or "", OPTIONS[over])
+    over: Over = "seed" if options.seeds is not None else "example_set"
+    values = parsed_range(getattr(options, f"{over}s"), OPTIONS[over])
     recipe = load_recipe(path, ModelRecipe, overrides.keys("limit"))
     if recipe.is_baseline:
         raise InputError(f"{path}:datasets", "the recipe trains nothing, so every run would be the same")
@@ -111,12 +110,12 @@ def planned(
     for setting in overrides.settings:
         if setting.partition("=")[0] in keys:
             raise InputError(f"--set {setting}", f"is what {OPTIONS[over]} sets", hint="leave one of the two out")
-    out = (out or run_dir.ARTIFACTS / "models" / f"{recipe.name}.repeats").resolve()
+    out = (options.out or run_dir.ARTIFACTS / "models" / f"{recipe.name}.repeats").resolve()
     return Series(path, recipe, over, values, keys, out, overrides, evaluation)
 
 
 def parsed_range(text: str, option: str) -> tuple[int, ...]:
-    """``42,43,44`` or ``0-9``, or both mixed. Raises InputError for anything else and for a number given twice."""
+    """Parse ``42,43,44``, ``0-9`` or a mix. Raises InputError for anything else and for a number given twice."""
     values: list[int] = []
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", part, re.ASCII)
@@ -141,29 +140,27 @@ def varied(recipe: ModelRecipe, over: Over, path: Path) -> tuple[str, ...]:
 
 
 def run_once(series: Series, value: int) -> Run:
-    """Train and score one run, or find that it is done; what it scored. Raises StsDinoError naming the run."""
-    directory = series.directory(value)
-    options = series.options(value)
+    """Train and score one run, unless that is done; its scores. Raises InputError or RunError that names the run."""
+    directory, settings = series.directory(value), series.words(value)
     limit = ["--limit", str(series.overrides.limit)] if series.overrides.limit is not None else []
-    _stage(series, value, "train", str(series.path), "--out", str(directory), *limit, *options)
+    hint = "finished runs are kept: run the same command again to resume, or leave this run out and report that"
+
+    def stage(command: str, *words: str) -> None:
+        with named(f"{series.over.replace('_', ' ')} {value}: {command}", directory, hint):
+            run_stage(command, str(series.path), *words, *settings)
+
+    stage("train", "--out", str(directory), *limit)
     manifest = run_dir.require_complete(directory)
     if series.evaluation.tasks or not is_scored(directory, manifest, series.recipe):
-        evaluation = [*words_of(series.evaluation), *options]
-        _stage(series, value, "score", str(series.path), "--model", str(directory), *evaluation)
+        stage("score", "--model", str(directory), *words_of(series.evaluation))
     return run_of(value, manifest, read_results(directory / "results.json"))
 
 
-def _stage(series: Series, value: int, *words: str) -> None:
-    hint = "finished runs are kept: give the same command again to go on, or leave this run out and say so"
-    with named(f"{series.over.replace('_', ' ')} {value}: {words[0]}", series.directory(value), hint):
-        run_stage(*words)
-
-
 def is_scored(directory: Path, manifest: run_dir.Manifest, recipe: ModelRecipe) -> bool:
-    """Whether results.json holds every task of the recipe, scored on these very weights and all of the data.
+    """Whether results.json holds every task of the recipe, scored on these weights and on all data.
 
-    A task that cuts its own folds is scored on the split ``all``, whatever the recipe says. What tasks a group stands
-    for only the evaluation knows: a recipe that names one counts as unscored, and the evaluation takes over what holds.
+    A task that cuts its own folds has the split ``all``, whatever the recipe names. A recipe with a group of tasks is
+    not scored: the evaluation resolves groups and keeps valid scores.
     """
     path = directory / "results.json"
     if not path.is_file():
@@ -176,17 +173,17 @@ def is_scored(directory: Path, manifest: run_dir.Manifest, recipe: ModelRecipe) 
 
 
 def comparable(runs: list[Run]) -> list[Run]:
-    """The runs with the scores that all of them have, in the order of the first; what is left out is told."""
+    """The runs with the scores that all of them have, in the order of the first; a warning names the others."""
     scored = [{(score.task, score.split): score for score in run.scores} for run in runs]
     shared = [key for key in scored[0] if all(key in one for one in scored)]
     left_out = sorted({" ".join(key) for one in scored for key in one if key not in shared})
     if left_out:
-        cli.say(f"warning: no spread of what not every run was scored on: {', '.join(left_out)}")
+        cli.say(f"warning: no spread for scores that not every run has: {', '.join(left_out)}")
     each = [tuple(one[key] for key in shared) for one in scored]
     return [run.model_copy(update={"scores": scores}) for run, scores in zip(runs, each, strict=True)]
 
 
-def for_the_card(series: Series, repeats: Repeats) -> None:
+def write_for_card(series: Series, repeats: Repeats) -> None:
     """Write repeats.json into the recipe's own run directory, if that is a finished run of the same recipe."""
     directory = series.out.with_name(series.recipe.name)
     manifest = run_dir.read_manifest(directory)
@@ -202,7 +199,7 @@ def for_the_card(series: Series, repeats: Repeats) -> None:
 
 
 def without(recipe: ModelRecipe, keys: tuple[str, ...]) -> dict[str, Any]:
-    """The recipe keys that decide the weights, as plain values, without those that differ between the runs."""
+    """The recipe keys that affect the weights, as plain values, without those that differ between the runs."""
     tree: dict[str, Any] = deciding(published(recipe))
     for key in keys:
         *parents, last = key.split(".")
@@ -214,7 +211,7 @@ def without(recipe: ModelRecipe, keys: tuple[str, ...]) -> dict[str, Any]:
 
 
 def table(repeats: Repeats) -> str:
-    """One line a task: runs, mean ± sample standard deviation, worst and best run; x 100."""
+    """A line per task: runs, mean ± sample standard deviation, worst and best run; x 100."""
     rows = [("task", "split", "runs", "mean ± sd", "min - max")]
     for item in repeats.summaries:
         spread = f" ± {item.sd:.2f}" if item.sd is not None else ""

@@ -1,7 +1,7 @@
 """Stages as child processes: ``sts-dino COMMAND WORDS``, each of which ends with this process.
 
 ``run_stage`` runs one stage; ``run_steps`` runs a chain with one progress bar and a log, and skips what is done;
-``run_parallel`` runs independent calls in threads; ``answer_of`` returns what a stage prints with ``--json``.
+``run_parallel`` runs independent calls in threads; ``answer_of`` returns the JSON that a stage prints.
 """
 
 import ctypes
@@ -132,11 +132,11 @@ def run_parallel(calls: Sequence[Callable[[Event], Result]], workers: int) -> li
 
 
 def answer_of(command: str, *words: str, environment: Mapping[str, str] | None = None) -> Any:
-    """Run a stage with ``--json`` and return its answer.
+    """Run a stage whose words make it print JSON, and return its answer.
 
     Raises InputError or RunError, as the stage ended, with the last line of its messages.
     """
-    stage = _started(command, *words, "--json", environment=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    stage = _started(command, *words, environment=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     printed, messages = (stream.decode("utf-8", "replace") for stream in stage.communicate())
     if stage.returncode:
         lines = [line for line in messages.splitlines() if line.strip()]

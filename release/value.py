@@ -1,66 +1,102 @@
-"""The training value of a dataset: sts-dino value DATASET... --senteval-data DIR
+"""Downstream gain of a dataset: a small fixed evaluation encoder trained on it and on baselines of as many pairs.
 
-One fixed small encoder (recipes/value/value-student.yaml) is trained on each dataset and on controls, always on as
-many pairs: untrained; copies of the first texts (no language model's work); the dataset's pairs with shuffled
-scores; people's pairs. Each training and each evaluation is a child process and a folder named by what decides it, so
-a killed command goes on where it was. The table is printed, and value.json written where the dataset's card shows it.
+The baselines: the untrained encoder; ``copies``, unsupervised SimCSE on the source sentences (Gao et al. 2021), which
+needs no generated data; ``shuffled``, the dataset's pairs with permuted scores; ``people``, human-annotated pairs of
+the STS Benchmark's train part. Every seed draws its own pairs. Each training and each evaluation is a child process and
+a folder named by what decides it, so the same command resumes after a kill.
 """
 
 import hashlib
 import json
+import math
 import shutil
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from random import Random
 from threading import Event
 from typing import Annotated, Any
 
+import pyarrow as pa
 import typer
 import yaml
 
 from hub import cli
 from hub.assets import shipped, student_recipe
-from hub.contract.measured import VALUE, Arm, ArmPlan, ArmScores, Split, TrainingValue, write_json, write_measured
+from hub.client.fetch import FinishedRun, local_run, published_run
+from hub.contract.measured import Arm, ArmPlan, Split, TrainingValue, write_json
 from hub.contract.published_paths import origin_name
 from hub.contract.recipe import OF_TRAINING, ModelRecipe
 from hub.contract.recipe_file import apply_overrides, checked, deciding, read_yaml
-from hub.contract.run_dir import ARTIFACTS, locked, require_complete
+from hub.contract.run_dir import ARTIFACTS, Manifest, describe, locked, read_manifest, require_complete, write_manifest
+from hub.contract.schema import ROW_SCHEMAS, features, is_finished
+from hub.contract.shards import parquet_schema, read_table, shard_path, write_shard
 from hub.durable import sha256_file, write_text
 from hub.errors import InputError
-from release.child_process import named, run_stage
+from release.options import option_groups
 from release.repeats import is_scored, parsed_range
-from release.value_arms import (
-    CONFIG,
-    MeasuredDataset,
-    Row,
-    ScoredPairs,
-    copies,
-    read_dataset,
-    read_people,
-    shuffled,
-    write_pairs,
-)
+from release.stages import named, run_parallel, run_stage
+
+Row = dict[str, Any]
 
 STUDENT = student_recipe("value-student.yaml")
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "datasets", "sts-dino")
 FINAL = (*(f"sts{year}/all" for year in range(12, 17)), "stsb-tokenised/cosine", "sick-r-tokenised/cosine")
 TASKS: dict[Split, tuple[str, ...]] = {"validation": ("stsb/cosine",), "test": FINAL}
 OF_COPIES = {"example_type": "triplet", "loss": "MultipleNegativesRankingLoss"}  # InfoNCE at temperature 0.05
-OF_PEOPLE = {"example_type": "sts", "loss": "CoSENTLoss"}  # hardly two of their pairs share a first text: no triplets
-UNIQUE = {"batch_sampler": "no_duplicates"}  # of copies: a first text twice in a batch would be its own negative
+OF_PEOPLE = {"example_type": "sts", "loss": "CoSENTLoss"}  # few of their pairs share a source sentence: no triplets
+UNIQUE = {"batch_sampler": "no_duplicates"}  # a sentence twice in a batch would be its own negative
 ORDER: tuple[Arm, ...] = ("untrained", "shuffled", "copies", "dataset", "people")
 STSB_TRAIN = "STSBenchmark/sts-train.csv"
-TRAINING_KEYS = ("datasets", *OF_TRAINING)  # none of a baseline
+TRAINING_KEYS = ("datasets", *OF_TRAINING)  # a baseline has none of them
+STS, TRIPLET = ROW_SCHEMAS["sts"], ROW_SCHEMAS["triplet"]
+CONFIG = "pairs"  # of a variant's run directory
+HIGHEST = 5  # human score in the STS Benchmark
 
 app = cli.new_app(__doc__)
 
 
 @dataclass(frozen=True)
+class ValueOptions:
+    """Options of ``sts-dino value``."""
+
+    senteval_data: Annotated[
+        Path | None,
+        typer.Option("--senteval-data", metavar="DIR", help="SentEval's directory, for the seven test tasks"),
+    ] = None
+    split: Annotated[
+        str, typer.Option("--split", metavar="test|validation", help="validation: the STS Benchmark's only, to choose")
+    ] = "test"
+    pairs: Annotated[int, typer.Option("--pairs", min=2, help="Training pairs of every variant")] = 2000
+    seeds: Annotated[
+        str, typer.Option("--seeds", metavar="1,2,3", help="Seeds of draws and trainings; 1-3 is the same")
+    ] = "1-3"
+    people: Annotated[
+        Path | None,
+        typer.Option(
+            "--people", metavar="FILE", help="Human-annotated pairs [default: STSb-train in SentEval's directory]"
+        ),
+    ] = None
+    config: Annotated[str | None, typer.Option("--config", help="Config of the datasets that have several")] = None
+    student: Annotated[
+        Path, typer.Option("--student", metavar="RECIPE", help="Recipe of another evaluation encoder")
+    ] = STUDENT
+    settings: cli.SetOption = field(default_factory=list)
+    with_shuffled: Annotated[
+        bool, typer.Option("--shuffled/--no-shuffled", help="Train the shuffled-label baseline, or save its time")
+    ] = True
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Trainings at a time, each a process")] = 1
+    samples: Annotated[int, typer.Option("--bootstrap-samples", min=1, help="Resamples for the intervals")] = 1000
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the variants and their scores")] = (
+        ARTIFACTS / "value"
+    )
+
+
+@dataclass(frozen=True)
 class Student:
-    """The student's recipe as a tree, checked; ``sha256`` is of what decides a training beside pairs and seed."""
+    """The evaluation encoder's recipe as a tree, checked; ``sha256`` covers what decides a training but the seed."""
 
     tree: Mapping[str, Any]
     recipe: ModelRecipe
@@ -69,10 +105,7 @@ class Student:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What all arms have in common. ``folder`` holds pairs and arms, ``data`` the words that name evaluation data.
-
-    ``workers``: trainings at a time.
-    """
+    """What all variants share. ``data``: the words of ``sts-dino score`` that name evaluation data."""
 
     student: Student
     pairs: int
@@ -89,35 +122,51 @@ class Experiment:
         return TASKS[self.split]
 
 
+@dataclass(frozen=True)
+class ScoredPairs:
+    """Sentence pairs with scores (0 to 1), as three sequences of one length in the data's order."""
+
+    place: str
+    firsts: Sequence[str]
+    seconds: Sequence[str]
+    scores: Sequence[float]
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a missing text or score and for a score outside 0 to 1."""
+        for number, row in enumerate(zip(self.firsts, self.seconds, self.scores, strict=True)):
+            if not row[0] or not row[1]:
+                raise InputError(self.place, f"row {number} has an empty text")
+            if row[2] is None or not (math.isfinite(row[2]) and 0 <= row[2] <= 1):
+                raise InputError(self.place, f"row {number} has the score {row[2]}", allowed="0 to 1")
+
+    def draw(self, pairs: int, seed: int) -> list[Row]:
+        """Draw ``pairs`` different rows in random order. Raises InputError when there are fewer."""
+        if len(self.firsts) < pairs:
+            found = f"has {len(self.firsts):,} scored pairs, fewer than the {pairs:,} of every variant"
+            raise InputError(self.place, found, hint=f"give --pairs {len(self.firsts)} or fewer")
+        drawn = Random(seed).sample(range(len(self.firsts)), pairs)
+        return [dict(zip(STS.columns, (self.firsts[i], self.seconds[i], self.scores[i]), strict=True)) for i in drawn]
+
+
+@dataclass(frozen=True)
+class MeasuredDataset:
+    """A dataset to measure; ``directory`` is its run directory, None for a dataset of a Hub."""
+
+    name: str
+    config: str
+    fingerprint: str
+    directory: Path | None
+    pairs: ScoredPairs = field(repr=False)
+
+
 @app.command()
+@option_groups
 def main(
     datasets: Annotated[list[str], typer.Argument(metavar="DATASET...", help="Run directories, or ORG/NAME@REVISION")],
-    senteval_data: Annotated[
-        Path | None, typer.Option("--senteval-data", metavar="DIR", help="SentEval's directory: seven tasks are read")
-    ] = None,
-    split: Annotated[
-        str, typer.Option("--split", metavar="test|validation", help="validation: the STS Benchmark's alone, to choose")
-    ] = "test",
-    pairs: Annotated[int, typer.Option("--pairs", min=2, help="Pairs that every arm is trained on")] = 2000,
-    seeds: Annotated[
-        str, typer.Option("--seeds", metavar="1,2,3", help="Each draws pairs and trains; 1-3 is the same")
-    ] = "1-3",
-    people: Annotated[
-        Path | None,
-        typer.Option("--people", metavar="FILE", help="Pairs with people's scores [default: STSb-train in SentEval's]"),
-    ] = None,
-    config: Annotated[str | None, typer.Option("--config", help="Of the datasets, where one has several")] = None,
-    student: Annotated[Path, typer.Option("--student", metavar="RECIPE", help="Another student")] = STUDENT,
-    settings: cli.SetOption = [],  # noqa: B006 - typer copies it
-    with_shuffled: Annotated[
-        bool, typer.Option("--shuffled/--no-shuffled", help="Train the control of shuffled scores, or save its time")
-    ] = True,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Trainings at a time, each a process")] = 1,
-    samples: Annotated[int, typer.Option("--bootstrap-samples", min=1, help="For the intervals")] = 1000,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where arms and scores are")] = ARTIFACTS / "value",
+    options: ValueOptions,
     as_json: cli.JsonOption = False,
 ) -> None:
-    """Measure what an encoder gains from each DATASET, beside controls trained on as many pairs.
+    """Measure the downstream gain of each DATASET, beside baselines trained on as many pairs.
 
     Examples:
 
@@ -127,59 +176,63 @@ def main(
 
       sts-dino value my-org/sts-dino-x2@v1.0.0 --senteval-data DIR --pairs 5000 --seeds 1-5
     """
-    chosen = next((name for name in TASKS if name == split), None)
-    if chosen is None:
-        raise InputError("--split", f"{split!r} is none", allowed="test, validation")
-    experiment = Experiment(
-        student=read_student(student, settings),
-        pairs=pairs,
-        seeds=parsed_range(seeds, "--seeds"),
-        split=chosen,
-        samples=samples,
-        folder=out.resolve(),
-        data=_data_words(split, senteval_data),
-        workers=workers,
-    )
-    found = [read_dataset(place, config) for place in datasets]
-    known, why = find_people(people, senteval_data, pairs)
+    experiment = planned(options)
+    found = [read_dataset(place, options.config) for place in datasets]
+    people, why = find_people(options.people, options.senteval_data, options.pairs)
     skipped: dict[Arm, str] = {} if why is None else {"people": why}
-    if not with_shuffled:
+    if not options.with_shuffled:
         skipped["shuffled"] = "left out (--no-shuffled)"
     for dataset in found:
-        dataset.pairs.draw(pairs, 0)  # too few pairs are told before anything is trained
+        dataset.pairs.draw(options.pairs, 0)  # refuse too few pairs before any training
     with locked(experiment.folder):
-        values = [measured(experiment, dataset, known, skipped) for dataset in found]
+        values = [measured(experiment, dataset, people, skipped) for dataset in found]
     for dataset, value in zip(found, values, strict=True):
         write_value(experiment, dataset, value)
     cli.answer("\n\n".join(map(table, values)), values, as_json)
 
 
-def _data_words(split: str, senteval: Path | None) -> tuple[str, ...]:
-    if split == "validation":
-        return ()
-    if senteval is None:
-        hint = "or choose on the STS Benchmark's validation split, which is in assets: --split validation"
-        raise InputError("--senteval-data", f"is needed for {', '.join(FINAL)}", hint=hint)
-    if not (senteval / "downstream").is_dir():
-        raise InputError(f"--senteval-data {senteval}", "has no folder downstream", allowed="SentEval's data directory")
-    return ("--senteval-data", str(senteval))
+def planned(options: ValueOptions) -> Experiment:
+    """The experiment that the options describe. Raises InputError."""
+    split = next((name for name in TASKS if name == options.split), None)
+    if split is None:
+        raise InputError("--split", f"unknown split {options.split!r}", allowed="test, validation")
+    senteval, data = options.senteval_data, tuple[str, ...]()
+    if split == "test":
+        if senteval is None:
+            hint = "or choose on the STS Benchmark's validation split, which is in assets: --split validation"
+            raise InputError("--senteval-data", f"is needed for {', '.join(FINAL)}", hint=hint)
+        if not (senteval / "downstream").is_dir():
+            allowed = "SentEval's data directory"
+            raise InputError(f"--senteval-data {senteval}", "has no folder downstream", allowed=allowed)
+        data = ("--senteval-data", str(senteval))
+    return Experiment(
+        student=read_student(options.student, options.settings),
+        pairs=options.pairs,
+        seeds=parsed_range(options.seeds, "--seeds"),
+        split=split,
+        samples=options.samples,
+        folder=options.out.resolve(),
+        data=data,
+        workers=options.workers,
+    )
 
 
 def read_student(path: Path, settings: Sequence[str] = ()) -> Student:
-    """The student of a model recipe whose datasets all stand for each arm's pairs, read in several forms where there
-    are several. Raises InputError for any other.
+    """Read the recipe of an evaluation encoder, whose datasets name a place that every variant replaces.
+
+    Raises InputError for a recipe without such datasets or ``max_steps``, and for one with validation or a limit.
     """
     tree = apply_overrides(read_yaml(path), list(settings))
     if isinstance(base := tree.get("base"), dict) and isinstance(base.get("path"), str):
         base["path"] = shipped(base["path"])
     recipe = checked(path, ModelRecipe, tree)
     if not recipe.datasets or any(one.path is None for one in recipe.datasets):
-        hint = "they say how scored pairs are trained on; each arm's take the place of their path"
-        raise InputError(f"{path}:datasets", "a student has one or several, by path", hint=hint)
+        hint = "they say how scored pairs are trained on; each variant replaces their path"
+        raise InputError(f"{path}:datasets", "an evaluation encoder has one or several, by path", hint=hint)
     if recipe.validation or recipe.limit is not None:
-        raise InputError(path, "a student has no validation and no limit: all arms train alike, to the last step")
+        raise InputError(path, "an evaluation encoder has no validation and no limit: all variants train alike")
     if "max_steps" not in recipe.arguments:
-        raise InputError(f"{path}:arguments", "a student states its max_steps, which are the same for every arm")
+        raise InputError(f"{path}:arguments", "an evaluation encoder states its max_steps, equal for all variants")
     return Student(tree, recipe, training_sha256(recipe))
 
 
@@ -194,40 +247,146 @@ def training_sha256(recipe: ModelRecipe) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def read_dataset(place: str, config: str | None = None) -> MeasuredDataset:
+    """Read the train split of scored pairs of a run directory, or of ORG/NAME[@REVISION] of a Hub.
+
+    Raises InputError for a missing run or config, and for rows without scores.
+    """
+    directory = Path(place) if Path(place).is_dir() else None
+    run = local_run(directory, place) if directory is not None else _run_of_hub(place)
+    if run.manifest.kind != "dataset":
+        raise InputError(place, f"is the run of a {run.manifest.kind}", allowed="the run of a dataset")
+    finished = list(filter(is_finished, run.configs))
+    if config is None and len(finished) != 1:
+        raise InputError(place, "has several finished configs", allowed=finished or "a finished one", hint="--config")
+    chosen = config or finished[0]
+    if chosen not in run.configs:
+        raise InputError(place, f"has no config {chosen!r}", allowed=run.configs)
+    folder, shards = run.shards(chosen)
+    paths = [folder / shard.path for shard in shards if shard.split in (None, "train")]
+    if not paths:
+        raise InputError(f"{place} ({chosen})", "has no rows to train on")
+    lacking = [column for column in STS.columns if column not in parquet_schema(paths[0]).names]
+    if lacking:
+        hint = "the gain is measured on scored sentence pairs"
+        raise InputError(f"{place} ({chosen})", f"has no column {lacking[0]!r}", allowed=list(STS.columns), hint=hint)
+    rows = pa.concat_tables([read_table(path, list(STS.columns)) for path in paths])
+    pairs = ScoredPairs(f"{place} ({chosen})", *(rows[column].to_pylist() for column in STS.columns))
+    return MeasuredDataset(run.manifest.name, chosen, run.manifest.fingerprint, directory, pairs)
+
+
+def _run_of_hub(place: str) -> FinishedRun:
+    if place.count("/") != 1:
+        hint = "generate the dataset first (sts-dino write RECIPE)"
+        allowed = "a finished run directory, ORG/NAME@REVISION"
+        raise InputError(place, "no such directory", allowed=allowed, hint=hint)
+    repo_id, _, revision = place.partition("@")
+    found = published_run(repo_id, revision or None, place)
+    if found is None:
+        raise InputError(place, "holds no run of this project", allowed="a dataset with its manifest.json")
+    return found
+
+
 def find_people(path: Path | None, senteval: Path | None, pairs: int) -> tuple[ScoredPairs | None, str | None]:
-    """People's pairs, or why there are none. Raises InputError when a file that was named cannot be used."""
+    """Human-annotated pairs, or the reason for their absence. Raises InputError for a named file that is unusable."""
     if path is not None and not path.is_file():
         raise InputError(f"--people {path}", "no such file", allowed="a file in the STS Benchmark's layout")
     place = path or (senteval / "downstream/STS" / STSB_TRAIN if senteval is not None else None)
     if place is None or not place.is_file():
-        return None, "no pairs with people's scores at hand (--people FILE)"
+        return None, "no human-annotated pairs available locally (--people FILE)"
     found = read_people(place)
     if len(found.firsts) < pairs:
         return None, f"{place.name} has {len(found.firsts):,} pairs, fewer than {pairs:,}"
     return found, None
 
 
+def read_people(path: Path) -> ScoredPairs:
+    """Read human-annotated pairs in the STS Benchmark's layout: columns 5 to 7 are the score (0 to 5) and the texts.
+
+    Raises InputError that names the malformed line.
+    """
+    firsts, seconds, scores = list[str](), list[str](), list[float]()
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        cells = line.split("\t")
+        try:
+            scores.append(float(cells[4]) / HIGHEST)
+            firsts.append(cells[5].strip())
+            seconds.append(cells[6].strip())
+        except (IndexError, ValueError):
+            raise InputError(f"{path}:{number}", "is not in the STS Benchmark's layout") from None
+    return ScoredPairs(str(path), firsts, seconds, scores)
+
+
+def shuffled(rows: Sequence[Row], seed: int) -> list[Row]:
+    """The same pairs with permuted scores: texts and the distribution of scores stay."""
+    scores = [row["score"] for row in rows]
+    Random(seed).shuffle(scores)
+    return [{**row, "score": score} for row, score in zip(rows, scores, strict=True)]
+
+
+def copies(rows: Sequence[Row], seed: int, place: str) -> list[Row]:
+    """Triplets of unsupervised SimCSE: each row's source sentence twice, and another one as the negative.
+
+    Raises InputError when all source sentences are equal.
+    """
+    firsts = [row["sentence1"] for row in rows]
+    if len(set(firsts)) < 2:
+        raise InputError(place, "has one source sentence only: the SimCSE baseline needs others as negatives")
+    random = Random(seed)
+    found = []
+    for first in firsts:
+        other = random.choice(firsts)
+        while other == first:
+            other = random.choice(firsts)
+        found.append(dict(zip(TRIPLET.columns, (first, first, other), strict=True)))
+    return found
+
+
+def write_pairs(folder: Path, rows: Sequence[Row]) -> Path:
+    """Write scored pairs or triplets as a run directory in ``folder``, named by its content; once."""
+    digest = hashlib.sha256(repr([list(row.values()) for row in rows]).encode()).hexdigest()
+    directory = folder / digest[:16]
+    if read_manifest(directory) is None:
+        path = shard_path(CONFIG, "train", 0, 1)
+        schema = STS if "score" in rows[0] else TRIPLET
+        write_shard(directory / path, rows, features(schema.columns))
+        entry = describe(directory, path, config=CONFIG, split="train", rows=len(rows))
+        manifest = Manifest(kind="dataset", name=CONFIG, version="0.0.0", fingerprint=digest, complete=True)
+        write_manifest(directory, manifest.with_files([entry]))
+    return directory
+
+
 def measured(
     experiment: Experiment, dataset: MeasuredDataset, people: ScoredPairs | None, skipped: dict[Arm, str]
 ) -> TrainingValue:
-    """The value of one dataset: what is missing of its arms is trained and scored, then all are compared.
+    """Train and score what is missing of a dataset's variants, and compare all of them.
 
-    ``skipped``: arms that are left out, and why.
+    skipped: variants that are left out, with the reasons.
     """
+    from eval.compare.seeds import compared
+
     wanted: list[tuple[Arm, int, Path | None]] = [("untrained", experiment.seeds[0], None)]
     for seed in experiment.seeds:
         rows = dataset.pairs.draw(experiment.pairs, seed)
-        arms: dict[Arm, list[Row]] = {"copies": copies(rows, seed, dataset.pairs.place), "dataset": rows}
+        variants: dict[Arm, list[Row]] = {"copies": copies(rows, seed, dataset.pairs.place), "dataset": rows}
         if "shuffled" not in skipped:
-            arms["shuffled"] = shuffled(rows, seed)
+            variants["shuffled"] = shuffled(rows, seed)
         if people is not None:
-            arms["people"] = people.draw(experiment.pairs, seed)
-        wanted += [(arm, seed, write_pairs(experiment.folder / "pairs", one)) for arm, one in arms.items()]
-    folders: dict[Arm, list[Path]] = {}
-    for (arm, *_), folder in zip(wanted, train_all(experiment, wanted), strict=True):
-        folders.setdefault(arm, []).append(folder)
-    compared = compare(experiment, {arm: folders[arm] for arm in ORDER if arm in folders})
-    scores = compared.arms
+            variants["people"] = people.draw(experiment.pairs, seed)
+        wanted += [(name, seed, write_pairs(experiment.folder / "pairs", one)) for name, one in variants.items()]
+    trained = run_parallel([partial(train, experiment, *one) for one in wanted], experiment.workers)
+    folders: dict[Arm, tuple[str, ...]] = {}
+    for (name, *_), folder in zip(wanted, trained, strict=True):
+        folders[name] = (*folders.get(name, ()), str(folder))
+    plan = ArmPlan(
+        tasks=experiment.tasks,
+        split=experiment.split,
+        samples=experiment.samples,
+        arms={name: folders[name] for name in ORDER if name in folders},
+        control="copies",
+        differences=tuple(("dataset", name) for name in ("shuffled", "people") if name in folders),
+    )
+    scores = compared(plan)
     return TrainingValue(
         dataset=dataset.name,
         config=dataset.config,
@@ -240,110 +399,79 @@ def measured(
         tasks=experiment.tasks,
         split=experiment.split,
         samples=experiment.samples,
-        arms={arm: scores[arm] for arm in ORDER if arm in scores},
-        over={arm: one for (_, arm), one in zip(compared.pairs, compared.differences, strict=True)},  # type: ignore[misc]
+        arms={name: scores.arms[name] for name in plan.arms},
+        over={name: one for (_, name), one in zip(scores.pairs, scores.differences, strict=True)},  # type: ignore[misc]
         skipped=skipped,
         versions={name: version(name) for name in LIBRARIES},
     )
 
 
-def train_all(experiment: Experiment, wanted: Sequence[tuple[Arm, int, Path | None]]) -> list[Path]:
-    """What ``train`` makes of each arm, seed and pairs, so many at a time as there are workers."""
-    stop, pool = Event(), ThreadPoolExecutor(experiment.workers)
-    try:
-        return [one.result() for one in [pool.submit(train, experiment, *arm, stop) for arm in wanted]]
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # of an end before the last arm's: what waits is not begun,
-        stop.set()  # and what runs is ended
-        pool.shutdown()
+def train(experiment: Experiment, variant: Arm, seed: int, pairs: Path | None, stop: Event) -> Path:
+    """Train the encoder on a variant's pairs (None: not at all) and score it, unless that is done; its run directory.
 
-
-def train(experiment: Experiment, arm: Arm, seed: int, pairs: Path | None, stop: Event) -> Path:
-    """The student trained on an arm's pairs (None: not at all) and scored; what is done already is found.
-
-    Raises InputError or RunError naming arm and seed when a stage fails, KeyboardInterrupt when ``stop`` is set.
+    Raises InputError or RunError that names variant and seed when a stage fails, KeyboardInterrupt on ``stop``.
     """
-    tree = arm_recipe(experiment, arm, seed, pairs)
+    tree = arm_recipe(experiment, variant, seed, pairs)
     recipe = checked(Path(experiment.split), ModelRecipe, tree)
-    named = tuple(one.model_copy(update={"path": Path(one.path or "").name}) for one in recipe.datasets)  # by content
-    decides = [training_sha256(recipe.model_copy(update={"datasets": named})), recipe.seed]
+    by_content = tuple(one.model_copy(update={"path": Path(one.path or "").name}) for one in recipe.datasets)
+    decides = [training_sha256(recipe.model_copy(update={"datasets": by_content})), recipe.seed]
     key = hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:12]
-    folder = experiment.folder / "arms" / (f"{arm}-{seed}-{key}" if pairs else f"{arm}-{key}")
+    folder = experiment.folder / "arms" / (f"{variant}-{seed}-{key}" if pairs else f"{variant}-{key}")
     model, path = folder / "encoder", folder / f"{experiment.split}.yaml"
     if not (model / "results.json").is_file() or not is_scored(model, require_complete(model), recipe):
         write_text(path, yaml.safe_dump(tree, sort_keys=False))
-        stage = partial(_stage, arm, seed, folder, stop)
-        stage("train", str(path), "--out", str(model))
-        shutil.rmtree(folder / "encoder.base", ignore_errors=True)  # else it would be scored with every arm
-        stage("score", str(path), "--model", str(model), "--no-cache", *experiment.data)
+        hint = "finished results are kept: run the same command again to resume"
+        for command, option, words in (("train", "--out", ()), ("score", "--model", ("--no-cache", *experiment.data))):
+            with named(f"{variant}, seed {seed}: {command}", folder, hint):
+                run_stage(command, str(path), option, str(model), *words, stop=stop)
+            shutil.rmtree(folder / "encoder.base", ignore_errors=True)  # else it would be scored with every variant
     return model
 
 
-def arm_recipe(experiment: Experiment, arm: Arm, seed: int, pairs: Path | None) -> dict[str, Any]:
-    """The student's recipe for the run directory ``pairs``; without one, of the untrained student, a baseline."""
+def arm_recipe(experiment: Experiment, variant: Arm, seed: int, pairs: Path | None) -> dict[str, Any]:
+    """The encoder's recipe for a variant's run directory; without one, that of the untrained encoder, a baseline."""
     tasks = [{"task": task, "split": experiment.split} for task in experiment.tasks]
     tree = {**experiment.student.tree, "evaluation": tasks, "bootstrap_samples": "100"}  # eval.compare.seeds resamples
     if pairs is None:
         return untrained(tree) | {"seed": str(experiment.student.recipe.seed)}
-    return trained_on(tree, arm, pairs, CONFIG, seed)
+    return trained_on(tree, variant, pairs, CONFIG, seed)
 
 
 def untrained(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The baseline of a model recipe: its base as it is."""
+    """The baseline of a model recipe: its base encoder, not trained."""
     return {key: value for key, value in tree.items() if key not in TRAINING_KEYS}
 
 
-def trained_on(tree: Mapping[str, Any], arm: Arm, directory: Path, config: str, seed: int) -> dict[str, Any]:
-    """A model recipe whose datasets all read one config of a run directory, in the form and loss of the arm."""
+def trained_on(tree: Mapping[str, Any], variant: Arm, directory: Path, config: str, seed: int) -> dict[str, Any]:
+    """A model recipe whose datasets read one config of a run directory, with the variant's example type and loss."""
     data, arguments = tree["datasets"], dict(tree.get("arguments", {}))
     licence = {key: value for key, value in data[0].items() if key == "license"}
-    if arm == "copies":
+    if variant == "copies":
         data = [licence | OF_COPIES]
         arguments |= UNIQUE
-    elif arm == "people":
+    elif variant == "people":
         data = [one for one in data if one["example_type"] == "sts"] or [licence | OF_PEOPLE]
     place = {"path": str(directory), "config": config}
     return {**tree, "datasets": [{**one, **place} for one in data], "arguments": arguments, "seed": str(seed)}
 
 
-def _stage(arm: Arm, seed: int, folder: Path, stop: Event, *words: str) -> None:
-    with named(f"arm {arm}, seed {seed}: {words[0]}", folder, "what is finished is kept: the same command goes on"):
-        run_stage(*words, stop=stop)
-
-
-def compare(experiment: Experiment, folders: Mapping[Arm, Sequence[Path]]) -> ArmScores:
-    """Scores of all arms with intervals over rows and seeds, by ``eval.compare.seeds``."""
-    plan = ArmPlan(
-        tasks=experiment.tasks,
-        split=experiment.split,
-        samples=experiment.samples,
-        arms={arm: tuple(map(str, each)) for arm, each in folders.items()},
-        control="copies",
-        differences=tuple(("dataset", arm) for arm in ("shuffled", "people") if arm in folders),
-    )
-    path, scores = experiment.folder / "plan.json", experiment.folder / "scores.json"
-    write_json(path, plan)
-    run_stage("compare-seeds", str(path), "--out", str(scores))
-    return ArmScores.model_validate_json(scores.read_bytes())
-
-
 def write_value(experiment: Experiment, dataset: MeasuredDataset, value: TrainingValue) -> None:
-    """Write value.json: into the run directory for its card, or beside the arms for a dataset of a Hub."""
+    """Write value.json into the run directory for its card, or beside the variants for a dataset of a Hub."""
     if dataset.directory is None:
         path = experiment.folder / f"{dataset.name}-{dataset.fingerprint[:12]}.{value.split}.json"
         write_json(path, value)
     else:
-        path = write_measured(dataset.directory, VALUE, value, value.fingerprint)
+        path = value.write(dataset.directory)
         cli.say(f"next: sts-dino card {dataset.directory}")
     cli.say(f"written: {path}")
 
 
 def table(value: TrainingValue) -> str:
-    """One line an arm: the mean over tasks, the difference to the copies control, and the dataset's to it; x 100."""
+    """A line per variant: mean over tasks, difference to the SimCSE baseline, and the dataset's difference to it."""
     several = f"{len(value.seeds)} seeds" if len(value.seeds) > 1 else "1 seed: intervals over sentence pairs alone"
-    rows = [("trained on", f"mean of {len(value.tasks)}", "over copies", "dataset over it")]
-    for arm, found in value.arms.items():
-        rows.append((arm, str(found.average), str(found.over_copies or ""), str(value.over.get(arm, ""))))
-    rows += [(arm, f"not trained: {why}", "", "") for arm, why in value.skipped.items()]
+    rows = [("trained on", f"mean of {len(value.tasks)}", "over SimCSE", "dataset over it")]
+    for name, found in value.arms.items():
+        rows.append((name, str(found.average), str(found.over_copies or ""), str(value.over.get(name, ""))))
+    rows += [(name, f"not trained: {why}", "", "") for name, why in value.skipped.items()]
     head = f"{value.dataset} ({value.config}): {value.pairs:,} pairs, {several}, {value.split}, Spearman x 100"
     return f"{head}\n{cli.aligned(rows)}"

@@ -1,30 +1,146 @@
-"""A corpus to a compared encoder in one command: sts-dino adapt CORPUS --out DIR"""
+"""From a corpus to a compared encoder: sts-dino adapt CORPUS --out DIR
+
+DIR/NAME.yaml, DIR/NAME.encoder.yaml    the recipes, proposed from the corpus
+DIR/datasets/NAME-pairs/                the dataset's run directory
+DIR/models/NAME-encoder/                the encoder's; beside it the untrained one, the SimCSE baseline and the scores
+DIR/annotations/                        human answers
+DIR/report.html                         the report
+DIR/estimate.json, steps.log            the estimate, and the messages of the stages
+"""
 
 import json
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hub import cli
 from hub.assets import asset
-from hub.contract.run_dir import ARTIFACTS, locked
-from hub.durable import write_text
+from hub.contract.measured import Fidelity
+from hub.contract.published_paths import local_paths
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe_file import load_recipe
+from hub.contract.run_dir import ARTIFACTS, locked, read_manifest, require_complete
+from hub.durable import sha256_file, write_text
 from hub.errors import InputError
+from hub.process import peak_rss_mb
 from release.options import option_groups
+from release.stages import Step, answer_of, run_steps
 from sts_dino.new import CorpusChoices, propose, propose_encoder, stem_of
 
-if TYPE_CHECKING:
-    from sts_dino.adaptation import Adaptation, AdaptationEstimate
-
-TRIAL = 600  # fewest first texts whose pairs were seen to gain over the copies control (docs/better_pairs.md)
+TRIAL = 600  # fewest source sentences whose pairs gained over the SimCSE baseline (docs/better_pairs.md)
+FEWEST = 40  # source sentences: fewer train no encoder
 TIMED = 64  # texts that the encoder is timed on
-CHOICES = "choices.json"  # what the recipes in a folder were proposed for
+STARTING = 15.0  # seconds of a stage that load libraries and models
+JUDGED_PER_SECOND = 60.0  # texts that all-MiniLM-L6-v2 embeds on one core, roughly
+SCORED_TEXTS = 2_900  # distinct sentences of the STS Benchmark's validation part
+CHOICES, ESTIMATE, LOG = "choices.json", "estimate.json", "steps.log"
 
 app = cli.new_app(__doc__)
+
+
+@dataclass(frozen=True)
+class EncoderChoices:
+    """What to train, and how many processes generate."""
+
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            "--encoder", help="Base encoder: prompteol or static (from the language model), folder, ORG/NAME@REVISION"
+        ),
+    ] = None
+    encoder_license: Annotated[
+        str | None, typer.Option("--encoder-license", help="Licence of another base encoder")
+    ] = None
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes that generate (with Ray)")] = None
+
+    @property
+    def base(self) -> tuple[str | None, str | None]:
+        """The base encoder and its licence."""
+        return self.encoder, self.encoder_license
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """A dataset recipe, the model recipe that trains on its pairs, and the folder of their results.
+
+    settings: of the model recipe, the place of its dataset.
+    """
+
+    out: Path
+    dataset_recipe: Path
+    model_recipe: Path
+    dataset: DatasetRecipe
+    model: ModelRecipe
+    workers: int | None = None
+    settings: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, out: Path, dataset_recipe: Path, model_recipe: Path, workers: int | None) -> "Adaptation":
+        """Read both recipes; the model's dataset of that name is the run directory in ``out``. Raises InputError."""
+        dataset = load_recipe(dataset_recipe, DatasetRecipe)
+        if (dataset.source.limit or FEWEST) < FEWEST:
+            allowed = f"at least {FEWEST} source sentences"
+            raise InputError(f"{dataset_recipe}:source.limit", f"is {dataset.source.limit}", allowed=allowed)
+        pairs = out / "datasets" / dataset.name
+        paths = local_paths(load_recipe(model_recipe, ModelRecipe))
+        settings = [f"{key}={json.dumps(str(pairs))}" for key, path in paths.items() if Path(path).name == pairs.name]
+        if not any(setting.startswith("datasets.") for setting in settings):
+            hint = f"path: datasets/{dataset.name}"
+            raise InputError(f"{model_recipe}:datasets", f"does not name {dataset.name}", hint=hint)
+        model = load_recipe(model_recipe, ModelRecipe, settings)
+        return cls(out, dataset_recipe, model_recipe, dataset, model, workers, tuple(settings))
+
+    @property
+    def pairs(self) -> Path:
+        """The dataset's run directory."""
+        return self.out / "datasets" / self.dataset.name
+
+    @property
+    def encoder(self) -> Path:
+        """The model's run directory."""
+        return self.out / "models" / self.model.name
+
+    @property
+    def answers(self) -> Path:
+        """The folder of human answers."""
+        return self.out / "annotations"
+
+    @property
+    def model_words(self) -> list[str]:
+        """The model recipe as the words of a command line."""
+        return [str(self.model_recipe), *(word for setting in self.settings for word in ("--set", setting))]
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether label agreement is measured: by all-MiniLM-L6-v2, for English, where its package is installed."""
+        from eval.encoders.load import MODULE
+
+        return self.dataset.language == "en" and find_spec(MODULE) is not None
+
+
+@dataclass(frozen=True)
+class AdaptationEstimate:
+    """Predicted seconds of each step, bytes on the disk, and the most memory that a pilot took, in MiB."""
+
+    write: float
+    verify: float
+    train: float
+    control: float
+    score: float
+    rows: int
+    disk: int
+    memory_mb: float
+
+    @property
+    def seconds(self) -> float:
+        """Of all steps."""
+        return self.write + self.verify + self.train + self.control + self.score
 
 
 @app.command()
@@ -37,25 +153,17 @@ def main(
         ),
     ],
     choices: CorpusChoices,
+    encoder: EncoderChoices,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="[default: artifacts/adapted/CORPUS's name]")
     ] = None,
-    encoder: Annotated[
-        str | None,
-        typer.Option(
-            "--encoder",
-            help="What is trained: prompteol or static (of the language model), a folder, ORG/NAME@REVISION",
-        ),
-    ] = None,
-    encoder_license: Annotated[str | None, typer.Option("--encoder-license", help="Of another encoder")] = None,
-    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes that write (with Ray)")] = None,
     only_estimate: Annotated[bool, typer.Option("--estimate", help="Predict time, disk and memory, and stop")] = False,
     as_json: cli.JsonOption = False,
 ) -> None:
-    """Write pairs for a corpus, verify them, train an encoder on them, score it, and report all of it on one page.
+    """Generate pairs for a corpus, measure them, train an encoder on them, score it, and report all of it on one page.
 
-    It says first how long that will take. Stop it at any time: the same command goes on. What is proposed for the
-    corpus stands in two recipes in DIR; edit them and give the same command, or begin with sts-dino new.
+    The command first predicts its time. Stop it at any time; the same command resumes. The proposed recipes are in DIR:
+    edit them and give the same command, or begin with sts-dino new.
 
     Examples:
 
@@ -66,133 +174,188 @@ def main(
       sts-dino adapt notizen.txt --lm artifacts/lm/gemma-3-270m --lm-license gemma --encoder static --limit 300
     """
     out = out or ARTIFACTS / "adapted" / stem_of(corpus)
-    found = proposed(corpus, out, choices, (encoder, encoder_license), workers)
-    from sts_dino.adaptation import estimated, steps
-    from sts_dino.steps import run_steps
-
+    found = proposed(corpus, out, choices, encoder)
     with locked(out / ".adapt"):
-        predicted = estimated(found, sample_of(found))
+        predicted = estimated(found)
         if only_estimate:
-            cli.answer(told(found, predicted), {"out": out, **asdict(predicted)}, as_json)
+            cli.answer(shown(found, predicted), {"out": out, **asdict(predicted)}, as_json)
             return
-        cli.say(told(found, predicted))
-        run_steps(steps(found, predicted), out)
+        cli.say(shown(found, predicted))
+        run_steps(steps(found, predicted), out / LOG)
         page = report_of(found)
     facts = {"out": out, "dataset": found.pairs, "encoder": found.encoder, "report": page}
-    cli.answer(summary(found, page), facts, as_json, following(found))
+    both = f"{quote(str(found.pairs))} {quote(str(found.encoder))}"
+    answers = f"--out {quote(str(found.answers))} --encoder {quote(str(found.encoder))}"
+    following = [f"sts-dino annotate {quote(str(found.pairs))} {answers}", f"sts-dino publish {both} --yes"]
+    cli.answer(summary(found, page), facts, as_json, following)
 
 
-def proposed(
-    corpus: str, out: Path, choices: CorpusChoices, encoder: tuple[str | None, str | None], workers: int | None
-) -> "Adaptation":
-    """The recipes: those that are there, else proposed ones, in ``out``.
+def proposed(corpus: str, out: Path, choices: CorpusChoices, encoder: EncoderChoices) -> Adaptation:
+    """The recipes in ``out``: those that exist, else proposed ones.
 
-    encoder: what is trained, and its licence. Raises InputError where recipes are there that were proposed for
-    something else, and for what cannot be proposed.
+    Raises InputError for recipes that were proposed for another corpus or other options, and for what no recipe can be
+    proposed for.
     """
-    from hub.contract.recipe import DatasetRecipe
-    from hub.contract.recipe_file import load_recipe
-    from sts_dino.adaptation import FEWEST, Adaptation
-
     given = Path(corpus) if Path(corpus).suffix in (".yaml", ".yml") else None
     name = given.stem if given else stem_of(corpus)
     recipe = given or out / f"{name}.yaml"
-    kept, chosen = out / CHOICES, {"corpus": Path(corpus).name, **asdict(choices), "encoder": encoder}
+    kept, chosen = out / CHOICES, {"corpus": Path(corpus).name, **asdict(choices), "encoder": encoder.base}
     if kept.is_file() and json.loads(kept.read_text(encoding="utf-8")) != json.loads(json.dumps(chosen)):
         hint = f"give another --out, edit {recipe}, or remove {out}"
         raise InputError(out, "was begun with another corpus or other options", hint=hint)
     if given and choices != CorpusChoices():
-        hint = "edit the recipe, or give the corpus itself"
-        raise InputError(corpus, "is a recipe, which says itself what the options for a corpus choose", hint=hint)
+        raise InputError(corpus, "is a recipe, and these options are for a corpus", hint="edit the recipe")
     if choices.limit is not None and choices.limit < FEWEST:
         raise InputError("--limit", f"is {choices.limit}", allowed=f"{FEWEST} or more: fewer train no encoder")
     if not given and not recipe.exists():
         propose(corpus, recipe, f"{name}-pairs", choices, FEWEST)
     own = recipe.with_name(f"{name}.encoder.yaml")
-    model_recipe = own if given and own.exists() and encoder == (None, None) else out / own.name
-    if model_recipe.exists() and encoder != (None, None) and not kept.is_file():
-        raise InputError("--encoder", f"{model_recipe} says what is trained", hint="edit it, or give another --out")
+    asked = encoder.base != (None, None)
+    model_recipe = own if given and own.exists() and not asked else out / own.name
+    if model_recipe.exists() and asked and not kept.is_file():
+        raise InputError("--encoder", f"{model_recipe} names the base encoder", hint="edit it, or give another --out")
     if not model_recipe.exists():
         dataset = load_recipe(recipe, DatasetRecipe)
-        propose_encoder(dataset, model_recipe, f"datasets/{dataset.name}", *encoder)
-    found = Adaptation.of(out, recipe, model_recipe, workers)
-    write_text(kept, json.dumps(chosen) + "\n")  # after all that may be refused
+        propose_encoder(dataset, model_recipe, f"datasets/{dataset.name}", *encoder.base)
+    found = Adaptation.of(out, recipe, model_recipe, encoder.workers)
+    write_text(kept, json.dumps(chosen) + "\n")  # after everything that may be refused
     return found
 
 
-def sample_of(found: "Adaptation") -> list[str]:
-    """Some texts of the corpus; where it is no file here, first sentences of the examples."""
-    from generation.inputs.file_rows import file_rows
+def estimated(found: Adaptation) -> AdaptationEstimate:
+    """Predict all steps by pilots, or read the prediction for these recipes. Raises the error of a pilot."""
+    path = found.out / ESTIMATE
+    key = [sha256_file(one) for one in (found.dataset_recipe, found.model_recipe)]
+    if path.is_file():
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if kept["recipes"] == key:
+            return AdaptationEstimate(**kept["estimate"])
+    sample = found.out / "estimate.txt"
+    write_text(sample, "".join(f"{' '.join(text.split())}\n" for text in sample_of(found)))
+    try:
+        cli.say("pilots on this machine: generating some texts, training some steps; a minute for small models ...")
+        writing = answer_of("write", str(found.dataset_recipe), "--estimate", "--json")
+        training = answer_of("estimate-training", *found.model_words, "--texts", str(sample), "--json")
+    finally:
+        sample.unlink()
+    embedding = SCORED_TEXTS * 3 / training["texts_per_second"]  # by the encoder, its base and its baseline
+    result = AdaptationEstimate(
+        write=STARTING + writing["seconds"] / (found.workers or 1),
+        verify=STARTING + 2 * writing["rows"] / JUDGED_PER_SECOND if found.is_judged else 0.0,
+        train=STARTING + training["training_seconds"],
+        control=STARTING + training["control_seconds"] if found.model.control else 0.0,
+        score=STARTING + embedding if found.model.evaluation else 0.0,
+        rows=writing["rows"],
+        disk=training["disk"],
+        memory_mb=peak_rss_mb(children=True),
+    )
+    write_text(path, json.dumps({"recipes": key, "estimate": asdict(result)}, indent=2) + "\n")
+    return result
+
+
+def sample_of(found: Adaptation) -> list[str]:
+    """Some texts of the corpus; for a corpus that is no local file, sentences of the examples."""
+    from generation.inputs.sources import file_rows
 
     source = found.dataset.source
     if source.kind == "file" and source.path:
         texts = (cells[0] for cells in file_rows(Path(source.path), source.columns, source.path))
         return list(islice((text for text in texts if text.strip()), TIMED))
-    rows = file_rows(asset("examples/sts.tsv"), ("text1",), "examples")
-    return [cells[0] for cells in rows]
+    return [cells[0] for cells in file_rows(asset("examples/sts.tsv"), ("text1",), "examples")]
 
 
-def told(found: "Adaptation", predicted: "AdaptationEstimate") -> str:
-    """The estimate as a small table, in minutes."""
-    of_steps = {
-        "write": f"about {predicted.rows:,} texts before filters, {found.dataset.source.limit or 'all'} first texts",
-        "verify": "how well the texts fit their labels",
-        "train": f"{found.model.arguments.get('max_steps', '?')} steps",
-        "control": "as many on the first texts alone",
-        "score": "before, control and after",
-    }
-    rows = [
-        ("step", "minutes", ""),
-        *((name, _minutes(getattr(predicted, name)), what) for name, what in of_steps.items()),
+def steps(found: Adaptation, predicted: AdaptationEstimate) -> list[Step]:
+    """The stages in order. A stage is done when its run directory says so, so an edited recipe runs it again."""
+    workers = ["--workers", str(found.workers)] if found.workers else []
+    chain = [
+        _step(found, predicted, "write", "write", [str(found.dataset_recipe), "--out", str(found.pairs), *workers]),
+        _step(found, predicted, "verify", "fidelity", [str(found.pairs)]),
+        _step(found, predicted, "train", "train", [*found.model_words, "--out", str(found.encoder)]),
+        _step(found, predicted, "control", "simcse-baseline", [*found.model_words, "--model", str(found.encoder)]),
+        _step(found, predicted, "score", "score", [*found.model_words, "--model", str(found.encoder)]),
     ]
-    rows.append(("all", _minutes(predicted.seconds), ""))
-    table = cli.aligned([row for row in rows if row[1] != "0.0"], right=(1,))
+    return [step for step in chain if step.seconds]
+
+
+def _step(found: Adaptation, predicted: AdaptationEstimate, name: str, command: str, words: list[str]) -> Step:
+    return Step(name, command, tuple(words), getattr(predicted, name), lambda: DONE[name](found))
+
+
+def _is_finished(directory: Path, recipe: DatasetRecipe | ModelRecipe) -> bool:
+    from hub.client.fetch import is_run_of
+
+    manifest = read_manifest(directory)
+    return manifest is not None and manifest.complete and is_run_of(manifest, recipe)
+
+
+def _is_judged(found: Adaptation) -> bool:
+    try:
+        return Fidelity.read(found.pairs, require_complete(found.pairs)) is not None
+    except InputError:  # measured on other rows
+        return False
+
+
+def _has_baseline(found: Adaptation) -> bool:
+    from release.simcse import baseline_recipe, places, steps_of
+
+    steps = steps_of(require_complete(found.encoder), found.encoder)
+    return _is_finished(places(found.encoder)[1], baseline_recipe(found.model, steps))
+
+
+def _is_scored(found: Adaptation) -> bool:
+    from release.repeats import is_scored
+
+    return is_scored(found.encoder, require_complete(found.encoder), found.model)
+
+
+DONE: dict[str, Callable[[Adaptation], bool]] = {
+    "write": lambda found: _is_finished(found.pairs, found.dataset),
+    "verify": _is_judged,
+    "train": lambda found: _is_finished(found.encoder, found.model),
+    "control": _has_baseline,
+    "score": _is_scored,
+}
+
+
+def shown(found: Adaptation, predicted: AdaptationEstimate) -> str:
+    """The estimate as a table in minutes."""
+    limit = found.dataset.source.limit
+    what = {
+        "write": f"about {predicted.rows:,} texts before filters, {limit or 'all'} source sentences",
+        "verify": "label agreement",
+        "train": f"{found.model.arguments.get('max_steps', '?')} steps",
+        "control": "as many of the SimCSE baseline, on the source sentences alone",
+        "score": "the untrained encoder, the SimCSE baseline and the trained encoder",
+    }
+    minutes = {name: f"{getattr(predicted, name) / 60:.1f}" for name in [*what, "seconds"]}
+    rows = [("step", "minutes", ""), *((name, minutes[name], what[name]) for name in what if minutes[name] != "0.0")]
+    table = cli.aligned([*rows, ("all", minutes["seconds"], "")], right=(1,))
     room = f"disk {predicted.disk / 2**30:.1f} GiB in {found.out}, memory {predicted.memory_mb / 1024:.1f} GiB"
-    few = (found.dataset.source.limit or TRIAL) < TRIAL
-    trial = (
-        f"a trial: written pairs were seen to gain over the copies control from {TRIAL} first texts on\n" if few else ""
-    )
-    return f"estimate, by pilots on this machine:\n\n{table}\n\n{room}\n{trial}"
+    few = f"a trial: generated pairs gained over the SimCSE baseline from {TRIAL} source sentences on\n"
+    return f"estimate, by pilots on this machine:\n\n{table}\n\n{room}\n{few if (limit or TRIAL) < TRIAL else ''}"
 
 
-def _minutes(seconds: float) -> str:
-    return f"{seconds / 60:.1f}"
-
-
-def report_of(found: "Adaptation") -> Path:
-    """Write the report's page; people's answers are in it once there are some."""
+def report_of(found: Adaptation) -> Path:
+    """Write the report's page, with the human answers if there are some."""
     from sts_dino.report.run import report
 
     page = found.out / "report.html"
     answered = [found.answers] if (found.answers / "answers.sqlite").is_file() else []
-    report([found.pairs, found.encoder], page, commands_of(found), annotations=answered)
+    command = f"sts-dino adapt {quote(found.dataset_recipe.name)} --out {quote(found.out.name)}"  # may be published
+    report([found.pairs, found.encoder], page, [command], annotations=answered)
     return page
 
 
-def commands_of(found: "Adaptation") -> list[str]:
-    """How it was made: the stages' commands, from the folder that holds the recipes."""
-    return [f"sts-dino adapt {quote(found.dataset_recipe.name)} --out {quote(found.out.name)}"]  # may be published
-
-
-def summary(found: "Adaptation", page: Path) -> str:
-    """What was written of each label, the scores before and after, and where the page is."""
+def summary(found: Adaptation, page: Path) -> str:
+    """Counts of each label, the scores before and after, and the place of the page."""
     from eval.runs.table import table
     from generation.run import summary as of_dataset
     from hub.contract.results import read_results
-    from hub.contract.run_dir import require_complete
 
     parts = [of_dataset(found.pairs, require_complete(found.pairs))]
     if found.model.evaluation:
         parts.append(table(read_results(found.encoder / "results.json")))
     else:
-        parts.append(
-            f"no evaluation data in {found.dataset.language!r} come with the project: judge some pairs yourself"
-        )
+        language = found.dataset.language
+        parts.append(f"the project has no evaluation data in {language!r}: judge some pairs yourself")
     return "\n\n".join([*parts, f"report: {page}"])
-
-
-def following(found: "Adaptation") -> list[str]:
-    """The commands that a person may want next."""
-    answers = f"--out {quote(str(found.answers))} --encoder {quote(str(found.encoder))}"
-    both = f"{quote(str(found.pairs))} {quote(str(found.encoder))}"
-    return [f"sts-dino annotate {quote(str(found.pairs))} {answers}", f"sts-dino publish {both} --yes"]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer
 
-    from eval.compare.model import Comparison
+    from eval.compare.tables import Comparison
     from eval.tasks.sources import Source
     from hub.client.plan import Plan
 
@@ -66,7 +66,7 @@ def write_pairs(
     InputError when that name has other texts or another recipe already, and for what ``sts-dino new`` and ``write``
     refuse.
     """
-    from generation.cluster.options import ClusterOptions
+    from generation.executors.options import ClusterOptions
     from generation.run import checked_recipe, write
     from sts_dino.new import CorpusChoices, propose
 
@@ -213,7 +213,7 @@ def evaluate(
     """
     from eval.encoders.load import PROBE, wrap
     from eval.runs.score import score_encoder
-    from eval.statistics.scores import EvaluationSettings
+    from eval.statistics.bootstrap import EvaluationSettings
 
     if isinstance(model, str | Path):
         encoder: Any = str(model)

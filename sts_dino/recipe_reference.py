@@ -22,6 +22,7 @@ from pydantic import BaseModel
 from hub import cli
 from hub.assets import asset
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe_file import EXTENDS
 from hub.untrusted import code, table
 
 PAGE, SCHEMA = Path("docs/recipe_reference.md"), asset("recipe.schema.json")
@@ -32,8 +33,17 @@ Every key of a recipe, drawn from the models that read it by `sts-dino recipe-re
 the page to them. What the sections are for: [recipes.md](recipes.md) for datasets, [training.md](training.md) for
 models. An editor with a YAML language server completes keys and shows these words: a recipe that `sts-dino new` writes
 names `recipe.schema.json` in its first line.
+
+A recipe may extend another one: `extends: FILE.yaml`, relative to its own folder. It then names only the keys that
+differ. Sections are merged key by key, except a section of another `kind`; a list replaces the other list. A published
+recipe is whole.
 """
 
+_EXTENDING = {
+    "type": "object",
+    "required": [EXTENDS],
+    "properties": {EXTENDS: {"type": "string", "description": "the recipe file whose values hold for all other keys"}},
+}
 app = cli.new_app(__doc__)
 
 
@@ -159,7 +169,7 @@ def schema() -> str:
     whole = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "sts-dino recipe",
-        "oneOf": kinds,
+        "oneOf": [*kinds, _EXTENDING],  # which then names the keys that differ, in sections that are not whole
         "$defs": dict(sorted(definitions.items())),
     }
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"

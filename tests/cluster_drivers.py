@@ -1,7 +1,7 @@
 """The generation and release commands as processes that cost milliseconds, on a cluster of ``ray_cluster`` or without.
 
 ``Drivers`` forks them from a process that has imported everything but Ray (``faults.Launcher``). A release's generator
-is a fork, too, where ``release.child_process`` starts an interpreter; all else is what a user's command does.
+is a fork, too, where ``release.stages`` starts an interpreter; all else is what a user's command does.
 """
 
 import contextlib
@@ -45,11 +45,11 @@ class Drivers(faults.Launcher):
 def generate(arguments: list[str], round_size: int | None = None) -> None:
     """``sts-dino write``; ``round_size`` is that of first texts."""
     from generation import run
-    from generation.pipeline import first_texts
+    from generation.pipeline import source_sentences
     from hub import cli
 
     if round_size:
-        first_texts.round_size = lambda limit: round_size
+        source_sentences.round_size = lambda limit: round_size
     _fork_local_workers()
     cli.run(lambda: run.app(arguments), ends_on_sigterm=True)
 
@@ -61,11 +61,11 @@ def release(arguments: list[str]) -> None:
     from hub import cli
     from hub.client import connection as client
     from hub.client import retry as budget
-    from release import artefact, child_process, run
+    from release import artefact, run, stages
 
     sleep = time.sleep
 
-    class ForkedStage(child_process.StageProcess):
+    class ForkedStage(stages.StageProcess):
         """The stage's command in a fork of this process."""
 
         def __init__(self, module: str, *words: str):
@@ -73,7 +73,7 @@ def release(arguments: list[str]) -> None:
             self._process = Forked(lambda: self._be(module, list(words)))  # type: ignore[assignment]
 
         def _be(self, module: str, words: list[str]) -> None:
-            child_process.die_with_parent()
+            stages.die_with_parent()
             time.sleep = sleep
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             assert module == "write"
@@ -131,7 +131,7 @@ class Forked:
 
 def _fork_local_workers() -> None:
     """Have a Ray instance that this process starts take ``forked_workers``, as the nodes of the cluster do."""
-    from generation.cluster import connect as cluster_start
+    from generation.executors import options as cluster_start
 
     join = cluster_start._join
 

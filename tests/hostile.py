@@ -122,7 +122,7 @@ class Hostile:
         from tiny_lm import make_lm
         from training_inputs import PAIRS_CARD, sts_rows, write_dataset, write_recipe
 
-        from benchmarks.publishing.commits import NAME, make_run
+        from benchmarks.publishing import NAME, make_run
         from model_cards import render
 
         self.api = HfApi(endpoint=self.hub.endpoint, token=self.hub.token)

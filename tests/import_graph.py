@@ -11,7 +11,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 STAGES = ("generation", "training", "eval", "model_cards", "release")
-PACKAGES = ("hub", *STAGES, "sts_dino", "benchmarks", "demo")
+PACKAGES = ("hub", *STAGES, "sts_dino", "benchmarks", "experiments", "demo")
 PAGE = Path("docs/architecture.md")
 Graph = dict[str, set[str]]
 """Name → the names it imports, itself left out."""
@@ -109,7 +109,9 @@ def inside(graph: Graph, package: str) -> Graph:
 def diagrams(graph: Graph) -> dict[str, str]:
     """Title → diagram: the packages, and the folders of the two largest."""
     packages = grouped(graph, lambda name: name.partition(".")[0])
-    drawn = {"packages": mermaid({name: packages[name] for name in packages if name != "benchmarks"})}
+    drawn = {
+        "packages": mermaid({name: packages[name] for name in packages if name not in ("benchmarks", "experiments")})
+    }
     for package in ("generation", "eval"):
         drawn[package] = mermaid(inside(graph, package), lambda name: name.partition(".")[2])
     return drawn

@@ -6,8 +6,7 @@ import numpy as np
 
 from eval.runs.records import Record, Records
 from eval.scoring.outcomes import Outcomes
-from eval.statistics.bootstrap import interval, resample, score
-from eval.statistics.scores import EvaluationSettings
+from eval.statistics.bootstrap import EvaluationSettings, interval, resample, score
 from eval.tasks.registry import averages, find_task
 from hub.contract.results import Results, TaskScore, write_results
 

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 import forked_workers
 
-from release import child_process
+from release import stages
 
 MODULES = (
     "generation.run",
-    "generation.cluster.actor",
+    "generation.executors.ray_workers",
     "generation.backends.engine",
     "transformers.models.llama.modeling_llama",
 )
@@ -229,7 +229,7 @@ def main(count: int) -> None:
     os.dup2(2, 1)  # Ray prints
     command = [sys.executable, str(Path(forked_workers.__file__).resolve()), "serve", *MODULES]
     forking = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, preexec_fn=child_process.die_with_parent
+        command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, preexec_fn=stages.die_with_parent
     )
     services = Services(count)
     try:

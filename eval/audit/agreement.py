@@ -1,32 +1,36 @@
-"""How well two label the same things: the confusion table, the share of equal labels, Cohen's κ and its interval.
+"""Agreement of human labels with a dataset's labels, with each other, and of encoders with human scores.
 
-κ = 1 - Σ w·observed / Σ w·expected over the cells of the table (Cohen 1960; weighted: Cohen 1968), with weights w of 1
-off the diagonal, or the distance of the two labels in the scale's order (linear) or its square (quadratic).
+κ = 1 - Σ w·observed / Σ w·expected over the cells of the confusion table (Cohen 1960; weighted: Cohen 1968). Weights w
+are 1 off the diagonal, the distance of two labels in the scale's order (linear), or its square (quadratic).
 """
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from statistics import mean
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from eval.audit.fidelity import correlation_interval, resampled
 from eval.audit.survey import Sample, Scale
 from eval.audit.text_forms import table
 from eval.encoders.embeddings import cosine
 from eval.encoders.load import Encoder
+from hub.contract.measured import Interval
 from hub.errors import InputError
 from hub.papers import find_paper
 
 WEIGHTS = ("linear", "quadratic")
 SAMPLES = 2_000
+FEWEST = 10  # pairs that a correlation needs
+DRAWS = 2000  # resamples of source sentences
 Counts = NDArray[np.int64]
+Rows = NDArray[np.int64]
+Statistic = Callable[[Rows], float]
+_MARK = re.compile(r"(?<=\d)\.(?=\d)|(?<=\w)-(?=\w)|([^\w ]|_)")  # points in numbers and hyphens in words may stay
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,7 @@ class Agreement:
 def agreement(first: Sequence[str], second: Sequence[str], scale: Scale, seed: int = 0) -> Agreement:
     """Agreement of two raters' labels, item by item; at least one item.
 
-    The bootstrap draws items with replacement. κ depends on the table alone, so its resamples are drawn as tables: from
-    the multinomial of the observed cells, which is the same distribution.
+    κ depends on the table alone, so the bootstrap draws whole tables: from the multinomial of the observed cells.
     """
     from scipy.stats import binomtest
     from sklearn.metrics import confusion_matrix
@@ -66,10 +69,16 @@ def agreement(first: Sequence[str], second: Sequence[str], scale: Scale, seed: i
     n = len(first)
     hits = binomtest(int(np.trace(counts)), n)
     around = hits.proportion_ci(method="wilson")
+    drawn = np.random.default_rng(seed).multinomial(n, counts.ravel() / n, size=SAMPLES).reshape(-1, *counts.shape)
+
+    def kappa(weights: str | None) -> Estimate | None:
+        (value,) = kappas(counts[None], weights)
+        low, high = np.nanpercentile(kappas(drawn, weights), [2.5, 97.5]) if np.isfinite(value) else (value, value)
+        return Estimate(float(value), float(low), float(high)) if np.isfinite(value) else None
+
+    weighted = {kind: kappa(kind) for kind in WEIGHTS if scale.ordered}
     same = Estimate(100 * hits.statistic, 100 * around.low, 100 * around.high)
-    tables = np.random.default_rng(seed).multinomial(n, counts.ravel() / n, size=SAMPLES).reshape(-1, *counts.shape)
-    weighted = {kind: _kappa(first, second, scale, tables, kind) for kind in WEIGHTS if scale.ordered}
-    return Agreement(counts, n, same, _kappa(first, second, scale, tables, None), weighted)
+    return Agreement(counts, n, same, kappa(None), weighted)
 
 
 def column_percent(counts: Counts) -> NDArray[np.float64]:
@@ -87,38 +96,6 @@ def kappas(tables: Counts, weights: str | None = None) -> NDArray[np.float64]:
     observed_cost, expected_cost = (cost * tables).sum(axis=(1, 2)), (cost * expected).sum(axis=(1, 2))
     ratio = np.full(len(tables), np.nan)
     return 1 - np.divide(observed_cost, expected_cost, out=ratio, where=expected_cost > 0)
-
-
-def _kappa(
-    first: Sequence[str], second: Sequence[str], scale: Scale, tables: Counts, weights: str | None
-) -> Estimate | None:
-    from sklearn.metrics import cohen_kappa_score
-
-    if len({*first, *second}) == 1:
-        return None
-    value = cohen_kappa_score(first, second, labels=list(scale.labels), weights=weights)
-    resampled = kappas(tables, weights)
-    low, high = np.percentile(resampled[~np.isnan(resampled)], [2.5, 97.5])
-    return Estimate(float(value), float(low), float(high))
-
-
-@dataclass(frozen=True)
-class Published:
-    """A paper's confusion table: ``percent[row][column]``, row = people's label, column = the generator's."""
-
-    source: str
-    caption: str
-    percent: tuple[tuple[float, ...], ...]
-
-
-def published(scale: Scale) -> Published | None:
-    """DINO's Table 3, whose annotators chose from these very labels; None for any other scale."""
-    paper = find_paper("dino")
-    table = paper.table(3)
-    if not scale.ordered or [float(label) for label in scale.labels] != [float(one.name) for one in table.columns]:
-        return None
-    percent = tuple(tuple(float(value or 0) for value in row.values) for row in table.rows)
-    return Published(paper.source(table), table.caption, percent)
 
 
 @dataclass(frozen=True)
@@ -141,21 +118,30 @@ class Report:
 
 def make_report(sample: Sample, answers: Mapping[str, Mapping[int, str]]) -> Report:
     """Compare the answers (annotator → row → label; rows of the sample) with the generator's labels."""
-    generated, scale = sample.examples.labels, sample.examples.scale
+    generated, scale = dict(enumerate(sample.examples.labels)), sample.examples.scale
     given = {name: dict(rows) for name, rows in answers.items() if rows}
-    annotators = {
-        name: agreement(list(rows.values()), [generated[row] for row in rows], scale) for name, rows in given.items()
+
+    def compared(one: Mapping[int, str], other: Mapping[int, str]) -> Agreement | None:
+        common = [row for row in one if row in other]
+        return agreement([one[row] for row in common], [other[row] for row in common], scale) if common else None
+
+    annotators = {name: found for name, rows in given.items() if (found := compared(rows, generated))}
+    between = {
+        (first, second): found
+        for first, second in combinations(given, 2)
+        if (found := compared(given[first], given[second]))
     }
-    between = {}
-    for first, second in combinations(given, 2):
-        common = [row for row in given[first] if row in given[second]]
-        if common:
-            labels, others = [given[first][row] for row in common], [given[second][row] for row in common]
-            between[first, second] = agreement(labels, others, scale)
     return Report(sample, given, annotators, between)
 
 
-_MARK = re.compile(r"(?<=\d)\.(?=\d)|(?<=\w)-(?=\w)|([^\w ]|_)")  # points in numbers and hyphens in words may stay
+def published(scale: Scale) -> tuple[str, str, tuple[tuple[float, ...], ...]] | None:
+    """DINO's Table 3 (source, caption, percent by human label and generator's label); None for any other scale."""
+    paper = find_paper("dino")
+    table3 = paper.table(3)
+    if not scale.ordered or [float(label) for label in scale.labels] != [float(one.name) for one in table3.columns]:
+        return None
+    percent = tuple(tuple(float(value or 0) for value in row.values) for row in table3.rows)
+    return paper.source(table3), table3.caption, percent
 
 
 def plain(text: str) -> str:
@@ -164,16 +150,19 @@ def plain(text: str) -> str:
 
 
 def markdown(report: Report) -> str:
-    """The report for people."""
+    """The report as Markdown."""
     sample, examples = report.sample, report.sample.examples
-    total, labels = len(sample), examples.scale.labels
+    total, scale, labels = len(sample), examples.scale, examples.scale.labels
     parts = [
-        "# People's labels beside the generator's",
+        "# Human labels beside the generator's",
         f"{total} rows of {plain(examples.name)} ({plain(examples.config)}, {plain(examples.split)}), drawn with seed "
-        f"{sample.seed} and labelled blind. In the tables a column is the generator's label, a row people's; a cell is "
-        "the percentage of its column. Intervals are 95 %.",
-        *_legend(examples.scale),
+        f"{sample.seed} and labelled blind. In the tables a column is the generator's label, a row the annotator's; a "
+        "cell is the percentage of its column. Intervals are 95 %.",
     ]
+    meanings = [(label, words) for label, words in zip(labels, scale.meanings, strict=True) if words]
+    if meanings:
+        parts += ["The labels, as annotators read them:"]
+        parts += ["\n".join(f"- {plain(label)}: {plain(words)}" for label, words in meanings)]
     for name, found in report.annotators.items():
         parts += [f"## {plain(name)}", f"{found.n} of {total} answered.", _percents(found.counts, labels)]
         parts.append(table(["", "agreement with the generator"], _values(found)))
@@ -184,40 +173,26 @@ def markdown(report: Report) -> str:
     for (first, second), found in report.between.items():
         rows = [["common rows", str(found.n)], *_values(found)]
         parts.append(table(["", f"{plain(first)}, {plain(second)}"], rows))
-    if found_in_paper := published(examples.scale):
-        parts += ["## Beside the paper", *_beside(report.pooled, labels, found_in_paper)]
+    if paper := published(scale):
+        source, caption, percent = paper
+        parts += ["## Beside the paper", f"Each cell: these answers, then {source}. The paper's: {caption}."]
+        parts[-1] += " Its generator is another; its authors labelled the pairs themselves and give no κ."
+        cells = [
+            [f"{_percent(our)} / {their:.0f}\u00a0%" for our, their in zip(ours, theirs, strict=True)]
+            for ours, theirs in zip(column_percent(report.pooled), percent, strict=True)
+        ]
+        parts.append(_confusion(labels, cells))
     return "\n\n".join(parts) + "\n"
-
-
-def _legend(scale: Scale) -> list[str]:
-    """What the labels mean, as a list; nothing where they say it all."""
-    told = [
-        f"- {plain(label)}: {plain(words)}" for label, words in zip(scale.labels, scale.meanings, strict=True) if words
-    ]
-    return ["The labels, as people were told:", "\n".join(told)] if told else []
 
 
 def _confusion(labels: Sequence[str], cells: Iterable[Iterable[str]], *below: list[str]) -> str:
     rows = [[f"**{plain(label)}**", *row] for label, row in zip(labels, cells, strict=True)]
-    return table(["people ↓ generator →", *map(plain, labels)], [*rows, *below])
+    return table(["human ↓ generator →", *map(plain, labels)], [*rows, *below])
 
 
 def _percents(counts: Counts, labels: Sequence[str]) -> str:
     cells = [map(_percent, row) for row in column_percent(counts)]
     return _confusion(labels, cells, ["rows", *(str(n) for n in counts.sum(axis=0))])
-
-
-def _beside(counts: Counts, labels: Sequence[str], paper: Published) -> list[str]:
-    told = (
-        f"Each cell: these answers, then {paper.source}. The paper's: {paper.caption}. Its generator is another; "
-        "its authors labelled the pairs themselves and give no κ."
-    )
-    rows = zip(column_percent(counts), paper.percent, strict=True)
-    cells = [
-        [f"{_percent(our)} / {their:.0f}\u00a0%" for our, their in zip(ours, theirs, strict=True)]
-        for ours, theirs in rows
-    ]
-    return [told, _confusion(labels, cells)]
 
 
 def _percent(value: float) -> str:
@@ -226,18 +201,16 @@ def _percent(value: float) -> str:
 
 def _values(found: Agreement) -> list[list[str]]:
     same = f"{found.same.value:.0f}\u00a0% [{found.same.low:.0f}, {found.same.high:.0f}]"
-    kappas = {"Cohen's κ": found.kappa, **{f"κ, {kind} weights": one for kind, one in found.weighted.items()}}
-    return [["equal labels", same], *([name, _kappa_cell(one)] for name, one in kappas.items())]
-
-
-def _kappa_cell(estimate: Estimate | None) -> str:
-    if estimate is None:
-        return "undefined (one label only)"
-    return f"{estimate.value:z.2f} [{estimate.low:z.2f}, {estimate.high:z.2f}]"
+    rows = [["equal labels", same]]
+    named = {"Cohen's κ": found.kappa, **{f"κ, {kind} weights": one for kind, one in found.weighted.items()}}
+    for name, one in named.items():
+        shown = f"{one.value:z.2f} [{one.low:z.2f}, {one.high:z.2f}]" if one else "undefined (one label only)"
+        rows.append([name, shown])
+    return rows
 
 
 def document(report: Report) -> dict[str, Any]:
-    """The report for programs (JSON), with every counted answer beside the generator's label."""
+    """The report as JSON, with every counted answer beside the generator's label."""
     sample, examples = report.sample, report.sample.examples
     paper = published(examples.scale)
     return {
@@ -249,7 +222,7 @@ def document(report: Report) -> dict[str, Any]:
         "counts": "row: the first rater's label, column: the second's (for annotators: the generator's)",
         "annotators": [{"name": name, **_agreement(found)} for name, found in report.annotators.items()],
         "between": [{"names": list(names), **_agreement(found)} for names, found in report.between.items()],
-        "paper": None if paper is None else {"source": paper.source, "column_percent": paper.percent},
+        "paper": {"source": paper[0], "column_percent": paper[2]} if paper else None,
         "answers": [
             {"annotator": name, "row": row, "label": label, "generated": examples.labels[row]}
             for name, rows in report.answers.items()
@@ -259,24 +232,56 @@ def document(report: Report) -> dict[str, Any]:
 
 
 def _agreement(found: Agreement) -> dict[str, Any]:
-    kinds = {"kappa": found.kappa, **{f"kappa_{kind}": found.weighted[kind] for kind in WEIGHTS if found.weighted}}
-    estimates = {name: None if estimate is None else vars(estimate) for name, estimate in kinds.items()}
+    kinds = {"kappa": found.kappa, **{f"kappa_{kind}": one for kind, one in found.weighted.items()}}
     percent = [[None if math.isnan(value) else value for value in row] for row in column_percent(found.counts).tolist()]
-    return {
-        "n": found.n,
-        "counts": found.counts.tolist(),
-        "column_percent": percent,
-        "same": vars(found.same),
-        **estimates,
-    }
+    facts = {"n": found.n, "counts": found.counts.tolist(), "column_percent": percent, "same": vars(found.same)}
+    return facts | {name: one and vars(one) for name, one in kinds.items()}
 
 
-FEWEST = 10  # pairs: an interval of fewer tells nothing
+def correlation_interval(
+    graded: ArrayLike, values: ArrayLike, resamples: Sequence[Rows], less: ArrayLike | None = None
+) -> Interval | None:
+    """Spearman's correlation of scores and values, with its interval; with ``less``, minus that of scores and those.
+
+    None where it is undefined: scores or values that are all the same.
+    """
+    from scipy.stats import spearmanr
+
+    scores, others = np.asarray(graded), [np.asarray(one) for one in (values, less) if one is not None]
+
+    def correlation(rows: Rows) -> float:
+        both = [(scores[rows], other[rows]) for other in others]
+        if any(np.ptp(one) == 0 for pair in both for one in pair):
+            return float("nan")
+        found = [float(spearmanr(*pair).statistic) for pair in both]
+        return found[0] - (found[1] if less is not None else 0.0)
+
+    whole = np.arange(len(scores))
+    return None if np.isnan(correlation(whole)) else bootstrap_interval(correlation, resamples, len(whole))
+
+
+def resampled(first: Sequence[str]) -> list[Rows]:
+    """The rows of as many source sentences as there are, drawn with replacement, ``DRAWS`` times."""
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(first))}
+    of_rows = np.array([numbers[text] for text in first])
+    order, counts = np.argsort(of_rows, kind="stable"), np.bincount(of_rows)
+    members = np.split(order.astype(np.int32), np.cumsum(counts)[:-1])
+    draws = np.random.default_rng(0).integers(0, len(members), (DRAWS, len(members)))
+    return [np.concatenate([members[number] for number in drawn]) for drawn in draws]
+
+
+def bootstrap_interval(value: Statistic, resamples: Sequence[Rows], rows: int) -> Interval:
+    """A statistic of all rows, and its 95 % percentile interval; resamples that leave it undefined are passed over."""
+    whole = value(np.arange(rows))
+    with np.errstate(invalid="ignore"):
+        low, high = np.nanpercentile([value(drawn) for drawn in resamples], [2.5, 97.5])
+    low, high = (end if np.isfinite(end) else whole for end in (low, high))
+    return Interval(value=round(whole, 4), low=round(float(low), 4), high=round(float(high), 4))
 
 
 @dataclass(frozen=True)
 class EncoderAgreement:
-    """Spearman's correlation, from -1 to 1, of an encoder's cosines and people's mean scores of ``pairs`` pairs.
+    """Spearman's correlation, from -1 to 1, of an encoder's cosines and mean human scores of ``pairs`` pairs.
 
     over: the difference to another encoder's on the same pairs, by its name; None where there is none to compare with.
     """
@@ -288,12 +293,9 @@ class EncoderAgreement:
 
 
 def mean_scores(answers: Mapping[str, Mapping[int, str]]) -> dict[int, float]:
-    """Row → the mean of the scores that people gave it; ``answers``: person → row → score, as a label."""
-    given: dict[int, list[float]] = {}
-    for rows in answers.values():
-        for row, label in rows.items():
-            given.setdefault(row, []).append(float(label))
-    return {row: mean(found) for row, found in sorted(given.items())}
+    """Row → the mean of its human scores; ``answers``: annotator → row → score, as a label."""
+    rows = sorted({row for given in answers.values() for row in given})
+    return {row: float(np.mean([float(given[row]) for given in answers.values() if row in given])) for row in rows}
 
 
 def agreements(
@@ -302,11 +304,11 @@ def agreements(
     cosines: Mapping[str, Sequence[float]],
     bases: Mapping[str, str] = MappingProxyType({}),
 ) -> list[EncoderAgreement]:
-    """The agreement of each encoder with people, all on the same resamples.
+    """The agreement of each encoder with human scores, all on the same resamples of source sentences.
 
-    scores, first: people's score and the first text of each pair; cosines: encoder → its cosine of each pair; bases:
-    encoder → its untrained base, where that is among them. Raises InputError for too few pairs, and for scores or
-    cosines that are all the same.
+    scores, first: human score and source sentence of each pair; cosines: encoder → its cosine of each pair; bases:
+    encoder → its untrained base, where that is among them. Intervals are 95 % percentile bootstrap intervals. Raises
+    InputError for too few pairs, and for scores or cosines that are all the same.
     """
     if len(scores) < FEWEST:
         raise InputError("judgements", f"{len(scores)} pairs are answered", allowed=f"at least {FEWEST}")
@@ -327,41 +329,34 @@ def agreements(
 
 
 def encoder_agreements(report: Report, encoders: Sequence[Encoder], bases: Mapping[str, str]) -> list[EncoderAgreement]:
-    """``agreements`` on the pairs that people answered. Raises InputError for labels without an order, too."""
+    """``agreements`` on the pairs that were answered. Raises InputError for labels without an order, too."""
     if not report.sample.examples.scale.ordered:
         raise InputError("--encoder", "is for pairs with scores", hint="leave it out: these labels have no order")
-    people = mean_scores(report.answers)
-    texts = [report.sample.examples.texts[row] for row in people]
-    first, second = [one[0] for one in texts], [one[1] for one in texts]
-    cosines = {one.name: cosine(one)(first, second) for one in encoders} if len(people) >= FEWEST else {}
-    return agreements(list(people.values()), first, cosines, bases)
+    human = mean_scores(report.answers)
+    first, second = ([report.sample.examples.texts[row][side] for row in human] for side in (0, 1))
+    cosines = {one.name: cosine(one)(first, second) for one in encoders} if len(human) >= FEWEST else {}
+    return agreements(list(human.values()), first, cosines, bases)
 
 
 def encoders_markdown(agreements: Sequence[EncoderAgreement]) -> str:
-    """The agreements as a section of the report; correlations x 100, as all scores are told."""
-    rows = []
-    for one in agreements:
-        over = f"{_points(one.over[1])} over {one.over[0]}" if one.over else ""
-        rows.append([one.encoder, _points(one.spearman), over])
-    told = (
-        f"Spearman x 100 of an encoder's cosine and people's mean score, {agreements[0].pairs} pairs; 95 % intervals."
+    """The agreements as a section of the report; correlations x 100."""
+
+    def points(estimate: Estimate) -> str:
+        return f"{100 * estimate.value:.1f} [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"
+
+    rows = [
+        [one.encoder, points(one.spearman), f"{points(one.over[1])} over {one.over[0]}" if one.over else ""]
+        for one in agreements
+    ]
+    words = (
+        f"Spearman x 100 of an encoder's cosine and the mean human score, {agreements[0].pairs} pairs; 95 % intervals."
     )
-    return f"## Encoders beside people\n\n{told}\n\n{table(['encoder', 'Spearman', 'difference'], rows)}\n"
+    return f"## Encoders and human scores\n\n{words}\n\n{table(['encoder', 'Spearman', 'difference'], rows)}\n"
 
 
 def encoder_facts(agreements: Sequence[EncoderAgreement]) -> list[dict[str, object]]:
-    """The agreements for programs (JSON)."""
+    """The agreements as JSON."""
     return [
-        {
-            "encoder": one.encoder,
-            "pairs": one.pairs,
-            "spearman": vars(one.spearman),
-            "over": {"encoder": one.over[0], **vars(one.over[1])} if one.over else None,
-        }
+        vars(one) | {"spearman": vars(one.spearman), "over": one.over and {"encoder": one.over[0], **vars(one.over[1])}}
         for one in agreements
     ]
-
-
-def _points(estimate: Estimate) -> str:
-    value, low, high = (100 * number for number in (estimate.value, estimate.low, estimate.high))
-    return f"{value:.1f} [{low:.1f}, {high:.1f}]"

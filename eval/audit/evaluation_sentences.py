@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.audit.text_forms import normal_form
-from eval.tasks.files import names_in_layout
 from eval.tasks.registry import DATASETS, find_dataset
-from eval.tasks.rows import LabelledPairs, Pins, ScoredPairs
+from eval.tasks.rows import LabelledPairs, Pins, ScoredPairs, names_in_layout
 from eval.tasks.sources import SHIPPED_SPLITS, Source
 from eval.tasks.task import DataSet
 from hub.contract.measured import KINDS, Kind

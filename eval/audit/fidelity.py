@@ -1,34 +1,41 @@
-"""Label fidelity: whether second texts are as near to their first text as their label says, by a judge's cosine.
+"""Label agreement: whether generated texts are as similar to their source sentence as their label says, by a judge.
 
-Rows are those that one trains on, sampled negatives left out: nobody wrote them for their first text. First texts are
-drawn, not rows: what is written for one first text is not independent, so intervals resample first texts.
+The judge is a sentence encoder; it measures, and no row is rejected for its cosine. Rows are those of training without
+sampled negatives, which were not generated for their source sentence. Texts of one source sentence are dependent, so
+source sentences are drawn, and intervals resample source sentences.
 """
 
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import typer
+from numpy.typing import NDArray
 
-from eval.audit.source import Batch, DatasetRows
-from hub.contract.measured import NEAR_COPY, Interval, LabelFidelity
-from hub.contract.recipe import NLI_LABELS
-from hub.contract.schema import SAMPLED
+from eval.audit.agreement import Estimate, bootstrap_interval, correlation_interval, make_report, resampled
+from eval.audit.source import Batch, DatasetRows, default_folder, find_rows
+from eval.audit.text_forms import code, table
+from hub.cli import JsonOption, answer, new_app, say
+from hub.contract.measured import NEAR_COPY, Fidelity, Interval, Judge, LabelFidelity, PersonAgreement
+from hub.contract.recipe import NLI_LABELS, DatasetRecipe
+from hub.contract.recipe_file import load_recipe
+from hub.contract.run_dir import RECIPE, Manifest, require_complete
+from hub.contract.schema import SAMPLED, SCHEMAS
 from hub.errors import InputError
 from hub.word_overlap import word_overlap
 
-DRAWS = 2000  # resamples of first texts
 Rows = NDArray[np.int64]
-Statistic = Callable[[Rows], float]
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of drawn first texts, row by row; ``all_first_texts`` is how many there are to draw from."""
+    """Pairs of drawn source sentences, row by row; ``all_first_texts`` counts those to draw from."""
 
     place: str
     first: list[str]
@@ -43,9 +50,9 @@ class Pairs:
 
 
 def draw_pairs(rows: DatasetRows, count: int, seed: int) -> Pairs:
-    """All pairs of ``count`` first texts drawn at random, of all where there are fewer.
+    """All pairs of ``count`` source sentences drawn at random, of all where there are fewer.
 
-    Rows are read twice; of each first text eight bytes are kept. Raises InputError when there are no labelled pairs.
+    Rows are read twice; eight bytes of each source sentence are kept. Raises InputError without labelled pairs.
     """
     place = f"{rows.name} ({rows.config})"
     if len(rows.columns) != 2 or rows.labelled_by is None:
@@ -97,7 +104,7 @@ def label_fidelity(
         judged = Counter(name for name, is_it in zip(classes or (), chosen, strict=False) if is_it)
         return LabelFidelity(
             texts=int(chosen.sum()),
-            cosine=_interval(mean, resamples, len(values)),
+            cosine=bootstrap_interval(mean, resamples, len(values)),
             identical=float(same[chosen].mean()),
             near_copies=float((overlaps[chosen] >= NEAR_COPY).mean()),
             word_overlap=float(overlaps[chosen].mean()),
@@ -112,42 +119,153 @@ def label_fidelity(
     }
 
 
-def correlation_interval(
-    graded: ArrayLike, values: ArrayLike, resamples: Sequence[Rows], less: ArrayLike | None = None
-) -> Interval | None:
-    """Spearman's correlation of scores and values, with its interval; with ``less``, minus that of scores and those.
+LIBRARIES = ("sentence-transformers", "transformers", "torch", "numpy", "scipy", "sts-dino")
+NO_JUDGE = "name a sentence encoder as judge: --encoder FOLDER or --encoder ORG/NAME@REVISION"
+ANSWERED = "train"  # the split that people are asked about
 
-    None where it is undefined: scores or values that are all the same.
+app = new_app("Measure how well the texts of finished datasets fit their labels, for their cards.")
+
+
+@app.command()
+def main(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...", help="Finished runs with labelled pairs")],
+    encoder: Annotated[
+        str | None,
+        typer.Option("--encoder", help="The judge: folder or ORG/NAME[@REVISION] [default: packaged all-MiniLM-L6-v2]"),
+    ] = None,
+    nli: Annotated[
+        str | None, typer.Option("--nli", help="A cross-encoder for NLI as a second judge, named likewise")
+    ] = None,
+    nli_labels: Annotated[
+        str | None, typer.Option("--nli-labels", help="Its outputs in order, if its config does not name them")
+    ] = None,
+    config: Annotated[str | None, typer.Option("--config", help="[default: the one with labels]")] = None,
+    first_texts: Annotated[
+        int,
+        typer.Option("--first-texts", min=2, help="So many source sentences, drawn at random, with all their texts"),
+    ] = 1000,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the drawn source sentences")] = 42,
+    annotations: Annotated[
+        Path | None, typer.Option("--annotations", help="Where eval.annotate keeps answers [default: its default]")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure label fidelity of each RUN_DIR, print a table, and write fidelity.json for its card.
+
+    Spearman's correlation of label score and the judge's cosine, the mean cosine of each label, near-copies of first
+    texts, the share of texts that was kept; people's answers where eval.annotate has some. Intervals are 95 % bootstrap
+    intervals over source sentences.
+
+    Examples:
+
+      sts-dino fidelity artifacts/datasets/sts-dino-x2
+
+      sts-dino fidelity artifacts/datasets/sts-dino-x2 --encoder artifacts/models/all-MiniLM-L6-v2 --nli DIR
     """
-    from scipy.stats import spearmanr
+    prepared = [(directory, _manifest(directory)) for directory in runs]
+    from eval.encoders.load import MINILM, minilm, require_model
 
-    scores, others = np.asarray(graded), [np.asarray(one) for one in (values, less) if one is not None]
+    place = encoder or str(minilm(NO_JUDGE))
+    require_model(place)
+    import transformers  # it and torch cost seconds
 
-    def correlation(rows: Rows) -> float:
-        both = [(scores[rows], other[rows]) for other in others]
-        if any(np.ptp(one) == 0 for pair in both for one in pair):
-            return float("nan")
-        found = [float(spearmanr(*pair).statistic) for pair in both]
-        return found[0] - (found[1] if less is not None else 0.0)
+    from eval.audit.quality import load_nli_model
+    from eval.encoders.embeddings import cosine
+    from eval.encoders.load import load_encoder
 
-    whole = np.arange(len(scores))
-    return None if np.isnan(correlation(whole)) else _interval(correlation, resamples, len(whole))
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    measured = list[Fidelity]()
+    judge, second = load_encoder(place), load_nli_model(nli, nli_labels) if nli else None
+    for directory, (manifest, recipe) in prepared:
+        rows = find_rows(str(directory), config)
+        pairs, chosen = draw_pairs(rows, first_texts, seed), str(rows.config)
+        classes = second.predict(pairs.first, pairs.second) if second else None
+        scores = {label.name: label.score for label in recipe.written_labels}
+        requested, kept = _asked_and_kept(manifest, chosen)
+        found = Fidelity(
+            dataset=manifest.name,
+            config=chosen,
+            fingerprint=manifest.fingerprint,
+            judge=Judge(name=judge.name if encoder else MINILM, revision=judge.revision),
+            nli_judge=Judge(name=second.name, revision=second.revision) if second else None,
+            first_texts=pairs.first_texts,
+            all_first_texts=pairs.all_first_texts,
+            seed=seed,
+            requested=requested,
+            kept=kept,
+            people=_people(directory, manifest.name, chosen, annotations),
+            versions={name: version(name) for name in LIBRARIES},
+            **label_fidelity(pairs, scores, cosine(judge)(pairs.first, pairs.second), classes),
+        )
+        say(f"written: {found.write(directory)}")
+        measured.append(found)
+    then = [f"sts-dino card {directory}" for directory, _ in prepared]
+    answer("\n\n".join(map(shown, measured)), measured, as_json, then)
 
 
-def resampled(first: Sequence[str]) -> list[Rows]:
-    """The rows of as many first texts as there are, drawn with replacement, ``DRAWS`` times."""
-    numbers = {text: number for number, text in enumerate(dict.fromkeys(first))}
-    of_rows = np.array([numbers[text] for text in first])
-    order, counts = np.argsort(of_rows, kind="stable"), np.bincount(of_rows)
-    members = np.split(order.astype(np.int32), np.cumsum(counts)[:-1])
-    draws = np.random.default_rng(0).integers(0, len(members), (DRAWS, len(members)))
-    return [np.concatenate([members[number] for number in drawn]) for drawn in draws]
+def _manifest(directory: Path) -> tuple[Manifest, DatasetRecipe]:
+    """The finished run of a dataset of pairs. Raises InputError for any other directory."""
+    manifest = require_complete(directory)
+    if manifest.kind != "dataset":
+        raise InputError(directory, f"is the run of a {manifest.kind}", allowed="the run of a dataset")
+    recipe = load_recipe(directory / RECIPE, DatasetRecipe)
+    if not recipe.dataset_schema.pairs:
+        pairs = ", ".join(name for name, schema in SCHEMAS.items() if schema.pairs)
+        raise InputError(directory, f"its schema {recipe.schema_name} has no pairs", allowed=pairs)
+    return manifest, recipe
 
 
-def _interval(value: Statistic, resamples: Sequence[Rows], rows: int) -> Interval:
-    """A statistic of all rows, and its 95 % percentile interval; resamples that leave it undefined are passed over."""
-    whole = value(np.arange(rows))
-    with np.errstate(invalid="ignore"):
-        low, high = np.nanpercentile([value(drawn) for drawn in resamples], [2.5, 97.5])
-    low, high = (end if np.isfinite(end) else whole for end in (low, high))
-    return Interval(value=round(whole, 4), low=round(float(low), 4), high=round(float(high), 4))
+def _asked_and_kept(manifest: Manifest, config: str) -> tuple[int, int]:
+    """Texts requested and kept of a config: of its shot count, where the run has several."""
+    of_shots = manifest.counts.get("variants", {}).get(config.rpartition("-")[2], manifest.counts)
+    return of_shots["requested"], of_shots["kept"]
+
+
+def _people(directory: Path, name: str, config: str, folder: Path | None) -> tuple[PersonAgreement, ...]:
+    """How each person's answers agree with the labels; none where nobody was asked about these rows."""
+    from eval.audit.survey import FILE, AnswerStore, Sample, read_examples
+
+    place = folder or default_folder("annotations", name, config)
+    if not (place / FILE).is_file():
+        if folder is not None:
+            raise InputError(folder, f"holds no answers (no {FILE})", hint="run: sts-dino annotate RUN_DIR")
+        return ()
+    examples = read_examples(find_rows(str(directory), config, ANSWERED))
+    try:
+        store = AnswerStore(place, examples)
+    except InputError as error:
+        if folder is not None:
+            raise
+        say(f"people's answers left out: {error}")
+        return ()
+    given = {person: store.answers(person) for person in store.annotators()}
+    report = make_report(Sample(examples, 0, tuple(range(len(examples)))), given)
+
+    def interval(of: Estimate) -> Interval:
+        return Interval(value=round(of.value, 4), low=round(of.low, 4), high=round(of.high, 4))
+
+    return tuple(
+        PersonAgreement(answers=one.n, same=interval(one.same), kappa=interval(one.kappa) if one.kappa else None)
+        for one in report.annotators.values()
+    )
+
+
+def shown(found: Fidelity) -> str:
+    """A heading and a Markdown table, a row for each label."""
+    near, kept = f"{found.near_copies:.1%}", f"{found.kept / found.requested:.1%}"
+    spearman = f"Spearman(score, cosine) {found.spearman}, " if found.spearman else ""
+    head = f"{code(found.dataset)} ({code(found.config)}), {found.first_texts:,} source sentences, "
+    rows = [
+        [code(label), f"{of.texts:,}", str(of.cosine), f"{of.near_copies:.1%}", f"{of.word_overlap:.2f}"]
+        + [f"{share:.1%}" for share in (of.nli or {}).values()]
+        for label, of in found.labels.items()
+    ]
+    classes = list(next(iter(found.labels.values())).nli or {})
+    lines = [f"{head}judge {found.judge.name}: {spearman}near-copies {near}, kept {kept}", ""]
+    lines += [table(["label", "texts", "cosine", "near-copies", "word overlap", *classes], rows), ""]
+    for number, person in enumerate(found.people, 1):
+        lines.append(
+            f"person {number}: {person.answers} answers, {person.same.value:.0f} % as labelled, κ {person.kappa}"
+        )
+    return "\n".join(lines)

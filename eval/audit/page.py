@@ -91,8 +91,8 @@ class _Page:
 
     def _welcome(self) -> gr.Column:
         with gr.Column() as panel:
-            told = instructions(self._scale, len(self._survey.sample), self._words)
-            gr.Markdown(f"# {self._words.title}\n\n{told}")
+            guide = instructions(self._scale, len(self._survey.sample), self._words)
+            gr.Markdown(f"# {self._words.title}\n\n{guide}")
             self._name = gr.Textbox(
                 label=self._words.name, info=self._words.name_info,
                 max_length=LONGEST_NAME, autofocus=True, elem_id="name",
@@ -181,7 +181,7 @@ class _Page:
 
 
 def instructions(scale: Scale, total: int, words: PageWords) -> str:
-    """What an annotator is told, as Markdown."""
+    """The instructions for annotators, as Markdown."""
     answers = "\n".join(f"- {plain(answer_text(scale, place))}" for place in range(len(scale.labels)))
     return words.instructions.format(total=total, question=scale.question, answers=answers, keys=len(scale.labels))
 

@@ -1,40 +1,41 @@
-"""quality.json: what was measured of a dataset, in the form that reports and comparisons read.
+"""quality.json: texts, pairs and labels of a dataset, measured in one pass over its rows.
 
-Shares are fractions (0 to 1), each with its counts; intervals are 95 % Wilson intervals (Wilson 1927).
+Shares are fractions (0 to 1) with 95 % Wilson intervals, as if rows were independent. Memory: one batch of texts, the
+texts of at most ``DISTINCT_ROWS`` rows, and some 100 bytes of hashes and numbers for each row.
 """
 
-import hashlib
 import sys
-from array import array
-from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
-import torch
-from huggingface_hub import HfApi, constants, snapshot_download
+import pandas
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
-from sentence_transformers import CrossEncoder
-from sklearn.metrics import roc_auc_score
-from transformers import AutoTokenizer
 
 from eval.audit.source import Batch, DatasetRows
 from eval.audit.text_forms import normal_form, words
 from eval.encoders.embeddings import cosine
-from eval.encoders.load import Encoder
-from hub.client.connection import reading
+from eval.encoders.load import Encoder, content_hash, download
 from hub.contract.recipe import NLI_LABELS
-from hub.durable import sha256_file
 from hub.errors import InputError, RunError
 from hub.untrusted import NO_CODE, NO_PICKLES, reading_model, require_safetensors
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+Lengths = Callable[[Sequence[str]], list[int]]
+LIBRARIES = ("numpy", "pyarrow", "scipy", "scikit-learn", "torch", "transformers", "sentence-transformers")
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+ORDER = ("contradiction", "negative", "neutral", "entailment", "positive")  # rising similarity
+INTENDED = {**{name: name for name in NLI_LABELS}, "positive": "entailment", "negative": "contradiction"}
+SHORT = 3  # tokens
+NEEDED = (4, 32)  # tokens: the premises that Auto-NLI used (section 4.1, appendix A), both ends included
+DISTINCT_ROWS = 10_000  # distinct-n falls as texts are added: datasets are compared on as many
+BIN = 0.05  # width of a histogram's bin
+NLI_BATCH = 32  # pairs of similar length
 
 
 class _Frozen(BaseModel):
@@ -42,7 +43,7 @@ class _Frozen(BaseModel):
 
 
 class Share(_Frozen):
-    """``count`` of ``n``; ``low`` and ``high`` are the interval if rows were drawn independently."""
+    """``count`` of ``n`` with its interval."""
 
     count: int
     n: int
@@ -71,7 +72,7 @@ class NliAgreement(_Frozen):
 
 
 class Spread(_Frozen):
-    """A measure's values over the pairs of one label; ``histogram`` counts them between the edges."""
+    """Values of a measure over the pairs of one label; ``histogram`` counts them between the edges."""
 
     label: str
     n: int
@@ -82,7 +83,7 @@ class Spread(_Frozen):
 
 
 class Auc(_Frozen):
-    """The chance that a pair of label ``higher`` has a larger value than one of ``lower``; ties count half (AUC)."""
+    """Probability that a pair of label ``higher`` has a larger value than one of ``lower``; ties count half."""
 
     lower: str
     higher: str
@@ -90,7 +91,7 @@ class Auc(_Frozen):
 
 
 class Measure(_Frozen):
-    """A number per pair, label by label in rising order. ``source`` and its ``revision``: the encoder, if one."""
+    """One number per pair, label by label in rising order; ``source`` and ``revision`` of the encoder, if one."""
 
     name: str
     source: str | None = None
@@ -111,7 +112,7 @@ class Distinct(_Frozen):
 
 
 class Column(_Frozen):
-    """The texts of one column; ``lengths`` is length → texts."""
+    """Texts of one column. ``lengths``: length → texts; ``different_normal`` compares letters and digits alone."""
 
     name: str
     texts: int
@@ -120,8 +121,8 @@ class Column(_Frozen):
     between_4_and_32: Share
     mean_length: Finite
     lengths: dict[int, int]
-    different: int  # exactly
-    different_normal: int  # by letters and digits alone
+    different: int
+    different_normal: int
     distinct: tuple[Distinct, ...]
 
 
@@ -154,7 +155,7 @@ class Quality(_Frozen):
 
 
 def share(count: int, n: int) -> Share:
-    """``count`` of ``n`` with its 95 % Wilson interval; of nothing, 0 with the interval [0, 1]."""
+    """``count`` of ``n`` with its interval; of nothing, 0 with the interval [0, 1]."""
     if n == 0:
         return Share(count=0, n=0, share=0.0, low=0.0, high=1.0)
     from scipy.stats import binomtest  # costs most of a second
@@ -163,119 +164,18 @@ def share(count: int, n: int) -> Share:
     return Share(count=count, n=n, share=count / n, low=float(around.low), high=float(around.high))
 
 
-INTENDED = {**{name: name for name in NLI_LABELS}, "positive": "entailment", "negative": "contradiction"}
-NLI_BATCH = 32  # pairs of like length
-READ = ("*.json", "*.safetensors", "*.txt", "*.model")  # of a repository: no pickles, no code
+def whitespace_lengths(texts: Sequence[str]) -> list[int]:
+    """Tokens between blanks."""
+    return [len(text.split()) for text in texts]
 
 
-@dataclass(frozen=True)
-class NliModel:
-    """A loaded cross-encoder; ``classes`` are the names of its outputs, in their order."""
+def tokenizer_lengths(place: str) -> Lengths:
+    """Count tokens with a model's tokenizer, without its special tokens. Raises InputError when it cannot be loaded."""
+    from transformers import AutoTokenizer
 
-    model: CrossEncoder
-    name: str
-    revision: str
-    classes: tuple[str, ...]
-
-    def predict(self, first: list[str], second: list[str]) -> list[str]:
-        """The most probable class of every (premise, hypothesis). Raises RunError when an output is not finite."""
-        pairs = list(zip(first, second, strict=True))  # the library sorts them by length
-        as_they_are = torch.nn.Identity()
-        logits = self.model.predict(pairs, batch_size=NLI_BATCH, activation_fn=as_they_are, show_progress_bar=False)
-        if not np.isfinite(logits).all():
-            raise RunError(self.name, "gives outputs that are not finite", hint="use another NLI model")
-        return [self.classes[column] for column in logits.argmax(axis=1)]
-
-
-def load_nli_model(place: str, labels: str | None = None) -> NliModel:
-    """The NLI model in a folder or under the Hub id ``ORG/NAME[@REVISION]``; safetensors, no remote code.
-
-    ``labels`` names the outputs in their order, for a model whose config does not (``LABEL_0`` ...).
-    Raises InputError when it cannot be loaded or its outputs are not the three classes, RunError when the Hub fails.
-    """
-    folder, revision = (Path(place), None) if Path(place).is_dir() else _download(place)
-    require_safetensors(folder, place)
-    with reading_model(place, "cannot be loaded as a cross-encoder"):
-        model = CrossEncoder(str(folder), model_kwargs=dict(NO_PICKLES), local_files_only=True, **NO_CODE)
-        model.predict([("A sentence.", "Another.")], show_progress_bar=False)  # a chat template may refuse it
-    assert model.model is not None
-    classes = class_names(model.model.config.id2label, labels, place)
-    return NliModel(model, place.partition("@")[0] if revision else folder.name, revision or _digest(folder), classes)
-
-
-def class_names(id2label: Mapping[int, str], labels: str | None, place: str) -> tuple[str, ...]:
-    """The model's classes in the order of its outputs, as NLI names them.
-
-    Raises InputError when they are not entailment, neutral and contradiction, or ``labels`` contradicts the config.
-    """
-    found = tuple(id2label[number].strip().lower() for number in sorted(id2label))
-    given = tuple(name.strip().lower() for name in labels.split(",")) if labels else None
-    if given is not None and sorted(given) != sorted(NLI_LABELS):
-        raise InputError("--nli-labels", f"names {', '.join(given)}", allowed=f"{', '.join(NLI_LABELS)}, in any order")
-    if sorted(found) == sorted(NLI_LABELS):
-        if given not in (None, found):
-            raise InputError("--nli-labels", f"{place} itself says {', '.join(found)}", hint="leave the option out")
-        return found
-    unnamed = [f"label_{number}" for number in range(3)]
-    if list(found) == unnamed and given is not None:
-        return given
-    hint = "say what its outputs are: --nli-labels contradiction,entailment,neutral" if list(found) == unnamed else None
-    raise InputError(place, f"classifies into {', '.join(found)}", allowed=", ".join(NLI_LABELS), hint=hint)
-
-
-def _download(place: str) -> tuple[Path, str]:
-    """A local copy of a Hub model and the commit it is of; with HF_HUB_OFFLINE, of what was downloaded before."""
-    repo_id, _, revision = place.partition("@")
-    if Path(place).is_absolute() or len(Path(place).parts) != 2 or Path(place).parts[0] in (".", ".."):
-        raise InputError(place, "no such model folder", hint="a Hub model is ORG/NAME[@REVISION]")
-    with reading(repo_id, revision or None):
-        if not constants.HF_HUB_OFFLINE:  # the client gives what it has when the Hub does not answer
-            HfApi().model_info(repo_id, revision=revision or None)
-        folder = Path(snapshot_download(repo_id, revision=revision or None, allow_patterns=list(READ)))
-    return folder, folder.name
-
-
-def _digest(folder: Path) -> str:
-    """What a folder's weights are, by their bytes."""
-    return ",".join(sha256_file(path)[:16] for path in sorted(folder.glob("*.safetensors")))
-
-
-class NliCounter:
-    """Predicted classes by label, batch by batch."""
-
-    def __init__(self, model: NliModel):
-        self._model, self._counts = model, Counter[tuple[str, str]]()
-
-    def add(self, batch: Batch) -> None:
-        """Classify a batch's pairs."""
-        first, second, labels = batch.pairs()
-        if first:
-            self._counts.update(zip(labels, self._model.predict(first, second), strict=True))
-
-    def agreement(self) -> NliAgreement | None:
-        """Ratios by label; None without pairs."""
-        labels = sorted({label for label, _ in self._counts})
-        if not labels:
-            return None
-        rows = tuple(self._of_label(label) for label in labels)
-        meant = [row.agreement for row in rows if row.agreement is not None]
-        whole = share(sum(one.count for one in meant), sum(one.n for one in meant)) if meant else None
-        model = self._model
-        return NliAgreement(
-            model=model.name, revision=model.revision, classes=model.classes, labels=rows, agreement=whole
-        )
-
-    def _of_label(self, label: str) -> LabelAgreement:
-        total = sum(self._counts[label, name] for name in self._model.classes)
-        predicted = {name: share(self._counts[label, name], total) for name in NLI_LABELS}
-        intended = INTENDED.get(label)
-        agreement = predicted[intended] if intended else None
-        return LabelAgreement(label=label, intended=intended, predicted=predicted, agreement=agreement)
-
-
-Values = Callable[[list[str], list[str]], Sequence[float]]  # first and second texts → a number per pair
-ORDER = ("contradiction", "negative", "neutral", "entailment", "positive")  # rising likeness
-BIN = 0.05  # of histograms
+    with reading_model(place, "has no tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(place, **NO_CODE)
+    return lambda texts: [len(ids) for ids in tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
 
 
 def jaccard(first: list[str], second: list[str]) -> list[float]:
@@ -292,174 +192,65 @@ def _word_sets(first: list[str], second: list[str]) -> list[tuple[set[str], set[
     return [(set(words(a)), set(words(b))) for a, b in zip(first, second, strict=True)]
 
 
-class PairMeasure:
-    """One measure over all pairs, label by label."""
+@dataclass(frozen=True)
+class NliModel:
+    """A loaded cross-encoder; ``classes`` are the names of its outputs, in their order."""
 
-    def __init__(self, name: str, values: Values, low: float, source: str | None = None, revision: str | None = None):
-        self._name, self._values, self._source, self._revision = name, values, source, revision
-        self._edges = np.linspace(low, 1.0, round((1.0 - low) / BIN) + 1)
-        self._found: dict[str, array[float]] = defaultdict(lambda: array("f"))
-        self._scores: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])  # label → sum of its scores, pairs
+    model: Any  # sentence_transformers.CrossEncoder
+    name: str
+    revision: str
+    classes: tuple[str, ...]
 
-    def add(self, batch: Batch) -> None:
-        """Measure a batch's pairs."""
-        first, second, labels = batch.pairs()
-        if not first:
-            return
-        for label, value in zip(labels, self._values(first, second), strict=True):
-            self._found[label].append(value)
-        for label, score in zip(labels, batch.scores, strict=False):
-            self._scores[label][0] += score
-            self._scores[label][1] += 1
+    def predict(self, first: list[str], second: list[str]) -> list[str]:
+        """The most probable class of every (premise, hypothesis). Raises RunError when an output is not finite."""
+        import torch
 
-    def measure(self) -> Measure | None:
-        """What was measured, labels in rising order; None without pairs."""
-        if not self._found:
-            return None
-        ordered = sorted(self._found, key=self._rank)
-        values = {label: np.asarray(self._found[label], dtype=np.float64) for label in ordered}
-        return Measure(
-            name=self._name,
-            source=self._source,
-            revision=self._revision,
-            edges=tuple(self._edges),
-            labels=tuple(self._spread(label, values[label]) for label in ordered),
-            separations=tuple(
-                Auc(lower=lower, higher=higher, auc=auc(values[lower], values[higher]))
-                for lower, higher in pairwise(ordered)
-            ),
+        pairs = list(zip(first, second, strict=True))  # the library sorts them by length
+        logits = self.model.predict(
+            pairs, batch_size=NLI_BATCH, activation_fn=torch.nn.Identity(), show_progress_bar=False
         )
-
-    def _rank(self, label: str) -> tuple[float, int, str]:
-        """By the mean score of its pairs, else by what the label means, else by name."""
-        total, pairs = self._scores.get(label, (0.0, 0.0))
-        return (total / pairs if pairs else 0.0, ORDER.index(label) if label in ORDER else len(ORDER), label)
-
-    def _spread(self, label: str, values: NDArray[np.float64]) -> Spread:
-        cuts = np.quantile(values, QUANTILES)
-        cells, _ = np.histogram(np.clip(values, self._edges[0], self._edges[-1]), self._edges)
-        return Spread(
-            label=label,
-            n=len(values),
-            mean=float(values.mean()),
-            sd=float(values.std()),
-            quantiles={f"{q:g}": float(value) for q, value in zip(QUANTILES, cuts, strict=True)},
-            histogram=tuple(int(cell) for cell in cells),
-        )
+        if not np.isfinite(logits).all():
+            raise RunError(self.name, "gives outputs that are not finite", hint="use another NLI model")
+        return [self.classes[column] for column in logits.argmax(axis=1)]
 
 
-def auc(lower: NDArray[np.float64], higher: NDArray[np.float64]) -> float:
-    """The chance that a value of ``higher`` exceeds one of ``lower``, ties counting half."""
-    is_higher = np.repeat([0, 1], [len(lower), len(higher)])
-    return float(roc_auc_score(is_higher, np.concatenate([lower, higher])))
+def load_nli_model(place: str, labels: str | None = None) -> NliModel:
+    """The NLI model in a folder or under the Hub id ``ORG/NAME[@REVISION]``; safetensors, no remote code.
+
+    ``labels`` names the outputs in their order, for a model whose config does not (``LABEL_0`` ...).
+    Raises InputError when it cannot be loaded or its outputs are not the three classes, RunError when the Hub fails.
+    """
+    from sentence_transformers import CrossEncoder
+
+    folder, revision = (Path(place), None) if Path(place).is_dir() else download(place)
+    require_safetensors(folder, place)
+    with reading_model(place, "cannot be loaded as a cross-encoder"):
+        model = CrossEncoder(str(folder), model_kwargs=dict(NO_PICKLES), local_files_only=True, **NO_CODE)
+        model.predict([("A sentence.", "Another.")], show_progress_bar=False)  # a chat template may refuse it
+    assert model.model is not None
+    classes = class_names(model.model.config.id2label, labels, place)
+    name = place.partition("@")[0] if revision else folder.name
+    return NliModel(model, name, revision or content_hash(folder), classes)
 
 
-SHORT = 3  # tokens
-NEEDED = (4, 32)  # tokens: the premises Auto-NLI used (section 4.1, appendix A), both ends included
-DISTINCT_ROWS = 10_000  # distinct-n falls as texts are added: sets of unlike size are compared on as many texts
-Lengths = Callable[[Sequence[str]], list[int]]
+def class_names(id2label: Mapping[int, str], labels: str | None, place: str) -> tuple[str, ...]:
+    """The model's classes in the order of its outputs, as NLI names them.
 
-
-def whitespace_lengths(texts: Sequence[str]) -> list[int]:
-    """Tokens between blanks."""
-    return [len(text.split()) for text in texts]
-
-
-def tokenizer_lengths(place: str) -> Lengths:
-    """What the tokenizer of a model counts, without its special tokens. Raises InputError when it cannot be loaded."""
-    with reading_model(place, "has no tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(place, **NO_CODE)
-
-    def lengths(texts: Sequence[str]) -> list[int]:
-        return [len(ids) for ids in tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
-
-    return lengths
-
-
-class Texts:
-    """Counts over the texts of one column, batch by batch."""
-
-    def __init__(self, name: str, lengths: Lengths):
-        self._name, self._of = name, lengths
-        self._lengths = Counter[int]()
-        self._empty, self._sampled = 0, 0
-        self._exact, self._normal = array("Q"), array("Q")
-        self._grams = {n: Counter[tuple[str, ...]]() for n in (1, 2, 3)}
-
-    def add(self, texts: list[str], sampled: NDArray[np.int64]) -> None:
-        """Count ``texts``; ``sampled`` are the places of those whose n-grams are counted."""
-        self._lengths.update(self._of(texts))
-        self._empty += sum(not text.strip() for text in texts)
-        self._exact.extend(_text_hash(text) for text in texts)
-        self._normal.extend(_text_hash(normal_form(text)) for text in texts)
-        self._sampled += len(sampled)
-        for place in sampled:
-            tokens = texts[place].lower().split()
-            for n, grams in self._grams.items():
-                grams.update(zip(*(tokens[start:] for start in range(n)), strict=False))
-
-    def column(self) -> Column:
-        """What was counted. ``different`` texts are told apart by 64-bit hashes."""
-        total = self._lengths.total()
-        inside = sum(count for length, count in self._lengths.items() if NEEDED[0] <= length <= NEEDED[1])
-        return Column(
-            name=self._name,
-            texts=total,
-            empty=self._empty,
-            short=sum(count for length, count in self._lengths.items() if length < SHORT),
-            between_4_and_32=share(inside, total),
-            mean_length=sum(length * count for length, count in self._lengths.items()) / max(total, 1),
-            lengths=dict(sorted(self._lengths.items())),
-            different=_different(self._exact),
-            different_normal=_different(self._normal),
-            distinct=tuple(self._distinct(n) for n in self._grams),
-        )
-
-    def _distinct(self, n: int) -> Distinct:
-        different, total = len(self._grams[n]), self._grams[n].total()
-        ratio = different / max(total, 1)
-        return Distinct(n=n, different=different, total=total, ratio=ratio, texts=self._sampled)
-
-
-class Rowwise:
-    """Rows that repeat an earlier one, and pairs whose sides are the same, batch by batch."""
-
-    def __init__(self) -> None:
-        self._exact, self._normal = array("Q"), array("Q")
-        self._same, self._same_normal = 0, 0
-
-    def add(self, batch: Batch) -> None:
-        """Count a batch's rows."""
-        columns = list(batch.texts.values())
-        labels = batch.labels or [""] * len(batch)
-        for label, *texts in zip(labels, *columns, strict=True):
-            normal = [normal_form(text) for text in texts]
-            self._exact.append(_text_hash("\0".join((label, *texts))))
-            self._normal.append(_text_hash("\0".join((label, *normal))))
-            self._same += len(texts) > 1 and texts[0] == texts[1]
-            self._same_normal += len(texts) > 1 and normal[0] == normal[1]
-
-    def repeats(self) -> Repeats:
-        """What was counted; the same sides include the exactly same ones."""
-        rows = len(self._exact)
-        return Repeats(
-            rows=rows,
-            exact=rows - _different(self._exact),
-            normal=rows - _different(self._normal),
-            same_sides=self._same,
-            same_sides_normal=self._same_normal,
-        )
-
-
-def _text_hash(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
-
-
-def _different(hashes: "array[int]") -> int:
-    return len(np.unique(np.frombuffer(hashes, dtype=np.uint64))) if hashes else 0
-
-
-LIBRARIES = ("numpy", "pyarrow", "scipy", "scikit-learn", "torch", "transformers", "sentence-transformers")
+    Raises InputError when they are not entailment, neutral and contradiction, or ``labels`` contradicts the config.
+    """
+    found = tuple(id2label[number].strip().lower() for number in sorted(id2label))
+    given = tuple(name.strip().lower() for name in labels.split(",")) if labels else None
+    if given is not None and sorted(given) != sorted(NLI_LABELS):
+        raise InputError("--nli-labels", f"names {', '.join(given)}", allowed=f"{', '.join(NLI_LABELS)}, in any order")
+    if sorted(found) == sorted(NLI_LABELS):
+        if given not in (None, found):
+            raise InputError("--nli-labels", f"{place} itself says {', '.join(found)}", hint="leave the option out")
+        return found
+    is_unnamed = list(found) == [f"label_{number}" for number in range(3)]
+    if is_unnamed and given is not None:
+        return given
+    hint = "name its outputs: --nli-labels contradiction,entailment,neutral" if is_unnamed else None
+    raise InputError(place, f"classifies into {', '.join(found)}", allowed=", ".join(NLI_LABELS), hint=hint)
 
 
 def measure(
@@ -478,22 +269,28 @@ def measure(
     """
     if len(rows.columns) < 2 and (encoder or nli):
         raise InputError(f"{rows.name} ({rows.config})", "has single texts: no pairs to compare")
-    texts = {column: Texts(column, lengths[0]) for column in rows.columns}
-    rowwise, measures = Rowwise(), _measures(encoder)
-    agreement = NliCounter(nli) if nli else None
-    sampled = _sampled(len(rows.drawn(sample, seed)), seed)
-    done = 0
+    values: dict[str, Callable[[list[str], list[str]], Sequence[Any]]] = {
+        "jaccard": jaccard,
+        "overlap coefficient": overlap_coefficient,
+        **({"cosine": cosine(encoder)} if encoder else {}),
+        **({"nli": nli.predict} if nli else {}),
+    }
+    total = len(rows.drawn(sample, seed))
+    drawn = np.arange(total)
+    if total > DISTINCT_ROWS:
+        drawn = np.sort(np.random.default_rng(seed + 1).choice(total, DISTINCT_ROWS, replace=False))
+    texts, pairs, kept, done = list[pandas.DataFrame](), list[pandas.DataFrame](), dict[str, list[str]](), 0
     for batch in rows.batches(sample, seed):
-        low, high = np.searchsorted(sampled, [done, done + len(batch)])
-        for column, values in batch.texts.items():
-            texts[column].add(values, sampled[low:high] - done)
-        rowwise.add(batch)
-        for one in measures:
-            one.add(batch)
-        if agreement:
-            agreement.add(batch)
+        texts.append(_texts(batch, lengths[0]))
+        pairs.append(_pairs(batch, values))
+        low, high = np.searchsorted(drawn, [done, done + len(batch)])
+        for column, found in batch.texts.items():
+            kept.setdefault(column, []).extend(found[place] for place in drawn[low:high] - done)
         done += len(batch)
         progress(len(batch))
+    every, compared = pandas.concat(texts), pandas.concat(pairs)
+    encoded = {"source": encoder.name, "revision": encoder.revision} if encoder else {}
+    measures = [("jaccard", 0.0, {}), ("overlap coefficient", 0.0, {}), ("cosine", -1.0, encoded)]
     return Quality(
         dataset=rows.name,
         revision=rows.revision,
@@ -504,22 +301,125 @@ def measure(
         seed=seed,
         length_unit=lengths[1],
         versions={"python": sys.version.split()[0], **{library: version(library) for library in LIBRARIES}},
-        columns=tuple(column.column() for column in texts.values()),
-        repeats=rowwise.repeats(),
-        measures=tuple(found for one in measures if (found := one.measure()) is not None),
-        nli=agreement.agreement() if agreement else None,
+        columns=tuple(_column(column, every, kept[column]) for column in rows.columns),
+        repeats=_repeats(every, rows.columns),
+        measures=tuple(
+            _measure(name, compared, low, **source) for name, low, source in measures if name in compared.columns
+        ),
+        nli=_agreement(nli, compared) if nli else None,
     )
 
 
-def _measures(encoder: Encoder | None) -> list[PairMeasure]:
-    lexical = [PairMeasure("jaccard", jaccard, 0.0), PairMeasure("overlap coefficient", overlap_coefficient, 0.0)]
-    if encoder is None:
-        return lexical
-    return [*lexical, PairMeasure("cosine", cosine(encoder), -1.0, encoder.name, encoder.revision)]
+def _texts(batch: Batch, lengths: Lengths) -> pandas.DataFrame:
+    """Per row: the length, emptiness and hashes (exact, normal) of each text, and the hashes of the whole row."""
+    columns: dict[str, Any] = {}
+    label = _hashes(batch.labels or [""] * len(batch))
+    rows = {"exact": label, "normal": label}
+    for column, texts in batch.texts.items():
+        columns[f"{column} length"] = lengths(texts)
+        columns[f"{column} empty"] = [not text.strip() for text in texts]
+        for kind, hashes in (("exact", _hashes(texts)), ("normal", _hashes([normal_form(text) for text in texts]))):
+            columns[f"{column} {kind}"] = hashes
+            rows[kind] = rows[kind] * np.uint64(1_000_003) ^ hashes
+    return pandas.DataFrame(columns | rows)
 
 
-def _sampled(rows: int, seed: int) -> np.ndarray:
-    """Places, among the rows read, of those whose n-grams are counted."""
-    if rows <= DISTINCT_ROWS:
-        return np.arange(rows)
-    return np.sort(np.random.default_rng(seed + 1).choice(rows, DISTINCT_ROWS, replace=False))
+def _hashes(texts: Sequence[str]) -> NDArray[np.uint64]:
+    return pandas.util.hash_array(np.array(texts, dtype=object), categorize=False)
+
+
+def _pairs(batch: Batch, values: Mapping[str, Callable[[list[str], list[str]], Sequence[Any]]]) -> pandas.DataFrame:
+    """Per pair: label, score (0 where there is none) and every measured value; no columns for single texts."""
+    first, second, labels = batch.pairs()
+    if not first:
+        return pandas.DataFrame()
+    found = {name: measured(first, second) for name, measured in values.items()}
+    return pandas.DataFrame({"label": labels, "score": batch.scores or 0.0, **found})
+
+
+def _column(name: str, rows: pandas.DataFrame, drawn: Sequence[str]) -> Column:
+    lengths = rows[f"{name} length"]
+    distinct = []
+    tokens = [text.lower().split() for text in drawn]
+    for n in (1, 2, 3):
+        grams = [gram for one in tokens for gram in zip(*(one[start:] for start in range(n)), strict=False)]
+        ratio = len(set(grams)) / max(len(grams), 1)
+        distinct.append(Distinct(n=n, different=len(set(grams)), total=len(grams), ratio=ratio, texts=len(drawn)))
+    return Column(
+        name=name,
+        texts=len(rows),
+        empty=int(rows[f"{name} empty"].sum()),
+        short=int((lengths < SHORT).sum()),
+        between_4_and_32=share(int(lengths.between(*NEEDED).sum()), len(rows)),
+        mean_length=float(lengths.mean()),
+        lengths=lengths.value_counts().sort_index().to_dict(),
+        different=rows[f"{name} exact"].nunique(),
+        different_normal=rows[f"{name} normal"].nunique(),
+        distinct=tuple(distinct),
+    )
+
+
+def _repeats(rows: pandas.DataFrame, columns: Sequence[str]) -> Repeats:
+    same = dict.fromkeys(("exact", "normal"), 0)
+    if len(columns) > 1:
+        same = {kind: int((rows[f"{columns[0]} {kind}"] == rows[f"{columns[1]} {kind}"]).sum()) for kind in same}
+    return Repeats(
+        rows=len(rows),
+        exact=len(rows) - rows["exact"].nunique(),
+        normal=len(rows) - rows["normal"].nunique(),
+        same_sides=same["exact"],
+        same_sides_normal=same["normal"],
+    )
+
+
+def _measure(name: str, pairs: pandas.DataFrame, low: float, **source: str) -> Measure:
+    """Distribution by label, labels by the mean score of their pairs, else by meaning, else by name."""
+    scores = pairs.groupby("label")["score"].mean()
+    ordered = sorted(scores.index, key=lambda one: (scores[one], ORDER.index(one) if one in ORDER else len(ORDER), one))
+    values = {label: found.to_numpy(dtype=np.float64) for label, found in pairs.groupby("label")[name]}
+    edges = np.linspace(low, 1.0, round((1.0 - low) / BIN) + 1)
+    return Measure(
+        name=name,
+        edges=tuple(edges),
+        labels=tuple(_spread(label, values[label], edges) for label in ordered),
+        separations=tuple(
+            Auc(lower=lower, higher=higher, auc=auc(values[lower], values[higher]))
+            for lower, higher in pairwise(ordered)
+        ),
+        **source,
+    )
+
+
+def _spread(label: str, values: NDArray[np.float64], edges: NDArray[np.float64]) -> Spread:
+    counts, _ = np.histogram(np.clip(values, edges[0], edges[-1]), edges)
+    return Spread(
+        label=label,
+        n=len(values),
+        mean=float(values.mean()),
+        sd=float(values.std()),
+        quantiles={f"{q:g}": float(value) for q, value in zip(QUANTILES, np.quantile(values, QUANTILES), strict=True)},
+        histogram=tuple(counts.tolist()),
+    )
+
+
+def auc(lower: NDArray[np.float64], higher: NDArray[np.float64]) -> float:
+    """Probability that a value of ``higher`` exceeds one of ``lower``; ties count half."""
+    from sklearn.metrics import roc_auc_score
+
+    return float(roc_auc_score(np.repeat([0, 1], [len(lower), len(higher)]), np.concatenate([lower, higher])))
+
+
+def _agreement(model: NliModel, pairs: pandas.DataFrame) -> NliAgreement:
+    """Predicted classes by label, and their agreement with the labels that stand for a class."""
+    counts = pandas.crosstab(pairs["label"], pairs["nli"]).reindex(columns=list(NLI_LABELS), fill_value=0)
+    labels = []
+    for label, row in counts.iterrows():
+        predicted = {name: share(int(row[name]), int(row.sum())) for name in NLI_LABELS}
+        intended = INTENDED.get(str(label))
+        found = predicted[intended] if intended else None
+        labels.append(LabelAgreement(label=str(label), intended=intended, predicted=predicted, agreement=found))
+    meant = [row.agreement for row in labels if row.agreement is not None]
+    whole = share(sum(one.count for one in meant), sum(one.n for one in meant)) if meant else None
+    return NliAgreement(
+        model=model.name, revision=model.revision, classes=model.classes, labels=tuple(labels), agreement=whole
+    )

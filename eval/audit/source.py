@@ -62,7 +62,7 @@ def published_meanings(path: Path | None) -> LabelMeanings:
         recipe = load_recipe(path, DatasetRecipe)
         return LabelMeanings(label_meanings(recipe), recipe.language)
     except InputError as error:
-        cli.say(f"labels are told in the usual words: {error}")
+        cli.say(f"labels are shown in the default words: {error}")
         return LabelMeanings()
 
 
@@ -94,7 +94,7 @@ class Batch:
         return len(self.rows)
 
     def pairs(self) -> tuple[list[str], list[str], list[str]]:
-        """First texts, second texts and labels of the batch's pairs: a triplet is a positive pair, then a negative one.
+        """Both sides and labels of the batch's pairs: a triplet is a positive pair, then a negative one.
 
         Single texts are no pairs: three empty lists.
         """
@@ -170,7 +170,7 @@ class DatasetRows:
 
     def _label(self, value: object) -> str:
         if isinstance(value, float):
-            return f"{round(value, 1):g}"  # people's scores: one group a tenth
+            return f"{round(value, 1):g}"  # human scores: one group a tenth
         if isinstance(value, int) and 0 <= value < len(self.class_names):
             return self.class_names[value]
         return NO_LABEL if value is None or value == -1 else str(value)
@@ -290,7 +290,7 @@ def find_rows(place: str, config: str | None = None, split: str | None = None) -
 
 
 def default_folder(kind: str, name: str, config: str) -> Path:
-    """Where what is found out about a dataset lies unless told otherwise: ``artifacts/KIND/...``, plain characters.
+    """The default folder of measurements on a dataset: ``artifacts/KIND/...``, plain characters.
 
     It is outside of the run directory, which is published.
     """
@@ -299,7 +299,7 @@ def default_folder(kind: str, name: str, config: str) -> Path:
 
 
 def made_folder(folder: Path, option: str = "--out") -> Path:
-    """The folder, made now: one that cannot be written is told before hours of work. Raises InputError."""
+    """The folder, made now: fails before hours of work when it cannot be written. Raises InputError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
+from types import SimpleNamespace
+from typing import Literal, NamedTuple
 
 import yaml
 
@@ -25,35 +26,11 @@ from hub.errors import InputError, RunError
 ENGLISH = "en"
 
 
-@dataclass(frozen=True)
-class PageWords:
-    """What the page says, as ``words.yaml`` beside this has it; braces hold what is filled in."""
-
-    title: str
-    instructions: str
-    name: str
-    name_info: str
-    start: str
-    place: str
-    answered: str
-    back: str
-    forward: str
-    all_answered: str
-    still_back: str
-    then_final: str
-    show: str
-    restarted: str
-    similarity: str
-    inference: str
-    which_class: str
-    sentence: str
-    premise: str
-    hypothesis: str
-    text: str
-    meanings: Mapping[str, str]
+class PageWords(SimpleNamespace):
+    """Texts of the page in one language, as ``words.yaml`` has them; braces hold what is filled in."""
 
     def headings(self, example_type: str) -> tuple[str, ...]:
-        """What the texts of a row are called."""
+        """Names of the texts of a row."""
         if example_type == "text":
             return (self.text,)
         scored = f"{self.sentence} 1", f"{self.sentence} 2"
@@ -121,7 +98,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class Sample:
-    """Rows drawn from a dataset, in the order in which they are asked about."""
+    """Rows drawn from a dataset, in the order of the questions."""
 
     examples: Examples
     seed: int
@@ -140,34 +117,29 @@ def draw(examples: Examples, count: int, seed: int) -> Sample:
     if count > len(examples):
         place = f"{examples.name} ({examples.config}, {examples.split})"
         raise InputError(place, f"has {len(examples)} rows, {count} are asked for", hint=f"--sample {len(examples)}")
-    rows = heapq.nsmallest(count, range(len(examples)), key=lambda row: _order(seed, row))
+
+    def order(row: int) -> bytes:
+        return hashlib.blake2b(f"{seed} {row}".encode(), digest_size=16).digest()
+
+    rows = heapq.nsmallest(count, range(len(examples)), key=order)
     return Sample(examples, seed, tuple(rows))
 
 
-def _order(seed: int, row: int) -> bytes:
-    return hashlib.blake2b(f"{seed} {row}".encode(), digest_size=16).digest()
-
-
 def similarity_scale(scores: Iterable[float], place: str, language: str = ENGLISH) -> Scale:
-    """The scale of a scored dataset: the scores it holds. Raises InputError when they are too many to choose from."""
+    """The scale of a scored dataset: its scores. Raises InputError when they are too many to choose from."""
     labels = {score_label(score): score for score in sorted(set(scores))}
     if not 2 <= len(labels) <= MOST_LABELS:
         raise InputError(place, f"has {len(labels)} distinct scores", allowed=f"2 to {MOST_LABELS}")
-    words = words_in(language)
-    meanings = tuple(words.meanings[_similarity(score, 0 in labels.values())] for score in labels.values())
-    return Scale(words.similarity, tuple(labels), meanings, ordered=True)
-
-
-def _similarity(score: float, has_zero: bool) -> str:
-    if score == 0:
-        return "completely"
-    if score <= 0.25:
-        return "weakly" if has_zero else "different"
-    return "somewhat" if score < 0.75 else "same"
+    words, weak = words_in(language), "weakly" if 0 in labels.values() else "different"
+    usual = [
+        "completely" if score == 0 else weak if score <= 0.25 else "somewhat" if score < 0.75 else "same"
+        for score in labels.values()
+    ]
+    return Scale(words.similarity, tuple(labels), tuple(words.meanings[one] for one in usual), ordered=True)
 
 
 def inference_scale(language: str = ENGLISH) -> Scale:
-    """Entailment, neutral, contradiction. All three can be answered, also where the generator writes only two."""
+    """Entailment, neutral, contradiction. All three can be answered, also where the generator makes only two."""
     words = words_in(language)
     return Scale(words.inference, NLI_LABELS, tuple(words.meanings[label] for label in NLI_LABELS), ordered=False)
 
@@ -242,14 +214,13 @@ class AnswerLockedError(InputError):
     """Who has seen the results may not change an answer that is in them: it would not be blind."""
 
 
-@dataclass(frozen=True)
-class Answer:
-    """One line of the history."""
+class Answer(NamedTuple):
+    """One line of the history; ``time`` is ISO 8601, UTC."""
 
     annotator: str
     row: int
     label: str
-    time: str  # ISO 8601, UTC
+    time: str
 
 
 class AnswerStore:

@@ -1,25 +1,20 @@
-"""A comparison as pictures, PNG and SVG: scores as bars with intervals, the differences of each pair with theirs.
+"""A comparison as plots, PNG and SVG: scores as bars with intervals, the differences of each pair with theirs.
 
-Colours are Okabe and Ito's, which people of any colour vision can tell apart; hatches and marks say the same once more.
-Drawn without pyplot, so that no display and no style of the user's plays a part.
+Hatches and marks say the same as the colours.
 """
 
-import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from eval.compare.model import Comparison
-from eval.compare.tables import plotted
+from eval.compare.tables import Comparison
 from eval.statistics.paired import Measurement, Verdict
 from hub.contract.results import TaskScore, Word
-from hub.plot_style import COLOURS
+from hub.plot_style import COLOURS, name, picture
 
 HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo")
 MARKS: dict[Word, tuple[str, str]] = {
@@ -27,21 +22,10 @@ MARKS: dict[Word, tuple[str, str]] = {
     "worse": ("v", "#D55E00"),
     "not separable": ("o", "#767676"),
 }
-STYLE: Any = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.grid.axis": "x",
-    "axes.axisbelow": True,
-    "grid.alpha": 0.3,
-    "hatch.linewidth": 0.6,
-    "text.parse_math": False,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "sts-dino",
-}
-BAR = 0.2  # inches a bar
-ROW = 0.34  # inches a difference
+BAR = 0.2  # inches of one bar
+ROW = 0.34  # inches of one difference
+LONGEST = 40  # characters of a name
+Drawing = tuple[Callable[[Figure, Axes], None], tuple[float, float]]
 
 
 def plots(comparison: Comparison) -> dict[str, tuple[str, bytes]]:
@@ -53,13 +37,10 @@ def plots(comparison: Comparison) -> dict[str, tuple[str, bytes]]:
         words = f"Differences {pair[0]} minus {pair[1]} with paired 95 % intervals"
         drawings[f"differences-{number}"] = (words, _differences(verdicts))
     return {
-        f"{name}.{kind}": (words, _drawn(draw, size, kind))
-        for name, (words, (draw, size)) in drawings.items()
+        f"{file}.{kind}": (words, picture(draw, size, kind))
+        for file, (words, (draw, size)) in drawings.items()
         for kind in ("png", "svg")
     }
-
-
-Drawing = tuple[Callable[[Figure, Axes], None], tuple[float, float]]
 
 
 def _scores(comparison: Comparison) -> Drawing:
@@ -71,14 +52,14 @@ def _scores(comparison: Comparison) -> Drawing:
             for position, index in enumerate(there):
                 middle = place + (position - (len(there) - 1) / 2) * 0.8 / len(models)
                 _bar(axes, middle, 0.74 / len(models), index, line.scores[models[index]])
+        axes.grid(visible=False, axis="y")
         axes.set_yticks(range(len(lines)), _names([line.measurement for line in lines]))
         lowest = min((score.interval() or (score.main_score,))[0] for line in lines for score in line.scores.values())
-        axes.set(
-            xlabel="score x 100, 95 % interval", xlim=(min(0.0, lowest * 1.05), 110), ylim=(len(lines) - 0.5, -0.5)
-        )
-        names = [plotted(model) for model in models]
-        handles = [Patch(**_look(index), label=name) for index, name in enumerate(names)]
-        columns = max(1, min(len(models), 90 // (max(map(len, names)) + 8)))
+        ends = {"xlim": (min(0.0, lowest * 1.05), 110), "ylim": (len(lines) - 0.5, -0.5)}
+        axes.set(xlabel="score x 100, 95 % interval", **ends)
+        shown = [name(model, LONGEST) for model in models]
+        handles = [Patch(**_look(index), label=label) for index, label in enumerate(shown)]
+        columns = max(1, min(len(models), 90 // (max(map(len, shown)) + 8)))
         figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False)
 
     return draw, (8.5, 1.5 + 0.3 * -(-len(models) // 2) + BAR * (len(models) + 0.5) * len(lines))
@@ -97,7 +78,7 @@ def _look(index: int) -> dict[str, Any]:
 
 
 def _differences(verdicts: Sequence[Verdict]) -> Drawing:
-    first, second = plotted(verdicts[0].first), plotted(verdicts[0].second)
+    first, second = name(verdicts[0].first, LONGEST), name(verdicts[0].second, LONGEST)
 
     def draw(figure: Figure, axes: Axes) -> None:
         axes.axvline(0, color="black", linewidth=0.8)
@@ -107,6 +88,7 @@ def _differences(verdicts: Sequence[Verdict]) -> Drawing:
             axes.plot([around.low, around.high], [place, place], color=mark.get_color(), linewidth=1.6)
             mark.set_data([one.difference.points], [place])
             axes.add_line(mark)
+        axes.grid(visible=False, axis="y")
         axes.set_yticks(range(len(verdicts)), _names([one.measurement for one in verdicts]))
         axes.set(xlabel=f"{first}\nminus {second}: points, paired 95 % interval", ylim=(len(verdicts) - 0.5, -0.5))
         shown = [word for word in MARKS if any(one.word == word for one in verdicts)]
@@ -117,7 +99,7 @@ def _differences(verdicts: Sequence[Verdict]) -> Drawing:
 
 
 def _mark(word: Word) -> Line2D:
-    """The mark of a verdict: filled where there is one, hollow where the models are not separable."""
+    """The mark of a verdict: filled where there is a significant difference, hollow where there is none."""
     shape, colour = MARKS[word]
     inside = "white" if word == "not separable" else colour
     return Line2D([], [], color=colour, marker=shape, label=word, linewidth=1.6, markersize=7, markerfacecolor=inside)
@@ -126,19 +108,8 @@ def _mark(word: Word) -> Line2D:
 def _names(measurements: Sequence[Measurement]) -> list[str]:
     """Task and, where it is not the test part, split; rows that would have one name get their number of rows."""
     names = [one.task if one.split in ("test", "all") else f"{one.task} {one.split}" for one in measurements]
-    told = [
-        f"{name} ({one.n} rows{' drawn' if one.limit else ''})" if names.count(name) > 1 or one.limit else name
-        for name, one in zip(names, measurements, strict=True)
+    shown = [
+        f"{label} ({one.n} rows{' drawn' if one.limit else ''})" if names.count(label) > 1 or one.limit else label
+        for label, one in zip(names, measurements, strict=True)
     ]
-    return [plotted(name) for name in told]
-
-
-def _drawn(draw: Callable[[Figure, Axes], None], size: tuple[float, float], kind: str) -> bytes:
-    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **STYLE}):
-        figure = Figure(figsize=size, dpi=150, layout="constrained")
-        FigureCanvasAgg(figure)
-        draw(figure, figure.subplots())
-        out = io.BytesIO()
-        undated: Mapping[str, None] = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
-        figure.savefig(out, format=kind, metadata=dict(undated))
-        return out.getvalue()
+    return [name(label, LONGEST) for label in shown]

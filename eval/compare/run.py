@@ -8,27 +8,52 @@ import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from eval.compare.model import Comparison, compared
+import typer
+
 from eval.compare.tables import (
     AVERAGES,
     DIFFERENCES,
     SCORES,
+    Comparison,
     as_latex,
     as_markdown,
-    papers_csv,
+    compared,
     result_tables,
     scores_csv,
     text,
     verdicts_csv,
 )
 from eval.runs.records import read_evaluation
-from hub.cli import answer, say
+from hub.cli import JsonOption, answer, new_app, say
 from hub.contract.run_dir import ARTIFACTS
-from hub.durable import atomic_path, write_text
+from hub.durable import write_bytes, write_text
 from hub.errors import InputError
 
 LONGEST = 80  # characters of the default folder's name
+
+
+app = new_app("Compare evaluations: which differences between scored encoders are significant.")
+
+
+@app.command()
+def main(
+    evaluations: Annotated[
+        list[Path], typer.Argument(metavar="EVALUATION...", help="Evaluations, scored models or results files")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="[default: artifacts/comparisons/NAMES]")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare evaluations: scores, paired intervals, a verdict for each pair of models; tables and plots.
+
+    Example:
+
+      sts-dino compare artifacts/models/A artifacts/evaluations/B --out /tmp/comparison
+    """
+    compare(evaluations, out, as_json)
 
 
 def compare(places: Sequence[str | Path], out: Path | None = None, as_json: bool = False) -> Comparison:
@@ -39,10 +64,10 @@ def compare(places: Sequence[str | Path], out: Path | None = None, as_json: bool
     """
     known = [Path(place).resolve() for place in places]
     if len(known) < 2:
-        raise InputError("--compare", f"needs two evaluations or more, {len(known)} given", hint="see sts-dino score")
+        raise InputError("compare", f"needs two evaluations or more, {len(known)} given", hint="name two")
     if len(set(known)) < len(known):
         twice = next(place for place, path in zip(places, known, strict=True) if known.count(path) > 1)
-        raise InputError("--compare", f"{twice} is given twice")
+        raise InputError("compare", f"{twice} is given twice")
     comparison = compared([read_evaluation(place) for place in places])
     folder = out or ARTIFACTS / "comparisons" / folder_name(comparison.models)
     write(comparison, folder)
@@ -66,10 +91,8 @@ def write(comparison: Comparison, folder: Path) -> None:
     write_text(folder / "comparison.tex", as_latex(found))
     write_text(folder / "scores.csv", scores_csv(comparison))
     write_text(folder / "differences.csv", verdicts_csv(comparison))
-    write_text(folder / "papers.csv", papers_csv(comparison))
     for name, (_, content) in pictures.items():
-        with atomic_path(folder / name) as temporary:
-            temporary.write_bytes(content)
+        write_bytes(folder / name, content)
 
 
 def folder_name(models: Sequence[str]) -> str:

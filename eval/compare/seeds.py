@@ -82,14 +82,14 @@ app = new_app(__doc__ or "")
 @app.command()
 def main(
     plan: Annotated[
-        Path, typer.Argument(metavar="PLAN.json|EVALUATION", help="Arms, tasks and the control; or one evaluation")
+        Path, typer.Argument(metavar="PLAN.json|EVALUATION", help="Variants, tasks and the baseline; or one evaluation")
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the scores are written")],
     tasks: Annotated[
         str | None, typer.Option("--tasks", metavar="A,B", help="Of one evaluation [default: all tests it has]")
     ] = None,
 ) -> None:
-    """Score arms of an experiment over seeds and rows, paired with the control's.
+    """Score the variants of an experiment over seeds and rows, paired with the baseline's.
 
     Examples:
 
@@ -101,9 +101,9 @@ def main(
         raise InputError("--tasks", f"is for one evaluation; {plan} names its own", hint="leave it out")
     scores = compared(plan_of(plan, tasks.split(",") if tasks else ()) if plan.is_dir() else read_plan(plan))
     write_json(out, scores)
-    for name, arm in scores.arms.items():
-        over = f", over copies {arm.over_copies}" if arm.over_copies else ""
-        say(f"{name}: mean of {len(arm.tasks)} tasks {arm.average}{over}")
+    for name, variant in scores.arms.items():
+        over = f", over copies {variant.over_copies}" if variant.over_copies else ""
+        say(f"{name}: mean of {len(variant.tasks)} tasks {variant.average}{over}")
     say(f"written: {out}")
 
 
@@ -114,29 +114,29 @@ def read_plan(path: Path) -> ArmPlan:
     except FileNotFoundError as error:
         raise InputError(path, "no such file") from error
     except ValidationError as error:
-        raise InputError(path, f"not a plan of arms: {error.errors()[0]['msg']}") from error
+        raise InputError(path, f"not a plan of variants: {error.errors()[0]['msg']}") from error
 
 
 def plan_of(evaluation: Path, tasks: Sequence[str] = ()) -> ArmPlan:
-    """The plan of an encoder's evaluation: itself, its untrained base and its copies control, on ``tasks``, or on the
+    """The plan of an encoder's evaluation: itself, its untrained base and its SimCSE baseline, on ``tasks``, or on the
     tests that all three have.
 
     Raises InputError when one of the three is missing, or they share no test.
     """
     from eval.runs.records import BASE, CONTROL, Records
 
-    arms = {"untrained": evaluation / BASE, "copies": evaluation / CONTROL, "dataset": evaluation}
+    variants = {"untrained": evaluation / BASE, "copies": evaluation / CONTROL, "dataset": evaluation}
     tests = []
-    for folder in arms.values():
+    for folder in variants.values():
         if not folder.is_dir():
-            raise InputError(folder, "no such evaluation", hint="eval.run scores an encoder beside them")
+            raise InputError(folder, "no such evaluation", hint="sts-dino score scores an encoder beside them")
         records = Records(folder).all()
         tests.append([record.score.task for record in records if record.score.split == "test" and record.metric])
     shared = tuple(tasks or (task for task in tests[0] if all(task in others for others in tests[1:])))
     if not shared:
         raise InputError(evaluation, "the encoder, its base and its control share no test set")
     gain = (("dataset", "untrained"),)
-    places: dict[str, tuple[str, ...]] = {name: (str(folder),) for name, folder in arms.items()}
+    places: dict[str, tuple[str, ...]] = {name: (str(folder),) for name, folder in variants.items()}
     return ArmPlan(tasks=shared, split="test", samples=SAMPLES, arms=places, control="copies", differences=gain)
 
 
@@ -149,7 +149,7 @@ def split_of(name: str, split: str) -> str:
 
 
 def compared(plan: ArmPlan) -> ArmScores:
-    """The scores of a plan's arms.
+    """The scores of a plan's variants.
 
     Raises InputError when an evaluation lacks a task or was made on other rows than the others.
     """
@@ -158,7 +158,7 @@ def compared(plan: ArmPlan) -> ArmScores:
     from eval.runs.records import read_evaluation
     from eval.statistics.bootstrap import interval, score
 
-    places = [(arm, place) for arm, folders in plan.arms.items() for place in folders]
+    places = [(variant, place) for variant, folders in plan.arms.items() for place in folders]
     evaluations = [read_evaluation(place) for _, place in places]
     tasks, points = [], dict[str, list[float]]()
     for task in plan.tasks:
@@ -171,26 +171,29 @@ def compared(plan: ArmPlan) -> ArmScores:
     try:
         rows = mean_over_tasks(tasks, plan.samples, SEED)
     except ValueError as error:
-        raise InputError("evaluations", str(error), hint="score all arms on the same data") from error
-    mine = {arm: [number for number, (name, _) in enumerate(places) if name == arm] for arm in plan.arms}
-    samples = {arm: over_data_seeds(rows[numbers], plan.data_seeds, SEED) for arm, numbers in mine.items()}
-    by_task = {arm: {task: float(np.mean([points[task][n] for n in mine[arm]])) for task in plan.tasks} for arm in mine}
-    means = {arm: float(np.mean(list(found.values()))) for arm, found in by_task.items()}
+        raise InputError("evaluations", str(error), hint="score all variants on the same data") from error
+    mine = {variant: [number for number, (name, _) in enumerate(places) if name == variant] for variant in plan.arms}
+    samples = {variant: over_data_seeds(rows[numbers], plan.data_seeds, SEED) for variant, numbers in mine.items()}
+    by_task = {
+        variant: {task: float(np.mean([points[task][n] for n in mine[variant]])) for task in plan.tasks}
+        for variant in mine
+    }
+    means = {variant: float(np.mean(list(found.values()))) for variant, found in by_task.items()}
 
-    def estimate(arm: str, against: str | None = None) -> Estimate:
-        moved = samples[arm] if against is None else samples[arm] - samples[against]
+    def estimate(variant: str, against: str | None = None) -> Estimate:
+        moved = samples[variant] if against is None else samples[variant] - samples[against]
         around = interval(moved)
-        centre = means[arm] - (0.0 if against is None else means[against])
+        centre = means[variant] - (0.0 if against is None else means[against])
         return Estimate(score=centre, low=around.low, high=around.high)
 
     return ArmScores(
         arms={
-            arm: ArmScore(
-                average=estimate(arm),
-                tasks=by_task[arm],
-                over_copies=None if arm == plan.control else estimate(arm, plan.control),
+            variant: ArmScore(
+                average=estimate(variant),
+                tasks=by_task[variant],
+                over_copies=None if variant == plan.control else estimate(variant, plan.control),
             )
-            for arm in plan.arms
+            for variant in plan.arms
         },
         pairs=plan.differences,
         differences=tuple(estimate(*pair) for pair in plan.differences),

@@ -1,20 +1,271 @@
-"""A comparison as tables: what each shows. ``eval.compare.tables`` writes them as text, Markdown, LaTeX and CSV."""
+"""What a comparison of evaluations holds; ``eval.compare.tables`` makes it, ``eval.compare.run`` writes it."""
 
-import csv
-import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
 
-from eval.compare.model import Comparison, PaperTable, ScoreRow, SkippedTest
-from eval.statistics.paired import Measurement, Verdict
+from eval.runs.records import FinishedEvaluation
+from eval.statistics.bootstrap import Resampling
+from eval.statistics.paired import Measurement, Resampled, Verdict, adjusted, resampled
+from eval.tasks.registry import find_task
 from hub.cli import aligned
-from hub.contract.results import RULE, Limit, TaskScore
+from hub.contract.results import RULE, Average, TaskScore
+from hub.errors import InputError
+from hub.papers import Column, Paper, Table, papers
+from hub.scores import ABSENT, interval, number
 from hub.untrusted import inline, visible_line
 
-ABSENT = "–"
+Pair = tuple[str, str]  # labels of two models
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """One measurement and its score by model; a model that was not measured so is absent."""
+
+    measurement: Measurement
+    scores: Mapping[str, TaskScore]
+
+
+@dataclass(frozen=True)
+class AverageLine:
+    """A paper's average by model, over the same measurements; ``whole`` if none of them is of a part of the data."""
+
+    name: str
+    definition: str
+    scores: Mapping[str, float]
+    whole: bool
+
+
+@dataclass(frozen=True)
+class SkippedTest:
+    """Two scores of one measurement whose difference could not be tested, and why."""
+
+    first: str
+    second: str
+    measurement: Measurement
+    difference: float
+    why: str
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A paper's table, the columns that have our protocol, and our models' numbers in them (column → value)."""
+
+    paper: Paper
+    table: Table
+    columns: tuple[Column, ...]
+    ours: Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything the tables and plots of a comparison show. ``models`` are distinct labels, in the order given.
+
+    ``resampling`` says by pair of models how the intervals of their differences were made, ``versions`` which libraries
+    were not the same for all scores, each with its versions.
+    """
+
+    models: tuple[str, ...]
+    lines: tuple[ScoreRow, ...]
+    averages: tuple[AverageLine, ...]
+    verdicts: tuple[Verdict, ...]
+    untested: tuple[SkippedTest, ...]
+    beside: tuple[PaperTable, ...]
+    resampling: Mapping[Pair, Resampling]
+    versions: tuple[str, ...] = ()
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """The pairs of models that share a measurement."""
+        tested = [(one.first, one.second) for one in self.verdicts]
+        found = {*tested, *((one.first, one.second) for one in self.untested)}
+        return [pair for pair in combinations(self.models, 2) if pair in found]
+
+    def unlike(self) -> list[str]:
+        """What tells apart the measurements that share task and split, in words."""
+        found = []
+        for one, other in combinations([line.measurement for line in self.lines], 2):
+            if (one.task, one.split) == (other.task, other.split):
+                found.append(f"{one.task} {one.split} stands in two rows: {one.unlike(other)}")
+        return found
+
+
+def compared(evaluations: Sequence[FinishedEvaluation]) -> Comparison:
+    """Compare evaluations. Raises InputError naming both protocols when no two of them share a measurement."""
+    named = dict(zip(labels(evaluations), evaluations, strict=True))
+    lines = _lines(named)
+    if not any(len(line.scores) > 1 for line in lines):
+        raise _nothing_in_common(named)
+    how = {pair: _resampling(named[pair[0]], named[pair[1]]) for pair in combinations(named, 2)}
+    found = [one for line in lines if len(line.scores) > 1 for one in _judged(line, named, how)]
+    verdicts: list[Verdict] = []
+    for pair in how:
+        verdicts += adjusted([one for one in found if isinstance(one, Verdict) and (one.first, one.second) == pair])
+    untested = tuple(one for one in found if isinstance(one, SkippedTest))
+    averages = _average_rows(named, lines)
+    beside = tuple(_paper_tables(lines, averages, tuple(named)))
+    return Comparison(tuple(named), lines, averages, tuple(verdicts), untested, beside, how, _versions(named))
+
+
+def labels(evaluations: Sequence[FinishedEvaluation]) -> list[str]:
+    """A distinct name of one line for each: the model's, with its revision or a number where names repeat."""
+    names = [visible_line(one.results.model) for one in evaluations]
+    names_used: list[str] = []
+    for name, one in zip(names, evaluations, strict=True):
+        label = name if names.count(name) == 1 else f"{name}@{one.results.revision[:8]}"
+        repeats = sum(other == label or other.startswith(f"{label} (") for other in names_used)
+        names_used.append(f"{label} ({repeats + 1})" if repeats else label)
+    return names_used
+
+
+def _versions(named: Mapping[str, FinishedEvaluation]) -> tuple[str, ...]:
+    """``library: version (models), version (models)`` for every library that not all scores were made with alike."""
+    made: dict[str, dict[str, dict[str, None]]] = {}
+    for label, one in named.items():
+        for score in one.results.scores:
+            for library, version in (one.results.versions | score.versions).items():
+                made.setdefault(library, {}).setdefault(version, {})[label] = None
+    return tuple(
+        f"{library}: " + ", ".join(f"{version} ({', '.join(models)})" for version, models in found.items())
+        for library, found in made.items()
+        if len(found) > 1
+    )
+
+
+def _lines(named: Mapping[str, FinishedEvaluation]) -> tuple[ScoreRow, ...]:
+    """Every measurement, in the order of the first model that has its task, unlike ones of a task side by side."""
+    found: dict[Measurement, dict[str, TaskScore]] = {}
+    for label, one in named.items():
+        for score in one.results.scores:
+            found.setdefault(Measurement.of(score), {})[label] = score
+    order = list(dict.fromkeys((measurement.task, measurement.split) for measurement in found))
+    kept = sorted(found, key=lambda measurement: order.index((measurement.task, measurement.split)))
+    return tuple(ScoreRow(measurement, found[measurement]) for measurement in kept)
+
+
+def _nothing_in_common(named: Mapping[str, FinishedEvaluation]) -> InputError:
+    """The error that names, for the first two models, protocols that differ under one name, else what each has."""
+    (first, one), (second, two) = list(named.items())[:2]
+    theirs = {(score.task, score.split): score for score in two.results.scores}
+    hint = "score both under one protocol: sts-dino score --tasks TASK"
+    for score in one.results.scores:
+        other = theirs.get((score.task, score.split))
+        if other is not None:
+            why = Measurement.of(score).unlike(Measurement.of(other))
+            return InputError(
+                f"{first} and {second}", f"share no measurement: {score.task} {score.split}: {why}", hint=hint
+            )
+    scored = [f"{label} has {_scores_in_words(one)}" for label, one in list(named.items())[:2]]
+    return InputError(f"{first} and {second}", f"share no task: {'; '.join(scored)}", hint=hint)
+
+
+def _scores_in_words(one: FinishedEvaluation) -> str:
+    scores = one.results.scores
+    shown = ", ".join(f"{score.task} {score.split} ({score.protocol})" for score in scores[:2])
+    return shown + (f" and {len(scores) - 2} more" if len(scores) > 2 else "") if scores else "no score"
+
+
+def _resampling(one: FinishedEvaluation, other: FinishedEvaluation) -> Resampling:
+    """How two evaluations were resampled, so that a model's gain on its base is here what its card says; the default
+    where they were not resampled alike.
+    """
+    own = Resampling.of(one.results)
+    return own if own == Resampling.of(other.results) else Resampling()
+
+
+def _judged(
+    line: ScoreRow, named: Mapping[str, FinishedEvaluation], how: Mapping[Pair, Resampling]
+) -> Iterator[Verdict | SkippedTest]:
+    """Every pair of a line's models; those that are resampled alike are so together."""
+    what, together = line.measurement, dict[Resampling, Resampled]()
+    records = {label: named[label].records.find(what.task, what.split) for label in line.scores}
+    kept = {label: record for label, record in records.items() if record is not None and record.metric is not None}
+    place = {label: index for index, label in enumerate(kept)}
+    for one, other in combinations(line.scores, 2):
+        scores = line.scores[one], line.scores[other]
+        if one not in kept or other not in kept:
+            points = scores[0].main_score - scores[1].main_score
+            yield SkippedTest(one, other, what, points, "the scored rows of one were not kept")
+            continue
+        used, metric = how[one, other], kept[one].metric
+        if used not in together:
+            assert metric is not None
+            rows = [named[label].outcomes(what.task, what.split) for label in kept]
+            together[used] = resampled(rows, metric, kept[one].aggregation, used)
+        yield Verdict(one, other, what, together[used].difference(place[one], place[other], scores))
+
+
+def _average_rows(named: Mapping[str, FinishedEvaluation], lines: tuple[ScoreRow, ...]) -> tuple[AverageLine, ...]:
+    """Averages by model; a model whose tasks were measured otherwise than the first model's is left out."""
+    kept: dict[str, tuple[Average, frozenset[Measurement], dict[str, float]]] = {}
+    for label, one in named.items():
+        measured = {
+            line.measurement.task: line.measurement
+            for line in lines
+            if label in line.scores and line.measurement.split in ("test", "all")
+        }
+        for average in one.results.averages:
+            parts = frozenset(measured[task] for task in average.tasks if task in measured)
+            _, first_parts, scores = kept.setdefault(average.name, (average, parts, {}))
+            if parts == first_parts:
+                scores[label] = average.score
+    return tuple(
+        AverageLine(name, average.definition, scores, all(_is_whole(part) for part in parts))
+        for name, (average, parts, scores) in kept.items()
+    )
+
+
+def _paper_tables(
+    lines: tuple[ScoreRow, ...], averages: tuple[AverageLine, ...], models: tuple[str, ...]
+) -> list[PaperTable]:
+    whole = [line for line in lines if _is_whole(line.measurement)]
+    found = []
+    for paper in papers().values():
+        for table in paper.tables:
+            ours = {label: _numbers(table, label, whole, averages) for label in models}
+            columns = tuple(c for c in table.columns if any(c.name in numbers for numbers in ours.values()))
+            if any(column.task for column in columns):
+                found.append(
+                    PaperTable(paper, table, columns, {label: numbers for label, numbers in ours.items() if numbers})
+                )
+    return found
+
+
+def _is_whole(measurement: Measurement) -> bool:
+    """Whether a measurement is the task's as declared: its protocol, all of its data, not a validation split."""
+    task = find_task(measurement.task)
+    return measurement.protocol == task.protocol and measurement.split == task.default_split
+
+
+def _numbers(table: Table, label: str, lines: list[ScoreRow], averages: tuple[AverageLine, ...]) -> dict[str, float]:
+    scores = {line.measurement.task: line.scores[label] for line in lines if label in line.scores}
+    means = {line.name: line.scores[label] for line in averages if line.whole and label in line.scores}
+    found = {column.name: _number(column, scores, means) for column in table.columns}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _number(column: Column, scores: Mapping[str, TaskScore], means: Mapping[str, float]) -> float | None:
+    if column.average is not None:
+        return means.get(column.average)
+    score = scores.get(column.task or "")
+    if score is None:
+        return None
+    return score.main_score if score.main_metric == column.metric else score.other.get(column.metric)
+
+
 REVISION = 7  # characters of a commit, as git shortens it
 SCORES, AVERAGES, DIFFERENCES = "Scores", "Averages", "Differences: "  # titles
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?( \[[+-]?[\d.]+, [+-]?[\d.]+\])?")
+_WORDS = {"\\": "textbackslash", "~": "textasciitilde", "^": "textasciicircum", "<": "textless", ">": "textgreater"}
+_WORDS |= {"|": "textbar", '"': "textquotedbl", "`": "textasciigrave"}
+_LATEX = str.maketrans(
+    {char: rf"\{word}{{}}" for char, word in _WORDS.items()}
+    | {char: f"{{{char}}}" for char in "[]-"}
+    | {char: f"\\{char}" for char in "&%$#_{}"}
+    | {char: f"$\\{name}$" for char, name in {"λ": "lambda", "ε": "varepsilon", "τ": "tau", "±": "pm"}.items()}
+)
 
 
 @dataclass(frozen=True)
@@ -42,12 +293,12 @@ def _scores(comparison: Comparison) -> ResultTable:
         (*_fixed(line.measurement), *(_score(line.scores.get(model)) for model in comparison.models))
         for line in comparison.lines
     )
-    notes = ("95 % bootstrap intervals in brackets; scores x 100", *_trials(comparison), *comparison.unlike())
+    notes = ["95 % bootstrap intervals in brackets; scores x 100", *_trials(comparison), *comparison.unlike()]
     if comparison.versions:
-        notes = (*notes, f"not made with the same libraries: {'; '.join(comparison.versions)}")
+        notes.append(f"not made with the same libraries: {'; '.join(comparison.versions)}")
     short = short_names(comparison.models)
-    notes = (*notes, *(f"{name}: {model}" for model, name in short.items() if name != model))
-    return ResultTable(SCORES, ("task", "split", "metric", "rows", *short.values()), rows, 3, notes)
+    notes += [f"{name}: {model}" for model, name in short.items() if name != model]
+    return ResultTable(SCORES, ("task", "split", "metric", "rows", *short.values()), rows, 3, tuple(notes))
 
 
 def short_names(models: Sequence[str]) -> dict[str, str]:
@@ -70,10 +321,8 @@ def _trials(comparison: Comparison, pair: tuple[str, ...] = ()) -> list[str]:
 
 
 def _score(score: TaskScore | None) -> str:
-    if score is None:
-        return ABSENT
-    around = score.interval()
-    return f"{score.main_score:.2f}" + (f" [{around[0]:.2f}, {around[1]:.2f}]" if around else "")
+    around = score.interval() if score else None
+    return number(score.main_score if score else None) + (f" {interval(*around)}" if around else "")
 
 
 def _fixed(measurement: Measurement) -> tuple[str, str, str, str]:
@@ -82,28 +331,24 @@ def _fixed(measurement: Measurement) -> tuple[str, str, str, str]:
 
 
 def _averages(comparison: Comparison) -> ResultTable:
-    rows = tuple(
-        (line.name, *(f"{line.scores[model]:.2f}" if model in line.scores else ABSENT for model in comparison.models))
-        for line in comparison.averages
-    )
-    notes = tuple(f"{line.name}: {line.definition}" for line in comparison.averages)
+    lines = comparison.averages
+    rows = tuple((line.name, *(number(line.scores.get(model)) for model in comparison.models)) for line in lines)
+    notes = tuple(f"{line.name}: {line.definition}" for line in lines)
     return ResultTable(AVERAGES, ("average", *short_names(comparison.models).values()), rows, 1, notes)
 
 
 def _verdicts(comparison: Comparison, first: str, second: str) -> ResultTable:
-    header = ("task", "split", "first is", "difference", "test", "p", "p (Holm)")
     tested = [one for one in comparison.verdicts if (one.first, one.second) == (first, second)]
     untested = [one for one in comparison.untested if (one.first, one.second) == (first, second)]
     used = comparison.resampling[first, second]
-    how = f"differences in points, paired 95 % intervals ({used.method}, {used.samples} resamples, seed {used.seed})"
+    how = f"differences in points, paired 95 % percentile intervals ({used.samples} resamples, seed {used.seed})"
     why = sorted({f"not tested: {one.why}" for one in untested})
     if any(len(score.seeds) > 1 for line in comparison.lines for score in line.scores.values()):
         why.append("a mean over several seeds is tested on the rows of its first seed")
-    rows = (*map(_verdict, tested), *map(_untested, untested))
     return ResultTable(
         f"{DIFFERENCES}{first} minus {second}",
-        header,
-        rows,
+        ("task", "split", "first is", "difference", "test", "p", "p (Holm)"),
+        (*map(_verdict, tested), *map(_untested, untested)),
         3,
         (how, RULE, *_trials(comparison, (first, second)), *why),
     )
@@ -111,37 +356,27 @@ def _verdicts(comparison: Comparison, first: str, second: str) -> ResultTable:
 
 def _verdict(one: Verdict) -> tuple[str, ...]:
     around, test = one.difference.around, one.difference.test
-    shown = f"{one.difference.points:+.2f} [{around.low:+.2f}, {around.high:+.2f}]"
-    return (one.measurement.task, one.measurement.split, one.word, shown, test.name, _p(test.p), _p(one.adjusted))
+    shown = f"{number(one.difference.points, signed=True)} {interval(around.low, around.high, signed=True)}"
+    p = ["< 0.0001" if value < 0.0001 else f"{value:.4f}" for value in (test.p, one.adjusted)]
+    return (one.measurement.task, one.measurement.split, one.word, shown, test.name, *p)
 
 
 def _untested(one: SkippedTest) -> tuple[str, ...]:
-    what = one.measurement
-    return (what.task, what.split, "not tested", f"{one.difference:+.2f}", ABSENT, ABSENT, ABSENT)
-
-
-def _p(value: float) -> str:
-    return "< 0.0001" if value < 0.0001 else f"{value:.4f}"
+    difference = number(one.difference, signed=True)
+    return (one.measurement.task, one.measurement.split, "not tested", difference, ABSENT, ABSENT, ABSENT)
 
 
 def _beside(one: PaperTable) -> ResultTable:
     names = [column.name for column in one.columns]
-    rows = [
-        ("here", label, *(f"{numbers[name]:.2f}" if name in numbers else ABSENT for name in names))
-        for label, numbers in one.ours.items()
-    ]
+    rows = [("here", label, *(number(numbers.get(name)) for name in names)) for label, numbers in one.ours.items()]
     for row in one.table.rows:
         printed = one.table.printed(row)
         name = f"{row.name} (doubtful)" if row.doubt else row.name
-        rows.append((one.paper.cite, name, *(f"{printed[key]:.2f}" if key in printed else ABSENT for key in names)))
+        rows.append((one.paper.cite, name, *(number(printed.get(key)) for key in names)))
     doubts = tuple(f"{row.name}: {row.doubt}" for row in one.table.rows if row.doubt)
     tasks = ", ".join(f"{column.name} is {column.task or column.average} ({column.metric})" for column in one.columns)
     notes = (f"{one.table.caption}. {one.table.note}".strip(), f"columns of our protocols: {tasks}", *doubts)
     return ResultTable(one.paper.source(one.table), ("from", "model", *names), tuple(rows), 2, notes)
-
-
-Cell = str | float | int | Limit | None
-NUMBER = re.compile(r"[+-]?\d+(\.\d+)?( \[[+-]?[\d.]+, [+-]?[\d.]+\])?")
 
 
 def text(sheet: ResultTable) -> str:
@@ -152,7 +387,7 @@ def text(sheet: ResultTable) -> str:
 
 
 def as_markdown(found: Sequence[ResultTable], pictures: Sequence[tuple[str, str]]) -> str:
-    """A document with one section a sheet; ``pictures`` are (description, file) and follow the first one."""
+    """A document with one section a table; ``pictures`` are (description, file) and follow the first one."""
     sections = [_markdown(sheet) for sheet in found]
     shown = [f"![{markdown(words)}]({file})" for words, file in pictures]
     return "\n\n".join(["# Comparison", sections[0], *shown, *sections[1:]]) + "\n"
@@ -160,113 +395,10 @@ def as_markdown(found: Sequence[ResultTable], pictures: Sequence[tuple[str, str]
 
 def _markdown(sheet: ResultTable) -> str:
     rule = ["---"] * sheet.text_columns + ["---:"] * (len(sheet.header) - sheet.text_columns)
-    rows = [[_cell(cell) for cell in row] for row in (sheet.header, *sheet.rows)]
+    plain = (sheet.header, *sheet.rows)
+    rows = [[cell if cell == ABSENT or _NUMBER.fullmatch(cell) else markdown(cell) for cell in row] for row in plain]
     lines = ["| " + " | ".join(row) + " |" for row in (rows[0], rule, *rows[1:])]
-    notes = [f"- {markdown(note)}" for note in sheet.notes]
-    return "\n".join([f"## {markdown(sheet.title)}", "", *lines, "", *notes])
-
-
-def _cell(text: str) -> str:
-    """A cell: a number and its interval as they are, all else escaped."""
-    return text if NUMBER.fullmatch(text) else markdown(text)
-
-
-def as_latex(found: Sequence[ResultTable]) -> str:
-    """One table environment a sheet, notes in the caption; for a document with booktabs and the T1 font encoding."""
-    head = "% \\usepackage{booktabs} \\usepackage[T1]{fontenc}; names beyond Latin letters need XeLaTeX or LuaLaTeX"
-    return "\n\n".join([head, *(_latex(sheet) for sheet in found)]) + "\n"
-
-
-def _latex(sheet: ResultTable) -> str:
-    columns = "l" * sheet.text_columns + "r" * (len(sheet.header) - sheet.text_columns)
-    lines = [" & ".join(latex(cell) for cell in row) + r" \\" for row in (sheet.header, *sheet.rows)]
-    caption = ". ".join(latex(part) for part in (sheet.title, *sheet.notes))
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{caption}.}}",
-            rf"\begin{{tabular}}{{{columns}}}",
-            r"\toprule",
-            lines[0],
-            r"\midrule",
-            *lines[1:],
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-        ]
-    )
-
-
-def scores_csv(comparison: Comparison) -> str:
-    """One row a score: task, split, metric, rows, model, numbers in full precision, protocol, data, limit."""
-    header = ("task", "split", "metric", "rows", "model", "score", "low", "high", "protocol", "data", "limit")
-    return _csv(header, (row for line in comparison.lines for row in _score_rows(line)))
-
-
-def _score_rows(line: ScoreRow) -> Iterable[tuple[Cell, ...]]:
-    one = line.measurement
-    for model, score in line.scores.items():
-        numbers = (score.main_score, *(score.interval() or (None, None)))
-        yield (one.task, one.split, one.metric, one.n, model, *numbers, one.protocol, one.data, one.limit)
-
-
-def verdicts_csv(comparison: Comparison) -> str:
-    """One row a tested difference, numbers in full precision."""
-    measured = ("model", "against", "task", "split", "metric", "rows", "difference", "low", "high")
-    tested = ("test", "statistic", "p", "p_holm", "verdict", "limit")
-    return _csv((*measured, *tested), (_verdict_row(one) for one in comparison.verdicts))
-
-
-def _verdict_row(one: Verdict) -> tuple[Cell, ...]:
-    what, around, test = one.measurement, one.difference.around, one.difference.test
-    measured = (what.task, what.split, what.metric, what.n, one.difference.points, around.low, around.high)
-    tested = (test.name, test.statistic, test.p, one.adjusted, one.word, what.limit)
-    return (one.first, one.second, *measured, *tested)
-
-
-def papers_csv(comparison: Comparison) -> str:
-    """One row a number of ours or of a paper: source, row, column, our task or average, metric, value, doubt."""
-    header = ("source", "row", "column", "task", "metric", "value", "doubt")
-    return _csv(header, (row for one in comparison.beside for row in _paper_rows(one)))
-
-
-def _paper_rows(one: PaperTable) -> Iterable[tuple[Cell, ...]]:
-    source = one.paper.source(one.table)
-    theirs = [(source, row.name, one.table.printed(row), row.doubt) for row in one.table.rows]
-    told = [*(("here", label, numbers, None) for label, numbers in one.ours.items()), *theirs]
-    for origin, name, numbers, doubt in told:
-        for column in one.columns:
-            if column.name in numbers:
-                ours = column.task or column.average
-                yield origin, name, f"{source}: {column.name}", ours, column.metric, numbers[column.name], doubt
-
-
-def _csv(header: tuple[str, ...], rows: Iterable[tuple[Cell, ...]]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([csv_cell(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
-    return out.getvalue()
-
-
-LATEX = str.maketrans(
-    {
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "|": r"\textbar{}",
-        '"': r"\textquotedbl{}",
-        "`": r"\textasciigrave{}",
-        "[": "{[}",
-        "]": "{]}",
-        "-": "{-}",
-        **{char: f"\\{char}" for char in "&%$#_{}"},
-    }
-)
-MATHS = {char: f"${name}$" for char, name in {"λ": r"\lambda", "ε": r"\varepsilon", "τ": r"\tau", "±": r"\pm"}.items()}
+    return "\n".join([f"## {markdown(sheet.title)}", "", *lines, "", *(f"- {markdown(note)}" for note in sheet.notes)])
 
 
 def markdown(text: str) -> str:
@@ -274,20 +406,57 @@ def markdown(text: str) -> str:
     return inline(text).replace("@", "&#64;").replace(":", "&#58;")
 
 
+def as_latex(found: Sequence[ResultTable]) -> str:
+    """One table environment a table, notes in the caption; for a document with booktabs and the T1 font encoding."""
+    head = "% \\usepackage{booktabs} \\usepackage[T1]{fontenc}; names beyond Latin letters need XeLaTeX or LuaLaTeX"
+    return "\n\n".join([head, *(_latex(sheet) for sheet in found)]) + "\n"
+
+
+def _latex(sheet: ResultTable) -> str:
+    columns = "l" * sheet.text_columns + "r" * (len(sheet.header) - sheet.text_columns)
+    head, *body = [" & ".join(latex(cell) for cell in row) + r" \\" for row in (sheet.header, *sheet.rows)]
+    caption = ". ".join(latex(part) for part in (sheet.title, *sheet.notes))
+    top = [r"\begin{table}", r"\centering", rf"\caption{{{caption}.}}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
+    return "\n".join([*top, head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", r"\end{table}"])
+
+
 def latex(text: str) -> str:
     """Text for a LaTeX table or caption."""
-    return "".join(MATHS.get(char, char) for char in visible_line(text).translate(LATEX))
+    return visible_line(text).translate(_LATEX)
+
+
+def scores_csv(comparison: Comparison) -> str:
+    """One row for each score, numbers in full precision."""
+    return _csv(
+        {"task": one.task, "split": one.split, "metric": one.metric, "rows": one.n, "model": model}
+        | dict(zip(("score", "low", "high"), (score.main_score, *(score.interval() or (None, None))), strict=True))
+        | {"protocol": one.protocol, "data": one.data, "limit": one.limit}
+        for line in comparison.lines
+        for one in (line.measurement,)
+        for model, score in line.scores.items()
+    )
+
+
+def verdicts_csv(comparison: Comparison) -> str:
+    """One row for each tested difference, numbers in full precision."""
+    return _csv(
+        {"model": one.first, "against": one.second, "task": what.task, "split": what.split, "metric": what.metric}
+        | {"rows": what.n, "difference": found.points, "low": found.around.low, "high": found.around.high}
+        | {"test": found.test.name, "statistic": found.test.statistic, "p": found.test.p, "p_holm": one.adjusted}
+        | {"verdict": one.word, "limit": what.limit}
+        for one in comparison.verdicts
+        for what, found in ((one.measurement, one.difference),)
+    )
+
+
+def _csv(rows: Iterable[dict[str, Any]]) -> str:
+    import pandas
+
+    cells = [{name: csv_cell(cell) if isinstance(cell, str) else cell for name, cell in row.items()} for row in rows]
+    return pandas.DataFrame(cells, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
 def csv_cell(text: str) -> str:
     """Text for a CSV cell that no spreadsheet takes for a formula: one that begins like one gets an apostrophe."""
     plain = visible_line(text)
     return f"'{plain}" if plain.lstrip()[:1] in ("=", "+", "-", "@") else plain
-
-
-def plotted(text: str, limit: int = 40) -> str:
-    """A label in a plot: shortened in the middle; a leading underscore would hide it from matplotlib's legend."""
-    plain = visible_line(text)
-    if len(plain) > limit:
-        plain = f"{plain[: limit // 2 - 1]}…{plain[-(limit // 2) :]}"
-    return f" {plain}" if plain.startswith("_") else plain

@@ -75,7 +75,7 @@ class Chunks:
             self._digests, self._places, self._zero = (column[order] for column in joined)
 
     def discard_damaged(self) -> None:
-        """Remove what killed or torn writes left. Only for whoever alone writes here."""
+        """Remove what killed or torn writes left. Call it with the folder locked."""
         for path in (*self.folder.glob(".*.tmp"), *(set(self.folder.glob("*.npy")) - set(self._paths))):
             path.unlink(missing_ok=True)
 
@@ -238,7 +238,7 @@ class Embeddings:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold the folder for this process, after whoever holds it now. The lock of a killed process is free."""
+        """Lock the folder, waiting for another process. The lock of a killed process is free."""
         self.folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.folder / ".lock")
         try:

@@ -95,7 +95,7 @@ _DESCRIPTIONS = {
     RECIPE,
     REPORT,
     ".gitattributes",
-}  # what is written about a model
+}  # descriptions of a model
 _DESCRIPTION_FOLDERS = {"assets", "onnx", "openvino"}
 _DESCRIPTION_SUFFIXES = {".md", ".png", ".svg", ".pdf", ".csv"}
 
@@ -197,7 +197,7 @@ class Encoder:
 
 
 def require_model(model: str) -> None:
-    """What can be told of a model before a library is imported, which takes seconds.
+    """Check a model without importing a library, which takes seconds.
 
     Raises InputError for a folder that is not there, is no SentenceTransformer, is unfinished or has pickled weights.
     """
@@ -228,7 +228,7 @@ def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH) 
         revision = None
         folder, name = path, "/".join(path.resolve().parts[-2:])
     else:
-        folder, revision = _download(model)
+        folder, revision = download(model)
         name = f"{model.partition('@')[0]}@{revision}"
         _check(folder, model)
     manifest = read_manifest(folder)
@@ -380,13 +380,18 @@ def _settings(loaded: SentenceTransformer) -> dict[str, str]:
     return {key: str(value) for key, value in facts.items()}
 
 
-def _download(model: str) -> tuple[Path, str]:
-    """A local copy of a Hub model and the commit it is of; with HF_HUB_OFFLINE, of what was downloaded before."""
+def download(model: str) -> tuple[Path, str]:
+    """A local copy of a Hub model and its commit; with HF_HUB_OFFLINE, of what was downloaded before.
+
+    Raises InputError when ``model`` is no Hub id.
+    """
     from huggingface_hub import HfApi, constants, snapshot_download
 
     from hub.client.connection import reading
 
     repo_id, _, revision = model.partition("@")
+    if Path(model).is_absolute() or not _is_repo_id(repo_id):
+        raise InputError(model, "no such model folder", hint="a Hub model is ORG/NAME[@REVISION]")
     with reading(repo_id, revision or None):
         if not constants.HF_HUB_OFFLINE:  # the client gives what it has when the Hub does not answer
             HfApi().model_info(repo_id, revision=revision or None)

@@ -1,23 +1,32 @@
-"""Our encoders as MTEB sees them: its encoder protocol, on top of the embeddings that all tasks share."""
+"""MTEB's tasks by name on our encoders, with local data where there are some.
 
+``NAME`` is a task, ``NAME[subset+subset]`` some of its subsets, ``benchmark:NAME`` all tasks of a benchmark as it cuts
+them, ``type:NAME`` (or ``type:NAME:LANGUAGE``, a three-letter code) all tasks of a type. Importing mteb takes seconds.
+"""
+
+import hashlib
 import json
 import logging
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 
 import mteb
 import numpy as np
+from datasets import Dataset, DatasetDict
 from datasets.exceptions import DatasetNotFoundError
 from huggingface_hub import constants
 from mteb.abstasks import AbsTask, AbsTaskSTS
-from mteb.abstasks.task_metadata import TaskMetadata
+from mteb.abstasks.aggregated_task import AbsTaskAggregate
+from mteb.abstasks.task_metadata import TaskMetadata, TaskType
+from mteb.get_tasks import TASK_LIST
 from mteb.models import ModelMeta
 from mteb.models.abs_encoder import AbsEncoder, get_prompt
 from mteb.results import TaskResult
@@ -27,24 +36,165 @@ from torch.utils.data import DataLoader
 
 from eval.encoders.embeddings import Embeddings
 from eval.encoders.load import BATCH, Encoder, chat_template
-from eval.mteb_bridge.names import (
-    LOCAL_COPIES,
-    PREFIX,
-    find_mteb,
-    give_rows,
-    is_published,
-    local_rows,
-    parts_of,
-    task_name,
-)
 from eval.scoring.outcomes import Measured, Outcomes
-from eval.statistics.scores import EvaluationSettings, NewScore, task_score
-from eval.tasks.rows import ScoredPairs
+from eval.statistics.bootstrap import EvaluationSettings, NewScore, task_score
+from eval.tasks.rows import ScoredPairs, published
 from eval.tasks.sources import Source
 from eval.tasks.task import Metric, Task, Unit
 from hub.client.connection import hub_errors
 from hub.contract.results import Part, TaskScore
-from hub.errors import InputError, RunError
+from hub.errors import InputError, RunError, did_you_mean
+
+PREFIX = "mteb/"
+BENCHMARK, TYPE = "benchmark:", "type:"
+LOCAL = "local"  # in place of a Hub dataset's name
+LONGEST = 60  # characters of a list of subsets in a name
+
+
+@dataclass(frozen=True)
+class LocalCopy:
+    """Our data set that is an MTEB task's, row for row, and the revision of MTEB's for which that was found.
+
+    ``spaced``: rows whose first sentence ends in a space there; SentEval's form, read as tokens, has none.
+    """
+
+    dataset: str
+    revision: str
+    spaced: tuple[int, ...] = ()
+
+
+LOCAL_COPIES = {
+    "STS12": LocalCopy("sts12", "a0d554a64d88156834ff5ae9920b964011b16384"),
+    "STS13": LocalCopy("sts13", "7e90230a92c190f1bf69ae9002b8cea547a64cca"),
+    "STS14": LocalCopy("sts14", "6031580fec1f6af667f0bd2da0a551cf4f0b2375", spaced=(3720,)),
+    "STS15": LocalCopy("sts15", "ae752c7c21bf194d8b67fd573edf7ae58183cbe3"),
+    "STS16": LocalCopy("sts16", "4d8694f8f0e0100860b497b999b3dbed754a0513"),
+    "STSBenchmark": LocalCopy("stsb", "b0fddb56ed78048fa8b90373c8a3cfc37b684831"),
+    "SICK-R": LocalCopy("sick-r-full", "20a6d6f312dd54037fe07a32d58e5e168867909d"),
+}
+"""Found equal in number of pairs, lengths, distinct texts and pairs, and scores: all that mteb tells of its data."""
+
+
+def find_mteb(name: str) -> tuple[AbsTask, ...]:
+    """The tasks that a name without ``mteb/`` stands for, text alone, none that newer ones supersede in a type.
+
+    Raises InputError with the nearest names when there is none, or when a task needs more than text.
+    """
+    if name.startswith(BENCHMARK):
+        tasks = _benchmark(name.removeprefix(BENCHMARK))
+    elif name.startswith(TYPE):
+        tasks = _type(name.removeprefix(TYPE))
+    else:
+        tasks = (_task(name),)
+    for task in tasks:
+        if set(task.modalities) != {"text"}:
+            raise InputError(
+                f"{PREFIX}{name}", f"{task.metadata.name} needs {', '.join(task.modalities)}", allowed="text"
+            )
+    return tasks
+
+
+def task_name(task: AbsTask) -> str:
+    """The name that results of a task are written under: with its subsets and splits where they are not all."""
+    name = f"{PREFIX}{task.metadata.name}"
+    cuts = []
+    if not task.is_aggregate and set(task.hf_subsets) != set(task.metadata.hf_subsets):
+        cuts.append(_short(task.hf_subsets))
+    if set(task.eval_splits) != set(task.metadata.eval_splits):
+        cuts.append(_short(task.eval_splits))
+    return f"{name}[{';'.join(cuts)}]" if cuts else name
+
+
+def parts_of(task: AbsTask) -> Sequence[AbsTask]:
+    """The tasks with data: those that an aggregate averages, else the task itself."""
+    return task.metadata.tasks if isinstance(task, AbsTaskAggregate) else (task,)
+
+
+def _short(names: Iterable[str]) -> str:
+    """Names joined; where they are many, their number and a hash, so that the result can name a file."""
+    joined = "+".join(sorted(names))
+    if len(joined) <= LONGEST:
+        return joined
+    return f"{joined.count('+') + 1}-{hashlib.sha256(joined.encode()).hexdigest()[:8]}"
+
+
+def _task(name: str) -> AbsTask:
+    plain, cut, subsets = name.removesuffix("]").partition("[")
+    known = [task.metadata.name for task in TASK_LIST]
+    if plain not in known:
+        raise _unknown(name, plain, known, (f"{PREFIX}{BENCHMARK}NAME", f"{PREFIX}{TYPE}NAME"))
+    task = mteb.get_task(plain)
+    if cut:
+        wanted, has = subsets.split("+"), task.metadata.hf_subsets
+        if not set(wanted) <= set(has):
+            raise InputError(f"{PREFIX}{name}", f"{plain} has no such subsets", allowed=", ".join(has))
+        task.hf_subsets = wanted
+    return task
+
+
+def _benchmark(name: str) -> tuple[AbsTask, ...]:
+    known = {benchmark.name for benchmark in mteb.get_benchmarks()}
+    known |= {alias for benchmark in mteb.get_benchmarks() for alias in benchmark.aliases or ()}
+    if name not in known:
+        raise _unknown(f"{BENCHMARK}{name}", name, known, ())
+    return tuple(deepcopy(task) for task in mteb.get_benchmark(name).tasks)  # each draws from a state of its own
+
+
+def _type(name: str) -> tuple[AbsTask, ...]:
+    kind, _, language = name.partition(":")
+    known = get_args(TaskType)
+    if kind not in known:
+        raise _unknown(f"{TYPE}{name}", kind, known, known)
+    if language and not re.fullmatch(r"[a-z]{3}", language):
+        raise InputError(f"{PREFIX}{TYPE}{name}", f"unknown language {language!r}", allowed="a code like eng")
+    wanted: Any = {"task_types": [kind], "modalities": ["text"], "exclusive_modality_filter": True}
+    tasks = tuple(mteb.get_tasks(**wanted, languages=[language] if language else None))
+    if not tasks:
+        raise InputError(f"{PREFIX}{TYPE}{name}", "has no text task", hint="leave the language out")
+    return tasks
+
+
+def _unknown(name: str, word: str, known: Collection[str], allowed: Iterable[str]) -> InputError:
+    kind = "benchmark" if name.startswith(BENCHMARK) else "task type" if name.startswith(TYPE) else "task"
+    problem = f"mteb {mteb.__version__} has no such {kind}"
+    return InputError(f"{PREFIX}{name}", problem, allowed=", ".join(allowed) or None, hint=did_you_mean(word, known))
+
+
+def local_rows(task: AbsTask, source: Source) -> ScoredPairs | None:
+    """The rows of a task's local copy, when the source has a place for them. Raises InputError when not whole."""
+    local_copy = LOCAL_COPIES.get(task.metadata.name)
+    if local_copy is None or not source.has(local_copy.dataset, "test"):
+        return None
+    rows = source.load(local_copy.dataset, ["test"])["test"]
+    assert isinstance(rows, ScoredPairs)
+    return rows
+
+
+def is_official(task: AbsTask, rows: ScoredPairs) -> bool:
+    """Whether rows are those of the task's own revision: by their checksum, for the revision that was compared."""
+    local_copy = LOCAL_COPIES[task.metadata.name]
+    return (
+        task.metadata.revision == local_copy.revision
+        and rows.sha256 == published().rows[local_copy.dataset]["test"].sha256
+    )
+
+
+def give_rows(task: AbsTask, rows: ScoredPairs) -> None:
+    """Let a task score rows from here. Rows that are not its own revision's get another name in its results."""
+    is_theirs, first = is_official(task, rows), list(rows.first)
+    for row in LOCAL_COPIES[task.metadata.name].spaced if is_theirs else ():
+        first[row] += " "
+    columns = {"sentence1": first, "sentence2": list(rows.second), "score": rows.gold.tolist()}
+    task.dataset = DatasetDict(test=Dataset.from_dict(columns))
+    task.data_loaded = True
+    if not is_theirs:
+        local = {"path": LOCAL, "revision": f"sha256-{rows.sha256}"}
+        task.metadata = task.metadata.model_copy(update={"dataset": local})
+
+
+def is_published(task: AbsTask) -> bool:
+    """Whether a task scores the rows of MTEB's own revision, as far as is known."""
+    return task.is_aggregate or task.metadata.dataset["path"] != LOCAL
 
 
 class MtebEncoder(AbsEncoder):
@@ -225,9 +375,9 @@ def sts_outcomes(task: AbsTask, split: str, predictions: Path) -> Outcomes | Non
     """Gold and predicted similarities of an STS task's pairs, from the file that MTEB wrote; None for other tasks."""
     if not has_outcomes(task):
         return None
-    told = json.loads((predictions / task.prediction_file_name).read_text(encoding="utf-8"))
+    raw = json.loads((predictions / task.prediction_file_name).read_text(encoding="utf-8"))
     gold = {subset: np.asarray(rows_of(task, subset, split)["score"], dtype=np.float64) for subset in task.hf_subsets}
-    predicted = [np.asarray(told[subset][split]["cosine_scores"]) for subset in gold]
+    predicted = [np.asarray(raw[subset][split]["cosine_scores"]) for subset in gold]
     part = tuple(subset for subset, scores in gold.items() for _ in scores) if len(gold) > 1 else ()
     return Outcomes(np.concatenate(list(gold.values())), np.concatenate(predicted), part)
 
@@ -245,9 +395,9 @@ def size(task: AbsTask, subset: str, split: str) -> int:
     if task.data_loaded:
         rows = rows_of(task, subset, split)
         return len(rows["queries"]) if isinstance(rows, Mapping) and "queries" in rows else len(rows)
-    told: Any = (task.metadata.descriptive_stats or {})[split]
-    told = told.get("hf_subset_descriptive_stats", {}).get(subset, told)
-    return int(told.get("num_queries") or told["num_samples"])
+    stats: Any = (task.metadata.descriptive_stats or {})[split]
+    stats = stats.get("hf_subset_descriptive_stats", {}).get(subset, stats)
+    return int(stats.get("num_queries") or stats["num_samples"])
 
 
 def data_revision(task: AbsTask) -> str | None:
@@ -319,7 +469,7 @@ def measure_task(
         ours = described(task, split, outcomes is not None)
         score = read_score(ours, task, split, result, rows, outcomes, settings, seconds)
         yield NewScore(ours, score, outcomes)
-        seconds = {}  # told once
+        seconds = {}  # reported once
     for part in parts_of(task):
         if part.data_loaded:
             part.unload_data()
@@ -365,8 +515,8 @@ def _has_predictions(task: AbsTask, folder: Path) -> bool:
     path = folder / task.prediction_file_name
     if not path.is_file():
         return False
-    told = json.loads(path.read_text(encoding="utf-8"))
-    return all(split in told.get(subset, {}) for subset in task.hf_subsets for split in task.eval_splits)
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    return all(split in raw.get(subset, {}) for subset in task.hf_subsets for split in task.eval_splits)
 
 
 def _load(task: AbsTask) -> None:

@@ -12,13 +12,12 @@ from pydantic import ValidationError
 from eval.encoders.embeddings import CACHE
 from eval.encoders.load import FUNCTION
 from eval.runs.records import BASE, RESULTS, Records, beside, is_run_directory
-from eval.statistics.scores import EvaluationSettings
-from eval.tasks.registry import GROUPS, find_task, find_tasks
+from eval.statistics.bootstrap import EvaluationSettings
+from eval.tasks.registry import GROUPS, find_tasks
 from eval.tasks.sources import Entry, Source, TaskData
 from eval.tasks.task import Task
 from hub.contract.recipe import ModelRecipe
 from hub.contract.recipe_file import apply_overrides, load_recipe
-from hub.contract.results import Method
 from hub.contract.run_dir import ARTIFACTS
 from hub.errors import InputError
 
@@ -62,7 +61,6 @@ class Request:
     keeps_embeddings: bool = True
     limit: int | None = None
     seeds: tuple[int, ...] = (1111,)
-    interval: Method = "percentile"
     overrides: tuple[str, ...] = ()
 
 
@@ -135,7 +133,7 @@ def check(job: EvaluationJob, data: TaskData) -> None:
 def _check_mteb(entry: Entry, settings: EvaluationSettings) -> None:
     if settings.limit is not None:
         raise InputError(entry.task.name, "--limit does not reach MTEB's tasks", hint="leave it out, or the task")
-    from eval.mteb_bridge.names import find_mteb  # importing mteb costs seconds
+    from eval.mteb_bridge.run import find_mteb  # importing mteb costs seconds
 
     find_mteb(entry.task.dataset)
 
@@ -203,7 +201,7 @@ def _settings(request: Request, recipe: ModelRecipe | None) -> EvaluationSetting
         unknown = next((key for key in values if key not in WITHOUT_RECIPE), None)
         if unknown:
             raise InputError(f"--set {unknown}", "needs a recipe", allowed=", ".join(WITHOUT_RECIPE))
-    values |= {"interval": request.interval, "probe_seeds": request.seeds, "limit": request.limit}
+    values |= {"probe_seeds": request.seeds, "limit": request.limit}
     try:
         return EvaluationSettings.model_validate(values)
     except ValidationError as error:
@@ -239,9 +237,3 @@ def _slug(name: str) -> str:
     if len(plain) <= LONGEST:
         return plain
     return f"{plain[:LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-def one_task(name: str, split: str | None = None) -> Entry:
-    """An entry by name, on the task's default split unless another is given."""
-    task = find_task(name)
-    return Entry(task, split or task.default_split)

@@ -3,7 +3,7 @@
     FOLDER/tasks/<task>--<split>.json         the score, and what it was measured with
     FOLDER/outcomes/<task>--<split>.parquet   gold, predicted and part of every scored row
     FOLDER/results.json                       all scores of one revision of the encoder
-    FOLDER/base/, FOLDER/control/             the same of the untrained base and of the copies control
+    FOLDER/base/, FOLDER/control/             the same of the untrained base and of the SimCSE baseline
 
 A task's outcomes are written before its record, which names their SHA-256: a run killed in between has no record of it.
 """
@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eval.encoders.load import Encoder
 from eval.scoring.outcomes import Outcomes
-from eval.statistics.scores import EvaluationSettings, task_interval
+from eval.statistics.bootstrap import EvaluationSettings, task_interval
 from eval.tasks.task import Aggregation, Metric
 from hub.contract.results import Results, TaskScore, read_results
 from hub.contract.run_dir import MANIFEST
@@ -216,8 +216,8 @@ def why_stale(
         return "the encoder declares no revision, so it may have changed"
     if record.revision != encoder.revision:
         return f"it is of other weights (revision {record.revision[:SHOWN]}, now {encoder.revision[:SHOWN]})"
-    if told := _other_encoding(record, encoder):
-        return told
+    if changed := _other_encoding(record, encoder):
+        return changed
     if record.settings.part != settings.part:
         return f"it is of {record.settings.rows}, not of {settings.rows}"
     if score.seeds and score.seeds != settings.probe_seeds:
@@ -246,7 +246,8 @@ def with_interval(record: Record, records: Records, settings: EvaluationSettings
 
     A record without kept rows has no interval and comes back as it is.
     """
-    if record.settings.resampling == settings.resampling or record.metric is None:
+    same = record.settings.resampling == settings.resampling and record.settings.interval == settings.interval
+    if same or record.metric is None:
         return record
     rows = records.outcomes(*record.key)
     if rows is None:

@@ -1,16 +1,16 @@
-"""Semantic textual similarity: the cosine of two embeddings, correlated with people's scores.
+"""Semantic textual similarity: the cosine of two embeddings, correlated with human scores.
 
 STS12–16 consist of subsets, and three ways to one figure are in use, which differ by up to ten points: ``all``
 (Reimers & Gurevych 2019, SimCSE, MTEB), ``mean`` and ``wmean`` over subsets (SentEval, Conneau & Kiela 2018).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eval.scoring.outcomes import Embed, Measured, Outcomes
-from eval.tasks.rows import ScoredPairs, Vector
+from eval.tasks.rows import Rows, ScoredPairs, Vector
 from eval.tasks.task import Aggregation, Task
 from hub.errors import RunError
 
@@ -20,15 +20,17 @@ DECIMALS = 12  # of a cosine: what float64 can tell apart
 INDISTINCT = 1e-6  # cosines of float32 embeddings that differ by less are the same number
 
 
-def measure_sts(task: Task, pairs: ScoredPairs, embed: Embed) -> Measured:
+def measure_sts(task: Task, data: Mapping[str, Rows], embed: Embed, _: Sequence[int] = ()) -> Measured:
     """Spearman x 100 as ``task`` aggregates it, Pearson beside it, and Spearman of every subset.
 
-    A subset whose correlation is undefined is left out of ``parts``. Raises RunError naming the task when the score
-    itself is: a correlation with a constant is undefined, not 0.
+    ``data`` has the scored split alone. A subset whose correlation is undefined is left out of ``parts``. Raises
+    RunError naming the task when the score itself is: a correlation with a constant is undefined, not 0.
     """
+    (pairs,) = data.values()
+    assert isinstance(pairs, ScoredPairs), task.name
     cosines = cosine_scores(pairs, embed)
     if np.ptp(cosines) < INDISTINCT:
-        problem = f"all {len(pairs)} cosines are {cosines[0]:.6g}: their correlation with people's scores is undefined"
+        problem = f"all {len(pairs)} cosines are {cosines[0]:.6g}: their correlation with human scores is undefined"
         raise RunError(task.name, problem, hint="the encoder gives every text the same embedding, or nearly so")
     score, other = (_aggregated(task, pairs, cosines, correlation) for correlation in (spearman, pearson))
     parts = {}
@@ -71,7 +73,7 @@ def _aggregated(task: Task, pairs: ScoredPairs, cosines: Vector, correlation: Co
     for name, start, stop in subsets:
         gold, system = pairs.gold[start:stop], cosines[start:stop]
         if _constant(gold) or _constant(system):
-            side = "people's scores" if _constant(gold) else "cosines"
+            side = "human scores" if _constant(gold) else "cosines"
             where = f"all {stop - start} {side}" + (f" of {name}" if name else "")
             raise RunError(task.name, f"{where} are the same: the correlation is undefined")
         found.append(correlation(system, gold))

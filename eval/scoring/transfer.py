@@ -3,28 +3,17 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eval.scoring import probe
 from eval.scoring.outcomes import Embed, Measured, Outcomes
-from eval.scoring.probe import (
-    SNLI_PACE,
-    UNREGULARISED,
-    Classes,
-    Features,
-    Fit,
-    Indices,
-    Mode,
-    cross_validated,
-    cross_validation,
-    held_out,
-    nested_kfold,
-    nested_validation,
-)
-from eval.scoring.probe_senteval import State, train
+from eval.scoring.probe import SNLI_PACE, UNREGULARISED, Fit, Mode
+from eval.scoring.probe_senteval import Classes, Features, Indices, State, train
 from eval.scoring.sts import pearson, spearman
 from eval.tasks.rows import LabelledPairs, LabelledTexts, Rows, ScoredPairs, Vector
 from eval.tasks.sources import BLANK
@@ -67,28 +56,11 @@ def measure_transfer(task: Task, data: Mapping[str, Rows], embed: Embed, seeds: 
 
 def probed(task: Task, sets: Sets, mode: Mode, seed: int) -> Fit:
     """The task's probe on sorted rows."""
-    if task.on_validation:
-        return validated(task, sets, mode, seed)
-    if task.design == "kfold":
-        return nested_kfold(*sets["all"][1:], mode=mode, seed=seed)
-    if task.design == "cross-validated":
-        return cross_validated(*sets["train"][1:], *sets["test"][1:], mode=mode, seed=seed)
-    splits = (*sets["train"][1:], *sets["validation"][1:], *sets["test"][1:])
-    if task.as_snli:
-        return held_out(*splits, mode=mode, grid=UNREGULARISED, seed=seed, pace=SNLI_PACE)
-    return held_out(*splits, mode=mode, seed=seed)
-
-
-def validated(task: Task, sets: Sets, mode: Mode, seed: int) -> Fit:
-    """The accuracy that the task's probe chooses its regularisation by, and the classes of the rows that tell it."""
-    if task.design == "kfold":
-        return nested_validation(*sets["all"][1:], mode=mode, seed=seed)
-    if task.design == "cross-validated":
-        return cross_validation(*sets["train"][1:], mode=mode, seed=seed)
-    dev = sets["validation"][1:]
-    if task.as_snli:
-        return held_out(*sets["train"][1:], *dev, *dev, mode=mode, grid=UNREGULARISED, seed=seed, pace=SNLI_PACE)
-    return held_out(*sets["train"][1:], *dev, *dev, mode=mode, seed=seed)
+    assert task.design is not None, task.name
+    rows = [array for split in task.design.rows for array in sets[split][1:]]
+    snli: dict[str, Any] = {"grid": UNREGULARISED, "pace": SNLI_PACE} if task.as_snli else {}
+    fit: Fit = getattr(probe, task.design.probe)(*rows, mode=mode, seed=seed, **snli)
+    return fit
 
 
 def arranged(task: Task, rows: Rows, embed: Embed) -> tuple[Indices, Features, Classes]:
@@ -103,7 +75,7 @@ def arranged(task: Task, rows: Rows, embed: Embed) -> tuple[Indices, Features, C
 def toolkit_order(rows: Rows, as_snli: bool = False) -> Indices:
     """SentEval's order of rows, on which folds and shuffles depend: by number of tokens, then class; stable.
 
-    Pairs go by the first text, then the second; SNLI by the second, then the first, and by the class's name.
+    Pairs go by the first sentence, then the second; SNLI by the second, then the first, and by the class's name.
     """
     assert isinstance(rows, LabelledTexts | LabelledPairs | ScoredPairs)
     if isinstance(rows, LabelledTexts):

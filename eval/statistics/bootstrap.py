@@ -1,20 +1,27 @@
-"""Every metric's score of many resamples at once, from how often each of them drew each row.
+"""Percentile bootstrap intervals of every metric, for one system or for several on the same resamples.
 
-A metric that is a function of sums is one matrix product; the ranks of Spearman come from cumulative sums over values
-sorted once.
+Rows are drawn with replacement (Efron & Tibshirani 1993, chapter 13), within every part where a score is a mean over
+parts. A resample is the number of times each row was drawn, so many resamples are scored at once: a metric that is a
+function of sums is one matrix product, and Spearman's ranks, computed anew in every resample, come from cumulative
+sums. All systems are scored on the same resamples: their differences are paired. Rows count as independent; where they
+are not (the five captions of an image, pairs that share a sentence), intervals are too narrow.
+
+Cost of 1,000 resamples of 10,000 rows for two systems on one core: 0.9 s for Spearman, 0.2 s for the others.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 
-from eval.scoring.outcomes import Outcomes
+from eval.scoring.outcomes import Measured, Outcomes
 from eval.tasks.rows import Vector
-from eval.tasks.task import Aggregation, Metric
-from hub.contract.results import Method, Results
+from eval.tasks.task import Aggregation, Metric, Task
+from hub.contract.results import Limit, Method, Part, Results, TaskScore
 from hub.errors import RunError
 
 Matrix = NDArray[np.float64]
@@ -114,13 +121,12 @@ class Resampling:
     """How intervals are made. The defaults are those of every card and comparison."""
 
     samples: int = 1000
-    method: Method = "percentile"
     seed: int = 42
 
     @classmethod
     def of(cls, results: Results) -> "Resampling":
         """How the intervals of a results file were made."""
-        return cls(results.bootstrap_samples, results.interval, results.seed)
+        return cls(results.bootstrap_samples, results.seed)
 
 
 @dataclass(frozen=True)
@@ -172,43 +178,11 @@ def score(outcomes: Outcomes, metric: Metric, aggregation: Aggregation = "all") 
     return 100 * float(_check_defined(strata)[0])
 
 
-def interval(
-    samples: Vector,
-    method: Method = "percentile",
-    *,
-    level: float = 0.95,
-    point: float | None = None,
-    influence: Vector | None = None,
-) -> Interval:
-    """The central ``level`` interval of bootstrap ``samples`` (n,).
-
-    ``bca`` corrects the percentiles for bias and skewness (Efron 1987; Efron & Tibshirani 1993, section 14.3). It needs
-    the ``point`` estimate and the rows' ``influence`` on it (``eval.statistics.paired.influence``), both in the
-    samples' unit; for a paired difference, the differences of two systems' points and influences. A point beyond all
-    samples counts as if half a sample lay beyond it. Samples that are all one value have that value as their interval.
-    """
-    tail = (1 - level) / 2
-    shares = np.array([tail, 1 - tail])
-    if method == "bca":
-        if point is None or influence is None:
-            raise ValueError("a BCa interval needs the point estimate and the influence of every row")
-        shares = _corrected(shares, samples, point, influence)
-    low, high = np.percentile(samples, 100 * shares)
+def interval(samples: Vector, level: float = 0.95) -> Interval:
+    """The central ``level`` percentile interval of bootstrap ``samples`` (n,)."""
+    tail = 50 * (1 - level)
+    low, high = np.percentile(samples, [tail, 100 - tail])
     return Interval(float(low), float(high))
-
-
-def _corrected(shares: Vector, samples: Vector, point: float, influence: Vector) -> Vector:
-    """Where a BCa interval ends, as shares of the samples (Efron & Tibshirani 1993, equations 14.10, 14.14, 14.15)."""
-    from scipy.special import ndtr, ndtri
-
-    if np.ptp(samples) == 0:
-        return shares
-    below = (np.mean(samples < point) + np.mean(samples <= point)) / 2
-    bias = ndtri(np.clip(below, 0.5 / len(samples), 1 - 0.5 / len(samples)))
-    spread = float(np.sum(influence**2)) ** 1.5
-    acceleration = float(np.sum(influence**3)) / (6 * spread) if spread > 0 else 0.0
-    shifted = bias + ndtri(shares)
-    return ndtr(bias + shifted / (1 - acceleration * shifted))
 
 
 @dataclass(frozen=True)
@@ -260,3 +234,94 @@ def _draw(generator: np.random.Generator, rows: int, resamples: int) -> Matrix:
     chosen = generator.integers(0, rows, size=(resamples, rows))
     cells = (chosen * resamples + np.arange(resamples)[:, None]).ravel()
     return np.bincount(cells, minlength=rows * resamples).reshape(rows, resamples).astype(np.float64)
+
+
+class EvaluationSettings(BaseModel):
+    """What decides a score and its interval beside encoder and data. ``limit`` is rows per split (None: all).
+
+    ``seed`` is that of the bootstrap, and draws the rows of a limit. ``interval``: "bca" in records of versions before
+    4, whose intervals are recomputed.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bootstrap_samples: Annotated[int, Field(ge=1)] = 1000
+    interval: Method = "percentile"
+    seed: Annotated[int, Field(ge=0)] = 42
+    probe_seeds: tuple[int, ...] = (1111,)
+    limit: int | None = None
+
+    @property
+    def resampling(self) -> Resampling:
+        """How intervals are made."""
+        return Resampling(self.bootstrap_samples, self.seed)
+
+    def protocol(self, task: Task) -> str:
+        """The task's protocol in words, which says so when only part of the data is scored."""
+        return task.protocol if self.part is None else f"{task.protocol}; {self.part}"
+
+    @property
+    def part(self) -> Limit | None:
+        """The part of the data that is scored; None: all of it."""
+        return None if self.limit is None else Limit(rows=self.limit, seed=self.seed)
+
+    @property
+    def rows(self) -> str:
+        """The same in words."""
+        return "all rows" if self.limit is None else f"{self.limit} rows of each split, drawn with seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class NewScore:
+    """A score as it is written, its task, and the rows behind it (None where MTEB tells none: it has no interval)."""
+
+    task: Task
+    score: TaskScore
+    outcomes: Outcomes | None
+
+
+def task_score(
+    task: Task,
+    split: str,
+    measured: Measured,
+    data_sha256: str,
+    settings: EvaluationSettings,
+    seconds: Mapping[str, float],
+) -> TaskScore:
+    """The score of a task with its interval. Raises RunError when it cannot be resampled.
+
+    The score is the mean over seeds; the interval is how far sampling the rows moves the first seed's score, set around
+    that mean. How far seeds move it is ``other["sd_over_seeds"]``.
+    """
+    assert task.metric is not None, task.name
+    score = TaskScore(
+        task=task.name,
+        protocol=settings.protocol(task),
+        split=split,
+        main_metric=task.metric,
+        main_score=measured.score,
+        n=len(measured.outcomes),
+        unit=task.unit,
+        family=task.family,
+        data_sha256=data_sha256,
+        other=measured.other,
+        parts={name: Part(score=score, n=n) for name, (score, n) in measured.parts.items()},
+        seeds=measured.seeds,
+        seconds={name: round(value, 6) for name, value in {**measured.seconds, **seconds}.items()},
+        limit=settings.part,
+    )
+    around = task_interval(score, measured.outcomes, task.metric, task.aggregation, settings)
+    return score.model_copy(update={"low": around.low, "high": around.high})
+
+
+def task_interval(
+    reported: TaskScore, outcomes: Outcomes, metric: Metric, aggregation: Aggregation, settings: EvaluationSettings
+) -> Interval:
+    """The interval of a score whose rows are ``outcomes``; of a mean over seeds that of the first, moved to the mean.
+
+    Raises RunError when the rows cannot be resampled.
+    """
+    drawn = resample([outcomes], metric, aggregation, settings.bootstrap_samples, settings.seed)[0]
+    if len(reported.seeds) > 1:
+        drawn = drawn + (reported.main_score - score(outcomes, metric, aggregation))
+    return interval(drawn)

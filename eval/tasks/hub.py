@@ -18,8 +18,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from eval.tasks.files import DataFile, names_in_layout
-from eval.tasks.rows import RESTORE, RowsPin, ScoredPairs, canonical_line, scored_pairs
+from eval.tasks.rows import RESTORE, DataFile, RowsPin, ScoredPairs, canonical_line, names_in_layout, scored_pairs
 from hub.errors import InputError
 
 ARCHIVE = "senteval.tar"
@@ -192,7 +191,7 @@ def in_order(place: str, rows: Sequence[Row], order: Order) -> list[Row]:
 
 
 class MtebDatasets:
-    """Scored pairs from MTEB's repositories. ``pins`` and ``order`` stand in for the published ones in tests."""
+    """Scored pairs from MTEB's repositories. ``pins`` and ``order`` replace the published ones in tests."""
 
     def __init__(self, pins: Mapping[str, HubPin] | None = None, order: Mapping[str, Order] | None = None):
         self._pins = mteb_pins() if pins is None else pins

@@ -1,26 +1,104 @@
-"""Row types of evaluation data. Texts are what the encoder is given, joined and in the data set's own text form.
-
-Every form knows the SHA-256 of its rows, which is the same wherever they were read from.
-"""
+"""Evaluation data: content of files, rows of a split with their hash, the pins that both are held against."""
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import yaml
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from eval.tasks.files import DataFile
 from hub.errors import InputError
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file's bytes and the place that messages name."""
+
+    place: str
+    content: bytes
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the bytes, as hex."""
+        return hashlib.sha256(self.content).hexdigest()
+
+    @property
+    def line_count(self) -> int:
+        """Lines, header included, whether or not the last one ends in a newline."""
+        return self.content.count(b"\n") + (self.content[-1:] not in (b"", b"\n"))
+
+    def lines(self, encoding: str = "utf-8") -> list[str]:
+        """Lines ended by a newline, or by a carriage return and one; blank lines count.
+
+        Not ``str.splitlines``: it also breaks at characters that stand inside sentences. Raises InputError when the
+        bytes are not in ``encoding``.
+        """
+        try:
+            text = self.content.decode(encoding)
+        except UnicodeDecodeError as error:
+            raise InputError(self.place, f"is not {encoding} (byte {error.start})", hint="restore the file") from error
+        lines = text.removesuffix("\n").split("\n") if text else []
+        return [line.removesuffix("\r") for line in lines]
+
+    def cells(self, columns: int, encoding: str = "utf-8", header: bool = False) -> Iterator[tuple[str, list[str]]]:
+        """(place, cells) of every line, split at tabs and nowhere else: these files know no quoting.
+
+        Raises InputError naming the line that has fewer than ``columns`` cells.
+        """
+        for number, line in enumerate(self.lines(encoding), start=1):
+            if header and number == 1:
+                continue
+            cells = line.split("\t")
+            if len(cells) < columns:
+                problem = f"has {len(cells)} tab-separated columns, expected {columns}"
+                raise InputError(f"{self.place}:{number}", problem, hint="restore the file")
+            yield f"{self.place}:{number}", cells
+
+
+def names_in_layout(name: str) -> tuple[str, ...]:
+    """A file's names: in the whole layout, and where its ``downstream`` folder is the root (as in SimCSE's archive)."""
+    return tuple(dict.fromkeys((name, name.removeprefix("downstream/"))))
+
+
+class Place(Protocol):
+    """Where files lie: a directory, an archive or a repository."""
+
+    def read(self, name: str) -> DataFile:
+        """The file called ``name`` in SentEval's or the organisers' layout. Raises InputError when it is not there."""
+
+
+class Directory:
+    """A local directory in SentEval's layout (``downstream/``, ``probing/``; or ``downstream`` itself), or in the STS
+    organisers'.
+    """
+
+    def __init__(self, root: Path, option: str):
+        if not root.is_dir():
+            raise InputError(root, "no such directory", hint=f"check {option}")
+        inside = root.resolve().name == "downstream" and not (root / "downstream").is_dir()
+        self._root, self._option = (root.parent if inside else root), option
+
+    def read(self, name: str) -> DataFile:
+        """The file, also where the layout's ``downstream`` folder has another name."""
+        for candidate in names_in_layout(name):
+            path = self._root / candidate
+            if path.is_file():
+                return DataFile(str(path), path.read_bytes())
+        hint = f"{self._option} needs the whole layout: restore the file, or score without its task"
+        raise InputError(self._root / name, "no such data file", hint=hint)
+
 
 Vector = NDArray[np.float64]
 Labels = NDArray[np.int64]
+Indices = NDArray[np.intp]
+Subset = tuple[str, int, int]
+Row = tuple[str | float | int, ...]
 
 
 @dataclass(frozen=True)
@@ -52,11 +130,26 @@ class _Texts:
 
 @dataclass(frozen=True)
 class ScoredPairs(_Pairs):
-    """Sentence pairs with people's scores. ``subsets`` are (name, start, stop) of consecutive rows, if any."""
+    """Sentence pairs with human scores. ``subsets`` are (name, start, stop) of consecutive rows, if any."""
 
     gold: Vector  # (n,)
     sha256: str
-    subsets: tuple[tuple[str, int, int], ...] = ()
+    subsets: tuple[Subset, ...] = ()
+
+    def canonical(self) -> Iterable[Row]:
+        """The rows as they enter the hash."""
+        return zip(self.first, self.second, self.gold.tolist(), strict=True)
+
+    def draw(self, limit: int, seed: int) -> "ScoredPairs":
+        """``limit`` rows, as many of every subset as it has of the whole."""
+        group = np.zeros(len(self), dtype=np.intp)
+        for number, (_, start, stop) in enumerate(self.subsets):
+            group[start:stop] = number
+        chosen = spread(group, limit, seed)
+        ends = [(name, *np.searchsorted(chosen, (start, stop)).tolist()) for name, start, stop in self.subsets]
+        subsets = tuple((name, start, stop) for name, start, stop in ends if start < stop)
+        first, second = _of(self.first, chosen), _of(self.second, chosen)
+        return ScoredPairs(first, second, self.gold[chosen], self.sha256, subsets)
 
 
 @dataclass(frozen=True)
@@ -67,6 +160,15 @@ class LabelledTexts(_Texts):
     classes: tuple[str, ...]
     sha256: str
 
+    def canonical(self) -> Iterable[Row]:
+        """The rows as they enter the hash."""
+        return zip(self.text, (self.classes[label] for label in self.labels), strict=True)
+
+    def draw(self, limit: int, seed: int) -> "LabelledTexts":
+        """``limit`` rows, as many of every class as it has of the whole."""
+        chosen = spread(self.labels, limit, seed)
+        return replace(self, text=_of(self.text, chosen), labels=self.labels[chosen])
+
 
 @dataclass(frozen=True)
 class LabelledPairs(_Pairs):
@@ -75,6 +177,16 @@ class LabelledPairs(_Pairs):
     labels: Labels  # (n,)
     classes: tuple[str, ...]
     sha256: str
+
+    def canonical(self) -> Iterable[Row]:
+        """The rows as they enter the hash."""
+        return zip(self.first, self.second, (self.classes[label] for label in self.labels), strict=True)
+
+    def draw(self, limit: int, seed: int) -> "LabelledPairs":
+        """``limit`` rows, as many of every class as it has of the whole."""
+        chosen = spread(self.labels, limit, seed)
+        first, second = _of(self.first, chosen), _of(self.second, chosen)
+        return replace(self, first=first, second=second, labels=self.labels[chosen])
 
 
 @dataclass(frozen=True)
@@ -85,8 +197,46 @@ class Captions(_Texts):
     image_of: Labels  # (captions,)
     sha256: str
 
+    def canonical(self) -> Iterable[Row]:
+        """The rows as they enter the hash."""
+        return zip(self.text, self.image_of.tolist(), strict=True)
+
+    def draw(self, limit: int, seed: int) -> "Captions":
+        """The captions of images in a drawn order, until there are enough."""
+        place = np.random.default_rng(seed).permutation(int(self.image_of.max()) + 1)
+        chosen = np.sort(np.argsort(place[self.image_of], kind="stable")[:limit])
+        return replace(self, text=_of(self.text, chosen), image_of=self.image_of[chosen])
+
 
 Rows = ScoredPairs | LabelledTexts | LabelledPairs | Captions
+"""Texts are in the data set's own text form; ``sha256`` is the same wherever the rows were read."""
+Example = TypeVar("Example", bound=Rows)
+
+
+def drawn(rows: Rows, limit: int | None, seed: int) -> Rows:
+    """``limit`` of the rows (all when None), in their order, with the SHA-256 of the whole.
+
+    The first rows would be no sample: STSb's begin with captions, the years' with one subset, labelled rows often lie
+    sorted by class.
+    """
+    return rows if limit is None or limit >= len(rows) else rows.draw(limit, seed)
+
+
+def spread(strata: NDArray[np.integer], limit: int, seed: int) -> Indices:
+    """Indices (limit,), sorted, of rows drawn without replacement, each as likely as any other.
+
+    ``strata`` (n,) numbers each row's group; a group's share of the drawn rows is its share of all, but for rounding
+    (systematic sampling of shuffled rows, sorted by group).
+    """
+    draw = np.random.default_rng(seed)
+    shuffled = draw.permutation(len(strata))
+    by_group = shuffled[np.argsort(strata[shuffled], kind="stable")]
+    places = ((np.arange(limit) + draw.random()) * len(strata) / limit).astype(np.intp)
+    return np.sort(by_group[places])
+
+
+def _of(texts: tuple[str, ...], chosen: Indices) -> tuple[str, ...]:
+    return tuple(texts[row] for row in chosen)
 
 
 PINS_FILE = Path(__file__).with_name("pins") / "files.yaml"
@@ -172,32 +322,16 @@ def rows_sha256(rows: Rows) -> str:
     behind the captions, as little-endian float32.
     """
     digest = hashlib.sha256()
-    for row in canonical_rows(rows):
+    for row in rows.canonical():
         digest.update(canonical_line(row))
     if isinstance(rows, Captions):
         digest.update(np.ascontiguousarray(rows.features, dtype="<f4").ravel().data)
     return digest.hexdigest()
 
 
-def canonical_line(row: tuple[str | float | int, ...]) -> bytes:
+def canonical_line(row: Row) -> bytes:
     """A row as it enters the hash."""
     return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-
-
-def canonical_rows(rows: Rows) -> Iterator[tuple[str | float | int, ...]]:
-    """The rows as tuples, in order."""
-    if isinstance(rows, ScoredPairs):
-        yield from zip(rows.first, rows.second, rows.gold.tolist(), strict=True)
-    elif isinstance(rows, LabelledTexts):
-        yield from zip(rows.text, (rows.classes[label] for label in rows.labels), strict=True)
-    elif isinstance(rows, LabelledPairs):
-        yield from zip(rows.first, rows.second, (rows.classes[label] for label in rows.labels), strict=True)
-    else:
-        yield from zip(rows.text, rows.image_of.tolist(), strict=True)
-
-
-Subset = tuple[str, int, int]
-Example = TypeVar("Example", bound=Rows)
 
 
 def tokens(text: str) -> str:
@@ -251,59 +385,3 @@ def captions(features: NDArray[np.float32], rows: Sequence[tuple[str, int]]) -> 
 
 def _hashed(rows: Example) -> Example:
     return replace(rows, sha256=rows_sha256(rows))
-
-
-Indices = NDArray[np.intp]
-
-
-def drawn(rows: Rows, limit: int | None, seed: int) -> Rows:
-    """``limit`` of the rows (all when None), in their order, with the SHA-256 of the whole.
-
-    The first rows would be no sample: STSb's begin with captions, the years' with one subset, labelled rows often lie
-    sorted by class. Of captions, those of images drawn one after another.
-    """
-    if limit is None or limit >= len(rows):
-        return rows
-    if isinstance(rows, ScoredPairs):
-        return _pairs(rows, limit, seed)
-    if isinstance(rows, Captions):
-        chosen = _captions(rows, limit, seed)
-        return replace(rows, text=_of(rows.text, chosen), image_of=rows.image_of[chosen])
-    chosen = spread(rows.labels, limit, seed)
-    if isinstance(rows, LabelledTexts):
-        return replace(rows, text=_of(rows.text, chosen), labels=rows.labels[chosen])
-    assert isinstance(rows, LabelledPairs)
-    return replace(rows, first=_of(rows.first, chosen), second=_of(rows.second, chosen), labels=rows.labels[chosen])
-
-
-def spread(strata: NDArray[np.integer], limit: int, seed: int) -> Indices:
-    """Indices (limit,), sorted, of rows drawn without replacement, each as likely as any other.
-
-    ``strata`` (n,) numbers each row's group; a group's share of the drawn rows is its share of all, but for rounding
-    (systematic sampling of shuffled rows, sorted by group).
-    """
-    draw = np.random.default_rng(seed)
-    shuffled = draw.permutation(len(strata))
-    by_group = shuffled[np.argsort(strata[shuffled], kind="stable")]
-    places = ((np.arange(limit) + draw.random()) * len(strata) / limit).astype(np.intp)
-    return np.sort(by_group[places])
-
-
-def _pairs(rows: ScoredPairs, limit: int, seed: int) -> ScoredPairs:
-    group = np.zeros(len(rows), dtype=np.intp)
-    for number, (_, start, stop) in enumerate(rows.subsets):
-        group[start:stop] = number
-    chosen = spread(group, limit, seed)
-    ends = [(name, *np.searchsorted(chosen, (start, stop)).tolist()) for name, start, stop in rows.subsets]
-    subsets = tuple((name, start, stop) for name, start, stop in ends if start < stop)
-    return ScoredPairs(_of(rows.first, chosen), _of(rows.second, chosen), rows.gold[chosen], rows.sha256, subsets)
-
-
-def _captions(rows: Captions, limit: int, seed: int) -> Indices:
-    """The captions of images in a drawn order, until there are enough."""
-    place = np.random.default_rng(seed).permutation(int(rows.image_of.max()) + 1)
-    return np.sort(np.argsort(place[rows.image_of], kind="stable")[:limit])
-
-
-def _of(texts: tuple[str, ...], chosen: Indices) -> tuple[str, ...]:
-    return tuple(texts[row] for row in chosen)

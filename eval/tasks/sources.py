@@ -5,12 +5,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from eval.tasks.files import DataFile, Directory, Place
 from eval.tasks.hub import MTEB, HubPin, MtebDatasets, Repository
 from eval.tasks.registry import find_dataset
 from eval.tasks.rows import (
+    DataFile,
+    Directory,
     FilePin,
     Pins,
+    Place,
     Rows,
     RowsPin,
     ScoredPairs,

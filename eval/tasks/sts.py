@@ -9,7 +9,7 @@ from functools import partial
 
 from eval.tasks.readers import as_it_is, benchmark, sick, sts_year
 from eval.tasks.rows import Rows, tokens
-from eval.tasks.task import Aggregation, DataSet, Layout, Task, parts
+from eval.tasks.task import HELD_OUT, Aggregation, DataSet, Layout, Task, parts
 
 YEARS = {
     "sts12": "SemEval 2012 task 6, 5 subsets",
@@ -96,7 +96,7 @@ def _regression(name: str, words: str) -> Task:
         "that of SentEval's trained head (softmax over the whole scores on |u-v| and u*v, stopped on validation)",
         metric="spearman",
         fitted_on=("train", "validation"),
-        design="held-out",
+        design=HELD_OUT,
         mode="senteval",
     )
 

@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from eval.tasks.files import DataFile
-from eval.tasks.rows import Rows
+from eval.tasks.rows import DataFile, Rows
 from hub.errors import InputError
 
 Layout = Literal["senteval", "originals"]
@@ -48,9 +47,53 @@ def parts(folder: str, files: Splits, reader: Reader) -> dict[str, Part]:
 Metric = Literal["spearman", "pearson", "accuracy", "f1", "recall"]
 Aggregation = Literal["all", "mean", "wmean"]
 Family = Literal["sts", "transfer", "probing", "relatedness", "retrieval", "mteb"]
-Design = Literal["kfold", "cross-validated", "held-out"]
 Mode = Literal["senteval", "lbfgs"]
 Unit = Literal["pairs", "sentences", "captions", "documents", "queries"]
+
+
+@dataclass(frozen=True)
+class Design:
+    """How a probe chooses its regularisation and is scored.
+
+    ``probe`` is a function of ``eval.scoring.probe`` and ``rows`` the splits whose rows it takes, in this order.
+    ``validation`` is the design of the score that the choice is made by, which reads no test row; ``scored`` the split
+    of the scored rows.
+    """
+
+    words: str
+    probe: str
+    rows: tuple[str, ...]
+    scored: str
+    validation: "Design | None" = None
+
+
+KFOLD = Design(
+    "nested 10-fold cross-validation over all rows",
+    "nested_kfold",
+    ("all",),
+    "all",
+    Design(
+        "the mean, over the 10 test folds of nested cross-validation, of the best mean accuracy on the inner folds; no "
+        "test fold is scored",
+        "nested_validation",
+        ("all",),
+        "all",
+    ),
+)
+CROSS_VALIDATED = Design(
+    "regularisation chosen by 10-fold cross-validation on train, scored on test",
+    "cross_validated",
+    ("train", "test"),
+    "test",
+    Design("the best mean accuracy over 10 folds of train", "cross_validation", ("train",), "train"),
+)
+HELD_OUT = Design(
+    "regularisation chosen on validation, scored on test",
+    "held_out",
+    ("train", "validation", "test"),
+    "test",
+    Design("the best accuracy on validation", "held_out", ("train", "validation", "validation"), "validation"),
+)
 
 
 @dataclass(frozen=True)
@@ -62,8 +105,7 @@ class Task:
     stand in one table with this one. ``metric`` is None for MTEB, whose tasks have their own main score.
 
     ``design``, ``mode``, ``as_snli`` and ``with_f1`` are a probe's: how the regularisation is chosen, by which
-    optimiser, whether rows, features and training are those of the toolkit's SNLI task, whether F1 is told as well.
-    ``on_validation``: the score is the one that the regularisation is chosen by; no test row is read.
+    optimiser, whether rows, features and training are those of the toolkit's SNLI task, whether F1 is reported as well.
     """
 
     name: str
@@ -80,12 +122,16 @@ class Task:
     mode: Mode | None = None
     as_snli: bool = False
     with_f1: bool = False
-    on_validation: bool = False
 
     @property
     def default_split(self) -> str:
         """The split of a task named without one: test, or all rows where the protocol cuts its own folds."""
         return "test" if "test" in self.splits else self.splits[0]
+
+    @property
+    def on_validation(self) -> bool:
+        """Whether the score is the one that the regularisation is chosen by: no test row is read."""
+        return self.design is not None and self.design.validation is None
 
     @property
     def is_of_mteb(self) -> bool:

@@ -10,27 +10,15 @@ from functools import partial
 from typing import Any, Literal
 
 from eval.tasks import readers as toolkit
-from eval.tasks.coco import coco
+from eval.tasks.readers import coco
 from eval.tasks.sts import SICK_FILES
-from eval.tasks.task import DataSet, Design, Mode, Part, Reader, Task, parts
+from eval.tasks.task import CROSS_VALIDATED, HELD_OUT, KFOLD, DataSet, Design, Mode, Part, Reader, Task, parts
 
 MODES: dict[Mode, str] = {
     "senteval": "SentEval's own optimiser, initialisation and early stopping",
     "lbfgs": "the convex optimum by L-BFGS",
 }
-DESIGNS: dict[Design, str] = {
-    "kfold": "nested 10-fold cross-validation over all rows",
-    "cross-validated": "regularisation chosen by 10-fold cross-validation on train, scored on test",
-    "held-out": "regularisation chosen on validation, scored on test",
-}
 VALIDATION = "-validation"  # the end of the name of a task that is scored without test rows
-VALIDATIONS: dict[Design, str] = {
-    "kfold": "the mean, over the 10 test folds of nested cross-validation, of the best mean accuracy on the inner "
-    "folds; no test fold is scored",
-    "cross-validated": "the best mean accuracy over 10 folds of train",
-    "held-out": "the best accuracy on validation",
-}
-SCORED: dict[Design, str] = {"kfold": "all", "cross-validated": "train", "held-out": "validation"}  # rows of the same
 UNCHOSEN: dict[Mode, str] = {  # SNLI
     "senteval": "weight decay 1e-9, the best of up to 16 passes on validation, scored on test",
     "lbfgs": "weight decay 1e-9, scored on test",
@@ -64,27 +52,27 @@ class Classification:
     def design(self) -> Design:
         """How the regularisation is chosen."""
         if "all" in self.parts:
-            return "kfold"
-        return "held-out" if "validation" in self.parts else "cross-validated"
+            return KFOLD
+        return HELD_OUT if "validation" in self.parts else CROSS_VALIDATED
 
     def validation_task(self, mode: Mode) -> Task:
-        """The accuracy that the regularisation is chosen by: what choices of encoders may be made on, too."""
-        task = self.task(mode)
-        scored = SCORED[self.design]
+        """The accuracy that the regularisation is chosen by, on which encoders may be chosen, too."""
+        task, design = self.task(mode), self.design.validation
+        assert design is not None
         return replace(
             task,
             name=task.name + VALIDATION,
             group=task.group + VALIDATION,
-            protocol=f"{task.protocol.rpartition('; ')[0]}; {VALIDATIONS[self.design]}",
-            splits=(scored,),
-            fitted_on=("train",) if scored == "validation" else (),
+            protocol=f"{task.protocol.rpartition('; ')[0]}; {design.words}",
+            splits=(design.scored,),
+            fitted_on=tuple(dict.fromkeys(split for split in design.rows if split != design.scored)),
+            design=design,
             with_f1=False,
-            on_validation=True,
         )
 
     def task(self, mode: Mode) -> Task:
         """Its accuracy under one of the probe's optimisers."""
-        chosen = UNCHOSEN[mode] if self.as_snli else DESIGNS[self.design]
+        chosen = UNCHOSEN[mode] if self.as_snli else self.design.words
         pair_features = "u, v, u*v and |u-v|" if self.as_snli else "|u-v| and u*v"
         features = pair_features if self.has_pairs else "the embedding"
         return Task(
@@ -96,7 +84,7 @@ class Classification:
             f"{chosen}",
             metric="accuracy",
             unit="pairs" if self.has_pairs else "sentences",
-            splits=("all",) if self.design == "kfold" else ("test",),
+            splits=(self.design.scored,),
             fitted_on=tuple(split for split in self.parts if split not in ("all", "test")),
             design=self.design,
             mode=mode,

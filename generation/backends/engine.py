@@ -4,6 +4,10 @@ The 1 + K rows of a request (its prompt and K counter-prompts) get the same toke
 prompts under which the text is only scored, and that of the plain prompt that guidance reads. Whatever rows share is
 computed once (``generation.backends.shared_attention``); a text that ends makes room for a waiting one. Text and
 statistics are a function of (model, request, settings) in float32 on a CPU, whatever the batch (docs/engine.md).
+
+``PlainDecoding`` is the plain loop for what cannot be read level by level: ALiBi, soft caps, texts longer than a
+model's window. It decodes a batch in step. Distinct prompts are computed once, then every row has its own cache, and
+rows leave the batch as their texts end. The texts are the same; it takes more memory and time.
 """
 
 from collections import deque
@@ -16,21 +20,22 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from generation.backends.batch import KVCaches, LiveBatch, LiveSequence, Prompt, Row
 from generation.backends.load_model import is_out_of_memory, load_model, rows_that_fit
 from generation.backends.model_check import AttentionPath, find_path, with_attention
 from generation.backends.output_layer import LogitsInPieces, pack_output_layer, take_output_layer
-from generation.backends.plain import PlainDecoding
 from generation.backends.protocol import Completion, Request, cut
-from generation.backends.sampling import WholeLogits, choose, guided_rows
+from generation.backends.self_debiasing import WholeLogits, choose, guided_rows
 from generation.backends.shared_attention import KVCache, Level, Pass, Write, causal_mask, rounded, run_pass
 from generation.inputs.chat_template import ChatTemplate, encoded_prompt
+from generation.inputs.row_seeds import uniforms
 from hub.cli import say
 from hub.contract.recipe import QUOTE, DecodingParameters, LanguageModel, TextEnd
 from hub.errors import InputError, OutOfMemory
 
-PREFIX_CHUNK = 512  # tokens of a shared beginning that are read in one pass
+PREFIX_CHUNK = 512  # tokens of a shared prefix in one pass
 Ids = tuple[int, ...]
 
 
@@ -160,7 +165,7 @@ class Engine:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         self._most_rows = rows // 2
-        say(f"out of memory with {rows} rows: going on with {self._most_rows}")
+        say(f"out of memory with {rows} rows: retrying with {self._most_rows}")
         return self._most_rows
 
     @property
@@ -237,9 +242,9 @@ class Engine:
         table = torch.cat([*outputs, torch.stack(kept)]) if kept else outputs[0]
         rows = [[place[id(row if text.tokens else row.prompt)] for row in text.rows] for text in batch.sequences]
         requests = [text.request for text in batch.sequences]
-        drawn, told = (
+        drawn, scored = (
             _padded([row[:count] for row, count in zip(rows, counts, strict=True)]).to(table.device)
-            for counts in ([one.debiased_by for one in requests], [len(one.told_prompts) for one in requests])
+            for counts in ([one.debiased_by for one in requests], [len(one.reported_prompts) for one in requests])
         )
         decay_constants, guidance, plain = (
             torch.tensor(values).to(table.device)
@@ -251,20 +256,20 @@ class Engine:
         )
         guided = None
         if guidance.any():
-            table, drawn, told, guided = guided_rows(table, drawn, told, plain, guidance)
+            table, drawn, scored, guided = guided_rows(table, drawn, scored, plain, guidance)
         banned = self.banned(settings)
         logits = LogitsInPieces(self._output, table, banned) if self._output else WholeLogits(table, banned)
         numbers = batch.uniforms(batch.sequences)
-        tokens, log_probs = choose(logits, drawn, settings, numbers, told, guided, decay_constants)
+        tokens, log_probs = choose(logits, drawn, settings, numbers, scored, guided, decay_constants)
         sums = log_probs.double().cpu().numpy()
         for text, token, added in zip(batch.sequences, tokens.tolist(), sums, strict=True):
             text.tokens.append(token)
             text.log_probs += added[: len(text.log_probs)]
 
     def _read_prefixes(self, prefixes: Sequence[str]) -> None:
-        """Compute the shared beginnings that are not there yet; let go of those not asked for.
+        """Prefill the shared prefixes that are missing; drop those that are not requested.
 
-        The last token of a beginning is left to the prompts: with the next text it may become another one.
+        The last token of a prefix is left to the prompts: with the next text it may become another one.
         """
         encoded = (self._encoded_prefix(prefix)[:-1] for prefix in prefixes)
         wanted = dict.fromkeys(ids for ids in encoded if self.attention.holds(len(ids)))
@@ -290,7 +295,7 @@ class Engine:
         run_pass(self.model, Pass(*inputs, [write], [level]))
 
     def _prefix_of(self, ids: Ids) -> int:
-        """The longest shared beginning of a prompt that leaves at least one token; -1: none."""
+        """The longest shared prefix of a prompt that leaves at least one token; -1: none."""
         fitting = [
             (len(prefix), number)
             for number, prefix in enumerate(self._prefix_ids)
@@ -339,11 +344,11 @@ class Engine:
     def _completed(
         self, request: Request, tokens: list[int], log_probs: np.ndarray, settings: DecodingParameters
     ) -> Completion:
-        """``log_probs``: sums over the tokens, under each of the request's ``told_prompts``."""
+        """``log_probs``: sums over the tokens, under each of the request's ``reported_prompts``."""
         done = self._finish(tokens, log_probs[: request.debiased_by], settings)
         if not request.scored_prompts:
             return done
-        sums = dict(zip(request.told_prompts, log_probs.tolist(), strict=True))
+        sums = dict(zip(request.reported_prompts, log_probs.tolist(), strict=True))
         return replace(done, log_likelihoods=tuple(sums[prompt] for prompt in request.scored_prompts))
 
     def _finish(self, tokens: list[int], log_probs: np.ndarray, settings: DecodingParameters) -> Completion:
@@ -365,3 +370,106 @@ def _padded(rows: list[list[int]]) -> Tensor:
     """Rows of unequal length as one array; the first number stands where one is missing."""
     width = max(len(row) for row in rows)
     return torch.tensor([row + row[:1] * (width - len(row)) for row in rows])
+
+
+class PlainDecoding:
+    """A model that reads every row with its own forward pass."""
+
+    def __init__(self, model: Any):
+        self.model = model
+
+    @torch.inference_mode()
+    def complete(
+        self,
+        prompts: Sequence[Sequence[Ids]],
+        requests: Sequence[Request],
+        settings: DecodingParameters,
+        stops: np.ndarray,
+        banned: list[int],
+    ) -> list[tuple[list[int], np.ndarray]]:
+        """Tokens of B texts, and their summed log-probabilities under each of a request's ``reported_prompts``.
+
+        ``prompts`` are those of each of the ``requests``, as tokens; ``stops`` (V,) says which tokens end a text,
+        ``banned`` which ones are never drawn.
+        """
+        distinct = list(dict.fromkeys(ids for text in prompts for ids in text))
+        place = {ids: number for number, ids in enumerate(distinct)}
+        width = max(len(text) for text in prompts)
+        rows = [[place[ids] for ids in text] for text in prompts]
+        index = torch.tensor([row + row[:1] * (width - len(row)) for row in rows])
+        logits, mask, cache = self._read(distinct)
+        tokens: list[list[int]] = [[] for _ in prompts]
+        sums = np.zeros((len(prompts), width))
+        live, seeds = np.arange(len(prompts)), np.array([request.seed for request in requests], dtype=np.uint64)
+        debiased = torch.tensor([request.debiased_by for request in requests])
+        reported = torch.tensor([len(request.reported_prompts) for request in requests])
+        plain = torch.tensor([request.plain_row for request in requests])
+        decay_constants = torch.tensor([request.decay_constant_in(settings) for request in requests])
+        guidance = torch.tensor([request.guidance_in(settings) for request in requests])
+        for step in range(settings.max_new_tokens):
+            device = logits.device
+            numbers = torch.from_numpy(uniforms(seeds[live], step)).to(device)
+            drawn, scored = (_first(index, counts[live]).to(device) for counts in (debiased, reported))
+            guided, decay = None, decay_constants[live].to(device)
+            if guidance[live].any():
+                away = index.gather(1, plain[live, None])[:, 0].to(device)
+                logits, drawn, scored, guided = guided_rows(logits, drawn, scored, away, guidance[live].to(device))
+            table = WholeLogits(logits, banned)
+            chosen, log_probs = choose(table, drawn, settings, numbers, scored, guided, decay)
+            sums[live, : log_probs.shape[1]] += log_probs.double().cpu().numpy()
+            for text, token in zip(live.tolist(), chosen.tolist(), strict=True):
+                tokens[text].append(token)
+            keep = np.flatnonzero(~stops[chosen.cpu().numpy()])
+            if step + 1 == settings.max_new_tokens or not len(keep):
+                break
+            live, next_ids = live[keep], chosen.cpu()[keep]
+            rows_kept, index, ids = _kept_rows(index[keep], next_ids, first=step == 0)
+            mask = mask[rows_kept.to(mask.device)]
+            cache.batch_select_indices(rows_kept.to(mask.device))
+            mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
+            logits = self._logits(ids[:, None].to(mask.device), mask, cache)
+        return [(tokens[text], sums[text, :count]) for text, count in enumerate(reported.tolist())]
+
+    def _read(self, prompts: list[Ids]) -> tuple[Tensor, Tensor, DynamicCache]:
+        longest = max(len(ids) for ids in prompts)
+        ids = torch.zeros(len(prompts), longest, dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for row, prompt in enumerate(prompts):
+            ids[row, longest - len(prompt) :] = torch.tensor(prompt)
+            mask[row, longest - len(prompt) :] = 1
+        device = self.model.get_input_embeddings().weight.device
+        cache = DynamicCache(config=self.model.config)
+        mask = mask.to(device)
+        return self._logits(ids.to(device), mask, cache), mask, cache
+
+    def _logits(self, ids: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
+        positions = (mask.cumsum(dim=-1) - 1).clamp(min=0)[:, -ids.shape[1] :]  # GPT-2 with left padding needs them
+        output = self.model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return output.logits[:, -1]
+
+
+def _first(index: Tensor, counts: Tensor) -> Tensor:
+    """The first ``counts`` (B,) rows of each text of ``index`` (B, W), its own one where it has fewer than others."""
+    return torch.where(torch.arange(index.shape[1]) < counts[:, None], index, index[:, :1])[:, : int(counts.max())]
+
+
+def _kept_rows(index: Tensor, tokens: Tensor, first: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """What goes on of the texts of ``index`` (B, W): numbers of their rows, their new index and the rows' tokens.
+
+    After its ``first`` token every text gets rows of its own; until then, texts share those of their prompts.
+    """
+    if first:
+        rows, place = index.flatten(), torch.arange(index.numel())
+    else:
+        rows, place = index.flatten().unique(return_inverse=True)
+    index = place.view(index.shape)
+    ids = torch.empty(len(rows), dtype=torch.long)
+    ids[index] = tokens[:, None].expand(index.shape)
+    return rows, index, ids

@@ -16,7 +16,7 @@ from transformers.pytorch_utils import Conv1D
 
 from generation.backends.batch import KVCaches, LiveBatch
 from generation.backends.protocol import Request
-from generation.backends.sampling import largest
+from generation.backends.self_debiasing import largest
 from generation.backends.shared_attention import CURRENT, ROW_ALIGN, run_pass
 
 PIECE = 4096  # tokens whose logits are computed together: they stay in the processor's cache
@@ -67,7 +67,7 @@ class OutputLayer:
 
 
 class LogitsInPieces:
-    """The logits of R hidden states as ``generation.backends.sampling.choose`` reads them.
+    """The logits of R hidden states as ``generation.backends.self_debiasing.choose`` reads them.
 
     Kernels of half precision round what they have summed in float32: a bfloat16 logit of 20 is off by up to 0.06, a
     probability by 6 %, which the decay constant of self-debiasing multiplies by 100. So what is read one by one is

@@ -1,11 +1,16 @@
-"""The backends of a recipe's section ``model``: how each is loaded. Capabilities: ``hub.contract.backends``."""
+"""The backends of a recipe's section ``model``: how each is loaded. Capabilities: ``hub.contract.kinds``."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from generation.backends.protocol import TokenCounter, Writer
 from hub.contract.recipe import DatasetRecipe, LanguageModel, Server
+from hub.errors import InputError
+
+if TYPE_CHECKING:
+    from generation.backends.openai_server import OpenAIServer
 
 OWNERS = ("llamacpp", "vllm")  # what these servers report as the owner of their models; their dialects' names
 ASK_SECONDS = 10.0
@@ -43,9 +48,12 @@ def _engine_dtype(model: LanguageModel) -> str:
     return resolve_dtype(model)
 
 
-def _server(model: LanguageModel, directory: Path | None = None) -> Writer:
-    from generation.backends.openai_server import OpenAIServer
-
+def _server(model: LanguageModel, directory: Path | None = None) -> "OpenAIServer":
+    try:
+        from generation.backends.openai_server import OpenAIServer
+    except ImportError as error:
+        hint = 'pip install -c constraints.txt -e ".[openai]"'
+        raise InputError("model.backend openai", f"the package openai is missing ({error})", hint=hint) from error
     return OpenAIServer.connect(model, directory)
 
 
@@ -78,8 +86,6 @@ def dialect_of(base_url: str, model: str) -> str:
 
     Raises InputError when it refuses the key or the package openai is missing, RunError when it cannot be reached.
     """
-    from generation.backends.openai_server import OpenAIServer
-
     server = Server(base_url=base_url, model=model, timeout=ASK_SECONDS, max_retries=0)
-    owners = OpenAIServer.connect(LanguageModel(backend="openai", server=server, license="unknown")).owners()
+    owners = _server(LanguageModel(backend="openai", server=server, license="unknown")).owners()
     return next((dialect for dialect in OWNERS if dialect in owners), "openai")

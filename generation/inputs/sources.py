@@ -1,15 +1,23 @@
-"""Given first texts: (source id, text) from a file or a pinned Hub dataset, streamed in order, each text once."""
+"""Source sentences: (source id, text) from a file or a pinned Hub dataset, streamed in order, each text once.
 
+Readers give the rows of text, TSV, CSV, JSON Lines and parquet files as texts; a row that cannot be read is one error
+line. ``SOURCES`` declares every kind of source.
+"""
+
+import csv
 import hashlib
+import json
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date, time
 from pathlib import Path
 
-from generation.inputs.file_rows import Cells, as_texts, file_rows, require_columns, require_kind
+import pyarrow.parquet as pq
+
 from generation.inputs.row_seeds import fraction
 from hub.client.connection import is_wrong, reading
 from hub.contract.recipe import QUOTE, DatasetRecipe, Source
@@ -24,11 +32,125 @@ from hub.contract.schema import (
     TOO_LONG,
 )
 from hub.contract.shards import reading_rows
-from hub.errors import InputError, RunError
+from hub.errors import InputError, RunError, did_you_mean
 from hub.untrusted import check_dataset_card, first_line
 
+Columns = tuple[str, ...]
+Cells = tuple[str, ...]
+_SCALARS = (str, int, float, date, time)  # whose form as text is what one would write
+
+
+def file_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
+    """The cells of ``columns`` in every row of a .txt, .tsv, .csv, .jsonl or .parquet file, streamed.
+
+    Raises InputError naming ``place`` when the file is of another kind, empty, damaged, not UTF-8 or not what its name
+    says, or when a cell holds no text.
+    """
+    require_kind(path, place)
+    if path.stat().st_size == 0:
+        raise InputError(place, "is empty", allowed="at least one text")
+    with reading_rows(place):
+        try:
+            yield from READERS[path.suffix](path, columns, place)
+        except UnicodeDecodeError as error:
+            raise InputError(place, f"is not UTF-8 ({error.reason})", hint="save it as UTF-8") from error
+
+
+def require_kind(path: Path, place: str) -> None:
+    """Raise InputError when nothing here reads files with this suffix."""
+    if path.suffix not in READERS:
+        hint = "save its texts as .txt, one a line"
+        raise InputError(place, f"unknown kind of file {path.suffix!r}", allowed=", ".join(READERS), hint=hint)
+
+
+def as_texts(cells: Sequence[object], columns: Columns, place: str) -> Cells:
+    """The cells of a row as texts; the number 0 is "0", a missing value is empty.
+
+    Raises InputError for bytes, lists and the like: written out by Python they would be texts such as ``b'...'``.
+    """
+    for cell, column in zip(cells, columns, strict=True):
+        if cell is not None and not isinstance(cell, _SCALARS):
+            found = f"its column {column!r} holds {type(cell).__name__}"
+            raise InputError(place, found, allowed="text", hint="name a column of texts")
+    return tuple("" if cell is None else str(cell) for cell in cells)
+
+
+def require_columns(place: object, wanted: Columns, columns: list[str]) -> Columns:
+    """``wanted``, if all are there. Raises InputError naming the columns that are."""
+    if not wanted:
+        raise InputError(place, "source.columns is needed for this kind of source", allowed=", ".join(columns))
+    for column in wanted:
+        if column not in columns:
+            hint = did_you_mean(column, columns)
+            problem = "not in the source"
+            raise InputError(f"{place}: column {column!r}", problem, allowed=", ".join(columns), hint=hint)
+    return wanted
+
+
+def _txt_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
+    if columns:
+        raise InputError(f"{place}: columns {columns}", "a .txt file has no columns", hint="remove source.columns")
+    with path.open(encoding="utf-8") as stream:
+        yield from ((line.rstrip("\n"),) for line in stream)
+
+
+def _tsv_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
+    """Tab-separated with a header line, no quoting: a quotation mark is text."""
+    with path.open(encoding="utf-8", newline="") as stream:
+        header = stream.readline().rstrip("\r\n").split("\t")
+        places = [header.index(name) for name in require_columns(place, columns, header)]
+        for number, line in enumerate(stream, start=2):
+            cells = line.rstrip("\r\n").split("\t")
+            if len(cells) != len(header):
+                raise InputError(f"{place}:{number}", f"has {len(cells)} columns", allowed=str(len(header)))
+            yield tuple(cells[i] for i in places)
+
+
+def _csv_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
+    with path.open(encoding="utf-8", newline="") as stream:
+        reader = csv.DictReader(stream)
+        names = require_columns(place, columns, list(reader.fieldnames or []))
+        for row in reader:
+            yield tuple(row[name] or "" for name in names)
+
+
+def _jsonl_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
+    with path.open(encoding="utf-8") as stream:
+        for number, line in enumerate(stream, start=1):
+            where = f"{place}:{number}"
+            row = _object(line, where)
+            yield as_texts([row[name] for name in require_columns(where, columns, list(row))], columns, where)
+
+
+def _object(line: str, where: str) -> dict[str, object]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:  # ValueError: no JSON, or a number of thousands of digits
+        raise InputError(where, f"is not JSON: {getattr(error, 'msg', None) or error}") from None
+    if not isinstance(row, dict):
+        raise InputError(where, "is not a JSON object")
+    return row
+
+
+def _parquet_rows(path: Path, columns: Columns, place: str) -> Iterator[Cells]:
+    with pq.ParquetFile(path) as file:
+        names = require_columns(place, columns, file.schema_arrow.names)
+        for batch in file.iter_batches(batch_size=1000, columns=list(names)):
+            cells = [batch.column(name).to_pylist() for name in names]
+            yield from (as_texts(row, names, place) for row in zip(*cells, strict=True))
+
+
+READERS: dict[str, Callable[[Path, Columns, str], Iterator[Cells]]] = {
+    ".txt": _txt_rows,
+    ".tsv": _tsv_rows,
+    ".csv": _csv_rows,
+    ".jsonl": _jsonl_rows,
+    ".parquet": _parquet_rows,
+}
+
+
 CountTokens = Callable[[str], int]
-Lack = Callable[[str], int]  # tokens of a first text beyond the context: prompts.ContextRoom.lack
+Lack = Callable[[str], int]  # tokens of a source sentence beyond the context: prompts.ContextRoom.lack
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # Control characters but the tab; half a surrogate pair; embeddings, overrides and isolates of writing direction, with
@@ -38,7 +160,7 @@ _UNWANTED = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u
 
 @dataclass(frozen=True)
 class FirstText:
-    """A first text and where it came from.
+    """A source sentence and its origin.
 
     ``source_id`` is its row number in the source, from 0; with several splits the split stands before it, with several
     columns the column after it: ``validation-000012-sentence2``.
@@ -51,8 +173,8 @@ class FirstText:
 class SeenTexts:
     """A set of texts in a private temporary file, so that memory does not grow with it.
 
-    A text is told by its BLAKE2 digest of 16 bytes, which takes 23 MB of disk for a million texts; that two of 10^8
-    texts share one has a chance of 10^-23.
+    It keeps BLAKE2 digests of 16 bytes: 23 MB of disk for a million texts. Two of 10^8 texts share one with a
+    probability of 10^-23.
     """
 
     def __init__(self) -> None:
@@ -72,7 +194,7 @@ class SeenTexts:
 
 
 class GivenTexts:
-    """The usable first texts of a recipe, streamed; ``skipped`` counts the rows passed over meanwhile, by reason.
+    """The usable source sentences of a recipe, streamed; ``skipped`` counts the other rows by reason.
 
     At most ``source.limit`` texts are given. Where ``source.share`` is below 1, the rest is not looked at: a hash of
     (seed, source id) chooses. ``lack``: how much too long a text is for the
@@ -108,7 +230,7 @@ class GivenTexts:
         if not given:
             place = self.source.path or self.source.repo_id
             hint = f"passed over: {dict(self.skipped)}"
-            raise InputError(place, "has no usable first text", allowed="at least one", hint=hint)
+            raise InputError(place, "has no usable source sentence", allowed="at least one", hint=hint)
 
     def _problem(self, text: str) -> str | None:
         if self.source.quotation_marks == "skip" and QUOTE in text:
@@ -131,7 +253,7 @@ class GivenTexts:
 
 
 def text_problem(text: str, length: tuple[int, int] | None, count_tokens: CountTokens) -> str | None:
-    """Why a text cannot be a first text, or None."""
+    """Why a text cannot be a source sentence, or None."""
     if not text:
         return EMPTY.name
     if len(text.splitlines()) > 1:

@@ -1,14 +1,14 @@
 """Sections of a dataset recipe: source, language model, labels, examples, decoding, verification, postprocessing."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator
 
-from hub.contract.backends import BACKENDS, BackendFacts
+from hub.contract.kinds import BACKENDS, SOURCES, BackendFacts, BackendName, SourceFacts, SourceName
 from hub.contract.sections import (
     CARD_ONLY,
     OPTION,
@@ -23,7 +23,7 @@ from hub.contract.sections import (
     Share,
     Strict,
     TextEnd,
-    check_parts,
+    part_problems,
 )
 from hub.untrusted import load_yaml
 
@@ -40,7 +40,7 @@ RECOGNISED = frozenset(_CODES.split())
 class Source(Strict):
     """Where first texts come from: a file, a pinned Hub dataset, or the generator itself (``model``)."""
 
-    kind: Literal["file", "hub", "model"]  # file: on this disk; hub: a pinned dataset; model: the generator writes them
+    kind: SourceName  # file: on this disk; hub: a pinned dataset; model: the generator writes them
     path: str | None = None  # .txt (one text a line), .tsv, .csv, .jsonl or .parquet; with kind hub: a file of the repo
     columns: tuple[str, ...] = ()  # read side by side; needed by every kind of file but .txt, and by hub
     repo_id: str | None = None  # hub: ORG/NAME
@@ -54,18 +54,21 @@ class Source(Strict):
     description: Annotated[str, CARD_ONLY]  # what the texts are
     license: Annotated[str, CARD_ONLY]  # of the first texts
 
-    @model_validator(mode="after")
-    def _complete(self) -> "Source":
-        needed = {"file": ("path",), "hub": ("repo_id", "revision"), "model": ("limit",)}[self.kind]
-        missing = [key for key in needed if getattr(self, key) is None]
+    @property
+    def facts(self) -> SourceFacts:
+        """What this kind of source needs and gives."""
+        return SOURCES[self.kind]
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the keys taken together, one message each."""
+        missing = [key for key in self.facts.needs if getattr(self, key) is None]
         if self.kind == "hub" and not (self.path or self.columns):
             missing.append("columns (or the path of a text file in the repo)")
         if missing:
-            raise ValueError(f"a source of kind {self.kind} needs {', '.join(missing)}")
-        if self.kind == "model" and self.share < 1:
-            raise ValueError("share chooses among rows that are read, but the model writes these: set limit alone")
-        check_parts(self)
-        return self
+            yield f"a source of kind {self.kind} needs {', '.join(missing)}"
+        if self.facts.generated and self.share < 1:
+            yield "share chooses among rows that are read, but the model writes these: set limit alone"
+        yield from part_problems(self)
 
 
 class Server(Strict):
@@ -86,11 +89,10 @@ class Server(Strict):
         None  # prompt, completion tokens; in its currency
     )
 
-    @model_validator(mode="after")
-    def _tells(self) -> "Server":
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the keys taken together, one message each."""
         if self.logprobs and self.dialect == "transformers":
-            raise ValueError("transformers serve tells no log-probabilities: remove logprobs")
-        return self
+            yield "transformers serve tells no log-probabilities: remove logprobs"
 
 
 def quantization_values(texts: Mapping[str, str] | None) -> dict[str, Any]:
@@ -129,7 +131,7 @@ class LanguageModel(Strict):
     ``quantization`` holds keyword arguments of transformers' config class of that ``quant_method`` (one of its keys).
     """
 
-    backend: Literal["engine", "openai"] = "engine"  # engine: in this process, with self-debiasing; openai: a server
+    backend: BackendName = "engine"  # engine: in this process, with self-debiasing; openai: a server
     path: str | None = None  # a folder of transformers
     repo_id: str | None = None  # openai: optional, the id the card names
     revision: str | None = None  # a commit or a tag of repo_id
@@ -158,23 +160,18 @@ class LanguageModel(Strict):
             )
         return name
 
-    @model_validator(mode="after")
-    def _one_origin(self) -> "LanguageModel":
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the keys taken together, one message each."""
         if (self.server is None) != self.facts.local:
-            raise ValueError("backend openai needs the section server, and no other backend takes one")
+            yield "backend openai needs the section server, and no other backend takes one"
         if self.facts.local and (self.path is None) == (self.repo_id is None):
-            raise ValueError("give exactly one of path and repo_id")
+            yield "give exactly one of path and repo_id"
         if self.facts.local and self.repo_id is not None and self.revision is None:
-            raise ValueError("a Hub model needs its revision pinned")
-        return self
-
-    @model_validator(mode="after")
-    def _gguf_alone(self) -> "LanguageModel":
+            yield "a Hub model needs its revision pinned"
         if self.gguf_file and not self.facts.local:
-            raise ValueError("gguf_file is what the engine reads: remove it, and have the server load that file")
+            yield "gguf_file is what the engine reads: remove it, and have the server load that file"
         if self.gguf_file and self.quantization:
-            raise ValueError("a GGUF file is de-quantised when it is read: remove quantization or gguf_file")
-        return self
+            yield "a GGUF file is de-quantised when it is read: remove quantization or gguf_file"
 
 
 Meaning = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\r\n]*$")]
@@ -251,11 +248,11 @@ class Decoding(DecodingParameters):
     max_attempts: Positive = 5  # for each text wanted, at most
     batch_size: Positive | None = None  # model rows decoded together; None: from the free memory
 
-    @model_validator(mode="after")
-    def _attempts(self) -> "Decoding":
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the keys taken together, one message each."""
+        yield from super().problems()
         if self.max_attempts < self.samples:
-            raise ValueError(f"max_attempts ({self.max_attempts}) is below samples ({self.samples})")
-        return self
+            yield f"max_attempts ({self.max_attempts}) is below samples ({self.samples})"
 
 
 Rejection = Literal[
@@ -318,53 +315,40 @@ class Examples(Strict):
     description: Annotated[str, CARD_ONLY]
     license: Annotated[str, CARD_ONLY]
 
-    @model_validator(mode="after")
-    def _one_way(self) -> "Examples":
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the keys taken together, one message each."""
         given = [key for key in ("labels", "texts", "scores") if getattr(self, key)]
         if self.kind in ("hand", "own"):
             columns = ("premise", "hypothesis", "label")
             unused = given + [key for key in columns if getattr(self, key) != type(self).model_fields[key].default]
             if unused:
-                raise ValueError(f"examples of kind {self.kind} name their columns themselves: remove {unused[0]}")
+                yield f"examples of kind {self.kind} name their columns themselves: remove {unused[0]}"
         elif len(given) != 1:
-            raise ValueError(
+            yield (
                 "give either labels (the values of a label column) or texts (a column for every label) or scores "
                 "(a band for every label)"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _bands(self) -> "Examples":
         bands = sorted(self.scores.items(), key=lambda item: item[1])
         for label, (low, high) in bands:
             if low > high:
-                raise ValueError(f"scores.{label}: the lower limit stands before the upper one, e.g. [4.5, 5]")
+                yield f"scores.{label}: the lower limit stands before the upper one, e.g. [4.5, 5]"
         for (one, (_, high)), (other, (low, _)) in pairwise(bands):
             if low <= high:
-                raise ValueError(f"scores: the bands of {one!r} and {other!r} share a score")
-        return self
-
-    @model_validator(mode="after")
-    def _ranked(self) -> "Examples":
+                yield f"scores: the bands of {one!r} and {other!r} share a score"
         if (self.rank_by is None) != (self.top is None):
-            raise ValueError("rank_by names the column and top says how many rows are drawn from: give both or neither")
+            yield "rank_by names the column and top says how many rows are drawn from: give both or neither"
         if self.rank_by and (self.texts or self.kind == "hand"):
-            raise ValueError("rank_by ranks pairs, but a row here has a text for every label: remove rank_by and top")
-        return self
+            yield "rank_by ranks pairs, but a row here has a text for every label: remove rank_by and top"
+        needed = ("repo_id", "revision") if self.kind == "hub" else ("path",)
+        missing = [key for key in needed if getattr(self, key) is None]
+        if missing:
+            yield f"examples of kind {self.kind} need {', '.join(missing)}"
+        yield from part_problems(self)
 
     @property
     def names(self) -> dict[str, str]:
         """For each label of the recipe the value, or the column, that it has in the dataset; empty: its own name."""
         return self.labels or self.texts or {label: label for label in self.scores}
-
-    @model_validator(mode="after")
-    def _complete(self) -> "Examples":
-        needed = ("repo_id", "revision") if self.kind == "hub" else ("path",)
-        missing = [key for key in needed if getattr(self, key) is None]
-        if missing:
-            raise ValueError(f"examples of kind {self.kind} need {', '.join(missing)}")
-        check_parts(self)
-        return self
 
 
 class FewShot(Strict):
@@ -377,15 +361,14 @@ class FewShot(Strict):
     separator: str = "\n"  # between examples, and before the prompt: without examples too, as in the authors' code
     rotate: Annotated[bool, OPTION] = False  # each first text has one set, chosen by a hash, instead of all of them
 
-    @model_validator(mode="after")
-    def _distinct(self) -> "FewShot":
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the keys taken together, one message each."""
         if len(set(self.shots)) != len(self.shots):
-            raise ValueError(f"shots: a count stands twice: {list(self.shots)}")
+            yield f"shots: a count stands twice: {list(self.shots)}"
         values = list(self.examples.names.values())
         if len(set(values)) != len(values):
             key = "texts: two labels have one column" if self.examples.texts else "labels: two labels have one value"
-            raise ValueError(f"examples.{key}: {values}")
-        return self
+            yield f"examples.{key}: {values}"
 
 
 class Verification(Strict):
@@ -400,10 +383,9 @@ class Verification(Strict):
     scores: Literal["asked", "soft"] = "asked"  # of finished rows: the label's, or the expectation over all labels
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0  # of soft scores
 
-    @model_validator(mode="after")
-    def _keys_are_used(self) -> "Verification":
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the keys taken together, one message each."""
         if self.calibrated and not (self.drop or self.scores == "soft"):
-            raise ValueError("calibrated is for comparing labels: add drop: true or scores: soft, or remove it")
+            yield "calibrated is for comparing labels: add drop: true or scores: soft, or remove it"
         if self.temperature != 1.0 and self.scores != "soft":
-            raise ValueError("temperature is of soft scores: add scores: soft, or remove it")
-        return self
+            yield "temperature is of soft scores: add scores: soft, or remove it"

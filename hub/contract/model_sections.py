@@ -1,8 +1,9 @@
 """The sections of a model recipe: encoder, adapters, data with their losses, what picks the checkpoint, what scores."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from hub.contract.dataset_sections import Quantization
 from hub.contract.sections import CARD_ONLY, OPTION, Fraction, Positive, Strict
@@ -19,13 +20,12 @@ class Pinned(Strict):
     revision: str | None = None  # a commit or a tag of it
     path: str | None = None  # or on this disk
 
-    @model_validator(mode="after")
-    def _one_origin(self) -> Self:
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the keys taken together, one message each."""
         if (self.path is None) == (self.repo_id is None):
-            raise ValueError("give exactly one of path and repo_id")
+            yield "give exactly one of path and repo_id"
         if self.repo_id is not None and self.revision is None:
-            raise ValueError(f"{self.repo_id} needs a revision: pin it by a tag or a commit, e.g. revision: v1.0.0")
-        return self
+            yield f"{self.repo_id} needs a revision: pin it by a tag or a commit, e.g. revision: v1.0.0"
 
 
 Columns = Annotated[tuple[str, ...], Field(min_length=1)]
@@ -71,19 +71,19 @@ class Encoder(Pinned):
             raise ValueError(f"the prompt must contain {PROMPT_TEXT}, the sentence's place, exactly once")
         return text
 
-    @model_validator(mode="after")
-    def _fits_modules(self) -> "Encoder":
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the keys taken together, one message each."""
+        yield from super().problems()
         if self.modules in ("static", "word-vectors") and self.pooling != "mean":
-            raise ValueError(f"modules {self.modules} is a mean of embeddings: pooling {self.pooling} does not fit")
+            yield f"modules {self.modules} is a mean of embeddings: pooling {self.pooling} does not fit"
         if self.prompt is not None and self.modules != "transformer":
-            raise ValueError(f"a prompt needs modules: transformer, not {self.modules}")
+            yield f"a prompt needs modules: transformer, not {self.modules}"
         if self.layers is not None and self.modules != "transformer":
-            raise ValueError(f"layers are those of modules: transformer, not of {self.modules}")
+            yield f"layers are those of modules: transformer, not of {self.modules}"
         if self.vocabulary is not None and self.modules != "static":
-            raise ValueError(f"vocabulary is cut for modules: static, not for {self.modules}")
+            yield f"vocabulary is cut for modules: static, not for {self.modules}"
         if (self.file is not None) != (self.modules == "word-vectors" and self.repo_id is not None):
-            raise ValueError("file names the vectors in a Hub repo: give it with repo_id and modules: word-vectors")
-        return self
+            yield "file names the vectors in a Hub repo: give it with repo_id and modules: word-vectors"
 
 
 class Lora(Strict):
@@ -116,16 +116,15 @@ class Spans(Strict):
     strategy: Literal["any", "adjacent", "overlapping", "subsumed"] = "any"  # where positives lie; any: as they fall
     min_document: Positive = 2048  # shorter documents are passed over, and counted
 
-    @model_validator(mode="after")
-    def _fits(self) -> "Spans":
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the keys taken together, one message each."""
         if self.min_length >= self.max_length:
-            raise ValueError(f"min_length {self.min_length} is not below max_length {self.max_length}")
+            yield f"min_length {self.min_length} is not below max_length {self.max_length}"
         if self.min_document < self.needed_units:
-            raise ValueError(
+            yield (
                 f"min_document {self.min_document}: {self.anchors} anchors of up to {self.max_length} {self.unit} "
                 f"(anchor_placement {self.anchor_placement}) and their positives need {self.needed_units} {self.unit}"
             )
-        return self
 
     @property
     def needed_units(self) -> int:
@@ -145,12 +144,11 @@ class Grades(Strict):
     negative_from: Annotated[float, Field(ge=0, lt=1)] = 0.0  # 0.4: the pairs of label 0.5 alone
     negative_to: Annotated[float, Field(ge=0, lt=1)] = 0.6  # 0.3: those of label 0 alone
 
-    @model_validator(mode="after")
-    def _apart(self) -> "Grades":
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the keys taken together, one message each."""
         if not self.negative_from <= self.negative_to < self.positive_from:
             found = f"{self.negative_from:g}, {self.negative_to:g}, {self.positive_from:g}"
-            raise ValueError(f"negative_from <= negative_to < positive_from does not hold for {found}")
-        return self
+            yield f"negative_from <= negative_to < positive_from does not hold for {found}"
 
 
 MADE = ("self-pair", "graded-pair", "graded-triplet")  # types whose rows are made from all that are read
@@ -180,23 +178,23 @@ class TrainingData(Pinned):
     spans: Spans | None = None  # documents; left out: DeCLUTR's values
     license: Annotated[str | None, CARD_ONLY] = None  # of files and datasets that do not say theirs
 
-    @model_validator(mode="after")
-    def _keys_fit(self) -> Self:
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the keys taken together, one message each."""
+        yield from super().problems()
         if self.guide is not None and self.guide.vocabulary is not None:
-            raise ValueError("guide.vocabulary: a guide reads what the encoder reads: remove it")
+            yield "guide.vocabulary: a guide reads what the encoder reads: remove it"
         if self.spans is not None and self.example_type != "documents":
-            raise ValueError(f"spans are cut from documents, example_type is {self.example_type}")
+            yield f"spans are cut from documents, example_type is {self.example_type}"
         if self.columns is not None and self.example_type != "self-pair":
-            raise ValueError(f"columns are those of the texts of self-pair, example_type is {self.example_type}")
+            yield f"columns are those of the texts of self-pair, example_type is {self.example_type}"
         if self.grades is not None and not self.example_type.startswith("graded-"):
-            raise ValueError(f"grades are those of graded-pair and graded-triplet, example_type is {self.example_type}")
+            yield f"grades are those of graded-pair and graded-triplet, example_type is {self.example_type}"
         if self.example_type in MADE and self.streaming:
-            raise ValueError(f"example_type {self.example_type} is made from all rows: it cannot be streamed")
+            yield f"example_type {self.example_type} is made from all rows: it cannot be streamed"
         if self.weights is not None and self.streaming:
-            raise ValueError("weights are divided by their mean, which is not known of a stream: remove streaming")
+            yield "weights are divided by their mean, which is not known of a stream: remove streaming"
         if self.weights is not None and self.example_type in ("self-pair", "documents"):
-            raise ValueError(f"weights are of rows, and example_type {self.example_type} has none of its own")
-        return self
+            yield f"weights are of rows, and example_type {self.example_type} has none of its own"
 
 
 class ValidationData(Pinned):

@@ -3,11 +3,11 @@
 ``hub.contract.recipe_file`` reads them; the sections stand in ``hub.contract.sections``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from hub.contract.dataset_sections import (
     RECOGNISED,
@@ -105,14 +105,7 @@ class Variant:
 
 
 OWN_SETTINGS = ("decay_constant", "guidance", "samples")  # of a label, in place of decoding's
-OF_WRITTEN_LABELS = (
-    "counter_labels",
-    "score",
-    "meaning",
-    "decay_constant",
-    "guidance",
-    "overlap",
-)  # keys that need texts
+OF_WRITTEN_LABELS = ("counter_labels", "score", "meaning", "decay_constant", "guidance", "overlap")  # of texts
 _OF_LABELS = {"labels": "value of the label column", "texts": "column", "scores": "band"}
 
 
@@ -155,55 +148,45 @@ class DatasetRecipe(Strict):
             raise ValueError(f"unknown schema; {_choices(name, tuple(SCHEMAS))}")
         return name
 
-    @model_validator(mode="after")
-    def _labels_fit(self) -> "DatasetRecipe":
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the keys taken together, one message each."""
         schema, names = self.dataset_schema, [label.name for label in self.labels]
         if len(set(names)) != len(names):
-            raise ValueError(f"labels: two labels share a name: {names}")
+            yield f"labels: two labels share a name: {names}"
         for label in self.labels:
             others = [name for name in names if name != label.name]
             for counter in label.counter_labels:
                 if counter not in others:
                     problem = f"labels.{label.name}.counter_labels: unknown counter-label {counter!r}"
-                    raise ValueError(f"{problem}; {_choices(counter, others)}")
+                    yield f"{problem}; {_choices(counter, others)}"
             if schema.scored and label.written and label.score is None:
-                raise ValueError(f"labels.{label.name}: schema {schema.name} needs a score for every label")
+                yield f"labels.{label.name}: schema {schema.name} needs a score for every label"
             if schema.labels and label.written and label.name not in schema.labels:
-                raise ValueError(
+                yield (
                     f"labels.{label.name}: not a label of schema {schema.name}; {_choices(label.name, schema.labels)}"
                 )
         if not set(schema.required) <= {label.name for label in self.written_labels}:
-            raise ValueError(f"labels: schema {schema.name} needs the labels {' and '.join(schema.required)}")
-        return self
-
-    @model_validator(mode="after")
-    def _own_settings_fit(self) -> "DatasetRecipe":
+            yield f"labels: schema {schema.name} needs the labels {' and '.join(schema.required)}"
         countered = {name for label in self.labels for name in label.counter_labels}
         for label in self.labels:
             place = f"labels.{label.name}"
             idle = [key for key in OF_WRITTEN_LABELS if getattr(label, key) not in (None, ())]
             if not label.written and label.name not in countered:
-                raise ValueError(
+                yield (
                     f"{place}.samples: 0, and no other label has it among its counter_labels, so that its prompt "
                     "is never used; name it there, or remove the label"
                 )
             if not label.written and idle:
-                raise ValueError(f"{place}.{idle[0]} is for texts, but samples: 0 asks for none: remove one of the two")
+                yield f"{place}.{idle[0]} is for texts, but samples: 0 asks for none: remove one of the two"
             if label.decay_constant is not None and not label.counter_labels:
-                raise ValueError(
-                    f"{place}.decay_constant is of self-debiasing, but the label has no counter_labels: remove it"
-                )
+                yield f"{place}.decay_constant is of self-debiasing, but the label has no counter_labels: remove it"
             if (label.samples or 0) > self.decoding.max_attempts:
-                raise ValueError(
+                yield (
                     f"{place}.samples ({label.samples}) is above decoding.max_attempts ({self.decoding.max_attempts})"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _prompts_fit(self) -> "DatasetRecipe":
         for label in self.written_labels:
-            if self.source.kind == "model" and f"{QUOTE}{X1}{QUOTE}" not in label.instruction:
-                raise ValueError(
+            if self.source.facts.generated and f"{QUOTE}{X1}{QUOTE}" not in label.instruction:
+                yield (
                     f"labels.{label.name}.instruction: {X1} must stand between quotation marks ({QUOTE}) where the "
                     "model writes the first texts: it writes them up to the closing one"
                 )
@@ -212,69 +195,52 @@ class DatasetRecipe(Strict):
             names = [label.name for label in self.labels]
             key = next(key for key in _OF_LABELS if getattr(shown, key))
             for missing in (name for name in names if name not in shown.names):
-                raise ValueError(f"few_shot.examples.{key}: no {_OF_LABELS[key]} is given for {missing!r}")
+                yield f"few_shot.examples.{key}: no {_OF_LABELS[key]} is given for {missing!r}"
             for unknown in (name for name in shown.names if name not in names):
-                raise ValueError(f"few_shot.examples.{key}: unknown label {unknown!r}; {_choices(unknown, names)}")
-        return self
-
-    @model_validator(mode="after")
-    def _language_is_known(self) -> "DatasetRecipe":
+                yield f"few_shot.examples.{key}: unknown label {unknown!r}; {_choices(unknown, names)}"
         if "wrong_language" in self.postprocess.reject and self.language not in RECOGNISED:
-            raise ValueError(
+            yield (
                 f"postprocess.reject: wrong_language cannot be found where language is {self.language!r}; "
                 f"allowed: {', '.join(sorted(RECOGNISED))}; else remove wrong_language"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _backend_fits(self) -> "DatasetRecipe":
         coupled = [label.name for label in self.labels if label.counter_labels]
         if coupled and not self.model.facts.can_debias:
-            raise ValueError(
+            yield (
                 f"labels {coupled} have counter-labels: self-debiasing draws each token from the model's answers to "
                 f"several prompts at once, which backend {self.model.backend!r} cannot do; use backend: engine, or "
                 "remove the counter-labels"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _guidance_fits(self) -> "DatasetRecipe":
         for label in self.guided_labels:
             key = "decoding.guidance" if label.guidance is None else f"labels.{label.name}.guidance"
             if not self.model.facts.can_debias:
-                raise ValueError(
+                yield (
                     f"{key} draws each token from the model's answers to two prompts at once, which backend "
                     f"{self.model.backend!r} cannot do; use backend: engine, or remove guidance"
                 )
             if label.plain_prompt is None:
-                raise ValueError(
+                yield (
                     f"labels.{label.name}.instruction: {key} needs a prompt without task and first text, "
                     f"but no word stands between {X1} and the opening quotation mark; end the instruction with some, "
                     f"e.g. Sentence 2: {QUOTE}, or remove guidance"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _verification_fits(self) -> "DatasetRecipe":
         asked, labels = self.verification, self.written_labels
         if asked is None:
-            return self
+            return
         if not self.model.facts.can_score:
-            raise ValueError(
+            yield (
                 f"verification scores a text under every label's prompt, which backend {self.model.backend!r} cannot "
                 "do; use backend: engine, or remove the section"
             )
         if len({label.instruction for label in labels}) < max(2, len(labels)):
-            raise ValueError("verification compares the prompts of labels: it needs two labels or more, all different")
+            yield "verification compares the prompts of labels: it needs two labels or more, all different"
         if asked.scores == "soft" and not self.dataset_schema.scored:
-            raise ValueError(f"verification.scores: soft needs a schema with scores, and {self.schema_name} has none")
+            yield f"verification.scores: soft needs a schema with scores, and {self.schema_name} has none"
         most = max(self.texts_asked(label) for label in labels)
         if most > self.decoding.max_attempts:
-            raise ValueError(
+            yield (
                 f"verification.best_of {asked.best_of} asks for {most} texts of a first text and label, "
                 f"but decoding.max_attempts is {self.decoding.max_attempts}"
             )
-        return self
 
     @property
     def also_deciding(self) -> frozenset[str]:
@@ -342,7 +308,7 @@ class DatasetRecipe(Strict):
         shots = dict.fromkeys(variant.shots for variant in self.variants)
         bases = (*self.dataset_schema.finished, "raw", "rejected")
         named = [config_name(base, count) for count in shots for base in bases]
-        return (*named, *(("sources",) if self.source.kind == "model" else ()))
+        return (*named, *(("sources",) if self.source.facts.generated else ()))
 
 
 def verified_columns(base: str, recipe: DatasetRecipe) -> dict[str, ColumnType]:
@@ -387,15 +353,8 @@ def config_features(config: str, recipe: DatasetRecipe) -> "datasets.Features":
     return features(config_columns(config, recipe))
 
 
-OF_TRAINING = (
-    "lora",
-    "validation",
-    "slanted_triangular",
-    "token_dropout",
-    "arguments",
-    "limit",
-    "control",
-)  # keys that a baseline has not
+# keys that a baseline does not have
+OF_TRAINING = ("lora", "validation", "slanted_triangular", "token_dropout", "arguments", "limit", "control")
 
 
 class ModelRecipe(Strict):
@@ -428,46 +387,33 @@ class ModelRecipe(Strict):
     control: Annotated[Literal["simcse"] | None, SCORING_ONLY, OPTION] = None  # trained and scored beside it
     seed: Annotated[int, Field(ge=0)] = 42  # decides every draw
 
-    @model_validator(mode="after")
-    def _baseline_is_not_trained(self) -> "ModelRecipe":
-        if self.datasets:
-            return self
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the keys taken together, one message each."""
         for key in OF_TRAINING:
-            if getattr(self, key):
-                raise ValueError(f"{key} is for training, but the recipe names no datasets")
-        return self
-
-    @model_validator(mode="after")
-    def _encoder_fits(self) -> "ModelRecipe":
+            if getattr(self, key) and not self.datasets:
+                yield f"{key} is for training, but the recipe names no datasets"
         if self.base.modules in ("word-vectors", "sentence-transformer") and self.datasets:
-            raise ValueError(f"base.modules {self.base.modules} is for baselines: it is not trained")
+            yield f"base.modules {self.base.modules} is for baselines: it is not trained"
         if self.lora and self.base.modules != "transformer":
-            raise ValueError(f"lora adapts the layers of a transformer, base.modules is {self.base.modules}")
+            yield f"lora adapts the layers of a transformer, base.modules is {self.base.modules}"
         if self.base.dtype != "float32" and self.datasets and not self.lora:
-            raise ValueError(
+            yield (
                 f"base.dtype {self.base.dtype} needs lora: half precision loses small updates (arguments.bf16 trains "
                 "float32 weights in mixed precision)"
             )
         if self.base.quantization and not self.lora:
-            raise ValueError("base.quantization needs lora: rounded weights are not trained")
+            yield "base.quantization needs lora: rounded weights are not trained"
         if self.lora and self.lora.release == "adapter" and self.base.repo_id is None:
-            raise ValueError("a released adapter names its base by Hub id: give base.repo_id, or lora.release: merged")
+            yield "a released adapter names its base by Hub id: give base.repo_id, or lora.release: merged"
         if self.lora and self.lora.release == "adapter" and self.base.layers is not None:
-            raise ValueError(
-                "a released adapter is loaded on its whole base: remove base.layers, or lora.release: merged"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _documents_stand_alone(self) -> "ModelRecipe":
+            yield "a released adapter is loaded on its whole base: remove base.layers, or lora.release: merged"
         types = {item.example_type for item in self.datasets}
         if "documents" in types and len(self.datasets) > 1:
-            raise ValueError("datasets: documents are trained on alone: their spans are not pairs")
+            yield "datasets: documents are trained on alone: their spans are not pairs"
         if "documents" in types and self.token_dropout:
-            raise ValueError("token_dropout is for texts, and documents are cut into spans: remove one of the two")
+            yield "token_dropout is for texts, and documents are cut into spans: remove one of the two"
         if "documents" in types and self.control:
-            raise ValueError("control: simcse is trained on source sentences, and documents have none: remove it")
-        return self
+            yield "control: simcse is trained on source sentences, and documents have none: remove it"
 
     @property
     def is_baseline(self) -> bool:

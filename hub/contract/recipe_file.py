@@ -2,7 +2,8 @@
 
 Every YAML scalar is read as text and typed by the model, so none of YAML's surprises (``2e-5`` a string, ``no`` False,
 a key ``0.5`` a float, ``1.10`` = 1.1) reaches a recipe. Unknown keys are refused with the nearest valid one. A recipe
-may be a stranger's (published ones are downloaded and run), so it is read within the limits of ``hub.untrusted``.
+may say only what differs from another one (``extends: FILE.yaml``, relative to its own folder). Recipes are untrusted
+(published ones are downloaded and run), so they are read within the limits of ``hub.untrusted.load_yaml``.
 """
 
 import hashlib
@@ -25,6 +26,7 @@ from hub.untrusted import Guard, load_yaml
 MAX_BYTES = 1 << 20
 _MAX_DEPTH, _MAX_NODES = 20, 20_000  # a recipe has about 100 values on 4 levels
 ON_HUB = ("repo_id", "revision", "path", "config", "splits", "gguf_file")  # keys that say which part of the Hub
+EXTENDS, _MOST_EXTENDED = "extends", 5
 _KEYS = "docs/recipe_reference.md has every key"
 _COMMANDS = {"dataset": "write", "model": "train"}  # by the kind of recipe that they take
 _MOST_SHOWN = 200  # characters of a value in a message
@@ -53,8 +55,35 @@ class _TextLoader(Guard, yaml.SafeLoader):
 Recipe = TypeVar("Recipe", DatasetRecipe, ModelRecipe)
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file, all scalars as text. Raises InputError naming file and line."""
+def read_yaml(path: Path, extending: int = 0) -> dict[str, Any]:
+    """Return the mapping in a YAML file, all scalars as text, on top of the recipe that its key ``extends`` names.
+
+    ``extending``: how many files extend this one. Raises InputError naming file and line.
+    """
+    tree = old_names.current(_mapping(path), path, quiet=path.name == RECIPE)  # nobody can edit a published recipe
+    if EXTENDS not in tree or path.name == RECIPE:  # a published recipe is whole
+        return dict(tree)
+    name = tree.pop(EXTENDS)
+    if not isinstance(name, str) or not name.endswith(".yaml"):
+        raise InputError(f"{path}:{EXTENDS}", f"is not a recipe file (found {_shown(name)})", allowed="FILE.yaml")
+    if extending == _MOST_EXTENDED:
+        raise InputError(f"{path}:{EXTENDS}", f"more than {_MOST_EXTENDED} recipes extend each other")
+    base = path.parent / name
+    return _on_top(beside(read_yaml(base, extending + 1), base.parent), tree)
+
+
+def _on_top(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """``base`` with the values of ``own``; sections are merged key by key, except a section of another ``kind``."""
+    found = dict(base)
+    for key, value in own.items():
+        below = base.get(key)
+        both = isinstance(value, dict) and isinstance(below, dict)
+        merged = both and value.get("kind", below.get("kind")) == below.get("kind")
+        found[key] = _on_top(below, value) if merged else value
+    return found
+
+
+def _mapping(path: Path) -> dict[str, Any]:
     try:
         with path.open(encoding="utf-8") as file:
             tree = _read(file.read(MAX_BYTES + 1))
@@ -73,8 +102,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         problem = "is empty" if tree is None else "is no mapping of keys to values"
         raise InputError(path, problem, hint=f"copy one from recipes/; {_KEYS}")
-    found: dict[str, Any] = old_names.current(tree, path, quiet=path.name == RECIPE)  # a published one cannot change
-    return found
+    return tree
 
 
 def _read(text: str) -> Any:

@@ -1,9 +1,10 @@
 """What the sections of all recipes share: their base class, marks of keys, and the types of plain values."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 X1 = "<X1>"
 QUOTE = '"'
@@ -50,6 +51,16 @@ class Strict(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), serialize_by_alias=True)
 
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the keys taken together, one message each; the first one is reported."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _without_problems(self) -> Self:
+        for problem in self.problems():
+            raise ValueError(problem)
+        return self
+
     @classmethod
     def deciding_keys(cls) -> list[str]:
         """The keys that decide rows or weights: all but those that are marked otherwise."""
@@ -80,11 +91,11 @@ class Strict(BaseModel):
         return {name: value for name, value in serialised(self).items() if name not in unset}
 
 
-def check_parts(origin: Any) -> None:
-    """Raise ValueError for ``config`` or ``splits`` where there is one file, or no data, to read."""
+def part_problems(origin: Any) -> Iterator[str]:
+    """What is wrong with ``config`` and ``splits`` where there is one file, or no data, to read."""
     if origin.kind == "hub" and origin.path is None:
         return
     for key in ("config", "splits"):
         if getattr(origin, key) != type(origin).model_fields[key].default:
             reads = "the model writes these texts" if origin.kind == "model" else "one file is read, whole"
-            raise ValueError(f"{key} names parts of a Hub dataset, but {reads}: remove {key}")
+            yield f"{key} names parts of a Hub dataset, but {reads}: remove {key}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from hub.contract.measured import Fidelity, Ledger, TrainingValue, has_report, read_fidelity, read_ledger, read_value
+from hub.contract.measured import Fidelity, Ledger, TrainingValue, has_report
 from hub.contract.run_dir import Manifest
 
 
@@ -22,8 +22,8 @@ class Measured:
     def of(cls, directory: Path, manifest: Manifest) -> Measured:
         """Those of a finished run. Raises InputError when one is damaged or of other rows."""
         return cls(
-            read_value(directory, manifest),
-            read_fidelity(directory, manifest),
-            read_ledger(directory, manifest),
+            TrainingValue.read(directory, manifest),
+            Fidelity.read(directory, manifest),
+            Ledger.read(directory, manifest),
             has_report(directory, manifest),
         )

@@ -125,7 +125,7 @@ def decoding_table(recipe: DatasetRecipe) -> Markdown:
         ["number format", recipe.model.dtype if recipe.model.backend != "openai" else "the server's"],
         ["seed", recipe.seed],
     ]
-    if recipe.source.kind == "model":
+    if recipe.source.facts.generated:
         rows.append(["top-p for first texts (no top-k)", recipe.source.top_p])
     return table(["constant", "value"], rows)
 

@@ -9,12 +9,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from generation.inputs.file_rows import READERS, as_texts, file_rows, require_kind
-from generation.inputs.sources import has_control_characters
+from generation.inputs.sources import READERS, as_texts, file_rows, has_control_characters, require_kind
 from hub.cli import say
 from hub.contract import licences
-from hub.contract.recipe import QUOTE
-from hub.contract.sections import LANGUAGE
+from hub.contract.sections import LANGUAGE, QUOTE
 from hub.errors import InputError, did_you_mean
 from hub.word_overlap import words
 

@@ -1,4 +1,4 @@
-"""The command and its page, clicked through in a real browser by two people, with the server killed between."""
+"""The annotation command and its page, used in a real browser by two people, with the server killed between."""
 
 import contextlib
 import json
@@ -14,12 +14,14 @@ from pathlib import Path
 import pytest
 from browser import CHROMIUM, Browser
 from serving import free_port
+from small_runs import small_recipe, small_run
 from training_inputs import PROVENANCE, write_dataset
 from typer.testing import CliRunner
 
 from eval.annotate import app
+from eval.audit.page import application
 from eval.audit.source import find_rows
-from eval.audit.survey import AnswerStore, draw, read_examples
+from eval.audit.survey import AnswerStore, Survey, draw, read_examples
 from hub import cli
 from hub.errors import InputError, RunError
 
@@ -96,7 +98,7 @@ class Page:
         self._process.join()
 
     def stop(self):
-        """Ctrl-C, with tabs still open: exit code and what is said."""
+        """Ctrl-C, with tabs still open: exit code and what is printed."""
         os.kill(self._process.pid, signal.SIGINT)
         said = ""
         with contextlib.suppress(EOFError):  # it has ended
@@ -264,3 +266,16 @@ def test_bad_input_is_one_clear_error(run, tmp_path):
     with taken_port() as port:
         taken = command(run, "--out", tmp_path, "--sample", 3, "--port", port).exception
         assert isinstance(taken, RunError) and f"port {port}: cannot be used" in str(taken)
+
+
+def test_the_page_speaks_the_language_that_was_asked_for(tmp_path):
+    run = tmp_path / "run"
+    small_run(run, small_recipe("sts"))
+    sample = draw(read_examples(find_rows(str(run)), "de"), 4, seed=42)
+    (mounted,) = (route.app for route in application(Survey(sample, AnswerStore(tmp_path, sample.examples))).routes)
+    shown = json.dumps(mounted.get_blocks().get_config_file(), ensure_ascii=False, default=str)
+    for words in ("Ergebnisse zeigen", "Satz 1", "Wie ähnlich sind sich", "0.5: ähneln sich ein wenig", "← Zurück"):
+        assert words in shown
+    assert not [words for words in ("Show the results", "Sentence 1", "Your name", "Forward") if words in shown]
+    refused = CliRunner().invoke(app, [str(run), "--language", "fr"]).exception
+    assert "'fr' is not spoken by the page; allowed: en, de" in str(refused)

@@ -22,16 +22,16 @@ from huggingface_hub import constants
 from eval.audit.survey import read_examples
 from eval.audit.source import find_rows
 from hub.errors import StsDinoError
-def told(place, *options):
+def reported(place, *options):
     try:
         found = find_rows(place, *options)
         return [found.config, found.example_type, found.splits, found.revision, read_examples(found).sha256]
     except StsDinoError as error:
         return str(error)
 asked = json.loads(sys.argv[1])
-found = [told(*one) for one in asked]
+found = [reported(*one) for one in asked]
 constants.HF_HUB_OFFLINE = True
-print(json.dumps([found, told(*asked[0]), told("demo/absent")]))
+print(json.dumps([found, reported(*asked[0]), reported("demo/absent")]))
 """
 
 
@@ -84,8 +84,8 @@ def test_a_published_run_and_any_other_dataset_give_the_rows_of_the_run_director
     assert other[:3] == published[:3] and other[4] == published[4] and other[3] != commit
     words = ["did you mean 'postprocessed'", "did you mean 'postprocessed'", "the run is not finished"]
     words += ["has no revision 'v9'", "cannot be read", "no such repository"]
-    for told, word in zip(refused, words, strict=True):
-        assert word in told and "\n" not in told, told
+    for reported, word in zip(refused, words, strict=True):
+        assert word in reported and "\n" not in reported, reported
     assert offline == published and "HF_HUB_OFFLINE is set" in absent
 
 

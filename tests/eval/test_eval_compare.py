@@ -1,17 +1,27 @@
-"""eval.compare.run: finished evaluations side by side, like beside like, in files that untrusted names cannot break."""
+"""Evaluations side by side, and variants over seeds: one protocol a row, files that untrusted names cannot break."""
 
 import csv
+import io
 import re
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import matplotlib.image
+import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 from planted_evaluations import SETTINGS, evaluation, measured, planted
 
-from eval.compare.model import compared, labels
-from eval.compare.run import compare, folder_name
-from eval.compare.tables import csv_cell, latex, markdown, plotted, result_tables, short_names, text
-from eval.runs.records import FinishedEvaluation, read_evaluation
+from eval.compare.plots import MARKS, plots
+from eval.compare.run import compare
+from eval.compare.seeds import compared as compared_over_seeds
+from eval.compare.seeds import drawn_seeds, over_seeds, plan_of, split_of
+from eval.compare.tables import Comparison, ScoreRow, compared, csv_cell, result_tables, text
+from eval.runs.records import read_evaluation
+from eval.statistics.bootstrap import Interval
+from eval.statistics.paired import Difference, Measurement, Test, Verdict, adjusted
+from hub.contract.measured import ArmPlan
+from hub.contract.results import TaskScore
 from hub.errors import InputError
 
 TASKS = ("sts12/all", "stsb/cosine", "mr/senteval", "sts12/mean")
@@ -46,50 +56,42 @@ def read(path: Path) -> list[dict[str, str]]:
 
 def test_every_file_is_written_and_whole(written):
     pairs = [f"differences-{number}.{kind}" for number in (1, 2, 3) for kind in ("png", "svg")]
-    tables = ["comparison.md", "comparison.tex", "differences.csv", "papers.csv", "scores.csv"]
+    tables = ["comparison.md", "comparison.tex", "differences.csv", "scores.csv"]
     assert sorted(path.name for path in written.iterdir()) == sorted([*tables, *pairs, "scores.png", "scores.svg"])
     for path in written.glob("*.png"):
         assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_scores_are_those_of_the_evaluations(written, places):
-    rows = read(written / "scores.csv")
-    for place, name in zip(places[:2], ("org/first", "org/second"), strict=True):
-        told = {row["task"]: row for row in rows if row["model"] == name}
-        for score in read_evaluation(place).results.scores:
-            row = told[score.task]
-            assert (float(row["score"]), float(row["low"]), float(row["high"])) == (
-                score.main_score,
-                score.low,
-                score.high,
-            )
-            assert row["protocol"] == score.protocol and row["data"] == score.data_sha256
+def test_scores_are_those_of_the_evaluations_in_full_precision(written, places):
+    shown = {row["task"]: row for row in read(written / "scores.csv") if row["model"] == "org/first"}
+    for score in read_evaluation(places[0]).results.scores:
+        row = shown[score.task]
+        assert (float(row["score"]), float(row["low"])) == (score.main_score, score.low)
+        assert (row["protocol"], row["data"]) == (score.protocol, score.data_sha256)
+
+
+@pytest.mark.parametrize(("chosen", "problem"), [([0], "two evaluations or more"), ([0, 1, 0], "given twice")])
+def test_one_evaluation_or_the_same_twice_is_refused(places, chosen, problem):
+    with pytest.raises(InputError, match=problem):
+        compare([places[index] for index in chosen])
 
 
 def test_planted_differences_are_found_and_planted_ties_are_not(written):
-    told = {(row["model"], row["against"], row["task"]): row for row in read(written / "differences.csv")}
-    assert {task: told["org/first", "org/second", task]["verdict"] for task in TASKS} == {
+    reported = {(row["model"], row["against"], row["task"]): row for row in read(written / "differences.csv")}
+    assert {task: reported["org/first", "org/second", task]["verdict"] for task in TASKS} == {
         "sts12/all": "not separable",
         "stsb/cosine": "worse",
         "mr/senteval": "not separable",
         "sts12/mean": "worse",
     }
-    tests = {task: told["org/first", "org/second", task]["test"] for task in TASKS}
+    tests = {task: reported["org/first", "org/second", task]["test"] for task in TASKS}
     assert tests == {
         "sts12/all": "jackknife z",
         "stsb/cosine": "jackknife z",
         "mr/senteval": "McNemar's exact test",
         "sts12/mean": "jackknife z",
     }
-    assert all(float(row["p_holm"]) >= float(row["p"]) for row in told.values())
-
-
-def test_what_is_printed_has_scores_verdicts_and_the_rule(places, tmp_path, capsys):
-    compare(places[:2], tmp_path)
-    out, err = capsys.readouterr()
-    assert "org/first minus org/second" in out and "not separable" in out and "Holm" in out
-    assert re.search(r"stsb/cosine +test +worse +-\d", out)
-    assert str(tmp_path) in err
+    assert all(float(row["p_holm"]) >= float(row["p"]) for row in reported.values())
 
 
 def test_a_limit_another_split_or_other_data_is_another_row(places, tmp_path):
@@ -102,8 +104,8 @@ def test_a_limit_another_split_or_other_data_is_another_row(places, tmp_path):
     lines = [line for line in found.lines if line.measurement.task == "sts12/all"]
     assert [sorted(line.scores) for line in lines] == [["org/first", "org/second"], ["org/limited"], ["org/other"]]
     assert {(one.first, one.second) for one in found.verdicts} == {("org/first", "org/second")}
-    told = " ".join(found.unlike())
-    assert "ONLY 100 rows" in told and "n: 400 and 300" in told
+    reported = " ".join(found.unlike())
+    assert "ONLY 100 rows" in reported and "n: 400 and 300" in reported
     assert all("org/limited" not in one.ours for one in found.beside)  # nor beside a paper
 
 
@@ -113,11 +115,11 @@ def test_two_trials_on_the_same_rows_compare_and_say_so_everywhere(tmp_path):
     rows = {quality: {"stsb/cosine": planted("stsb/cosine", quality, rows=100)} for quality in (0.7, 0.9)}
     places = [evaluation(tmp_path / str(quality), f"org/{quality}", one, part) for quality, one in rows.items()]
     compare(places, tmp_path / "out")
-    told = "ONLY 100 rows of each split, drawn with seed 42"
+    reported = "ONLY 100 rows of each split, drawn with seed 42"
     for name in ("comparison.md", "comparison.tex"):
-        assert (tmp_path / "out" / name).read_text().count(f"{told}, a trial") == 2  # scores, differences
+        assert (tmp_path / "out" / name).read_text().count(f"{reported}, a trial") == 2  # scores, differences
     for name in ("scores.csv", "differences.csv"):
-        assert {row["limit"] for row in read(tmp_path / "out" / name)} == {told}
+        assert {row["limit"] for row in read(tmp_path / "out" / name)} == {reported}
     for name in ("scores.svg", "differences-1.svg"):
         assert "stsb/cosine (100 rows drawn)" in (tmp_path / "out" / name).read_text()
     assert "100 drawn" in text(result_tables(compared([read_evaluation(place) for place in places]))[0])
@@ -126,57 +128,34 @@ def test_two_trials_on_the_same_rows_compare_and_say_so_everywhere(tmp_path):
         compare([places[0], again], tmp_path / "none")
 
 
-def test_other_versions_of_libraries_are_told(places, tmp_path):
-    other = read_evaluation(places[1])
-    results = other.results.model_copy(update={"versions": {"python": "3.12"}})
-    found = compared([read_evaluation(places[0]), FinishedEvaluation(results, other.records)])
-    assert found.versions == ("python: 3.11 (org/first), 3.12 (org/second)",)
-    assert "not made with the same libraries: python: 3.11" in text(result_tables(found)[0])
-
-
-def test_an_average_over_part_of_the_data_stands_beside_no_paper(tmp_path):
-    years = [f"sts{year}/mean" for year in range(12, 17)]
-    rows = {task: planted(task, 0.8, rows=60) for task in years}
-    for name, settings in (("whole", SETTINGS), ("part", SETTINGS.model_copy(update={"limit": 60}))):
-        places = [evaluation(tmp_path / f"{name}{index}", f"org/{index}", rows, settings) for index in (1, 2)]
-        found = compared([read_evaluation(place) for place in places])
-        assert [line.name for line in found.averages] == ["dino-sts12-16-mean"]
-        columns = {column.name for one in found.beside if one.paper.key == "dino" for column in one.columns}
-        assert columns == ({"STS12", "STS13", "STS14", "STS15", "STS16", "Avg."} if name == "whole" else set())
-
-
 @pytest.mark.parametrize("kind", ["limit", "task"])
 def test_nothing_in_common_is_an_error_that_names_both_protocols(places, tmp_path, kind):
     if kind == "limit":
         part = SETTINGS.model_copy(update={"limit": 100})
         other = evaluation(tmp_path / "x", "org/limited", {"sts12/all": planted("sts12/all", 0.8, rows=100)}, part)
-        told = ["sts12/all test: protocol: .STS12", "fitted on top. and .STS12", "ONLY 100 rows of each split"]
+        reported = ["sts12/all test: protocol: .STS12", "fitted on top. and .STS12", "ONLY 100 rows of each split"]
     else:
         other = evaluation(tmp_path / "x", "org/other", {"sts12/wmean": planted("sts12/wmean", 0.8)})
-        told = ["org/first has sts12/all test", "one correlation over", "org/other has sts12/wmean", "mean weighted"]
+        reported = [
+            "org/first has sts12/all test",
+            "one correlation over",
+            "org/other has sts12/wmean",
+            "mean weighted",
+        ]
     with pytest.raises(InputError) as raised:
         compare([places[0], other], tmp_path / "out")
-    assert all(re.search(part, str(raised.value)) for part in told), raised.value
+    assert all(re.search(part, str(raised.value)) for part in reported), raised.value
     assert "\n" not in str(raised.value) and not (tmp_path / "out").exists()
 
 
-def test_papers_stand_beside_the_same_protocol_alone(written):
-    rows = read(written / "papers.csv")
-    columns = {row["column"] for row in rows}
-    assert columns == {
-        "Schick and Schütze 2021, section 4, table 1: STS12",
-        "Schick and Schütze 2021, section 4, table 1: STSb",
-        "Schick and Schütze 2021, section 4, table 2: STSb",
-        "Schick and Schütze 2021, appendix C, table 5: STS12",
-        "Sato et al. 2024, section 4.2, table 2: STS12",
-        "Sato et al. 2024, appendix C, table 5: MR",
-        "Giorgi et al. 2021, section 5.1, table 2: MR",
-        "Giorgi et al. 2021, section 5.1, table 2: STS12",
-    }
-    told = {(row["row"], row["column"].split(", ", 1)[1]): row["value"] for row in rows}
-    assert told["DINO (STS-x2)", "section 4, table 1: STS12"] == "70.27"
-    assert told["DeCLUTR-base", "section 5.1, table 2: STS12"] == "63.56"
-    assert {row["task"] for row in rows if row["row"] == "DeCLUTR-base"} == {"sts12/mean", "mr/senteval"}
+def test_papers_stand_beside_the_same_protocol_alone(places):
+    found = {sheet.title: sheet for sheet in result_tables(compared([read_evaluation(place) for place in places]))}
+    columns = {(title, name) for title, sheet in found.items() if "section" in title for name in sheet.header[2:]}
+    dino, declutr = "Schick and Schütze 2021, section 4, table", "Giorgi et al. 2021, section 5.1, table 2"
+    assert {(f"{dino} 1", "STS12"), (f"{dino} 2", "STSb"), (declutr, "MR"), (declutr, "STS12")} <= columns
+    assert (declutr, "STS-B") not in columns and (f"{dino} 1", "SICK") not in columns
+    printed = {row[1]: row[2:] for row in found[declutr].rows}
+    assert printed["DeCLUTR-base"] == ("85.16", "63.56")
 
 
 def test_scores_without_rows_are_not_tested_and_say_so(places, tmp_path):
@@ -188,14 +167,6 @@ def test_scores_without_rows_are_not_tested_and_say_so(places, tmp_path):
     ]
     assert found.verdicts == ()
     assert "not tested" in "\n".join(text(sheet) for sheet in result_tables(found))
-
-
-def test_means_over_seeds_say_on_which_rows_they_are_tested(places):
-    first, second = (read_evaluation(place) for place in places[:2])
-    assert "first seed" not in "\n".join(text(sheet) for sheet in result_tables(compared([first, second])))
-    scores = tuple(score.model_copy(update={"seeds": (1111, 1112)}) for score in first.results.scores)
-    several = FinishedEvaluation(first.results.model_copy(update={"scores": scores}), first.records)
-    assert "first seed" in "\n".join(text(sheet) for sheet in result_tables(compared([several, second])))
 
 
 def test_markdown_renders_the_hostile_name_as_text(written):
@@ -225,33 +196,6 @@ def test_csv_cells_are_no_formulas():
     ]
 
 
-def test_escapes_show_hidden_characters_and_keep_plain_names():
-    assert markdown("a\u202eb\x00") == "a\ufffdb\ufffd"
-    assert markdown("sts12/all") == "sts12/all" and latex("λ = 0") == r"$\lambda$ = 0"
-    assert plotted("_x") == " _x" and len(plotted("a" * 100)) == 40
-
-
-def test_labels_are_distinct():
-    class One:
-        def __init__(self, model: str, revision: str):
-            self.results = type("R", (), {"model": model, "revision": revision})
-
-    found = labels([One("a", "1" * 40), One("a", "2" * 40), One("a", "2" * 40), One("b", "3")])
-    assert found == ["a@11111111", "a@22222222", "a@22222222 (2)", "b"]
-    assert labels([One("a\n\x1b[31m", "1")]) == ["a \ufffd[31m"]
-
-
-@pytest.mark.parametrize("count", [0, 1])
-def test_one_evaluation_is_no_comparison(places, count):
-    with pytest.raises(InputError, match="two evaluations or more"):
-        compare(places[:count])
-
-
-def test_the_same_evaluation_twice_is_refused(places):
-    with pytest.raises(InputError, match="given twice"):
-        compare([places[0], places[1], places[0]])
-
-
 def test_rows_of_another_score_are_refused(places, tmp_path):
     """Stale rows would give a verdict on numbers that are not those shown."""
     place = evaluation(tmp_path / "e", "org/e", {"stsb/cosine": planted("stsb/cosine", 0.8)})
@@ -261,12 +205,143 @@ def test_rows_of_another_score_are_refused(places, tmp_path):
         compare([places[0], place], tmp_path / "out")
 
 
-def test_a_default_folder_is_safe_and_distinct():
-    assert re.fullmatch(r"a-b--model-[0-9a-f]{8}", folder_name(["../a/b", "///"]))
-    assert len(folder_name(["x" * 300, "y" * 300])) < 100
-    assert folder_name(["a/b", "c"]) != folder_name(["a-b", "c"])
+MODELS = ("org/one", "_two <b>$x$", "a-name-that-is-much-longer-than-any-legend-could-show-in-one-line")
+PLOTTED = ("sts12/all", "stsb/cosine", "mteb/STS12")
 
 
-def test_columns_have_short_names_unless_two_would_be_alike():
-    models = ["org/a@" + "0" * 40, "b", "x/c", "y/c", "org/d@v1.0.0"]
-    assert list(short_names(models).values()) == ["a@0000000", "b", "x/c", "y/c", "d@v1.0.0"]
+def plotted_score(task: str, value: float, interval: bool = True) -> TaskScore:
+    around = {"low": value - 2, "high": value + 2} if interval else {}
+    return TaskScore(
+        task=task,
+        protocol="p",
+        split="test",
+        main_metric="spearman",
+        main_score=value,
+        n=100,
+        data_sha256="d",
+        **around,
+    )
+
+
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, tuple[str, bytes]]:
+    lines = []
+    for place, task in enumerate(PLOTTED):
+        scores = {
+            model: plotted_score(task, 70 + 5 * index + place, task != "mteb/STS12")
+            for index, model in enumerate(MODELS)
+        }
+        if place == 1:
+            del scores[MODELS[2]]
+        lines.append(ScoreRow(Measurement.of(next(iter(scores.values()))), scores))
+    found = [
+        Verdict(
+            *MODELS[:2],
+            line.measurement,
+            Difference(difference, Interval(difference - 1, difference + 1), Test("t", 1.0, p)),
+        )
+        for line, difference, p in zip(lines, (3.0, -3.0, 0.2), (0.001, 0.001, 0.6), strict=True)
+    ]
+    return plots(Comparison(MODELS, tuple(lines), (), tuple(adjusted(found)), (), (), {}))
+
+
+def words(content: bytes) -> list[str]:
+    root = ElementTree.fromstring(content)
+    return [text for element in root.iter("{http://www.w3.org/2000/svg}text") for text in element.itertext()]
+
+
+def test_each_picture_comes_as_png_and_svg(drawn):
+    assert list(drawn) == ["scores.png", "scores.svg", "differences-1.png", "differences-1.svg"]
+    for name, (_, content) in drawn.items():
+        if name.endswith("png"):
+            height, width = matplotlib.image.imread(io.BytesIO(content)).shape[:2]
+            assert width > 800 and height > 200
+        else:
+            ElementTree.fromstring(content)
+
+
+def test_differences_show_each_verdict(drawn):
+    words_of_it, content = drawn["differences-1.svg"]
+    reported = words(content)
+    assert {"better", "worse", "not separable", *PLOTTED} <= set(reported)
+    assert "org/one" in words_of_it
+    colours = content.decode().lower()
+    assert all(colour.lower() in colours for _, colour in MARKS.values())
+
+
+SEED_TASKS = ("sts12/all", "stsb-tokenised/cosine")
+
+
+def folders(tmp_path, arm, qualities, rows=300):
+    """Evaluations of one arm by seed: the better, the higher the quality that is planted."""
+    return tuple(
+        str(evaluation(tmp_path / f"{arm}-{n}", arm, {task: planted(task, quality, rows) for task in SEED_TASKS}))
+        for n, quality in enumerate(qualities)
+    )
+
+
+def plan(arms, **changes):
+    given = {"tasks": SEED_TASKS, "split": "test", "samples": 400, "arms": arms, "control": "copies"} | changes
+    return ArmPlan.model_validate(given)
+
+
+def test_a_better_arm_is_better_by_a_paired_interval_and_a_like_one_is_not(tmp_path):
+    arms = {
+        "untrained": folders(tmp_path, "untrained", [0.3]),
+        "copies": folders(tmp_path, "copies", [0.60, 0.61, 0.62]),
+        "dataset": folders(tmp_path, "dataset", [0.70, 0.71, 0.72]),
+        "shuffled": folders(tmp_path, "shuffled", [0.62, 0.60, 0.61]),
+    }
+    found = compared_over_seeds(plan(arms)).arms
+    better, like, own = found["dataset"], found["shuffled"], found["copies"]
+    assert better.over_copies.low > 0
+    assert like.over_copies.low < 0 < like.over_copies.high
+    assert own.over_copies is None
+    assert better.over_copies.score == pytest.approx(better.average.score - own.average.score)
+    assert better.average.score == pytest.approx(np.mean(list(better.tasks.values())))
+    assert better.average.low < better.average.score < better.average.high
+    width = better.over_copies.high - better.over_copies.low  # what both arms share cancels
+    assert width < better.average.high - better.average.low
+    assert compared_over_seeds(plan(arms)) == compared_over_seeds(plan(arms))
+
+
+def test_the_spread_over_seeds_is_that_of_a_mean():
+    """Scores that no row moves: the deviation is the sample deviation over the root of the number of seeds."""
+    values, samples = np.array([70.0, 71.0, 75.0]), 20_000
+    drawn = over_seeds(np.repeat(values[:, None], samples, axis=1), drawn_seeds(3, samples, 1))
+    assert drawn.std() == pytest.approx(values.std(ddof=1) / np.sqrt(3), rel=0.02)
+    assert drawn.mean() == pytest.approx(values.mean(), abs=0.05)
+    assert (over_seeds(values[None, :1] * np.ones((1, 5)), drawn_seeds(1, 5, 1)) == 70).all()
+
+
+def test_one_encoders_evaluation_is_a_plan_of_its_base_and_control(tmp_path):
+    scored = evaluation(tmp_path / "m", "m", {task: planted(task, 0.7) for task in (*SEED_TASKS, "sts13/all")})
+    for folder, quality in (("base", 0.4), ("control", 0.6)):
+        with pytest.raises(InputError, match=f"{folder}: no such evaluation; sts-dino score scores an"):
+            plan_of(scored)
+        evaluation(scored / folder, folder, {task: planted(task, quality) for task in SEED_TASKS})
+    found = plan_of(scored)
+    assert set(found.tasks) == set(SEED_TASKS) and plan_of(scored, SEED_TASKS[1:]).tasks == SEED_TASKS[1:]
+    scores = compared_over_seeds(found).arms
+    assert scores["untrained"].average.score < scores["copies"].average.score < scores["dataset"].average.score
+    evaluation(tmp_path / "n", "n", {"sts14/all": planted("sts14/all", 0.7)})
+    for folder in ("base", "control"):
+        (scored / folder).rename(tmp_path / "n" / folder)
+    with pytest.raises(InputError, match="share no test set"):
+        plan_of(tmp_path / "n")
+
+
+def test_other_rows_and_missing_tasks_are_refused(tmp_path):
+    copies = folders(tmp_path, "copies", [0.6])
+    with pytest.raises(InputError, match="scored on different rows; score all variants on the same data"):
+        compared_over_seeds(plan({"copies": copies, "dataset": folders(tmp_path, "short", [0.6], rows=200)}))
+    with pytest.raises(InputError, match="holds no scored rows of sts13/all"):
+        compared_over_seeds(plan({"copies": copies}, tasks=("sts13/all",)))
+    for wrong in ({"arms": {"dataset": copies}}, {"arms": {"copies": copies * 2, "dataset": copies * 3}}):
+        with pytest.raises(ValueError, match=r"none of the arms|number of seeds"):
+            plan(**({"arms": {}} | wrong))
+
+
+def test_a_task_that_cuts_its_own_folds_is_read_under_its_own_split():
+    assert split_of("mr/senteval", "test") == "all" and split_of("trec/lbfgs-validation", "test") == "train"
+    assert split_of("stsb/cosine", "validation") == "validation" and split_of("sst2/lbfgs", "test") == "test"

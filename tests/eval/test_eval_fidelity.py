@@ -1,19 +1,14 @@
-"""Label fidelity: means, correlation, intervals over first texts, judges; refused before anything is written."""
-
-import json
-from importlib.util import find_spec
-from pathlib import Path
+"""Label fidelity: means, correlation, intervals over source sentences, judges; refused before anything is written."""
 
 import numpy as np
 import pytest
-import small_runs
 from marker_nli import make_marker_nli
 from scipy.stats import spearmanr
 from small_runs import small_recipe, small_run
 from typer.testing import CliRunner
 
-from eval import fidelity as command
-from eval.audit import fidelity as measuring
+from eval.audit import agreement as measuring
+from eval.audit import fidelity as command
 from eval.audit.fidelity import Pairs, draw_pairs, label_fidelity
 from eval.audit.source import find_rows
 from eval.audit.survey import AnswerStore, read_examples
@@ -21,8 +16,8 @@ from eval.encoders import load as packaged
 from hub.client.fetch import fetch
 from hub.client.publish import Options, publish
 from hub.client.repository import Repository
-from hub.contract.measured import FIDELITY, Fidelity, read_fidelity
-from hub.contract.recipe import DatasetRecipe, Verification
+from hub.contract.measured import FIDELITY, Fidelity
+from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import read_manifest
 from hub.errors import InputError
@@ -108,29 +103,11 @@ def test_the_texts_are_those_that_post_processing_keeps(run):
     assert set(draw_pairs(find_rows(str(run)), 5, 2).first) != set(some.first)
 
 
-def test_texts_that_verification_drops_are_not_kept(tmp_path, monkeypatch):
-    plain = small_runs.raw_rows
-
-    def verified_rows(recipe, shard):
-        """Every fourth text is likelier under the next label's prompt."""
-        names = [label.name for label in recipe.labels]
-        for number, row in enumerate(plain(recipe, shard)):
-            best = names[(names.index(row["target"]) + (number % 4 == 0)) % len(names)]
-            nats = {name: -1.0 if name == best else -9.0 for name in names}
-            yield {**row, "log_likelihoods": nats, "label_probability": 0.9 if best == row["target"] else 0.1}
-
-    monkeypatch.setattr(small_runs, "raw_rows", verified_rows)
-    recipe = small_recipe("sts").model_copy(update={"verification": Verification(drop=True)})
-    manifest = small_run(tmp_path / "run", recipe)
-    assert manifest.counts["rejected"]["other_label"] > 0
-    assert len(draw_pairs(find_rows(str(tmp_path / "run")), 10**6, 1).first) == manifest.counts["kept"]
-
-
 def test_the_command_writes_what_the_card_shows(run, tmp_path):
     before = render(run)["README.md"].decode()
     assert "Label fidelity" not in before
     said = measure(run, *JUDGE, "--nli", make_marker_nli(tmp_path / "nli"), "--first-texts", 20)
-    found = read_fidelity(run, read_manifest(run))
+    found = Fidelity.read(run, read_manifest(run))
     assert found.first_texts == 20 and found.judge.name == "python:test_eval_fidelity:embed"
     assert f"Spearman(score, cosine) {found.spearman}" in said and found.nli_judge.name == "nli"
     assert (found.requested, found.kept) == tuple(read_manifest(run).counts[key] for key in ("requested", "kept"))
@@ -155,7 +132,7 @@ def test_peoples_answers_are_told_without_their_names(run, tmp_path):
         store.add("Zaphod", row, examples.labels[row] if row else examples.scale.labels[examples.labels[0] == "0"])
     said = measure(run, *JUDGE, "--annotations", tmp_path / "answers")
     assert "person 1: 10 answers" in said and "Zaphod" not in (run / FIDELITY).read_text()
-    (person,) = read_fidelity(run, read_manifest(run)).people
+    (person,) = Fidelity.read(run, read_manifest(run)).people
     assert 80 <= person.same.value <= 90
     assert "People labelled rows of this config blind" in render(run)["README.md"].decode()
     with pytest.raises(InputError, match=r"holds no answers \(no answers.sqlite\)"):
@@ -168,7 +145,7 @@ def test_nli_pairs_have_no_scores_to_correlate_and_shot_counts_are_named(tmp_pat
         measure(tmp_path / "nli", *JUDGE)
     measure(tmp_path / "nli", *JUDGE, "--config", "pair-class-5shot")
     manifest = read_manifest(tmp_path / "nli")
-    found = read_fidelity(tmp_path / "nli", manifest)
+    found = Fidelity.read(tmp_path / "nli", manifest)
     assert found.spearman is None and set(found.labels) == {"entailment", "contradiction"}
     assert found.kept == manifest.counts["variants"]["5shot"]["kept"] < manifest.counts["kept"]
     assert "## Label fidelity" in render(tmp_path / "nli")["README.md"].decode()
@@ -210,17 +187,3 @@ def test_without_the_packaged_judge_one_is_to_be_named(run, monkeypatch):
     ):
         measure(run)
     assert not (run / FIDELITY).exists()
-
-
-def test_runs_without_pairs_are_refused_before_a_judge_is_loaded(run, tmp_path):
-    small_run(tmp_path / "text", small_recipe("text"))
-    with pytest.raises(InputError, match="its form text has no pairs"):
-        measure(run, tmp_path / "text", "--encoder", "no/such/judge")
-    assert not (run / FIDELITY).exists()
-
-
-@pytest.mark.skipif(find_spec(packaged.MODULE) is None, reason="the package with the encoder is not installed")
-def test_the_packaged_judge_is_named_as_everybody_names_it(run):
-    measure(run)
-    found = Fidelity.model_validate(json.loads(Path(run / FIDELITY).read_text()))
-    assert found.judge.name == "all-MiniLM-L6-v2" and len(found.judge.revision) == 64

@@ -9,17 +9,9 @@ import numpy as np
 import pytest
 import yaml
 from scipy.stats import pearsonr, spearmanr
-from senteval_layout import bag_of_words, write_senteval
 
-from eval.encoders.embeddings import Embeddings
-from eval.encoders.load import wrap
 from eval.scoring.outcomes import Outcomes
-from eval.scoring.transfer import measure_transfer
 from eval.statistics.bootstrap import interval, resample, score
-from eval.tasks.registry import find_task
-from eval.tasks.rows import Pins
-from eval.tasks.sources import Source
-from hub.errors import InputError
 
 METRICS = Path("eval/metrics")
 NAMES = sorted(path.name for path in METRICS.iterdir() if path.is_dir() and not path.name.startswith("_"))
@@ -122,26 +114,3 @@ def test_f1_is_absent_where_it_is_undefined(modules):
 def test_what_is_undefined_is_told_and_not_scored(modules, name, inputs, said):
     with pytest.raises(ValueError, match=said):
         modules[name].compute(**inputs)
-
-
-def test_the_suite_runs_the_transfer_tasks(tmp_path):
-    suite = evaluate.EvaluationSuite.load("eval/suites/transfer.py")
-    assert {task.args_for_task["task"] for task in suite.suite} >= {"mr/senteval", "trec/senteval", "mrpc/senteval"}
-    suite.suite = [task for task in suite.suite if task.data in ("mr", "mrpc")]
-    source = Source(write_senteval(tmp_path, rows=30), pins=Pins())
-    results = suite.run(bag_of_words, source)
-    assert [result["task_name"] for result in results] == ["mr/senteval", "mrpc/senteval"]
-    with Embeddings(wrap(bag_of_words, "bag"), None) as embeddings:
-        for result in results:
-            task = find_task(result["task_name"])
-            rows = source.load(task.dataset, task.reads(task.default_split))
-            measured = measure_transfer(task, rows, embeddings.rows, (1111,))
-            assert result["senteval_accuracy"] == measured.score
-            assert 100 * result["accuracy"] == pytest.approx(score(measured.outcomes, "accuracy"))
-            assert result["accuracy_low"] <= result["accuracy"] <= result["accuracy_high"]
-
-
-def test_the_suite_tells_what_data_it_needs():
-    suite = evaluate.EvaluationSuite.load("eval/suites/transfer.py")
-    with pytest.raises(InputError, match="--senteval-data"):
-        suite.run(bag_of_words)

@@ -1,18 +1,23 @@
-"""What is counted of a dataset against planted rows, the report's safety, and the command itself."""
+"""Dataset quality: counts of planted rows, planted label noise found by an NLI model, the command and its report."""
+
+import json
+import random
 
 import datasets
 import numpy as np
 import pytest
-from marker_nli import make_marker_nli
+from marker_nli import MARKERS, make_marker_nli
 from training_inputs import write_dataset
 
-from eval.audit.quality import Quality, auc, jaccard, measure, overlap_coefficient, share
+from eval.audit.quality import Quality, class_names, load_nli_model, measure, share
 from eval.audit.quality_report import pictures, report
 from eval.audit.source import BATCH, default_folder, find_rows
-from eval.audit.text_forms import code, normal_form, words
+from eval.audit.text_forms import code
 from eval.encoders.load import wrap
 from eval.quality import main
-from hub.contract.schema import PAIR_CLASS, published_features
+from hub.contract.recipe import NLI_LABELS
+from hub.contract.schema import PAIR_CLASS, TRIPLET, published_features
+from hub.errors import InputError, RunError
 
 PROVENANCE = {"source_id": "s", "sample": 0, "attempt": 0, "seed": 1, "log_prob": -1.0, "margin": None}
 
@@ -34,7 +39,7 @@ PLANTED = [
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory):
+def planted_run(tmp_path_factory):
     return write_dataset(tmp_path_factory.mktemp("d") / "run", {"train": PLANTED[:5], "test": PLANTED[5:]})
 
 
@@ -46,8 +51,8 @@ def letters(texts: list[str]) -> np.ndarray:
 letters.revision = "1"
 
 
-def test_texts_and_repeats_are_counted_exactly(planted):
-    found = measure(find_rows(str(planted)))
+def test_texts_and_repeats_are_counted_exactly(planted_run):
+    found = measure(find_rows(str(planted_run)))
     second = found.columns[1]
     assert (second.texts, second.empty, second.short) == (8, 1, 2)
     assert second.lengths == {0: 1, 2: 1, 4: 4, 5: 1, 40: 1}
@@ -61,8 +66,10 @@ def test_texts_and_repeats_are_counted_exactly(planted):
     assert distinct == {1: (10, 63), 2: (10, 56), 3: (8, 49)}
 
 
-def test_measures_stand_in_the_order_of_the_scores(planted):
-    measures = {one.name: one for one in measure(find_rows(str(planted)), encoder=wrap(letters, "letters")).measures}
+def test_measures_stand_in_the_order_of_the_scores(planted_run):
+    measures = {
+        one.name: one for one in measure(find_rows(str(planted_run)), encoder=wrap(letters, "letters")).measures
+    }
     assert [one.label for one in measures["jaccard"].labels] == ["sampled", "0", "0.5", "1"]
     assert measures["jaccard"].labels[2].mean == pytest.approx((2 / 6 + 1 / 8) / 2)
     assert measures["overlap coefficient"].labels[2].mean == pytest.approx((2 / 4 + 1 / 4) / 2)
@@ -73,19 +80,6 @@ def test_measures_stand_in_the_order_of_the_scores(planted):
     assert cosine.labels[1].mean == 0.0  # of an empty text's zero vector too
     assert [one.auc for one in cosine.separations] == [0.5, 1.0, 1.0]
     assert sum(cosine.labels[3].histogram) == 3
-
-
-def test_lexical_overlap_at_its_ends():
-    assert jaccard(["", "a", "a b", "A!"], ["", "", "c", "a"]) == [1.0, 0.0, 0.0, 1.0]
-    assert overlap_coefficient(["a", "a b"], ["a b c d", "c"]) == [1.0, 0.0]
-    assert auc(np.array([1.0, 2.0]), np.array([2.0, 3.0])) == pytest.approx(0.875)
-
-
-def test_forms_in_which_spellings_meet():
-    same = ["Don't!", "do n't !", "don ’t", "DON'T"]
-    assert {normal_form(text) for text in same} == {"dont"}
-    assert normal_form("It can not be: ﬁve U.S. `` tests ''") == normal_form('it cannot be - five U. S. "tests"')
-    assert words("Don't go_there, now") == ["don", "t", "go", "there", "now"]
 
 
 def test_a_sample_is_drawn_over_all_splits_and_the_same_each_time(tmp_path):
@@ -102,21 +96,21 @@ def test_a_sample_is_drawn_over_all_splits_and_the_same_each_time(tmp_path):
     assert [batch.split for batch in find_rows(str(directory), split="validation").batches()] == ["validation"]
 
 
-def test_the_command_writes_a_report_that_reads_back(planted, tmp_path, capsys):
+def test_the_command_writes_a_report_that_reads_back(planted_run, tmp_path, capsys):
     model = make_marker_nli(tmp_path / "nli")
     options = {"encoder": None, "nli_labels": None, "config": None, "split": None, "sample": 6, "tokenizer": str(model)}
-    main(place=str(planted), nli=str(model), seed=1, out=tmp_path / "out", **options)
-    told = capsys.readouterr().out
+    main(place=str(planted_run), nli=str(model), seed=1, out=tmp_path / "out", **options)
+    reported = capsys.readouterr().out
     found = Quality.model_validate_json((tmp_path / "out" / "quality.json").read_bytes())
     assert found.rows == 6
     assert found.nli.model == "nli"
-    assert "6 drawn at random (seed 1) of the 8 rows" in told
-    assert told == (tmp_path / "out" / "quality.md").read_text()
+    assert "6 drawn at random (seed 1) of the 8 rows" in reported
+    assert reported == (tmp_path / "out" / "quality.md").read_text()
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"quality.json", "quality.md", "lengths.png", "jaccard.png", "overlap-coefficient.png", "nli.png"}
     for picture in (tmp_path / "out").glob("*.png"):
         assert picture.read_bytes().startswith(b"\x89PNG")
-        assert f"![{picture.name}]({picture.name})" in told
+        assert f"![{picture.name}]({picture.name})" in reported
 
 
 def test_names_of_a_stranger_do_nothing(tmp_path):
@@ -137,11 +131,127 @@ def test_names_of_a_stranger_do_nothing(tmp_path):
     assert place.parent == default_folder("quality", "a", "b").parent
 
 
-def test_a_quality_file_reads_back_as_it_was_measured(planted):
-    found = measure(find_rows(str(planted)))
-    assert Quality.model_validate_json(found.model_dump_json()) == found
+pytest_plugins = ["local_hub"]
+WORD = {label: word for word, label in MARKERS.items()}
+PAIR_PROVENANCE = {
+    "source_id": "s",
+    "target": "x",
+    "sample": 0,
+    "attempt": 0,
+    "seed": 1,
+    "log_prob": -1.0,
+    "margin": None,
+}
+PAIRS = 600
 
 
-def test_a_share_of_nothing_is_unknown():
-    assert (share(0, 0).low, share(0, 0).high) == (0.0, 1.0)
-    assert share(0, 10).low == 0.0 < share(0, 10).high
+@pytest.fixture(scope="module")
+def nli(tmp_path_factory):
+    return load_nli_model(str(make_marker_nli(tmp_path_factory.mktemp("nli"))))
+
+
+def pair_rows(flipped: set[int] = frozenset(), wrong: set[int] = frozenset()) -> list[dict]:
+    """Pairs of three labels; ``flipped`` rows carry the next label, ``wrong`` ones another label's text."""
+    rows = []
+    for number in range(PAIRS):
+        true = number % 3
+        written = NLI_LABELS[(true + (number in wrong)) % 3]
+        label = (true + (number in flipped)) % 3
+        hypothesis = f"{'so ' * (number % 7)}it is {WORD[written]} text {number}"
+        rows.append({"premise": f"premise {number}", "hypothesis": hypothesis, "label": label, **PAIR_PROVENANCE})
+    return rows
+
+
+def agreement_of(directory, rows, nli):
+    write_dataset(directory, {"train": rows}, "pair-class", PAIR_CLASS)
+    return measure(find_rows(str(directory)), nli=nli).nli
+
+
+def test_flipped_labels_lower_the_agreement_by_what_was_planted(tmp_path, nli):
+    wrong = set(range(0, PAIRS, 20))  # the dataset's writer missed its label in 5 of 100
+    clean = agreement_of(tmp_path / "clean", pair_rows(wrong=wrong), nli).agreement
+    flipped = set(random.Random(0).sample(sorted(set(range(PAIRS)) - wrong), PAIRS // 10))
+    noisy = agreement_of(tmp_path / "noisy", pair_rows(flipped, wrong), nli).agreement
+    assert (clean.count, clean.n) == (570, 600)
+    assert noisy.share == pytest.approx(clean.share - 0.1)
+    assert noisy.low < clean.share - 0.1 < noisy.high < clean.share  # found, and reported from no noise
+
+
+def test_the_interval_covers_the_planted_rate_as_often_as_it_says():
+
+    generator = random.Random(1)
+    counts = [sum(generator.random() < 0.9 for _ in range(PAIRS)) for _ in range(400)]
+    covered = sum(one.low <= 0.9 <= one.high for one in (share(count, PAIRS) for count in counts))
+    assert 0.92 <= covered / 400 <= 0.98
+
+
+def test_a_triplets_positive_is_to_be_entailed_and_its_negative_contradicted(tmp_path, nli):
+    rows = [
+        {
+            "anchor": f"a {n}",
+            "positive": f"surely {n}",
+            "negative": f"{'never' if n else 'maybe'} {n}",
+            "source_id": "s",
+        }
+        for n in range(10)
+    ]
+    write_dataset(tmp_path / "d", {"train": rows}, "triplet", TRIPLET)
+    found = measure(find_rows(str(tmp_path / "d")), nli=nli).nli
+    shares = {row.label: (row.intended, row.agreement.share) for row in found.labels}
+    assert shares == {"negative": ("contradiction", 0.9), "positive": ("entailment", 1.0)}
+
+
+def test_outputs_are_named_in_any_case_and_order_or_refused():
+    assert class_names({0: "NEUTRAL", 1: "Entailment", 2: "contradiction"}, None, "m") == (
+        "neutral",
+        "entailment",
+        "contradiction",
+    )
+    given = "contradiction, entailment,neutral"
+    unnamed = {number: f"LABEL_{number}" for number in range(3)}
+    assert class_names(unnamed, given, "m") == ("contradiction", "entailment", "neutral")
+    with pytest.raises(InputError, match="--nli-labels contradiction,entailment,neutral"):
+        class_names(unnamed, None, "m")
+    with pytest.raises(InputError, match="itself says neutral, entailment, contradiction"):
+        class_names({0: "neutral", 1: "entailment", 2: "contradiction"}, given, "m")
+    with pytest.raises(InputError, match="classifies into entailment, not_entailment"):
+        class_names({0: "entailment", 1: "not_entailment"}, None, "m")
+    with pytest.raises(InputError, match="names yes, no"):
+        class_names(unnamed, "yes,no", "m")
+
+
+def test_what_cannot_classify_is_refused_by_name(tmp_path):
+    with pytest.raises(InputError, match="no such model folder"):
+        load_nli_model("nowhere")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    with pytest.raises(InputError, match="has no weights in safetensors"):
+        load_nli_model(str(tmp_path))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(InputError, match="cannot be loaded as a cross-encoder"):
+        load_nli_model(str(tmp_path))
+
+
+def test_outputs_that_are_not_finite_are_no_classes(tmp_path, nli):
+    import torch
+
+    broken = load_nli_model(str(make_marker_nli(tmp_path / "m")))
+    with torch.no_grad():
+        broken.model.model.classifier.bias.fill_(float("nan"))
+    with pytest.raises(RunError, match="not finite"):
+        broken.predict(["a"], ["b"])
+
+
+def test_a_model_of_a_hub_is_found_again_offline_without_its_revision(tmp_path, local_hub, hub_api, repo, monkeypatch):
+    address = local_hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", local_hub.endpoint)
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", address)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    hub_api.create_repo(repo)
+    commit = hub_api.upload_folder(repo_id=repo, folder_path=make_marker_nli(tmp_path / "m")).oid
+    assert load_nli_model(repo).revision == commit
+    with pytest.raises(InputError, match="no such repository"):
+        load_nli_model("demo/absent")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert load_nli_model(repo).revision == commit
+    with pytest.raises(RunError, match="is not downloaded, and HF_HUB_OFFLINE is set"):
+        load_nli_model("demo/absent")

@@ -1,4 +1,4 @@
-"""eval.run: results of model and base, any encoder on any tasks, the table, and refusals without a traceback."""
+"""The command from recipe or function to results.json, both models under one protocol; bad input is one line."""
 
 import csv
 import sys
@@ -9,18 +9,17 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-from senteval_layout import bag_of_words, write_senteval
+from senteval_layout import bag_of_words, one_task, write_senteval
 from tiny_lm import make_tokenizer
 from training_inputs import write_recipe
 
+from eval.compare.run import compare
 from eval.encoders.load import wrap
 from eval.run import app
-from eval.runs.job import beside_model, one_task
 from eval.runs.records import Records, beside, read_evaluation
 from eval.runs.score import evaluate, summarise
 from eval.runs.table import table
-from eval.scoring.outcomes import Measured, Outcomes
-from eval.statistics.scores import EvaluationSettings, task_score
+from eval.statistics.bootstrap import EvaluationSettings
 from eval.tasks.rows import Pins
 from eval.tasks.sources import Source, TaskData
 from hub.cli import run
@@ -98,16 +97,6 @@ def test_results_hold_both_models_under_one_protocol(scored):
         assert gain.low < gain.difference < gain.high
 
 
-def test_the_rows_behind_the_scores_lie_beside_the_run_directory(scored):
-    new = {path.name for path in (scored / "model").iterdir()} - {p.name for p in (scored / "model.base").iterdir()}
-    assert new == {"manifest.json", "results.json"}
-    evaluation = read_evaluation(scored / "model")
-    rows = evaluation.outcomes("stsb/cosine", "test")
-    assert len(rows) == 1379
-    assert rows.gold[0] == 2.5
-    assert (beside(scored / "model") / "base" / "tasks").is_dir()
-
-
 def test_the_table_goes_to_stdout_and_a_second_run_agrees(scored, capsys):
     first = (scored / "model" / "results.json").read_text()
     assert command(scored / "recipe.yaml", "--model", scored / "model") == 0
@@ -164,31 +153,17 @@ def test_a_trial_replaces_no_whole_evaluation_nor_the_other_way_round(tmp_path, 
     assert "ONLY 50 rows" in capsys.readouterr().out
 
 
-def test_the_untrained_student_is_found_beside_the_model(scored):
-    assert beside_model(str(scored / "model"), "base") == str(scored / "model.base")
-    assert beside_model(str(scored / "model.base"), "base") is None
-
-
 def test_a_function_is_scored_without_a_recipe(tmp_path, capsys):
-    options = ["--out", tmp_path / "out", "--limit", 60, "--set", "bootstrap_samples=30", "--interval", "bca"]
+    options = ["--out", tmp_path / "out", "--limit", 60, "--set", "bootstrap_samples=30"]
     assert command("--model", WORDS, "--tasks", "stsb/cosine", *options) == 0
     results = read_results(tmp_path / "out" / "results.json")
     assert [(score.task, score.split, score.n) for score in results.scores] == [
         ("stsb/cosine", "validation", 60),
         ("stsb/cosine", "test", 60),
     ]
-    assert (results.revision, results.interval, results.bootstrap_samples) == ("1", "bca", 30)
+    assert (results.revision, results.bootstrap_samples) == ("1", 30)
     assert results.scores[0].seconds["encoding"] > 0
     assert "score" in capsys.readouterr().out.splitlines()[0]
-
-
-def test_a_group_without_a_source_of_all_its_data_says_what_is_left_out(tmp_path, capsys):
-    options = ["--model", WORDS, "--tasks", "papers", "--dry-run", "--out", tmp_path / "out"]
-    assert command(*options) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "left out, because no source of their data is given: sts12/all, sts12/mean" in lines[2]
-    assert [line.split()[0] for line in lines[:2]] == ["stsb/cosine", "stsb/cosine"]
-    assert not (tmp_path / "out").exists()
 
 
 def test_what_lacks_its_data_ends_in_exit_code_1_unless_it_is_skipped_by_name(tmp_path, capsys):
@@ -229,36 +204,6 @@ def test_every_kind_of_task_gets_score_interval_data_and_time(planted):
     lines = table(results).splitlines()
     assert len(lines) == 1 + len(results.scores)
     assert lines[0].split()[-4:] == ["encoding", "s", "probing", "s"]
-
-
-def test_a_task_whose_score_is_undefined_is_named_and_the_others_are_written(planted, tmp_path, capsys):
-    data, _, _, settings, _ = planted
-    flat = set(data.rows(one_task("sick-r-tokenised/cosine"))["test"].texts)
-
-    def half_blind(texts):
-        return np.where(np.array([[text in flat] for text in texts]), 1.0, bag_of_words(texts))
-
-    entries = [one_task(name) for name in ("sts12/all", "sick-r-tokenised/cosine", "sts12/wmean")]
-    encoder, store = wrap(half_blind, "half-blind", "r1"), Records(tmp_path / "out")
-    scored = evaluate(entries, data, encoder, store, settings, None)
-    assert [record.score.task for record in scored.records] == ["sts12/all", "sts12/wmean"]
-    (failure,) = scored.failures
-    assert "sick-r-tokenised/cosine test, half-blind: not scored" in str(failure)
-    assert "undefined" in capsys.readouterr().err
-    assert store.find("sick-r-tokenised/cosine", "test") is None
-    results = summarise(scored, None, settings)
-    assert [score.task for score in results.scores] == ["sts12/all", "sts12/wmean"]
-
-
-def test_a_limit_takes_rows_of_every_class_and_is_said(planted):
-    data, *_ = planted
-    part = TaskData(data.source, 12)
-    rows = part.rows(one_task("mr/lbfgs"))["all"]
-    assert len(rows) == 12
-    assert sorted(set(rows.labels.tolist())) == [0, 1]
-    year = part.rows(one_task("sts12/all"))["test"]
-    assert len(year) == 12
-    assert {stop - start for _, start, stop in year.subsets} == {2, 3}
 
 
 @pytest.mark.parametrize(
@@ -320,8 +265,7 @@ def test_an_undefined_score_ends_in_exit_code_1_with_the_others_written(tmp_path
         (["--model", WORDS, "--tasks", "stsb/cosine", "--set", "threads=1"], "--set threads: needs a recipe"),
         (["--model", WORDS, "--tasks", "stsb/cosine", "--set", "seed=x"], "--set seed"),
         (["--model", WORDS, "--tasks", "mteb/STS22", "--limit", "9"], "--limit does not reach MTEB's tasks"),
-        (["a.yaml", "b.yaml"], "b.yaml: is a second recipe; to compare evaluations add --compare"),
-        (["--compare", "a"], "--compare: needs two evaluations"),
+        (["a.yaml", "b.yaml"], "unexpected extra argument (b.yaml)"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(arguments, message, capsys):
@@ -334,70 +278,25 @@ def test_dry_run_reads_the_data_and_no_model(scored, capsys):
     assert "stsb/cosine test: 1379 pairs" in capsys.readouterr().out
 
 
-def test_an_unfinished_model_is_refused(scored, tmp_path, capsys):
-    save_encoder(tmp_path / "model", 1)
-    manifest = Manifest(kind="model", name="tiny", version="0.1.0", fingerprint="abc")
-    write_manifest(tmp_path / "model", manifest)
-    assert command(scored / "recipe.yaml", "--model", tmp_path / "model") == 2
-    assert "the run is not finished" in capsys.readouterr().err
-
-
 def test_a_second_process_on_the_same_folder_is_refused(scored, capsys):
     with locked(beside(scored / "model")):
         assert command(scored / "recipe.yaml", "--model", scored / "model") == 1
     assert "another process is working on this run" in capsys.readouterr().err
 
 
-def test_finished_evaluations_are_compared(scored, tmp_path, capsys):
-    base = beside(scored / "model") / "base"
-    assert command("--compare", scored / "model", base, "--out", tmp_path / "compared") == 0
-    assert "stsb/cosine" in capsys.readouterr().out
-
-
 def test_a_gain_is_what_a_comparison_with_the_base_says(scored, tmp_path):
     """Same difference, interval, test, correction and verdict: cards show the one, people read the other."""
     base = beside(scored / "model") / "base"
-    assert command("--compare", scored / "model", base, "--out", tmp_path / "compared") == 0
+    compare([scored / "model", base], tmp_path / "compared")
     with (tmp_path / "compared" / "differences.csv").open(encoding="utf-8", newline="") as lines:
-        told = {row["split"]: row for row in csv.DictReader(lines)}
+        reported = {row["split"]: row for row in csv.DictReader(lines)}
     gains = read_results(scored / "model" / "results.json").gains
     assert [gain.split for gain in gains] == ["validation", "test"]
     for gain in gains:
-        row = told[gain.split]
+        row = reported[gain.split]
         numbers = [float(row[name]) for name in ("difference", "low", "high", "p", "p_holm")]
         assert numbers == [gain.difference, gain.low, gain.high, gain.p, gain.p_holm]
         assert (row["test"], row["verdict"]) == (gain.test, gain.verdict)
-
-
-def test_a_function_without_a_revision_is_measured_anew(planted, tmp_path, capsys):
-    data, _, _, settings, _ = planted
-    store, entries = Records(tmp_path / "out"), [one_task("sts12/all")]
-    for _ in range(2):
-        scored = evaluate(entries, data, wrap(bag_of_words, "words"), store, settings, None)
-    assert len(scored.records) == 1
-    assert "(kept)" not in capsys.readouterr().err
-
-
-def test_a_blank_line_is_declared_as_what_stands_for_it(planted):
-    data, *_ = planted
-    assert not any("" in texts for texts in data.texts(one_task("mr/lbfgs")))
-
-
-@pytest.mark.parametrize("setting", ["bootstrap_samples=0", "seed=-1"])
-def test_a_setting_out_of_range_is_refused(setting, tmp_path, capsys):
-    assert command("--model", tmp_path, "--tasks", "stsb/cosine", "--set", setting) == 2
-    assert f"--set {setting.partition('=')[0]}" in capsys.readouterr().err
-
-
-def test_several_seeds_have_their_interval_around_the_mean(planted):
-    settings = planted[3]
-    task = one_task("tense/lbfgs").task
-    outcomes = Outcomes(np.array([0.0, 1.0] * 50), np.array([0.0, 1.0] * 40 + [1.0, 0.0] * 10))
-    one, two = (
-        task_score(task, "test", Measured(outcomes, mean, seeds=seeds), "0" * 64, settings, {})
-        for mean, seeds in ((80.0, (1,)), (90.0, (1, 2)))
-    )
-    assert two.low == pytest.approx(one.low + 10) and two.high == pytest.approx(one.high + 10)
 
 
 def test_the_pages_example_for_notebooks_scores_an_encoder(capsys):

@@ -6,17 +6,18 @@ import random
 import subprocess
 import sys
 import tarfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from measured_pins import row_order, rows_pin
 from senteval_layout import write_originals, write_senteval
 
 from eval.tasks.hub import Archive, HubPin, MtebDatasets, bounds, in_order, key, mteb_pins, published_order
-from eval.tasks.measure import row_order, rows_pin
-from eval.tasks.rows import Pins, canonical_rows, published
+from eval.tasks.rows import Pins, published
 from eval.tasks.sources import Source
 from hub.errors import InputError
 
@@ -45,7 +46,7 @@ def test_a_pin_needs_a_revision():
 
 def test_mtebs_repositories_are_those_of_the_installed_mteb():
     """Read from its files: importing it takes seconds."""
-    tasks = Path(sys.prefix).glob("lib/python3*/site-packages/mteb/tasks/sts/eng/*.py")
+    tasks = Path(find_spec("mteb").origin).parent.glob("tasks/sts/eng/*.py")
     source = "".join(path.read_text(encoding="utf-8") for path in tasks)
     assert set(published_order()) == {
         "sts12/test", "sts13/test", "sts14/test", "sts15/test", "sts16/test",
@@ -62,7 +63,7 @@ def test_every_published_order_has_its_splits_rows():
 
 
 def test_rows_in_any_order_come_back_in_the_published_one(planted):
-    rows = list(canonical_rows(planted.load("sts15", ["test"])["test"]))
+    rows = list(planted.load("sts15", ["test"])["test"].canonical())
     rows[3] = rows[7]  # published data have equal rows
     order = np.array([key(row) for row in rows], dtype=np.uint32)
     assert in_order("x", random.Random(0).sample(rows, len(rows)), order) == rows
@@ -146,7 +147,7 @@ def from_hub(local_hub, home: Path, cases: list[dict], **more: str) -> list:
         "    except StsDinoError as error:\n"
         "        print(json.dumps(str(error)))\n"
     )
-    environment = local_hub.client_environment(home) | {"PYTHONPATH": "tests:.", **more}
+    environment = local_hub.client_environment(home) | {"PYTHONPATH": "tests/eval:tests:.", **more}
     command = [sys.executable, "-c", script]
     done = subprocess.run(
         command, env=environment, input=json.dumps(cases), capture_output=True, text=True, check=False
@@ -186,7 +187,7 @@ def test_a_repository_gives_the_same_rows_as_a_directory(local_hub, hub_api, fol
 
     scored = {name: planted.load(name, [split])[split] for name, split in MTEB_LIKE.items()}
     repositories = {
-        name: mteb_like(hub_api, list(canonical_rows(rows)), f"mteb-{name}", tmp_path / name)
+        name: mteb_like(hub_api, list(rows.canonical()), f"mteb-{name}", tmp_path / name)
         for name, rows in scored.items()
     }
     mteb = {

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from measured_pins import measure
 
 from eval.tasks.hub import in_order, published_order
-from eval.tasks.measure import measure
 from eval.tasks.registry import DATASETS
-from eval.tasks.rows import Pins, Rows, canonical_rows, published, rows_sha256, scored_pairs
+from eval.tasks.rows import Pins, Rows, published, rows_sha256, scored_pairs
 from eval.tasks.sources import Source
 from eval.tasks.sts import SUBSETS
 
@@ -88,7 +88,7 @@ def test_sts_rows_equal_a_plain_reading():
                 for line, score in zip(texts, gold, strict=False)
                 if score
             ]
-        assert list(canonical_rows(rows)) == plain
+        assert list(rows.canonical()) == plain
 
 
 def test_the_texts_are_those_that_mteb_counted():
@@ -108,7 +108,7 @@ def test_shuffled_rows_come_back_in_order_with_their_subsets():
     for name, order in published_order().items():
         dataset, split = name.split("/")
         rows = load(dataset, split)
-        listed = list(canonical_rows(rows))
+        listed = list(rows.canonical())
         assert (
             rows_sha256(scored_pairs(in_order(name, random.Random(0).sample(listed, len(listed)), order)))
             == rows.sha256

@@ -1,59 +1,21 @@
 """What is asked of a writer, whatever order its completions come in."""
 
-import random
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from seeded_writer import FIRSTS, SeededWriter
 
-from generation.backends.protocol import Completion, Request
 from generation.inputs.prompts import Prompts, load_prompts
 from generation.inputs.sources import FirstText
+from generation.pipeline.tasks import WriteFirstTexts
 from generation.pipeline.worker import Worker
 from generation.rows.attempts import text_seed, write_pairs
 from generation.rows.filters import deduplicated
-from generation.run_state.tasks import WriteFirstTexts
-from hub.contract.recipe import DatasetRecipe, DecodingParameters, Variant
+from hub.contract.recipe import DatasetRecipe, Variant
 from hub.contract.recipe_file import load_recipe
 
 X2 = Path("recipes/demo/sts-dino-x2.yaml")
-FIRSTS = [FirstText(f"{i:06d}", "word " * length) for i, length in enumerate((9, 1, 5, 2, 7))]
-
-
-class SeededWriter:
-    """A writer whose texts are a function of the request, as an engine's are; it ends them in a shuffled order.
-
-    ``choice``: what it writes, each as often; None: never the same twice.
-    """
-
-    context = 0
-
-    def __init__(self, order: int, share: float, choice: Sequence[str] | None = None):
-        self.order, self.share, self.choice = random.Random(order), share, choice
-        self.asked: list[Request] = []
-        self.settings: DecodingParameters | None = None
-        self.prefixes: tuple[str, ...] = ()
-
-    def stream(
-        self, queue: deque[Request], settings: DecodingParameters, batch_size: int | None, prefixes: Sequence[str] = ()
-    ) -> Iterator[tuple[Request, Completion]]:
-        self.settings, self.prefixes, live = settings, tuple(prefixes), list[Request]()
-        while queue or live:
-            while queue and len(live) < 7:
-                live.append(queue.popleft())
-                self.asked.append(live[-1])
-            request = live.pop(self.order.randrange(len(live)))
-            numbers = random.Random(request.seed)
-            good = numbers.random() < self.share
-            text = numbers.choice(self.choice) if self.choice else f"text {request.seed}"
-            yield request, Completion(text, None if good else "not_closed", -1.0, None)
-
-    def count_tokens(self, text: str) -> int:
-        return len(text)
-
-    def describe(self) -> dict[str, object]:
-        return {}
 
 
 @pytest.fixture(scope="module")
@@ -69,14 +31,21 @@ def written(recipe, writer):
 
 
 def usable(raw):
-    """(source, label, text) of the rows that are no copy of their first text."""
+    """(source, label, text) of the rows that do not copy their source sentence."""
     return [(row["source_id"], row["target"], row["text2"]) for row in raw if row["text1"] != row["text2"]]
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 1.0])
-def test_rows_do_not_depend_on_the_order_of_completions(recipe, share):
-    first = written(recipe, SeededWriter(0, share))
-    assert all(written(recipe, SeededWriter(order, share)) == first for order in range(1, 6))
+REPEATS = [FIRSTS[0].text, FIRSTS[1].text, "a cat", "a cat", "a dog", "Sentence 2:"]
+
+
+@pytest.mark.parametrize(("share", "choice"), [(0.0, None), (0.3, None), (1.0, None), (0.9, REPEATS)])
+def test_rows_and_requests_do_not_depend_on_the_order_of_completions(recipe, share, choice):
+    writers = [SeededWriter(order, share, choice) for order in range(6)]
+    runs = [written(recipe, writer) for writer in writers]
+    assert all(run == runs[0] for run in runs)
+    assert len({frozenset(request.seed for request in writer.asked) for writer in writers}) == 1
+    assert writers[0].settings == recipe.decoding
+    assert writers[0].prefixes == Prompts(recipe).prefixes(Variant(None, 0))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 1.0])
@@ -96,9 +65,6 @@ def test_the_shortest_prefix_of_attempts_with_enough_accepted_texts_is_asked_for
             assert [row["sample"] for row in rows] == [sum(flags[:i]) for i in range(len(rows))]
 
 
-REPEATS = [FIRSTS[0].text, FIRSTS[1].text, "a cat", "a cat", "a dog", "Sentence 2:"]
-
-
 def test_identical_repeated_and_copied_texts_are_asked_for_again_while_attempts_last(recipe):
     """As in the original DINO code, which generates, removes and then caps."""
     raw, rejected = written(recipe, SeededWriter(0, 0.9, REPEATS))
@@ -114,21 +80,6 @@ def test_identical_repeated_and_copied_texts_are_asked_for_again_while_attempts_
         sum((row["source_id"], row["target"]) == (other["source_id"], other["target"]) for other in kept[:number])
         for number, row in enumerate(kept)
     ]
-
-
-def test_repeated_texts_do_not_make_rows_depend_on_the_order_of_completions(recipe):
-    first, asked = written(recipe, SeededWriter(0, 0.9, REPEATS)), set()
-    for order in range(1, 8):
-        writer = SeededWriter(order, 0.9, REPEATS)
-        assert written(recipe, writer) == first
-        asked.add(frozenset(request.seed for request in writer.asked))
-    assert len(asked) == 1
-
-
-def test_a_recipe_may_take_copies_as_they_are(recipe):
-    open_recipe = recipe.model_copy(update={"postprocess": recipe.postprocess.model_copy(update={"reject": ()})})
-    raw, rejected = written(open_recipe, SeededWriter(0, 1.0, REPEATS))
-    assert not rejected and any(row["text2"] == "Sentence 2:" for row in raw)
 
 
 def test_a_first_text_made_of_the_prompts_words_is_rejected_by_name():
@@ -149,21 +100,6 @@ def test_rows_come_in_the_order_of_the_source_and_requests_in_that_of_length(rec
     assert all(
         a.prompt == b.prompt and a.seed != b.seed for a, b in zip(writer.asked[::2], writer.asked[1::2], strict=True)
     )
-
-
-def test_a_failed_text_is_asked_for_again_before_new_ones(recipe):
-    writer = SeededWriter(0, 0.0)
-    written(recipe, writer)
-    first = writer.asked[0].prompt
-    last = max(i for i, request in enumerate(writer.asked) if request.prompt == first)
-    assert last < len(writer.asked) / 2
-
-
-def test_settings_and_prefixes_are_the_recipes(recipe):
-    writer = SeededWriter(0, 1.0)
-    written(recipe, writer)
-    assert writer.settings == recipe.decoding
-    assert writer.prefixes == Prompts(recipe).prefixes(Variant(None, 0))
 
 
 def test_few_shot_variants_have_seeds_of_their_own_and_say_which_set(recipe):

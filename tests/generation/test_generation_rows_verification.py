@@ -2,28 +2,23 @@
 
 import math
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import yaml
+from seeded_writer import FIRSTS, ScoringWriter, rows_of
 from small_runs import raw_rows, small_recipe, small_run
-from test_generation_rows_attempts import FIRSTS, SeededWriter
-from test_loading_script import from_card
 from tiny_lm import make_lm
 
-from generation.dry_run import plan
-from generation.inputs.examples import Example
 from generation.inputs.prompts import Prompts
 from generation.pipeline import job
+from generation.pipeline.directory import DatasetRun
 from generation.rows import verification
 from generation.rows.attempts import write_pairs
-from generation.rows.filters import sifted
-from generation.run_state.directory import DatasetRun
-from hub.contract.recipe import DatasetRecipe, Variant, Verification, config_features
+from generation.rows.filters import filtered
+from hub.contract.recipe import DatasetRecipe, Verification
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.errors import InputError
 
@@ -82,24 +77,16 @@ def test_a_section_that_cannot_be_used_is_one_clear_line(settings, problem):
     assert "\n" not in str(error.value)
 
 
-def test_soft_scores_are_for_forms_with_scores():
-    with pytest.raises(ValueError, match="soft is for forms with scores, which nli has not"):
-        small_recipe("nli", verification={"scores": "soft"})
-
-
-def test_probabilities_are_a_softmax_over_the_labels():
+def test_probabilities_are_a_softmax_and_the_own_label_wins_among_equals():
+    assert verification.likeliest(row("0.5", -4, -4, -9)) == "0.5"
+    assert verification.likeliest(row("0", -4, -4, -9)) == "1"
+    assert verification.likeliest(row("0", -4, -5, -9), {"1": 6.0, "0.5": 6.0}) == "0"
     found = verification.probabilities(row("1", -3.0, -3.0 - math.log(3), -900.0))
     assert found == pytest.approx({"1": 0.75, "0.5": 0.25, "0": 0.0})
     cool = verification.probabilities(row("1", -3.0, -5.0, -5.0), temperature=2)
     assert cool["1"] / cool["0"] == pytest.approx(math.e)
     shifted = verification.probabilities(row("1", -3.0, -3.0, -3.0), {"0": -math.log(2)})
     assert shifted["0"] == pytest.approx(0.5)
-
-
-def test_the_label_that_wins_is_the_own_one_of_equals():
-    assert verification.likeliest(row("0.5", -4, -4, -9)) == "0.5"
-    assert verification.likeliest(row("0", -4, -4, -9)) == "1"
-    assert verification.likeliest(row("0", -4, -5, -9), {"1": 6.0, "0.5": 6.0}) == "0"
 
 
 def test_the_bias_weighs_labels_alike_and_leaves_copies_out():
@@ -109,7 +96,7 @@ def test_the_bias_weighs_labels_alike_and_leaves_copies_out():
     found = verification.label_bias(rows, recipe)
     assert found == pytest.approx({"1": 2.5, "0.5": 0.0, "0": -2.5})
     assert verification.label_bias(rows[:2], recipe) == {} and verification.label_bias(rows, recipe_with()) == {}
-    kept, dropped = sifted(rows[:4], recipe)
+    kept, dropped = filtered(rows[:4], recipe)
     assert [one["target"] for one in kept] == ["0.5", "0"] or {one["reason"] for one in dropped} <= {
         "other_label",
         "duplicate",
@@ -118,16 +105,16 @@ def test_the_bias_weighs_labels_alike_and_leaves_copies_out():
 
 def test_texts_that_fit_another_label_better_are_dropped_by_name():
     rows = [row("1", -3, -6, -9), row("0.5", -3, -6, -9), row("0", -9, -9, -2), row("0", -1, 0, -2, text2="x")]
-    kept, dropped = sifted(rows, recipe_with(drop="true"))
+    kept, dropped = filtered(rows, recipe_with(drop="true"))
     assert kept == [rows[0], rows[2]]
     assert [one["reason"] for one in dropped] == ["other_label", "identical"]
-    assert sifted(rows, recipe_with())[0] == rows[:3]
+    assert filtered(rows, recipe_with())[0] == rows[:3]
 
 
 def test_the_best_texts_stay_and_repeats_share_their_fate():
     nats = {"a": -5.0, "b": -1.0, "c": -3.0, "d": -4.0}
     rows = [row("1", nats[text], -3, -3, text2=text) for text in "abcda"] + [row("0", -3, -3, -9, text2="a")]
-    kept, dropped = sifted([*rows, rows[1]], recipe_with(best_of=4))
+    kept, dropped = filtered([*rows, rows[1]], recipe_with(best_of=4))
     assert [one["text2"] for one in kept] == ["b", "c", "a"]
     assert [(one["text2"], one["reason"]) for one in dropped] == [
         ("a", "not_best"), ("d", "not_best"), ("a", "not_best"), ("b", "duplicate"),
@@ -154,21 +141,12 @@ def test_soft_scores_keep_each_labels_mean_and_order(calibrated):
     assert [one["score"] for one in alone] == [0.9]
 
 
-class ScoringWriter(SeededWriter):
-    """Likelihoods that are a function of the request too."""
-
-    def stream(self, queue, settings, batch_size, prefixes=()):
-        for request, done in super().stream(queue, settings, batch_size, prefixes):
-            numbers = np.random.default_rng(request.seed)
-            yield request, replace(done, log_likelihoods=tuple(numbers.normal(-9, 4, len(request.scored_prompts))))
-
-
 def test_texts_that_will_be_dropped_are_asked_for_again():
     recipe = recipe_with(drop="true")
     results = [write_pairs(ScoringWriter(order, 0.9), Prompts(recipe), recipe, FIRSTS, int) for order in range(4)]
     assert all(found == results[0] for found in results)
     raw, failed = results[0]
-    kept, dropped = sifted(raw, recipe)
+    kept, dropped = filtered(raw, recipe)
     assert {one["reason"] for one in dropped} == {"other_label"}
     attempts = Counter((one["source_id"], one["target"]) for one in (*raw, *failed))
     left = Counter((one["source_id"], one["target"]) for one in kept)
@@ -183,7 +161,7 @@ def test_best_of_asks_for_so_many_usable_texts():
     recipe = recipe_with(best_of=3)
     raw, _ = write_pairs(ScoringWriter(1, 1.0), Prompts(recipe), recipe, FIRSTS, int)
     assert set(Counter((one["source_id"], one["target"]) for one in raw).values()) == {6}
-    kept, dropped = sifted(raw, recipe)
+    kept, dropped = filtered(raw, recipe)
     assert len(kept) == 2 * 3 * len(FIRSTS) and {one["reason"] for one in dropped} == {"not_best"}
     worst = min(one["label_probability"] for one in kept if one["source_id"] == "000000" and one["target"] == "1")
     assert all(
@@ -205,10 +183,6 @@ def tiny(lm: Path, *settings: str) -> DatasetRecipe:
         "decoding.max_attempts=20",
     ]
     return load_recipe(X2, DatasetRecipe, [*given, *settings])
-
-
-def rows_of(directory: Path, config: str) -> list[dict[str, Any]]:
-    return [one for path in sorted(directory.glob(f"data/{config}/*")) for one in pq.read_table(path).to_pylist()]
 
 
 def test_scoring_changes_no_text_and_adds_columns_alone(lm, tmp_path):
@@ -247,11 +221,8 @@ def test_each_section_of_verification_decides_rows(tmp_path, lm, section):
     assert (len(scores) > 10) == (section.get("scores") == "soft")
 
 
-@pytest.mark.parametrize("form", ["sts", "nli", "text"])
-def test_every_form_with_labels_and_its_card(tmp_path, form, monkeypatch):
-    soft = {"scores": "soft", "temperature": 2} if form == "sts" else {}
-    recipe = small_recipe(form, verification={"drop": True, "calibrated": True, **soft})
-    import small_runs
+def test_the_card_shows_which_label_the_texts_fit(tmp_path, monkeypatch):
+    recipe = small_recipe("sts", verification={"drop": True, "calibrated": True, "scores": "soft", "temperature": 2})
 
     def scored_rows(recipe, shard):
         for number, one in enumerate(raw_rows(recipe, shard)):
@@ -260,26 +231,14 @@ def test_every_form_with_labels_and_its_card(tmp_path, form, monkeypatch):
             one = {**one, "log_likelihoods": nats}
             yield {**one, "label_probability": float(np.float32(verification.probabilities(one)[one["target"]]))}
 
-    monkeypatch.setattr(small_runs, "raw_rows", scored_rows)
+    monkeypatch.setattr("small_runs.raw_rows", scored_rows)
     manifest = small_run(tmp_path / "run", recipe)
     assert manifest.counts["rejected"]["other_label"] > 0
     card = (tmp_path / "run" / "README.md").read_text()
-    for words in (
-        "Which label the texts fit",
-        "`label_probability`",
-        "`other_label`",
-        "likelier under another label's",
-    ):
+    for words in ("Which label the texts fit", "`label_probability`", "`other_label`", "soft, at temperature 2"):
         assert words in card
-    assert ("soft, at temperature 2" in card) == (form == "sts")
     infos = yaml.safe_load(card.split("---\n")[1])["dataset_info"]
-    found = {info["config_name"]: from_card(info) for info in infos}
-    assert found == {config: config_features(config, recipe) for config in recipe.configs}
-    plain = small_recipe(form)
-    small_runs.raw_rows = raw_rows
-    small_run(tmp_path / "plain", plain)
-    before = (tmp_path / "plain" / "README.md").read_text()
-    assert "label_probability" not in before and "erification" not in before
+    assert {info["config_name"] for info in infos} == set(recipe.configs)
 
 
 class Killed(Exception):
@@ -305,35 +264,3 @@ def test_a_killed_run_goes_on_to_the_same_bytes(lm, tmp_path, monkeypatch):
     found = job.generate(recipe, tmp_path / "run", "test")
     assert len(calls) == 3 and {f.path: f.sha256 for f in found.files} == {f.path: f.sha256 for f in wanted.files}
     assert found.counts == wanted.counts
-
-
-def test_few_shot_prompts_score_with_their_own_labels_examples():
-    few = small_recipe("nli", verification={})
-    examples = [Example(number, f"premise {number}", "said") for number in range(5)]
-    sets = {0: [{"entailment": (), "contradiction": ()}]}
-    sets[5] = [
-        {
-            "entailment": tuple(replace(one, hypothesis="yes") for one in examples),
-            "contradiction": tuple(replace(one, hypothesis="no") for one in examples),
-        }
-    ] * 2
-    writer = ScoringWriter(0, 1.0)
-    write_pairs(writer, Prompts(few, sets), few, FIRSTS[:1], int, Variant(5, 1))
-    for request in writer.asked:
-        entailment, contradiction = request.scored_prompts
-        assert entailment.count('"yes"') == 5 and contradiction.count('"no"') == 5
-        assert request.prompt in request.scored_prompts
-
-
-def test_a_plan_tells_the_rows_and_what_is_done(lm, tmp_path):
-    told = plan(tiny(lm, *options(**EVERYTHING)), tmp_path / "run")
-    line = next(line for line in told.splitlines() if line.startswith("verification: "))
-    assert line.split("; ") == [
-        "verification: each text is scored under the prompts of 3 labels "
-        "(3 model rows a text, 2 on average without it)",
-        "the best 2 of 4 texts stay",
-        "texts that fit another label better are dropped",
-        "scores are soft (temperature 20)",
-        "labels are calibrated over each shard",
-    ]
-    assert "texts: 144 wanted" in told and "verification" not in plan(tiny(lm), tmp_path / "run")

@@ -1,7 +1,6 @@
 """hub.cli: the command that a card prints."""
 
 import shlex
-import signal
 import subprocess
 import sys
 import warnings
@@ -109,12 +108,6 @@ def test_a_signal_lets_go_of_what_is_held_once(number, code):
     assert done.stderr.endswith("; run the same command again to go on\n") and done.stderr.count("\n") == 1
 
 
-def test_without_being_asked_a_command_leaves_sigterm_alone(monkeypatch):
-    before = signal.getsignal(signal.SIGTERM)
-    run(lambda: None)
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
 def test_a_warning_is_one_line_without_a_place_in_the_code(capsys):
     app = new_app("a command")
 
@@ -147,9 +140,3 @@ def test_the_answer_is_a_table_or_one_line_of_ascii_json(capsys):
     assert capsys.readouterr().out == "a  b\n"
     with pytest.raises(TypeError, match="object is not JSON"):
         cli.answer("", {"x": object()}, as_json=True)
-
-
-def test_rows_are_aligned():
-    assert (
-        cli.aligned([("name", "n"), ("a", "10"), ("long one", "")], right=[1]) == "name       n\na         10\nlong one"
-    )

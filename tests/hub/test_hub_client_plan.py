@@ -5,8 +5,7 @@ import hashlib
 import pytest
 from huggingface_hub.hf_api import RepoFile
 
-from hub.client.plan import Changes, Content, Plan, Remote, compare, is_beside, strangers, text_diff
-from hub.contract.run_dir import File, Manifest
+from hub.client.plan import Changes, Content, Plan, Remote, is_beside
 
 
 def regular(path: str, content: bytes) -> RepoFile:
@@ -36,15 +35,6 @@ def test_a_file_is_the_same_by_git_id_or_by_sha256_of_disk_or_memory(tmp_path):
         assert not content.equals(regular("f", b"two")) and not content.equals(large("f", b"two"))
 
 
-def test_what_is_added_replaced_and_deleted():
-    there = remote(
-        regular("b", b"old"), regular("c", b"same"), large("d", b"gone"), regular(".gitattributes", b"its own")
-    )
-    snapshot = {"c": Content(b"same"), "b": Content(b"new"), "a": Content(b"new")}
-    assert compare(snapshot, there) == Changes(("a",), ("b",), ("d",))
-    assert compare(snapshot, None) == Changes(("a", "b", "c")) and not compare({}, None)
-
-
 @pytest.mark.parametrize(
     ("path", "ours"),
     [
@@ -58,27 +48,6 @@ def test_what_is_added_replaced_and_deleted():
 )
 def test_files_beside_those_of_the_manifest(path, ours):
     assert is_beside(path) is ours
-
-
-def test_what_is_not_ours_is_named():
-    file = File(path="data/a.parquet", bytes=1, sha256=hashlib.sha256(b"a").hexdigest())
-    manifest = Manifest(kind="dataset", name="n", version="0.1.0", fingerprint="f", files=(file,))
-    there = [large("data/a.parquet", b"a"), regular("README.md", b"card"), regular(".gitattributes", b"")]
-    assert strangers(remote(*there), manifest) == {}
-    more = [large("data/a.parquet", b"b"), regular("n.py", b""), regular("lib/n.py", b""), regular("notes.txt", b"")]
-    assert strangers(remote(*there[1:], *more), manifest) == {
-        "data/a.parquet": "changed by hand",
-        "lib/n.py": "not ours",
-        "n.py": "a script on main: datasets 4 and later refuse to load the repository",
-        "notes.txt": "not ours",
-    }
-    assert set(strangers(remote(*there), None)) == {"data/a.parquet", "README.md"}
-
-
-def test_a_long_diff_is_cut_and_says_so():
-    lines = text_diff("", "\n".join(map(str, range(100))), "README.md")
-    assert lines[:2] == ["--- README.md as published", "+++ README.md on the Hub now"] and len(lines) == 41
-    assert lines[-1] == "... and 63 more lines"
 
 
 def test_a_plan_reads_as_a_diff_of_the_repository():

@@ -1,6 +1,5 @@
 """Publishing to a running local Hub through the official client, and what goes wrong with it."""
 
-import os
 import socket
 import subprocess
 import sys
@@ -17,8 +16,6 @@ from hub.client.publish import Options, publish
 from hub.client.repository import Repository, unwrapped
 from hub.client.retry import SAME_CONFLICTS
 from hub.contract import run_dir
-from hub.contract.recipe import DatasetRecipe
-from hub.contract.recipe_file import load_recipe
 from hub.contract.shards import write_shard
 from hub.durable import write_text
 from hub.errors import InputError, RunError
@@ -107,11 +104,6 @@ def test_a_card_that_does_not_agree_is_refused(finished, hub_api):
     refusal(finished, hub_api, "was written from other facts")
 
 
-def test_a_card_from_before_the_training_was_repeated_is_refused(finished, hub_api):
-    write_text(finished / "repeats.json", "{}")
-    refusal(finished, hub_api, "was written from other facts")
-
-
 def test_a_recipe_of_another_run_is_refused(finished, hub_api):
     recipe = finished / "recipe.yaml"
     for before, after in (("seed: 10", "seed: 43"), ("pretty_name: ", "pretty_name: My ")):
@@ -192,13 +184,6 @@ def test_a_hub_that_is_down(finished, local_hub, tmp_path):
         endpoint = f"http://127.0.0.1:{free.getsockname()[1]}"
         environment = local_hub.client_environment(tmp_path / "home") | {"HF_ENDPOINT": endpoint}
         refused(command(environment, finished, "acme"), endpoint, "cannot be reached", "nothing is lost")
-
-
-def test_a_published_demo_recipe_loads_by_its_name(tmp_path, hub_api):
-    """Names that a recipe may have are names that the Hub takes."""
-    recipe = load_recipe(Path("recipes/demo/sts-dino-x2.yaml"), DatasetRecipe, ["name=a.b-c0"])
-    assert hub_api.create_repo(f"acme/{recipe.name}", repo_type="dataset").repo_id == "acme/a.b-c0"
-    assert os.environ["HF_HUB_DISABLE_XET"] == "1"
 
 
 @pytest.mark.parametrize(("ref", "kind"), [("v0.1.0/x", "tag"), ("script/x", "branch")])

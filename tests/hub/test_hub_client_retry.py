@@ -2,7 +2,6 @@
 
 import logging
 import time
-from email.utils import formatdate
 
 import httpx2
 import pytest
@@ -143,11 +142,6 @@ def test_a_wait_that_is_none_is_not_waited_for(asked):
     refused.response.headers = httpx2.Headers([(b"Retry-After", asked.encode())])
     assert asked_wait(refused) is None
     assert RetryPolicy(scale=QUICK).until_done("publish", Attempts(refused)) == "done"
-
-
-def test_a_wait_may_be_a_date():
-    date = formatdate(time.time() + 100, usegmt=True)
-    assert 98 <= asked_wait(answer(503, retry_after=date)) <= 102
 
 
 @pytest.mark.parametrize("digits", [9, 400, 5000])  # thirty years, no float, no int

@@ -26,12 +26,6 @@ def test_every_committed_recipe_is_valid_and_named_like_its_file(path):
     assert load_recipe(path, kind).name == path.stem
 
 
-def test_recipes_are_frozen():
-    recipe = load_recipe(X2, DatasetRecipe)
-    with pytest.raises(ValueError, match="frozen"):
-        recipe.seed = 1
-
-
 def test_scalars_are_typed_by_the_model_not_by_yaml(tmp_path):
     text = X2.read_text().replace('- name: "0.5"', "- name: 0.5").replace('"1", "0.5"', "1, 0.5")
     path = tmp_path / "r.yaml"
@@ -122,10 +116,6 @@ def test_a_quantization_of_a_stranger_is_read_within_limits():
     assert "model.quantization: bits: more than 2 levels" in message
 
 
-def test_a_model_recipe_must_pin_its_dataset():
-    assert "needs a revision" in refused(MODEL, ModelRecipe, "datasets.0.revision=null")
-
-
 @pytest.mark.parametrize("name", ["../x", "A", "a b", "a--b", "-a", "a" * 97, ""])
 def test_names_that_could_not_be_a_repository(name):
     assert "name" in refused(X2, DatasetRecipe, f"name='{name}'")
@@ -178,11 +168,6 @@ def test_few_shot_sections_that_cannot_work(change, message):
 )
 def test_keys_and_names_that_nothing_reads(path, change, message):
     assert message in refused(path, DatasetRecipe, change)
-
-
-def test_every_shot_count_but_0_has_all_sets():
-    recipe = load_recipe(NLI, DatasetRecipe, [FEW_SHOT, "few_shot.sets=3"])
-    assert [(variant.shots, variant.example_set) for variant in recipe.variants] == [(0, 0), (5, 0), (5, 1), (5, 2)]
 
 
 STAND_INS = """
@@ -238,3 +223,42 @@ def test_an_option_that_is_not_set_is_told_nowhere():
     assert "near_copy: 0.8" in resolved(with_option) and fingerprint(with_option, {}) != fingerprint(recipe, {})
     assert load_recipe(X2, DatasetRecipe, ["labels.0.overlap=[0.5, 0.5]"]).labels[0].overlap == (0.5, 0.5)
     assert "the least stands before the most" in refused(X2, DatasetRecipe, "labels.0.overlap=[0.5, 0.2]")
+
+
+def test_a_recipe_says_only_what_differs_from_the_one_it_extends(tmp_path):
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far/x1.txt").write_text("a\n")
+    source = {"kind": "file", "path": "x1.txt", "description": "d", "license": "cc0-1.0"}
+    base = yaml.safe_load(X2.read_text()) | {"source": source}
+    (tmp_path / "far/base.yaml").write_text(yaml.safe_dump(base))
+    (tmp_path / "middle.yaml").write_text("extends: far/base.yaml\nname: middle\ndecoding: {epsilon: 0.5}\n")
+    own = tmp_path / "own.yaml"
+    own.write_text("extends: middle.yaml\nname: own\ndecoding: {top_k: 3}\n")
+    recipe = load_recipe(own, DatasetRecipe)
+    assert (recipe.name, recipe.decoding.epsilon, recipe.decoding.top_k) == ("own", 0.5, 3)
+    assert recipe.source.path == str(tmp_path / "far/x1.txt")  # beside the file that names it
+    assert "extends" not in resolved(recipe)  # a published recipe is whole
+    other = "{kind: model, limit: 9, description: d, license: cc0-1.0}"
+    own.write_text(f"extends: middle.yaml\nsource: {other}\n")  # of another kind: nothing of the base's source stays
+    assert load_recipe(own, DatasetRecipe).source.path is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("extends: own.yaml\n", "own.yaml:extends: more than 5 recipes extend each other"),
+        ("extends: [a]\n", "own.yaml:extends: is not a recipe file"),
+        ("extends: /etc/passwd\n", "own.yaml:extends: is not a recipe file .*passwd"),
+        ("extends: none.yaml\n", "none.yaml: no such recipe"),
+    ],
+)
+def test_a_wrong_base_is_one_line(tmp_path, text, message):
+    (tmp_path / "own.yaml").write_text(text)
+    with pytest.raises(InputError, match=message):
+        load_recipe(tmp_path / "own.yaml", DatasetRecipe)
+
+
+def test_a_published_recipe_extends_nothing(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("extends: other.yaml\n")
+    with pytest.raises(InputError, match=r"recipe.yaml:extends: unknown key"):
+        load_recipe(tmp_path / "recipe.yaml", DatasetRecipe)

@@ -8,7 +8,7 @@ import pytest
 
 from hub.contract import run_dir
 from hub.contract.run_dir import Manifest
-from hub.contract.shards import Parts, read_shard, write_shard
+from hub.contract.shards import Parts, read_shard
 from hub.durable import atomic_path, write_text
 from hub.errors import InputError, RunError
 
@@ -161,30 +161,3 @@ def test_parts_are_named_when_their_number_is_known(tmp_path, monkeypatch):
         assert parts.finish() == list(zip(names, (6, 6, 2), strict=True))
         assert [row["text"] for name in names for row in read_shard(directory / name)] == [str(i) for i in range(14)]
     assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in names)
-
-
-def test_parts_can_be_discarded_and_write_no_empty_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("hub.contract.shards.ROW_GROUP", 1)
-    features = datasets.Features({"text": datasets.Value("string")})
-    parts = Parts(tmp_path, "c", "train", features)
-    parts.add([{"text": "a"}])
-    assert list(tmp_path.rglob(".*.tmp"))
-    parts.discard()
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert Parts(tmp_path, "c", "train", features).finish() == []
-
-
-def test_shards_are_zstd_typed_and_byte_stable(tmp_path):
-    import pyarrow.parquet as pq
-
-    from hub.contract.schema import PAIR_CLASS, published_features
-
-    row = {"premise": "a", "hypothesis": "b", "label": 2, "source_id": "1", "target": "contradiction", "sample": 1}
-    rows = [row | {"attempt": 1, "seed": 2**64 - 1, "log_prob": -1.5, "margin": None}]
-    for name in ("a", "b"):
-        write_shard(tmp_path / f"{name}.parquet", rows, published_features(PAIR_CLASS))
-    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
-    assert read_shard(tmp_path / "a.parquet") == rows
-    file = pq.ParquetFile(tmp_path / "a.parquet")
-    assert file.metadata.row_group(0).column(0).compression == "ZSTD"
-    assert b"contradiction" in file.schema_arrow.metadata[b"huggingface"]

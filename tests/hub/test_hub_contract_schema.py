@@ -1,18 +1,11 @@
 """hub.contract.schema: which columns each config of each kind of recipe has."""
 
-import pytest
 from test_model_cards_runs import FEW_SHOT, dataset_recipe
 
-from hub.contract.recipe import config_features, config_name, finished_schema
-from hub.contract.schema import EXAMPLE_SET, PROVENANCE, base_config
+from hub.contract.recipe import config_features
+from hub.contract.schema import EXAMPLE_SET, PROVENANCE
 
 FEW = {"few_shot": FEW_SHOT}
-
-
-def test_the_shot_count_is_the_last_part_of_a_config_name():
-    for base in ("triplet", "pair-class", "raw", "rejected"):
-        assert base_config(config_name(base, 20)) == base_config(base) == base
-    assert config_name("raw", None) == "raw" and config_name("raw", 0) == "raw-0shot"
 
 
 def test_only_few_shot_recipes_have_example_sets():
@@ -39,8 +32,3 @@ def test_single_texts_have_the_labels_of_their_recipe():
     assert list(features) == ["text", "label", *PROVENANCE]
     assert features["label"].names == ["good", "bad"]
     assert b"good" in features.arrow_schema.metadata[b"huggingface"]
-
-
-def test_other_configs_have_no_form():
-    with pytest.raises(KeyError):
-        finished_schema("raw", dataset_recipe("sts"))

@@ -4,16 +4,12 @@ A dataset grows, is published while it grows, and is released. However often tha
 the counts that it states, and the end is the one of an undisturbed run, bit for bit.
 """
 
-import http.client
 import json
 import os
 import random
 import re
 import shutil
-import subprocess
-import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -25,7 +21,7 @@ from growth import RECIPE_FILE, Growth, record
 from huggingface_hub import HfApi
 from local_hub import ask
 
-from benchmarks.publishing.commits import make_run
+from benchmarks.publishing import make_run
 from hub.contract.run_dir import read_manifest
 from hub_server.faults import EVERY
 from model_cards import render
@@ -189,50 +185,6 @@ def undisturbed(world, tmp_path_factory) -> dict[str, dict[str, str]]:
     assert len(world.api.list_repo_commits(REPO, **DATASET)) > 3, "it was not published while it grew"
     world.api.delete_repo(REPO, **DATASET)
     return end
-
-
-def test_a_fault_is_what_the_log_says(world):
-    """Each of them, once, at requests that make a repository: the client's side, and whether the work was done."""
-    faulty, token, before = world.faulty, world.faulty.hub.token, world.faulty.injected()
-    faulty.plan(share=1.0, once=True, requests=["repos.create"], slow_seconds=0.3)
-    for number in range(len(EVERY)):
-        seen, started = faulty.injected(), time.monotonic()
-        try:
-            answer = ask(faulty.hub, "POST", "/api/repos/create", {"name": f"r{number}"}, token=token)
-            got = f"{answer.status}"
-        except http.client.RemoteDisconnected:
-            got = "dropped"
-        except http.client.IncompleteRead as error:
-            got = "cut"
-            assert error.partial
-        ((_, kind, when),) = faulty.injected() - seen
-        assert got == {"slow": "200"}.get(kind, kind.split()[0]), kind
-        assert kind != "slow" or time.monotonic() - started >= 0.3
-        assert kind != "429 retry-after" or answer.headers["Retry-After"] == "1"
-        assert world.api.repo_exists(f"demo/r{number}") == (when == "after"), (kind, when)
-    assert faulty.injected() - before == Counter({("repos.create", fault.kind, fault.when): 1 for fault in EVERY})
-    assert ask(faulty.hub, "POST", "/api/repos/create", {"name": "calm"}, token=token).status == 200
-    faulty.plan(share=0.0)
-
-
-@pytest.mark.parametrize("plan", [None, "{", '{"share": 2}', '{"kinds": ["418"]}', '{"requests": ["a.b"]}'])
-def test_a_plan_of_faults_that_is_none_is_bad_input(plan, tmp_path):
-    if plan is not None:
-        (tmp_path / "plan.json").write_text(plan)
-    command = [
-        sys.executable,
-        "-m",
-        "sts_dino",
-        "hub",
-        "serve",
-        "--root",
-        tmp_path / "hub",
-        "--faults",
-        tmp_path / "plan.json",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
-    assert done.stderr.startswith(f"error: --faults {tmp_path / 'plan.json'}: ")
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

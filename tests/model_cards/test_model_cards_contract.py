@@ -11,9 +11,9 @@ from test_model_cards_runs import FEW_SHOT, card_of, dataset_recipe, provenance_
 from tiny_lm import make_lm
 
 from generation.pipeline import job
+from generation.pipeline.directory import DatasetRun
 from generation.pipeline.finish import finish
-from generation.run_state.directory import DatasetRun
-from generation.run_state.layout import Shard
+from generation.pipeline.tasks import Shard
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import resolved

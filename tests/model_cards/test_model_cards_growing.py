@@ -13,8 +13,8 @@ from small_runs import write_shard
 from test_model_cards_contract import PROVENANCE, raw_rows
 from test_model_cards_runs import FEW_SHOT, card_of, dataset_recipe
 
+from generation.pipeline.directory import DatasetRun
 from generation.pipeline.finish import finish
-from generation.run_state.directory import DatasetRun
 from hub.contract import run_dir
 from hub.contract.recipe_file import resolved
 from hub.contract.run_dir import Manifest, read_manifest

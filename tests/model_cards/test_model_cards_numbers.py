@@ -12,9 +12,9 @@ from small_runs import BLOCKS, SIZE, raw_rows, small_recipe, write_shard
 from test_model_cards_contract import PROVENANCE
 from test_model_cards_runs import dataset_run
 
+from generation.pipeline.directory import DatasetRun
 from generation.pipeline.finish import finish
 from generation.rows.counts import TextLength
-from generation.run_state.directory import DatasetRun
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import resolved

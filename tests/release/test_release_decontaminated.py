@@ -10,7 +10,7 @@ import pytest
 import small_runs
 from small_runs import small_recipe, small_run
 
-from eval.decontaminate import main as decontaminate
+from eval.audit.decontaminate import main as decontaminate
 from hub.client.publish import Options, publish
 from hub.contract import run_dir
 from hub.contract.run_dir import Manifest

@@ -15,8 +15,7 @@ from huggingface_hub import HfApi
 
 from hub import cli
 from hub.errors import InputError, RunError
-from release.checkout import public
-from release.job import HubJob, app, command
+from release.job import HubJob, app, command, public
 
 ROOT = Path.cwd()
 RECIPE = "recipes/demo/sts-dino-x2.yaml"

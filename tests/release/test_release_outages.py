@@ -1,8 +1,6 @@
-"""Outages that are longer than the patience, and wrong answers to every command that speaks to a Hub: the short form.
+"""Outages that are longer than the patience, and wrong answers to every command that speaks to a Hub.
 
-The full one, with its numbers:
-
-    PYTHONPATH=. python tests/hub_outages.py --runs 12 --out benchmarks/results/kills/hub_outages.json
+``benchmarks/results/kills/hub_outages.json`` holds the figures of a longer series.
 """
 
 from contextlib import closing

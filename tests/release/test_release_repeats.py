@@ -16,7 +16,7 @@ from hub.contract.results import read_results, write_results
 from hub.contract.run_dir import require_complete
 from hub.errors import InputError
 from release.options import EvaluationOptions, RecipeOverrides
-from release.repeats import comparable, is_scored, parsed_range, planned, table, varied, without
+from release.repeats import RepeatOptions, comparable, is_scored, parsed_range, planned, table, varied, without
 
 STSB = Path(__file__).parents[2] / "assets" / "stsb"
 EVALUATION = [{"task": "stsb/cosine", "split": "validation", "path": str(STSB / "sts-dev.csv")}]
@@ -32,8 +32,16 @@ def small_recipe(folder, **changes):
 
 def repeat(recipe, *options):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    words = ["repeat", str(recipe), "--set", "base.modules=static", *options]
-    command = [python_in(environment), "-m", "sts_dino", *words]
+    command = [
+        python_in(environment),
+        "-m",
+        "sts_dino",
+        "repeat",
+        str(recipe),
+        "--set",
+        "base.modules=static",
+        *options,
+    ]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
 
 
@@ -60,7 +68,7 @@ def test_a_failing_run_is_named_and_the_others_are_kept(story):
     failed = story["failed"]
     assert failed.returncode == 2
     last = failed.stderr.strip().splitlines()[-1]
-    assert "seed-43: seed 43: training.run failed" in last
+    assert "seed-43: seed 43: train failed" in last
     assert "is not empty and not a run directory" in failed.stderr
     assert "Traceback" not in failed.stderr
     assert "results.json" in story["first"]
@@ -133,10 +141,15 @@ def few_shot(folder):
 
 def test_example_sets_take_the_place_of_the_recipes(tmp_path):
     path = few_shot(tmp_path)
-    series = planned(path, None, "0-2", tmp_path / "out", RecipeOverrides(5, ["version=0.2.0"]), EvaluationOptions())
+    series = planned(
+        path,
+        RepeatOptions(None, "0-2", tmp_path / "out"),
+        RecipeOverrides(5, ["version=0.2.0"]),
+        EvaluationOptions(),
+    )
     assert series.values == (0, 1, 2)
     assert series.directory(2) == (tmp_path / "out" / "example-set-2").resolve()
-    settings = series.options(2)[1::2]
+    settings = series.words(2)[1::2]
     assert settings == ["version=0.2.0", "datasets.1.example_set=2"]
     found = load_recipe(path, ModelRecipe, settings)
     assert [item.example_set for item in found.datasets] == [None, 2]
@@ -146,7 +159,7 @@ def test_example_sets_take_the_place_of_the_recipes(tmp_path):
 
 def refused(path, message, seeds="1,2", example_sets=None, settings=()):
     with pytest.raises(InputError, match=message):
-        planned(path, seeds, example_sets, None, RecipeOverrides(None, list(settings)), EvaluationOptions())
+        planned(path, RepeatOptions(seeds, example_sets), RecipeOverrides(None, list(settings)), EvaluationOptions())
 
 
 def test_bad_input_is_refused_before_anything_is_trained(tmp_path):
@@ -185,7 +198,7 @@ def test_only_what_every_run_was_scored_on_has_a_spread(story, capsys):
     more = second.scores[0].model_copy(update={"task": "mr/senteval", "split": "all"})
     ahead = second.model_copy(update={"scores": (more, *second.scores)})
     assert comparable([first, ahead]) == [first, second]
-    assert "no spread of what not every run was scored on: mr/senteval all" in capsys.readouterr().err
+    assert "no spread for scores that not every run has: mr/senteval all" in capsys.readouterr().err
     assert comparable([first, second]) == [first, second] and not capsys.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""release.value: arms of equal size, trained and scored once, resumed after a kill; refusals first."""
+"""sts-dino value: variants of equal size, trained and scored once, resumed after a kill; refusals first."""
 
 import os
 import re
@@ -6,11 +6,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 import typer
 import yaml
@@ -22,11 +20,10 @@ from tiny_lm import make_lm
 from training_inputs import sts_rows, triplet_rows, write_dataset, write_recipe
 
 import release.value as value_module
-from eval.compare import seeds as eval_arms
 from hub.client.fetch import fetch
 from hub.client.publish import Options, publish
 from hub.client.repository import Repository
-from hub.contract.measured import VALUE, TrainingValue, read_value, require_value
+from hub.contract.measured import VALUE, TrainingValue, require_value
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import checked, load_recipe
 from hub.contract.run_dir import Manifest, read_manifest, write_manifest
@@ -34,9 +31,19 @@ from hub.contract.schema import TRIPLET
 from hub.contract.shards import read_table
 from hub.errors import InputError, RunError
 from model_cards.render import render, write
-from release import child_process
-from release.value import STUDENT, Experiment, arm_recipe, find_people, read_student, table
-from release.value_arms import copies, read_dataset, read_people, shuffled, write_pairs
+from release.value import (
+    STUDENT,
+    Experiment,
+    arm_recipe,
+    copies,
+    find_people,
+    read_dataset,
+    read_people,
+    read_student,
+    shuffled,
+    table,
+    write_pairs,
+)
 
 pytest_plugins = ["local_hub"]
 DEV = Path(__file__).parents[2] / "assets/stsb/sts-dev.csv"
@@ -61,25 +68,22 @@ def small_student(folder):
 
 @pytest.fixture
 def stages(monkeypatch, tmp_path):
-    """The stages' places taken by quick ones: a training leaves a manifest, a score is planted by the arm's name."""
+    """Quick stages: a training leaves a manifest, a score is planted by the variant's name."""
     calls = []
 
-    def run_stage(module, *words, stop=None):
-        calls.append((module, Path(words[0])))
-        if module == "compare-seeds":
-            eval_arms.main(Path(words[0]), Path(words[2]))
-            return
+    def run_stage(command, *words, stop=None):
+        calls.append((command, Path(words[0])))
         recipe, model = load_recipe(Path(words[0]), ModelRecipe), Path(words[2])
-        if module == "train":
+        if command == "train":
             model.mkdir(parents=True)
             manifest = Manifest(kind="model", name=recipe.name, version="1.0.0", fingerprint="f", complete=True)
             write_manifest(model, manifest)
             return
         quality = {"untrained": 0.2, "shuffled": 0.3, "copies": 0.5, "dataset": 0.6, "people": 0.8}
-        arm = model.parent.name.split("-")[0]
+        variant = model.parent.name.split("-")[0]
         folder = model.with_name(f"{model.name}.evaluation")
-        tasks = {entry.task: planted(entry.task, quality[arm] + recipe.seed / 100) for entry in recipe.evaluation}
-        evaluation(folder, arm, tasks)
+        tasks = {entry.task: planted(entry.task, quality[variant] + recipe.seed / 100) for entry in recipe.evaluation}
+        evaluation(folder, variant, tasks)
         results = (folder / "results.json").read_text().replace('"fingerprint": null', '"fingerprint": "f"')
         (model / "results.json").write_text(results)
 
@@ -90,28 +94,24 @@ def stages(monkeypatch, tmp_path):
 def measure(*places, out, **more):
     """The command with its defaults, on the planted tasks of the test split."""
     given = {"senteval_data": out.parent / "senteval", "split": "test", "pairs": 60, "seeds": SEEDS, "people": DEV}
-    given |= {
-        "config": None,
-        "student": STUDENT,
-        "settings": [],
-        "with_shuffled": True,
-        "workers": 1,
-        "samples": 200,
-        "out": out,
-    } | more
+    given |= {"config": None, "student": STUDENT, "settings": [], "with_shuffled": True, "workers": 1, "samples": 200}
     (out.parent / "senteval/downstream").mkdir(parents=True, exist_ok=True)
-    value_module.main(list(map(str, places)), **given)
+    value_module.main(datasets=list(map(str, places)), **given | more, out=out, as_json=False)
+
+
+def trainings(stages) -> int:
+    return sum(command == "train" for command, _ in stages)
 
 
 def test_every_arm_has_the_same_number_of_pairs_and_the_value_is_written(data, stages, tmp_path, capsys):
     measure(data, out=tmp_path / "out")
-    value = read_value(data, read_manifest(data))
+    value = TrainingValue.read(data, read_manifest(data))
     assert value is not None
     assert list(value.arms) == ["untrained", "shuffled", "copies", "dataset", "people"]
     assert (value.pairs, value.seeds, value.split, value.skipped) == (60, (1, 2), "test", {})
     assert value.gain.score == pytest.approx(value.arms["dataset"].average.score - value.arms["copies"].average.score)
     assert value.gain.low > 0 > value.arms["shuffled"].over_copies.high
-    trained = [load_recipe(path, ModelRecipe) for module, path in stages if module == "train"]
+    trained = [load_recipe(path, ModelRecipe) for command, path in stages if command == "train"]
     assert len(trained) == 1 + 2 * 4
     sizes = {read_manifest(Path(one.datasets[0].path)).files[0].rows for one in trained if one.datasets}
     assert sizes == {60}
@@ -125,7 +125,7 @@ def test_every_arm_has_the_same_number_of_pairs_and_the_value_is_written(data, s
 def test_the_other_student_drops_tokens_in_every_arm_and_is_the_same_else(data, stages, tmp_path):
     other = STUDENT.with_name("value-student-dropout.yaml")
     measure(data, out=tmp_path / "out", student=other)
-    recipes = [load_recipe(path, ModelRecipe) for module, path in stages if module == "train"]
+    recipes = [load_recipe(path, ModelRecipe) for command, path in stages if command == "train"]
     assert {one.token_dropout for one in recipes if one.datasets} == {0.1}
     assert [one.token_dropout for one in recipes if not one.datasets] == [0.0]  # the untrained one
     trees = [load_recipe(path, ModelRecipe).model_dump() for path in (STUDENT, other)]
@@ -141,31 +141,23 @@ def test_a_second_call_trains_nothing_and_another_seed_trains_only_that(data, st
     first = (data / VALUE).read_bytes()
     stages.clear()
     measure(data, out=tmp_path / "out")
-    assert [module for module, _ in stages] == ["compare-seeds"]
+    assert not stages
     assert (data / VALUE).read_bytes() == first
     stages.clear()
     measure(data, out=tmp_path / "out", seeds="1-3")
-    assert sum(module == "train" for module, _ in stages) == 4
+    assert trainings(stages) == 4
     stages.clear()
     measure(data, out=tmp_path / "out", settings=["arguments.learning_rate=1e-3"])  # another student
-    assert sum(module == "train" for module, _ in stages) == 8  # the untrained one has no learning rate
+    assert trainings(stages) == 8  # the untrained one has no learning rate
     stages.clear()
     measure(data, out=tmp_path / "out", settings=["datasets.0.loss=CosineSimilarityLoss"])  # which copies have not
-    trained = [path.parent.name.split("-")[0] for module, path in stages if module == "train"]
+    trained = [path.parent.name.split("-")[0] for command, path in stages if command == "train"]
     assert sorted(set(trained)) == ["dataset", "people", "shuffled"] and len(trained) == 6
 
 
-def test_as_many_trainings_run_at_a_time_as_there_are_workers(data, stages, tmp_path, monkeypatch):
-    plain, both = value_module.run_stage, threading.Barrier(2, timeout=30)
-
-    def run_stage(module, *words, stop=None):
-        if module == "train" and "untrained" not in words[0]:
-            both.wait()  # broken unless two are at work at once: four arms, one seed
-        plain(module, *words, stop=stop)
-
+def test_the_value_is_the_same_with_several_workers(data, stages, tmp_path):
     measure(data, out=tmp_path / "alone", seeds="1")
     alone = (data / VALUE).read_bytes()
-    monkeypatch.setattr(value_module, "run_stage", run_stage)
     measure(data, out=tmp_path / "out", seeds="1", workers=2)
     assert (data / VALUE).read_bytes() == alone
 
@@ -173,63 +165,34 @@ def test_as_many_trainings_run_at_a_time_as_there_are_workers(data, stages, tmp_
 def test_two_datasets_share_what_is_the_same(data, stages, tmp_path):
     other = write_dataset(tmp_path / "other", {"train": sts_rows(90, seed=5)})
     measure(data, other, out=tmp_path / "out")
-    assert sum(module == "train" for module, _ in stages) == 1 + 2 * 2 * 3 + 2
+    assert trainings(stages) == 1 + 2 * 2 * 3 + 2
     assert (other / VALUE).is_file()
 
 
 def test_without_shuffled_scores_a_choice_takes_less_time(data, stages, tmp_path, capsys):
     measure(data, out=tmp_path / "out", with_shuffled=False)
-    value = read_value(data, read_manifest(data))
+    value = TrainingValue.read(data, read_manifest(data))
     assert list(value.arms) == ["untrained", "copies", "dataset", "people"] and "shuffled" in value.skipped
-    assert sum(module == "train" for module, _ in stages) == 1 + 2 * 3
+    assert trainings(stages) == 1 + 2 * 3
     assert "shuffled" in capsys.readouterr().out
 
 
 def test_without_peoples_pairs_that_arm_is_skipped_with_its_reason(data, stages, tmp_path, capsys):
     measure(data, out=tmp_path / "out", people=None)
-    value = read_value(data, read_manifest(data))
-    assert "people" not in value.arms and "no pairs with people's scores" in value.skipped["people"]
-    assert "people      not trained: no pairs" in capsys.readouterr().out
+    value = TrainingValue.read(data, read_manifest(data))
+    assert "people" not in value.arms and "no human-annotated pairs" in value.skipped["people"]
+    assert "people      not trained: no human-annotated" in capsys.readouterr().out
     assert "fewer than 2,000" in find_people(DEV, None, 2000)[1]
 
 
 def test_a_stage_that_fails_is_named_with_arm_and_seed_and_nothing_is_written(data, stages, tmp_path, monkeypatch):
-    def diverges(module, *words, stop=None):
+    def diverges(command, *words, stop=None):
         raise typer.Exit(1)
 
     monkeypatch.setattr(value_module, "run_stage", diverges)
-    with pytest.raises(RunError, match=r"arm untrained, seed 1: train failed, it says why above"):
+    with pytest.raises(RunError, match=r"untrained, seed 1: train failed; its error is above"):
         measure(data, out=tmp_path / "out")
     assert not (data / VALUE).exists()
-
-
-def test_a_stage_that_is_not_wanted_any_more_is_ended(tmp_path):
-    stop = threading.Event()
-    threading.Timer(1, stop.set).start()
-    before = psutil.Process().children()
-    with pytest.raises(KeyboardInterrupt):
-        child_process.run_stage("hub", "serve", "--root", str(tmp_path), "--port", "0", stop=stop)
-    assert psutil.Process().children() == before
-
-
-def test_an_arm_that_fails_ends_the_one_beside_it(data, stages, tmp_path, monkeypatch):
-    plain, ended = value_module.run_stage, []
-
-    def run_stage(module, *words, stop=None):
-        arm = Path(words[0]).parent.name.split("-")[0]
-        if arm == "untrained":
-            plain(module, *words, stop=stop)
-        elif arm == "copies":
-            raise typer.Exit(1)
-        else:
-            assert stop.wait(30)
-            ended.append(arm)
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(value_module, "run_stage", run_stage)
-    with pytest.raises(RunError, match=r"arm copies, seed 1: train failed"):
-        measure(data, out=tmp_path / "out", seeds="1", workers=2)
-    assert "dataset" in ended and "people" not in ended  # the free worker may have begun one more, and ended it
 
 
 def test_shuffled_scores_are_those_of_the_seed_and_copies_keep_the_first_texts():
@@ -242,7 +205,7 @@ def test_shuffled_scores_are_those_of_the_seed_and_copies_keep_the_first_texts()
     assert [row["anchor"] for row in found] == [row["positive"] for row in found] == [r["sentence1"] for r in rows]
     assert all(row["negative"] != row["anchor"] for row in found)
     assert found == copies(rows, 1, "here")
-    with pytest.raises(InputError, match="one first text alone"):
+    with pytest.raises(InputError, match="one source sentence only"):
         copies([rows[0], rows[0]], 1, "here")
 
 
@@ -262,7 +225,7 @@ def test_what_cannot_be_measured_is_refused_in_one_line(data, stages, tmp_path):
     triplets = write_dataset(tmp_path / "triplets", {"train": triplet_rows(9)}, config="triplet", form=TRIPLET)
     with pytest.raises(InputError, match="has no column 'sentence1'"):
         measure(triplets, out=out)
-    with pytest.raises(InputError, match="is no directory here"):
+    with pytest.raises(InputError, match="no such directory"):
         measure(tmp_path / "nowhere", out=out)
     with pytest.raises(InputError, match="has no config 'raw'"):
         measure(data, out=out, config="raw")
@@ -270,7 +233,7 @@ def test_what_cannot_be_measured_is_refused_in_one_line(data, stages, tmp_path):
         measure(data, out=out, senteval_data=None)
     with pytest.raises(InputError, match="has no folder downstream"):
         measure(data, out=out, senteval_data=tmp_path)
-    with pytest.raises(InputError, match="--split: 'train' is none"):
+    with pytest.raises(InputError, match="--split: unknown split 'train'"):
         measure(data, out=out, split="train")
     with pytest.raises(InputError, match=r"--people .*: no such file"):
         measure(data, out=out, people=tmp_path / "none.csv")
@@ -314,7 +277,7 @@ def test_peoples_pairs_are_read_with_scores_from_0_to_1(tmp_path):
     assert len(found.firsts) == 1500 and (min(found.scores), max(found.scores)) == (0, 1)
     path = tmp_path / "wrong.csv"
     path.write_text("a\tb\n")
-    with pytest.raises(InputError, match=r"wrong.csv:1: is no line"):
+    with pytest.raises(InputError, match=r"wrong.csv:1: is not in"):
         read_people(path)
 
 
@@ -412,8 +375,8 @@ def test_a_killed_command_goes_on_and_makes_nothing_twice(data, tmp_path):
     assert second.returncode == 0, said
     assert {path: path.stat().st_mtime_ns for path in done} == done
     assert said.count("== sts-dino train") == 3 - len(done)
-    assert "not trained: no pairs with people's scores at hand" in shown
-    value = read_value(data, read_manifest(data))
+    assert "not trained: no human-annotated pairs available locally" in shown
+    value = TrainingValue.read(data, read_manifest(data))
     assert list(value.arms) == ["untrained", "copies", "dataset"]
     assert len({found.average.score for found in value.arms.values()}) == 3
     shutil.rmtree(out)

@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.better_pairs import first_texts
-from benchmarks.better_pairs.__main__ import ARMS
-from benchmarks.better_pairs.arms import read_search
-from benchmarks.better_pairs.datasets import SPARE
-from demo.lm import inputs as demo_inputs
-from demo.lm.corpus import normalise, read_corpus
+from experiments import source_sentences
+from experiments.built_in_lm import inputs as demo_inputs
+from experiments.built_in_lm.corpus import normalise, read_corpus
 
 DATA = Path(os.environ.get("STS_DINO_DATA", "no data"))
 original = pytest.mark.skipif(not DATA.is_dir(), reason="STS_DINO_DATA does not name the original data")
@@ -59,13 +56,12 @@ def test_the_language_models_text_holds_no_sentence_of_an_evaluation_set():
 
 
 @original
-def test_first_texts_are_of_the_original_and_none_that_screening_draws(tmp_path):
-    """So what is measured on them is measured on sentences that no choice was made on."""
-    search = read_search(ARMS)
-    stage, file = search.stages["screening"], DATA / search.first_texts["wikipedia"].path
+def test_source_sentences_are_of_the_original_and_not_those_of_the_screening(tmp_path):
+    """The search for better pairs drew 1,200 sentences by seed 42: no choice was made on the shipped ones."""
+    file = DATA / "text/wikipedia-sentences-10k.txt"
     shipped = Path("assets/first-texts/wikipedia.txt").read_text(encoding="utf-8").splitlines()
     assert len(set(shipped)) == len(shipped) == 3000
-    assert set(shipped) <= set(first_texts.sentences(file, []))
-    out, senteval = tmp_path / "screening.txt", DATA / "senteval"
-    first_texts.main(file, out, [], SPARE * stage.texts, stage.data_seeds[0], False, senteval)
+    assert set(shipped) <= set(source_sentences.sentences(file, []))
+    out = tmp_path / "screening.txt"
+    source_sentences.main(file, out, [], 1200, 42, False, DATA / "senteval", [])
     assert set(shipped).isdisjoint(out.read_text(encoding="utf-8").splitlines())

@@ -19,7 +19,8 @@ import generation.explain
 import generation.run
 import model_cards.render
 import training.run
-from eval import annotate, decontaminate, quality
+from eval import annotate, quality
+from eval.audit import decontaminate
 from generation.import_task import read_spec
 from hub.contract import run_dir
 from hub.contract.shards import reading_rows

@@ -1,38 +1,46 @@
-"""A newcomer's path: an empty folder, four commands and the installation, no file written by hand.
+"""A newcomer's path: an empty folder, four commands, no file edited by hand, an encoder that loads by name."""
 
-The installation itself, and 300 sentences, are ``python -m benchmarks.newcomer``'s: it takes minutes.
-"""
-
-import re
+import json
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from forked_python import python_in
 
-from benchmarks.newcomer import CORPUS, ORG, ROOT, Words, walk
 from hub_server.process import LocalHub
 
-SENTENCES, JUDGED = 60, 30
+ROOT = Path(__file__).resolve().parents[2]
+SENTENCES = 60
+LOAD = """
+import json, sys
+from datasets import load_dataset
+from sentence_transformers import SentenceTransformer
+pairs, encoder = load_dataset(sys.argv[1]), SentenceTransformer(sys.argv[2])
+print(json.dumps([sum(map(len, pairs.values())), encoder.encode(["a sentence"]).shape[1]]))
+"""
 
 
 @pytest.mark.slow("writes, trains, scores and publishes in processes of their own")
-def test_a_newcomer_comes_from_sentences_to_a_published_encoder_in_four_commands(tmp_path, monkeypatch):
-    texts = CORPUS.read_text(encoding="utf-8").splitlines()[:SENTENCES]
+def test_four_commands_lead_from_sentences_to_a_published_encoder(tmp_path):
+    corpus = (ROOT / "assets/first-texts/wikipedia.txt").read_text(encoding="utf-8").splitlines()[:SENTENCES]
     folder = tmp_path / "empty"
     folder.mkdir()
-    with LocalHub(tmp_path / "hub", orgs=[ORG]) as hub:
-        monkeypatch.setattr(sys, "executable", python_in(hub.client_environment() | {"PYTHONPATH": str(ROOT)}))
-        found = walk(folder, texts, Words(), JUDGED, hub, installed=True)
-    assert found["commands"] == 4
-    assert found["rows"] > SENTENCES and found["dimension"] > 0
-    for encoder in ("texts-encoder", "texts-encoder.base", "all-MiniLM-L6-v2"):
-        assert re.search(rf"{re.escape(encoder)} \| -?\d+\.\d \[-?\d+\.\d, -?\d+\.\d\]", found["agreement"]), found
-    made = found["made"]
-    assert made["rows"].keys() == made["kept"].keys() == {"1", "0.5", "0"} and made["median_cosine"].keys() == {
-        *("untrained", "trained")
-    }
-    assert [one["encoder"] for one in made["written_by_hand"]][:2] == ["trained", "copies control"]
-    assert made["scores"]["trained"].keys() == {"stsb/cosine validation"} and made["step_seconds"]["write"] > 0
+    (folder / "texts.txt").write_text("\n".join(corpus) + "\n", encoding="utf-8")
+    with LocalHub(tmp_path / "hub", orgs=["newcomer"]) as hub:
+        environment = hub.client_environment() | {"TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": str(ROOT)}
+
+        def run(*words: str) -> str:
+            command = [sys.executable, *words]
+            done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+
+        run("-m", "sts_dino", "new", "texts.txt", "--lm", "builtin")
+        run("-m", "sts_dino", "adapt", "texts.yaml", "--out", "made")
+        for place in ("made/datasets/texts-pairs", "made/models/texts-encoder"):
+            run("-m", "sts_dino", "publish", place, "--org", "newcomer", "--yes")
+        rows, dimension = json.loads(run("-c", LOAD, "newcomer/texts-pairs", "newcomer/texts-encoder").splitlines()[-1])
+    assert rows > SENTENCES and dimension > 0
     page = (folder / "made/report.html").read_text(encoding="utf-8")
     assert "texts-encoder" in page and "<script" not in page
     assert not (folder / "made/.adapt.lock").exists()

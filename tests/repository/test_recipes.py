@@ -13,7 +13,7 @@ from generation.inputs.examples import Example
 from generation.inputs.prompts import Prompts
 from hub.contract.licences import check
 from hub.contract.recipe import DatasetRecipe, Variant
-from hub.contract.recipe_file import load_recipe
+from hub.contract.recipe_file import load_recipe, read_yaml
 from model_cards.shared.changes import read_changes
 
 FOLDER = Path("recipes/datasets")
@@ -68,8 +68,8 @@ def test_an_introduction_has_no_number_of_its_own(path):
 
 @pytest.mark.parametrize("path", [*FOLDER.glob("*.yaml"), *Path("recipes/demo").glob("*.yaml")], ids=str)
 def test_a_recipes_version_is_told_in_its_changes(path):
-    name, version = (re.search(rf"^{key}: (.+)$", path.read_text(), re.M)[1] for key in ("name", "version"))
-    assert version in read_changes(name)
+    recipe = read_yaml(path)
+    assert recipe["version"] in read_changes(recipe["name"])
 
 
 @pytest.mark.parametrize("name", STS)

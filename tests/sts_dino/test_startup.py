@@ -44,7 +44,7 @@ def imported(*words: str) -> tuple[int, set[str]]:
     return done.returncode, {name.split(".")[0] for name in names}
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("experiment", "benchmark")])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_imports_no_heavy_library(command):
     code, names = imported(command, "--help")
     assert code == 0 and not names & HEAVY

@@ -12,7 +12,7 @@ from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError, RunError
 from sts_dino import adapt
-from sts_dino.adaptation import ESTIMATE, Adaptation, AdaptationEstimate, estimated, steps
+from sts_dino.adapt import ESTIMATE, Adaptation, AdaptationEstimate, EncoderChoices, estimated, steps
 from sts_dino.new import CorpusChoices, propose, propose_encoder
 from sts_dino.proposals.recipes import BUILT_IN, choose_base, choose_generator
 
@@ -30,7 +30,7 @@ def corpus(tmp_path):
 
 
 def proposed(corpus, out, lm=None, lm_license=None):
-    return adapt.proposed(str(corpus), out, CorpusChoices(lm=lm, lm_license=lm_license), (None, None), None)
+    return adapt.proposed(str(corpus), out, CorpusChoices(lm=lm, lm_license=lm_license), EncoderChoices())
 
 
 def test_two_recipes_are_proposed_that_fit_each_other(corpus, tmp_path):
@@ -48,11 +48,8 @@ def test_two_recipes_are_proposed_that_fit_each_other(corpus, tmp_path):
 def test_german_texts_are_asked_for_in_german_and_scored_on_no_english_task(tmp_path):
     found = proposed(GERMAN, tmp_path / "out", "builtin")
     assert found.dataset.language == found.model.language == "de" and not found.model.evaluation
-    assert [step.name for step in steps(found, AdaptationEstimate(*[1.0] * 5, 10, 1, 1.0))] == [
-        "write",
-        "train",
-        "control",
-    ]
+    predicted = AdaptationEstimate(1.0, 0.0, 1.0, 1.0, 0.0, 10, 1, 1.0)
+    assert [step.name for step in steps(found, predicted)] == ["write", "train", "control"]
 
 
 @pytest.mark.parametrize(
@@ -177,11 +174,11 @@ def test_a_recipe_is_taken_as_it_is_and_options_for_a_corpus_are_refused_with_it
     found = proposed(recipe, tmp_path / "out")
     assert found.dataset_recipe == recipe and found.pairs.name == "my-pairs"
     refused = outcome(recipe, "--out", tmp_path / "other", "--lm", "builtin")
-    assert refused.code == 2 and "is a recipe, which says itself" in refused.error
+    assert refused.code == 2 and "is a recipe, and these options are for a corpus" in refused.error
     own = tmp_path / "mine.encoder.yaml"
     propose_encoder(found.dataset, own, "artifacts/datasets/my-pairs", "static", None)
     asked = outcome(recipe, "--out", tmp_path, "--encoder", "prompteol")
-    assert asked.code == 2 and "mine.encoder.yaml says what is trained" in asked.error
+    assert asked.code == 2 and "mine.encoder.yaml names the base encoder" in asked.error
     again = proposed(recipe, tmp_path / "third")
     assert again.model_recipe == own and again.model.datasets[0].path == str(tmp_path / "third/datasets/my-pairs")
 
@@ -190,17 +187,17 @@ def test_an_estimate_is_made_once_for_the_same_recipes(corpus, tmp_path, monkeyp
     found = proposed(corpus, tmp_path / "out", "builtin")
     asked = []
 
-    def pilot(module, *words):
-        asked.append(module)
-        if module == "write":
+    def pilot(command, *words):
+        asked.append(command)
+        if command == "write":
             return {"seconds": 60.0, "rows": 120}
         return {"training_seconds": 30.0, "control_seconds": 20.0, "texts_per_second": 100.0, "disk": 1 << 20}
 
-    monkeypatch.setattr("sts_dino.adaptation._pilot", pilot)
-    first = estimated(found, TEXTS)
-    assert estimated(found, TEXTS) == first and len(asked) == 2
+    monkeypatch.setattr("sts_dino.adapt.answer_of", pilot)
+    first = estimated(found)
+    assert estimated(found) == first and len(asked) == 2
     assert first.write > 60 and first.train > 30 and first.seconds > 110
-    assert "minutes" in adapt.told(found, first) and json.loads((found.out / ESTIMATE).read_text())
+    assert "minutes" in adapt.shown(found, first) and json.loads((found.out / ESTIMATE).read_text())
     found.dataset_recipe.write_text(found.dataset_recipe.read_text().replace("seed: 42", "seed: 43"))
-    estimated(Adaptation.of(found.out, found.dataset_recipe, found.model_recipe, None), TEXTS)
+    estimated(Adaptation.of(found.out, found.dataset_recipe, found.model_recipe, None))
     assert len(asked) == 4

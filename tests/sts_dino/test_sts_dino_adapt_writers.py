@@ -14,7 +14,7 @@ from forked_python import python_in
 from tiny_gguf import make_gguf
 from tiny_lm import make_lm
 
-from benchmarks.generation.throughput.llamacpp_server import serve
+from benchmarks.llamacpp_server import serve
 from hub.assets import asset
 from hub.contract.run_dir import MANIFEST, RECIPE, require_complete
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from command_outcomes import outcome_of
 
-from generation.dry_run import plan
+from generation.plan import plan
 from hub.assets import asset
 from hub.contract import licences
 from hub.contract.recipe import DatasetRecipe

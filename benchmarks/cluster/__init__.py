@@ -1,1 +1,0 @@
-"""Measurements of runs on many workers."""

@@ -1,1 +1,0 @@
-"""Measurements of evaluation: cost, batched probes, false verdicts, decontamination."""

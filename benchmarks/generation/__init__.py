@@ -1,1 +1,0 @@
-"""Measurements of decoding: speed, memory, estimates, the built-in language model."""

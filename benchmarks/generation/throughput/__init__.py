@@ -1,1 +1,0 @@
-"""The parts of ``benchmarks.generation.engine_throughput``: models, work, baselines, the roofline, one measurement."""

@@ -1,0 +1,120 @@
+"""Serve a GGUF file by llama.cpp's own server, from the package xllamacpp.
+
+It listens on 127.0.0.1 and prints the base_url of its OpenAI-compatible API once the model is loaded. ``serve`` runs it
+as a child process for the duration of a ``with`` block.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import psutil
+import typer
+
+from hub import cli
+from hub.errors import InputError, RunError
+
+app = cli.new_app(__doc__)
+SLOTS, CONTEXT = 32, 512
+_END_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A server that answers: the address of its API, and its process."""
+
+    base_url: str
+    process: psutil.Process
+
+    def cpu_seconds(self) -> float:
+        """CPU time of the server up to now, user and system, loading the model included."""
+        times = self.process.cpu_times()
+        return float(times.user + times.system)
+
+
+@contextmanager
+def serve(gguf: Path, slots: int = SLOTS, context: int = CONTEXT, threads: int = 1) -> Iterator[Serving]:
+    """Serve a GGUF file on a free port of 127.0.0.1: ``slots`` texts at a time, ``context`` tokens for each.
+
+    The server ends with the block, and with this process however that ends. Raises RunError when it does not start.
+    """
+    options = {"--slots": slots, "--context": context, "--threads": threads, "--port": 0}
+    words = [str(word) for option in options.items() for word in option]
+    command = [
+        sys.executable,
+        "-m",
+        "sts_dino",
+        "benchmark",
+        "llamacpp-server",
+        str(gguf),
+        *words,
+        "--until-stdin-closes",
+    ]
+    with tempfile.TemporaryFile("w+") as log:
+        child = subprocess.Popen(  # noqa: S603 - this module, with a path and numbers
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+        try:
+            assert child.stdin is not None and child.stdout is not None
+            base_url = child.stdout.readline().strip()  # empty when the child has ended
+            if not base_url:
+                child.wait()
+                log.seek(0)
+                said = log.read().strip().splitlines()  # llama.cpp's own thread may write after the error
+                error = [line for line in said if line.startswith("error: ")] or said[-1:] or ["no word"]
+                raise RunError(gguf, f"llama.cpp's server did not start: {error[-1].removeprefix(f'error: {gguf}: ')}")
+            yield Serving(base_url, psutil.Process(child.pid))
+        finally:
+            _end(child)
+
+
+def _end(child: "subprocess.Popen[str]") -> None:
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            pipe.close()  # of its standard input the child hears even when this process is killed
+    try:
+        child.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+@app.command()
+def main(
+    gguf: Annotated[Path, typer.Argument(metavar="GGUF", help="The model file")],
+    slots: Annotated[int, typer.Option(min=1, help="Texts written at a time")] = SLOTS,
+    context: Annotated[int, typer.Option(min=1, help="Tokens of a prompt and its text, for each slot")] = CONTEXT,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that compute")] = 1,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one")] = 8080,
+    until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Serve a GGUF file on 127.0.0.1 until Ctrl-C."""
+    if not gguf.is_file():
+        raise InputError(gguf, "is no file", hint="name a GGUF file")
+    try:
+        import xllamacpp
+    except ImportError as error:
+        hint = "pip install -c constraints.txt xllamacpp, or run llama-server of llama.cpp (docs/backends.md)"
+        raise InputError("xllamacpp", f"the package with llama.cpp's server is missing ({error})", hint=hint) from error
+    wanted = xllamacpp.CommonParams()
+    wanted.model.path, wanted.port, wanted.ui = str(gguf), port, False
+    wanted.n_parallel, wanted.n_ctx, wanted.fit_params = slots, slots * context, False
+    wanted.cpuparams.n_threads = wanted.cpuparams_batch.n_threads = threads
+    try:
+        server = xllamacpp.Server(wanted)
+    except RuntimeError as error:  # its reason is in its log, above
+        hint = f"check that it is a GGUF file of a known architecture and that port {port} is free"
+        raise RunError(gguf, "llama.cpp cannot serve it", hint=hint) from error
+    print(f"{server.listening_address}/v1", flush=True)
+    if until_stdin_closes:
+        sys.stdin.read()
+        os._exit(0)  # without waiting for texts under way, which nobody reads any more
+    else:
+        threading.Event().wait()

@@ -1,1 +1,0 @@
-"""The papers' experiments in miniature, each run by one command."""

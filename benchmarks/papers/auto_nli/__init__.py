@@ -1,1 +1,0 @@
-"""Measurements for Auto-NLI's tables and figures."""

@@ -1,1 +1,0 @@
-"""DINO's own measurements: written texts by label, judged."""

@@ -1,0 +1,239 @@
+"""Texts per CPU second of the engine, of ``generate()`` and of llama.cpp's server, with peak memory.
+
+All ways do the same work, STS-x2 as in ``recipes/demo/sts-dino-x2.yaml``: three labels, two texts for each (x1, label).
+``original``: DINO's loop, one ``generate()`` for each (x1, label). ``batched``: ``generate()`` over many texts with the
+same logits processors. ``engine``: what ``sts-dino write`` runs. ``llama.cpp``: its server through ``backend: openai``,
+without counter-prompts. All but llama.cpp draw with the same random numbers, so in float32 their texts are equal.
+Each trial is a fresh process; the ways take turns, and each round has other source sentences.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import psutil
+import typer
+
+from benchmarks.trials import FreshProcesses, has_gpu, interleaved, ratios, single_thread, spread, table, write_results
+from hub import cli
+from hub.errors import InputError
+
+RECIPE, SENTENCES = Path("recipes/demo/sts-dino-x2.yaml"), Path("assets/demo-data/x1.tsv")
+EXAMPLES = Path("benchmarks/data/sts_examples.tsv")
+DEMO_LM, LM = Path("assets/demo-lm"), Path("artifacts/lm/gemma-3-270m")
+PRELOADED = ["benchmarks.generate_baseline", "generation.backends.engine"]
+PRELOADED += [f"transformers.models.{kind}.modeling_{kind}" for kind in ("llama", "gemma3")]
+SLOTS = 32  # of llama.cpp's server
+ROWS = 96  # model rows of a batched call of ``generate()``
+
+app = cli.new_app(__doc__)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Work on one model. ``counts``: "way dtype" → source sentences per round (slow ways get few)."""
+
+    model: str  # demo-lm, or lm: the folder that the command names
+    counts: dict[str, int]
+    shots: int = 0  # examples of about 40 tokens before each prompt
+    counters: bool = True  # False: prompts without counter-prompts
+
+
+CASES = {
+    "demo-lm": Case("demo-lm", {"original float32": 12, "batched float32": 32, "engine float32": 120}),
+    "lm": Case("lm", {"batched float32": 17, "batched bfloat16": 12, "engine float32": 43, "engine bfloat16": 48}),
+    "lm, 8 examples": Case("lm", {"batched bfloat16": 3, "engine bfloat16": 48}, shots=8),
+    "lm, no counter-prompts": Case("lm", {"llama.cpp q4_k_m": 24, "engine bfloat16": 48}, counters=False),
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One way to do a case once, on ``count`` source sentences from number ``start`` on."""
+
+    case: Case
+    way: str
+    dtype: str
+    count: int
+    start: int
+    model: Path
+    gguf: Path
+    device: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """Texts, seconds and peak memory (MiB, beyond the loaded model) of a trial."""
+
+    accepted: int
+    texts: list[str]
+    cpu_s: float
+    wall_s: float
+    peak_mb: float
+
+    def __str__(self) -> str:
+        return f"{self.accepted} of {len(self.texts)} texts accepted in {self.cpu_s:.1f} CPU s, {self.peak_mb:.0f} MiB"
+
+
+@app.command(no_args_is_help=False)
+def main(
+    only: Annotated[list[str], typer.Option(help="Cases whose name contains this; repeatable")] = [],  # noqa: B006
+    rounds: Annotated[int, typer.Option(min=1)] = 3,
+    scale: Annotated[float, typer.Option(min=0.01, help="Factor on the numbers of source sentences")] = 1.0,
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    lm: Annotated[Path, typer.Option(help="Folder of the language model lm (sts-dino lm)")] = LM,
+    gguf: Annotated[Path | None, typer.Option(help="The same model for llama.cpp [default: in that folder]")] = None,
+    out: Annotated[Path, typer.Option(help="JSON file")] = Path("benchmarks/results/throughput.json"),
+) -> None:
+    """Measure every case, print a table, and write a JSON file."""
+    alone = FreshProcesses(PRELOADED)
+    if device != "cpu" and not alone(has_gpu):
+        raise InputError(f"--device {device}", "torch finds no CUDA GPU here", allowed="cpu")
+    chosen = {name: case for name, case in CASES.items() if not only or any(part in name for part in only)}
+    if not chosen:
+        raise InputError("--only", f"no case contains {only}", allowed=list(CASES))
+    gguf = gguf or next(iter(sorted(lm.glob("*.gguf"))), lm / "model.gguf")
+    found, rows = dict[str, Any](), list[list[object]]()
+    for name, case in chosen.items():
+        model = DEMO_LM if case.model == "demo-lm" else lm
+        served = gguf.is_file() and find_spec("xllamacpp")
+        ways = [way for way in case.counts if served or not way.startswith("llama.cpp")]
+        if not (model / "config.json").is_file():
+            cli.say(f"left out: {name}: {model} does not exist (sts-dino lm)")
+            continue
+
+        def trial(way: str, number: int, case: Case = case, model: Path = model) -> Result:
+            count = max(1, round(scale * case.counts[way]))
+            given = Trial(case, *way.split(), count, number * max(case.counts.values()), model, gguf, device)
+            result: Result = alone(measure, given)
+            return result
+
+        runs = interleaved(ways, rounds, trial)
+        found[name] = summary(runs, device)
+        rows += [
+            [name, way, one["rate"]["median"], one["peak_mb"], f"{one['same_texts']:.0%}", one["speedup"]]
+            for way, one in found[name].items()
+        ]
+        write_results(out, {"cases": found}, ("torch", "transformers", "tokenizers"), device)
+    print(table(["case", "way", "texts/s", "peak MiB", "same texts", "speed-up"], rows, names=2))
+
+
+def summary(runs: dict[str, list[Result]], device: str) -> dict[str, dict[str, Any]]:
+    """Way → rate (accepted texts per second), speed-up over the first way, peak memory, texts equal to its texts."""
+    first = next(iter(runs))
+    seconds = {way: [run.cpu_s if device == "cpu" else run.wall_s for run in of] for way, of in runs.items()}
+    rates = {way: [run.accepted / s for run, s in zip(of, seconds[way], strict=True)] for way, of in runs.items()}
+    found = {}
+    for way, of in runs.items():
+        pairs = [
+            a == b for one, two in zip(of, runs[first], strict=True) for a, b in zip(one.texts, two.texts, strict=False)
+        ]
+        found[way] = {
+            "rate": spread(rates[way]),
+            "speedup": ratios(rates[way], rates[first])["median"],
+            "peak_mb": max(run.peak_mb for run in of),
+            "same_texts": round(sum(pairs) / len(pairs), 4),
+            "seconds": seconds[way],
+        }
+    return found
+
+
+def work(case: Case, count: int, start: int) -> tuple[list[Any], tuple[str, ...], Any]:
+    """The requests, prefixes and decoding parameters of a case for ``count`` source sentences."""
+    from generation.backends.protocol import Request
+    from generation.inputs.prompts import load_prompts
+    from generation.inputs.row_seeds import row_seed
+    from hub.contract.recipe import DatasetRecipe
+    from hub.contract.recipe_file import load_recipe
+
+    texts = '{"1": same, "0.5": similar, "0": different}'
+    examples = f"{{kind: file, path: {EXAMPLES}, premise: text, texts: {texts}, description: -, license: -}}"
+    few_shot = [f"few_shot={{shots: [{case.shots}], sets: 1, examples: {examples}}}"] if case.shots else []
+    recipe = load_recipe(RECIPE, DatasetRecipe, few_shot)
+    prompts, variant = load_prompts(recipe), recipe.variants[0]
+    requests = []
+    for text in source_sentences(count, start):
+        for label in recipe.labels:
+            prompt, counter_prompts = prompts.of(label, text, variant)
+            for sample in range(recipe.decoding.samples):
+                seed = row_seed(recipe.seed, text, label.name, sample)
+                requests.append(Request(prompt, counter_prompts if case.counters else (), seed))
+    return requests, prompts.prefixes(variant), recipe.decoding
+
+
+def source_sentences(count: int, start: int) -> list[str]:
+    """``count`` distinct sentences of the demo in a mixed order, from number ``start`` on."""
+    lines = SENTENCES.read_text(encoding="utf-8").splitlines()[1:]
+    texts = [text for text in (line.split("\t")[0].strip() for line in lines) if '"' not in text]
+    mixed = sorted(texts, key=lambda text: hashlib.sha256(text.encode()).digest())
+    turns = [divmod(place, len(mixed)) for place in range(start, start + count)]
+    return [mixed[place] + (f" ({turn})" if turn else "") for turn, place in turns]
+
+
+def measure(trial: Trial) -> Result:
+    """Load the model, generate one short text, then do the work once under the clock."""
+    single_thread()
+    requests, prefixes, settings = work(trial.case, trial.count, trial.start)
+    with loaded(trial) as (generate, process):
+        generate(requests[-1:], (), settings.model_copy(update={"max_new_tokens": 2}))
+        loaded_mb = process.memory_info().rss / 2**20
+        Path(f"/proc/{process.pid}/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
+        cpu, wall = sum(process.cpu_times()[:2]), time.perf_counter()
+        done = generate(requests, prefixes, settings)
+        cpu, wall = sum(process.cpu_times()[:2]) - cpu, time.perf_counter() - wall
+        status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii", errors="replace")
+    peak = next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
+    accepted = sum(one.problem is None for one in done)
+    return Result(accepted, [one.text for one in done], cpu, wall, round(peak - loaded_mb, 1))
+
+
+@contextmanager
+def loaded(trial: Trial) -> Iterator[tuple[Callable[..., list[Any]], psutil.Process]]:
+    """The function that generates, and the process that computes."""
+    from generation.backends.protocol import complete
+    from generation.backends.registry import load_writer
+    from hub.contract.dataset_sections import LanguageModel
+
+    if trial.way == "llama.cpp":
+        from benchmarks.llamacpp_server import CONTEXT, serve
+
+        with serve(trial.gguf, SLOTS, CONTEXT) as serving:
+            server = {"base_url": serving.base_url, "model": "gguf", "dialect": "llamacpp", "concurrency": SLOTS}
+            fields = {"backend": "openai", "path": str(trial.model), "server": server, "license": "none"}
+            client = load_writer(LanguageModel.model_validate(fields))
+            yield (lambda requests, prefixes, settings: complete(client, requests, settings)), serving.process
+    elif trial.way == "engine":
+        fields = {"path": str(trial.model), "dtype": trial.dtype, "device": trial.device, "license": "none"}
+        writer: Any = load_writer(LanguageModel.model_validate(fields))
+
+        def engine(requests: list[Any], prefixes: tuple[str, ...], settings: Any) -> list[Any]:
+            return complete(writer, requests, settings, writer.rows(settings, None), prefixes)
+
+        yield engine, psutil.Process()
+    else:
+        yield baseline(trial), psutil.Process()
+
+
+def baseline(trial: Trial) -> Callable[..., list[Any]]:
+    """``generate()`` around the same weights."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from benchmarks.generate_baseline import Generator
+    from hub.untrusted import NO_CODE, NO_PICKLES
+
+    tokenizer = AutoTokenizer.from_pretrained(trial.model, **NO_CODE)
+    model: Any = AutoModelForCausalLM.from_pretrained(trial.model, dtype=getattr(torch, trial.dtype), **NO_PICKLES)
+    generator = Generator(model.to(trial.device), tokenizer)
+
+    def write(requests: list[Any], prefixes: tuple[str, ...], settings: Any) -> list[Any]:
+        if trial.way == "original":
+            return generator.one_by_one(requests, settings)
+        return generator.batched(requests, settings, ROWS)
+
+    return write

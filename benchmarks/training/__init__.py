@@ -1,1 +1,0 @@
-"""Measurements of training: speed and memory."""

@@ -1,0 +1,319 @@
+"""A dataset without the rows that stand in evaluation data: a run directory to be trained on, carded and published.
+
+Only finished configs are written: raw and rejected rows and source sentences stay with the checked dataset. The new run
+has the recipe of the old one under a name or version of its own; what was dropped and why
+(``hub.contract.measured``) stands in its manifest and is one of its inputs.
+"""
+
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import pyarrow as pa
+import typer
+from tqdm import tqdm
+
+from eval.audit.evaluation_sentences import EvaluationTexts, MatchSettings, Sentences, read_evaluation_sets
+from eval.audit.ledger import DROPPED, SCORED, Bookkeeper, Hits, report
+from eval.audit.source import BATCH, DatasetRows, default_folder, find_dataset, made_folder
+from eval.tasks.registry import DATASETS
+from hub.cli import JsonOption, answer, new_app, say
+from hub.contract.measured import INPUT, KINDS, PROVENANCE, Dropped, Kind, Origin, SplitRows
+from hub.contract.published_paths import is_outside, published_path
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import checked, fingerprint, load_recipe, resolved
+from hub.contract.run_dir import (
+    ARTIFACTS,
+    RECIPE,
+    File,
+    Manifest,
+    describe,
+    locked,
+    require_complete,
+    text_sha256,
+    write_manifest,
+)
+from hub.contract.shards import Parts, parquet_schema, shard_tables
+from hub.durable import make_folder, rename_folder, write_text
+from hub.errors import InputError, did_you_mean
+
+SUFFIX = "-without-evaluation-texts"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the rest is written, and what it is to be called; without a name, the dataset's with ``SUFFIX``."""
+
+    out: Path
+    command: str = ""
+    name: str | None = None
+    version: str | None = None
+
+
+def require_new(out: Path) -> None:
+    """Raise InputError when something is at ``out`` already."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(out, "is there already", hint="choose another --drop, or remove it")
+
+
+def dropped_recipe(directory: Path, target: Target) -> DatasetRecipe:
+    """The recipe of the rest. Raises InputError for a name or version that it cannot have."""
+    from hub.client.publish import is_later
+
+    recipe = load_recipe(directory / RECIPE, DatasetRecipe)
+    name, version = target.name or recipe.name + SUFFIX, target.version or recipe.version
+    if name == recipe.name and not is_later(version, recipe.version):
+        problem = f"is the version of what is checked, or an earlier one ({recipe.name} v{recipe.version})"
+        hint = "published rows are never changed: give a later one, or another --drop-name"
+        raise InputError(f"--drop-version {version}", problem, hint=hint)
+    named = {"name": name, "version": version, "pretty_name": f"{recipe.pretty_name} (without evaluation texts)"}
+    return checked(Path("--drop-name, --drop-version"), DatasetRecipe, {**recipe.model_dump(mode="json"), **named})
+
+
+def command_of(place: str, options: Mapping[str, Path | str | float | None]) -> str:
+    """The command that drops the same rows, for the card: the options that were given, and no path of this machine."""
+    run = f"{ARTIFACTS}/datasets/{published_path(place)}" if is_outside(place) else place
+    words = ["sts-dino", "decontaminate", run]
+    for option, value in options.items():
+        if value not in (None, ""):
+            words += [option, published_path(value.as_posix()) if isinstance(value, Path) else str(value)]
+    return shlex.join([*words, "--drop", "OUT"])
+
+
+def drop(directory: Path, target: Target, books: Bookkeeper) -> Manifest:
+    """Write the run in ``directory`` without the rows in ``books.hits``.
+
+    Raises InputError when ``target.out`` is not new, or a config's split has no row left; RunError while another
+    process writes it.
+    """
+    with locked(target.out):
+        require_new(target.out)
+        before = require_complete(directory)
+        recipe = dropped_recipe(directory, target)
+        _require_rows(directory, books.hits)
+        staging = target.out.with_name(f"{target.out.name}.partial")  # OUT is there when it is whole
+        shutil.rmtree(staging, ignore_errors=True)
+        make_folder(staging)
+        files = [file for name, hits in books.hits.items() for file in _config(directory, staging, before, name, hits)]
+        write_text(staging / RECIPE, resolved(recipe))
+        manifest = _manifest(before, recipe, _dropped(before, books), target.command).with_files(files)
+        write_manifest(staging, manifest)
+        rename_folder(staging, target.out)
+        return manifest
+
+
+def _dropped(before: Manifest, books: Bookkeeper) -> Dropped:
+    ledger = books.ledger()
+    return Dropped(
+        dataset=Origin(name=before.name, version=before.version, fingerprint=before.fingerprint),
+        kinds=books.kinds,
+        evaluation_splits=books.splits,
+        evaluation={place: one.sha256 for place, one in ledger.checked.items()},
+        not_checked=ledger.not_checked,
+        settings=ledger.settings,
+        rows={
+            config: {split: _counted(reasons, books.kinds) for split, reasons in hits.items()}
+            for config, hits in books.hits.items()
+        },
+    )
+
+
+def _counted(reasons: np.ndarray, kinds: Sequence[Kind]) -> SplitRows:
+    found: dict[str, int] = {kind: int((reasons == 1 + KINDS.index(kind)).sum()) for kind in kinds}
+    return SplitRows(kept=int((reasons == 0).sum()), dropped=found)
+
+
+def _manifest(before: Manifest, recipe: DatasetRecipe, dropped: Dropped, command: str) -> Manifest:
+    """The manifest without its files. What is counted is what the generation wrote; the splits are what is kept."""
+    inputs = {**before.inputs, INPUT: dropped.digest()}
+    kept = {config: {split: rows.kept for split, rows in found.items()} for config, found in dropped.rows.items()}
+    commands = [line for line in (before.provenance.get("command"), command) if line]
+    changes = {
+        "name": recipe.name,
+        "version": recipe.version,
+        "inputs": inputs,
+        "fingerprint": fingerprint(recipe, inputs),
+        "recipe_sha256": text_sha256(resolved(recipe)),
+        "counts": {**before.counts, "splits": kept},
+        "provenance": {
+            **before.provenance,
+            "command": "\n".join(commands),
+            PROVENANCE: dropped.model_dump(mode="json"),
+        },
+        "files": (),
+    }
+    return before.model_copy(update=changes)
+
+
+def _require_rows(directory: Path, hits: dict[str, Hits]) -> None:
+    for config, found in hits.items():
+        for split, reasons in found.items():
+            if reasons.all():
+                hint = "use other source sentences, or check and drop less: --sets, --drop-kinds, --drop-splits"
+                raise InputError(f"{directory} ({config})", f"every row of {split} is in evaluation data", hint=hint)
+
+
+def _config(directory: Path, out: Path, manifest: Manifest, config: str, hits: Hits) -> list[File]:
+    """Write the kept rows of a config, split by split; their manifest entries."""
+    from datasets import Features
+
+    shards = [file for file in manifest.shards(config) if file.rows]
+    features = Features.from_arrow_schema(parquet_schema(directory / shards[0].path))
+    written = []
+    for split, reasons in hits.items():
+        parts, start = Parts(out, config, split, features), 0
+        try:
+            for shard in (one for one in shards if (one.split or "train") == split):
+                for batch in shard_tables(directory / shard.path, BATCH):
+                    kept = reasons[start : start + len(batch)] == 0
+                    parts.add(batch.filter(pa.array(kept)).to_pylist())
+                    start += len(batch)
+            written += [describe(out, path, config=config, split=split, rows=rows) for path, rows in parts.finish()]
+        finally:
+            parts.discard()
+    return written
+
+
+app = new_app("Find the sentences of evaluation data in a dataset, and drop them.")
+
+
+def names_in(text: str) -> list[str]:
+    """The names in a comma-separated option."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def split_list(text: str, allowed: tuple[str, ...], option: str) -> list[str]:
+    """``names_in``. Raises InputError for one that is not allowed."""
+    names = names_in(text)
+    for name in names:
+        if name not in allowed:
+            hint = did_you_mean(name, allowed)
+            raise InputError(option, f"unknown name {name!r}", allowed=", ".join(allowed), hint=hint)
+    return names
+
+
+def require_possible(place: str, target: Target, split: str | None) -> None:
+    """Raise InputError, before anything is matched_rows, when the rest could not be written or named so."""
+    require_new(target.out)
+    if not Path(place).is_dir():
+        hint = "get it first: hf download ORG/NAME --repo-type dataset --revision REVISION --local-dir DIR"
+        raise InputError(place, "rows are dropped from a run directory only", hint=hint)
+    if split is not None:
+        raise InputError("--drop", f"writes every split, but --split {split} is given", hint="leave --split out")
+    dropped_recipe(Path(place), target)
+    made_folder(target.out.parent, "--drop")
+
+
+def require_whole(place: str, config: str | None, split: str | None) -> None:
+    """Raise InputError, before anything is matched_rows, when the ledger would not be that of a whole run directory."""
+    if not Path(place).is_dir():
+        raise InputError(place, "--card writes into a run directory", hint="leave it out, or give the run directory")
+    for option, value in (("--config", config), ("--split", split)):
+        if value is not None:
+            found = f"a card tells of every config and split, but {option} {value} is given"
+            raise InputError("--card", found, hint=f"leave {option} out")
+
+
+@app.command()
+def main(
+    place: Annotated[str, typer.Argument(metavar="RUN", help="Run directory, or ORG/NAME@REVISION of a Hub")],
+    senteval_data: Annotated[Path | None, typer.Option("--senteval-data", help="SentEval's directory")] = None,
+    sts_data: Annotated[Path | None, typer.Option("--sts-data", help="The STS organisers' directory")] = None,
+    sets: Annotated[str, typer.Option("--sets", help="Only these data sets, e.g. sts12,mrpc [default: all]")] = "",
+    config: Annotated[str | None, typer.Option("--config", help="[default: all that one trains on]")] = None,
+    split: Annotated[str | None, typer.Option("--split", help="[default: all]")] = None,
+    similarity: Annotated[
+        float, typer.Option("--similarity", min=0.3, max=1.0, help="Of near matches; lower is slower")
+    ] = 0.5,
+    drop_to: Annotated[
+        Path | None, typer.Option("--drop", metavar="DIR", help="Write the dataset without the matching rows")
+    ] = None,
+    drop_kinds: Annotated[str, typer.Option("--drop-kinds", help="Matches to drop")] = ",".join(DROPPED),
+    drop_splits: Annotated[
+        str, typer.Option("--drop-splits", help="Evaluation splits whose matches are dropped")
+    ] = ",".join(SCORED),
+    drop_name: Annotated[
+        str | None, typer.Option("--drop-name", metavar="NAME", help=f"Its name [default: the dataset's, and {SUFFIX}]")
+    ] = None,
+    drop_version: Annotated[
+        str | None, typer.Option("--drop-version", metavar="X.Y.Z", help="Its version [default: the dataset's]")
+    ] = None,
+    card: Annotated[
+        bool, typer.Option("--card", help="Into the run directory, too: its card shows the counts")
+    ] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="[default: a folder in artifacts/quality]")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check every text of the dataset RUN against STS, SICK and SentEval sentences.
+
+    Without a directory only the STS Benchmark's validation and test splits are matched_rows, and the ledger says so. A
+    Markdown table of the counts is printed and stands beside the ledger.
+
+    Examples:
+
+      sts-dino decontaminate artifacts/datasets/sts-dino-x2 --senteval-data DIR --sts-data DIR2
+
+      sts-dino decontaminate artifacts/datasets/auto-nli --senteval-data DIR --drop artifacts/datasets/clean
+
+      sts-dino decontaminate artifacts/datasets/clean --senteval-data DIR --card
+    """
+    kinds: list[Kind] = [kind for kind in KINDS if kind in split_list(drop_kinds, KINDS, "--drop-kinds")]
+    splits = split_list(drop_splits, ("train", *SCORED), "--drop-splits")
+    options = {
+        "--senteval-data": senteval_data,
+        "--sts-data": sts_data,
+        "--sets": sets,
+        "--config": config,
+        "--similarity": similarity,
+        "--drop-kinds": ",".join(kinds),
+        "--drop-splits": ",".join(splits),
+        "--drop-name": drop_name,
+        "--drop-version": drop_version,
+    }
+    target = Target(drop_to, command_of(place, options), drop_name, drop_version) if drop_to else None
+    if target is not None:
+        require_possible(place, target, split)
+    if card:
+        require_whole(place, config, split)
+    dataset = find_dataset(place)
+    configs = [dataset.rows(name, split) for name in ([config] if config else dataset.finished or [None])]
+    folder = made_folder(out or default_folder("quality", dataset.name, config or "all"))
+    evaluation = read_evaluation_sets(senteval_data, sts_data, split_list(sets, tuple(DATASETS), "--sets"))
+    books = matched_rows(configs, evaluation, MatchSettings(similarity=similarity), kinds, splits)
+    ledger = books.ledger()
+    text = report(ledger)
+    write_text(folder / "ledger.md", text)
+    write_text(folder / "ledger.json", ledger.model_dump_json(indent=2) + "\n")
+    say(f"written: {folder}")
+    if card:
+        say(f"written: {ledger.write(Path(place))}")
+        say(f"next: sts-dino card {place}")
+    answer(text.rstrip(), ledger, as_json)
+    if target is not None:
+        manifest = drop(Path(place), target, books)
+        dropped = sum(int((one > 0).sum()) for hits in books.hits.values() for one in hits.values())
+        say(f"written: {target.out} ({manifest.name} v{manifest.version}), without {dropped:,} rows")
+        say(f"next: sts-dino card {target.out}, and sts-dino publish {target.out}")
+
+
+def matched_rows(
+    configs: Sequence[DatasetRows],
+    evaluation: EvaluationTexts,
+    settings: MatchSettings,
+    kinds: Sequence[Kind],
+    splits: Sequence[str],
+) -> Bookkeeper:
+    """The rows of all configs, matched with the evaluation's sentences."""
+    for name in evaluation.absent:
+        say(f"not matched_rows, no files: {name}")
+    expected = f"{settings.recall:.1%} of those with just that similarity are expected to be found"
+    say(f"near matches from {settings.similarity:g} on: {expected}")
+    books = Bookkeeper(Sentences(evaluation.sets, settings), evaluation, kinds, splits)
+    with tqdm(total=sum(rows.total for rows in configs), desc="checking", unit=" rows") as bar:
+        for rows in configs:
+            books.check(rows, bar.update)
+    return books

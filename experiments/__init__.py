@@ -1,0 +1,1 @@
+"""Experiments: plans as YAML, one runner (``sts-dino experiment``), results as data, pages written from the results."""

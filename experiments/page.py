@@ -1,0 +1,160 @@
+"""The pages of kept results: ``docs/results.md`` (effects and readings) and every table beside the results."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.trials import table
+from experiments.plan import Effect, Experiment, Plan
+from experiments.plots import effects_plot
+from experiments.result import Difference, Result, Verdict, read_result
+from hub.contract.measured import Estimate
+from hub.durable import write_text
+from hub.papers import find_paper
+
+INTRODUCTION = Path(__file__).parent / "plans" / "introduction.md"
+TABLES = "experiments/results/papers/README.md"
+HOUR = 3600
+WIDEST = 9  # columns of numbers that a page shows side by side
+SEPARATOR = "\n\n"
+Found = Sequence[tuple[Experiment, Result | None]]
+
+
+def write_pages(page: Path, plan: Plan, results: Path) -> None:
+    """Write the page with its plots in ``results/`` beside it, and all tables as ``README.md`` of ``results``."""
+    found = [(one, read_result(results / f"{one.name}.json")) for one in plan.experiments]
+    plots = {name: svg for _, result in found if result for name, svg in result.measured.plots.items()}
+    shown = [
+        (f"{one.name}: {effect.says}, {effect.column}", difference, printed_difference(one, effect))
+        for one, result in found
+        for effect, difference in (matched(one, result) if result else [])
+    ]
+    plots |= {"effects": effects_plot(shown)} if shown else {}
+    for name, svg in plots.items():
+        write_text(page.parent / "results" / f"{name}.svg", svg)
+    write_text(page, summary(found))
+    write_text(results / "README.md", tables(plan, found))
+
+
+def summary(found: Found) -> str:
+    """The page of effects: the tally, one line for each effect, and what each experiment shows."""
+    run = [(one, result) for one, result in found if result]
+    parts = [INTRODUCTION.read_text(encoding="utf-8").rstrip(), "## Effects"]
+    if run:
+        parts += [tally(run), "![Effects with intervals, ours and the papers'](results/effects.svg)"]
+    parts.append(effects(run))
+    waiting = [f"`{one.name}`: {one.title}" for one, result in found if not result]
+    if waiting:
+        parts.append("Not run yet: " + "; ".join(waiting) + ".")
+    parts.append("## Readings")
+    parts += [f"**{one.name}**: {one.title}. {one.reading}".rstrip() for one, _ in run if one.reading]
+    return SEPARATOR.join(parts) + "\n"
+
+
+def tables(plan: Plan, found: Found) -> str:
+    """Every table beside the paper's numbers, with deviations, cost and commands."""
+    head = "# Tables of the papers in miniature\n\n`sts-dino experiment run --page` writes them from the JSON files."
+    return SEPARATOR.join([head, *(section(plan, one, result) for one, result in found if result)]) + "\n"
+
+
+def tally(run: Sequence[tuple[Experiment, Result]]) -> str:
+    """Effects of each paper by verdict, as a table."""
+    verdicts = dict[str, Counter[str]]()
+    for one, result in run:
+        found = verdicts.setdefault(find_paper(one.paper).cite, Counter())
+        found.update(difference.verdict.rpartition(", ")[2] for _, difference in matched(one, result))
+    kinds = ("reproduced", "not significant", "contradicted")
+    rows = [[paper, *(str(found[kind]) for kind in kinds)] for paper, found in verdicts.items() if found]
+    return table(["effects of", *kinds], rows)
+
+
+def effects(run: Sequence[tuple[Experiment, Result]]) -> str:
+    """One line for each effect: the paper's difference, ours, and the verdict."""
+    rows = []
+    for one, result in run:
+        for effect, difference in matched(one, result):
+            printed = printed_difference(one, effect)
+            cells = [one.name, effect.says, effect.column, "" if printed is None else f"{printed:+z.1f}"]
+            rows.append([*cells, number(difference.difference), shown(difference.verdict)])
+    return table(["experiment", "effect", "column", "paper", "here", "verdict"], rows, names=6)
+
+
+def shown(verdict: Verdict) -> str:
+    """A verdict, bold where the interval decides."""
+    return f"**{verdict}**" if verdict in ("reproduced", "contradicted") else verdict
+
+
+def matched(one: Experiment, result: Result) -> list[tuple[Effect, Difference]]:
+    """The declared effects with their measured differences."""
+    there = {(found.better, found.than, found.column): found for found in result.measured.differences}
+    keys = [(effect, (effect.better, effect.than, effect.column)) for effect in one.effects]
+    return [(effect, there[key]) for effect, key in keys if key in there]
+
+
+def printed_difference(one: Experiment, effect: Effect) -> float | None:
+    """The paper's number for ``better`` minus that for ``than``; None when it prints only one of them."""
+    if effect.paper is not None:
+        return effect.paper
+    better, than = (printed_row(one, name).get(effect.column) for name in (effect.better, effect.than))
+    return None if better is None or than is None else better - than
+
+
+def printed_row(one: Experiment, name: str) -> dict[str, float]:
+    """Column → the paper's number in the row that stands for one of ours, shares x 100."""
+    row = {**one.rows, **one.beside}.get(name)
+    if one.printed is None or row is None:
+        return {}
+    shares = {column.name for column in one.printed.columns if column.metric == "share"}
+    printed = one.printed.printed(one.printed.row(row))
+    return {column: 100 * value if column in shares else value for column, value in printed.items()}
+
+
+def section(plan: Plan, one: Experiment, result: Result) -> str:
+    """One experiment: its table beside the paper's, deviations, cost and command."""
+    paper = find_paper(one.paper)
+    source = paper.source(one.printed) if one.printed else paper.cite
+    source += f", figure {one.figure}" if one.figure and not one.printed else ""
+    parts = [f"## {one.name}: {one.title}", f"*{source}.*"]
+    if result.measured.rows:
+        parts.append(scores(plan, one, result))
+    parts += [f"![{name}](../../../docs/results/{name}.svg)" for name in result.measured.plots]
+    parts += [*result.measured.notes, *result.measured.pages]
+    if one.deviations:
+        parts.append("Differences from the paper:\n\n" + "\n".join(f"- {line}" for line in one.deviations))
+    return SEPARATOR.join([*parts, cost(one, result)])
+
+
+def scores(plan: Plan, one: Experiment, result: Result) -> str:
+    """Rows and columns of ours, under each number the paper's."""
+    columns = list(dict.fromkeys(name for row in result.measured.rows.values() for name in row))
+    says = {encoder.name: encoder.says for encoder in plan.encoders} | dict(one.labels)
+    rows = []
+    for name, found in result.measured.rows.items():
+        of_paper, printed = {**one.rows, **one.beside}.get(name), printed_row(one, name)
+        beside = {column: f"<br>*{value:g}*" for column, value in printed.items()}
+        cells = [f"{number(found[column])}{beside.get(column, '')}" if column in found else "" for column in columns]
+        rows.append([f"{says.get(name, name)}{f'<br>*{of_paper}*' if of_paper else ''}", *cells])
+    head = ["here<br>*row of the paper*", *columns]
+    if len(columns) > WIDEST and len(rows) < len(columns):  # transposed: a column for each row
+        head, *rows = map(list, zip(head, *rows, strict=True))
+    return table(head, rows)
+
+
+def number(found: Estimate) -> str:
+    """A score in points with its interval, if it has one."""
+    around = "" if found.low == found.high else f" [{found.low:z.1f}, {found.high:z.1f}]"
+    return f"{found.score:z.1f}{around}"
+
+
+def cost(one: Experiment, result: Result) -> str:
+    """CPU-hours, sizes, seeds, hardware and the command in a sentence."""
+    of_first = " under the first data seed" if result.data_seeds > 1 else ""
+    sizes = [
+        f"`{name}` {size['rows']:,} rows of {size['source sentences']:,} source sentences{of_first}"
+        for name, size in result.sizes.items()
+    ]
+    seeds = [f"data seeds: {result.data_seeds}, training seeds of each: {result.training_seeds}"] if one.rows else []
+    machine = f"{result.hardware.get('processor', '')}, {result.hardware.get('cores', '?')} cores"
+    hours = f"{result.seconds / HOUR:.2f} CPU-hours ({machine}), shared steps included"
+    command = f"`sts-dino experiment run {one.name}`" + (f" at revision {one.finished}" if one.finished else "")
+    return f"Cost: {'; '.join([hours, *seeds, *sizes])}. {command}"

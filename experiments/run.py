@@ -1,0 +1,16 @@
+"""Run experiments and what they need (in a clone of the repository): ``sts-dino experiment COMMAND``."""
+
+from benchmarks.run import lazy_app
+
+COMMANDS = {
+    "run": ("experiments.command", "Run experiments of the papers, and write the pages of their results"),
+    "source-sentences": ("experiments.source_sentences", "Draw sentences that no evaluation set contains"),
+    "refinish": ("experiments.refinish", "Filter and score the texts of a run again, under other settings"),
+    "human-nli": ("experiments.measures.human_nli", "Human-annotated NLI pairs as examples or training pairs"),
+    "auto-nli-agreement": ("experiments.measures.auto_nli", "Label agreement of generated NLI pairs by a classifier"),
+    "dino-confusion": ("experiments.measures.dino", "Similarity of generated pairs by a judge beside their labels"),
+    "lm-inputs": ("experiments.built_in_lm.inputs", "Draw the demo's source sentences and premises"),
+    "lm-train": ("experiments.built_in_lm.train", "Train the built-in language model"),
+}
+
+app = lazy_app("Run experiments; results go to experiments/results (docs/results.md).", COMMANDS)

@@ -1,0 +1,181 @@
+"""The runner: one experiment to its result, by datasets, trained encoders, scores and paired differences."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.trials import hardware
+from experiments.encoders import DATA_WORDS, EncoderMaker
+from experiments.files import Files, with_data
+from experiments.plan import DATASET_OF, ENCODER_OF, Experiment, Plan, Seeds
+from experiments.plots import over_sets
+from experiments.result import Difference, Measured, Result
+from experiments.steps import Steps, digest
+from experiments.variants import DatasetMaker, finished_config
+from hub.contract.measured import ArmPlan, ArmScores
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import load_recipe
+from hub.contract.run_dir import require_complete
+from hub.contract.schema import is_finished
+from hub.durable import write_text
+from hub.errors import InputError
+from release.options import set_words
+
+SAMPLES = 1000  # of the bootstrap
+LIBRARIES = ("torch", "transformers", "sentence-transformers", "sts-dino")
+
+
+class Runner:
+    """Runs experiments, each step once.
+
+    ``settings``: added to every dataset recipe; those with files (``@FILE``) also to the recipes of encoders. ``data``:
+    the folder with ``senteval``, ``sts-original`` and ``text``.
+    """
+
+    def __init__(self, plan: Plan, steps: Steps, data: Path | None, settings: Sequence[str] = ()):
+        self.plan, self.steps = plan, steps
+        self.files = Files(plan.files, steps, data)
+        self.datasets = DatasetMaker(plan, steps, self.files, settings)
+        self.encoders = EncoderMaker(plan, self.datasets, [word for word in settings if word.startswith("@")])
+
+    def run(self, experiment: Experiment) -> Result:
+        """The result of an experiment; unfinished steps run. Raises InputError when only another revision can."""
+        if experiment.finished:
+            hint = f"git checkout {experiment.finished} repeats it; its result is kept"
+            raise InputError(experiment.name, "is finished and its code was removed", hint=hint)
+        seeds = self.seeds(experiment)
+        measured, seconds = self._measured(experiment) if experiment.measure else self._table(experiment)
+        return Result(
+            experiment=experiment.name,
+            measured=measured,
+            seconds=round(seconds + self._seconds_of_inputs(experiment), 1),
+            data_seeds=len(seeds.data),
+            training_seeds=seeds.trainings,
+            sizes={name: self._size(name) for name in self._variants(experiment)},
+            commands=tuple(self.commands(experiment)),
+            hardware=hardware(),
+            versions={library: version(library) for library in LIBRARIES},
+        )
+
+    def seeds(self, experiment: Experiment) -> Seeds:
+        """The seeds of an experiment: the first ones of the plan."""
+        known = self.plan.datasets.seeds
+        return Seeds(data=known.data[: experiment.data_seeds], trainings=experiment.training_seeds or known.trainings)
+
+    def dataset(self, name: str) -> Path:
+        """The run directory of a variant under the first data seed."""
+        return self.datasets.find(name, self.plan.datasets.seeds.data[0]).directory
+
+    def _variants(self, experiment: Experiment) -> list[str]:
+        named = [one.dataset for one in self.plan.encoders_of(experiment) if one.dataset]
+        return list(dict.fromkeys([*experiment.datasets_named, *named]))
+
+    def _size(self, name: str) -> dict[str, int]:
+        directory = self.dataset(name)
+        manifest, config = require_complete(directory), finished_config(directory)
+        rows = sum(file.rows or 0 for file in manifest.files if file.config == config)
+        return {"source sentences": manifest.counts["sources"], "rows": rows}
+
+    def _seconds_of_inputs(self, experiment: Experiment) -> float:
+        """CPU seconds of datasets and files. Variants with the same texts count once."""
+        seconds = dict[tuple[str, int], float]()
+        for name in self._variants(experiment):
+            for seed in self.seeds(experiment).data:
+                texts = (self.plan.datasets.variant(name).same_texts or name, seed)
+                seconds[texts] = max(seconds.get(texts, 0.0), self.datasets.find(name, seed).seconds)
+        settings = [word for one in self.plan.encoders_of(experiment) for word in one.settings]
+        return sum(seconds.values()) + self.files.seconds([*settings, *experiment.measure])
+
+    def _table(self, experiment: Experiment) -> tuple[Measured, float]:
+        """A table of encoders with the paired differences of its effects."""
+        columns, seeds = experiment.measured_columns(), self.seeds(experiment)
+        every = {
+            one.name: self.encoders.scored(one, list(columns.values()), seeds)
+            for one in self.plan.encoders_of(experiment)
+        }
+        scored = {name: every[name].folders for name in experiment.rows}
+        rows: dict[str, dict[str, Any]] = {name: {} for name in experiment.rows}
+        differences = list[Difference]()
+        for name, column in columns.items():
+            effects = [effect for effect in experiment.effects if effect.column == name]
+            plan = ArmPlan(
+                tasks=column.tasks,
+                split=column.split,
+                samples=SAMPLES,
+                arms={encoder: tuple(map(str, folders)) for encoder, folders in scored.items()},
+                control=next(iter(scored)),
+                data_seeds=len(seeds.data),
+                differences=tuple((effect.better, effect.than) for effect in effects),
+            )
+            found = self._compared(plan)
+            for encoder, one in found.arms.items():
+                rows[encoder][name] = one.average
+            differences += [
+                Difference(better=effect.better, than=effect.than, column=name, difference=difference)
+                for effect, difference in zip(effects, found.differences, strict=True)
+            ]
+        sets = {name: scored[name] for name in experiment.rows if self.plan.encoder(name).example_sets}
+        measured = Measured(
+            rows=rows,
+            differences=tuple(differences),
+            notes=(over_sets(columns, sets),) if sets else (),
+        )
+        return measured, sum(one.seconds for one in every.values())
+
+    def _compared(self, plan: ArmPlan) -> ArmScores:
+        """Scores and differences with intervals over rows and seeds; kept by what decides them."""
+        from eval.compare.seeds import compared
+
+        path = self.steps.folder / "compared" / f"{digest(plan.model_dump(mode='json'))}.json"
+        if not path.is_file():
+            write_text(path, compared(plan).model_dump_json(indent=1) + "\n")
+        return ArmScores.model_validate_json(path.read_bytes())
+
+    def _measured(self, experiment: Experiment) -> tuple[Measured, float]:
+        """The result of a measurement of another kind than a table of encoders."""
+        datasets = {name: self.dataset(name) for name in experiment.datasets_named}
+        trained = {name: self.encoders.first(name, self.seeds(experiment)) for name in experiment.encoders_named}
+        encoders = {name: one.folder / "encoder" for name, one in trained.items()}
+        words = [self.files.filled(word) for word in experiment.measure]
+        key = digest(words, {name: str(path) for name, path in (datasets | encoders).items()})
+        out = self.steps.folder / "measured" / f"{key}.json"
+
+        def filled(word: str) -> str:
+            word = DATASET_OF.sub(lambda found: str(datasets[found[1]]), word)
+            word = ENCODER_OF.sub(lambda found: str(encoders[found[1]]), word)
+            return with_data(word, self.files.data, experiment.name).replace("<out>", str(out))
+
+        seconds = self.steps.once("measured", key, list(map(filled, words)), experiment.name, out)
+        measured = Measured.model_validate_json(out.read_bytes())
+        return measured, seconds + sum(one.seconds for one in trained.values())
+
+    def commands(self, experiment: Experiment) -> list[str]:
+        """The commands of an experiment, as a user types them; intermediate results stand by their names."""
+        if experiment.finished:
+            return [f"git checkout {experiment.finished}"]
+        encoders = self.plan.encoders_of(experiment)
+        found = list[str]()
+        for name in self._variants(experiment):
+            found += self.datasets.commands(name, self.plan.datasets.seeds.data[0])
+        for encoder in encoders:
+            if encoder.recipe is not None and encoder.trained:
+                place = self._place(encoder.dataset) if encoder.dataset else []
+                settings = set_words([*self.encoders.settings(encoder.recipe, encoder), *place, "seed=1"])
+                found.append(f"sts-dino train {encoder.recipe} {shlex.join([*settings, '--out', f'<{encoder.name}>'])}")
+        columns: Mapping[str, Any] = experiment.measured_columns() if experiment.rows else {}
+        tasks = ",".join(dict.fromkeys(task for column in columns.values() for task in column.tasks))
+        for encoder in encoders if tasks else ():
+            words = ["score", "--model", encoder.model or f"<{encoder.name}>", "--tasks", tasks, *DATA_WORDS]
+            found.append(f"sts-dino {shlex.join(words)}")
+        if experiment.measure:
+            found.append(f"sts-dino {shlex.join(experiment.measure)}")
+        settings = [word for encoder in encoders for word in encoder.settings]
+        return list(dict.fromkeys([*self.files.commands([*settings, *found]), *found]))
+
+    def _place(self, name: str) -> list[str]:
+        """The settings that let an encoder read a variant's dataset, which need not exist yet."""
+        texts = self.plan.datasets.generation(name)
+        configs = load_recipe(texts.recipe, DatasetRecipe, list(texts.settings)).configs
+        return [f"datasets.0.path=<dataset:{name}>", f"datasets.0.config={next(filter(is_finished, configs))}"]

@@ -1,0 +1,350 @@
+"""Planted evaluation sentences are found; the ledger counts them; the dropped dataset is a whole run."""
+
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from datasketch import MinHash, MinHashLSH
+from near_pairs import edited
+from senteval_layout import write_originals, write_senteval
+from small_runs import small_recipe, small_run
+from training_inputs import data_spec, write_dataset
+from typer.testing import CliRunner
+
+from eval.audit.decontaminate import SUFFIX, Target, app, drop, dropped_recipe, main
+from eval.audit.evaluation_sentences import (
+    SCHEME,
+    SEED,
+    Banding,
+    EvaluationSet,
+    EvaluationTexts,
+    NearIndex,
+    Sentences,
+    _gram_hash,
+    grams,
+    jaccard,
+    read_evaluation_sets,
+    signatures,
+)
+from eval.audit.ledger import Bookkeeper, report
+from eval.audit.source import find_rows
+from eval.audit.text_forms import normal_form
+from eval.tasks.rows import Pins
+from hub.contract.measured import INPUT, KINDS, LEDGER, Dropped, Ledger
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import fingerprint, load_recipe, resolved
+from hub.contract.run_dir import RECIPE, changed_files, holds_recipe, locked, require_complete
+from hub.errors import InputError, RunError
+from model_cards.render import render
+from training.data.training_sets import load_all
+
+DATA = os.environ.get("STS_DINO_DATA")
+needs_data = pytest.mark.skipif(DATA is None, reason="STS_DINO_DATA names no folder of evaluation data")
+PREMISES = Path("assets/demo-data/premises.txt")  # sentences of Wikipedia
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    """The STS Benchmark's validation and test splits, which the repository ships, and an index of them."""
+    evaluation = read_evaluation_sets()
+    return evaluation, Sentences(evaluation.sets)
+
+
+def texts_of_test(evaluation) -> list[str]:
+    return list(
+        dict.fromkeys(text for one in evaluation.sets if one.split == "test" for side in one.sides for text in side)
+    )
+
+
+def planted_and_edited(texts: list[str], seed: int) -> tuple[list[str], list[str]]:
+    """200 sentences of any length, and 200 others lightly edited."""
+    draw = random.Random(seed)
+    chosen = draw.sample(texts, 400)
+    words = [word for text in texts[:2000] for word in text.split()]
+    return chosen[:200], [edited(text, words, draw) for text in chosen[200:]]
+
+
+def found(sentences: Sentences, texts: list[str], kinds: set[str]) -> int:
+    return sum(any(match.kind in kinds for match in matches) for matches in sentences.matches(texts))
+
+
+def test_all_planted_sentences_and_nearly_all_light_edits_are_found(shipped):
+    evaluation, sentences = shipped
+    planted, edits = planted_and_edited(texts_of_test(evaluation), seed=0)
+    assert found(sentences, planted, {"exact"}) == 200
+    assert found(sentences, edits, {"exact", "normal", "near"}) >= 190
+
+
+def test_another_form_of_a_sentence_is_the_sentence():
+    texts = ("I don't think it's over, said Ms. O'Neill.", "He lives in the U.S. and can not vote")
+    sentences = Sentences([EvaluationSet("stsb", "test", "stsb", (texts,), "0")])
+    tokenised = ["i do n't think it 's over , said ms . o'neill .", "he lives in the u.s. and cannot vote ."]
+    assert [found[0].kind for found in sentences.matches(tokenised)] == ["normal", "normal"]
+    assert [found[0].kind for found in sentences.matches(texts)] == ["exact", "exact"]
+
+
+def test_the_two_forms_of_a_set_are_one_place():
+    plain = EvaluationSet("sts12", "test", "sts12-original", (("A dog's bone is here.",), ("Another one here.",)), "0")
+    tokens = EvaluationSet("sts12", "test", "sts12", (("a dog 's bone is here .",), ("another one here .",)), "1")
+    sentences = Sentences([plain, tokens])
+    for text in ("A dog's bone is here.", "a dog 's bone is here ."):
+        (match,) = sentences.matches([text])[0]
+        assert (match.kind, match.place.place, match.place.row, match.place.side) == ("exact", "sts12/test", 0, 1)
+    assert len(sentences) == 2
+
+
+def test_short_texts_match_by_chance_only():
+    sentences = Sentences([EvaluationSet("sst2", "test", "sst2", (("a good film", "a man is dancing there"),), "0")])
+    kinds = [[match.kind for match in one] for one in sentences.matches(["A good film!", "a good filn", "", "…"])]
+    assert kinds == [["short"], [], [], []]
+    assert [match.kind for match in sentences.matches(["A man is dancing here"])[0]] == ["near"]
+
+
+def test_candidates_are_those_of_datasketch(shipped):
+    forms = list(dict.fromkeys(normal_form(text) for text in texts_of_test(shipped[0])))[:600]
+    banding = Banding(bands=16, rows=3)
+    index, library = NearIndex(forms, banding), MinHashLSH(num_perm=48, params=(16, 3))
+    sketches = []
+    for number, form in enumerate(forms):
+        sketch = MinHash(48, seed=SEED, scheme=SCHEME, hashfunc=_gram_hash)
+        sketch.update_batch(grams(form, 3))
+        library.insert(number, sketch)
+        sketches.append(sketch)
+    assert (signatures(forms, banding) == np.stack([sketch.hashvalues for sketch in sketches])).all()
+    ours = set(zip(*index.candidates(forms), strict=True))
+    assert ours == {(number, place) for number, sketch in enumerate(sketches) for place in library.query(sketch)}
+    assert len(ours) > len(forms)
+
+
+def test_near_matches_have_the_similarity_they_say(shipped):
+    forms = list(dict.fromkeys(normal_form(text) for text in texts_of_test(shipped[0])))[:300]
+    index = NearIndex(forms, Banding.at(0.5))
+    for form, near in zip(forms[:100], index.near(forms[:100], 0.5), strict=True):
+        assert (form, 1.0) == (forms[near[0][0]], near[0][1])
+        for place, similarity in near:
+            assert similarity == jaccard(grams(form, 3), grams(forms[place], 3))
+            assert similarity >= 0.5
+    empty = NearIndex([], Banding.at(0.5))
+    assert index.near([], 0.5) == empty.near([], 0.5) == []
+    assert empty.near(["abc"], 0.5) == [[]]
+
+
+PROVENANCE = {"source_id": "s", "sample": 0, "attempt": 0, "seed": 1, "log_prob": -1.0, "margin": None}
+OWN = [f"An ordinary sentence of our own with number {number * 7919} in it" for number in range(40)]
+SETS = (
+    EvaluationSet(
+        "sts12", "test", "sts12", (("A man is slicing a large onion.",), ("Nobody cooks in that kitchen.",)), "a"
+    ),
+    EvaluationSet(
+        "stsb", "train", "stsb", (("Two dogs are running over the snow.",), ("A cat sleeps all the day.",)), "b"
+    ),
+    EvaluationSet("mr", "all", "mr", (("good film",),), "c"),
+)
+
+
+def scored(first: str, second: str, target: str = "1") -> dict:
+    return {"sentence1": first, "sentence2": second, "score": float(target), "target": target, **PROVENANCE}
+
+
+ROWS = [
+    scored("A man is slicing a large onion.", OWN[0]),  # exact
+    scored("a man is slicing a large onion", "A man is slicing the large onion", "0"),  # normal, and near
+    scored(OWN[1], "Nobody cooks in this kitchen.", "0"),  # near
+    scored("Two dogs are running over the snow.", OWN[2]),  # of a train split
+    scored("Good film!", OWN[3]),  # short
+    *(scored(OWN[n], OWN[n + 1], str(n % 2)) for n in range(4, 20)),
+]
+
+
+def planted(directory: Path, splits: dict) -> Path:
+    """A finished run of these rows, with a recipe."""
+    write_dataset(directory, splits)
+    recipe = small_recipe("sts", name="pairs", version="0.1.0")
+    (directory / RECIPE).write_text(resolved(recipe))
+    return directory
+
+
+@pytest.fixture
+def checked(tmp_path):
+    """A planted dataset, and its matches."""
+    directory = planted(tmp_path / "run", {"train": ROWS, "validation": ROWS[:1] + ROWS[-3:]})
+    evaluation = EvaluationTexts(SETS, ("snli/train",))
+    books = Bookkeeper(Sentences(SETS), evaluation)
+    books.check(find_rows(str(directory)))
+    return directory, books
+
+
+def test_the_ledger_counts_what_was_planted(checked):
+    _, books = checked
+    ledger, hits = books.ledger(), books.hits["postprocessed"]
+    counted = ledger.configs["postprocessed"]
+    assert counted.splits == {"train": 21, "validation": 4}
+    assert counted.kinds == {"exact": 2, "normal": 1, "near": 1, "short": 1}
+    assert counted.train_only == 1
+    assert counted.columns["sentence1"] == {"exact": 2, "normal": 1, "near": 0, "short": 1}
+    assert counted.columns["sentence2"] == {"exact": 0, "normal": 0, "near": 2, "short": 0}
+    assert counted.labels == {
+        "0": {"exact": 0, "normal": 1, "near": 1, "short": 0},
+        "1": {"exact": 2, "normal": 0, "near": 0, "short": 1},
+    }
+    assert ledger.checked["sts12/test"].rows == {"exact": 2, "normal": 1, "near": 1, "short": 0}
+    assert ledger.checked["sts12/test"].found == {"exact": 1, "normal": 1, "near": 2, "short": 0}
+    assert ledger.checked["sts12/test"].texts == 2
+    assert ledger.checked["stsb/train"].rows["exact"] == 1
+    assert ledger.not_checked == ("snli/train",)
+    assert [(int(row), KINDS[hits["train"][row] - 1]) for row in hits["train"].nonzero()[0]] == [
+        (0, "exact"),
+        (1, "normal"),
+        (2, "near"),
+    ]
+    assert [int(row) for row in hits["validation"].nonzero()[0]] == [0]
+
+
+def test_examples_say_where_and_hold_no_text(checked):
+    ledger = checked[1].ledger()
+    (first, *_) = [one for one in ledger.examples if one.kind == "exact" and one.place == "sts12/test"]
+    assert (first.split, first.row, first.column, first.place_row, first.place_side) == ("train", 0, "sentence1", 0, 1)
+    assert "onion" not in ledger.model_dump_json()
+    assert "onion" not in report(ledger)
+    assert ledger.settings["recall"] == 0.9904 and ledger.settings["banding"] == {"bands": 72, "rows": 4, "grams": 3}
+    assert "of pairs at 0.5, 99.0 % are expected to be found, and more above" in report(ledger)
+
+
+def test_two_processes_do_not_write_one_folder(checked, tmp_path):
+    directory, books = checked
+    (tmp_path / "clean.partial").mkdir()  # the other's
+    with locked(tmp_path / "clean"), pytest.raises(RunError, match="another process is working on this run"):
+        drop(directory, Target(tmp_path / "clean"), books)
+    assert (tmp_path / "clean.partial").exists()
+
+
+def test_the_dropped_dataset_is_a_run_that_training_reads(checked, tmp_path):
+    directory, books = checked
+    (tmp_path / "clean.partial" / "data").mkdir(parents=True)  # of a killed run
+    (tmp_path / "clean.partial" / "data" / "old").write_text("")
+    manifest = drop(directory, Target(tmp_path / "clean"), books)
+    assert not (tmp_path / "clean.partial").exists() and not (tmp_path / "clean" / "data" / "old").exists()
+    assert manifest == require_complete(tmp_path / "clean")
+    assert changed_files(tmp_path / "clean", manifest) == []
+    before = require_complete(directory)
+    assert manifest.name == before.name + SUFFIX
+    assert manifest.fingerprint != before.fingerprint
+    reported = manifest.provenance["decontamination"]
+    assert manifest.inputs == {**before.inputs, INPUT: Dropped.model_validate(reported).digest()}
+    recipe = load_recipe(tmp_path / "clean" / RECIPE, DatasetRecipe)
+    assert manifest.fingerprint == fingerprint(recipe, manifest.inputs) and holds_recipe(tmp_path / "clean", manifest)
+    assert reported["dataset"]["fingerprint"] == before.fingerprint
+    assert reported["rows"]["postprocessed"]["train"] == {
+        "kept": 18,
+        "dropped": {"exact": 1, "normal": 1, "near": 1},
+    }
+    assert reported["evaluation"]["sts12/test"] == {"sts12": "a"}
+    train, validation = (pq.read_table(tmp_path / "clean" / file.path) for file in manifest.shards("postprocessed"))
+    originals = pq.read_table(directory / before.shards("postprocessed")[0].path)
+    assert train.schema == originals.schema
+    assert train.to_pylist() == originals.to_pylist()[3:]
+    assert validation.num_rows == 3
+    (loaded,) = load_all((data_spec(tmp_path / "clean"),), None)
+    assert loaded.rows == 18
+    assert len(loaded.validation) == 3
+
+
+def test_only_what_is_new_is_written_and_something_is_left(checked, tmp_path):
+    directory, books = checked
+    with pytest.raises(InputError, match="is there already"):
+        drop(directory, Target(directory), books)
+    books.hits = {"postprocessed": {split: np.ones_like(one) for split, one in books.hits["postprocessed"].items()}}
+    with pytest.raises(InputError, match=r"every row of train is in evaluation data.*--sets"):
+        drop(directory, Target(tmp_path / "none"), books)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_name_and_a_version_of_its_own_and_never_those_of_what_is_checked(checked, tmp_path):
+    directory, _ = checked
+    named = dropped_recipe(directory, Target(tmp_path / "clean", name="pairs-clean", version="0.3.0"))
+    assert (named.name, named.version) == ("pairs-clean", "0.3.0")
+    assert dropped_recipe(directory, Target(tmp_path / "clean", name="pairs", version="0.2.0")).version == "0.2.0"
+    for version in (None, "0.1.0", "0.0.9"):
+        with pytest.raises(InputError, match=r"published rows are never changed: give a later one"):
+            dropped_recipe(directory, Target(tmp_path / "clean", name="pairs", version=version))
+    for wrong in ({"name": "No Name"}, {"version": "1.0"}, {"name": "a" * 97}):
+        with pytest.raises(InputError, match=r"--drop-name, --drop-version:(name|version): "):
+            dropped_recipe(directory, Target(tmp_path / "clean", **wrong))
+
+
+def test_all_splits_that_are_there_are_read(tmp_path):
+    roots = write_senteval(tmp_path / "s", rows=6), write_originals(tmp_path / "o", rows=6)
+    for name in ("labels.train", "s1.train", "s2.train"):
+        (roots[0] / "downstream/SNLI" / name).unlink(missing_ok=True)
+    whole = read_evaluation_sets(*roots, pins=Pins())
+    places = {one.place for one in whole.sets}
+    assert {"sts12/test", "sts16/test", "stsb/train", "sick/test", "mr/all", "sst2/train", "mrpc/test"} <= places
+    assert not any(place.startswith(("coco", "sentlen", "sick-e")) for place in places)
+    assert whole.absent == ("snli/train",)
+    assert {one.form for one in whole.sets if one.place == "stsb/test"} == {"stsb", "stsb-tokenised"}
+    (roots[0] / "downstream/SNLI/s1.test").unlink()
+    with pytest.raises(InputError, match=r"s1\.test: no such data file"):
+        read_evaluation_sets(*roots, pins=Pins())
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(InputError, match="nothing: has no evaluation data"):
+        read_evaluation_sets(tmp_path / "nothing", roots[1], pins=Pins())
+    probing = read_evaluation_sets(roots[0], names=["bshift"], pins=Pins())
+    assert {one.place for one in probing.sets} == {"bshift/train", "bshift/validation", "bshift/test"}
+    named = read_evaluation_sets(roots[0], roots[1], names=["mrpc"], pins=Pins())  # nothing of the other directory
+    assert {one.place for one in named.sets} == {"mrpc/train", "mrpc/test"}
+
+
+def test_the_command_checks_against_what_ships_and_drops(tmp_path, capsys):
+    line = Path("assets/stsb/sts-test.csv").read_text(encoding="utf-8").split("\n")[0].split("\t")
+    rows = [scored(line[5], OWN[0]), *(scored(OWN[n], OWN[n + 1]) for n in range(1, 5))]
+    directory = planted(tmp_path / "run", {"train": rows})
+    options = {"senteval_data": None, "sts_data": None, "sets": "", "config": None, "split": None, "similarity": 0.5}
+    options |= {"card": False}
+    dropping = {"drop_to": tmp_path / "clean", "drop_kinds": "exact,near", "drop_splits": "test"}
+    dropping |= {"drop_name": None, "drop_version": None}
+    main(place=str(directory), out=tmp_path / "out", **options, **dropping)
+    reported = capsys.readouterr()
+    ledger = Ledger.model_validate_json((tmp_path / "out" / "ledger.json").read_bytes())
+    assert list(ledger.checked) == ["stsb/validation", "stsb/test"]
+    assert ledger.configs["postprocessed"].kinds["exact"] == 1
+    assert "without 1 rows" in reported.err
+    assert reported.out == (tmp_path / "out" / "ledger.md").read_text()
+    assert require_complete(tmp_path / "clean").provenance["decontamination"]["kinds"] == ["exact", "near"]
+    command = require_complete(tmp_path / "clean").provenance["command"]
+    assert "--drop-kinds exact,near --drop-splits test --drop OUT" in command and str(tmp_path) not in command
+    with pytest.raises(InputError, match="is there already"):
+        main(place=str(directory), out=tmp_path / "out", **options, **dropping)
+
+
+def test_with_card_the_counts_stand_on_the_datasets_card(tmp_path):
+    run = tmp_path / "run"
+    manifest = small_run(run, small_recipe("sts"))
+    assert "Evaluation sentences" not in render(run)["README.md"].decode()
+    words = [str(run), "--card", "--out", str(tmp_path / "out")]
+    assert "next: sts-dino card" in CliRunner().invoke(app, words, catch_exceptions=False).output
+    assert (run / LEDGER).read_bytes() == (tmp_path / "out" / "ledger.json").read_bytes()
+    ledger = Ledger.read(run, manifest)
+    planted_kinds = ledger.configs["postprocessed"].kinds | {"exact": 7}
+    config = ledger.configs["postprocessed"].model_copy(update={"kinds": planted_kinds})
+    changed = {"configs": {"postprocessed": config}, "not_checked": ("snli/train",)}
+    (run / LEDGER).write_text(ledger.model_copy(update=changed).model_dump_json())
+    card = render(run)["README.md"].decode()
+    rows = sum(ledger.configs["postprocessed"].splits.values())
+    assert f"| `postprocessed` | {rows:,} | 7 | 0 | 0 | 0 | 0 |" in card
+    assert "`stsb/validation`, `stsb/test`" in card and "- *normal*: the same letters and digits" in card
+    assert (
+        "**Not compared**, for want of their files: `snli/train`." in card
+        and "[`decontamination.json`](decontamination.json)" in card
+    )
+    for wrong, problem in (
+        (["--config", "postprocessed"], "leave --config out"),
+        (["--split", "train"], "leave --split"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            CliRunner().invoke(app, [*words, *wrong], catch_exceptions=False)
+    (run / LEDGER).write_text(ledger.model_copy(update={"revision": "other"}).model_dump_json())
+    with pytest.raises(InputError, match=r"on other rows than .* measure again: sts-dino decontaminate .* --card"):
+        render(run)

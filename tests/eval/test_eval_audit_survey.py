@@ -1,0 +1,359 @@
+"""Questions from rows of every schema; answers survive kill -9, a full disk and two processes; labels stay hidden."""
+
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+import yaml
+from annotation_examples import inferred, scored, whole
+from small_runs import small_recipe, small_run
+from training_inputs import sts_rows, triplet_rows, write_dataset
+
+from eval.audit.agreement import document, make_report, markdown, plain
+from eval.audit.source import find_rows
+from eval.audit.survey import (
+    FILE,
+    UNREAD_SECONDS,
+    AnswerLockedError,
+    AnswerStore,
+    Survey,
+    clean_name,
+    draw,
+    page_words,
+    read_examples,
+    words_in,
+)
+from hub.contract.run_dir import read_manifest
+from hub.contract.schema import PAIR_CLASS, TRIPLET, published_features
+from hub.errors import InputError
+from sts_dino.proposals.recipes import languages
+
+
+def examples_of(place, config=None, split="train"):
+    return read_examples(find_rows(str(place), config, split))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    for form in ("sts", "nli", "text"):
+        small_run(folder / form, small_recipe(form))
+    return folder
+
+
+def test_scored_pairs_are_asked_about_on_the_scale_of_their_scores(runs):
+    examples = examples_of(runs / "sts")
+    assert (examples.name, examples.config, examples.split) == ("small-sts", "postprocessed", "train")
+    assert examples.scale.labels == ("0", "0.1", "0.5", "0.9") and examples.headings == ("Sentence 1", "Sentence 2")
+    assert len(examples) == read_manifest(runs / "sts").counts["splits"]["postprocessed"]["train"]
+    assert set(examples.labels) == set(examples.scale.labels) and all(
+        first != second for first, second in examples.texts
+    )
+
+
+def test_classified_pairs_are_asked_for_three_classes_though_the_generator_writes_two(runs):
+    pairs = examples_of(runs / "nli", "pair-class-5shot")
+    assert pairs.scale.labels == ("entailment", "neutral", "contradiction") and not pairs.scale.ordered
+    assert set(pairs.labels) == {"entailment", "contradiction"}
+    for premise, hypothesis in pairs.texts[:50]:
+        assert premise.startswith("First text") and hypothesis
+
+
+def test_a_triplet_is_an_entailed_and_a_contradicting_pair(tmp_path):
+    rows = [{key: row[key] for key in ("anchor", "positive", "negative", "source_id")} for row in triplet_rows(3)]
+    examples = examples_of(write_dataset(tmp_path / "t", {"train": rows}, "triplet", TRIPLET))
+    assert examples.texts[:2] == ((rows[0]["anchor"], rows[0]["positive"]), (rows[0]["anchor"], rows[0]["negative"]))
+    assert examples.labels == ("entailment", "contradiction") * 3
+
+
+def test_a_recipes_own_words_for_its_labels_are_what_people_read(runs, tmp_path):
+    usual = examples_of(runs / "sts").scale
+    copy = shutil.copytree(runs / "sts", tmp_path / "sts")
+    given = yaml.safe_load((copy / "recipe.yaml").read_text(encoding="utf-8"))
+    next(label for label in given["labels"] if label["score"] == 1)["meaning"] = "fragen dasselbe"
+    (copy / "recipe.yaml").write_text(yaml.safe_dump(given, allow_unicode=True), encoding="utf-8")
+    examples = examples_of(copy)
+    assert examples.scale.labels == usual.labels and examples.sha256 == examples_of(runs / "sts").sha256
+    assert examples.scale.meanings == (*usual.meanings[:3], "fragen dasselbe"), "smoothed from 1 to 0.9"
+    (copy / "recipe.yaml").write_text("kind: dataset\nunknown: key\n")
+    assert examples_of(copy).scale == usual, "a recipe of another version"
+
+
+def test_labels_that_nobody_could_choose_are_refused(tmp_path):
+    one = [{**row, "score": 0.5} for row in sts_rows(4)]
+    with pytest.raises(InputError, match="has 1 distinct scores; allowed: 2 to 9"):
+        examples_of(write_dataset(tmp_path / "one", {"train": one}))
+    pair = {"premise": "p", "hypothesis": "h", "source_id": "s", "target": "t", "sample": 0, "attempt": 0, "seed": 1}
+    rows = [{**pair, "label": label, "log_prob": 0.0, "margin": None} for label in (0, None)]
+    features = published_features(PAIR_CLASS)
+    with pytest.raises(InputError, match=r"row 1: has the label 'no label'; allowed: \['entailment'"):
+        examples_of(write_dataset(tmp_path / "null", {"train": rows}, "pair-class", PAIR_CLASS, features))
+
+
+def test_people_are_asked_in_the_datasets_language_where_the_page_speaks_it(runs, tmp_path):
+    english = examples_of(runs / "sts")
+    copy = shutil.copytree(runs / "sts", tmp_path / "sts")
+    given = yaml.safe_load((copy / "recipe.yaml").read_text(encoding="utf-8"))
+    (copy / "recipe.yaml").write_text(yaml.safe_dump({**given, "language": "de"}), encoding="utf-8")
+    german = examples_of(copy)
+    assert german.headings == ("Satz 1", "Satz 2") and german.scale.question.startswith("Wie ähnlich")
+    assert german.scale.meanings[0] == "handeln von völlig verschiedenen Themen"
+    assert (german.scale.labels, german.sha256) == (english.scale.labels, english.sha256)
+    assert read_examples(find_rows(str(copy)), "en").scale == english.scale, "asked for"
+    (copy / "recipe.yaml").write_text(yaml.safe_dump({**given, "language": "fr"}), encoding="utf-8")
+    assert examples_of(copy).scale == english.scale
+
+
+def test_the_page_speaks_every_language_that_the_project_writes_prompts_in():
+    spoken = page_words()
+    assert languages().keys() <= spoken.keys()
+    fields = [set(vars(words)) | set(words.meanings) for words in spoken.values()]
+    assert all(one == fields[0] for one in fields)
+    braces = [[sorted(re.findall(r"{\w+}", str(text))) for text in vars(words).values()] for words in spoken.values()]
+    assert all(one == braces[0] for one in braces)
+    assert words_in("de-AT") is spoken["de"] and words_in("yue") is spoken["en"]
+
+
+EXAMPLES = scored(["0", "0.1", "0.5", "0.9"])
+WRITER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, "tests/eval")
+from annotation_examples import scored
+from eval.audit.survey import AnswerStore
+store = AnswerStore(Path(sys.argv[1]), scored(["0", "0.1", "0.5", "0.9"]))
+for row in range(int(sys.argv[3])):
+    store.add(sys.argv[2], row, "0.5")
+    print(row, flush=True)
+"""
+
+
+def writer(folder, name, answers, **options):
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(folder), name, str(answers)], stdout=subprocess.PIPE, text=True, **options
+    )
+
+
+def test_the_last_answer_counts_and_the_history_stays(tmp_path):
+    store = AnswerStore(tmp_path, EXAMPLES)
+    for name, row, label in [("Ann", 2, "0"), ("Bob", 2, "0.9"), ("Ann", 0, "0.5"), ("Ann", 2, "0.1")]:
+        store.add(name, row, label)
+    again = AnswerStore(tmp_path, EXAMPLES)
+    assert again.answers("Ann") == {2: "0.1", 0: "0.5"} and again.answers("Bob") == {2: "0.9"}
+    assert again.annotators() == ["Ann", "Bob"] and again.answers("ann") == {}
+    history = again.history()
+    assert [answer.label for answer in history] == ["0", "0.9", "0.5", "0.1"] and history[0].time.endswith("+00:00")
+
+
+def test_names_are_values_and_never_paths_or_statements(tmp_path):
+    store = AnswerStore(tmp_path / "answers", EXAMPLES)
+    names = ["../../etc/x", "a'); DROP TABLE answers; --", "/", "名前", "\\", "NULL"]
+    for name in names:
+        store.add(name, 1, "0")
+    assert store.annotators() == names and [path.name for path in tmp_path.rglob("*")] == ["answers", FILE]
+
+
+def test_final_answers_cannot_be_changed_and_later_ones_can(tmp_path):
+    store = AnswerStore(tmp_path, EXAMPLES)
+    store.add("Ann", 0, "0")
+    store.finish("Ann")
+    store.add("Bob", 0, "0.9")
+    with pytest.raises(AnswerLockedError, match="final"):
+        store.add("Ann", 0, "0.5")
+    store.add("Ann", 1, "0.5")  # a row of a larger sample
+    store.add("Ann", 1, "0.9")
+    assert store.final("Ann") == {0} and store.final("Bob") == set() and store.answers("Ann") == {0: "0", 1: "0.9"}
+
+
+def test_answers_about_other_rows_are_refused(tmp_path):
+    AnswerStore(tmp_path, EXAMPLES)
+    for other in (scored(["0", "0.1", "0.5", "0.5"]), inferred(["neutral"])):
+        with pytest.raises(InputError, match=r"holds answers about other rows .*--out"):
+            AnswerStore(tmp_path, other)
+
+
+def test_another_file_is_refused_and_left_alone(tmp_path):
+    (tmp_path / FILE).write_text("my notes, not a database, and long enough to be looked at as one " * 20)
+    with pytest.raises(InputError, match="is no file of answers"):
+        AnswerStore(tmp_path, EXAMPLES)
+    assert (tmp_path / FILE).read_text().startswith("my notes")
+
+
+def test_every_answer_that_was_confirmed_survives_kill_9_while_another_process_writes(tmp_path):
+    killed, other = writer(tmp_path, "Ann", 10**6), writer(tmp_path, "Bob", 40)
+    confirmed = [int(killed.stdout.readline()) for _ in range(25)]
+    killed.send_signal(signal.SIGKILL)
+    confirmed += [int(line) for line in killed.communicate()[0].splitlines() if line.strip().isdigit()]
+    assert other.wait(60) == 0
+    store = AnswerStore(tmp_path, EXAMPLES)
+    assert set(confirmed) <= store.answers("Ann").keys() and len(store.answers("Ann")) <= len(confirmed) + 1
+    assert store.answers("Bob") == dict.fromkeys(range(40), "0.5")
+
+
+def test_a_killed_half_transaction_is_undone(tmp_path):
+    store = AnswerStore(tmp_path, EXAMPLES)
+    store.add("Ann", 0, "0.9")
+    process = os.fork()
+    if process == 0:  # dies with pages of the file changed and the journal on the disk
+        database = sqlite3.connect(store.path, isolation_level=None)
+        database.execute("PRAGMA cache_size = 1")
+        database.execute("BEGIN")
+        long = "x" * 5000
+        for number in range(50):
+            database.execute(
+                "INSERT INTO answers (annotator, row, label, time) VALUES (?, 0, '0', '')", [f"{long}{number}"]
+            )
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(process, 0)
+    assert (tmp_path / f"{FILE}-journal").stat().st_size > 0
+    assert [answer.label for answer in AnswerStore(tmp_path, EXAMPLES).history()] == ["0.9"]
+
+
+def test_a_full_disk_refuses_the_answer_and_keeps_the_others(tmp_path):
+    store = AnswerStore(tmp_path, EXAMPLES)
+    store.add("Ann", 0, "0.9")
+    script = (
+        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({store.path.stat().st_size + 8192},) * 2)\n"
+    ) + WRITER.replace('"0.5")\n    print', '"0.5" * 999)\n    print')
+    done = subprocess.run([sys.executable, "-c", script, tmp_path, "Bob", "1000"], capture_output=True, text=True)
+    assert done.returncode == 1 and "RunError" in done.stderr and "no earlier answer is lost" in done.stderr
+    kept = done.stdout.split()
+    assert kept and list(store.answers("Bob")) == list(range(len(kept))) and store.answers("Ann") == {0: "0.9"}
+    store.add("Bob", 999, "0")
+    assert store.answers("Bob")[999] == "0"
+
+
+LABELS = ["0", "0.1", "0.5", "0.9", "0.5"]
+
+
+class Clock:
+    """Every look at it is a minute later, unless it is stopped."""
+
+    now, step = 0.0, 60.0
+
+    def __call__(self):
+        self.now += self.step
+        return self.now
+
+
+def survey(folder, labels=LABELS, count=None, clock=None):
+    examples = scored(labels)
+    sample = draw(examples, count or len(examples), seed=0)
+    return Survey(sample, AnswerStore(folder, examples), clock or Clock())
+
+
+def answered(asked, name, labels):
+    seat = asked.join(name)
+    for label in labels:
+        seat = asked.answer(seat, label)
+    return seat
+
+
+def test_nothing_that_is_shown_before_the_results_depends_on_the_generators_labels(tmp_path):
+    def shown(folder, labels):
+        asked = survey(folder, labels)
+        seat, views = asked.join("Ann"), []
+        for label in ("0", "0.9", "0.5", "0.1", "0"):
+            views.append(asked.view(seat))
+            seat = asked.answer(seat, label)
+        return [*views, asked.view(seat)]
+
+    assert shown(tmp_path / "a", LABELS) == shown(tmp_path / "b", LABELS[::-1])
+
+
+def test_an_annotator_goes_through_the_sample_and_a_later_start_goes_on(tmp_path):
+    asked = survey(tmp_path)
+    seat = answered(asked, "Ann", ["0.5", "0.9"])
+    view = asked.view(seat)
+    assert (view.stage, view.place, view.answered, view.answer) == ("question", 2, 2, None)
+    assert view.texts == asked.sample.examples.texts[asked.sample.rows[2]]
+    back = asked.move(seat, -1)
+    assert asked.view(back).answer == "0.9"
+    assert asked.answer(back, "0.1").place == 2 and asked.view(back).answer == "0.1"
+    assert asked.move(asked.move(back, -1), -1).place == 0
+    later = survey(tmp_path)
+    assert later.join("  Ann ").place == 2 and later.join("ann").place == 0
+
+
+def test_a_double_click_does_not_answer_the_next_pair(tmp_path):
+    clock = Clock()
+    asked = survey(tmp_path, clock=clock)
+    seat = asked.join("Ann")
+    clock.step = UNREAD_SECONDS * 0.6
+    first = asked.answer(seat, "0.5")
+    assert first is seat  # too soon to have been read
+    second = asked.answer(seat, "0.5")
+    assert second.place == 1 and asked.answer(second, "0.5") is second
+
+
+def test_two_tabs_of_one_annotator_share_the_answers(tmp_path):
+    asked = survey(tmp_path)
+    one, two = asked.join("Ann"), asked.join("Ann")
+    one = asked.answer(asked.answer(one, "0"), "0")
+    assert asked.view(two).answer == "0"
+    two = answered(asked, "Ann", ["0.9"] * 3)
+    assert asked.view(two).stage == "review"
+    asked.finish(two)
+    late = asked.answer(one, "0.5")  # the first tab still shows a pair: nothing changes any more
+    assert asked.view(late).stage == "results"
+    assert sorted(asked.answers()["Ann"].values()) == ["0", "0", "0.9", "0.9", "0.9"]
+
+
+def test_results_are_reached_through_every_pair_only(tmp_path):
+    asked = survey(tmp_path)
+    seat = answered(asked, "Ann", ["0.5"] * 4)
+    end = asked.move(seat, +1)
+    assert asked.view(end).stage == "review" and asked.view(asked.finish(end)).stage == "question"
+    done = asked.answer(seat, "0.5")
+    assert asked.view(done).stage == "review" and asked.view(asked.move(done, -1)).place == 4
+    assert asked.view(asked.finish(done)).stage == "results"
+    assert asked.view(asked.join("Ann")).stage == "results" and asked.view(asked.join("Bob")).stage == "question"
+
+
+def test_a_larger_sample_opens_new_pairs_and_leaves_final_answers(tmp_path):
+    asked = survey(tmp_path, count=2)
+    asked.finish(answered(asked, "Ann", ["0.5", "0.5"]))
+    more = survey(tmp_path)
+    seat = more.join("Ann")
+    assert seat.place == 2 and more.view(seat).stage == "question"
+    assert more.answer(more.move(seat, -1), "0").place == 2
+    assert more.view(more.finish(answered(more, "Ann", ["0"] * 3))).stage == "results"
+    assert sorted(more.answers()["Ann"].values()) == ["0", "0", "0", "0.5", "0.5"]
+
+
+def test_names_are_cleaned_or_refused():
+    assert clean_name("  Zoe\u0308 \n\u202e Müller\x00 ") == "Zoë Müller"
+    for name in ("", " \n", "\u200b", "x" * 61):
+        with pytest.raises(InputError, match=r"name: has .* allowed: 1 to 60"):
+            clean_name(name)
+
+
+def test_the_report_has_a_table_per_annotator_one_for_all_and_every_two(tmp_path):
+    examples = inferred(["entailment"] * 3 + ["contradiction"] * 2)
+    given = dict(enumerate(["entailment", "neutral", "entailment", "contradiction", "entailment"]))
+    report = make_report(whole(examples), {"Ann": given, "B|<i>*": {0: "entailment", 3: "neutral"}, "Eve": {}})
+    assert list(report.annotators) == ["Ann", "B|<i>*"] and list(report.between) == [("Ann", "B|<i>*")]
+    assert report.annotators["Ann"].counts.tolist() == [[2, 0, 1], [1, 0, 0], [0, 0, 1]]
+    assert report.pooled.tolist() == [[3, 0, 1], [1, 0, 1], [0, 0, 1]]
+    text = markdown(report)
+    assert "| **entailment** | 67\u00a0% | – | 50\u00a0% |" in text and "| rows | 3 | 0 | 2 |" in text
+    assert "## B&#124;&#60;i&#62;&#42;" in text and "<i>" not in text and "2 of 5 answered" in text
+    # observed 3/5, expected (3x3 + 1x2) / 25
+    assert f"| Cohen's κ | {(0.6 - 0.44) / 0.56:.2f} [" in text
+    assert "All annotators together" in text
+    assert "- neutral: the hypothesis might be true\n" in text
+    assert document(report)["meanings"][1] == "the hypothesis might be true"
+    assert "|  | Ann, B&#124;&#60;i&#62;&#42; |\n| --- | ---: |\n| common rows | 2 |\n" in text
+
+
+def test_untrusted_text_stays_text():
+    assert plain("a_b |*# <script>\n[x](http://y.z)") == (
+        "a&#95;b &#124;&#42;&#35; &#60;script&#62; &#91;x&#93;&#40;http&#58;&#47;&#47;y&#46;z&#41;"
+    )
+    assert plain("sts-dino-x2 0.5") == "sts-dino-x2 0.5" and plain("- a --b 1. c") == "&#45; a &#45;&#45;b 1&#46; c"

@@ -1,0 +1,496 @@
+"""Encoders: folders, Hub ids, functions; each sentence is encoded once, the same bits come from disk after a kill."""
+
+import json
+import multiprocessing
+import resource
+import shutil
+import time
+import tracemalloc
+from collections import Counter
+from types import SimpleNamespace
+
+import encoder_functions
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding, Transformer
+from tiny_bases import make_mlm
+from tiny_lm import make_tokenizer
+
+from eval.encoders import embeddings as module
+from eval.encoders.embeddings import Embeddings, digests
+from eval.encoders.load import deciding_files, load_encoder, wrap
+from hub.contract.run_dir import Manifest, write_manifest
+from hub.errors import InputError, RunError
+
+pytest_plugins = ["local_hub"]
+FEW_TEXTS = ["A man plays.", "A", "", "Two dogs run on the beach.\n"]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A tiny RoBERTa under mean pooling."""
+    folder = tmp_path_factory.mktemp("saved")
+    transformer = Transformer(str(make_mlm(folder / "base")))
+    pooling = Pooling(transformer.get_embedding_dimension(), "mean")
+    SentenceTransformer(modules=[transformer, pooling]).save_pretrained(str(folder / "model"), create_model_card=False)
+    return folder / "model"
+
+
+@pytest.fixture
+def model(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "model")
+
+
+def change(path, **fields):
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def test_a_folder_gives_what_sentence_transformers_gives(saved):
+    encoder = load_encoder(str(saved))
+    assert (encoder.name, encoder.dimension, encoder.fingerprint, encoder.pinned) == (
+        f"{saved.parent.name}/model",
+        32,
+        None,
+        True,
+    )
+    assert np.array_equal(encoder.embed(FEW_TEXTS), SentenceTransformer(str(saved)).encode(FEW_TEXTS))
+    half = load_encoder(str(saved), dtype="bfloat16")
+    assert half.revision == encoder.revision and half.key != encoder.key
+    assert 0 < np.abs(half.embed(FEW_TEXTS) - encoder.embed(FEW_TEXTS)).max() < 0.1
+
+
+def test_a_revision_is_that_of_the_files_that_decide(saved, model, monkeypatch):
+    before = load_encoder(str(saved))
+    for name in ("README.md", "results.json", "recipe.yaml", ".eval_results/x.yaml", "assets/plot.png", "onnx/m.onnx"):
+        (model / name).parent.mkdir(exist_ok=True)
+        (model / name).write_text("reported")
+    (model / "pytorch_model.bin").write_bytes(b"never read: safetensors lie beside it")
+    renamed = model.rename(model.with_name("other"))
+    monkeypatch.chdir(renamed)
+    here = load_encoder(".")
+    assert here.name == f"{renamed.parent.name}/other"
+    assert "modules.json" in map(str, deciding_files(renamed)) and "README.md" not in map(str, deciding_files(renamed))
+    (renamed / "pytorch_model.bin").unlink()
+    assert load_encoder(".").revision == before.revision
+    assert load_encoder(".").key == before.key
+    (renamed / "1_Pooling" / "unknown").write_text("may decide")
+    assert load_encoder(".").revision != before.revision
+
+
+def test_weights_and_prompts_change_the_revision_and_the_key(saved, model):
+    before = load_encoder(str(saved))
+    change(model / "config_sentence_transformers.json", prompts={"query": "q: "}, default_prompt_name="query")
+    prompted = load_encoder(str(model))
+    assert prompted.settings["prompt"] == "q: "
+    assert prompted.revision != before.revision and prompted.key != before.key
+    assert np.array_equal(prompted.embed(["A man"]), before.embed(["q: A man"]))
+    weights = load_file(model / "model.safetensors")
+    save_file({key: value + 1e-3 for key, value in weights.items()}, model / "model.safetensors", {"format": "pt"})
+    assert load_encoder(str(model)).revision != prompted.revision
+
+
+def test_a_run_directory_tells_its_fingerprint_and_must_be_finished(model):
+    manifest = Manifest(kind="model", name="tiny", version="0.1.0", fingerprint="abc", complete=True)
+    plain = load_encoder(str(model)).revision
+    write_manifest(model, manifest)
+    assert load_encoder(str(model)).fingerprint == "abc"
+    assert load_encoder(str(model)).revision == plain
+    write_manifest(model, manifest.model_copy(update={"complete": False}))
+    with pytest.raises(InputError, match="the run is not finished"):
+        load_encoder(str(model))
+
+
+def to_pickle(folder):
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def to_pickled_module(folder):
+    (folder / "2_Dense").mkdir()
+    torch.save({}, folder / "2_Dense" / "pytorch_model.bin")
+
+
+def without_a_weight(folder):
+    weights = load_file(folder / "model.safetensors")
+    del weights["encoder.layer.1.output.dense.weight"]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def truncate(folder):
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
+
+
+def with_code(folder):
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["type"] = "encoder_functions.Pooling"
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+def with_nan(folder):
+    weights = load_file(folder / "model.safetensors")
+    weights["embeddings.word_embeddings.weight"].fill_(float("nan"))
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (to_pickle, r"its weights are a pickle \(pytorch_model.bin\), which can run code; allowed: \*.safetensors"),
+        (to_pickled_module, r"its weights are a pickle \(2_Dense/pytorch_model.bin\)"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "has no weights in safetensors"),
+        (without_a_weight, r"its weights lack encoder.layer.1.output.dense.weight \(1 in all\)"),
+        (truncate, "cannot be loaded: Error while deserializing header"),
+        (with_code, "cannot be loaded: .*which is not part of Sentence Transformers"),
+        (lambda folder: (folder / "modules.json").unlink(), r"is not a SentenceTransformer model \(no modules.json\)"),
+        (
+            lambda folder: change(folder / "config_sentence_transformers.json", model_type="CrossEncoder"),
+            "CrossEncoder",
+        ),
+        (lambda folder: (folder / "config.json").write_text("{"), "cannot be loaded"),
+        (
+            lambda folder: (folder / "config_sentence_transformers.json").write_text("["),
+            "_transformers.json is not JSON",
+        ),
+        (lambda folder: (folder / "config_sentence_transformers.json").write_text("[]"), "is a list; allowed: a JSON"),
+        (with_nan, r"gives nan as number 1 of the vector for 'A sentence.'; allowed: finite float32 numbers"),
+    ],
+)
+def test_a_bad_folder_is_refused_in_one_line(model, spoil, problem):
+    spoil(model)
+    with pytest.raises(InputError, match=problem) as refused:
+        load_encoder(str(model))
+    assert str(refused.value).startswith(str(model)) and "\n" not in str(refused.value)
+
+
+def test_an_adapter_counts_with_its_base(model, tmp_path):
+    from peft import LoraConfig
+
+    student = SentenceTransformer(str(model))
+    student.add_adapter(LoraConfig(task_type="FEATURE_EXTRACTION", r=2, target_modules=["query"]))
+    student.save_pretrained(str(tmp_path / "adapter"), create_model_card=False)
+    config = tmp_path / "adapter" / "adapter_config.json"
+    change(config, base_model_name_or_path=str(model))
+    first = load_encoder(str(tmp_path / "adapter"))
+    weights = load_file(model / "model.safetensors")
+    save_file({key: value + 1e-2 for key, value in weights.items()}, model / "model.safetensors", {"format": "pt"})
+    second = load_encoder(str(tmp_path / "adapter"))
+    assert first.revision != second.revision
+    assert not np.array_equal(first.embed(FEW_TEXTS), second.embed(FEW_TEXTS))
+    change(config, base_model_name_or_path=str(tmp_path / "gone"))
+    with pytest.raises(InputError, match=r"is an adapter for '.*gone', which is not here and not on the Hub"):
+        load_encoder(str(tmp_path / "adapter"))
+
+
+def test_models_come_from_the_hub_at_a_commit_and_offline(tmp_path, local_hub, hub_api, monkeypatch):
+    torch.manual_seed(0)
+    words = SentenceTransformer(modules=[StaticEmbedding(make_tokenizer(), embedding_dim=8)])
+    words.save_pretrained(str(tmp_path / "words"), create_model_card=False)
+    good, bad = (hub_api.create_repo(f"acme/encoders-{name}").repo_id for name in ("good", "bad"))
+    (tmp_path / "words" / "tf_model.h5").write_bytes(b"other weights")
+    commit = hub_api.upload_folder(repo_id=good, folder_path=tmp_path / "words").oid
+    hub_api.create_tag(good, tag="v1")
+    hub_api.upload_file(repo_id=good, path_in_repo="more.json", path_or_fileobj=b"{}")
+    to_pickle(tmp_path / "words")
+    hub_api.upload_folder(repo_id=bad, folder_path=tmp_path / "words")
+    address = local_hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", local_hub.endpoint)
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", address)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+
+    encoder = load_encoder(f"{good}@v1")
+    assert (encoder.name, encoder.revision) == (f"{good}@{commit}", commit)
+    assert np.allclose(encoder.embed(["A man"]), words.encode(["A man"]))
+    assert load_encoder(good).revision != commit
+    assert not list(tmp_path.rglob("cache/**/tf_model.h5"))
+    with pytest.raises(InputError, match=f"{bad}: has no weights in safetensors"):
+        load_encoder(bad)
+    with pytest.raises(InputError, match="has no revision 'v9'"):
+        load_encoder(f"{good}@v9")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert load_encoder(f"{good}@{commit}").name == encoder.name
+
+
+def test_a_function_is_an_encoder(capsys):
+    declared = load_encoder("python:encoder_functions:pinned")
+    assert (declared.name, declared.revision) == ("python:encoder_functions:pinned", "v1")
+    assert (declared.dimension, declared.pinned, declared.model) == (encoder_functions.DIMENSION, True, None)
+    assert capsys.readouterr().err == ""
+    plain = load_encoder("python:encoder_functions:letters")
+    assert plain.revision.startswith("source-") and not plain.pinned
+    assert "letters: declares no revision, so the hash of its source file stands for it" in capsys.readouterr().err
+    given = wrap(encoder_functions.letters, "mine", revision="3")
+    assert (given.name, given.revision, given.pinned) == ("mine", "3", True)
+    assert wrap(encoder_functions.as_tensor, "tensors", "1").dimension == encoder_functions.DIMENSION
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("python:", "names no function; allowed: python:package.module:function"),
+        ("python:encoder_functions", "names no function"),
+        ("python:..x:f", "'..x' is no module's name"),
+        ("python:no_such_module:f", "cannot be imported: No module named 'no_such_module'"),
+        ("python:encoder_functions:leters", "encoder_functions has no function 'leters'; did you mean 'letters'"),
+        ("python:encoder_functions:DIMENSION", "has no function 'DIMENSION'"),
+        ("python:encoder_functions:in_lists", "gives a list for 1 texts, the first of which is 'A sentence.'"),
+        ("python:encoder_functions:of_words", "gives an array of <U11 for 1 texts"),
+        (
+            "python:encoder_functions:one_vector",
+            r"gives an array of shape \(8,\) for 1 texts.*allowed: \(1, dimension\)",
+        ),
+        ("python:encoder_functions:no_numbers", "gives vectors of 0 numbers for 1 texts"),
+    ],
+)
+def test_a_bad_function_is_refused_in_one_line(name, problem):
+    with pytest.raises(InputError, match=problem) as refused:
+        load_encoder(name)
+    assert str(refused.value).startswith(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("python:encoder_functions:failing", r"raises ValueError: no such word \(encoder_functions.py:\d+\)"),
+        ("python:encoder_functions:lacking", r"raises ModuleNotFoundError: .*'no_such_package' \(encoder_functions.py"),
+        ("python:broken_module:f", r"raises SyntaxError: .*broken_module"),
+    ],
+)
+def test_code_of_the_users_that_raises_is_one_line_that_says_where(name, said, tmp_path, monkeypatch):
+    (tmp_path / "broken_module.py").write_text("def f(:")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RunError, match=f"^{name}: {said}") as raised:
+        load_encoder(name)
+    assert "\n" not in str(raised.value)
+
+
+FORKED = multiprocessing.get_context("fork")  # the child has the libraries imported
+WORDS = ("a", "dog", "runs", "on", "the", "beach", "naïve", "\U0001f600", "flute.", "“quoted”")
+TEXTS = [" ".join(WORDS[(7 * i + j) % 10] for j in range(i % 23)) + f" {i}" for i in range(100)]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Blocks of 8 sentences and a file a block."""
+    monkeypatch.setattr("eval.encoders.embeddings.BLOCK", 8)
+    monkeypatch.setattr("eval.encoders.embeddings.CHUNK_BYTES", 1)
+    monkeypatch.setattr("eval.encoders.embeddings.BAR_SECONDS", 0)
+
+
+class Seen:
+    """Counts what a function is asked for."""
+
+    revision = "seen"
+
+    def __init__(self, function=encoder_functions.pinned):
+        self.calls, self.function = [], function
+
+    def __call__(self, texts):
+        self.calls.append(list(texts))
+        return self.function(texts)
+
+    @property
+    def asked(self):
+        return Counter(text for call in self.calls[1:] for text in call)  # the first call asks for the dimension
+
+
+def test_embeddings_are_those_of_encode_and_the_same_bits_from_disk(saved, tmp_path):
+    encoder = load_encoder(str(saved))
+    wanted = [*TEXTS, "", " ", *TEXTS[:20], "\u0000", "line\nbreak"]
+    fresh = Embeddings(encoder, tmp_path)
+    fresh.add(wanted)
+    fresh.encode()
+    rows = fresh.rows(wanted)
+    assert rows.dtype == np.float32
+    assert np.abs(rows - SentenceTransformer(str(saved)).encode(wanted)).max() <= 1e-6
+    assert (fresh.encoded, fresh.reused) == (104, 0) and fresh.seconds > 0
+    again = Embeddings(encoder, tmp_path)
+    assert again.rows(wanted[::-1]).tobytes() == rows[::-1].tobytes()
+    assert (again.encoded, again.reused, again.seconds) == (0, 104, 0.0)
+
+
+def test_each_distinct_sentence_is_encoded_once_longest_first_in_small_calls(tmp_path, capsys):
+    seen = Seen()
+    embeddings = Embeddings(wrap(seen, "counted"), tmp_path)
+    for task in (TEXTS[:60], TEXTS[30:] * 2):
+        embeddings.add(task)
+    embeddings.encode()
+    assert seen.asked == Counter(TEXTS)
+    lengths = [len(text) for call in seen.calls[1:] for text in call]
+    assert lengths == sorted(lengths, reverse=True)
+    assert max(map(len, seen.calls)) == 8
+    assert np.array_equal(embeddings.rows(TEXTS[50:] + TEXTS[:9]), encoder_functions.pinned(TEXTS[50:] + TEXTS[:9]))
+    assert embeddings.rows(["new", "new"]).shape == (2, encoder_functions.DIMENSION)
+    assert seen.asked == Counter([*TEXTS, "new"])
+    assert embeddings.rows([]).shape == (0, encoder_functions.DIMENSION)
+    said = capsys.readouterr().err
+    assert "100 sentences encoded in" in said and f"MiB in {embeddings.folder}, which may be deleted" in said
+    assert " sentences/s" in said
+    shutil.rmtree(embeddings.folder)
+    assert Embeddings(wrap(seen, "counted"), tmp_path).rows(TEXTS).shape == (100, encoder_functions.DIMENSION)
+
+
+def test_memory_does_not_hold_the_embeddings(tmp_path, monkeypatch):
+    monkeypatch.setattr("eval.encoders.embeddings.BLOCK", 64)
+    rows = np.random.default_rng(0).normal(size=(64, 512)).astype(np.float32)
+    texts = [f"sentence {number}" for number in range(4096)]  # 8 MiB of embeddings
+    embeddings = Embeddings(wrap(lambda found: rows[: len(found)], "m", "1"), tmp_path)
+    tracemalloc.start()
+    embeddings.add(texts)
+    embeddings.encode()
+    embeddings.rows(texts[:10])
+    again = Embeddings(embeddings.encoder, tmp_path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert again.rows(texts[-1:]).shape == (1, 512)
+    assert peak < 3 << 20
+
+
+def test_embeddings_are_shared_by_revision_and_prompt_not_by_name(saved, tmp_path):
+    cache = tmp_path / "cache"
+    Embeddings(load_encoder(str(saved)), cache).rows(TEXTS)
+    twin = shutil.copytree(saved, tmp_path / "twin")
+    shared = Embeddings(load_encoder(str(twin)), cache)
+    shared.rows(TEXTS)
+    assert (shared.encoded, shared.reused) == (0, 100)
+    torch.manual_seed(1)
+    other = shutil.copytree(saved, tmp_path / "more" / "model")
+    student = SentenceTransformer(str(other))
+    student.prompts, student.default_prompt_name = {"query": "query: "}, "query"
+    student.save_pretrained(str(other), create_model_card=False)
+    prompted = Embeddings(load_encoder(str(other)), cache)
+    assert np.abs(prompted.rows(TEXTS) - student.encode(TEXTS)).max() <= 1e-6
+    assert prompted.encoded == 100
+
+
+def test_without_a_cache_or_a_revision_nothing_is_kept(tmp_path):
+    for encoder, cache in (
+        (wrap(encoder_functions.pinned, "m"), None),
+        (wrap(encoder_functions.letters, "m"), tmp_path),
+    ):
+        with Embeddings(encoder, cache) as embeddings:
+            embeddings.rows(TEXTS)
+            folder = embeddings.folder
+            assert list(folder.glob("*.npy")) and tmp_path not in folder.parents
+        assert not folder.parent.exists()
+    assert not list(tmp_path.iterdir())
+
+
+def encode_slowly(cache, seconds):
+    def slow(texts):
+        time.sleep(seconds)
+        return encoder_functions.pinned(texts)
+
+    slow.revision = "slow"
+    Embeddings(wrap(slow, "slow"), cache).rows(TEXTS)
+
+
+def slow_embeddings(cache, function=None):
+    seen = Seen(function or encoder_functions.pinned)
+    seen.revision = "slow"
+    return seen, Embeddings(wrap(seen, "slow"), cache)
+
+
+def test_a_killed_run_keeps_what_it_finished(tmp_path):
+    child = FORKED.Process(target=encode_slowly, args=(tmp_path, 0.02))
+    child.start()
+    while len(list(tmp_path.glob("*/*.npy"))) < 3:
+        time.sleep(0.002)
+    child.kill()
+    child.join()
+    assert child.exitcode == -9
+    folder = next(tmp_path.iterdir())
+    finished = list(folder.glob("*.npy"))
+    assert 3 <= len(finished) < 13
+    torn = folder / f"{'0' * 64}.npy"  # as a file system may leave it after a power cut
+    torn.write_bytes(finished[0].read_bytes()[:200])
+    (folder / ".left.npy.1.tmp").write_bytes(b"half")
+    seen, embeddings = slow_embeddings(tmp_path)
+    assert np.array_equal(embeddings.rows(TEXTS), encoder_functions.pinned(TEXTS))
+    assert embeddings.encoded == 100 - 8 * len(finished)
+    assert max(seen.asked.values()) == 1
+    assert not torn.exists() and not list(folder.glob("*.tmp"))
+    assert rows_on_disk(folder) == Counter(digests(TEXTS).tolist())
+
+
+def rows_on_disk(folder):
+    return Counter(text for path in folder.glob("*.npy") for text in np.load(path)["text"].tolist())
+
+
+def test_a_damaged_chunk_is_encoded_again(tmp_path, capsys):
+    _, embeddings = slow_embeddings(tmp_path)
+    embeddings.rows(TEXTS)
+    path = sorted(embeddings.folder.glob("*.npy"))[5]
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+    _, again = slow_embeddings(tmp_path)
+    assert np.array_equal(again.rows(TEXTS), encoder_functions.pinned(TEXTS))
+    assert (again.encoded, again.reused) == (8, 92)
+    assert f"{path}: is damaged; its sentences are encoded again" in capsys.readouterr().err
+    assert slow_embeddings(tmp_path)[1].rows(TEXTS) is not None
+    assert "is damaged" not in capsys.readouterr().err
+
+
+def test_two_processes_share_the_work_and_double_nothing(tmp_path, capsys):
+    child = FORKED.Process(target=encode_slowly, args=(tmp_path, 0.05))
+    child.start()
+    while not list(tmp_path.glob("*/*.npy")):
+        time.sleep(0.002)
+    seen, embeddings = slow_embeddings(tmp_path)
+    rows = embeddings.rows([*TEXTS, "one more"])
+    child.join()
+    assert child.exitcode == 0
+    assert np.array_equal(rows, encoder_functions.pinned([*TEXTS, "one more"]))
+    assert seen.asked == Counter(["one more"])
+    assert "waiting for another process" in capsys.readouterr().err
+    assert rows_on_disk(embeddings.folder) == Counter(digests([*TEXTS, "one more"]).tolist())
+
+
+def test_a_full_disk_is_told_before_and_during_the_work(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "disk_usage", lambda folder: SimpleNamespace(free=100))
+        with pytest.raises(RunError, match=r"0 MiB are needed for 100 embeddings, 0 MiB are free; free some, or"):
+            slow_embeddings(tmp_path)[1].rows(TEXTS)
+    monkeypatch.setattr(module, "CHUNK_BYTES", 64 * 48)
+    outcome = FORKED.Queue()
+
+    def limited():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 48, 64 * 48))  # the second file is larger
+        small_first = slow_embeddings(tmp_path)[1]
+        small_first.rows(TEXTS[:10])
+        try:
+            small_first.rows(TEXTS)
+        except OSError as error:
+            outcome.put(str(error))
+
+    child = FORKED.Process(target=limited)
+    child.start()
+    child.join()
+    message = outcome.get(timeout=5)
+    assert "File too large" in message and ".npy" in message
+    assert len(list(tmp_path.glob("*/*.npy"))) == 1 and not list(tmp_path.glob("*/.*.tmp"))
+    _, embeddings = slow_embeddings(tmp_path)
+    embeddings.rows(TEXTS)
+    assert (embeddings.encoded, embeddings.reused) == (90, 10)
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        ("one_short", r"gives 7 rows for 8 texts, the first of which is '.*…'; allowed: one row a text"),
+        ("changing", r"gives vectors of 8 numbers, after 1 before for 8 texts, the first of which is '.*…'"),
+        ("not_a_number", r"gives nan as number 3 of the vector for 'bad\\n'; allowed: finite float32 numbers"),
+        ("too_large", r"gives 1e\+300 as number 1 of the vector for 'bad\\n'"),
+        ("constant", r"gives all 101 sentences the same embedding, e.g. '.* 0'; correlations are undefined"),
+    ],
+)
+def test_a_bad_encoder_is_refused_by_name(tmp_path, function, problem):
+    encoder = load_encoder(f"python:encoder_functions:{function}")
+    for _ in range(2):  # what was stored before is no way round
+        with pytest.raises(InputError, match=problem) as refused:
+            Embeddings(encoder, tmp_path).rows([*TEXTS, "bad\n"])
+        assert str(refused.value).startswith(f"python:encoder_functions:{function}: ")

@@ -1,0 +1,321 @@
+"""What an evaluation leaves on disk: resumed after kill -9, valid for what decides a score, read back by others."""
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from senteval_layout import bag_of_words, one_task, write_senteval
+
+from eval.encoders.load import wrap
+from eval.runs.records import Record, Records, beside, read_evaluation, why_stale
+from eval.runs.score import evaluate, summarise, versions, with_earlier
+from eval.runs.table import table
+from eval.scoring.measure import measure
+from eval.scoring.outcomes import Outcomes
+from eval.statistics.bootstrap import EvaluationSettings
+from eval.tasks.rows import Pins
+from eval.tasks.sources import Source, TaskData
+from hub.contract.results import TaskScore, write_results
+from hub.contract.run_dir import Manifest, write_manifest
+from hub.errors import InputError
+
+ENTRIES = [one_task(name) for name in ("sts12/all", "sts12/mean", "sts13/wmean", "sick-r-tokenised/cosine")]
+SETTINGS = EvaluationSettings(bootstrap_samples=50)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return write_senteval(tmp_path_factory.mktemp("senteval"), rows=20)
+
+
+def encoder(revision="r1"):
+    return wrap(bag_of_words, "words", revision)
+
+
+def score_all(folder, root, entries=ENTRIES, settings=SETTINGS, revision="r1"):
+    data = TaskData(Source(senteval=root, pins=Pins()), settings.limit, settings.seed)
+    return evaluate(entries, data, encoder(revision), Records(folder), settings, folder / "embeddings")
+
+
+@pytest.fixture(scope="module")
+def whole(root, tmp_path_factory):
+    """A finished evaluation: its folder and what came of it."""
+    folder = tmp_path_factory.mktemp("whole") / "words"
+    return folder, score_all(folder, root)
+
+
+def without_seconds(record):
+    return record.model_copy(update={"score": record.score.model_copy(update={"seconds": {}})})
+
+
+def measured(monkeypatch):
+    """The names of the tasks that are measured from now on."""
+    names = []
+
+    def counted(task, *arguments):
+        names.append(task.name)
+        return measure(task, *arguments)
+
+    monkeypatch.setattr("eval.runs.score.measure", counted)
+    return names
+
+
+def test_a_second_run_measures_nothing(whole, root, monkeypatch):
+    folder, scored = whole
+    names = measured(monkeypatch)
+    again = score_all(folder, root)
+    assert names == []
+    assert again.records == scored.records
+
+
+@pytest.mark.parametrize(
+    ("change", "anew"),
+    [
+        ({"revision": "r2"}, 4),
+        ({"settings": SETTINGS.model_copy(update={"limit": 9})}, 4),
+        ({"entries": [replace(ENTRIES[0], task=replace(ENTRIES[0].task, protocol="another")), *ENTRIES[1:]]}, 1),
+    ],
+)
+def test_whatever_decides_a_score_makes_it_be_measured_anew(root, tmp_path, monkeypatch, change, anew):
+    score_all(tmp_path / "words", root)
+    names = measured(monkeypatch)
+    score_all(tmp_path / "words", root, **change)
+    assert len(names) == anew
+
+
+@pytest.mark.parametrize(
+    ("path", "damage"),
+    [
+        ("tasks/sts12--mean--test.json", lambda content: content[:40]),
+        ("tasks/sts12--mean--test.json", lambda content: b"\xff"),
+        ("outcomes/sts12--mean--test.parquet", lambda content: content[:100]),
+        ("outcomes/sts12--mean--test.parquet", None),
+        ("tasks/sts12--mean--test.json", None),
+    ],
+)
+def test_a_damaged_task_is_measured_anew_and_no_other(root, tmp_path, monkeypatch, path, damage):
+    first = score_all(tmp_path / "words", root)
+    file = tmp_path / "words" / path
+    file.write_bytes(damage(file.read_bytes())) if damage else file.unlink()
+    names = measured(monkeypatch)
+    again = score_all(tmp_path / "words", root)
+    assert names == ["sts12/mean"]
+    assert list(map(without_seconds, again.records)) == list(map(without_seconds, first.records))
+
+
+def _killed(folder, root, write, path):
+    """In a process of its own: die of kill -9 when ``write`` reaches a file of this name."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    records = sys.modules["eval.runs.records"]
+    plain = getattr(records, write)
+
+    def deadly(target, *arguments):
+        if target.name == path:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.with_name(f".{path}.1.tmp").write_text("half")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plain(target, *arguments)
+
+    setattr(records, write, deadly)
+    score_all(folder, root)
+
+
+@pytest.mark.parametrize(
+    ("write", "path", "done"),
+    [
+        ("_write_outcomes", "sts12--all--test.parquet", []),
+        ("write_text", "sts12--mean--test.json", ["sts12/all"]),  # its outcomes are there, its record is not
+        ("_write_outcomes", "sts13--wmean--test.parquet", ["sts12/all", "sts12/mean"]),
+    ],
+)
+def test_a_killed_run_goes_on_at_the_task_it_was_at(whole, root, tmp_path, monkeypatch, write, path, done):
+    folder = tmp_path / "words"
+    process = multiprocessing.get_context("fork").Process(target=_killed, args=(folder, root, write, path))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    Records(folder).clear_leftovers()
+    assert not list(folder.rglob(".*.tmp"))
+    names = measured(monkeypatch)
+    again = score_all(folder, root)
+    assert [entry.task.name for entry in ENTRIES if entry.task.name not in names] == done
+    assert list(map(without_seconds, again.records)) == list(map(without_seconds, whole[1].records))
+
+
+def test_results_keep_what_earlier_runs_of_the_same_revision_scored(root, tmp_path):
+    folder = Records(tmp_path / "words")
+    score_all(folder.folder, root, ENTRIES[:2])
+    side = score_all(folder.folder, root, ENTRIES[2:3])
+    assert [score.task for score in summarise(side, None, SETTINGS).scores] == ["sts13/wmean"]
+    found = summarise(with_earlier(side, SETTINGS), None, SETTINGS)
+    assert [score.task for score in found.scores] == ["sts13/wmean", "sts12/all", "sts12/mean"]
+    other = score_all(folder.folder, root, ENTRIES[2:3], revision="r2")
+    assert [score.task for score in summarise(with_earlier(other, SETTINGS), None, SETTINGS).scores] == ["sts13/wmean"]
+
+
+def test_an_evaluation_is_read_from_its_folder_its_file_or_a_run_directory(whole, root, tmp_path):
+    folder, scored = whole
+    results = summarise(scored, None, SETTINGS)
+    write_results(folder / "results.json", results)
+    model = tmp_path / "model"
+    model.mkdir()
+    write_manifest(model, Manifest(kind="model", name="tiny", version="0.1.0", fingerprint="abc", complete=True))
+    score_all(beside(model), root)
+    write_results(model / "results.json", results)
+    for place in (folder, folder / "results.json", model, str(model / "results.json")):
+        found = read_evaluation(place)
+        assert found.results == results
+        assert len(found.outcomes("sts12/all", "test")) == results.scores[0].n
+    more = results.model_copy(update={"seed": 7})
+    write_results(beside(model) / "results.json", more)  # of other tasks than its recipe's as well
+    assert read_evaluation(model).results == more
+
+
+def test_outcomes_of_another_score_are_not_handed_out(whole, root, tmp_path):
+    folder = tmp_path / "words"
+    scored = score_all(folder, root)
+    results = summarise(scored, None, SETTINGS)
+    write_results(folder / "results.json", results)
+    score_all(folder, root, revision="r2")
+    with pytest.raises(InputError, match=r"the rows of sts12/all test are not those of results.json; evaluate again"):
+        read_evaluation(folder).outcomes("sts12/all", "test")
+    with pytest.raises(InputError, match=r"holds no scored rows of mr/senteval all"):
+        read_evaluation(folder).outcomes("mr/senteval", "all")
+    with pytest.raises(InputError, match=r"no results yet"):
+        read_evaluation(tmp_path)
+
+
+def test_names_become_file_names_that_stay_apart_and_inside_the_folder(tmp_path):
+    store = Records(tmp_path / "store")
+    names = ["mteb/MTEB(eng, v2)", "mteb/../../x", "mteb/a b", "mteb/a_b", "sts12/all"]
+    for place, name in enumerate(names):
+        score = TaskScore(
+            task=name, protocol="p", split="test", main_metric="m", main_score=place, n=2, data_revision="a/b@c"
+        )
+        record = Record(score=score, revision="r", encoder={}, settings=SETTINGS, versions={}, metric=None)
+        store.write(record, Outcomes(np.zeros(2), np.ones(2)) if place % 2 else None)
+    assert {record.score.task: record.score.main_score for record in store.all()} == {
+        name: place for place, name in enumerate(names)
+    }
+    assert {path.parent for path in tmp_path.rglob("*.*") if path.is_file()} == {
+        store.folder / "tasks",
+        store.folder / "outcomes",
+    }
+    assert store.outcomes("mteb/a b", "test") is None
+    assert Path(store.folder / "tasks" / "sts12--all--test.json").is_file()
+
+
+THREE = [ENTRIES[0], *ENTRIES[2:]]
+NOW = versions()
+
+
+def run(folder, root, settings=SETTINGS, entries=THREE, of=None):
+    """One run of these tasks: what results.json says afterwards."""
+    of, store = of or encoder(), Records(folder)
+    data = TaskData(Source(senteval=root, pins=Pins()), settings.limit, settings.seed)
+    scored = evaluate(entries, data, of, store, settings, folder / "embeddings")
+    return summarise(with_earlier(scored, settings), None, settings)
+
+
+@pytest.fixture
+def measured_tasks(monkeypatch):
+    """The names of the tasks that are measured from now on."""
+    names = []
+    monkeypatch.setattr("eval.runs.score.measure", lambda task, *more: names.append(task.name) or measure(task, *more))
+    return names
+
+
+def with_versions(monkeypatch, **others):
+    """Other libraries than the ones installed, e.g. ``numpy="2.0.0"``."""
+    found = NOW | {name.replace("_", "-"): version for name, version in others.items()}
+    monkeypatch.setattr("eval.runs.score.versions", lambda of_mteb=False: found)
+
+
+@pytest.mark.parametrize("change", [{"bootstrap_samples": 80}, {"seed": 7}])
+def test_other_intervals_are_made_from_the_kept_rows(root, tmp_path, measured_tasks, change):
+    run(tmp_path / "kept", root)
+    settings = SETTINGS.model_copy(update=change)
+    fresh = run(tmp_path / "fresh", root, settings)
+    measured_tasks.clear()
+    again = run(tmp_path / "kept", root, settings, THREE[:1])  # the others were not asked for
+    assert measured_tasks == []
+    ends = {score.task: score.interval() for score in fresh.scores}
+    assert {score.task: score.interval() for score in again.scores} == ends
+    assert (again.bootstrap_samples, again.seed) == (settings.bootstrap_samples, settings.seed)
+    assert run(tmp_path / "kept", root, settings, THREE[:1]) == again
+
+
+def test_a_bca_interval_of_an_earlier_version_is_made_again(root, tmp_path, measured_tasks):
+    fresh = run(tmp_path / "kept", root)
+    records = Records(tmp_path / "kept")
+    for one in records.all():
+        old = one.settings.model_copy(update={"interval": "bca"})
+        records.rewrite(one.model_copy(update={"settings": old, "score": one.score.model_copy(update={"low": 0.0})}))
+    measured_tasks.clear()
+    assert run(tmp_path / "kept", root).scores == fresh.scores and measured_tasks == []
+
+
+def test_a_patch_release_forgets_nothing_and_is_told(root, tmp_path, measured_tasks, monkeypatch):
+    first = run(tmp_path / "words", root)
+    with_versions(monkeypatch, numpy="99.0.1", python="3.12.9")
+    measured_tasks.clear()
+    more = [*THREE[:1], one_task("sts12/mean")]
+    again = run(tmp_path / "words", root, entries=more)
+    assert measured_tasks == ["sts12/mean"]
+    reported = {score.task: score.versions for score in again.scores}
+    assert set(reported) == {score.task for score in first.scores} | {"sts12/mean"}
+    assert reported["sts12/mean"] == {} and again.versions["numpy"] == "99.0.1"
+    before = {"numpy": NOW["numpy"], "python": NOW["python"]}
+    assert all(reported[entry.task.name] == before for entry in THREE)
+    names = "sts12/all test, sts13/wmean test, sick-r-tokenised/cosine test"
+    assert f"made with python {NOW['python']}, numpy {NOW['numpy']}: {names}" in table(again)
+
+
+def test_a_major_release_measures_what_is_asked_for_and_keeps_the_rest(
+    root, tmp_path, measured_tasks, monkeypatch, capsys
+):
+    run(tmp_path / "words", root)
+    with_versions(monkeypatch, transformers="99.1.0")
+    measured_tasks.clear()
+    again = run(tmp_path / "words", root, entries=THREE[:1])
+    assert measured_tasks == ["sts12/all"]
+    assert [bool(score.versions) for score in again.scores] == [False, True, True]
+    said = f"sts12/all test: measured anew, for it was made with transformers {NOW['transformers']}, now 99.1.0"
+    assert said in capsys.readouterr().err
+
+
+def test_a_gain_never_sets_one_major_version_against_another(root, tmp_path, monkeypatch, capsys):
+    """A run with a new major version was killed when it had scored the model, and not yet its base."""
+    data, sides = TaskData(Source(senteval=root, pins=Pins())), []
+    run(tmp_path / "base", root, of=encoder("base"))
+    with_versions(monkeypatch, torch="99.0.0")
+    run(tmp_path / "model", root, entries=THREE[:1])
+    for name in ("model", "base"):
+        of, store = encoder("r1" if name == "model" else name), Records(tmp_path / name)
+        scored = evaluate(THREE[1:], data, of, store, SETTINGS, tmp_path / name / "embeddings")
+        sides.append(with_earlier(scored, SETTINGS))
+    capsys.readouterr()
+    reported = summarise(*sides, SETTINGS)
+    assert [score.task for score in reported.scores] == ["sts13/wmean", "sick-r-tokenised/cosine", "sts12/all"]
+    assert (
+        [gain.task for gain in reported.gains]
+        == [score.task for score in reported.base_scores]
+        == ["sts13/wmean", "sick-r-tokenised/cosine"]
+    )
+    assert f"no gain on sts12/all test, for the base's score: it was made with torch {NOW['torch']}, now 99.0.0" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_record_of_an_earlier_version_holds_as_long_as_its_libraries(record):
+    one = replace(encoder(), versions={"torch": "2.1.0"})
+    earlier = record.model_copy(update={"encoder": one.key})
+    assert why_stale(earlier, one, SETTINGS) is None
+    assert "other libraries" in why_stale(earlier, replace(one, versions={"torch": "2.1.1"}), SETTINGS)
+    assert json.loads(earlier.model_dump_json())["encoder"] == one.key

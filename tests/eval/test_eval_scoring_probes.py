@@ -1,0 +1,244 @@
+"""Probes: SentEval mode equals its unbatched procedure to the last prediction, convex mode scikit-learn's optimum."""
+
+from inspect import signature
+
+import numpy as np
+import pytest
+import reference_probe as reference
+import torch
+from reference_probe import blobs
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
+
+from eval.scoring import probe_lbfgs
+from eval.scoring import probe_senteval as batched
+from eval.scoring.probe import (
+    UNREGULARISED,
+    cross_validated,
+    cross_validation,
+    held_out,
+    nested_kfold,
+    nested_validation,
+)
+from eval.scoring.probe_lbfgs import ConvexSolver
+from eval.scoring.probe_senteval import GRID, PACE, EpochSchedule, ProbeRows, Split
+from hub.errors import InputError, RunError
+
+FOLDS = 3
+
+
+def same(fit, answer) -> None:
+    assert np.array_equal(fit.predicted, answer.predicted)
+    assert fit.accuracy == answer.accuracy
+    assert fit.dev_accuracy == answer.dev_accuracy
+    assert list(fit.chosen) == list(answer.chosen)
+
+
+def test_nested_folds_equal_the_unbatched_procedure(monkeypatch):
+    X, y = blobs(101, 9, 2, seed=5)
+    strong = [1e-3, 1e-1, 1.0, 10.0]  # on so few rows the toolkit's own values hardly differ
+    monkeypatch.setattr(reference, "GRID", strong)
+    monkeypatch.setattr("eval.scoring.probe.GRID", tuple(strong))
+    fit = nested_kfold(X, y, folds=FOLDS)
+    same(fit, reference.nested_kfold(X, y, folds=FOLDS))
+    assert len(set(fit.chosen)) > 1, "the folds must not all choose alike, or the choice is not tested"
+    outer = StratifiedKFold(FOLDS, shuffle=True, random_state=1111)
+    for number, (_, held) in enumerate(outer.split(X, y)):
+        assert (fit.fold[held] == number).all()
+
+
+def checked_by_reference(X, y, splits, value):
+    """The class of each dev row by its fold's own classifier, a plain loop."""
+    found = np.full(len(y), -1)
+    for train, dev in splits:
+        one = reference.Classifier(X.shape[1], 2, value, 1111).fit(X[train], y[train], (X[dev], y[dev]))
+        found[dev] = one.predict(X[dev])
+    return found
+
+
+def test_validation_scores_are_those_that_the_unbatched_procedure_chooses_by(monkeypatch):
+    X, y = blobs(101, 9, 2, seed=5)
+    strong = [1e-3, 1e-1, 1.0, 10.0]
+    monkeypatch.setattr(reference, "GRID", strong)
+    monkeypatch.setattr("eval.scoring.probe.GRID", tuple(strong))
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=1111)
+    nested, answer = nested_validation(X, y, folds=FOLDS), reference.nested_kfold(X, y, folds=FOLDS)
+    assert (nested.accuracy, nested.dev_accuracy) == (answer.dev_accuracy, answer.dev_accuracy)
+    assert list(nested.chosen) == answer.chosen
+    outer = list(folds.split(X, y))
+    (train, held), (second, _) = outer[:2]
+    checks = [(train[fit], train[dev]) for fit, dev in folds.split(X[train], y[train])]
+    first = checked_by_reference(X, y, checks, answer.chosen[0])
+    assert np.array_equal(nested.predicted[train], first[train])
+    checks = [(second[fit], second[dev]) for fit, dev in folds.split(X[second], y[second])]
+    assert np.array_equal(nested.predicted[held], checked_by_reference(X, y, checks, answer.chosen[1])[held])
+    crossed = cross_validation(X, y, folds=FOLDS)
+    answer = reference.cross_validated(X, y, X, y, folds=FOLDS)
+    assert (crossed.accuracy, list(crossed.chosen)) == (answer.dev_accuracy, answer.chosen)
+    assert np.array_equal(crossed.predicted, checked_by_reference(X, y, folds.split(X, y), answer.chosen[0]))
+
+
+@pytest.mark.parametrize(("k", "seed"), [(2, 1111), (6, 5)])
+def test_cross_validation_equals_the_unbatched_procedure(k, seed):
+    X, y = blobs(139, 10, k, seed=2)
+    X_test, y_test = blobs(90, 10, k, seed=3)
+    same(
+        cross_validated(X, y, X_test, y_test, folds=FOLDS, seed=seed),
+        reference.cross_validated(X, y, X_test, y_test, folds=FOLDS, seed=seed),
+    )
+
+
+@pytest.mark.parametrize(("k", "grid", "seed"), [(6, GRID, 1111), (2, UNREGULARISED, 7)])
+def test_dev_rows_equal_the_unbatched_procedure(k, grid, seed):
+    sets = [array for number in range(3) for array in blobs(170 - 30 * number, 8, k, seed=4 + number)]
+    same(held_out(*sets, grid=grid, seed=seed), reference.held_out(*sets, grid=grid, seed=seed))
+
+
+def test_training_ends_with_the_pass_that_the_pace_says():
+    sets = [array for number in range(3) for array in blobs(90, 6, 3, seed=14 + number)]
+    short = held_out(*sets, grid=UNREGULARISED, pace=EpochSchedule(epoch_size=2, max_epoch=6))
+    same(short, reference.held_out(*sets, grid=UNREGULARISED, epoch_size=2, max_epoch=6))
+    earlier = reference.held_out(*sets, grid=UNREGULARISED, epoch_size=2, max_epoch=4)
+    assert short.dev_accuracy != earlier.dev_accuracy, "the end must matter, or it is not tested"
+    usual = signature(reference.Classifier.fit).parameters
+    assert EpochSchedule(usual["epoch_size"].default, usual["max_epoch"].default) == PACE
+
+
+def test_every_classifier_equals_its_own_module(monkeypatch):
+    """Dev accuracies and weights: folds that differ by a row, ends at different checks, pieces of one or all folds."""
+    X, y = blobs(131, 7, 3, seed=8)
+    splits = [Split(*pair) for pair in StratifiedKFold(4, shuffle=True, random_state=5).split(X, y)]
+    assert len({len(split.train) for split in splits}) == 2
+    rows = ProbeRows.of(X, y, 3)
+    fitted = batched.SentEvalSolver(rows, 3).fit(splits, GRID)
+    checks = set()
+    for fold, split in enumerate(splits):
+        for column, l2 in enumerate(GRID):
+            dev = X[split.dev], y[split.dev]
+            one = reference.Classifier(7, 3, l2, seed=3).fit(X[split.train], y[split.train], dev)
+            assert one.score(*dev) == fitted.accuracy[fold, column]
+            weights = torch.cat([one.model.weight, one.model.bias[:, None]], dim=1)
+            torch.testing.assert_close(fitted.weights[fold, column], weights, rtol=1e-4, atol=1e-5)
+            checks.add(one.checks)
+    assert len(checks) > 2
+    monkeypatch.setattr(batched, "CACHE_BYTES", 1)
+    alone = batched.SentEvalSolver(rows, 3).fit(splits, GRID)
+    assert np.array_equal(alone.accuracy, fitted.accuracy)
+    torch.testing.assert_close(alone.weights, fitted.weights, rtol=1e-5, atol=1e-6)
+
+
+def test_neither_global_randomness_nor_threads_matter():
+    X, y = blobs(120, 6, 2, seed=9)
+    np.random.seed(0)
+    torch.manual_seed(0)
+    before = np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    first = nested_kfold(X, y, folds=2)
+    assert (np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == before
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads % 2 + 1)
+        second = nested_kfold(X, y, folds=2)
+    finally:
+        torch.set_num_threads(threads)
+    assert np.array_equal(first.predicted, second.predicted)
+    assert (first.accuracy, first.chosen) == (second.accuracy, second.chosen)
+
+
+@pytest.mark.parametrize("mode", ["senteval", "lbfgs"])
+def test_bad_rows_are_named(mode):
+    X, y = blobs(60, 4, 2, seed=11)
+    broken = X.copy()
+    broken[[3, 5], 1] = np.nan
+    with pytest.raises(InputError, match="train rows: 2 rows hold NaN"):
+        nested_kfold(broken, y, mode, folds=2)
+    with pytest.raises(InputError, match="test rows: 2 rows hold NaN"):
+        cross_validated(X, y, broken, y, mode, folds=2)
+    with pytest.raises(InputError, match=r"classes are \[0\]"):
+        nested_kfold(X, np.zeros_like(y), mode, folds=2)
+    with pytest.raises(InputError, match=r"classes are \[0, 2\]"):
+        nested_kfold(X, 2 * y, mode, folds=2)
+    with pytest.raises(InputError, match="dev rows: class 2 is not among the train rows"):
+        held_out(X, y, X, np.where(y == 1, 2, y), X, y, mode)
+    with pytest.raises(InputError, match="do not fit"):
+        cross_validated(X, y, X[:, :3], y, mode, folds=2)
+    with pytest.raises(InputError, match="do not fit"):
+        nested_kfold(X[:-1], y, mode, folds=2)
+
+
+@pytest.mark.parametrize("mode", ["senteval", "lbfgs"])
+def test_too_few_rows_are_refused_before_training(mode):
+    X, _ = blobs(60, 4, 2, seed=12)
+    rare = np.zeros(60, dtype=np.int64)
+    rare[:9] = 1
+    with pytest.raises(InputError, match="a class has 9 rows, 10 folds; allowed: 10"):
+        cross_validated(X, rare, X, rare, mode)
+    with pytest.raises(InputError, match="a class has 9 rows, 9 folds; allowed: 11"):
+        nested_kfold(X, rare, mode, folds=9)
+    rare[9:11] = 1
+    assert nested_kfold(X, rare, mode, folds=9).predicted.shape == (60,)
+    with pytest.raises(InputError, match="19 rows leave no dev rows"):
+        cross_validated(X[:19], np.arange(19) % 2, X, rare, mode, folds=2)
+
+
+def optimum(X: np.ndarray, y: np.ndarray, l2: float) -> LogisticRegression:
+    """In float64, with a column of ones: scikit-learn's own intercept is not regularised. With two classes it has one
+    weight vector, the difference of our two, whose penalty is half as strong.
+    """
+    C = (2 if y.max() == 1 else 1) / (len(y) * l2)
+    return LogisticRegression(C=C, fit_intercept=False, tol=1e-9, max_iter=20000).fit(ones(X), y)
+
+
+def ones(X: np.ndarray) -> np.ndarray:
+    return np.c_[X.astype(np.float64), np.ones(len(X))]
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_every_fold_is_at_scikit_learns_optimum(k):
+    X, y = blobs(400, 9, k, seed=21)
+    splits = [Split(*pair) for pair in StratifiedKFold(3, shuffle=True, random_state=1).split(X, y)]
+    fitted = ConvexSolver(ProbeRows.of(X, y, k), 0).fit(splits, GRID)
+    for fold, split in enumerate(splits):
+        for column, l2 in enumerate(GRID):
+            known = optimum(X[split.train], y[split.train], l2)
+            weights = fitted.weights[fold, column].double().numpy()
+            found = weights[1:] - weights[:1] if k == 2 else weights
+            np.testing.assert_allclose(found, known.coef_, atol=0.01 * np.abs(known.coef_).max())
+            p = torch.softmax(torch.from_numpy(ones(X[split.dev]) @ weights.T), dim=1).numpy()
+            np.testing.assert_allclose(p, known.predict_proba(ones(X[split.dev])), atol=2e-3)
+            share = (known.predict(ones(X[split.dev])) == y[split.dev]).mean()
+            assert fitted.accuracy[fold, column] == pytest.approx(share, abs=1.5 / len(split.dev))
+
+
+def test_the_optimum_does_not_depend_on_what_was_solved_before(monkeypatch):
+    X, y = blobs(200, 6, 2, seed=23)
+    rows, lists = ProbeRows.of(X, y, 2), [np.arange(150)]
+    warm = ConvexSolver(rows, 0)
+    warm.fit([Split(np.arange(200), np.arange(10))], GRID)
+    cold = ConvexSolver(rows, 0).refit(lists, [1e-4])
+    torch.testing.assert_close(warm.refit(lists, [1e-4]), cold, rtol=0, atol=0.01 * float(cold.abs().max()))
+    monkeypatch.setattr(probe_lbfgs, "LOGITS", 64)
+    pieces = ConvexSolver(rows, 0).refit(lists, [1e-4])
+    torch.testing.assert_close(pieces, cold, rtol=0, atol=0.01 * float(cold.abs().max()))
+
+
+def test_protocols_choose_and_score_at_the_optimum():
+    X, y = blobs(240, 7, 3, seed=24)
+    X_test, y_test = blobs(150, 7, 3, seed=25)
+    fit = cross_validated(X, y, X_test, y_test, "lbfgs", folds=4)
+    known = optimum(X, y, fit.chosen[0])
+    assert (fit.predicted == known.predict(ones(X_test))).mean() > 0.99
+    again = cross_validated(X, y, X_test, y_test, "lbfgs", folds=4)
+    assert np.array_equal(fit.predicted, again.predicted)
+    split = held_out(X, y, X_test[:70], y_test[:70], X_test[70:], y_test[70:], "lbfgs")
+    assert (split.predicted == optimum(X, y, split.chosen[0]).predict(ones(X_test[70:]))).mean() > 0.98
+    nested = nested_kfold(X, y, "lbfgs", folds=3)
+    for number, l2 in enumerate(nested.chosen):
+        held = nested.fold == number
+        assert (nested.predicted[held] == optimum(X[~held], y[~held], l2).predict(ones(X[held]))).mean() > 0.97
+
+
+def test_no_convergence_is_an_error(monkeypatch):
+    monkeypatch.setattr(probe_lbfgs, "ITERATIONS", 1)
+    X, y = blobs(100, 6, 2, seed=27)
+    with pytest.raises(RunError, match="1 classifiers at l2 1e-05 did not converge in 1 iterations"):
+        ConvexSolver(ProbeRows.of(X, y, 2), 0).refit([np.arange(100)], [1e-5])

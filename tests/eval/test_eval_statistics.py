@@ -1,0 +1,326 @@
+"""Bootstrap, influence, paired tests and verdicts: equal to plain slow versions and to scipy, and they cover."""
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.metrics import f1_score
+
+from eval.scoring.outcomes import Measured, Outcomes
+from eval.statistics.bootstrap import EvaluationSettings, Interval, Resampling, interval, resample, score, task_score
+from eval.statistics.paired import (
+    Difference,
+    Measurement,
+    Test,
+    Verdict,
+    adjusted,
+    holm,
+    influence,
+    jackknife_z,
+    mcnemar,
+    paired_test,
+    resampled,
+)
+from eval.tasks.registry import find_task
+from hub.errors import RunError
+
+
+def data(rows=60, seed=0):
+    """Gold with many ties, as human scores have, a good system and a bad one; three parts of unlike size."""
+    generator = np.random.default_rng(seed)
+    gold = generator.integers(0, 6, rows).astype(float)
+    good = np.round(gold + generator.normal(size=rows), 1)
+    part = tuple(np.repeat(["a", "b", "c"], [rows // 2, rows // 3, rows - rows // 2 - rows // 3]).tolist())
+    return [Outcomes(gold, good, part), Outcomes(gold, generator.normal(size=rows), part)]
+
+
+def classes(rows=90, seed=0):
+    generator = np.random.default_rng(seed)
+    gold = generator.integers(0, 2, rows).astype(float)
+    return [Outcomes(gold, np.where(generator.random(rows) < share, gold, 1 - gold)) for share in (0.9, 0.6)]
+
+
+def ranks(rows=40, seed=0):
+    generator = np.random.default_rng(seed)
+    part = ("to text",) * (rows // 4) + ("to image",) * (rows - rows // 4)
+    return [Outcomes(np.zeros(rows), generator.integers(0, top, rows).astype(float), part) for top in (4, 30)]
+
+
+def spearman(gold, predicted):
+    return stats.spearmanr(gold, predicted).statistic
+
+
+def pearson(gold, predicted):
+    return stats.pearsonr(gold, predicted).statistic
+
+
+def accuracy(gold, predicted):
+    return np.mean(gold == predicted)
+
+
+def recall(gold, predicted):
+    return np.mean([np.mean(predicted < k) for k in (1, 5, 10)])
+
+
+CASES = [
+    (data(), "spearman", "all", spearman),
+    (data(), "spearman", "mean", spearman),
+    (data(), "spearman", "wmean", spearman),
+    (data(), "pearson", "all", pearson),
+    (data(), "pearson", "wmean", pearson),
+    (classes(), "accuracy", "all", accuracy),
+    (classes(), "f1", "all", f1_score),
+    (ranks(), "recall", "mean", recall),
+]
+NAMES = [f"{metric} {aggregation}" for _, metric, aggregation, _ in CASES]
+
+
+def parts_of(outcomes, aggregation):
+    names = outcomes.part if aggregation != "all" else ("",) * len(outcomes)
+    rows = [np.flatnonzero(np.array(names) == name) for name in dict.fromkeys(names)]
+    weights = [len(part) / len(outcomes) if aggregation == "wmean" else 1 / len(rows) for part in rows]
+    return rows, weights
+
+
+def plain(outcomes, metric, aggregation, drawn):
+    """The definition: the metric of the drawn rows of every part, averaged."""
+    rows, weights = parts_of(outcomes, aggregation)
+    return 100 * sum(
+        weight * metric(outcomes.gold[part][chosen], outcomes.predicted[part][chosen])
+        for part, weight, chosen in zip(rows, weights, drawn, strict=True)
+    )
+
+
+@pytest.mark.parametrize(("systems", "metric", "aggregation", "reference"), CASES, ids=NAMES)
+def test_equals_a_plain_bootstrap_resample_by_resample(systems, metric, aggregation, reference):
+    fast = resample(systems, metric, aggregation, 40, seed=7)
+    rows, _ = parts_of(systems[0], aggregation)
+    streams = [
+        np.random.default_rng([7, index]).integers(0, len(part), (40, len(part))) for index, part in enumerate(rows)
+    ]
+    slow = [[plain(one, reference, aggregation, drawn) for drawn in zip(*streams, strict=True)] for one in systems]
+    assert np.abs(fast - np.array(slow)).max() < 1e-10
+    every = [np.arange(len(part)) for part in rows]
+    assert score(systems[0], metric, aggregation) == pytest.approx(plain(systems[0], reference, aggregation, every))
+
+
+@pytest.mark.parametrize(("systems", "metric", "aggregation", "reference"), CASES, ids=NAMES)
+def test_influence_is_that_of_leaving_each_row_out(systems, metric, aggregation, reference):
+    outcomes = systems[0]
+    rows, weights = parts_of(outcomes, aggregation)
+    wanted = []
+    for part, weight in zip(rows, weights, strict=True):
+        gold, predicted = outcomes.gold[part], outcomes.predicted[part]
+        left = [reference(np.delete(gold, row), np.delete(predicted, row)) for row in range(len(part))]
+        wanted += [100 * weight * (len(part) - 1) / len(part) * (np.mean(left) - value) for value in left]
+    assert np.abs(influence(outcomes, metric, aggregation) - wanted).max() < 1e-10
+
+
+def test_spearmans_influence_without_ties_and_over_several_blocks_of_values():
+    generator = np.random.default_rng(3)
+    gold = generator.normal(size=300)
+    predicted = gold + generator.normal(size=300)
+    left = np.array([spearman(np.delete(gold, row), np.delete(predicted, row)) for row in range(300)])
+    found = influence(Outcomes(gold, predicted), "spearman")
+    assert np.abs(found - 100 * 299 / 300 * (left.mean() - left)).max() < 1e-9
+
+
+def test_the_memory_bound_changes_no_resample(monkeypatch):
+    systems = data()
+    whole = resample(systems, "spearman", "wmean", 50, 3)
+    monkeypatch.setattr("eval.statistics.bootstrap.CELLS", 200)
+    assert np.array_equal(resample(systems, "spearman", "wmean", 50, 3), whole)
+
+
+def test_the_seed_decides_the_resamples_and_a_system_has_the_same_alone():
+    systems = data(30)
+    once, again, other = (resample(systems, "spearman", "all", 50, seed) for seed in (1, 1, 2))
+    assert np.array_equal(once, again) and not np.array_equal(once, other)
+    assert np.allclose(resample(systems[:1], "pearson", "all", 50, 1), resample(systems, "pearson", "all", 50, 1)[:1])
+    assert np.array_equal(resample(systems[:1], "spearman", "all", 50, 1), once[:1])
+
+
+def test_the_interval_covers_the_truth_about_as_often_as_it_says():
+    generator = np.random.default_rng(11)
+    rho = 0.6
+    truth = 100 * 6 / np.pi * np.arcsin(rho / 2)  # Spearman of a bivariate normal
+    covered = 0
+    for seed in range(150):
+        gold = generator.normal(size=120)
+        one = Outcomes(gold, rho * gold + np.sqrt(1 - rho**2) * generator.normal(size=120))
+        samples = resample([one], "spearman", "all", 200, seed)[0]
+        found = interval(samples)
+        covered += found.low <= truth <= found.high
+    assert 132 <= covered <= 150  # 142.5 ± 3.9 standard deviations
+
+
+def test_resamples_without_a_score_are_drawn_again_and_counted():
+    small = Outcomes(np.array([0.0, 0.0, 1.0, 1.0]), np.array([0.1, 0.2, 0.3, 0.4]))
+    with pytest.warns(RuntimeWarning, match="drawn again"):
+        assert np.isfinite(resample([small], "spearman", "all", 300, 1)).all()
+
+
+@pytest.mark.parametrize("metric", ["spearman", "pearson"])
+def test_an_undefined_score_is_said_and_is_not_zero(metric):
+    constant = Outcomes(np.arange(5.0), np.full(5, 0.7))
+    with pytest.raises(RunError, match="undefined"):
+        resample([constant], metric, "all", 10, 1)
+    with pytest.raises(RunError, match="undefined"):
+        score(constant, metric)
+    nobody = Outcomes(np.zeros(5), np.zeros(5))
+    with pytest.raises(RunError, match="undefined"):
+        score(nobody, "f1")
+    with pytest.raises(RunError, match="not finite"):
+        score(Outcomes(np.arange(5.0), np.array([0.1, np.nan, 0.2, 0.3, 0.4])), metric)
+
+
+def test_the_jackknifes_z_of_a_mean_is_that_of_the_rows_differences():
+    """Two accuracies differ by the mean of what the rows do: the z of a paired t-test, but for n in place of n - 1."""
+    draw = np.random.default_rng(1)
+    gold = draw.integers(0, 2, 500).astype(float)
+    first, second = (Outcomes(gold, np.where(draw.random(500) < 0.8, gold, 1 - gold)) for _ in range(2))
+    by_row = influence(first, "accuracy") - influence(second, "accuracy")
+    found = jackknife_z(score(first, "accuracy") - score(second, "accuracy"), by_row)
+    t = stats.ttest_rel(*(1.0 * (one.predicted == gold) for one in (first, second))).statistic
+    assert found.statistic == pytest.approx(t * np.sqrt(500 / 499))
+
+
+def test_mcnemar_counts_the_rows_that_one_alone_has_right():
+    gold = np.zeros(20)
+    first = np.array([0] * 15 + [1] * 5)  # right on 15
+    second = np.array([1] * 9 + [0] * 10 + [1])  # right on 10, six of them shared
+    found = mcnemar(gold, first, second)  # 9 wins, 4 losses: 2 * P(X <= 4), X ~ Binomial(13, 1/2) = 2 * 1093 / 8192
+    assert found.statistic == 5
+    assert found.p == pytest.approx(2 * 1093 / 8192, abs=1e-12)
+    assert mcnemar(gold, first, first).p == 1.0
+
+
+def test_holm_by_hand():
+    """0.01 x 4; 0.02 x 3 = 0.06; 0.03 x 2 = 0.06; 0.04 x 1 lifted to 0.06."""
+    assert holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
+    assert holm([0.6, 0.9]) == [1.0, 1.0]
+    assert holm([0.03]) == [0.03]
+    assert holm([]) == []
+
+
+def test_a_mean_over_seeds_does_not_move_the_interval_of_the_first():
+    draw = np.random.default_rng(1)
+    gold = draw.integers(0, 2, 300).astype(float)
+    rows = Outcomes(gold, np.where(draw.random(300) < 0.8, gold, 1 - gold))
+    task, settings = find_task("sst2/senteval"), EvaluationSettings(bootstrap_samples=200)
+    own = score(rows, "accuracy")
+    alone, among = (
+        task_score(task, "test", Measured(rows, points), "0" * 64, settings, {}) for points in (own, own + 3)
+    )
+    assert (alone.main_score, among.main_score) == (own, own + 3)
+    assert among.interval() == alone.interval()
+    assert alone.low < own < alone.high
+
+
+HOW = Resampling(samples=200)
+MEASUREMENT = Measurement("stsb/cosine", "test", "spearman", "cosine", "e" * 64, 1379)
+PARTS = ("a",) * 500 + ("b",) * 500 + ("c",) * 379
+
+
+def correlated(gain: float, seed: int, rows: int = 1379) -> tuple[Outcomes, Outcomes]:
+    """Two encoders of about 80 points on as many pairs as STSb's test has, noise mostly shared; the first is better."""
+    generator = np.random.default_rng(seed)
+    gold, shared, own, other = generator.normal(size=(4, rows))
+
+    def system(points: float, private: np.ndarray) -> Outcomes:
+        noise = np.sqrt(0.85) * shared + np.sqrt(0.15) * private
+        rho = 2 * np.sin(np.pi * points / 600)  # Pearson of a bivariate normal with that Spearman
+        return Outcomes(np.round(gold, 1), rho * gold + np.sqrt(1 - rho**2) * noise, PARTS[:rows])
+
+    return system(80 + gain, own), system(80, other)
+
+
+def accurate(gain: float, seed: int, rows: int = 2000) -> tuple[Outcomes, Outcomes]:
+    """Two classifiers of about 85 % that agree on most rows, on half as many as CR has; the first is better."""
+    generator = np.random.default_rng(seed)
+    gold = generator.integers(0, 2, rows).astype(float)
+    hard, private = generator.random(rows), generator.random((2, rows))
+
+    def system(points: float, own: np.ndarray) -> Outcomes:
+        wrong = np.where(own < 0.3, (own / 0.3) >= points / 100, hard >= points / 100)
+        return Outcomes(gold, np.where(wrong, 1 - gold, gold))
+
+    return system(85 + gain, private[0]), system(85, private[1])
+
+
+def verdict(rows, metric, aggregation, tasks=24) -> Verdict:
+    """The verdict on one task among ``tasks``; the others differ by nothing at all."""
+    difference = resampled(rows, metric, aggregation, HOW).difference(0, 1)
+    found = Verdict("one", "two", MEASUREMENT, difference)
+    assert difference.points == score(rows[0], metric, aggregation) - score(rows[1], metric, aggregation)
+    same = Verdict("one", "two", MEASUREMENT, Difference(0.0, Interval(-1.0, 1.0), Test("none", 0.0, 1.0)))
+    return adjusted([found] + [same] * (tasks - 1))[0]
+
+
+KINDS = [
+    (correlated, "spearman", "all", "jackknife z"),
+    (correlated, "pearson", "all", "jackknife z"),
+    (correlated, "spearman", "wmean", "jackknife z"),
+    (accurate, "accuracy", "all", "McNemar's exact test"),
+    (accurate, "f1", "all", "jackknife z"),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "metric", "aggregation", "test"), KINDS, ids=lambda value: getattr(value, "__name__", value)
+)
+def test_a_tenth_of_a_point_is_not_separable_and_five_points_are_found(make, metric, aggregation, test):
+    small = [verdict(make(0.1, seed), metric, aggregation) for seed in range(10)]
+    large = [verdict(make(5.0, seed), metric, aggregation) for seed in range(10)]
+    assert [found.word for found in small] == ["not separable"] * 10
+    assert [found.word for found in large] == ["better"] * 10
+    differences = [found.difference for found in small + large]
+    assert {one.test.name for one in differences} == {test}
+    assert all(one.around.low <= one.points <= one.around.high for one in differences)
+    first, second = make(5.0, 0)
+    assert verdict((second, first), metric, aggregation).word == "worse"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "p", "word"),
+    [
+        (0.1, 0.9, 0.01, "better"),
+        (-0.9, -0.1, 0.01, "worse"),
+        (0.1, 0.9, 0.05, "not separable"),  # the interval alone
+        (-0.1, 0.9, 0.01, "not separable"),  # the test alone
+        (0.0, 0.9, 0.01, "not separable"),
+    ],
+)
+def test_the_rule_needs_the_interval_and_the_adjusted_test(low, high, p, word):
+    one = Verdict("a", "b", MEASUREMENT, Difference(0.5, Interval(low, high), Test("t", 1.0, p)))
+    assert adjusted([one])[0].word == word
+
+
+def test_p_values_are_adjusted_over_the_tasks_of_a_pair():
+    one = Verdict("a", "b", MEASUREMENT, Difference(0.5, Interval(0.1, 0.9), Test("t", 1.0, 0.04)))
+    assert adjusted([one])[0].word == "better"
+    twice = adjusted([one, one])
+    assert [found.adjusted for found in twice] == [0.08, 0.08]
+    assert {found.word for found in twice} == {"not separable"}
+
+
+def similarities(draw: np.random.Generator, rows: int) -> tuple[Outcomes, Outcomes]:
+    """As of sentences: scores from 0 to 5 in steps of 0.2; cosines below 1, surer of equal than of unlike pairs."""
+    gold = np.round(25 * draw.beta(1.0, 0.8, size=rows)) / 5
+    shared, one, other = draw.standard_t(4, size=(3, rows))
+    spread = 0.35 - 0.05 * gold
+    first, second = (np.tanh(0.15 * gold + spread * (0.8 * shared + 0.6 * own)) for own in (one, other))
+    return Outcomes(gold, first), Outcomes(gold, second)
+
+
+def p_value(systems: tuple[Outcomes, Outcomes]) -> float:
+    """The paired test of one task."""
+    values = [influence(one, "spearman", "all") for one in systems]
+    points = score(systems[0], "spearman", "all") - score(systems[1], "spearman", "all")
+    return paired_test(systems, "spearman", points, values[0] - values[1]).p
+
+
+def test_families_of_equal_systems_on_ranks_differ_significantly_in_one_of_twenty_at_most():
+    """By the tests alone, on ties, heavy tails and noise that falls with the gold: Williams' t finds 29 of 150."""
+    draw = np.random.default_rng(7)
+    families = ([p_value(similarities(draw, 250)) for _ in range(7)] for _ in range(150))
+    assert sum(min(holm(p)) < 0.05 for p in families) <= 13  # 7.5 ± 2.7 of a rule at exactly 5 %

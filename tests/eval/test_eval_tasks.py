@@ -1,0 +1,209 @@
+"""Declared tasks, groups and averages, and the rows that a limit draws."""
+
+import numpy as np
+import pytest
+
+from eval.tasks.registry import DATASETS, DEFINITIONS, GROUPS, TASKS, averages, find_task, find_tasks
+from eval.tasks.rows import Captions, LabelledPairs, LabelledTexts, ScoredPairs, drawn, spread
+from hub.contract.results import TaskScore
+from hub.errors import InputError
+
+DECLUTR = {  # DeCLUTR-base, table 2: MRPC is accuracy and F1
+    "cr": 90.68, "mr": 85.16, "mpqa": 88.52, "subj": 95.78, "sst2": 90.01, "sst5": 51.18, "trec": 93.20, "mrpc": 74.61,
+    "sick-e": 83.84, "sick-r": 78.62, "stsb": 79.39, "coco": 62.35, "sts12": 63.56, "sts13": 72.58, "sts14": 71.70,
+    "sts15": 79.95, "sts16": 79.59, "snli": 85.60,
+}  # fmt: skip
+OTHER_PROTOCOL = {"sick-r": "regression", "stsb": "regression", "coco": "retrieval"}
+
+
+def score(task, value, **changes):
+    known = {
+        "protocol": "p", "split": TASKS[task].default_split, "main_metric": "m", "n": 9, "data_sha256": "0", **changes
+    }  # fmt: skip
+    return TaskScore(task=task, main_score=value, **known)
+
+
+def declutr():
+    for name, value in DECLUTR.items():
+        protocol = OTHER_PROTOCOL.get(name) or ("mean" if name.startswith("sts1") else "senteval")
+        yield score(f"{name}/{protocol}", value, other={"f1": 82.65} if name == "mrpc" else {})
+
+
+def by_name(scores):
+    return {average.name: average for average in averages(scores)}
+
+
+def test_every_task_of_a_definition_is_declared_and_every_name_is_unique():
+    assert {task for definition in DEFINITIONS for task in definition.tasks} <= set(TASKS)
+    assert len({definition.name for definition in DEFINITIONS}) == len(DEFINITIONS)
+
+
+def test_declutrs_row_gives_declutrs_average():
+    found = by_name(declutr())
+    assert found["declutr-downstream"].score == pytest.approx(79.10, abs=0.005)
+    assert len(found["declutr-downstream"].tasks) == 17
+    with_snli = (17 * found["declutr-downstream"].score + 85.60) / 18
+    assert found["declutr-downstream-with-snli"].score == pytest.approx(with_snli)
+    assert found["dino-sts12-16-mean"].score == pytest.approx(73.476)
+
+
+def test_without_one_task_there_is_no_average():
+    scores = list(declutr())
+    for left_out in range(len(scores)):
+        found = by_name(scores[:left_out] + scores[left_out + 1 :])
+        assert ("declutr-downstream" in found) == (scores[left_out].task == "snli/senteval")
+        assert "declutr-downstream-with-snli" not in found
+
+
+@pytest.mark.parametrize(
+    ("name", "tasks", "values", "expected"),
+    [
+        (  # Sato et al. 2024, table 2, 10 shots
+            "auto-nli-sts",
+            [*(f"sts{year}/all" for year in range(12, 17)), "stsb-tokenised/cosine", "sick-r-tokenised/cosine"],
+            [74.32, 87.66, 81.88, 85.79, 84.04, 85.47, 76.38],
+            82.21,
+        ),
+        (  # Sato et al. 2024, appendix C, 5 shots
+            "auto-nli-transfer",
+            [f"{task}/senteval" for task in ("mr", "cr", "subj", "mpqa", "sst2", "trec", "mrpc")],
+            [89.44, 92.69, 94.89, 90.74, 93.65, 94.36, 72.35],
+            89.73,
+        ),
+        (  # Schick & Schütze 2021, table 1, S-RoBERTa on STS-DINO-x2
+            "dino-sts",
+            [*(f"sts{year}/all" for year in range(12, 17)), "stsb/cosine", "sick-r/cosine"],
+            [70.27, 81.26, 71.25, 80.49, 77.18, 77.82, 68.09],
+            75.20,
+        ),
+        (  # Giorgi et al. 2021, table 3, GloVe
+            "declutr-probing",
+            [f"{task}/senteval" for task in (
+                "sentlen", "wc", "treedepth", "topconst", "bshift", "tense", "subjnum", "objnum", "somo", "coordinv",
+            )],
+            [57.82, 81.10, 31.41, 62.70, 49.74, 83.58, 78.39, 76.31, 49.55, 53.62],
+            62.42,
+        ),
+    ],
+)  # fmt: skip
+def test_a_papers_row_gives_its_average(name, tasks, values, expected):
+    scores = [score(task, value) for task, value in zip(tasks, values, strict=True)]
+    assert by_name(scores)[name].score == pytest.approx(expected, abs=0.011)  # of rounded figures
+    assert name not in by_name(scores[1:])
+
+
+def test_a_validation_split_makes_no_average():
+    scores = [score(f"sts{year}/all", 80.0) for year in range(12, 17)]
+    scores += [score("stsb/cosine", 80.0, split="validation"), score("sick-r/cosine", 80.0)]
+    assert "dino-sts" not in by_name(scores)
+
+
+def test_a_name_states_data_set_and_protocol_and_no_two_tasks_say_the_same():
+    assert all(task.name == name and name.count("/") == 1 for name, task in TASKS.items())
+    assert len({task.protocol for task in TASKS.values()}) == len(TASKS)
+
+
+def test_every_split_that_a_task_reads_is_one_of_its_data_set():
+    for task in TASKS.values():
+        for split in task.splits:
+            assert set(task.reads(split)) <= set(DATASETS[task.dataset].parts), task.name
+
+
+@pytest.mark.parametrize(
+    ("name", "splits", "reads"),
+    [
+        ("sts12/all", ("test",), ("test",)),
+        ("stsb/cosine", ("validation", "test"), ("validation",)),
+        ("mr/senteval", ("all",), ("all",)),
+        ("trec/lbfgs", ("test",), ("train", "test")),
+        ("snli/senteval", ("test",), ("train", "validation", "test")),
+        ("sick-r/regression", ("test",), ("train", "validation", "test")),
+        ("wc/senteval", ("test",), ("train", "validation", "test")),
+        ("mr/senteval-validation", ("all",), ("all",)),
+        ("trec/lbfgs-validation", ("train",), ("train",)),
+        ("wc/senteval-validation", ("validation",), ("train", "validation")),
+    ],
+)
+def test_a_task_knows_what_it_scores_and_what_it_is_fitted_on(name, splits, reads):
+    task = find_task(name)
+    assert (task.splits, task.reads(splits[0])) == (splits, reads)
+
+
+def test_groups_expand_in_order_and_each_task_is_there_once():
+    found = find_tasks(["stsb/cosine", "sts", "mteb/STS22", "sts"])
+    assert found[0].name == "stsb/cosine"
+    assert found[-1].name == "mteb/STS22"
+    assert len(found) == len(set(found)) == len(GROUPS["sts"]) + 1
+
+
+def test_any_name_of_mteb_is_a_task():
+    assert find_task("mteb/NFCorpus").is_of_mteb
+    assert find_task("mteb/MTEB(eng, v2)").dataset == "MTEB(eng, v2)"
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("stsb/cosin", r"unknown task 'stsb/cosin'; allowed: stsb/cosine, stsb/regression; did you mean 'stsb/cosine'"),
+        ("sts12", r"allowed: sts12/all, sts12/mean, sts12/wmean"),
+        ("mr/logreg-10fold", r"allowed: mr/senteval, mr/lbfgs"),
+        ("transfr", r"did you mean 'transfer'"),
+        ("st12/all", r"did you mean 'sts12/all'"),
+        ("MR/SentEval", r"did you mean 'mr/senteval'"),
+        ("mteb/", r"allowed: .*mteb/NAME"),
+        ("", r"unknown task ''"),
+    ],
+)
+def test_an_unknown_task_is_answered_with_the_did_you_mean(name, answer):
+    with pytest.raises(InputError, match=answer):
+        find_tasks([name])
+
+
+def pairs(sizes: tuple[int, ...]) -> ScoredPairs:
+    """Pairs whose texts and gold score are their number, in subsets of these sizes."""
+    n, ends = sum(sizes), np.cumsum(sizes).tolist()
+    subsets = tuple((f"s{number}", end - size, end) for number, (size, end) in enumerate(zip(sizes, ends, strict=True)))
+    texts = tuple(map(str, range(n)))
+    return ScoredPairs(texts, texts, np.arange(n, dtype=float), "h" * 64, subsets)
+
+
+def test_every_row_is_as_likely_and_every_group_has_its_share():
+    strata = np.repeat([0, 1, 2], [10, 60, 30])
+    counts = np.zeros(100)
+    for seed in range(2000):
+        chosen = spread(strata, 20, seed)
+        assert len(set(chosen.tolist())) == 20 and (np.diff(chosen) > 0).all()
+        assert np.bincount(strata[chosen]).tolist() == [2, 12, 6]
+        counts[chosen] += 1
+    assert np.abs(counts / 2000 - 0.2).max() < 0.04  # 4.5 standard deviations
+
+
+def test_the_drawn_pairs_are_the_datas_with_their_subsets():
+    rows = pairs((50, 30, 20))
+    part = drawn(rows, 10, 7)
+    assert part.first == part.second == tuple(str(int(gold)) for gold in part.gold)
+    assert [(name, stop - start) for name, start, stop in part.subsets] == [("s0", 5), ("s1", 3), ("s2", 2)]
+    for name, start, stop in part.subsets:
+        of = next((low, high) for found, low, high in rows.subsets if found == name)
+        assert all(of[0] <= gold < of[1] for gold in part.gold[start:stop])
+    assert part.sha256 == rows.sha256  # of the whole: the limit is reported beside it
+    assert part.first != rows.first[:10]
+    assert drawn(rows, 10, 7).first == part.first != drawn(rows, 10, 8).first
+
+
+def test_labelled_rows_keep_their_labels():
+    labels = np.repeat([0, 1], 50)
+    texts = tuple(f"{label} {row}" for row, label in enumerate(labels))
+    single = drawn(LabelledTexts(texts, labels, ("a", "b"), "h"), 10, 3)
+    both = drawn(LabelledPairs(texts, texts, labels, ("a", "b"), "h"), 10, 3)
+    for part in (single.text, both.first, both.second):
+        assert [int(text.split()[0]) for text in part] == single.labels.tolist() == [0] * 5 + [1] * 5
+
+
+def test_captions_are_those_of_whole_images():
+    image_of = np.repeat(np.arange(20), 5)
+    rows = Captions(tuple(map(str, image_of)), np.zeros((20, 4), np.float32), image_of, "h")
+    part = drawn(rows, 15, 1)
+    assert np.unique(part.image_of, return_counts=True)[1].tolist() == [5, 5, 5]
+    assert part.text == tuple(map(str, part.image_of))
+    assert part.image_of.max() > 2  # not the first three

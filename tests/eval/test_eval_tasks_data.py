@@ -1,0 +1,355 @@
+"""Readers of every data set, sources and pins: altered, missing and malicious files are one clear error."""
+
+import os
+import pickle
+import re
+import shutil
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from measured_pins import file_pin, rows_pin
+from senteval_layout import write_coco, write_originals, write_senteval
+
+from eval.tasks.readers import coco
+from eval.tasks.registry import DATASETS, find_dataset
+from eval.tasks.rows import DataFile, Directory, FilePin, Pins, RowsPin, ScoredPairs, published
+from eval.tasks.sources import Source
+from hub.errors import InputError
+
+
+def read(dataset: str, split: str, *contents: str | bytes):
+    """The rows of a split whose files have these contents."""
+    part = find_dataset(dataset).part(split)
+    assert len(part.files) == len(contents)
+    as_bytes = [content if isinstance(content, bytes) else content.encode() for content in contents]
+    return part.reader([DataFile(name, content) for name, content in zip(part.files, as_bytes, strict=True)])
+
+
+def test_two_class_files_are_latin_1_with_blank_rows_the_first_file_having_class_1():
+    rows = read("cr", "all", b"good  phone \n\n caf\xe9 nice", b"bad \n")
+    assert rows.text == ("good phone", "", "café nice", "bad") and rows.labels.tolist() == [1, 1, 1, 0]
+    assert find_dataset("subj").part("all").files[0] == "downstream/SUBJ/subj.objective"  # class 1 in the toolkit
+
+
+@pytest.mark.parametrize("separator", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
+def test_a_line_ends_at_a_newline_only(separator):
+    rows = read("sst2", "test", f"one{separator}two \t1\nthree \t0\n")
+    assert rows.text == ("one two", "three") and rows.labels.tolist() == [1, 0]
+
+
+def test_mrpc_has_a_byte_order_mark_and_a_header():
+    content = '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t12\t34\tHe said " yes .\tHe agreed .\n'
+    rows = read("mrpc", "train", content)
+    assert rows.first == ('He said " yes .',) and rows.second == ("He agreed .",) and rows.labels.tolist() == [1]
+
+
+HEADER = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\r\n"
+SICK = HEADER + "7\tA  dog runs \tA dog\t4.5\tNEUTRAL\r\n"
+
+
+def test_sick_has_a_header_and_may_have_windows_line_ends():
+    entailment = read("sick-e", "test", SICK)
+    assert entailment.first == ("A dog runs",) and entailment.labels.tolist() == [1]
+    assert entailment.classes == ("CONTRADICTION", "NEUTRAL", "ENTAILMENT")
+    assert read("sick-r-tokenised", "test", SICK).gold.tolist() == [4.5]
+    assert read("sick-r", "test", SICK).first == ("A  dog runs ",)  # the organisers' spaces stay, as in MTEB's copy
+
+
+def test_snli_files_are_parallel():
+    rows = read("snli", "test", "neutral\ncontradiction\n", "A man . \nA boy . \n", "He sits . \nHe runs . \n")
+    assert rows.first == ("A man .", "A boy .") and rows.labels.tolist() == [1, 2]
+    with pytest.raises(InputError, match=r"s2.test: has 1 lines, downstream/SNLI/labels.test has 2"):
+        read("snli", "test", "neutral\nneutral\n", "a\nb\n", "c\n")
+
+
+def test_unscored_sts_pairs_are_left_out_and_subsets_keep_the_toolkits_order():
+    contents = [
+        content
+        for number in range(5)
+        for content in (f"a{number}\tb{number}\nc\td\ne{number}\tf\n", f"{number}\n\n1.25\n")
+    ]
+    rows = read("sts15", "test", *contents)
+    assert rows.subsets[:2] == (("answers-forums", 0, 2), ("answers-students", 2, 4)) and len(rows) == 10
+    assert rows.first[:3] == ("a0", "e0", "a1") and rows.gold[:4].tolist() == [0, 1.25, 1, 1.25]
+
+
+def test_sts_benchmark_knows_no_quoting():
+    line = 'main-news\tMSRpar\t2012\t1\t3.800\t"It is here\tIt is  "here" .\n'
+    assert read("stsb", "test", line).first == ('"It is here',)
+    assert read("stsb", "test", line).second == ('It is  "here" .',)
+    assert read("stsb-tokenised", "test", line).second == ('It is "here" .',)
+    assert read("stsb", "test", line.removesuffix("\n") + "\tsource\tauthor\n").gold.tolist() == [3.8]
+
+
+BAD = {
+    "stsb-columns": ("stsb", "a\tb\tc\n", "sts-test.csv:1: has 3 tab-separated columns, expected 7"),
+    "stsb-score": ("stsb", "g\tf\t1\t2\tfive\ta\tb\n", "sts-test.csv:1: 'five' is no score"),
+    "stsb-nan": ("stsb", "g\tf\t1\t2\tnan\ta\tb\n", "the score nan is out of range"),
+    "stsb-range": ("stsb", "g\tf\t1\t2\t5.5\ta\tb\n", "the score 5.5 is out of range; allowed: 0 to 5"),
+    "sst2-class": ("sst2", "fine \t2\n", "sentiment-test:1: unknown class '2'; allowed: 0, 1"),
+    "trec-class": ("trec", "WHO:x who ?\n", "TREC_10.label:1: unknown class 'WHO'"),
+    "sick-class": ("sick-e", SICK.replace("NEUTRAL", "MAYBE"), "SICK_test_annotated.txt:2: unknown class 'MAYBE'"),
+    "probing-part": ("wc", "xx\t1\ta\n", "word_content.txt:1: unknown part 'xx'"),
+    "probing-class": ("wc", "tr\t1\ta\nte\t2\tb\n", "word_content.txt:2: unknown class '2'"),
+    "utf-8": ("sst2", b"caf\xe9 \t1\n", "sentiment-test: is not utf-8 .byte 3"),
+}
+
+
+@pytest.mark.parametrize("dataset,content,message", BAD.values(), ids=BAD)
+def test_what_is_not_in_form_names_file_and_line(dataset, content, message):
+    with pytest.raises(InputError, match=message):
+        read(dataset, "test", content)
+
+
+def test_every_data_set_has_its_splits():
+    splits = {name: tuple(dataset.parts) for name, dataset in DATASETS.items()}
+    assert {"mr", "cr", "subj", "mpqa"} <= {name for name, parts in splits.items() if parts == ("all",)}
+    assert splits["trec"] == splits["mrpc"] == ("train", "test")
+    assert splits["sts16"] == splits["sick-r-full"] == ("test",)
+    assert all(parts[0] == "train" for name, parts in splits.items() if len(parts) > 1), splits
+    assert np.array_equal(list(splits["sentlen"]), ["train", "validation", "test"])
+
+
+FEATURES = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def content(features=FEATURES, captions: int = 6, ids=None) -> dict:
+    """Two images with six captions each, as the toolkit's files hold them."""
+    ids = ids or {image: [captions * image + number for number in range(captions)] for image in range(2)}
+    texts = {key: {"cleaned_caption": f"caption  {key}", "imgid": image} for image, keys in ids.items() for key in keys}
+    return {"features": features, "image_to_caption_ids": ids, "captions": texts}
+
+
+def read_coco(data: bytes):
+    return coco([DataFile("COCO/train.pkl", data)])
+
+
+@pytest.mark.parametrize("protocol", range(5))
+@pytest.mark.parametrize(
+    "features",
+    [FEATURES, FEATURES.astype(">f8"), np.asfortranarray(FEATURES), list(FEATURES), FEATURES.tolist()],
+    ids=["float32", "big-endian", "columns-first", "rows", "lists"],
+)
+def test_five_captions_an_image_with_a_full_stop(protocol, features):
+    rows = read_coco(pickle.dumps(content(features), protocol=protocol))
+    assert rows.features.dtype == np.float32 and rows.features.tolist() == FEATURES.tolist()
+    assert rows.text == tuple(f"caption {key} ." for key in (0, 1, 2, 3, 4, 6, 7, 8, 9, 10))
+    assert rows.image_of.tolist() == [0] * 5 + [1] * 5
+    assert rows.sha256 == read_coco(pickle.dumps(content())).sha256
+    assert rows.sha256 != read_coco(pickle.dumps(content(FEATURES + 1))).sha256
+
+
+def test_a_pickle_of_python_2_is_read():
+    """The toolkit's own files: arrays whose bytes are Python 2 strings, which no Python 3 writes."""
+    numbers = FEATURES.tobytes()
+    dtype = b"cnumpy\ndtype\n(U\x02f4I0\nI1\ntR(I3\nU\x01<NNNI-1\nI-1\nI0\ntb"
+    array = (
+        b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntU\x01btR"
+        + b"(I1\n(I2\nI3\nt" + dtype + b"I00\nT" + struct.pack("<i", len(numbers)) + numbers + b"tb"
+    )  # fmt: skip
+    rest = content()
+    del rest["features"]
+    mapping = pickle.dumps(rest, protocol=2)[2:-1]  # without the protocol's mark and the stop
+    rows = read_coco(b"\x80\x02" + mapping + b"U\x08features" + array + b"s.")
+    assert rows.sha256 == read_coco(pickle.dumps(content())).sha256
+
+
+class Runs:
+    """Unpickled, it calls what it was made with."""
+
+    def __init__(self, function, *arguments):
+        self.call = (function, arguments)
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_a_malicious_pickle_runs_nothing(protocol, tmp_path, capfd):
+    target, poem = tmp_path / "owned", sys.modules.pop("this", None)
+    attacks = (
+        Runs(os.system, f"touch {target}"),
+        Runs(eval, f"open({str(target)!r}, 'w')"),
+        Runs(exec, f"open({str(target)!r}, 'w')"),
+        Runs(Path.touch, target),
+        Runs(np.load, str(target)),
+        Runs(np.save, str(target), [1]),
+        Runs(getattr, {}, "clear"),
+        Runs(__import__, "this"),
+    )
+    for attack in attacks:
+        for data in (attack, content() | {"more": [attack]}):
+            with pytest.raises(InputError, match=r"COCO/train\.pkl: is no safe pickle of features: it asks for"):
+                read_coco(pickle.dumps(data, protocol=protocol))
+    assert not target.exists() and "this" not in sys.modules and poem is None
+    assert capfd.readouterr().out == ""
+
+
+HOSTILE = {
+    "an object array": pickle.dumps(np.array([{"a": 1}], dtype=object), protocol=2),
+    "an array larger than its bytes": b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntU\x01btR"
+    b"(I1\n(I99\ntcnumpy\ndtype\n(U\x02f4I0\nI1\ntR(I3\nU\x01<NNNI-1\nI-1\nI0\ntbI00\nU\x04abcdtb.",
+    "a state for a function": b"cnumpy.core.multiarray\n_reconstruct\n}(U\x08__code__Nub.",
+    "a state for a class": b"cnumpy\nndarray\n}(U\x01ANub.",
+    "a dtype with fields": pickle.dumps(np.zeros(2, dtype=[("a", "f4")]), protocol=2),
+    "another encoding": b"c_codecs\nencode\n(U\x01aU\x03hextR.",
+    "a persistent id": b"Pcommand\n.",
+    "an extension": b"\x82\x01.",
+    "cut short": pickle.dumps(content())[:-20],
+    "nothing": b"",
+    "no pickle": b"features\n1 2 3\n",
+}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        [1, 2],
+        {"features": FEATURES},
+        content(np.zeros(3)),
+        content(np.full((2, 3), np.nan)),
+        content("abc"),
+        content() | {"captions": {}},
+        content() | {"image_to_caption_ids": [[1]]},
+        content() | {"captions": dict.fromkeys(range(12), "text")},
+    ],
+    ids=["a list", "no captions", "a vector", "NaN", "text", "no texts", "too few images", "captions as text"],
+)
+def test_another_form_is_one_clear_error(data):
+    with pytest.raises(InputError, match=r"COCO/train\.pkl: is not in the form of SentEval's COCO files"):
+        read_coco(pickle.dumps(data))
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory) -> tuple[Path, Path]:
+    root = tmp_path_factory.mktemp("planted")
+    write_coco(write_senteval(root / "senteval", rows=6), {"train": 4, "valid": 3, "test": 3})
+    return root / "senteval", write_originals(root / "originals", rows=6)
+
+
+@pytest.fixture(scope="module")
+def pins(planted) -> Pins:
+    """The planted data's own pins, measured by the code that measured the published ones."""
+    source, files, rows = Source(*planted, pins=Pins()), {"senteval": {}, "originals": {}}, {}
+    places = dict(zip(("senteval", "originals"), (Directory(root, "DIR") for root in planted), strict=True))
+    for name, dataset in DATASETS.items():
+        rows[name] = {split: rows_pin(found) for split, found in source.load(name, list(dataset.parts)).items()}
+        for part in dataset.parts.values():
+            files[dataset.layout] |= {file: file_pin(places[dataset.layout].read(file)) for file in part.files}
+    return Pins(**files, rows=rows)
+
+
+@pytest.fixture
+def copied(planted, tmp_path) -> Path:
+    return Path(shutil.copytree(planted[0], tmp_path / "copy"))
+
+
+def test_every_data_set_is_read_and_every_form_is_whole(planted, pins):
+    source = Source(*planted, pins=pins)
+    for name, dataset in DATASETS.items():
+        for rows in source.load(name, list(dataset.parts)).values():
+            assert len(rows) > 0 and len(rows.texts) % len(rows) == 0, name
+            if name.startswith("sts") and name[3].isdigit():
+                assert isinstance(rows, ScoredPairs) and rows.subsets[-1][2] == len(rows)
+
+
+def test_the_downstream_folder_itself_is_accepted_and_so_is_its_content(planted, pins, tmp_path):
+    whole = Source(planted[0], pins=pins)
+    downstream = Source(planted[0] / "downstream", pins=pins)
+    renamed = Source(Path(shutil.copytree(planted[0] / "downstream", tmp_path / "data")), pins=pins)
+    for name, split in (("mr", "all"), ("sts12", "test"), ("snli", "train")):
+        hashes = {source.load(name, [split])[split].sha256 for source in (whole, downstream, renamed)}
+        assert len(hashes) == 1
+    assert len(downstream.load("wc", ["test"])["test"])  # probing lies beside downstream
+
+
+def test_a_source_that_is_not_given_is_named():
+    with pytest.raises(InputError, match=r"mr: no source of its data.*--senteval-data DIR.*--hub-data ORG/NAME@REV"):
+        Source().load("mr", ["all"])
+    with pytest.raises(InputError, match=r"sts12-original: no source of its data.*--sts-data DIR"):
+        Source().load("sts12-original", ["test"])
+    with pytest.raises(InputError, match=r"nowhere: no such directory; check --senteval-data DIR"):
+        Source(Path("nowhere")).load("mr", ["all"])
+    with pytest.raises(InputError, match=r"unknown name 'sst-2'.*did you mean 'sst2'"):
+        Source().load("sst-2", ["test"])
+    with pytest.raises(InputError, match="mr: has no split 'test'; allowed: all"):
+        Source().load("mr", ["test"])
+
+
+def test_what_ships_with_the_project_needs_no_option():
+    rows = Source().load("stsb", ["validation", "test"])
+    assert (len(rows["validation"]), len(rows["test"])) == (1500, 1379)
+    assert Source().has("stsb", "test") and not Source().has("stsb", "train") and not Source().has("mr", "all")
+
+
+ALTERED = {
+    "a letter": lambda content: content.replace(b"word1", b"word!", 1),
+    "a line cut": lambda content: content[: content.rindex(b"\n", 0, -1) + 1],
+    "half of it cut": lambda content: content[: len(content) // 2],
+    "one line more": lambda content: content + content.splitlines(keepends=True)[-1],
+    "two lines exchanged": lambda content: b"".join([*reversed(content.splitlines(keepends=True))]),
+    "empty": lambda content: b"",
+}
+FILES = {
+    "mr": ("all", "downstream/MR/rt-polarity.neg"),
+    "cr": ("all", "downstream/CR/custrev.pos"),
+    "sst2": ("train", "downstream/SST/binary/sentiment-train"),
+    "trec": ("train", "downstream/TREC/train_5500.label"),
+    "mrpc": ("test", "downstream/MRPC/msr_paraphrase_test.txt"),
+    "sick-e": ("test", "downstream/SICK/SICK_test_annotated.txt"),
+    "snli": ("train", "downstream/SNLI/s2.train"),
+    "sts15": ("test", "downstream/STS/STS15-en-test/STS.input.belief.txt"),
+    "stsb-tokenised": ("validation", "downstream/STS/STSBenchmark/sts-dev.csv"),
+    "tense": ("train", "probing/past_present.txt"),
+}
+
+
+@pytest.mark.parametrize("change", ALTERED)
+@pytest.mark.parametrize("dataset", FILES)
+def test_an_altered_file_is_one_error_that_names_it(copied, pins, dataset, change):
+    split, name = FILES[dataset]
+    path = copied / name
+    before, found = path.read_bytes(), ALTERED[change](path.read_bytes())
+    path.write_bytes(found)
+    with pytest.raises(InputError) as raised:
+        Source(copied, pins=pins).load(dataset, [split])
+    message = str(raised.value)
+    assert message.startswith(f"{path}: ") and "\n" not in message and "restore" in message, message
+    lines = [len(content.split(b"\n")) - content.endswith(b"\n") if content else 0 for content in (found, before)]
+    if lines[0] != lines[1]:
+        assert re.search(rf"has {lines[0]} lines, expected {lines[1]}\b", message), message
+    else:
+        assert re.search(r"altered: \d+ lines as expected, but sha256 [0-9a-f]{12}…, expected [0-9a-f]{12}…", message)
+
+
+def test_an_unmeasured_file_is_held_to_its_count(copied):
+    """As SNLI's train part and the probing tasks: no checksum, and a few more rows where their authors say so."""
+    path, lines = copied / "probing/bigram_shift.txt", 36
+    assert len(path.read_text().splitlines()) == lines
+    for rows, more, problem in ((12, 0, None), (10, 2, None), (14, 5, "12 rows, expected 14 to 19"), (9, 2, "9 to 11")):
+        pins = Pins(rows={"bshift": {"train": RowsPin(rows=rows, more=more)}})
+        source = Source(copied, pins=pins)
+        if problem is None:
+            assert len(source.load("bshift", ["train"])["train"]) == 12
+        else:
+            with pytest.raises(InputError, match=problem):
+                source.load("bshift", ["train"])
+    pins = Pins(senteval={"probing/bigram_shift.txt": FilePin(lines=40)})
+    with pytest.raises(InputError, match=r"bigram_shift.txt: has 36 lines, expected 40"):
+        Source(copied, pins=pins).load("bshift", ["test"])
+
+
+def test_the_published_pins_know_every_split():
+    rows = published().rows
+    assert {name: set(splits) for name, splits in rows.items()} == {
+        name: set(dataset.parts) for name, dataset in DATASETS.items()
+    }
+    unmeasured = {(name, split) for name, splits in rows.items() for split, pin in splits.items() if pin.sha256 is None}
+    probing = {name for name, dataset in DATASETS.items() if "probing" in next(iter(dataset.parts.values())).files[0]}
+    assert unmeasured == {("snli", "train")} | {
+        (name, split) for name in (*probing, "coco") for split in ("train", "validation", "test")
+    }
+    assert rows["snli"]["train"].rows == 549_367 and rows["coco"]["test"].rows == 25_000

@@ -1,0 +1,152 @@
+"""The built-in language model as shipped, and the rules and documents that it was trained on."""
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+from tiny_lm import load_engine
+from transformers import AutoTokenizer
+
+from experiments.built_in_lm import rules, templates
+from experiments.built_in_lm.corpus import detokenise, normalise, usable
+from experiments.built_in_lm.pairs import Neighbours, word_salad
+from experiments.built_in_lm.prompts import Pair, clean, prompt
+from experiments.built_in_lm.rules import fix_articles
+from experiments.built_in_lm.train import encode
+from generation.backends.protocol import Request, complete
+from generation.inputs.row_seeds import row_seed
+from hub.contract.dataset_sections import DecodingParameters
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = ROOT / "assets/demo-lm"
+SENTENCES = ROOT / "benchmarks/data/unseen_x1.txt"
+
+
+@pytest.fixture(scope="module")
+def engine():
+    return load_engine(MODEL)
+
+
+COUNTER_LABELS = {"1": (), "0.5": ("1",), "0": ("1", "0.5")}
+
+
+def words(text):
+    return re.findall(r"[a-z0-9]+", text.lower())
+
+
+@pytest.fixture(scope="module")
+def completions(engine):
+    """24 sentences that the model never saw, and its completion of each under every label's prompt."""
+    lines = SENTENCES.read_text(encoding="utf-8").splitlines()
+    firsts = [clean(line) for line in lines[:: len(lines) // 24]][:24]
+    settings = DecodingParameters(decay_constant=100, top_k=5, top_p=0.9, max_new_tokens=40)
+    found = {}
+    for label, counters in COUNTER_LABELS.items():
+        requests = [
+            Request(prompt(label, text), tuple(prompt(one, text) for one in counters), row_seed(1, text, label))
+            for text in firsts
+        ]
+        found[label] = complete(engine, requests, settings, 64)
+    return firsts, found
+
+
+def test_folder_is_small_and_complete():
+    assert sum(p.stat().st_size for p in MODEL.iterdir()) <= 12_000_000
+    assert {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "README.md"} <= {
+        p.name for p in MODEL.iterdir()
+    }
+
+
+def test_quotes_are_tokens_of_their_own():
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    text = prompt("0.5", "A man is here.") + 'He said nothing."'
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    pieces = [tokenizer.decode([i]) for i in ids]
+    assert all(piece == '"' for piece in pieces if '"' in piece)
+    start = tokenizer.encode(prompt("0.5", "A man is here."))
+    assert ids[: len(start)] == start  # a completion never changes the prompt's tokens
+    assert tokenizer.eos_token_id is not None and tokenizer.pad_token_id is not None
+
+
+def test_documents_are_encoded_as_one_text():
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    for label in ("1", "entails"):
+        pair = Pair(label, "Two dogs run.", "Dogs are running.", "test")
+        document = encode([pair], tokenizer)[0]
+        assert document.ids[:-1] == tokenizer.encode(prompt(label, pair.first) + pair.second + '"')
+        assert document.ids[-1] == tokenizer.eos_token_id
+        assert len(document.weights) == len(document.ids) and document.weights[0] == 0 and document.weights[-1] == 1
+
+
+def test_most_completions_close_their_quote(completions):
+    _, by_label = completions
+    for label, rows in by_label.items():
+        assert sum(c.problem is None for c in rows) >= 0.7 * len(rows), label
+
+
+def test_word_overlap_falls_with_the_label(completions):
+    firsts, by_label = completions
+    means = {}
+    for label, rows in by_label.items():
+        pairs = [(set(words(x)), set(words(c.text))) for x, c in zip(firsts, rows, strict=True)]
+        means[label] = sum(len(one & two) / len(one | two) for one, two in pairs) / len(pairs)
+    assert means["1"] > means["0.5"] + 0.1 and means["0.5"] > means["0"] + 0.03
+    copies = sum(words(x) == words(c.text) for x, c in zip(firsts, by_label["1"], strict=True))
+    assert copies <= len(firsts) // 2
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "expected"),
+    [
+        (rules.progressive, "A man is playing a guitar.", "A man plays a guitar."),
+        (rules.progressive, "The dog runs home.", "The dog is running home."),
+        (rules.there_is, "A man is playing a guitar.", "There is a man playing a guitar."),
+        (rules.there_is, "There are two dogs in the yard.", "Two dogs in the yard."),
+        (rules.front_phrase, "A man plays guitar in the park.", "In the park, a man plays guitar."),
+        (rules.front_phrase, "In 1990, he moved to London.", "He moved to London in 1990."),
+        (rules.numbers, "There are 3 dogs.", "There are three dogs."),
+        (rules.coordinate, "A man and a woman dance.", "A woman and a man dance."),
+        (rules.drop_modifier, "A dog runs on green grass.", "A dog runs on grass."),
+        (rules.phrases, "He does not know.", "He doesn't know."),
+        (rules.negate, "The dog is asleep.", "The dog is not asleep."),
+        (rules.drop_clause, "Bob Ray (born 1950) sings.", "Bob Ray sings."),
+    ],
+)
+def test_rules(rule, text, expected):
+    assert rule(text, random.Random(0)) == expected
+
+
+def test_rules_that_do_not_apply_say_so():
+    assert rules.progressive("Hello there.", random.Random(0)) is None
+    assert rules.coordinate("Hello there.", random.Random(0)) is None
+    assert rules.graft("Too short.", "This too.", random.Random(0)) is None
+
+
+def test_articles_follow_the_next_word():
+    assert fix_articles("a apple and an car, an hour") == "an apple and a car, an hour"
+    assert fix_articles("an French actor, a university") == "a French actor, a university"
+
+
+def test_templates_keep_and_change_fillers():
+    rng = random.Random(1)
+    for _ in range(50):
+        first = templates.draw(rng)
+        same = templates.say(first.group, first.fillers, rng, first.variant)
+        assert same.text != first.text and "{" not in first.text + same.text
+        assert not set(templates.unrelated(first, rng).fillers.values()) & set(first.fillers.values())
+
+
+def test_neighbours_by_words():
+    pool = Neighbours(["A dog runs.", "A cat sleeps.", "Stocks fell on Monday."] * 4)
+    assert pool.far("A dog runs.", random.Random(0)) != "A dog runs."
+    assert pool.similarity("A dog runs.", "The dog runs!") == 1.0
+    assert len(word_salad(["a", "b"], random.Random(0)).first.split()) >= 5
+
+
+def test_text_cleaning():
+    assert detokenise("He ca n't pay $ 5 , @-@ he said .").startswith("He can't pay $5,")
+    assert clean('He said "no" .') == "He said no ."
+    assert normalise("A man, 2 dogs!") == "aman2dogs"
+    assert usable("Two dogs run home.") and not usable("Two <unk> run home.") and not usable("Short one")

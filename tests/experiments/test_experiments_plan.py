@@ -1,0 +1,168 @@
+"""Plans of experiments: experiments can run, mistakes are refused by name, the pages equal the kept results."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from experiments import page as pages
+from experiments.baselines import random_words
+from experiments.command import PLANS, RESULTS, overview
+from experiments.files import source_of
+from experiments.plan import Effect, Experiment, Plan, read_plan
+from experiments.plots import effects_plot
+from experiments.result import Difference, read_result
+from experiments.runner import Runner
+from experiments.steps import Steps
+from hub.contract.measured import Estimate
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe_file import load_recipe
+from hub.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = read_plan(ROOT / PLANS)
+
+
+def test_declared_recipes_load_and_rows_stand_in_the_paper():
+    for variant in SHIPPED.datasets.variants:
+        texts = SHIPPED.datasets.generation(variant.name)
+        load_recipe(texts.recipe, DatasetRecipe, [*texts.settings, *variant.settings])
+    for encoder in SHIPPED.encoders:
+        if encoder.recipe:
+            load_recipe(encoder.recipe, ModelRecipe, list(encoder.settings))
+    for one in SHIPPED.experiments:
+        if one.rows:
+            columns = one.measured_columns()
+            assert all(one.printed.row(name) for name in one.rows.values() if name)
+            assert all({effect.better, effect.than} <= one.rows.keys() for effect in one.effects)
+            assert {effect.column for effect in one.effects} <= columns.keys()
+            assert one.printed is None or any(pages.printed_difference(one, effect) for effect in one.effects)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tree: tree["encoders"][0].update(dataset="x2"), "need a recipe"),
+        (lambda tree: tree["encoders"][1].update(baseline="simcse"), "a baseline needs a dataset and a training"),
+        (lambda tree: tree["encoders"][2].update(dataset="nothing"), "unknown variant nothing"),
+        (lambda tree: tree["experiments"][0]["rows"].update(nobody=None), "unknown encoder nobody"),
+        (lambda tree: tree["experiments"][0].update(measure=["x"]), "exactly one of rows and measure"),
+        (lambda tree: tree["experiments"].append(tree["experiments"][0]), "two are called dino-1"),
+        (lambda tree: tree["experiments"][0].update(data_seeds=3), "dino-1: 3 data seeds, but the plan has 2"),
+        (lambda tree: tree["datasets"]["variants"][1].update(source="y"), "x1x2: unknown source y"),
+        (lambda tree: tree["datasets"]["variants"][1].update(recipe="r.yaml"), "exactly one of recipe, extends"),
+        (lambda tree: tree["datasets"]["variants"][1].update(extends="x1x2"), "variants depend on each other"),
+        (
+            lambda tree: tree["datasets"]["variants"][7].update(set=["decoding.top_k=1"]),
+            "changes the generated texts: use extends",
+        ),
+    ],
+)
+def test_a_wrong_plan_is_refused_with_the_name(tmp_path, change, message):
+    tree = yaml.safe_load((ROOT / PLANS / "dino.yaml").read_text())
+    change(tree)
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(tree))
+    with pytest.raises(InputError, match=message):
+        read_plan(tmp_path / "plan.yaml")
+    with pytest.raises(InputError, match="did you mean 'dino-1'"):
+        SHIPPED.chosen(["dino-11"])
+
+
+def test_the_files_of_a_folder_are_one_plan_and_each_value_is_given_once(tmp_path):
+    tree = yaml.safe_load((ROOT / PLANS / "dino.yaml").read_text())
+    more = {"encoders": [tree["encoders"].pop()], "experiments": [tree["experiments"].pop()]}
+    more |= {"datasets": {"variants": [tree["datasets"]["variants"].pop()], "sources": {}}}
+    tree["experiments"] = [one for one in tree["experiments"] if one["name"] == "dino-1"]
+    for name, part in (("a", tree), ("b", more)):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(part))
+    plan = read_plan(tmp_path)
+    assert plan.experiments[-1].name == more["experiments"][0]["name"] and len(plan.experiments) == 2
+    assert plan.datasets.variants[-1].name == more["datasets"]["variants"][0]["name"]
+    (tmp_path / "b.yaml").write_text(yaml.safe_dump(more | {"datasets": {"default_source": "stsb"}}))
+    with pytest.raises(InputError, match=r"b\.yaml:datasets:default_source.*another file"):
+        read_plan(tmp_path)
+    with pytest.raises(ValueError, match="unknown file"):
+        Plan.model_validate(SHIPPED.model_dump(by_alias=True) | {"files": {}})
+
+
+@pytest.mark.parametrize(
+    ("low", "score", "high", "verdict"),
+    [
+        (0.1, 1, 2, "reproduced"),
+        (-1, 1, 2, "same direction, not significant"),
+        (-2, -1, 1, "opposite direction, not significant"),
+        (-2, -1, -0.1, "contradicted"),
+    ],
+)
+def test_a_verdict_follows_from_the_interval(low, score, high, verdict):
+    found = Estimate(score=score, low=low, high=high)
+    assert Difference(better="a", than="b", column="Avg.", difference=found).verdict == verdict
+
+
+def test_the_plot_of_effects_has_the_same_bytes_everywhere():
+    found = [
+        Difference(better="a", than="b", column="Avg.", difference=Estimate(score=score, low=score - 1, high=score + 1))
+        for score in (2, 0.5, -30)
+    ]
+    given = [(f"effect {number}", one, number or None) for number, one in enumerate(found)]
+    drawn = effects_plot(given)
+    assert drawn == effects_plot(given) and "effect 2" in drawn
+    assert drawn.count("the paper") == 1 and drawn != effects_plot([(name, one, None) for name, one, _ in given])
+
+
+def test_random_words_have_the_same_vectors_everywhere():
+    first, same, other, none = random_words(["a cat sat", "A cat sat", "dogs run", ""])
+    assert (first == same).all() and (first != other).any() and none.shape == (300,)
+
+
+def test_the_pages_equal_the_kept_results():
+    kept = [(one, read_result(ROOT / RESULTS / f"{one.name}.json")) for one in SHIPPED.experiments]
+    assert all(result for _, result in kept)
+    shown = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+    assert shown == pages.summary(kept), "run: sts-dino experiment run --page"
+    assert (ROOT / RESULTS / "README.md").read_text(encoding="utf-8") == pages.tables(SHIPPED, kept)
+    for one, result in kept:
+        assert len(pages.matched(one, result)) == len(one.effects)
+        assert not one.rows or result.measured.rows.keys() == one.rows.keys()
+    tallied = [line.split("|")[2:5] for line in shown.partition("| effects of |")[2].splitlines()[2:5]]
+    verdicts = ["| **reproduced** |", ", not significant |", "| **contradicted** |"]
+    assert [sum(map(int, column)) for column in zip(*tallied, strict=True)] == [*map(shown.count, verdicts)]
+    lines = overview(SHIPPED.experiments, ROOT / RESULTS).splitlines()[2:]
+    for one, line in zip(SHIPPED.experiments, lines, strict=True):
+        assert (f"of {len(one.effects)} effects reproduced" if one.effects else "measured") in line
+    assert "not run yet" in overview(SHIPPED.experiments, Path("nowhere"))
+
+
+def test_the_page_has_the_papers_shares_in_points():
+    effect = Effect(says="", better="few", than="none", column="Entailment")
+    rows = {"none": "0-shot", "few": "5-shot"}
+    one = Experiment(name="x", paper="auto-nli", table=1, title="", measure=("x",), beside=rows, effects=(effect,))
+    assert pages.printed_row(one, "none") == {"Entailment": pytest.approx(16), "Contradiction": pytest.approx(88.8)}
+    assert pages.printed_difference(one, effect) == pytest.approx(70.7) and not pages.printed_row(one, "nothing")
+
+
+def test_a_result_in_another_format_is_refused(tmp_path):
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(InputError, match="not a result of an experiment"):
+        read_result(tmp_path / "x.json")
+
+
+def test_the_code_of_a_named_encoder_is_part_of_its_key():
+    assert source_of("python:experiments.baselines:random_words") == source_of("python:experiments.baselines:minilm")
+    assert source_of("ORG/NAME@v1") is None and source_of("artifacts/models/x") is None
+
+
+def test_the_listed_commands_are_complete():
+    runner = Runner(SHIPPED, Steps(Path("nowhere")), None, ["@assets/offline.yaml"])
+    found = runner.commands(SHIPPED.chosen(["dino-2"])[0])
+    trained = [line for line in found if line.startswith("sts-dino train")]
+    settings = [shlex.split(line)[4::2] for line in trained]
+    assert len(trained) == 5 and all("@" not in line for line in trained)  # their base is in the repository
+    assert all("datasets.0.config=postprocessed-5shot" in line for line in settings)
+    load_recipe(Path(shlex.split(trained[0])[2]), ModelRecipe, settings[0][:-1])
+    assert sum(line.startswith("sts-dino score") and "sts16/all" in line for line in found) == 5
+    assert any("experiment refinish '<dataset:x2>' --set postprocess.smoothing=0" in line for line in found)
+    assert runner.commands(SHIPPED.chosen(["declutr-2"])[0]) == ["git checkout 5ab29a2"]
+    with pytest.raises(InputError, match=r"declutr-2: is finished.*git checkout 5ab29a2"):
+        runner.run(SHIPPED.chosen(["declutr-2"])[0])

@@ -1,0 +1,402 @@
+"""The engine: the texts of the slow reference for every family, setting and kind of request, whatever the batch.
+
+A request may be debiased, guided, scored under further prompts, and have its own λ and γ; a batch mixes all of them.
+"""
+
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from decoding_requests import prompt, requests
+from reference_decoding import reference
+from tiny_lm import FAMILIES, load_engine, make_family, make_lm
+from transformers import AutoModelForCausalLM
+
+from generation.backends import batch as live_batch
+from generation.backends import output_layer
+from generation.backends.engine import Engine
+from generation.backends.protocol import Request, complete
+from hub.contract.recipe import DecodingParameters
+from hub.errors import InputError, RunError
+
+PLAIN_PROMPT = 'Sentence 2: "'
+OWN = [(None, None), (0.0, 0.0), (5.0, None), (None, 1.5), (1e4, 0.0), (30.0, 0.2), (0.0, 0.8)]  # λ, γ of a request
+PREFIXES = tuple(prompt(number, "").rsplit('"', 3)[0] + '"' for number in range(3))
+SETTINGS = DecodingParameters(max_new_tokens=12)
+GUIDED = DecodingParameters(max_new_tokens=12, guidance=0.5)
+SLOW = pytest.mark.slow("the families beside those with most of the oddities")
+EVERYDAY = ("gemma3", "qwen2.5", "gemma2")  # windows and one key head; padded vocabulary; soft caps: the plain loop
+PLAIN = ("gemma2", "bloom", "gpt_neo")  # soft caps, ALiBi, local attention: what the shared path does not know
+NAMES = [name if name in EVERYDAY else pytest.param(name, marks=SLOW) for name in FAMILIES]
+FLOATS = [*NAMES, "llama", "bloom", "gpt_neo"]
+
+
+def made(folder: Path, name: str, **changes: object) -> Path:
+    return make_family(folder, name, **changes) if name in FAMILIES else make_lm(folder, name, **changes)
+
+
+@pytest.fixture(params=["in pieces", "whole"])
+def logits(request, monkeypatch):
+    """The tiny vocabularies are read as large ones are, or as a whole."""
+    monkeypatch.setattr(output_layer, "SMALLEST", 1 if request.param == "in pieces" else 16_384)
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory) -> Path:
+    return make_lm(tmp_path_factory.mktemp("lm"))
+
+
+@pytest.fixture(scope="module")
+def loaded(directory) -> Engine:
+    return load_engine(directory)
+
+
+@pytest.fixture
+def engine(loaded, monkeypatch) -> Engine:
+    """With all its rows, whatever memory an earlier test left it."""
+    monkeypatch.setattr(loaded, "_most_rows", None)
+    return loaded
+
+
+def original_of(folder: Path):
+    return AutoModelForCausalLM.from_pretrained(folder).eval()
+
+
+def guided(count: int) -> list[Request]:
+    return [replace(one, plain_prompt=PLAIN_PROMPT) for one in requests(count)]
+
+
+def mixed(count: int, settings: DecodingParameters) -> list[Request]:
+    """Requests with all the pairs in ``OWN``, every second one scored; without γ there is no plain prompt."""
+    found = []
+    for number, one in enumerate(requests(count)):
+        decay, guidance = OWN[number // 3 % len(OWN)]
+        own = replace(one, decay_constant=decay, guidance=guidance, plain_prompt=PLAIN_PROMPT)
+        if number % 2:
+            own = replace(own, scored_prompts=tuple(prompt(place, one.prompt.split('"')[1]) for place in range(3)))
+        found.append(own if own.guidance_in(settings) else replace(own, plain_prompt=None))
+    return found
+
+
+def settings_of(request: Request, settings: DecodingParameters) -> DecodingParameters:
+    own = {"decay_constant": request.decay_constant_in(settings), "guidance": request.guidance_in(settings)}
+    return settings.model_copy(update=own)
+
+
+def bare(request: Request) -> Request:
+    return replace(request, decay_constant=None, guidance=None)
+
+
+def expected(folder: Path, engine: Engine, asked: list[Request], settings: DecodingParameters) -> list[str]:
+    original = original_of(folder)
+    return [reference(original, engine.tokenizer, one, settings_of(one, settings)) for one in asked]
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_every_family_gives_the_texts_of_the_reference(name, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(output_layer, "SMALLEST", 1)
+    engine, asked = load_engine(made(tmp_path, name)), mixed(21, GUIDED)
+    assert engine.attention.shared == (name not in PLAIN), engine.attention.reason
+    assert (engine._output is not None) == engine.attention.shared
+    assert ("the plain, slower loop" in capsys.readouterr().err) == (name in PLAIN)
+    wanted = expected(tmp_path, engine, asked, GUIDED)
+    assert len(set(wanted)) >= 3
+    for rows in (7, 96):
+        assert [done.text for done in complete(engine, asked, GUIDED, rows)] == wanted
+
+
+VARIED = {
+    "paper": {},
+    "no debiasing": {"decay_constant": 0.0},
+    "no top-k": {"top_k": 0},
+    "no top-p": {"top_p": 1.0},
+    "one token": {"max_new_tokens": 1},
+    "line": {"text_end": "line"},
+    "guided": {"guidance": 3.0},
+    "guided, no debiasing": {"guidance": 1.5, "decay_constant": 0.0},
+    "guided, no top-k": {"guidance": 0.5, "top_k": 0},
+    "guided, line": {"guidance": 0.5, "text_end": "line"},
+}
+
+
+@pytest.mark.parametrize("varied", VARIED)
+def test_every_setting_gives_the_texts_of_the_reference(varied, logits, tmp_path):
+    settings = SETTINGS.model_copy(update=VARIED[varied])
+    engine, asked = load_engine(make_family(tmp_path, "gemma3")), guided(12)
+    assert (engine._output is not None) == (logits == "in pieces")
+    texts = [done.text for done in complete(engine, asked, settings, 30)]
+    assert texts == expected(tmp_path, engine, asked, settings) and len(set(texts)) >= 3
+
+
+@pytest.mark.parametrize("top_k", [5, 0], ids=["top-k", "no-top-k"])
+@pytest.mark.parametrize("name", ["gemma3", *(pytest.param(name, marks=SLOW) for name in ("qwen2.5", "llama", "gpt2"))])
+def test_nothing_depends_on_batch_size_order_or_history(name, top_k, logits, tmp_path):
+    """Texts and statistics to the last bit: rows enter and leave, pages fill up, two rows or sixty share a prompt."""
+    settings = DecodingParameters(top_k=top_k, top_p=0.95, max_new_tokens=20, guidance=0.5)
+    engine, asked = load_engine(made(tmp_path, name)), mixed(42, settings)
+    whole = complete(engine, asked, settings, 400, PREFIXES)
+    assert complete(engine, asked[::-1], settings, 20, PREFIXES)[::-1] == whole
+    assert complete(engine, asked[:4], settings, 1, PREFIXES) == whole[:4]
+    assert complete(engine, asked[9:], settings, 33, PREFIXES) == whole[9:]
+    alone = [complete(engine, [bare(one)], settings_of(one, settings), 8, PREFIXES)[0] for one in asked[:14]]
+    assert alone == whole[:14]
+    unscored = [replace(one, scored_prompts=()) for one in asked]
+    assert complete(engine, unscored, settings, 90, PREFIXES) == [replace(done, log_likelihoods=()) for done in whole]
+    without = complete(engine, [bare(one) for one in asked], settings, 400, PREFIXES)
+    assert sum(ours.text != theirs.text for ours, theirs in zip(whole, without, strict=True)) >= 5
+
+
+@pytest.mark.slow("45 tokens: texts that fill three pages")
+@pytest.mark.parametrize("top_k", [5, 0])
+def test_long_texts_do_not_depend_on_the_batch(engine, top_k):
+    settings, asked = DecodingParameters(top_k=top_k, top_p=0.95, max_new_tokens=45), requests(40)
+    whole = complete(engine, asked, settings, 96, PREFIXES)
+    assert max(len(engine.tokenizer(done.text).input_ids) for done in whole) > 40
+    assert complete(engine, asked, settings, 7, PREFIXES) == whole
+
+
+def test_guidance_of_strength_zero_or_without_a_plain_prompt_is_none(tmp_path):
+    engine, asked = load_engine(make_family(tmp_path, "gemma3")), guided(24)
+    wanted = complete(engine, requests(24), GUIDED, 60)
+    assert complete(engine, asked, SETTINGS, 60) == wanted != complete(engine, asked, GUIDED, 60)
+
+
+def test_shared_prefixes_change_no_text(engine):
+    settings, asked = DecodingParameters(max_new_tokens=20), requests(24)
+    apart, shared = (complete(engine, asked, settings, 50, prefixes) for prefixes in ((), PREFIXES))
+    assert [done.text for done in apart] == [done.text for done in shared]
+    assert [done.log_prob for done in apart] == pytest.approx([done.log_prob for done in shared], abs=1e-4)
+
+
+def test_requests_may_be_added_while_it_runs(engine):
+    asked, written = requests(12), {}
+    queue = deque(asked[:6])
+    for request, done in engine.stream(queue, SETTINGS, 8, PREFIXES):
+        written[request] = done
+        if len(written) <= 6:
+            queue.appendleft(asked[5 + len(written)])
+    assert [written[request] for request in asked] == complete(engine, asked, SETTINGS, 96, PREFIXES)
+
+
+def test_debiasing_changes_texts_only_where_there_are_counter_prompts(engine):
+    asked, settings = requests(24), DecodingParameters(top_k=0, top_p=1.0, max_new_tokens=20)
+    on = complete(engine, asked, settings, 96)
+    off = complete(engine, asked, settings.model_copy(update={"decay_constant": 0.0}), 96)
+    changed = [a.text != b.text for a, b in zip(on, off, strict=True)]
+    assert any(changed) and not any(c for c, one in zip(changed, asked, strict=True) if not one.counter_prompts)
+
+
+@pytest.fixture
+def tokens_of(monkeypatch):
+    """The drawn tokens of each text, by its log_prob."""
+    found, finish = {}, Engine._finish
+
+    def noted(self, tokens, log_probs, settings):
+        done = finish(self, tokens, log_probs, settings)
+        found[done.log_prob] = list(tokens)
+        return done
+
+    monkeypatch.setattr(Engine, "_finish", noted)
+    return found
+
+
+@pytest.mark.parametrize(
+    "settings", [GUIDED, DecodingParameters(max_new_tokens=12, text_end="line", top_k=0)], ids=["guided", "line"]
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_statistics_are_those_of_a_forward_pass_of_the_model(name, settings, tmp_path, tokens_of, monkeypatch):
+    """log_prob, margin and likelihoods: before guidance and debiasing, over the tokens that can be drawn."""
+    monkeypatch.setattr(output_layer, "SMALLEST", 1)
+    engine, asked = load_engine(make_family(tmp_path, name)), mixed(14, settings)
+    original, done = original_of(tmp_path), complete(engine, asked, settings, 60)
+    for request, one in zip(asked, done, strict=True):
+        tokens, sums = tokens_of[one.log_prob], {}
+        for text in request.reported_prompts:
+            with torch.inference_mode():
+                ids = torch.tensor([[*engine.encode(text), *tokens]])
+                found = original(input_ids=ids).logits[0, -len(tokens) - 1 : -1].double()
+                found[:, engine.banned(settings)] = -torch.inf
+            sums[text] = float(found.log_softmax(-1)[range(len(tokens)), tokens].sum())
+        assert one.log_likelihoods == pytest.approx([sums[text] for text in request.scored_prompts], abs=2e-3)
+        assert one.log_prob == pytest.approx(sums[request.prompt] / len(tokens), abs=2e-4)
+        assert (one.margin is None) == (not request.counter_prompts)
+        if request.counter_prompts:
+            best = max(sums[text] for text in request.counter_prompts)
+            assert one.margin == pytest.approx((sums[request.prompt] - best) / len(tokens), abs=4e-4)
+    assert {one.problem for one in done} <= {None, "not_closed", "line_break", "empty"}
+
+
+@pytest.mark.parametrize("name", ["gemma3", pytest.param("phi3", marks=SLOW)])
+def test_texts_beyond_the_window_stand_among_others(name, tmp_path, capsys):
+    """Bits do not depend on the other texts, on either side of the window; said once."""
+    engine, asked = load_engine(make_family(tmp_path, name, sliding_window=45)), mixed(24, GUIDED)
+    lengths = [max(len(engine.encode(p)) for p in (one.prompt, *one.counter_prompts)) + 12 for one in asked]
+    assert engine.attention.window == 45 and engine.context == 256 and 4 <= sum(n > 45 for n in lengths) <= 20
+    done = complete(engine, asked, GUIDED, 96)
+    assert capsys.readouterr().err.count("beyond the model's window of 45 tokens") == 1
+    assert [one.text for one in done] == expected(tmp_path, engine, asked, GUIDED)
+    assert complete(engine, asked[::-1], GUIDED, 7)[::-1] == done
+    assert [complete(engine, [request], GUIDED)[0] for request in asked[:9]] == done[:9]
+    assert "window" not in capsys.readouterr().err
+
+
+def test_a_window_narrower_than_a_prompt_takes_the_plain_loop(tmp_path):
+    engine = load_engine(make_lm(tmp_path, "mistral", sliding_window=32))
+    assert not engine.attention.shared and engine.context == 256
+    assert complete(engine, requests(1), SETTINGS)[0].log_prob < 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bfloat16_takes_the_same_path_and_repeats_its_texts(name, tmp_path):
+    engine = load_engine(make_family(tmp_path, name), dtype="bfloat16")
+    assert engine.attention.shared == (name not in PLAIN), engine.attention.reason
+    done = complete(engine, mixed(9, GUIDED), GUIDED, 60)
+    assert all(one.log_prob < 0 and np.isfinite(one.log_likelihoods).all() for one in done)
+    assert complete(engine, mixed(9, GUIDED), GUIDED, 60) == done
+
+
+def test_the_plain_prompt_is_read_in_one_product(tmp_path, monkeypatch):
+    """Were it read in turns of eight rows, levels would be as many as texts."""
+    engine, levels, planned = load_engine(make_family(tmp_path, "gemma3")), [], live_batch.LiveBatch.next_pass
+
+    def counted(batch):
+        now = planned(batch)
+        levels.append(len(now.levels))
+        return now
+
+    monkeypatch.setattr(live_batch.LiveBatch, "next_pass", counted)
+    complete(engine, guided(90), GUIDED, 600)
+    with_plain, levels[:] = max(levels), []
+    complete(engine, requests(90), SETTINGS, 600)
+    assert with_plain == max(levels) + 1
+
+
+def test_out_of_memory_halves_the_rows_and_loses_nothing(engine, monkeypatch, capsys):
+    asked = requests(18)
+    wanted, planned = complete(engine, asked, SETTINGS, 64), live_batch.LiveBatch.next_pass
+
+    def narrow(batch):
+        if batch.rows > 9:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return planned(batch)
+
+    monkeypatch.setattr(live_batch.LiveBatch, "next_pass", narrow)
+    assert complete(engine, asked, SETTINGS, 64) == wanted
+    assert "out of memory with 64 rows: retrying with 32" in capsys.readouterr().err
+    for batch_size in (64, None):  # the next shards begin with the rows that fit
+        assert complete(engine, asked, SETTINGS, batch_size) == wanted
+    assert "out of memory" not in capsys.readouterr().err
+
+
+def test_memory_that_runs_out_when_texts_end_loses_none(engine, monkeypatch):
+    asked = requests(9)
+    wanted, finish, failures = complete(engine, asked, SETTINGS, 64), engine._finish, [MemoryError()]
+
+    def fails_once(*written):
+        if failures:
+            raise failures.pop()
+        return finish(*written)
+
+    monkeypatch.setattr(engine, "_finish", fails_once)
+    assert complete(engine, asked, SETTINGS, 64) == wanted and not failures
+
+
+def test_the_plain_loop_remembers_the_rows_that_fit(engine, directory, monkeypatch, capsys):
+    asked, engine = requests(9), Engine(original_of(directory), engine.tokenizer, shared=False)
+    wanted, plain = complete(engine, asked, SETTINGS, 64), engine._plain.complete
+
+    def narrow(prompts, *more):
+        if sum(len(rows) for rows in prompts) > 9:
+            raise MemoryError("Unable to allocate 9 GiB")  # numpy's
+        return plain(prompts, *more)
+
+    monkeypatch.setattr(engine._plain, "complete", narrow)
+    for _ in range(2):
+        assert complete(engine, asked, SETTINGS, 64) == wanted
+    assert capsys.readouterr().err.count("out of memory with 64 rows") == 1
+
+
+def test_out_of_memory_while_making_room_loses_nothing(directory, monkeypatch):
+    asked = requests(18)
+    wanted = complete(load_engine(directory), asked, SETTINGS, 64, PREFIXES)
+    engine, grow, calls = load_engine(directory), live_batch.KVCache.grow, []
+
+    def fails(store, *room):
+        calls.append(room)
+        if len(calls) in (2, 6, 9):  # while prefixes are read, while a text is admitted, while a row gets its pages
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        grow(store, *room)
+
+    monkeypatch.setattr(live_batch.KVCache, "grow", fails)
+    assert complete(engine, asked, SETTINGS, 64, PREFIXES) == wanted
+    assert len(calls) > 9
+
+
+def test_memory_for_not_even_one_text_is_an_error(engine, monkeypatch):
+    def none(batch):
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    monkeypatch.setattr(live_batch.LiveBatch, "next_pass", none)
+    with pytest.raises(RunError, match="too small for one text at a time"):
+        complete(engine, requests(2), SETTINGS, 4)
+
+
+def test_the_end_of_text_is_never_drawn_where_a_quotation_mark_ends_a_text(engine, monkeypatch):
+    """The original DINO code bans it before debiasing; where a line ends a text, it may be drawn, and ends the text."""
+    end = engine.tokenizer.eos_token_id
+    monkeypatch.setattr(engine, "_finish", lambda tokens, sums, settings: list(tokens))
+    quoted, lines = (
+        complete(engine, requests(60), DecodingParameters(top_k=0, top_p=1.0, text_end=text_end), 96)
+        for text_end in ("quotation_mark", "line")
+    )
+    assert not any(end in tokens for tokens in quoted)
+    assert not any(end in tokens[:-1] for tokens in lines) and any(tokens[-1] == end for tokens in lines)
+    assert any('"' in engine.tokenizer.decode(tokens[:-1]) for tokens in lines)
+
+
+def test_ids_without_a_token_are_never_drawn(tmp_path, monkeypatch):
+    engine = load_engine(make_family(tmp_path, "qwen2.5"))
+    assert engine.no_tokens == [*range(len(engine.tokenizer), engine.vocabulary)] and len(engine.no_tokens) > 60
+    monkeypatch.setattr(engine, "_finish", lambda tokens, sums, settings: list(tokens))
+    settings = DecodingParameters(max_new_tokens=12, top_k=0, top_p=1.0, text_end="line")
+
+    def drawn():
+        return {token for tokens in complete(engine, requests(24), settings, 96) for token in tokens}
+
+    assert max(drawn()) < len(engine.tokenizer)
+    monkeypatch.setattr(engine, "no_tokens", [])
+    assert max(drawn()) >= len(engine.tokenizer)
+
+
+def test_the_ends_of_turns_count_as_ends(engine, monkeypatch):
+    """Chat models list several ends in their generation settings; generate() stops at each."""
+    for listed, ends in (([0, 7], [0, 7]), (None, [0])):
+        monkeypatch.setattr(engine.model.generation_config, "eos_token_id", listed)
+        assert engine._end_tokens() == ends
+
+
+def test_a_prompt_may_fill_the_context_and_not_exceed_it(engine, directory):
+    settings, full = DecodingParameters(max_new_tokens=10), prompt(0, "A man " + "sings and " * 80)
+    ids = engine.tokenizer(full).input_ids[: engine.context - settings.max_new_tokens]
+    asked = Request(engine.tokenizer.decode(ids), (), 5)
+    assert len(engine.encode(asked.prompt)) == engine.context - settings.max_new_tokens
+    wanted = reference(original_of(directory), engine.tokenizer, asked, settings)
+    assert complete(engine, [asked], settings)[0].text == wanted
+    with pytest.raises(InputError, match="exceed the model's context of 256"):
+        complete(engine, [Request(engine.tokenizer.decode(ids) + " and", (), 5)], settings)
+
+
+CHAT = "{% for m in messages %}<user>{{ m.content }}</user>{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
+
+
+def test_a_chat_template_holds_the_prompt_and_the_answer_is_opened(directory):
+    chat, raw = load_engine(directory, chat_template=True), load_engine(directory)
+    chat.tokenizer.chat_template = CHAT
+    rendered = [Request(f"<user>{one.prompt[:-1]}</user><bot>" + '"', (), one.seed) for one in requests(9)]
+    turns = [Request(one.prompt, (), one.seed) for one in requests(9)]
+    found, wanted = (complete(*pair, SETTINGS, 20, PREFIXES) for pair in ((chat, turns), (raw, rendered)))
+    assert [done.text for done in found] == [done.text for done in wanted] and chat._prefix_ids

@@ -1,0 +1,206 @@
+"""Recipes whose model is a GGUF file: the texts of the same model in safetensors, from that file alone."""
+
+import shutil
+from pathlib import Path
+
+import gguf
+import pytest
+from command_outcomes import outcome_of
+from safetensors.numpy import load_file, save_file
+from tiny_gguf import make_gguf
+from tiny_lm import TEXTS, load_engine, make_lm
+
+from generation import explain, run
+from generation.backends.engine import Engine
+from generation.backends.load_model import load_model
+from generation.backends.protocol import Request, complete
+from generation.pipeline import job
+from hub.contract.recipe import DatasetRecipe, DecodingParameters, LanguageModel
+from hub.contract.recipe_file import fingerprint, load_recipe
+from hub.contract.run_dir import read_manifest
+from hub.contract.shards import read_shard
+from hub.durable import sha256_file
+from hub.errors import InputError
+from model_cards.render import render
+
+pytest_plugins = ["local_hub"]
+RECIPE = Path("recipes/demo/sts-dino-x2.yaml")
+SAMPLED = DecodingParameters(max_new_tokens=12)
+GREEDY = DecodingParameters(top_k=1, max_new_tokens=12)
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory) -> Path:
+    return make_lm(tmp_path_factory.mktemp("gguf") / "lm")
+
+
+@pytest.fixture
+def folder(lm, tmp_path) -> Path:
+    make_gguf(lm, tmp_path / "f32.gguf")
+    return tmp_path
+
+
+def texts(folder: Path, settings: DecodingParameters = SAMPLED, **model) -> list[str]:
+    asked = [Request(text, tuple(TEXTS[:number]), number) for number, text in enumerate(TEXTS)]
+    engine = load_engine(folder, **model)
+    return [completion.text for completion in complete(engine, asked, settings)]
+
+
+def recipe_of(folder: Path, *settings: str) -> DatasetRecipe:
+    return load_recipe(RECIPE, DatasetRecipe, [f"model.path={folder}", *settings])
+
+
+def refused(folder: Path, file: str = "f32.gguf") -> str:
+    with pytest.raises(InputError) as caught:
+        load_model(LanguageModel(path=str(folder), gguf_file=file, license="mit"))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_gguf_writes_the_texts_of_the_same_weights_in_safetensors(lm, folder):
+    written = texts(folder, gguf_file="f32.gguf")
+    assert written == texts(lm) and len(set(written)) > 3
+
+
+@pytest.mark.parametrize("kind", ["F16", "Q8_0"])
+def test_rounded_weights_are_read_too(kind, lm, folder):
+    make_gguf(lm, folder / "sub.gguf", kind)
+    (folder / "sub").mkdir()
+    (folder / "sub.gguf").rename(folder / "sub" / "model.gguf")
+    greedy = texts(folder, GREEDY, gguf_file="sub/model.gguf")
+    same = sum(one == other for one, other in zip(greedy, texts(lm, GREEDY), strict=True))
+    assert same >= len(greedy) / 2
+
+
+def test_neighbours_of_a_gguf_decide_nothing(lm, folder, monkeypatch):
+    alone = texts(folder, gguf_file="f32.gguf")
+    for path in make_lm(folder / "other", seed=1, num_hidden_layers=1).iterdir():
+        shutil.copy(path, folder)
+    (folder / "tokenizer.json").write_text((lm / "tokenizer.json").read_text().replace('"sentence"', '"nonsense"'))
+    (folder / "adapter_config.json").write_text("{}")
+    (folder / "here").mkdir()
+    make_gguf(folder / "other", folder / "here" / "f32.gguf")
+    monkeypatch.chdir(folder / "here")  # transformers would take the file of this name
+    assert texts(folder, gguf_file="f32.gguf") == alone
+
+
+def test_the_run_is_known_by_the_bytes_of_its_gguf_alone(lm, folder):
+    recipe = recipe_of(folder, "model.gguf_file=f32.gguf")
+    inputs = job.input_hashes(recipe)
+    name = f"{folder.name}/f32.gguf"
+    assert [file for file in inputs if file.endswith((".gguf", ".json", ".safetensors"))] == [name]
+    (folder / "config.json").write_text("{}")
+    assert job.input_hashes(recipe) == inputs
+    make_gguf(lm, folder / "f32.gguf", "F16")
+    changed = job.input_hashes(recipe)
+    assert changed[name] != inputs[name]
+    assert fingerprint(recipe, changed) != fingerprint(recipe, inputs)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["model.gguf_file=none.gguf"], r"none.gguf: no such file; allowed: f32.gguf$"),
+        ([], r"holds GGUF files alone; set model.gguf_file=f32.gguf$"),
+        (["model.path={folder}/f32.gguf"], r"is a GGUF file, not a folder; set model.path=.* and model.gguf_file=f32"),
+    ],
+)
+def test_a_file_that_is_not_there_or_named_in_another_way(settings, words, folder):
+    with pytest.raises(InputError, match=words):
+        job.input_hashes(recipe_of(folder, *(setting.format(folder=folder) for setting in settings)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["model.quantization={quant_method: gptq}"], "remove quantization or gguf_file"),
+        (
+            ["model.backend=openai", "model.server={base_url: 'http://h/v1', model: m}"],
+            "have the server load that file",
+        ),
+        (["model.gguf_file=../f32.gguf"], "names a .gguf file inside path or repo_id"),
+        (["model.gguf_file=/f32.gguf"], "names a .gguf file inside path or repo_id"),
+        (["model.gguf_file=model.safetensors"], "names a .gguf file inside path or repo_id"),
+    ],
+)
+def test_what_does_not_go_with_a_gguf(settings, words, folder):
+    with pytest.raises(InputError, match=words):
+        recipe_of(folder, "model.gguf_file=f32.gguf", *settings)
+
+
+def test_files_that_are_no_model_are_one_line_that_says_what_to_do(lm, folder):
+    make_gguf(lm, folder / "bert.gguf", architecture="nomic-bert-moe")
+    assert (
+        "bert.gguf: is a GGUF of the architecture 'nomic-bert-moe', which transformers does not read; serve"
+        in refused(folder, "bert.gguf")
+    )
+    whole = (folder / "f32.gguf").read_bytes()
+    for name, content in {
+        "empty": b"",
+        "page": b"<html>",
+        "head": whole[:300],
+        "cut": whole[: len(whole) // 2],
+    }.items():
+        (folder / f"{name}.gguf").write_bytes(content)
+        assert f"{name}.gguf: " in refused(folder, f"{name}.gguf")
+
+
+def test_a_gguf_without_all_its_weights_is_refused(lm, folder):
+    shutil.copytree(lm, folder / "less")
+    weights = load_file(lm / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, folder / "less" / "model.safetensors", metadata={"format": "pt"})
+    make_gguf(folder / "less", folder / "less.gguf")
+    assert "lacks 1 of the model's weights, model.layers.1.mlp.up_proj.weight" in refused(folder, "less.gguf")
+    with pytest.raises(InputError, match="lacks 1 of the model's weights"):
+        load_model(LanguageModel(path=str(folder / "less"), license="mit"))
+
+
+def test_positions_that_would_be_scaled_are_not_read_unscaled(lm, folder, monkeypatch):
+    add = gguf.GGUFWriter.add_rope_freq_base
+
+    def scaled(writer, base):
+        add(writer, base)
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+
+    monkeypatch.setattr(gguf.GGUFWriter, "add_rope_freq_base", scaled)
+    make_gguf(lm, folder / "long.gguf")
+    assert "scales its positions (llama.rope.scaling.type), which transformers passes over" in refused(
+        folder, "long.gguf"
+    )
+
+
+def test_every_command_takes_a_recipe_with_a_gguf(folder, tmp_path):
+    settings = [f"model.path={folder}", "model.gguf_file=f32.gguf", "decoding.max_new_tokens=8"]
+    words = [word for setting in settings for word in ("--set", setting)]
+    for option in ("--dry-run", "--estimate"):
+        assert outcome_of(run, RECIPE, *words, option, "--limit", 4).code == 0
+    out = tmp_path / "run"
+    assert outcome_of(run, RECIPE, *words, "--limit", 4, "--out", out).code == 0
+    manifest = read_manifest(out)
+    digest = sha256_file(folder / "f32.gguf")
+    assert manifest.inputs[f"{folder.name}/f32.gguf"] == manifest.provenance["model"]["sha256"] == digest
+    card = render(out)["README.md"].decode()
+    assert "| GGUF file | `f32.gguf`, its weights de-quantised to float32 |" in card and digest in card
+    row = read_shard(next(out.glob("data/rejected/*.parquet")))[0]
+    place = f"{row['source_id']}/{row['target']}/{row['attempt']}"
+    outcome = outcome_of(explain, out, place)
+    assert outcome.code == 0 and "generated again by the engine: identical" in outcome.told
+
+
+def test_a_gguf_of_a_hub_is_fetched_alone(folder, lm, tmp_path, local_hub, hub_api, monkeypatch):
+    address = local_hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", local_hub.endpoint)
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", address)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    repo = hub_api.create_repo("acme/tiny-gguf").repo_id
+    (folder / "sub").mkdir()
+    (folder / "f32.gguf").rename(folder / "sub" / "f32.gguf")
+    (folder / "sub" / "q8.gguf").write_bytes(b"another one")
+    commit = hub_api.upload_folder(repo_id=repo, folder_path=folder).oid
+    model = LanguageModel(repo_id=repo, revision=commit, gguf_file="sub/f32.gguf", license="mit")
+    found = complete(Engine.of(model), [Request(TEXTS[0], (), 5)], SAMPLED)
+    assert found[0].text == complete(load_engine(lm), [Request(TEXTS[0], (), 5)], SAMPLED)[0].text
+    assert {path.name for path in tmp_path.rglob("cache/**/*.gguf")} == {"f32.gguf"}
+    with pytest.raises(InputError, match=r"model.gguf_file none.gguf: acme/tiny-gguf has no such file at revision"):
+        load_model(model.model_copy(update={"gguf_file": "none.gguf"}))

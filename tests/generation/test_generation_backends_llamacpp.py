@@ -1,0 +1,166 @@
+"""``backend: openai`` with dialect llamacpp against llama.cpp's own server and a tiny random model."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tiny_lm import make_lm
+
+pytest.importorskip("openai", reason='the extra openai is not installed: pip install -e ".[openai]"')
+pytest.importorskip("xllamacpp", reason="llama.cpp's server is not installed: pip install xllamacpp")
+
+import torch
+from tiny_gguf import make_gguf
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from benchmarks.llamacpp_server import Serving, serve
+from generation.backends.protocol import Request, Writer, complete
+from generation.backends.registry import load_writer
+from generation.backends.self_debiasing import nucleus
+from generation.pipeline import job
+from hub.contract import run_dir
+from hub.contract.recipe import DatasetRecipe, DecodingParameters, LanguageModel
+from hub.contract.recipe_file import load_recipe
+from hub.contract.shards import read_shard
+from hub.errors import InputError, RunError
+
+PROMPT = 'Task: Write two sentences that mean the same thing.\nSentence 1: "A man is playing a flute."\nSentence 2: "'
+SETTINGS = DecodingParameters(decay_constant=0.0, epsilon=1.0, max_new_tokens=40)
+ONE_TOKEN = SETTINGS.model_copy(update={"max_new_tokens": 1})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = make_lm(tmp_path_factory.mktemp("lm"), max_position_embeddings=1024)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    model.lm_head.weight.data *= 6  # some tokens are likely, the end of text among them, most are not: min_p would show
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def file(folder) -> Path:
+    return make_gguf(folder, folder / "tiny.gguf")
+
+
+@pytest.fixture(scope="module")
+def server(file):
+    with serve(file, slots=4, context=1024) as serving:
+        yield serving
+
+
+def section(server: Serving, **more: object) -> dict[str, object]:
+    return {"base_url": server.base_url, "model": "tiny", "dialect": "llamacpp", "max_retries": 0, **more}
+
+
+def connect(server: Serving, directory: Path | None = None, chat: bool = False, **more: object) -> Writer:
+    model = {"backend": "openai", "license": "x", "chat_template": chat, "server": section(server, **more)}
+    return load_writer(LanguageModel.model_validate(model), directory)
+
+
+def asked(count: int, prompt: str = PROMPT) -> list[Request]:
+    return [Request(prompt, (), (number * 2_654_435_761 % 2**31) << 33, number) for number in range(count)]
+
+
+def log_probs(folder: Path) -> torch.Tensor:
+    """Of the first token after the prompt, (1, V), as transformers computes them."""
+    ids = AutoTokenizer.from_pretrained(folder)(PROMPT, return_tensors="pt").input_ids
+    with torch.no_grad():
+        return AutoModelForCausalLM.from_pretrained(folder)(ids).logits[:, -1].log_softmax(-1)
+
+
+@pytest.mark.parametrize(("top_k", "top_p"), [(5, 0.9), (0, 1.0)])
+def test_a_token_is_drawn_from_the_engines_distribution(server, folder, top_k, top_p):
+    settings = ONE_TOKEN.model_copy(update={"top_k": top_k, "top_p": top_p})
+    own, tokenizer = log_probs(folder), AutoTokenizer.from_pretrained(folder)
+    own[:, tokenizer.eos_token_id] = -torch.inf  # the engine's ban: the quotation mark closes, nothing else
+    expected: Counter[str] = Counter()
+    for probability, token in zip(*(part[0].tolist() for part in nucleus(own, settings)), strict=True):
+        expected[tokenizer.decode([token]).split('"')[0].strip()] += 1000 * probability
+    found = Counter(completion.text for completion in complete(connect(server), asked(1000), settings))
+    assert set(found) <= {text for text, times in expected.items() if times > 0}
+    common = {text: times for text, times in expected.items() if times >= 5}
+    rest = 1000 - sum(common.values())
+    chi2 = sum((found[text] - times) ** 2 / times for text, times in common.items())
+    chi2 += (1000 - sum(found[text] for text in common) - rest) ** 2 / rest if rest > 1 else 0
+    freedom = len(common) - (rest <= 1)
+    assert chi2 < freedom + 4 * (2 * freedom) ** 0.5  # about 1 in 10,000 for draws of the right distribution
+
+
+def test_the_closing_mark_and_the_line_break_are_told_from_a_text_that_was_cut(server):
+    texts = complete(connect(server), asked(80), SETTINGS.model_copy(update={"top_k": 0, "top_p": 1.0}))
+    problems = Counter(completion.problem for completion in texts)
+    assert min(problems[None], problems["line_break"], problems["not_closed"]) >= 5
+    assert not any('"' in completion.text or "\n" in completion.text for completion in texts)
+    text = next(completion.text for completion in texts if completion.problem == "not_closed")
+    assert len(text) > 20  # forty tokens, which the model's end of text does not cut short
+
+
+def test_the_same_request_twice_gives_the_same_text(server):
+    first, again = (complete(connect(server, concurrency=1), asked(8), SETTINGS) for _ in range(2))
+    assert first == again and len({completion.text for completion in first}) > 1
+
+
+def test_log_probabilities_are_the_models_closing_mark_included(server, folder):
+    tokenizer, own = AutoTokenizer.from_pretrained(folder), log_probs(folder)[0]
+    texts = {tokenizer.decode([token]): value for token, value in enumerate(own.tolist())}
+    settings = ONE_TOKEN.model_copy(update={"top_k": 0, "top_p": 1.0})
+    found = complete(connect(server, logprobs=True), asked(400), settings)
+    closed = [completion for completion in found if completion.problem is None]
+    assert closed  # '."' is one token
+    for completion in closed:
+        assert completion.log_prob == pytest.approx(texts[f'{completion.text}"'], abs=0.01)
+
+
+def test_a_chat_models_turn_is_begun_with_the_quotation_mark(server):
+    turn = PROMPT.removesuffix('"')
+    rendered = f'<|im_start|>user\n{turn}<|im_end|>\n<|im_start|>assistant\n"'  # llama.cpp's own, the file has none
+    plain = complete(connect(server, concurrency=1), asked(6, rendered), SETTINGS)
+    assert complete(connect(server, chat=True, concurrency=1), asked(6), SETTINGS) == plain
+
+
+def settings_of_run(server: Serving) -> list[str]:
+    return [
+        "model.backend=openai",
+        f"model.server={json.dumps(section(server))}",
+        "source.limit=6",
+        "shard_size=4",
+        "decoding.top_k=0",
+        "decoding.top_p=1",
+    ]
+
+
+def test_a_run_is_complete_and_goes_on_without_a_server_with_the_answers_it_has(file, tmp_path):
+    out = tmp_path / "run"
+    with serve(file, slots=4, context=1024) as server:
+        recipe = load_recipe(Path("recipes/demo/auto-nli.yaml"), DatasetRecipe, settings_of_run(server))
+        with run_dir.locked(out):
+            manifest = job.generate(recipe, out, "test")
+        counts = manifest.counts
+        assert counts["requested"] == counts["kept"] + sum(counts["rejected"].values()) >= 12
+        assert manifest.provenance["model"]["served_model"] == "tiny"
+        before = [row for path in sorted(out.rglob("*.parquet")) for row in read_shard(path)]
+        writer, kept = connect(server, tmp_path / "other"), asked(5)
+        texts = complete(writer, kept, SETTINGS)
+    again = tmp_path / "again"
+    (tmp_path / "run.answers.sqlite").rename(tmp_path / "again.answers.sqlite")
+    with run_dir.locked(again):
+        job.generate(recipe, again, "test")
+    assert before == [row for path in sorted(again.rglob("*.parquet")) for row in read_shard(path)]
+    assert complete(connect(server, tmp_path / "other"), kept, SETTINGS) == texts
+    with pytest.raises(RunError, match=r"^server http://127\S+: cannot be reached .*; start it, then run the same"):
+        complete(connect(server, tmp_path / "other"), asked(6)[5:], SETTINGS)
+
+
+def test_a_context_that_is_too_small_is_one_line(file):
+    tokens = len(AutoTokenizer.from_pretrained(file.parent)(PROMPT).input_ids)
+    with serve(file, slots=1, context=256) as server:
+        many = 256 // tokens
+        with pytest.raises(InputError) as caught:
+            complete(connect(server), asked(1, PROMPT * (many + 1)), SETTINGS)
+        assert "exceeds the available context size (256 tokens)" in str(caught.value)
+        assert "\n" not in str(caught.value) and "; serve the model with a longer context" in str(caught.value)
+        longest = SETTINGS.model_copy(update={"max_new_tokens": 256, "text_end": "line"})
+        with pytest.raises(InputError, match="its context was full before the text ended; start it with more context"):
+            complete(connect(server), asked(20, PROMPT * many), longest)

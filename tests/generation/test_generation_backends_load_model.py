@@ -1,0 +1,209 @@
+"""Loading: dtype and device, which models read through shared attention, and the preview of a model without weights."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_lm import load_engine, make_family, make_lm
+from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM
+
+from generation.backends import load_model, model_check
+from generation.backends.load_model import cpu_has_bfloat16, resolve_dtype, slow_dtype
+from generation.backends.model_check import TRIAL, AttentionPath, Preview, find_path, small_config
+from generation.backends.shared_attention import attend
+from hub.contract.recipe import LanguageModel
+from hub.errors import InputError
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+LM = Path("artifacts/lm/gemma-3-270m")
+LATER = 20  # a position behind the prompt of the trial
+
+
+def model(dtype: str = "auto", **keys: object) -> LanguageModel:
+    return LanguageModel.model_validate({"path": "lm", "license": "mit", "dtype": dtype, **keys})
+
+
+@pytest.fixture
+def cpu(monkeypatch):
+    return lambda *names: monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(names, True))
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted"),
+    [(("avx2", "avx512_f"), "float32"), (("avx512_bf16",), "bfloat16"), (("amx_bf16",), "bfloat16"),
+     (("bf16",), "bfloat16"), ((), "float32")],
+)  # fmt: skip
+def test_auto_is_what_the_cpu_multiplies(cpu, names, wanted):
+    cpu(*names)
+    assert resolve_dtype(model()) == wanted and cpu_has_bfloat16() == (wanted == "bfloat16")
+
+
+def test_a_named_dtype_stays_and_a_gpu_is_asked_for_its_own(monkeypatch):
+    monkeypatch.setattr(load_model, "cpu_has_bfloat16", lambda: 1 / 0)
+    dtypes = ["float32", "bfloat16", "float16"]
+    assert [resolve_dtype(model(dtype)) for dtype in dtypes] == dtypes
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for native, wanted in ((True, "bfloat16"), (False, "float32")):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation, n=native: n)
+        assert resolve_dtype(model(device="cuda:1")) == resolve_dtype(model(device_map="auto")) == wanted
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match=r"model.dtype: 'auto': cuda is not here.*name the dtype"):
+        resolve_dtype(model(device="cuda"))
+
+
+def test_half_precision_that_a_cpu_emulates_is_a_warning(cpu, tmp_path, capsys):
+    cpu("avx2")
+    assert "float32 is faster here" in str(slow_dtype(model("bfloat16")))
+    assert slow_dtype(model()) is None and slow_dtype(model("bfloat16", device="cuda")) is None
+    folder = make_family(tmp_path, "llama3")
+    assert load_engine(folder, dtype="bfloat16").model.dtype == torch.bfloat16
+    assert capsys.readouterr().err.count("does not multiply it natively") == 1
+    assert any("warning: model.dtype bfloat16" in line for line in preview(folder, dtype="bfloat16").lines())
+    cpu("amx_bf16")
+    assert slow_dtype(model("bfloat16")) is None and "float16" in str(slow_dtype(model("float16")))
+
+
+def test_unusable_models_and_devices_are_one_line(tmp_path):
+    with pytest.raises(InputError, match="tokenizer cannot be loaded"):
+        load_engine(tmp_path)
+    folder = make_lm(tmp_path / "lm")
+    with pytest.raises(InputError, match="unknown device 'gpu'"):
+        load_engine(folder, device="gpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(InputError, match="no CUDA device"):
+            load_engine(folder, device="cuda")
+    shutil.copytree(folder, tmp_path / "bare")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "bare" / name).unlink()
+    with pytest.raises(InputError, match="its tokenizer"):
+        load_engine(tmp_path / "bare")
+
+
+def path_of(folder: Path, dtype: torch.dtype) -> AttentionPath:
+    return find_path(AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval())
+
+
+def refused(folder: Path, dtype: torch.dtype) -> bool:
+    found = path_of(folder, dtype)
+    return not found.shared and "logits differ" in found.reason
+
+
+@DTYPES
+def test_a_wrong_scale_or_wrong_positions_are_refused(dtype, tmp_path, monkeypatch):
+    folder, run_pass = make_family(tmp_path, "qwen3"), model_check.run_pass
+    assert path_of(folder, dtype).shared
+
+    for factor in (0.5, 2**0.5):
+
+        def scaled(module, query, key, value, mask, scaling=None, by=factor, **more):
+            return attend(module, query, key, value, mask, scaling=by * scaling, **more)
+
+        with monkeypatch.context() as patched:
+            patched.setitem(AttentionInterface._global_mapping, TRIAL, scaled)
+            assert refused(folder, dtype)
+    shifts = (lambda positions: positions + (positions >= LATER), lambda positions: positions % 32)  # 32: a page anew
+    for shift in shifts:
+
+        def moved(trial, now, shift=shift):
+            now.positions = shift(now.positions)
+            return run_pass(trial, now)
+
+        monkeypatch.setattr(model_check, "run_pass", moved)
+        assert refused(make_family(tmp_path / "llama", "llama3"), dtype)
+
+
+@DTYPES
+def test_a_soft_cap_is_refused_and_so_is_one_left_out(dtype, tmp_path, monkeypatch):
+    folder = make_family(tmp_path, "gemma2", attn_logit_softcapping=1.0)
+    assert "softcap" in path_of(folder, dtype).reason
+    left_out = lambda *given, softcap, **more: attend(*given, **more)  # noqa: E731
+    monkeypatch.setitem(AttentionInterface._global_mapping, TRIAL, left_out)
+    assert refused(folder, dtype)
+
+
+@DTYPES
+@pytest.mark.parametrize("window", [8, 24])
+def test_a_window_within_the_trial_is_refused_and_so_is_an_unreported_one(window, dtype, tmp_path, monkeypatch):
+    folder = make_lm(tmp_path, "mistral", sliding_window=window)
+    assert f"window of {window} tokens" in path_of(folder, dtype).reason
+    monkeypatch.setitem(AttentionMaskInterface._global_mapping, TRIAL, lambda **_: None)
+    assert refused(folder, dtype)
+
+
+@DTYPES
+def test_layers_with_a_state_outside_the_cache_are_refused(dtype, tmp_path):
+    folder = make_lm(tmp_path, "lfm2", num_key_value_heads=2, layer_types=["conv", "full_attention"])
+    assert not path_of(folder, dtype).shared
+
+
+def test_a_refused_model_keeps_its_own_attention(tmp_path):
+    refused = AutoModelForCausalLM.from_pretrained(make_family(tmp_path, "gemma2")).eval()
+    own = refused.config._attn_implementation
+    assert find_path(refused).own == own == refused.config._attn_implementation
+
+
+def test_the_likeliest_tokens_decide_in_half_precision():
+    """One wrong logit of thousands decides nothing, one among the likeliest does; the mean must be small."""
+    wanted = torch.randn(19, 5000, generator=torch.Generator().manual_seed(0))
+    found = wanted + 0.01 * torch.randn(19, 5000, generator=torch.Generator().manual_seed(1))
+    assert model_check._alike(found, wanted, 0.01) and not model_check._alike(found, wanted, 0.003)
+    assert not model_check._alike(found + torch.nan, wanted, 0.01)
+    unlikely, likely = found.clone(), found.clone()
+    unlikely[3, wanted[3].argmin()] += 1
+    likely[3, wanted[3].argmin()] += 20
+    assert model_check._alike(unlikely, wanted, 0.01) and not model_check._alike(likely, wanted, 0.01)
+
+
+@pytest.mark.slow("loads a model of 270M parameters twice")
+@pytest.mark.skipif(not LM.is_dir(), reason="run sts-dino lm first")
+@DTYPES
+def test_gemma_3_270m_takes_shared_attention(dtype):
+    found = path_of(LM, dtype)
+    assert found.shared and found.window == 512
+
+
+def preview(folder: Path, **keys: Any) -> Preview:
+    return Preview.of(LanguageModel(path=str(folder), license="mit", **keys))
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "phi3", "qwen2"])
+def test_the_preview_expects_the_path_that_the_engine_records(name, tmp_path):
+    engine, seen = load_engine(make_family(tmp_path, name)), preview(tmp_path)
+    facts = engine.describe()
+    assert seen.describe() == engine.attention.describe() == {k: v for k, v in facts.items() if k != "parameters"}
+    assert facts["parameters"] > 0 and facts["attention"] == ("plain" if name == "gemma2" else "shared")
+    assert ("softcap" in facts["attention_reason"]) == (name == "gemma2")
+    assert facts.get("attention_window") == (128 if name in ("gemma3", "phi3") else None)
+    assert (seen.context, seen.count_tokens("A man.")) == (engine.context, engine.count_tokens("A man."))
+
+
+def test_a_preview_reads_no_weights_and_requires_them(tmp_path, monkeypatch):
+    folder = make_family(tmp_path, "llama3")
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda *_, **__: pytest.fail("the weights are read"))
+    lines = list(preview(folder).lines())
+    assert lines[0] == "model: float32 on cpu"
+    assert lines[1] == "attention: shared, expected (gives the logits of the model's own attention)"
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(InputError, match="cannot be loaded as a causal language model"):
+        preview(folder)
+    weights.unlink()
+    with pytest.raises(InputError, match="has no weights in safetensors"):
+        preview(folder)
+
+
+def test_a_small_config_keeps_the_shape_of_the_attention(tmp_path):
+    config = preview(make_family(tmp_path, "gemma3")).config
+    config.layer_types, config.num_hidden_layers = ["sliding_attention"] * 25 + ["full_attention"], 26
+    small = small_config(config)
+    assert small.layer_types == ["sliding_attention", "full_attention"] and small.num_hidden_layers == 2
+    assert (small.head_dim, small.num_attention_heads, small.hidden_size) == (16, 4, 40)
+    assert config.num_hidden_layers == 26
+
+
+def test_a_chunk_is_a_window_whatever_its_name(tmp_path):
+    sizes = {"num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 2, "intermediate_size_mlp": 64}
+    folder = make_lm(tmp_path, "llama4_text", attention_chunk_size=64, **sizes)
+    assert path_of(folder, torch.float32).window == preview(folder).describe()["attention_window"] == 64

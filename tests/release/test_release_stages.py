@@ -1,0 +1,144 @@
+"""The runner of child processes: finished steps are skipped, failures are one line, nothing outlives its parent."""
+
+import os
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+import typer
+
+from hub.errors import InputError, RunError
+from release import stages
+from release.stages import Step, answer_of, named, progress, run_parallel, run_stage, run_steps
+
+STAGE = """
+import json, sys, time
+from pathlib import Path
+mode, product = sys.argv[1:]
+if mode == "endless":
+    print("begun", file=sys.stderr, flush=True)
+    time.sleep(600)
+print("Loading weights: 100%|#####", end="\\r", file=sys.stderr)
+for percent in (10, 60, 100):
+    print(f"pairs: {percent:3}%|#####", end="\\r", file=sys.stderr, flush=True)
+print("warning: a text of 9,000 words", file=sys.stderr)
+if mode != "make":
+    print(f"error: {mode}", file=sys.stderr)
+    sys.exit(2 if mode == "bad input" else 1)
+path = Path(product)
+path.write_text(path.read_text() + "x" if path.exists() else "x")
+print("table")
+print(json.dumps({"made": product}))
+"""
+
+
+@pytest.fixture(autouse=True)
+def stage_script(tmp_path, monkeypatch) -> Path:
+    """Every command is a script that makes a file, fails or never ends."""
+    script = tmp_path / "stage.py"
+    script.write_text(STAGE)
+    monkeypatch.setattr(stages, "command_line", lambda *words: [sys.executable, str(script), *words])
+    return tmp_path
+
+
+def step(folder: Path, name: str, mode: str = "make") -> Step:
+    return Step(name, mode, (str(folder / name),), 10.0, (folder / name).exists)
+
+
+def test_finished_steps_are_not_run_again(tmp_path, capfd):
+    steps = [step(tmp_path, "first"), step(tmp_path, "second")]
+    for _ in range(2):
+        run_steps(steps, tmp_path / "log")
+    assert [(tmp_path / name).read_text() for name in ("first", "second")] == ["x", "x"]
+    assert "warning: a text of 9,000 words" in capfd.readouterr().err
+    (tmp_path / "second").unlink()
+    run_steps(steps, tmp_path / "log")
+    assert [(tmp_path / name).read_text() for name in ("first", "second")] == ["x", "x"]
+
+
+@pytest.mark.parametrize("problem", ["the disk is full", "the disk is full; free some and run the same command again"])
+def test_a_failed_step_is_named_with_its_error_and_later_steps_do_not_run(tmp_path, problem):
+    steps = [step(tmp_path, "first"), step(tmp_path, "second", problem), step(tmp_path, "third")]
+    with pytest.raises(RunError, match=r"second: the disk is full.*; all messages are in .*log") as failed:
+        run_steps(steps, tmp_path / "log")
+    assert str(failed.value).count("run the same command again") == 1
+    assert (tmp_path / "first").exists() and not (tmp_path / "third").exists()
+    assert f"error: {problem}" in (tmp_path / "log").read_text()
+
+
+def test_progress_follows_the_stages_own_bar_and_not_those_of_libraries(tmp_path):
+    shares = list(progress(step(tmp_path, "first"), tmp_path / "log"))
+    assert shares[0] < 0.1 and max(shares) == 1.0 and 0.6 in shares
+
+
+def test_an_interrupted_step_is_ended(tmp_path):
+    going = progress(step(tmp_path, "none", "endless"), tmp_path / "log")
+    next(going)
+    (child,) = (one for one in psutil.Process().children() if "endless" in one.cmdline())
+    going.close()  # as an interruption does
+    assert not child.is_running()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no file that is always full")
+def test_a_log_on_a_full_disk_is_named(tmp_path):
+    (tmp_path / "log").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=rf"No space left on device: '{tmp_path / 'log'}'"):
+        list(progress(step(tmp_path, "first"), tmp_path / "log"))
+
+
+def test_a_stage_in_a_thread_is_ended_when_it_is_not_needed_any_more():
+    stop, before = threading.Event(), psutil.Process().children()
+    threading.Timer(0.5, stop.set).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_stage("endless", "none", stop=stop)
+    assert psutil.Process().children() == before
+
+
+def test_parallel_calls_are_ordered_and_a_failure_ends_the_others():
+    both = threading.Barrier(2, timeout=30)
+    assert run_parallel([lambda _: both.wait() >= 0, lambda _: both.wait() >= 0], 2) == [True, True]
+    ended = []
+
+    def waits(name: str, stop: threading.Event) -> None:
+        assert stop.wait(30)
+        ended.append(name)
+
+    def fails(_: threading.Event) -> None:
+        raise RunError("here", "failed")
+
+    with pytest.raises(RunError):
+        run_parallel([fails, partial(waits, "beside"), partial(waits, "later"), partial(waits, "last")], 2)
+    assert "beside" in ended and "last" not in ended
+
+
+def test_an_answer_is_the_last_line_and_a_failure_is_of_its_kind(tmp_path):
+    assert answer_of("make", str(tmp_path / "a")) == {"made": str(tmp_path / "a")}
+    with pytest.raises(InputError, match="sts-dino bad input: bad input"):
+        answer_of("bad input", "none")
+    with pytest.raises(RunError, match="sts-dino no room: no room"):
+        answer_of("no room", "none")
+
+
+@pytest.mark.parametrize(("code", "kind"), [(1, RunError), (2, InputError), (130, typer.Exit)])
+def test_one_of_many_stages_that_fails_is_named_and_an_interruption_passes(code, kind, tmp_path):
+    with pytest.raises(kind), named("seed 1: train", tmp_path, "run the same command again"):
+        raise typer.Exit(code)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
+def test_a_stage_is_killed_with_its_parent():
+    code = (
+        "import subprocess, sys; from release.stages import die_with_parent\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], preexec_fn=die_with_parent)\n"
+        "print(child.pid, flush=True); child.wait()"
+    )
+    environment = os.environ | {"PYTHONPATH": "."}
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
+    child = psutil.Process(int(parent.stdout.readline()))
+    parent.kill()
+    parent.wait()
+    child.wait(30)
