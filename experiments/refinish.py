@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
+from generation.pipeline import tasks as layout
+from generation.pipeline.directory import DatasetRun
 from generation.pipeline.finish import finish
-from generation.run_state import layout
-from generation.run_state.directory import DatasetRun
-from generation.run_state.output_files import shard_files
-from generation.run_state.tasks import WriteShard
+from generation.pipeline.tasks import WriteShard, shard_files
 from hub import cli
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe

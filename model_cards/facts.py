@@ -14,10 +14,7 @@ from hub.contract.measured import (
     Repeats,
     TrainingValue,
     has_report,
-    read_fidelity,
-    read_ledger,
     read_repeats,
-    read_value,
 )
 from hub.contract.published_paths import origin_name
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
@@ -61,9 +58,9 @@ class Measured:
     def of(cls, directory: Path, manifest: Manifest) -> Measured:
         """Those of a finished run. Raises InputError when one is damaged or of other rows."""
         return cls(
-            read_value(directory, manifest),
-            read_fidelity(directory, manifest),
-            read_ledger(directory, manifest),
+            TrainingValue.read(directory, manifest),
+            Fidelity.read(directory, manifest),
+            Ledger.read(directory, manifest),
             has_report(directory, manifest),
         )
 

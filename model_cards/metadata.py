@@ -69,7 +69,7 @@ def dataset_data(recipe: DatasetRecipe, configs: dict[str, list[Split]], page: s
         "task_categories": list(words.task_categories),
         **({"task_ids": list(words.task_ids)} if words.task_ids else {}),
         "annotations_creators": ["machine-generated"],
-        "language_creators": ["machine-generated"] + (["found"] if recipe.source.kind != "model" else []),
+        "language_creators": ["machine-generated"] + (["found"] if not recipe.source.facts.generated else []),
         "tags": ["synthetic", "sts-dino", words.method, *words.tags],
     }
     if configs:

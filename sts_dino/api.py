@@ -66,7 +66,7 @@ def write_pairs(
     InputError when that name has other texts or another recipe already, and for what ``sts-dino new`` and ``write``
     refuse.
     """
-    from generation.cluster.options import ClusterOptions
+    from generation.executors.options import ClusterOptions
     from generation.run import checked_recipe, write
     from sts_dino.new import CorpusChoices, propose
 

@@ -45,11 +45,11 @@ class Drivers(faults.Launcher):
 def generate(arguments: list[str], round_size: int | None = None) -> None:
     """``sts-dino write``; ``round_size`` is that of first texts."""
     from generation import run
-    from generation.pipeline import first_texts
+    from generation.pipeline import source_sentences
     from hub import cli
 
     if round_size:
-        first_texts.round_size = lambda limit: round_size
+        source_sentences.round_size = lambda limit: round_size
     _fork_local_workers()
     cli.run(lambda: run.app(arguments), ends_on_sigterm=True)
 
@@ -131,7 +131,7 @@ class Forked:
 
 def _fork_local_workers() -> None:
     """Have a Ray instance that this process starts take ``forked_workers``, as the nodes of the cluster do."""
-    from generation.cluster import connect as cluster_start
+    from generation.executors import options as cluster_start
 
     join = cluster_start._join
 

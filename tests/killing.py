@@ -7,7 +7,7 @@ from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 
 from generation import run
-from generation.pipeline import first_texts
+from generation.pipeline import source_sentences
 from hub import cli
 
 _CONTEXT = multiprocessing.get_context("forkserver")  # one server imports the libraries, once for all commands
@@ -37,5 +37,5 @@ def _command(arguments: list[str], round_size: int | None) -> None:
     os.dup2(silence, 1)
     os.dup2(silence, 2)
     if round_size:
-        first_texts.round_size = lambda limit: round_size
+        source_sentences.round_size = lambda limit: round_size
     cli.run(lambda: run.app(arguments))

@@ -25,7 +25,7 @@ from release import stages
 
 MODULES = (
     "generation.run",
-    "generation.cluster.actor",
+    "generation.executors.ray_workers",
     "generation.backends.engine",
     "transformers.models.llama.modeling_llama",
 )

@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from generation.pipeline.directory import DatasetRun
 from generation.pipeline.finish import finish
-from generation.run_state.directory import DatasetRun
-from generation.run_state.layout import Shard
-from generation.run_state.output_files import shard_files
-from generation.run_state.tasks import Row, WriteShard
+from generation.pipeline.tasks import Row, Shard, WriteShard, shard_files
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import fingerprint, resolved

@@ -14,9 +14,10 @@ from typing import Any
 
 from generation.backends.registry import with_dtype
 from generation.inputs.sources import is_generated
-from generation.pipeline.executor import StartExecutor, local_executor
+from generation.pipeline.directory import BaseRun
 from generation.pipeline.job import generate, input_hashes
-from generation.run_state.base_run import BaseRun
+from generation.pipeline.tasks import StartExecutor
+from generation.pipeline.worker import local_executor
 from hub.client.plan import MEASURED
 from hub.client.publish import is_later
 from hub.contract import run_dir

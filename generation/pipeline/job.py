@@ -1,4 +1,4 @@
-"""A dataset run from start to end: first texts, shards of pairs, finished configs, and the manifest's entries."""
+"""A dataset run from start to end: source sentences, shards of pairs, finished configs, and the manifest's entries."""
 
 import hashlib
 import json
@@ -7,26 +7,25 @@ from pathlib import Path
 from generation.backends.registry import with_dtype
 from generation.inputs import examples, sources
 from generation.inputs.prompts import load_prompts
-from generation.pipeline.executor import Executor, ExecutorSpec, StartExecutor, local_executor
+from generation.pipeline.code_digest import ROOT, versions
+from generation.pipeline.directory import BaseRun, DatasetRun
 from generation.pipeline.finish import finish
-from generation.pipeline.first_texts import prepare
-from generation.pipeline.model_files import model_files
-from generation.pipeline.progress import Progress
-from generation.pipeline.provenance import provenance
-from generation.pipeline.worker import text_length
-from generation.run_state.base_run import BaseRun
-from generation.run_state.code_digest import ROOT, versions
-from generation.run_state.directory import DatasetRun
-from generation.run_state.scratch import FirstTexts, Scratch
-from generation.run_state.tasks import WriteShard
+from generation.pipeline.reporting import Progress, provenance
+from generation.pipeline.source_sentences import FirstTexts, Scratch, prepare
+from generation.pipeline.tasks import Executor, ExecutorSpec, StartExecutor, WriteShard
+from generation.pipeline.worker import local_executor, text_length
 from hub import cli
 from hub.contract import run_dir
+from hub.contract.dataset_sections import LanguageModel
 from hub.contract.published_paths import clone_of, published_path, remember
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import new_manifest, resolved
 from hub.contract.run_dir import Manifest
 from hub.durable import sha256_file
 from hub.errors import InputError
+from hub.untrusted import require_safetensors
+
+_READ = (".json", ".safetensors", ".txt", ".model", ".jinja")  # what transformers reads of a folder
 
 
 def generate(
@@ -36,12 +35,12 @@ def generate(
     start: StartExecutor = local_executor,
     base: BaseRun | None = None,
 ) -> Manifest:
-    """Make or finish the run in ``directory``; a finished run is left as it is. Call it with the directory locked.
+    """Generate the dataset in ``directory``, or finish it; a finished run stays as it is. Lock the directory first.
 
-    ``start`` starts the workers; who they are changes no byte.
-    ``command`` and the clone's commit are kept from the first start: a resumed run may be asked for in other words and
-    from another commit of the same code, and ends in the same bytes.
-    ``base``: a run of the first of these first texts; those after them alone are worked on (``pipeline.append``).
+    ``start`` starts the executor, which changes no byte. ``command`` and the clone's commit are those of the first
+    start: a resumed run may have other options and another commit of the same code, and ends in the same bytes.
+    ``base``: a finished run of the first of these source sentences; only those after them are used
+    (``pipeline.append``).
 
     Raises InputError when the directory holds another run, or one that rows were appended to and that is damaged.
     """
@@ -123,3 +122,33 @@ def _published_input(path: Path, recipe: DatasetRecipe) -> str:
     if folder and path in model_files(recipe.model):
         return f"{published_path(folder)}/{path.relative_to(folder).as_posix()}"
     return published_path(str(path))
+
+
+def model_files(model: LanguageModel) -> list[Path]:
+    """The local files that are the model: of a folder what transformers reads, or its ``gguf_file`` alone.
+
+    Raises InputError when they are not there, named in another way, or hold their weights as a pickle.
+    """
+    if not model.path:
+        return []
+    folder = Path(model.path)
+    if folder.suffix == ".gguf" and folder.is_file():
+        hint = f"set model.path={folder.parent} and model.gguf_file={folder.name}"
+        raise InputError(f"model.path {folder}", "is a GGUF file, not a folder", hint=hint)
+    if not folder.is_dir():
+        raise InputError(f"model.path {folder}", "no such folder", hint="give the folder of a transformers model")
+    if model.gguf_file:
+        file = folder / model.gguf_file
+        if not file.is_file():
+            raise InputError(f"model.gguf_file {file}", "no such file", allowed=", ".join(_ggufs(folder)) or None)
+        return [file]
+    files = sorted(path for path in folder.iterdir() if path.suffix in _READ)
+    if model.facts.local and not (folder / "config.json").is_file() and (held := _ggufs(folder)):
+        raise InputError(f"model.path {folder}", "holds GGUF files alone", hint=f"set model.gguf_file={held[0]}")
+    if model.facts.local:
+        require_safetensors(folder, f"model.path {folder}", "transformers")
+    return files
+
+
+def _ggufs(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.gguf"))

@@ -1,20 +1,35 @@
-"""Worker: a language model that does tasks with a recipe's prompts. It knows neither directories nor processes."""
+"""Worker: a language model that does a recipe's tasks; and the executor with one worker, in this process."""
 
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from generation.backends.protocol import Request, Writer, complete
+from generation.backends.registry import load_writer
 from generation.inputs.prompts import Prompts
 from generation.inputs.row_seeds import row_seed
 from generation.inputs.sources import CountTokens, text_problem
-from generation.pipeline.group_rows import finish_group
+from generation.pipeline.finish import finish_group
+from generation.pipeline.reporting import report_usage
+from generation.pipeline.tasks import (
+    Executor,
+    ExecutorSpec,
+    Read,
+    Task,
+    TaskResult,
+    Tick,
+    WriteFirstTexts,
+    WriteShard,
+    shard_files,
+)
 from generation.rows.attempts import write_pairs
 from generation.rows.counts import WORDS, TextLength
 from generation.rows.filters import TextFilters
-from generation.run_state.output_files import shard_files
-from generation.run_state.tasks import Read, Task, TaskResult, Tick, WriteFirstTexts, WriteShard
+from hub.contract.dataset_sections import DecodingParameters
 from hub.contract.published_paths import published_path
-from hub.contract.recipe import DatasetRecipe, DecodingParameters
+from hub.contract.recipe import DatasetRecipe
 
 
 class Worker:
@@ -83,3 +98,25 @@ def text_length(recipe: DatasetRecipe, count_tokens: CountTokens) -> TextLength:
     if not model.facts.local and recipe.premise_tokens is None:
         return WORDS
     return TextLength("tokens", model.repo_id or published_path(model.path or ""), count_tokens)
+
+
+class LocalExecutor:
+    """Executor with one worker, in this process."""
+
+    def __init__(self, worker: Worker, directory: Path):
+        self.worker, self._directory = worker, directory
+        self.context, self.prompt_tokens = worker.writer.context, worker.writer.prompt_tokens
+        self.count_tokens, self.describe = worker.writer.count_tokens, worker.writer.describe
+
+    def run_tasks(self, tasks: Iterable[Task], tick: Tick = lambda _: None) -> Iterator[TaskResult]:
+        """See ``Executor``: one task after the other."""
+        for task in tasks:
+            yield self.worker.do(task, self._directory.joinpath, tick)
+
+
+@contextmanager
+def local_executor(spec: ExecutorSpec) -> Iterator[Executor]:
+    """Load the model in this process. Raises InputError when it cannot be loaded."""
+    writer = load_writer(spec.recipe.model, spec.directory)
+    with report_usage(writer, spec.directory):
+        yield LocalExecutor(Worker(spec.recipe, spec.prompts, writer), spec.directory)

@@ -33,7 +33,7 @@ from eval.audit.ledger import Bookkeeper, report
 from eval.audit.source import find_rows
 from eval.audit.text_forms import normal_form
 from eval.tasks.rows import Pins
-from hub.contract.measured import INPUT, KINDS, LEDGER, Dropped, Ledger, read_ledger
+from hub.contract.measured import INPUT, KINDS, LEDGER, Dropped, Ledger
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.contract.run_dir import RECIPE, changed_files, holds_recipe, locked, require_complete
@@ -326,7 +326,7 @@ def test_with_card_the_counts_stand_on_the_datasets_card(tmp_path):
     words = [str(run), "--card", "--out", str(tmp_path / "out")]
     assert "next: sts-dino card" in CliRunner().invoke(app, words, catch_exceptions=False).output
     assert (run / LEDGER).read_bytes() == (tmp_path / "out" / "ledger.json").read_bytes()
-    ledger = read_ledger(run, manifest)
+    ledger = Ledger.read(run, manifest)
     planted_kinds = ledger.configs["postprocessed"].kinds | {"exact": 7}
     config = ledger.configs["postprocessed"].model_copy(update={"kinds": planted_kinds})
     changed = {"configs": {"postprocessed": config}, "not_checked": ("snli/train",)}

@@ -7,18 +7,16 @@ from pathlib import Path
 
 import pytest
 from small_runs import raw_rows, small_recipe, small_run, write_shard
-from test_generation_run_state_directory import Writes
+from test_generation_pipeline_directory import Writes
 from tiny_lm import make_lm
 from typer.testing import CliRunner
 
 from generation import run as command
 from generation.inputs.prompts import load_prompts
 from generation.pipeline import append as appending
+from generation.pipeline.directory import BaseRun, DatasetRun
 from generation.pipeline.finish import finish
-from generation.pipeline.first_texts import prepare
-from generation.run_state.base_run import BaseRun
-from generation.run_state.directory import DatasetRun
-from generation.run_state.scratch import Scratch
+from generation.pipeline.source_sentences import Scratch, prepare
 from hub.client.publish import checked
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe
@@ -195,12 +193,10 @@ def test_another_beginning_of_the_source_is_refused_and_a_corrected_one_goes_on(
     directory, lines = shutil.copytree(finished, tmp_path / "grown"), texts.read_text().splitlines(keepends=True)
     other = tmp_path / "x1.txt"
     other.write_text("".join([*lines[:4], lines[5], lines[4], *lines[6:]]))
-    with pytest.raises(InputError, match=r"row 000004 is no first text of v0\.1\.0, where it stands among"):
+    with pytest.raises(InputError, match=r"row 000004 is not a source sentence of v0\.1\.0, but is among"):
         written(lm, directory, *more(other))
     other.write_text("".join(lines[:10]))
-    with pytest.raises(
-        InputError, match=r"gives 10 first texts, and v0\.1\.0 has 10 already: there is nothing to append"
-    ):
+    with pytest.raises(InputError, match=r"has 10 source sentences, and v0\.1\.0 has 10 already: nothing to append"):
         written(lm, directory, *more(other))
     other.write_text("".join(lines[:10]) + "A text of a second source.\n" + lines[3])
     manifest = written(lm, directory, *more(other))
@@ -226,12 +222,6 @@ def test_a_damaged_file_of_an_appended_run_is_not_made_again_as_if_it_were_one_r
     (directory / "data/raw/train-v0.2.0-00000-of-00002.parquet").write_bytes(b"")
     with pytest.raises(InputError, match=r"take it from the Hub again: .*--append --yes"):
         written(lm, directory, *more(texts), append=False)
-
-
-def test_the_plan_is_of_what_is_new(lm, texts, finished):
-    words = [word for s in [f"model.path={lm}", *SMALL, "source.columns=[]", *more(texts)] for word in ("--set", s)]
-    done = CliRunner().invoke(command.app, [str(X2), "--out", str(finished), "--append", "--dry-run", *words])
-    assert "appended to v0.1.0: its 10 first texts" in done.output and "first texts: 6 (" in done.output
 
 
 def test_numbers_of_first_texts_go_on_and_a_text_that_is_there_is_a_duplicate(tmp_path):

@@ -1,24 +1,83 @@
-"""From raw shards to finished configs: counts, sampled negatives from partner shards, the text form, few-shot sets."""
+"""From raw shards to finished configs: layout, counts, sampled negatives, the text schema, few-shot sets."""
 
+import itertools
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import write_shard
+from small_runs import small_recipe, write_shard
 
-from generation.pipeline import group_rows
-from generation.pipeline.finish import finish
-from generation.pipeline.group_rows import RawRows
+from generation.pipeline import finish as group_rows
+from generation.pipeline import tasks as layout
+from generation.pipeline.directory import DatasetRun
+from generation.pipeline.finish import RawRows, finish
+from generation.pipeline.tasks import Shard
 from generation.rows.counts import WORDS, TextLength
-from generation.run_state.directory import DatasetRun
-from generation.run_state.layout import Shard
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe, Variant
 from hub.contract.recipe_file import load_recipe, resolved
 from hub.contract.run_dir import Manifest
+from hub.contract.schema import SCHEMAS
 from hub.contract.shards import read_shard
 from hub.errors import RunError
+
+
+@pytest.mark.parametrize("form", SCHEMAS)
+@pytest.mark.parametrize("blocks", [1, 7, 400])
+def test_every_shard_stands_in_one_group_and_has_paths_of_its_own(form, blocks):
+    recipe = small_recipe(form, shard_size=5)
+    shards = layout.shards(recipe, blocks)
+    groups = list(layout.groups(recipe, blocks))
+    assert [shard for group in groups for shard in group.shards] == shards
+    assert all(len(group.shards) <= layout.shards_per_group(recipe) for group in groups)
+    paths = [path for shard in shards for path in layout.paths(recipe, shard)]
+    assert len(set(paths)) == len(paths) == 2 * len(shards)
+    for shots, same in itertools.groupby(groups, key=lambda group: group.shots):
+        members = list(same)
+        assert [(group.index, group.total) for group in members] == [(i, len(members)) for i in range(len(members))]
+        assert all(shard.variant.shots == shots for group in members for shard in group.shards)
+
+
+def test_groups_of_a_million_shards_do_not_stand_in_memory_together():
+    recipe = small_recipe("sts", shard_size=1_000)
+    tracemalloc.start()
+    try:
+        assert sum(len(group.shards) for group in layout.groups(recipe, 5_000)) == 5_000
+        few = tracemalloc.get_traced_memory()[1]
+        tracemalloc.reset_peak()
+        taken = sum(len(group.shards) for group in itertools.islice(layout.groups(recipe, 10**9), 500))
+        assert taken == 500 * layout.shards_per_group(recipe)
+        assert tracemalloc.get_traced_memory()[1] < few + 50_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_files_read_are_those_of_the_group_and_its_partners():
+    recipe = small_recipe("sts", shard_size=800)
+    group = list(layout.groups(recipe, 50))[3]
+    first, last = group.shards[0].block, group.shards[-1].block
+    far = {(block + 25) % 50 for block in range(first, last + group_rows.PARTNERS)}
+    raw = {layout.paths(recipe, Shard(group.shards[0].variant, block, 50))[0] for block in far}
+    assert group_rows.files_read(recipe, group) == raw | {p for s in group.shards for p in layout.paths(recipe, s)}
+
+
+@pytest.mark.parametrize("form", SCHEMAS)
+def test_folders_count_what_the_layout_names(form):
+    """The files that shards and groups may have, counted one by one, are those that the recipe predicts."""
+    recipe, first_texts = small_recipe(form, shard_size=500), 60_100
+    blocks = -(-first_texts // 500)
+    named = {path for shard in layout.shards(recipe, blocks) for path in layout.paths(recipe, shard)}
+    for group in layout.groups(recipe, blocks):
+        named |= {
+            group.path(base, split) for base in recipe.dataset_schema.finished for split in ("train", "validation")
+        }
+    counted = {config: sum(path.startswith(f"data/{config}/") for path in named) for config in recipe.configs}
+    if form == "text":
+        counted |= {"rejected": counted["rejected"] + 1, "sources": 4}
+    assert layout.folders(recipe, first_texts) == counted
+
 
 X2, NLI = Path("recipes/demo/sts-dino-x2.yaml"), Path("recipes/demo/auto-nli.yaml")
 FEW_SHOT = {

@@ -8,10 +8,10 @@ from seeded_writer import FIRSTS, SeededWriter
 
 from generation.inputs.prompts import Prompts, load_prompts
 from generation.inputs.sources import FirstText
+from generation.pipeline.tasks import WriteFirstTexts
 from generation.pipeline.worker import Worker
 from generation.rows.attempts import text_seed, write_pairs
 from generation.rows.filters import deduplicated
-from generation.run_state.tasks import WriteFirstTexts
 from hub.contract.recipe import DatasetRecipe, Variant
 from hub.contract.recipe_file import load_recipe
 
@@ -31,7 +31,7 @@ def written(recipe, writer):
 
 
 def usable(raw):
-    """(source, label, text) of the rows that are no copy of their first text."""
+    """(source, label, text) of the rows that do not copy their source sentence."""
     return [(row["source_id"], row["target"], row["text2"]) for row in raw if row["text1"] != row["text2"]]
 
 

@@ -23,13 +23,13 @@ from benchmarks.generation_memory import make_model
 from generation import run
 from generation.explain import explain
 from generation.inputs.sources import FirstText
-from generation.pipeline import first_texts, job
+from generation.pipeline import code_digest as versions
+from generation.pipeline import job, source_sentences
+from generation.pipeline.directory import DatasetRun
+from generation.pipeline.source_sentences import Scratch
 from generation.rows.counts import WORDS
-from generation.run_state import code_digest as versions
-from generation.run_state.directory import DatasetRun
-from generation.run_state.scratch import Scratch
-from hub import cli
-from hub.contract import run_dir, shards
+from hub import cli, durable
+from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe, LanguageModel
 from hub.contract.recipe_file import fingerprint, load_recipe
 from hub.contract.shards import read_shard
@@ -114,18 +114,6 @@ def test_behind_a_server_lengths_are_words_unless_its_tokenizer_is_needed():
     assert job.text_length(recipe.model_copy(update={"premise_tokens": None}), Counting().count_tokens) is WORDS
 
 
-def test_no_more_than_the_attempts_and_samples_of_the_recipe(whole):
-    manifest = run_dir.require_complete(whole)
-    raw = [row for file in manifest.shards("raw") for row in read_shard(whole / file.path)]
-    rejected = [row for file in manifest.shards("rejected") for row in read_shard(whole / file.path)]
-    asked: dict[tuple[str, str], list[int]] = {}
-    for row in raw + [row for row in rejected if row["reason"] in ("not_closed", "line_break", "empty")]:
-        asked.setdefault((row["source_id"], row["target"]), []).append(row["attempt"])
-    assert len(asked) == 12 * 3
-    for attempts in asked.values():
-        assert sorted(attempts) == list(range(len(attempts))) and len(attempts) <= 3
-
-
 def test_running_again_does_nothing(whole, lm, capsys):
     before = digests(whole)
     generate(lm, whole)
@@ -180,7 +168,7 @@ def test_killed_anywhere_it_goes_on_to_the_same_bytes(whole, lm, tmp_path, monke
     (out / "data/raw/.train-00002-of-00003.parquet.1.tmp").write_bytes(b"half")
     (tmp_path / "killed.scratch" / ".first-texts.parquet.1.tmp").write_bytes(b"half")
     killed(arguments(lm, out), there(out / "data/postprocessed/train-00000-of-00001.parquet"))
-    monkeypatch.setattr(first_texts, "GivenTexts", None)  # the source is not read again
+    monkeypatch.setattr(source_sentences, "GivenTexts", None)  # the source is not read again
     generate(lm, out)
     assert_same_but_for_the_command(out, whole)
     assert not (tmp_path / "killed.scratch").exists()
@@ -213,7 +201,7 @@ def test_scratch_of_an_earlier_run_of_the_same_name_is_not_trusted(whole, lm, tm
 def test_a_source_that_changed_under_an_unfinished_run_is_refused(lm, tmp_path):
     out = tmp_path / "run"
     interrupted(lm, out).keep([FirstText("000000", "Something else.")], 4, {})
-    with pytest.raises(InputError, match=r"x1.tsv: gives other first texts than when this run began; pin"):
+    with pytest.raises(InputError, match=r"x1.tsv: has other source sentences than when this run began; pin"):
         generate(lm, out)
 
 
@@ -258,7 +246,7 @@ def test_a_full_disk_is_one_error_and_leaves_nothing_half_written(full_at, whole
         if len(calls) == full_at:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(shards, "fsync", full)
+    monkeypatch.setattr(durable, "fsync", full)
     with pytest.raises(SystemExit) as caught:
         cli.run(lambda: generate(lm, tmp_path / "full"))
     said = capsys.readouterr().err.splitlines()[-1]
@@ -290,7 +278,7 @@ def first_texts_whole(closing, tmp_path_factory) -> Path:
     """A run whose first texts the model wrote, in several rounds."""
     directory = tmp_path_factory.mktemp("runs") / "x1x2"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(first_texts, "round_size", lambda limit: 4)
+        patch.setattr(source_sentences, "round_size", lambda limit: 4)
         generate(closing, directory, *WRITING, recipe=X1X2)
     return directory
 
@@ -310,7 +298,7 @@ def test_first_texts_from_the_model_are_distinct_counted_and_published(first_tex
 
 @pytest.mark.parametrize("lost", ["raw", "sources", "postprocessed"])
 def test_a_lost_file_of_a_finished_run_is_made_again(lost, first_texts_whole, closing, tmp_path, monkeypatch):
-    monkeypatch.setattr(first_texts, "round_size", lambda limit: 4)
+    monkeypatch.setattr(source_sentences, "round_size", lambda limit: 4)
     out = shutil.copytree(first_texts_whole, tmp_path / "copy")
     manifest = run_dir.require_complete(out)
     (out / manifest.shards(lost)[0].path).unlink()
@@ -331,7 +319,7 @@ def test_killed_while_first_texts_are_written_it_goes_on_to_the_same_bytes(
     assert first.stat().st_mtime_ns == written, "a whole round is kept"
     sorted(rounds.glob("round-*.parquet"))[1].write_bytes(b"rubbish")  # it and what follows is made again
     killed(given, there(rounds / "first-texts.parquet"), round_size=4)
-    monkeypatch.setattr(first_texts, "round_size", lambda limit: 4)
+    monkeypatch.setattr(source_sentences, "round_size", lambda limit: 4)
     generate(closing, out, *WRITING, recipe=X1X2)
     assert_same_but_for_the_command(out, first_texts_whole)
 
@@ -345,7 +333,8 @@ def test_too_few_first_texts_are_a_warning_and_a_true_count(closing, tmp_path, c
     asked = counts["sources"] + sum(counts["sources_rejected"].values())
     assert asked == 120 and 0 < counts["sources"] < 40 and "not_needed" not in counts["sources_rejected"]
     assert (
-        f"warning: sts-dino-x1x2: the model wrote {counts['sources']} of the 40 first texts" in capsys.readouterr().err
+        f"warning: sts-dino-x1x2: the model generated {counts['sources']} of the 40 source sentences"
+        in capsys.readouterr().err
     )
 
 
@@ -353,40 +342,6 @@ def test_nli_run(closing, tmp_path):
     manifest = generate(closing, tmp_path / "nli", "premise_tokens=[4, 200]", *WRITING, recipe=NLI)
     assert set(manifest.counts["splits"]) <= {"triplet", "pair-class", "raw", "rejected"}
     assert manifest.counts["kept"] == sum(manifest.counts["splits"]["pair-class"].values())
-
-
-def few_shot(folder: Path) -> list[str]:
-    """Settings of a recipe with 0 and 1 examples, the latter in two sets."""
-    pairs = [f"A man eats {i}.\t{label} {i}.\t{label}" for i in range(30) for label in "ec"]
-    (folder / "gold.tsv").write_text("premise\thypothesis\tlabel\n" + "\n".join(pairs) + "\n")
-    labels = "{entailment: e, contradiction: c}"
-    examples = f"{{kind: file, path: {folder}/gold.tsv, labels: {labels}, description: d, license: cc0-1.0}}"
-    return [
-        "premise_tokens=[4, 200]",
-        *WRITING,
-        "source.limit=6",
-        f"few_shot={{shots: [0, 1], sets: 2, examples: {examples}}}",
-    ]
-
-
-@pytest.mark.slow("kills a run again and again, to the same bytes")
-def test_a_few_shot_run_killed_between_variants_ends_in_the_same_bytes(closing, tmp_path):
-    more = few_shot(tmp_path)
-    manifest = generate(closing, tmp_path / "whole", *more, recipe=NLI)
-    counts = manifest.counts
-    assert set(counts["variants"]) == {"0shot", "1shot"}
-    assert counts["variants"]["1shot"]["requested"] == sum(
-        counts["splits"][c]["train"] for c in ("raw-1shot", "rejected-1shot")
-    )
-    rows = [row for file in manifest.shards("raw-1shot") for row in read_shard(tmp_path / "whole" / file.path)]
-    assert {row["example_set"] for row in rows} == {0, 1}
-    assert len(manifest.provenance["examples"]["rows"]["1shot"]) == 2 and manifest.provenance["examples"]["sha256"]
-    out = tmp_path / "killed"
-    given = arguments(closing, out, *more, recipe=NLI)
-    killed(given, there(out / "data/raw-0shot/train-00001-of-00002.parquet"))
-    killed(given, there(out / "data/raw-1shot/train-00002-of-00004.parquet"))
-    generate(closing, out, *more, recipe=NLI)
-    assert_same_but_for_the_command(out, tmp_path / "whole")
 
 
 @pytest.mark.slow("kills a run, and verifies and explains what it ends in")
@@ -410,13 +365,6 @@ def test_a_run_with_rotating_examples_killed_ends_in_the_same_bytes_and_is_expla
     assert explain(tmp_path / "whole", f"{name}{row['example_set']}").differences == []
     with pytest.raises(InputError, match="stands neither in raw nor in rejected"):
         explain(tmp_path / "whole", f"{name}{(row['example_set'] + 1) % 4}")
-
-
-@pytest.mark.slow("starts command after command")
-def test_dry_run_prints_prompts_and_writes_nothing(lm, tmp_path):
-    done = command(*arguments(lm, tmp_path / "dry"), "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "Write two sentences that are somewhat similar." in done.stdout and not list(tmp_path.iterdir())
 
 
 def test_a_label_without_rows_is_a_failed_run(lm, tmp_path):

@@ -9,9 +9,9 @@ import pytest
 from generation.backends.dialects import Answer
 from generation.backends.dialects import AnswerCache as Answers
 from generation.inputs.sources import FirstText
-from generation.run_state.journal import Journal, TaskRecord
-from generation.run_state.scratch import Scratch
-from generation.run_state.tasks import TaskResult, WriteFirstTexts
+from generation.pipeline.directory import Journal, TaskRecord
+from generation.pipeline.source_sentences import Scratch
+from generation.pipeline.tasks import TaskResult, WriteFirstTexts
 from hub.contract import run_dir
 from hub.contract.run_dir import Manifest
 from hub.durable import rename_folder, write_text

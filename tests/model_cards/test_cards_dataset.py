@@ -28,10 +28,10 @@ from test_hub_markdown import HOSTILE
 from tiny_lm import make_lm
 
 from generation.pipeline import job
+from generation.pipeline.directory import DatasetRun
 from generation.pipeline.finish import finish
+from generation.pipeline.tasks import Shard
 from generation.rows.counts import TextLength
-from generation.run_state.directory import DatasetRun
-from generation.run_state.layout import Shard
 from hub.client.plan import Stamp, facts_digest, read_stamp
 from hub.contract import run_dir
 from hub.contract import shards as hub_shards

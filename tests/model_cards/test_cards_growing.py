@@ -13,8 +13,8 @@ from small_runs import write_shard
 from test_cards_dataset import begun as begun_run
 from test_cards_dataset import offline, raw_rows
 
+from generation.pipeline.directory import DatasetRun
 from generation.pipeline.finish import finish
-from generation.run_state.directory import DatasetRun
 from hub.contract import run_dir
 from hub.contract.run_dir import read_manifest
 from hub.contract.schema import base_config

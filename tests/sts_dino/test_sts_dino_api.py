@@ -155,7 +155,7 @@ def interrupting(monkeypatch, owner, name, at):
 
 
 def test_interrupted_pairs_go_on_where_they_stopped(folder, monkeypatch):
-    from generation.run_state.directory import DatasetRun
+    from generation.pipeline.directory import DatasetRun
 
     def write(name):
         return api.write_pairs(TEXTS[:6], name=name, lm="builtin", settings=["shard_size=2"])

@@ -1,1 +1,0 @@
-"""The executor on Ray: scheduling, worker pool, nodes, failures, result store."""

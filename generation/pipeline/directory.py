@@ -1,0 +1,298 @@
+"""Run directory of a dataset while it is generated: shards in, manifest after them, everything resumable.
+
+Raw and rejected rows are written shard by shard. When the last shard is there, ``generation.pipeline.finish`` reads
+them back, so the finished rows are a function of the raw files alone.
+
+A manifest names every file, so writing it takes longer the more there are. A shard therefore gets one line in a
+journal, and the manifest follows when that costs little (``_is_due``): the time of a shard does not grow with the run.
+docs/scale.md lists what a restart reads.
+"""
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from generation.inputs.sources import FirstText, SeenTexts
+from generation.pipeline import tasks
+from generation.pipeline.tasks import OutputFile, Row, Shard, Task, TaskResult
+from hub.contract import run_dir
+from hub.contract.recipe import DatasetRecipe, config_features
+from hub.contract.run_dir import APPENDED, File, Manifest
+from hub.contract.schema import base_config
+from hub.contract.shards import ROWS_PER_FILE, Parts, read_shard, shard_tables
+from hub.durable import fsync, make_folder, named_in_errors, sha256_file, write_bytes
+from hub.errors import InputError
+
+SHARE = 0.02  # of a run's time that may go into writing manifests
+NEW = 1 / 64  # new shards for every file that the manifest names: worth a manifest whatever it costs
+
+
+@dataclass(frozen=True)
+class BaseRun:
+    """The finished run that rows are appended to, as it lies in its directory."""
+
+    directory: Path
+    manifest: Manifest
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Its entry among the inputs of the new rows' run: those rows follow these."""
+        return {f"{APPENDED}{self.manifest.version}": self.manifest.fingerprint}
+
+    @property
+    def first_texts(self) -> int:
+        """Number of its source sentences."""
+        return int(self.manifest.counts["sources"])
+
+    @property
+    def asked(self) -> int:
+        """The numbers that are used up where the model generates the source sentences."""
+        return self.first_texts + sum(self.manifest.counts.get("sources_rejected", {}).values())
+
+    def rows(self, config: str, columns: Sequence[str]) -> Iterator[Row]:
+        """The rows of a config, some columns of them."""
+        for file in self.manifest.shards(config):
+            for table in shard_tables(self.directory / file.path, ROWS_PER_FILE, columns):
+                yield from table.to_pylist()
+
+    def new_among(self, texts: Iterable[FirstText], place: str | None) -> Iterator[FirstText]:
+        """The sentences of a source (``place``) after those of this run, which have to come first and unchanged.
+
+        Raises InputError when they do not, or when no other comes after them.
+        """
+        known, hint = SeenTexts(), "leave the source sentences that are there as they are, and add new ones after them"
+        for config in dict.fromkeys(file.config or "" for file in self.manifest.files):
+            if base_config(config) in ("raw", "rejected"):  # each source sentence has a row in one of them
+                for row in self.rows(config, ("source_id", "text1")):
+                    known.add(f"{row['source_id']}\n{row['text1']}")
+        total, version, number = self.first_texts, f"v{self.manifest.version}", 0
+        for number, first in enumerate(texts, start=1):
+            if number > total:
+                yield first
+            elif known.add(f"{first.source_id}\n{first.text}"):
+                problem = (
+                    f"row {first.source_id} is not a source sentence of {version}, but is among its first {total:,}"
+                )
+                raise InputError(place, problem, hint=hint)
+        if number <= total:
+            problem = f"has {number:,} source sentences, and {version} has {total:,} already: nothing to append"
+            raise InputError(place, problem, hint="raise source.limit, or add rows at the end of the source")
+
+
+class TaskRecord(BaseModel):
+    """A task's result without the files' contents. ``raw``: of a group's, the raw files that it was made from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: str
+    files: tuple[File, ...]
+    empty: tuple[str, ...]
+    facts: Any
+    rows: int
+    seconds: float
+    node: str
+    raw: str = ""
+
+    @classmethod
+    def of(cls, result: TaskResult, raw: str = "") -> "TaskRecord":
+        """The record of a result."""
+        files = tuple(output.file for output in result.outputs)
+        measured = {name: getattr(result, name) for name in ("empty", "facts", "rows", "seconds", "node")}
+        return cls(task=result.task.key, files=files, raw=raw, **measured)
+
+    def result(self, task: Task) -> TaskResult:
+        """The result of ``task``, without the contents of its files."""
+        outputs = tuple(OutputFile(file, None) for file in self.files)
+        return TaskResult(task, outputs, self.empty, self.facts, self.rows, self.seconds, self.node)
+
+
+class Journal:
+    """Append-only file of records, one JSON line each, on disk before the next begins."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def append(self, record: TaskRecord) -> None:
+        """Add a record; it is on disk when this returns. Raises OSError with the file's name."""
+        line = b"\n" + record.model_dump_json().encode()  # the line break first: it ends what a kill or full disk tore
+        make_folder(self.path.parent)
+        begun = not self.path.exists()
+        with named_in_errors(self.path), self.path.open("ab", buffering=0) as file:
+            while line:
+                line = line[file.write(line) :]
+            os.fsync(file.fileno())
+            if begun:
+                fsync(self.path.parent)  # its name, too
+
+    def records(self) -> Iterator[TaskRecord]:
+        """Every whole record, the oldest first; torn lines are skipped."""
+        if not self.path.is_file():
+            return
+        with self.path.open("rb") as file:
+            for line in file:
+                try:
+                    yield TaskRecord.model_validate_json(line)
+                except ValidationError:
+                    continue
+
+    def clear(self) -> None:
+        """Remove all records."""
+        self.path.unlink(missing_ok=True)
+
+
+class DatasetRun:
+    """One dataset's directory, its recipe and the manifest as it is on disk.
+
+    ``journal``: the file for results that the manifest does not name yet; an earlier start's are read.
+    ``base``: the finished run that these rows will be added to, if any.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        recipe: DatasetRecipe,
+        manifest: Manifest,
+        journal: Path | None = None,
+        base: BaseRun | None = None,
+    ):
+        self.directory, self.recipe, self.manifest, self.base = directory, recipe, manifest, base
+        self._journal = Journal(journal) if journal else None
+        self._files = {file.path: file for file in manifest.files}
+        self._empty = set[str](manifest.counts.get("empty_shards", ()))
+        self._done: int | None = None  # shards, once counted
+        self._new, self._last, self._cost = 0, 0.0, 0.0  # shards since the manifest, when it was written, seconds
+        for record in self._journal.records() if self._journal else ():
+            if not record.raw and self._holds(record.files):
+                self._enter(record)
+        if self._new:
+            counts = {**self.manifest.counts, "empty_shards": sorted(self._empty)}
+            self.manifest = self.manifest.model_copy(update={"counts": counts})
+
+    def record(self, files: list[File], **changes: Any) -> None:
+        """Add finished files to the manifest on disk."""
+        self._files |= {file.path: file for file in files}
+        ordered = tuple(self._files[path] for path in sorted(self._files))
+        started = time.monotonic()
+        self.manifest = self.manifest.model_copy(update={"files": ordered, **changes})
+        run_dir.write_manifest(self.directory, self.manifest)
+        if self._journal and self._new:  # without a new shard, the journal holds finished groups
+            self._journal.clear()
+        self._new, self._last = 0, time.monotonic()
+        self._cost = self._last - started
+
+    def count(self, **counts: Any) -> None:
+        """Set some of the manifest's counts; on disk only when that changes them."""
+        changed = {**self.manifest.counts, **counts}
+        if changed != self.manifest.counts:
+            self.record([], counts=changed)
+
+    def rows(self, config: str) -> Iterator[Row]:
+        """All rows of a config, one file in memory at a time."""
+        for file in self.manifest.shards(config):
+            yield from read_shard(self.directory / file.path)
+
+    def has_sources(self) -> bool:
+        """Whether all generated source sentences were published."""
+        rows = sum(file.rows or 0 for file in self.manifest.shards("sources"))
+        return rows > 0 and rows == self.manifest.counts.get("sources")
+
+    def write_sources(self, rounds: Iterable[Sequence[Row]]) -> None:
+        """Publish the generated source sentences, as the config ``sources``."""
+        size = tasks.sources_per_file(self.recipe)
+        parts = Parts(self.directory, "sources", "train", config_features("sources", self.recipe), size)
+        try:
+            for rows in rounds:
+                parts.add(rows)
+            self.record(self.named(parts))
+        finally:
+            parts.discard()
+
+    def named(self, parts: Parts) -> list[File]:
+        """Give finished files their names; return their manifest entries."""
+        return [
+            run_dir.describe(self.directory, path, config=parts.config, split=parts.split, rows=rows)
+            for path, rows in parts.finish()
+        ]
+
+    def shards(self, blocks: int) -> list[Shard]:
+        """All shards in the order of work."""
+        return tasks.shards(self.recipe, blocks)
+
+    def missing(self, shards: Iterable[Shard]) -> list[Shard]:
+        """The shards that no earlier start finished."""
+        return [shard for shard in shards if not self._is_done(shard)]
+
+    def empty_among(self, paths: Callable[[], set[str]]) -> frozenset[str]:
+        """Those of ``paths`` that were not written, for want of rows; called only when there are such files."""
+        return frozenset(paths() & self._empty) if self._empty else frozenset()
+
+    def raw_digest(self) -> str:
+        """SHA-256 over the raw and rejected files, from which the finished configs are made."""
+        digest = hashlib.sha256()
+        for path in sorted(self._files.keys() | self._empty):
+            if path in self._empty or (self._files[path].config or "").startswith(("raw", "rejected")):
+                digest.update(f"{path} {'' if path in self._empty else self._files[path].sha256}\n".encode())
+        return digest.hexdigest()
+
+    def finished_groups(self, raw: str) -> dict[str, TaskRecord]:
+        """Task → record of the whole groups that an earlier start finished from the same raw files."""
+        records = self._journal.records() if self._journal else ()
+        return {one.task: one for one in records if one.raw == raw and self._holds(one.files)}
+
+    def add_shard(self, result: TaskResult, blocks: int) -> None:
+        """Put the files of a shard in their places, then enter it in the journal, and in the manifest when due."""
+        record = self.journalled(result)
+        if self._done is not None:
+            self._done += not self._is_done(result.task.shard)  # type: ignore[union-attr]  # a shard's task
+        self._enter(record)
+        if self._is_due():
+            self.show_progress(blocks)
+
+    def journalled(self, result: TaskResult, raw: str = "") -> TaskRecord:
+        """Put the files of a result in place, then append its record. ``raw``: of a group, ``raw_digest``."""
+        self.place(result)
+        record = TaskRecord.of(result, raw)
+        if self._journal:
+            self._journal.append(record)
+        return record
+
+    def place(self, result: TaskResult) -> None:
+        """Write the files of a result that are not in their places."""
+        for output in result.outputs:
+            if output.content is not None:
+                write_bytes(self.directory / output.file.path, output.content)
+
+    def show_progress(self, blocks: int) -> None:
+        """Bring the manifest up to date with every shard that was entered."""
+        total = len(self.recipe.variants) * blocks
+        if self._done is None:  # looked up once, as shards may be very many, and counted from then on
+            self._done = total - len(self.missing(self.shards(blocks)))
+        progress = {"shards_done": self._done, "shards_total": total, "empty_shards": sorted(self._empty)}
+        self.record([], counts={**self.manifest.counts, **progress})
+
+    def _is_due(self) -> bool:
+        """Whether many shards are new, or the last manifest's cost is a small share of the time since then."""
+        many = self._new >= max(1.0, NEW * len(self._files))
+        return many or time.monotonic() - self._last >= self._cost / SHARE
+
+    def _is_done(self, shard: Shard) -> bool:
+        return all(path in self._files or path in self._empty for path in tasks.paths(self.recipe, shard))
+
+    def _enter(self, record: TaskRecord) -> None:
+        """Note a shard's files. A shard that is made again may gain or lose the rows of a file."""
+        for path in record.empty:
+            self._files.pop(path, None)
+        self._files |= {file.path: file for file in record.files}
+        self._empty -= {file.path for file in record.files}
+        self._empty |= set(record.empty)
+        self._new += 1
+
+    def _holds(self, files: Iterable[File]) -> bool:
+        found = ((self.directory / file.path, file.sha256) for file in files)
+        return all(path.is_file() and sha256_file(path) == digest for path, digest in found)

@@ -1,0 +1,505 @@
+"""Executors on Ray: causes of errors, scheduling, nodes, options, and a local instance with two workers."""
+
+import dataclasses
+import errno
+import http.server
+import os
+import pickle
+import stat
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+from fsspec.implementations.local import LocalFileSystem
+from small_runs import small_recipe
+from tiny_lm import make_lm
+from typer.testing import CliRunner
+
+from generation import run
+from generation.backends import batch as live_batch
+from generation.backends.registry import load_writer
+from generation.executors import ray_executor as cluster
+from generation.executors import store as store_files
+from generation.executors.options import (
+    PROCESS,
+    ClusterOptions,
+    _home,
+    local_instance,
+    withheld_secrets,
+    worker_resources,
+)
+from generation.executors.options import cluster as connected
+from generation.executors.ray_executor import TRIES, Cause, RayExecutor, TaskQueue, classify, ray_executor
+from generation.executors.ray_workers import (
+    FileServer,
+    InFlightTask,
+    Node,
+    Nodes,
+    RemoteWorker,
+    WorkerHandle,
+    WorkerPool,
+    WorkerResources,
+    require_files,
+)
+from generation.executors.store import LostResult, ResultStore
+from generation.inputs.prompts import Prompts
+from generation.inputs.sources import FirstText
+from generation.pipeline import tasks as layout
+from generation.pipeline.job import generate
+from generation.pipeline.tasks import TaskResult, WriteFirstTexts, WriteShard
+from generation.pipeline.worker import Worker, local_executor
+from hub import cli
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import load_recipe
+from hub.durable import sha256_file
+from hub.errors import InputError, OutOfMemory, RunError
+
+
+def tasks(count: int) -> list[WriteFirstTexts]:
+    return [WriteFirstTexts(range(number, number + 1)) for number in range(count)]
+
+
+def test_tasks_are_read_as_they_are_given():
+    given = iter(tasks(9))
+    queue = TaskQueue(given)
+    first = [queue.next("a"), queue.next("b")]
+    assert first == tasks(2) and next(given) == tasks(3)[2] and not queue.finished
+
+
+def test_a_lost_workers_task_is_given_to_another_node_and_a_waiting_one_to_anyone():
+    queue = TaskQueue(tasks(2))
+    at_work, waiting = queue.next("a"), queue.next("a")
+    queue.failed(at_work, "a", "killed")
+    queue.requeue(waiting)
+    assert queue.next("a", ["a", "b"]) == waiting
+    assert queue.next("a", ["a", "b"]) is None
+    assert queue.next("b", ["a", "b"]) == at_work
+
+
+def test_a_task_that_failed_everywhere_is_tried_again_anywhere():
+    queue = TaskQueue(tasks(1))
+    task = queue.next("a")
+    queue.failed(task, "a", "killed")
+    assert queue.next("a", ["a"]) == task
+
+
+def test_a_task_that_fails_time_and_again_stops_the_run_and_names_the_nodes():
+    queue = TaskQueue(tasks(1))
+    task = queue.next("a")
+    for node in "abc"[: TRIES - 1]:
+        queue.failed(task, node, "killed")
+    with pytest.raises(RunError, match=r"task first-texts-0-1: failed 3 times, on a, b, c; the last time: out of luck"):
+        queue.failed(task, "c", "out of luck")
+
+
+def test_a_task_counts_once_and_what_nobody_waits_for_is_no_failure():
+    queue = TaskQueue(tasks(1))
+    task = queue.next("a")
+    queue.requeue(task)
+    queue.requeue(task)
+    queue.done(task)
+    for _ in range(TRIES + 1):
+        queue.failed(task, "a", "killed")
+    assert queue.next("b") is None and queue.finished
+
+
+def entry(number: int, alive: bool = True, name: str = "", host: str = "box", **resources: float) -> dict[str, object]:
+    address = f"10.0.0.{number}"
+    resources = {"CPU": 2.0, "memory": 8e9, **resources}
+    names = {"NodeName": name or address, "NodeManagerHostname": host, "NodeManagerAddress": address}
+    return {"NodeID": f"{number:056x}", "Alive": alive, "Resources": resources, **names}
+
+
+def seen(*entries: dict[str, object], share: WorkerResources = WorkerResources()) -> Nodes:  # noqa: B008 - frozen
+    nodes = Nodes(share)
+    nodes.update(entries)
+    return nodes
+
+
+def names(nodes: Nodes) -> list[str]:
+    return [node.name for node in nodes.seen.values()]
+
+
+def test_workers_go_to_the_emptiest_nodes_and_no_more_than_asked_for():
+    nodes = seen(entry(1), entry(2, CPU=4.0))
+    first, second = nodes.seen
+    assert Counter(node.id for node in nodes.placements({}, None)) == {first: 2, second: 4}
+    assert Counter(node.id for node in nodes.placements({}, 4)) == {first: 2, second: 2}
+    assert [node.id for node in nodes.placements({first: 1}, 2)] == [second]
+    assert nodes.placements({first: 2, second: 4}, None) == [] == nodes.placements({first: 2, second: 3}, 5)
+
+
+def test_nodes_come_and_go_and_a_left_out_one_stays_out():
+    nodes = seen(entry(1), entry(2))
+    one, two = nodes.seen.values()
+    nodes.update([entry(1), entry(2, alive=False)])
+    assert nodes.usable() == [one] and not two.alive
+    one.problem = "its disk is full"
+    nodes.update([entry(1), entry(3)])
+    assert [node.id for node in nodes.usable()] == [entry(3)["NodeID"]]
+    nodes.update([entry(1)])
+    assert not nodes.usable() and not nodes.hopeless()  # those that are gone may come back
+    said = str(nodes.none_left())
+    assert "box: its disk is full" in said and "box (10.0.0.2): it is gone" in said
+
+
+@pytest.mark.parametrize(
+    ("share", "resources", "room"),
+    [
+        (WorkerResources(), {"CPU": 8.0}, 8),
+        (WorkerResources(cpus=3), {"CPU": 8.0}, 2),
+        (WorkerResources(cpus=1, gpus=2), {"CPU": 8.0, "GPU": 8.0}, 4),
+        (WorkerResources(gpus=1), {"CPU": 8.0}, 0),
+        (WorkerResources(cpus=0.1), {"CPU": 0.3}, 3),
+        (WorkerResources(memory=4e9), {"CPU": 8.0, "memory": 13e9}, 3),
+    ],
+)
+def test_room_for_workers(share, resources, room):
+    assert share.room(resources) == room
+
+
+def test_a_node_without_memory_for_a_worker_is_left_out_by_name():
+    nodes = seen(
+        entry(1), entry(2, host="small", memory=1e9), entry(3, host="head", CPU=0), share=WorkerResources(memory=4e9)
+    )
+    assert list(nodes.problems()) == ["small"] and len(nodes.usable()) == 1
+    assert "4.0 GB of memory, it has 2, 0, 1.0 GB" in nodes.problems()["small"]
+    assert not nodes.hopeless()
+    nodes.usable()[0].problem = "its disk is full"
+    assert nodes.hopeless() and nodes.hopeless(growing=True)
+
+
+def test_nodes_that_are_too_small_mean_nothing_where_larger_ones_were_asked_for():
+    nodes = seen(entry(1, memory=1e9), share=WorkerResources(memory=4e9))
+    assert nodes.hopeless() and not nodes.hopeless(growing=True)
+
+
+X2 = Path("recipes/demo/sts-dino-x2.yaml")
+
+
+def of(**model: object) -> DatasetRecipe:
+    return small_recipe("sts", model={"repo_id": "org/lm", "revision": "a" * 40, "license": "mit"} | model)
+
+
+def test_a_worker_takes_its_threads_its_gpu_or_the_memory_of_its_model(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"x" * 1000)
+    at = ClusterOptions("auto")
+    assert worker_resources(of(), at) == WorkerResources(1)
+    assert worker_resources(of(threads=4), at) == WorkerResources(4)
+    assert worker_resources(of(threads=4), dataclasses.replace(at, cpus=2)) == WorkerResources(2)
+    assert worker_resources(of(device="cuda:1"), at) == WorkerResources(1, 1)
+    assert worker_resources(of(device_map="auto"), dataclasses.replace(at, gpus=4)) == WorkerResources(1, 4)
+    assert worker_resources(of(repo_id=None, path=str(tmp_path)), at) == WorkerResources(1, 0, PROCESS + 1000)
+    (tmp_path / "q4.gguf").write_bytes(b"x" * 100)
+    packed = of(repo_id=None, path=str(tmp_path), gguf_file="q4.gguf")
+    assert worker_resources(packed, at) == WorkerResources(1, 0, PROCESS + 700)
+    assert worker_resources(of(), ClusterOptions(workers=1)).cpus == os.cpu_count()
+    assert worker_resources(of(), ClusterOptions(workers=10_000)).cpus == 1
+
+
+def test_tokens_stay_with_the_driver_unless_workers_need_them():
+    local = of(repo_id=None, path="lm")
+    assert "OPENAI_API_KEY" in withheld_secrets(of(), None) and "HF_TOKEN" not in withheld_secrets(of(), None)
+    assert "HF_TOKEN" in withheld_secrets(local, None) and "HF_TOKEN" in withheld_secrets(local, "/shared")
+    assert "HF_TOKEN" not in withheld_secrets(local, "hf://buckets/org/name")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--store", "/shared"], "--store: is for several workers; add --workers N or --ray"),
+        (["--cpus-per-worker", "2", "--gpus-per-worker", "1"], "--cpus-per-worker, --gpus-per-worker: is for several"),
+        (["--ray", "ray://10.0.0.1:10001"], "run the command on a node of the cluster"),
+        (["--ray", "nowhere"], "is no address; allowed: auto or HOST:PORT"),
+        (["--ray", "127.0.0.1:1"], r"--ray 127.0.0.1:1: does not answer \(\[Errno 111\]"),
+        (["--workers", "0"], "--workers"),
+        (
+            ["--workers", "1", "--gpus-per-worker", "1.5"],
+            "--gpus-per-worker: is 1.5; allowed: a whole number, or a part",
+        ),
+    ],
+)
+def test_options_that_cannot_be(tmp_path, options, words):
+    lm = make_lm(tmp_path / "lm")
+    result = CliRunner().invoke(run.app, [str(X2), "--out", str(tmp_path / "o"), "--set", f"model.path={lm}", *options])
+    if isinstance(result.exception, InputError):
+        with pytest.raises(InputError, match=words):
+            raise result.exception
+    else:
+        assert result.exit_code == 2 and words in result.output
+
+
+def test_an_address_where_something_else_answers_is_refused_in_time(monkeypatch):
+    monkeypatch.setattr("generation.executors.options.ANSWER_SECONDS", 3)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with pytest.raises(InputError, match=r"within 3 seconds"), connected(f"127.0.0.1:{server.server_port}"):
+            pass
+    finally:
+        server.shutdown()
+
+
+def test_a_run_imports_neither_ray_nor_a_model_before_it_needs_them():
+    heavy = "{'ray', 'torch', 'transformers'} & set(sys.modules)"
+    code = f"import sys, generation.pipeline.job, generation.executors.ray_executor; assert not {heavy}, {heavy}"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+X2 = Path("recipes/demo/sts-dino-x2.yaml")
+PLANTED = "sk-planted-9c1e"
+SMALL = ["source.limit=24", "decoding.max_new_tokens=6", "shard_size=4", "decoding.max_attempts=3"]
+
+
+# Whose fault it is.
+
+
+def test_whose_fault_an_error_is():
+    from ray.exceptions import ActorDiedError, OutOfDiskError, OutOfMemoryError
+
+    full = classify(OSError(28, "No space left on device", "/data/x"), starting=False)
+    assert full == (Cause.NODE, "no space is left on its disk (/data/x)")
+    other = InputError("versions", "are not the driver's")
+    assert classify(other, starting=True) == (Cause.NODE, "versions: are not the driver's")
+    assert classify(other, starting=False).cause is Cause.TASK
+    lacking = classify(ModuleNotFoundError("No module named 'generation'"), starting=True)
+    assert lacking.cause is Cause.NODE and "not installed" in lacking.reason
+    assert "disk" in classify(OutOfDiskError("full"), starting=False).reason
+    for error in (ActorDiedError(), ValueError("x"), OSError(5, "io"), RuntimeError("out of memory, says a text")):
+        assert classify(error, starting=False).cause is Cause.WORKER
+    for error in (OutOfMemoryError("killed"), OutOfMemory("memory", "is too small")):
+        assert classify(error, starting=True).cause is classify(error, starting=False).cause is Cause.MEMORY
+
+
+def test_memory_that_ran_out_on_a_worker_is_known_by_its_type(monkeypatch, tmp_path):
+    """The engine's own error for one text alone, and numpy's, as Ray hands them to the driver: pickled and wrapped."""
+    from ray.exceptions import RayTaskError
+
+    recipe = load_recipe(X2, DatasetRecipe, [f"model.path={make_lm(tmp_path / 'lm')}", *SMALL])
+    monkeypatch.setattr(cli, "listeners", [])  # a worker takes them over
+    worker, errors = RemoteWorker(), [torch.OutOfMemoryError("CUDA out of memory"), MemoryError("640 KiB")]
+    worker._store, worker._directory, worker._sees = None, tmp_path, True
+    prompts = Prompts(recipe, {})
+    worker._worker = Worker(recipe, prompts, load_writer(recipe.model))
+    task = WriteShard(layout.shards(recipe, 1)[0], (FirstText(source_id="0", text="A dog."),))
+    for cause in (*errors, RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")):
+
+        def fails(_, cause=cause):
+            raise cause
+
+        monkeypatch.setattr(live_batch.LiveBatch, "next_pass", fails)
+        with pytest.raises(OutOfMemory) as raised:
+            worker.do(task, "node", None)
+        wrapped = pickle.loads(pickle.dumps(RayTaskError("do", "Traceback", raised.value))).as_instanceof_cause()
+        cause, reason = classify(wrapped.cause, starting=False)
+        assert cause is Cause.MEMORY and "too small for one text at a time" in reason
+    other = RayTaskError("do", "Traceback", RunError("disk", "out of memory")).cause
+    assert classify(other, starting=False).cause is Cause.WORKER
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")])
+def test_memory_that_runs_out_on_the_way_to_a_store_is_a_workers_too(error, tmp_path, monkeypatch):
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr(cli, "listeners", [])
+    monkeypatch.setattr(store_files, "write_bytes", fails)
+    worker, task = RemoteWorker(), WriteFirstTexts(range(4))
+    worker._store, worker._directory, worker._sees = ResultStore(str(tmp_path), "run", proven=True), tmp_path, True
+    worker._worker = SimpleNamespace(do=lambda *_: TaskResult(task))
+    with pytest.raises(OutOfMemory, match=r"memory: is too small for .*start fewer workers"):
+        worker.do(task, "node", None)
+
+
+def test_a_worker_whose_memory_ran_out_costs_its_node_one_worker_and_its_task_no_try(capsys):
+    node = Node("id", "small", room=2)
+    members = [WorkerHandle(node, None, None), WorkerHandle(node, None, None)]
+    executor, queue = RayExecutor.__new__(RayExecutor), TaskQueue([WriteFirstTexts(range(4))])
+    executor._pool = pool = WorkerPool.__new__(WorkerPool)
+    pool.workers, pool._reported, pool._ray = members, set(), SimpleNamespace(kill=lambda actor: None)
+    pool.reconcile = lambda now=False: None
+    for lost in list(members):
+        task = queue.next("other")
+        lost.in_flight.append(InFlightTask(None, task, running=True))
+        executor._failed(queue, lost, lost.in_flight[0], OutOfMemory("memory", "is too small for one text at a time"))
+        if node.problem is None:
+            assert node.room == 1 and "warning: node small has memory for 1 workers" in capsys.readouterr().err
+            assert not queue._tried, "the node had too many workers; the task is not to blame"
+    assert "it has too little memory for a worker: OutOfMemory: memory: is too small" in node.problem
+
+
+def test_a_file_that_is_lost_in_the_store_is_made_again_and_a_store_that_is_gone_ends_the_run(tmp_path):
+    executor, queue = RayExecutor.__new__(RayExecutor), TaskQueue([WriteFirstTexts(range(4))])
+    task, worker = queue.next("node"), WorkerHandle(Node("id", "node", room=1), None, None)
+    executor._spec = SimpleNamespace(directory=tmp_path)
+    for error in (LostResult("store", "is not what was kept"), RunError("store", "no answer for 65 minutes")):
+
+        def fetch(*_, error=error):
+            raise error
+
+        executor._store = SimpleNamespace(fetch=fetch)
+        if isinstance(error, LostResult):
+            assert executor._accept(queue, worker, task, TaskResult(task)) is None and queue.next("other") is task
+        else:
+            with pytest.raises(RunError, match="65 minutes"):
+                executor._accept(queue, worker, task, TaskResult(task))
+
+
+def test_model_files_have_to_be_the_drivers(tmp_path):
+    model = tmp_path / "model.safetensors"
+    model.write_bytes(b"weights")
+    inputs = {str(model): sha256_file(model)}
+    require_files(inputs)
+    model.write_bytes(b"Weights")
+    with pytest.raises(InputError, match=r"model\.safetensors: differs from the driver's"):
+        require_files(inputs)
+    model.unlink()
+    with pytest.raises(InputError, match=r"model\.safetensors: is not there"):
+        require_files(inputs)
+
+
+def test_the_library_lends_nothing_from_outside(tmp_path):
+    (tmp_path / "run" / "data").mkdir(parents=True)
+    (tmp_path / "run" / "data" / "file").write_bytes(b"rows")
+    (tmp_path / "secret").write_bytes(b"no")
+    (tmp_path / "run" / "link").symlink_to(tmp_path / "secret")
+    library = FileServer(tmp_path / "run")
+    assert library.read("data/file") == b"rows"
+    for path in ("../secret", str(tmp_path / "secret"), "data/../../secret", "link"):
+        with pytest.raises(InputError, match="leads out of the run directory"):
+            library.read(path)
+
+
+# A local instance.
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory) -> DatasetRecipe:
+    lm = make_lm(tmp_path_factory.mktemp("lm"))
+    return load_recipe(X2, DatasetRecipe, [f"model.path={lm}", *SMALL])
+
+
+def digests(directory: Path) -> dict[str, str]:
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)): sha256_file(path) for path in files}
+
+
+@pytest.fixture(scope="module")
+def alone(recipe, tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("alone") / "run"
+    generate(recipe, directory, "command", local_executor)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[object]:
+    os.environ["OPENAI_API_KEY"] = PLANTED
+    with local_instance(2, 0, ("OPENAI_API_KEY",)) as instance:
+        yield instance
+    del os.environ["OPENAI_API_KEY"]
+
+
+@pytest.fixture
+def on_the_instance(monkeypatch, ray) -> None:
+    @contextmanager
+    def connected(*_: object) -> Iterator[object]:
+        yield ray
+
+    monkeypatch.setattr(cluster, "_connected", connected)
+
+
+def processes() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+def workers() -> list[psutil.Process]:
+    return [process for process in processes() if "RemoteWorker" in process.name()]
+
+
+@pytest.mark.slow("starts Ray on this machine")
+def test_a_local_instance_is_nobody_elses(ray):
+    listening = [at.laddr.ip for one in processes() for at in one.net_connections() if at.status == "LISTEN"]
+    assert listening and {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
+    folder = Path(ray._private.worker._global_node.get_temp_dir_path()).parent
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert not [one for one in processes() if "OPENAI_API_KEY" in one.environ()]
+    assert os.environ["OPENAI_API_KEY"] == PLANTED and os.environ["RAY_AUTH_MODE"] == "token"
+    kept = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    assert kept and PLANTED.encode() not in kept and os.environ["RAY_AUTH_TOKEN"].encode() not in kept
+
+
+@pytest.mark.slow("starts Ray on this machine")
+def test_two_workers_one_of_them_killed_write_the_bytes_of_one_process(on_the_instance, recipe, alone, tmp_path):
+    killed = []
+
+    def started(contract):
+        executor = ray_executor(ClusterOptions(workers=2))(contract)
+        return killing(executor)
+
+    @contextmanager
+    def killing(started):
+        with started as executor:
+            run_tasks = executor.run_tasks
+
+            def watched(tasks, tick):
+                for made in run_tasks(tasks, tick):
+                    if not killed:
+                        killed.append(workers()[0])
+                        killed[0].kill()
+                    yield made
+
+            executor.run_tasks = lambda tasks, tick=None: watched(tasks, tick)
+            yield executor
+
+    generate(recipe, tmp_path / "run", "command", started)
+    assert killed and digests(tmp_path / "run") == digests(alone)
+    assert not list((tmp_path / "run.scratch").glob("*"))
+
+
+@pytest.mark.slow("starts Ray on this machine")
+def test_workers_that_see_nothing_of_the_driver_but_a_store(on_the_instance, monkeypatch, recipe, alone, tmp_path):
+    monkeypatch.setattr(cluster, "_probe", contextmanager(lambda _: iter([(tmp_path / "nowhere", "token")])))
+    settings = [word for setting in (f"model.path={recipe.model.path}", *SMALL) for word in ("--set", setting)]
+    options = ["--out", str(tmp_path / "run"), "--workers", "1", "--store", str(tmp_path / "store")]
+    remove, failures = LocalFileSystem.rm, [OSError(errno.ESTALE, "Stale file handle")]
+
+    def removes_later(files, *arguments, **options):
+        if failures:
+            raise failures.pop()
+        remove(files, *arguments, **options)
+
+    monkeypatch.setattr(LocalFileSystem, "rm", removes_later)
+    result = CliRunner().invoke(run.app, [str(X2), *settings, *options])
+    assert result.exit_code == 0, result.exception
+    assert digests(tmp_path / "run" / "data") == digests(alone / "data")
+    assert not failures and not [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
+
+
+@pytest.mark.slow("starts Ray on this machine")
+def test_no_node_is_left_when_none_has_the_drivers_versions(on_the_instance, monkeypatch, recipe, tmp_path, capsys):
+    versions = cluster.code_versions()
+    monkeypatch.setattr(cluster, "code_versions", lambda: {**versions, "torch": "1.0"})
+    with pytest.raises(RunError, match=r"no node is left to work on: .*torch .*, on the driver 1\.0"):
+        generate(recipe, tmp_path / "run", "command", ray_executor(ClusterOptions(workers=2)))
+    assert capsys.readouterr().err.count("is left out") == 1
+
+
+def test_folders_of_killed_runs_are_removed_and_those_in_use_are_not(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("generation.executors.options._LONGEST", 200)
+    left, new = tmp_path / "sts-dino-ray-left", tmp_path / "sts-dino-ray-new"
+    for folder in (left, new):
+        folder.mkdir()
+    (left / "lock").touch()
+    with _home() as first, _home() as second:
+        assert not left.exists() and new.exists()
+        assert first.parent.is_dir() and second.parent.is_dir() and first != second
+    assert list(tmp_path.iterdir()) == [new]

@@ -1,0 +1,384 @@
+"""The store between workers and driver: what was kept is found and fetched whole, or not at all; errors say where."""
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+import fsspec
+import pytest
+import requests
+from fsspec.exceptions import FSTimeoutError
+from fsspec.implementations.memory import MemoryFileSystem
+from huggingface_hub import HfFileSystem
+
+from generation.executors.store import LostResult, ResultStore, StoreFiles, StoreRetry
+from generation.inputs.sources import FirstText
+from generation.pipeline.tasks import FinishGroup, Group, OutputFile, Shard, TaskResult, WriteFirstTexts, WriteShard
+from hub.contract.recipe import Variant
+from hub.contract.run_dir import described
+from hub.errors import InputError, RunError
+
+pytest_plugins = ["local_hub"]
+RAW, REJECTED = "data/raw/train-00000-of-00002.parquet", "data/rejected/train-00000-of-00002.parquet"
+SHARD = Shard(Variant(None, 0), 0, 2)
+TASK = WriteShard(SHARD, (FirstText("000000", "One text."), FirstText("000001", "Zwei – 二.")))
+FILES = {RAW: b"raw rows" * 1000, REJECTED: b"rejected rows"}
+
+
+def made(task=TASK, files=FILES, **changes) -> TaskResult:
+    outputs = tuple(
+        OutputFile(described(path, content, config="raw", rows=3), content) for path, content in files.items()
+    )
+    return replace(TaskResult(task, outputs, ("data/raw/none.parquet",), {"a": 1}, 3, 0.25, "node-1"), **changes)
+
+
+@pytest.fixture(params=["path", "file", "memory"])
+def url(request, tmp_path):
+    if request.param == "memory":
+        yield "memory://bucket/folder"
+        MemoryFileSystem.store.clear()
+    else:
+        place = tmp_path / "sto re"
+        yield str(place) if request.param == "path" else f"file://{place}"
+
+
+def kept_files(store: ResultStore) -> list[str]:
+    files, root = fsspec.url_to_fs(store.url)
+    return sorted(files.find(root)) if files.exists(root) else []
+
+
+def damage(store: ResultStore, part: str, content: bytes) -> None:
+    """Replace the stored files whose path holds ``part``."""
+    found = [path for path in kept_files(store) if part in path]
+    assert found
+    for path in found:
+        fsspec.url_to_fs(store.url)[0].pipe_file(path, content)
+
+
+def test_what_is_kept_is_found_by_another_store_and_fetched_whole(url, tmp_path):
+    store, run = ResultStore(url, "run"), tmp_path / "artifacts" / "run"
+    assert store.find(TASK) is None
+    kept = store.put(made())
+    assert kept == ResultStore(store.url + "/", "run").find(TASK)
+    assert kept == replace(made(), outputs=tuple(replace(output, content=None) for output in made().outputs))
+    for _ in range(2):  # the second time nothing is left to do
+        store.fetch(kept, run)
+        assert {path: (run / path).read_bytes() for path in FILES} == FILES
+    assert sorted(path for path in run.rglob("*") if path.is_file()) == sorted(run / path for path in FILES)
+
+
+def test_facts_of_first_texts_come_back_equal(url):
+    rows = [
+        {"text": "“half \ud800 – ", "log_prob": -1.2345678901234567e-5, "reason": None},
+        {"log_prob": -float("inf")},
+    ]
+    task = WriteFirstTexts(range(64, 66))
+    ResultStore(url, "run").put(made(task, {}, facts=rows))
+    assert ResultStore(url, "run").find(task).facts == rows
+    assert ResultStore(url, "run").find(WriteFirstTexts(range(64, 67))) is None
+
+
+def test_only_the_same_work_of_the_same_run_is_found(url):
+    store = ResultStore(url, "run")
+    store.put(made())
+    assert store.find(replace(TASK, firsts=(TASK.firsts[0], FirstText("000001", "Changed.")))) is None
+    assert store.find(replace(TASK, shard=Shard(Variant(None, 0), 0, 3))) is None
+    assert ResultStore(url, "another").find(TASK) is None
+
+
+def test_a_group_travels_but_is_never_found(url, tmp_path):
+    store, task = ResultStore(url, "run"), FinishGroup(Group(None, 0, 1, (SHARD,)), frozenset())
+    kept = store.put(made(task))
+    assert store.find(task) is None
+    store.fetch(kept, tmp_path / "run")
+    assert (tmp_path / "run" / RAW).read_bytes() == FILES[RAW]
+
+
+def test_clear_removes_this_run_alone(url):
+    ResultStore(url, "run").put(made())
+    ResultStore(url, "run-2").put(made())
+    ResultStore(url, "run").clear()
+    ResultStore(url, "run").clear()
+    assert ResultStore(url, "run").find(TASK) is None
+    assert kept_files(ResultStore(url, "run-2")) and all(
+        "/run-2/" in path for path in kept_files(ResultStore(url, "run-2"))
+    )
+    assert ResultStore(url, "run-2").find(TASK)
+
+
+@pytest.mark.parametrize("writes", range(3))
+def test_a_worker_killed_between_two_writes_leaves_nothing_to_find(url, writes, tmp_path, monkeypatch):
+    store, put, done = ResultStore(url, "run"), StoreFiles.put, []
+
+    def dying(files, name, content):
+        if len(done) == writes:
+            raise KeyboardInterrupt
+        done.append(name)
+        put(files, name, content)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(StoreFiles, "put", dying)
+        store.put(made())
+    assert len(kept_files(store)) == writes
+    assert store.find(TASK) is None
+    store.fetch(store.put(made()), tmp_path / "run")
+    assert store.find(TASK)
+
+
+@pytest.mark.parametrize("content", [b"", b"raw rowz" * 1000])
+def test_damaged_contents_are_not_found_not_fetched_and_made_anew(url, content, tmp_path):
+    store, run = ResultStore(url, "run"), tmp_path / "run"
+    kept = store.put(made())
+    damage(store, made().outputs[0].file.sha256, content)
+    assert store.find(TASK) is None
+    with pytest.raises(LostResult, match=re.escape(RAW)):
+        store.fetch(kept, run)
+    assert not [path for path in run.rglob("*") if path.is_file()]
+    store.put(made())
+    store.fetch(store.find(TASK), run)
+    assert (run / RAW).read_bytes() == FILES[RAW]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"",
+        b"\xff",
+        b"[1]",
+        b"[" * 100_000,
+        b'{"task": "shard-0-0-000000-of-000002"}',
+        b'{"task": "other", "files": [], "empty": [], "facts": null, "rows": 0, "seconds": 0, "node": ""}',
+        b'{"task": "shard-0-0-000000-of-000002", "files": [{"path": "../x", "bytes": 1, "sha256": "0"}], "empty": [],'
+        b' "facts": null, "rows": 0, "seconds": 0, "node": ""}',
+    ],
+)
+def test_a_record_that_is_none_is_not_found(record, tmp_path):
+    store = ResultStore(str(tmp_path), "run")
+    store.put(made())
+    damage(store, "/records/", record)
+    assert store.find(TASK) is None
+
+
+@pytest.mark.parametrize("path", ["manifest.json", "README.md", "data-2/raw.parquet"])
+def test_a_record_cannot_name_other_files_of_the_run_directory(path, tmp_path):
+    store = ResultStore(str(tmp_path), "run")
+    store.put(made(files={RAW: b"rows", path: b"a stranger's"}))
+    assert store.find(TASK) is None
+
+
+def test_on_one_file_system_a_file_is_a_hard_link_that_the_run_may_replace(tmp_path, monkeypatch):
+    store, run = ResultStore(str(tmp_path / "store"), "run"), tmp_path / "run"
+    kept = store.put(made())
+    store.fetch(kept, run)
+    assert (run / RAW).stat().st_nlink == 2
+    (run / RAW).unlink()
+    (run / RAW).write_bytes(b"damaged in the run directory")
+    store.fetch(kept, run)
+    assert (run / RAW).read_bytes() == FILES[RAW] and (run / RAW).stat().st_nlink == 2
+    (run / REJECTED).unlink()
+
+    def other_file_system(source, target):
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", other_file_system)
+    store.fetch(kept, run)
+    assert (run / REJECTED).read_bytes() == FILES[REJECTED] and (run / REJECTED).stat().st_nlink == 1
+
+
+def test_a_node_that_sees_another_place_is_told_apart(url, tmp_path):
+    mark = ResultStore(url, "run").mark()
+    ResultStore(url, "run").require(mark)
+    for other in (str(tmp_path / "other"), "memory://other"):
+        with pytest.raises(InputError, match=re.escape(other) + ".*not there on this node.*every node mounts"):
+            ResultStore(other, "run").require(mark)
+
+
+def test_a_full_disk_keeps_its_number_and_names_the_place(tmp_path, monkeypatch):
+    def full(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", lambda self, path, content: full(path, content))
+    for url in (str(tmp_path / "store"), "memory://full"):
+        with pytest.raises(OSError) as caught:
+            ResultStore(url, "run").put(made())
+        assert caught.value.errno == errno.ENOSPC and url in str(caught.value.filename)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied"), "no permission .*Permission denied.*let this user"),
+        (NotImplementedError(), "this protocol cannot write.*allowed: a path, or a URL"),
+        (TimeoutError("no answer"), "no answer; is it mounted, or reachable"),
+        (RuntimeError("no key\nbody"), "RuntimeError: no key; check the address, and the protocol's own login"),
+        (FileNotFoundError("no such bucket"), "is not there; make the bucket or folder first"),
+    ],
+)
+def test_failures_name_the_store_and_what_to_do(error, words, monkeypatch):
+    def fails(self, path, content):
+        raise error
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", fails)
+    with pytest.raises((RunError, InputError), match=f"^store memory://gone: {words}"):
+        ResultStore("memory://gone", "run").mark()
+
+
+class Answer(Exception):
+    """What gcsfs and others raise for an HTTP status."""
+
+    def __init__(self, code: int):
+        self.code = code
+
+
+BLIPS = [
+    OSError(errno.ESTALE, "Stale file handle"),
+    OSError(errno.EIO, "Input/output error"),
+    OSError(errno.EBUSY, "Please reduce your request rate"),
+    ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"),
+    ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"),
+    FSTimeoutError(),
+    aiohttp.ServerDisconnectedError(),
+    requests.exceptions.ConnectionError("aborted"),
+    Answer(503),
+]
+FOR_GOOD = [
+    *(PermissionError(errno.EACCES, "no"), FileNotFoundError(2, "no"), OSError(errno.EROFS, "no")),
+    *(Answer(403), Answer(409), Answer(412)),  # blobs under a policy or a lease, say: our requests have no condition
+]
+
+
+@contextmanager
+def failing(monkeypatch, where: object, name: str, error: Exception, times: int) -> Iterator[list[object]]:
+    """Have a function fail so many times; what it was called with."""
+    usual, calls = getattr(where, name), []
+
+    def fails(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) <= times:
+            raise error
+        return usual(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(where, name, fails)
+        yield calls
+
+
+@pytest.mark.parametrize("error", BLIPS, ids=lambda error: f"{type(error).__name__}-{getattr(error, 'errno', '')}")
+def test_a_store_that_fails_for_a_moment_is_asked_again(error, tmp_path, monkeypatch, capsys):
+    steps = [(MemoryFileSystem, "pipe_file", "memory://b/f"), (Path, "write_bytes", str(tmp_path / "store"))]
+    for where, name, url in steps:
+        worker = ResultStore(url, "run", proven=True, retry=StoreRetry(scale=0.01))
+        with failing(monkeypatch, where, name, error, 3) as calls:
+            worker.put(made())
+        assert len(calls) == 3 + 3, "two contents and a record"
+    driver = ResultStore("memory://b/f", "run", retry=StoreRetry(scale=0.01))
+    driver.mark()
+    with failing(monkeypatch, MemoryFileSystem, "get_file", error, 3):
+        driver.fetch(driver.find(TASK), tmp_path / "run")
+    assert (tmp_path / "run" / RAW).read_bytes() == FILES[RAW]
+    with failing(monkeypatch, MemoryFileSystem, "rm", error, 2):
+        driver.clear()
+    assert not kept_files(driver)
+
+
+@pytest.mark.parametrize("error", FOR_GOOD, ids=repr)
+def test_what_does_not_pass_ends_the_step_at_once(error, monkeypatch):
+    store = ResultStore("memory://b/f", "run", proven=True)
+    with failing(monkeypatch, MemoryFileSystem, "cat_file", error, 99) as calls, pytest.raises(Exception) as raised:
+        store._files.get("contents/x")
+    assert len(calls) == 1 and (isinstance(raised.value, RunError) or raised.value is error)
+
+
+def test_a_store_that_never_answered_is_a_wrong_address(monkeypatch):
+    """And one that is away for longer than the patience ends the run, with its own words."""
+    for error in BLIPS[:-1]:
+        with failing(monkeypatch, MemoryFileSystem, "pipe_file", error, 99) as calls, pytest.raises(RunError):
+            ResultStore("memory://wrong", "run").mark()
+        assert len(calls) == 1
+    away = ResultStore("memory://away", "run", proven=True, retry=StoreRetry(longest=5, scale=0.01))
+    with (
+        failing(monkeypatch, MemoryFileSystem, "pipe_file", BLIPS[0], 99) as calls,
+        pytest.raises(RunError, match=r"^store memory://away: .*Stale file handle.*; is it mounted"),
+    ):
+        away.mark()
+    assert 2 <= len(calls) <= 5
+
+
+def test_a_protocol_that_forgets_what_was_written_is_refused():
+    class Forgets(fsspec.AbstractFileSystem):
+        protocol = "forgets"
+
+        def pipe_file(self, path, value, **more):
+            """As good as lost."""
+
+        def cat_file(self, path, **more):
+            raise FileNotFoundError(path)
+
+    fsspec.register_implementation("forgets", Forgets, clobber=True)
+    with pytest.raises(RunError, match=r"^store forgets://place: a file that was written is not there"):
+        ResultStore("forgets://place", "run").mark()
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("", "is empty"),
+        ("memry://b", "Protocol not known: memry; allowed: a path, or a URL .*did you mean 'memory://"),
+        ("lacking://bucket", "needs a package: Install lacking-fs.*install it on every node"),
+        ("hf://datasets/org/name", "is no bucket of the Hub; in a repository every file would be a commit"),
+        ("hf://buckets/org", "is no bucket of the Hub"),
+        ("simplecache::memory://x", "chained protocols are not supported"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_refused_in_one_line(url, words):
+    fsspec.register_implementation("lacking", "no_such_package.FileSystem", errtxt="Install lacking-fs", clobber=True)
+    with pytest.raises(InputError, match=words) as caught:
+        ResultStore(url, "run")
+    assert str(caught.value).startswith(f"store {url}".strip() + ":") and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["ftp://me:geheim@host/x", "sftp://me:ge/he@im@host/geheim", "abfs://c/x?sig=geheim", "https://geheim@host/x"],
+)
+def test_a_url_with_a_secret_is_refused_and_not_repeated(url):
+    with pytest.raises(InputError, match="must not hold users, passwords or keys") as caught:
+        ResultStore(url, "run")
+    assert "heim" not in str(caught.value) and "ge/he" not in str(caught.value)
+
+
+def test_a_path_is_absolute_for_workers_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert ResultStore("a/../b", "run").url == str(tmp_path / "b")
+    assert ResultStore("~/b", "run").url == str(tmp_path / "home" / "b")
+    assert ResultStore("memory://b/", "run").url == "memory://b"
+
+
+def test_two_nodes_through_huggingface_hubs_file_system(local_hub, repo, tmp_path):
+    """The calls that ``hf://`` gets, on a repository, for the embedded Hub has no buckets: what one node has just
+    written, the other one sees, although it listed the folder before."""
+
+    def node() -> ResultStore:
+        files = HfFileSystem(endpoint=local_hub.endpoint, token=local_hub.token, skip_instance_cache=True)
+        store = ResultStore(str(tmp_path), "run")
+        store._files._fs, store._files._root, store._files._folder = files, f"datasets/{repo}", f"datasets/{repo}/run"
+        return store
+
+    driver, worker = node(), node()
+    assert driver.find(TASK) is None
+    worker.require(driver.mark())
+    kept = worker.put(made())
+    assert driver.find(TASK) == kept
+    driver.fetch(kept, tmp_path / "run")
+    assert (tmp_path / "run" / RAW).read_bytes() == FILES[RAW]
+    driver.clear()
+    assert worker.find(TASK) is None
+    with pytest.raises(LostResult):
+        worker.fetch(kept, tmp_path / "elsewhere")

@@ -1,0 +1,129 @@
+"""Which code of ours stops an unfinished run when it changes, and which code every node of a cluster must have."""
+
+import ast
+import shutil
+from pathlib import Path
+
+import pytest
+
+from generation.executors import ray_workers as cluster_actor
+from generation.executors.ray_workers import CLUSTER_CODE, require_versions
+from generation.pipeline.code_digest import ASIDE, bare, code_digest, deciding_modules, digest_of, module_digests
+from hub.errors import InputError
+
+WORKER = "generation.executors.ray_workers"
+
+
+@pytest.fixture(scope="module")
+def here() -> dict[str, str]:
+    return deciding_modules()
+
+
+@pytest.fixture
+def tree(tmp_path) -> Path:
+    """A copy of the code that is looked at."""
+    for package in ("generation", "hub"):
+        shutil.copytree(package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__", "local"))
+    return tmp_path
+
+
+def file_of(tree: Path, module: str) -> Path:
+    path = tree.joinpath(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def add(tree: Path, modules: set[str], line: str) -> None:
+    for module in modules:
+        path = file_of(tree, module)
+        path.write_text(path.read_text(encoding="utf-8") + f"\n{line}\n", encoding="utf-8")
+
+
+def replace(tree: Path, path: str, before: str, after: str) -> None:
+    text = (tree / path).read_text(encoding="utf-8")
+    assert before in text, path
+    (tree / path).write_text(text.replace(before, after, 1), encoding="utf-8")
+
+
+def test_every_module_that_a_run_reaches_counts_unless_it_is_named_aside(here):
+    assert code_digest() == digest_of(here)
+    reached = set(module_digests("generation.pipeline.job"))
+    assert reached == here.keys() | ASIDE.keys()  # and none of those named is gone
+    row_makers = """
+        inputs.examples inputs.prompts inputs.sources backends.engine inputs.row_seeds rows.attempts rows.pairs
+        pipeline.tasks pipeline.source_sentences pipeline.finish pipeline.worker"""
+    assert {f"generation.{name}" for name in row_makers.split()} <= here.keys()
+    assert {
+        "hub.contract.recipe",
+        "hub.contract.dataset_sections",
+        "hub.contract.schema",
+        "hub.contract.shards",
+    } <= here.keys()
+
+
+def test_nothing_is_imported_by_a_name_that_cannot_be_read():
+    for path in [*Path("generation").rglob("*.py"), *Path("hub").rglob("*.py")]:
+        nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+        called = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        called |= {node.id for node in nodes if isinstance(node, ast.Name)}
+        assert not called & {"import_module", "__import__"}, path
+        assert not [node for node in nodes if isinstance(node, ast.ImportFrom) and node.level], f"{path}: relative"
+
+
+def test_a_change_of_each_row_deciding_module_stops_a_run(here, tree):
+    add(tree, set(here), "ADDED = 1")
+    changed = deciding_modules(tree)
+    assert changed.keys() == here.keys() and not [name for name in here if changed[name] == here[name]]
+
+
+def test_a_change_of_what_decides_no_row_stops_none(here, tree):
+    talk = {"plan", "run", "explain", "import_task", "executors.ray_executor", "executors.store"}
+    add(
+        tree,
+        ASIDE.keys() | {f"generation.{name}" for name in talk} | {"hub.contract.licences", "hub.client.publish"},
+        "ADDED = 1",
+    )
+    replace(tree, "hub/contract/dataset_sections.py", "timeout: ", "patience: float = 60.0\n    timeout: ")
+    replace(tree, "hub/contract/recipe.py", "two labels share a name", "two labels are named alike")
+    replace(tree, "generation/rows/pairs.py", '"""', '"""In other words: ')
+    add(tree, {"generation.backends.engine"}, "# a remark")
+    assert deciding_modules(tree) == here
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after"),
+    [
+        ("hub/contract/recipe.py", "for number in range(self.few_shot.sets if shots else 1)", "for number in range(1)"),
+        ("hub/contract/recipe.py", 'f"{base}-{shots}shot"', 'f"{base}-{shots}-shot"'),
+        ("hub/contract/sections.py", 'X1 = "<X1>"', 'X1 = "<x1>"'),
+    ],
+)
+def test_the_parts_of_a_recipe_that_decide_rows_stop_a_run(path, before, after, here, tree):
+    replace(tree, path, before, after)
+    changed = deciding_modules(tree)
+    assert [name for name in here if changed[name] != here[name]] == [path.removesuffix(".py").replace("/", ".")]
+
+
+def test_words_are_no_code():
+    one = '"""A."""\nclass Found(Strict):\n    """B."""\n    key: int\n    def more(self):\n        return self.x + 1\n'
+    same = "class Found(Strict):\n    other: str\n    def more(self):\n        return (self.x + 1)  # C\n"
+    assert bare(ast.parse(one)) == bare(ast.parse(same)) != bare(ast.parse(one.replace("+ 1", "+ 2")))
+    assert bare(ast.parse("raise InputError(1)")) == bare(ast.parse("raise InputError('x')"))
+    assert bare(ast.parse("raise InputError(1)")) != bare(ast.parse("raise RunError(1)"))
+
+
+def test_a_node_with_any_other_module_of_ours_is_refused(tree):
+    found = module_digests(WORKER)
+    assert {
+        "generation.executors.store",
+        "hub.untrusted",
+        "hub.contract.run_dir",
+        "hub.cli",
+    } <= found.keys()
+    mine = cluster_actor.code_versions()
+    assert mine[CLUSTER_CODE] == digest_of(found) == digest_of(module_digests(WORKER, root=tree))
+    add(tree, set(found), "ADDED = 1")
+    other = module_digests(WORKER, root=tree)
+    for name in found:
+        node = mine | {CLUSTER_CODE: digest_of(found | {name: other[name]})}
+        with pytest.raises(InputError, match="versions: are not the driver's: sts-dino cluster code"):
+            require_versions(mine, node)

@@ -1,0 +1,358 @@
+"""A run directory while it is written: journal, manifest when due, kill -9 at every step, a full disk, finishing."""
+
+import errno
+import hashlib
+import os
+import resource
+import shutil
+import signal
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small_runs import small_recipe
+from test_generation_pipeline_finish import row
+
+from generation.pipeline import directory as dataset_run
+from generation.pipeline import finish, source_sentences
+from generation.pipeline import tasks as layout
+from generation.pipeline.directory import DatasetRun, Journal, TaskRecord
+from generation.pipeline.source_sentences import Scratch, prepare
+from generation.pipeline.tasks import OutputFile, TaskResult, WriteFirstTexts, WriteShard, shard_files
+from generation.rows import pairs
+from hub.contract import run_dir
+from hub.contract.recipe_file import resolved
+from hub.contract.run_dir import Manifest, changed_files, described, read_manifest
+from hub.contract.schema import SAMPLED
+from hub.contract.shards import read_shard
+
+RECIPE = small_recipe("sts", shard_size=4)
+
+
+def begun(folder: Path, recipe=RECIPE) -> DatasetRun:
+    """A run's first start, or the next one."""
+    manifest = Manifest(kind="dataset", name=recipe.name, version=recipe.version, fingerprint="f")
+    found = run_dir.begin(folder / "run", manifest, resolved(recipe))
+    return DatasetRun(folder / "run", recipe, found, folder / "run.scratch" / "journal.jsonl")
+
+
+def written(shard: layout.Shard) -> TaskResult:
+    """Four first texts with a text of every label; odd blocks have a reject, the third has no raw row."""
+    raw = [
+        row(first, f"{label.name} of {first}", label.name)
+        for first in range(4 * shard.block, 4 * shard.block + 4)
+        for label in RECIPE.labels
+        if shard.block != 3
+    ]
+    failed = [row(4 * shard.block, "open", "1", reason="not_closed")] * (shard.block % 2)
+    return shard_files(RECIPE, WriteShard(shard, ()), raw, failed)
+
+
+def files(directory: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def whole(folder: Path, blocks: int, made: list[TaskResult]) -> dict[str, str]:
+    """Begin or go on, write what is missing, finish; the directory's files."""
+    run = begun(folder)
+    missing = set(run.missing(run.shards(blocks)))
+    for one in made:
+        if one.task.shard in missing:
+            run.add_shard(one, blocks)
+    run.show_progress(blocks)
+    finish.finish(run, blocks, 4 * blocks)
+    return files(folder / "run")
+
+
+@pytest.fixture(scope="module")
+def made() -> list[TaskResult]:
+    return [written(shard) for shard in layout.shards(RECIPE, 5)]
+
+
+def killed_at(step: int, work) -> int:
+    """Do ``work`` in a forked process that kills itself before its n-th step on disk; the steps that it did."""
+    told, tell = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(told)
+        done = 0
+
+        def counted(function):
+            def call(*arguments, **more):
+                nonlocal done
+                if done == step:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                done += 1
+                os.write(tell, b".")
+                return function(*arguments, **more)
+
+            return call
+
+        os.fsync, os.replace, os.unlink = counted(os.fsync), counted(os.replace), counted(os.unlink)
+        for name in ("replace", "write_bytes", "write_text", "unlink", "open"):
+            setattr(Path, name, counted(getattr(Path, name)))
+        try:
+            work()
+        finally:
+            os._exit(0)
+    os.close(tell)
+    with os.fdopen(told, "rb") as pipe:
+        steps = len(pipe.read())
+    assert os.WEXITSTATUS(os.waitpid(child, 0)[1]) == 0 or steps == step
+    return steps
+
+
+@pytest.mark.slow("kills a run again and again, to the same bytes")
+def test_killed_at_every_step_it_goes_on_to_the_same_bytes(made, tmp_path, monkeypatch):
+    """kill -9 between journal line, files, manifest, finished groups: every seventh step of a small run."""
+    monkeypatch.setattr(layout, "shards_per_group", lambda recipe: 2)
+    monkeypatch.setattr(os, "fsync", lambda handle: None)  # a killed process needs none; a step all the same
+    expected = whole(tmp_path / "expected", 5, made)
+    steps = killed_at(-1, lambda: whole(tmp_path / "counted", 5, made))
+    assert files(tmp_path / "counted" / "run") == expected and steps > 60
+    for step in range(0, steps, 7):  # a shard's steps are no multiple of it
+        folder = tmp_path / f"killed-{step}"
+        assert killed_at(step, lambda folder=folder: whole(folder, 5, made)) == step
+        manifest = read_manifest(folder / "run") if (folder / "run").is_dir() else None
+        assert manifest is None or not changed_files(folder / "run", manifest), "a manifest names whole files alone"
+        assert killed_at(max(1, steps // 2), lambda folder=folder: whole(folder, 5, made)) <= steps
+        assert whole(folder, 5, made) == expected, f"killed before step {step}"
+
+
+def test_a_shard_in_the_journal_is_not_written_again(made, tmp_path, monkeypatch):
+    monkeypatch.setattr(DatasetRun, "_is_due", lambda self: False)
+    run = begun(tmp_path)
+    for one in made[:4]:
+        run.add_shard(one, 5)
+    assert not read_manifest(run.directory).files
+    again = begun(tmp_path)
+    assert [shard.block for shard in again.missing(again.shards(5))] == [4]
+    assert again.empty_among(lambda: {layout.paths(RECIPE, made[3].task.shard)[0]}), "block 3 has no raw row"
+    again.show_progress(5)
+    assert not again._journal.path.exists()
+    manifest = read_manifest(run.directory)
+    assert manifest.counts["shards_done"] == 4 and not changed_files(run.directory, manifest)
+
+
+@pytest.mark.parametrize("damage", ["torn", "zeros", "lost file", "changed file", "leads out"])
+def test_what_the_journal_cannot_prove_is_made_again(damage, made, tmp_path, monkeypatch):
+    expected = whole(tmp_path / "expected", 5, made)
+    monkeypatch.setattr(DatasetRun, "_is_due", lambda self: False)
+    folder = tmp_path / "damaged"
+    run = begun(folder)
+    for one in made[:3]:
+        run.add_shard(one, 5)
+    journal, last = run._journal.path, run.directory / layout.paths(RECIPE, made[2].task.shard)[0]
+    content = journal.read_bytes()
+    if damage == "torn":
+        journal.write_bytes(content[:-20])
+    elif damage == "zeros":
+        journal.write_bytes(content[: content.rindex(b"\n") + 1] + bytes(100))
+    elif damage == "lost file":
+        last.unlink()
+    elif damage == "changed file":
+        last.write_bytes(last.read_bytes()[:-1])
+    else:
+        journal.write_bytes(content.replace(b"data/raw/train-00002", b"../../raw/train-00002"))
+    again = begun(folder)
+    assert [shard.block for shard in again.missing(again.shards(5))] == [2, 3, 4]
+    again.add_shard(made[3], 5)  # after a torn line, a line of its own
+    assert [shard.block for shard in begun(folder).missing(again.shards(5))] == [2, 4]
+    assert whole(folder, 5, made) == expected
+
+
+def test_the_journal_of_another_run_is_not_taken_up(tmp_path):
+    scratch = Scratch(tmp_path / "run", "one run")
+    record = TaskRecord.of(TaskResult(WriteFirstTexts(range(4)), empty=("data/raw/x.parquet",)))
+    scratch.keep([], 4, {})
+    Journal(scratch.journal).append(record)
+    assert Scratch(tmp_path / "run", "one run").journal.is_file()
+    (scratch.directory / "notes.json").unlink()  # whose it is, nobody knows
+    assert not Scratch(tmp_path / "run", "one run").journal.exists()
+    Scratch(tmp_path / "run", "another").keep([], 4, {})
+    Journal(scratch.journal).append(record)
+    assert not Scratch(tmp_path / "run", "one run").journal.exists()
+
+
+def test_a_full_disk_under_the_journal_is_an_error_with_its_name_and_loses_one_shard(made, tmp_path, monkeypatch):
+    """The disk is full half-way through a line: a limit on file sizes stands in for it, so the line is really torn."""
+    expected = whole(tmp_path / "expected", 5, made)
+    monkeypatch.setattr(DatasetRun, "_is_due", lambda self: False)
+    run = begun(tmp_path / "full")
+    run.add_shard(made[0], 5)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    record = TaskRecord.of(made[1])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (run._journal.path.stat().st_size + 50, limits[1]))
+    try:
+        with pytest.raises(OSError) as caught:
+            run._journal.append(record)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert caught.value.errno == errno.EFBIG and caught.value.filename == str(run._journal.path)
+    again = begun(tmp_path / "full")
+    assert [shard.block for shard in again.missing(again.shards(5))] == [1, 2, 3, 4]
+    assert whole(tmp_path / "full", 5, made) == expected
+
+
+def test_the_manifest_is_written_as_often_as_the_formula_says_and_a_shard_costs_the_same_everywhere(
+    tmp_path, monkeypatch
+):
+    """2,000 shards. Work per shard is counted, not timed: names asked for, lines of the journal, manifests."""
+    blocks, kind = 2_000, small_recipe("sts", shard_size=1)
+    manifests, names, real = [], Counter[str](), layout.paths
+    monkeypatch.setattr(run_dir, "write_manifest", lambda directory, manifest: manifests.append(len(manifest.files)))
+    monkeypatch.setattr(layout, "paths", lambda *arguments: names.update(["paths"]) or real(*arguments))
+    monkeypatch.setattr(dataset_run, "SHARE", 1e-9)  # the clock alone never makes a manifest due
+    monkeypatch.setattr(dataset_run, "write_bytes", lambda path, content: None)
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+    run = begun(tmp_path, kind)
+    run.show_progress(blocks)
+    manifests.clear()
+    for number, shard in enumerate(layout.shards(kind, blocks)):
+        if number in (100, blocks - 100):
+            names.clear()
+        outputs = [described(path, b"", config=path.split("/")[1], rows=1) for path in real(kind, shard)]
+        run.add_shard(
+            TaskResult(WriteShard(shard, ()), tuple(OutputFile(file, b"") for file in outputs)),
+            blocks,
+        )
+        if number in (199, blocks - 1):
+            assert names["paths"] == 100, "one question per shard, whatever the number of shards"
+    run.show_progress(blocks)
+    assert run.manifest.counts["shards_done"] == blocks and manifests[-1] == 2 * blocks
+    due, count = 0, 0
+    while count < 2 * blocks:  # n new shards have 2 n files; they are due when n >= (files before + 2 n) / 64
+        count += 2 * max(1, -(-count // 62))
+        due += 1
+    assert due <= len(manifests) <= due + 1 < blocks / 10
+
+
+def test_a_shard_made_again_may_change_between_rows_and_no_rows(tmp_path):
+    run = begun(tmp_path)
+    shard = layout.shards(RECIPE, 1)[0]
+    raw, rejected = layout.paths(RECIPE, shard)
+    full = shard_files(RECIPE, WriteShard(shard, ()), [row(0, "a", "1")], [])
+    for one, empty in (
+        (full, rejected),
+        (shard_files(RECIPE, WriteShard(shard, ()), [], [row(0, "x", "1", reason="r")]), raw),
+    ):
+        run.add_shard(one, 1)
+        run.show_progress(1)
+        assert run.manifest.counts["empty_shards"] == [empty]
+        assert {file.path for file in run.manifest.files} == {raw, rejected} - {empty}
+
+
+def test_groups_that_were_finished_are_not_finished_again_unless_a_raw_file_changed(made, tmp_path, monkeypatch):
+    monkeypatch.setattr(layout, "shards_per_group", lambda recipe: 2)
+    expected = whole(tmp_path / "expected", 5, made)
+    asked, real = [], finish.finish_group
+
+    def two(recipe, task, *more):
+        asked.append(task.group.index)
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return real(recipe, task, *more)
+
+    monkeypatch.setattr(finish, "finish_group", two)
+    for lost, indices in ((None, [2]), ("data/postprocessed/train-00001-of-00003.parquet", [1, 2])):
+        folder = tmp_path / f"lost-{lost is None}"
+        asked.clear()
+        with pytest.raises(KeyboardInterrupt):
+            whole(folder, 5, made)
+        asked[:] = ["again"] * 10
+        if lost:
+            (folder / "run" / lost).unlink()
+        assert whole(folder, 5, made) == expected
+        assert asked[10:] == indices
+    folder = tmp_path / "changed"
+    asked.clear()
+    with pytest.raises(KeyboardInterrupt):
+        whole(folder, 5, made)
+    run = begun(folder)
+    other = replace(made[0], outputs=shard_files(RECIPE, made[0].task, [row(0, "other", "1")], []).outputs)
+    run.add_shard(other, 5)
+    run.show_progress(5)
+    asked[:] = ["again"] * 10
+    finish.finish(run, 5, 20)
+    assert asked[10:] == [0, 1, 2]
+
+
+def test_finished_by_groups_the_rows_are_those_of_one_pass(made, tmp_path, monkeypatch):
+    """All rows in order, their sampled negatives among them, whether a group is one shard or the whole run."""
+    rows = {}
+    for size in (1, 2, 100):
+        monkeypatch.setattr(layout, "shards_per_group", lambda recipe, size=size: size)
+        folder = tmp_path / str(size)
+        whole(folder, 5, made)
+        run = begun(folder)
+        for split in ("train", "validation"):
+            paths = sorted(f.path for f in run.manifest.shards("postprocessed") if f.split == split)
+            rows[size, split] = [one for path in paths for one in read_shard(run.directory / path)]
+        counts = {**run.manifest.counts}
+        assert rows.setdefault("counts", counts) == counts
+    reader = finish.RawRows(RECIPE, (tmp_path / "1" / "run").joinpath, frozenset(rows["counts"]["empty_shards"]))
+    for split in ("train", "validation"):
+        assert rows[1, split] == rows[2, split] == rows[100, split]
+        single = []
+        for shard in layout.shards(RECIPE, 5):
+            kept = pairs.by_split(reader.kept(shard), RECIPE)[split]
+            single += pairs.scored_pairs(kept, reader.pool(shard, split), RECIPE)
+        assert rows[1, split] == [{**one, "score": pytest.approx(one["score"])} for one in single]
+        assert any(one["target"] == SAMPLED for one in single)
+
+
+class Writes:
+    """A executor that writes numbered first texts and hands rounds back in a given order; some texts are duplicates."""
+
+    def __init__(self, order):
+        self.order, self.given = order, []
+
+    def run_tasks(self, tasks, tick=lambda _: None):
+        waiting = []
+        for task in tasks:
+            self.given.append(task.numbers)
+            waiting.append(task)
+            if len(waiting) == 5:
+                yield from map(self._made, self.order(waiting))
+                waiting = []
+        yield from map(self._made, self.order(waiting))
+
+    def _made(self, task: WriteFirstTexts) -> TaskResult:
+        facts = [
+            {
+                "source_id": f"{n:06d}",
+                "text": f"“{n - n % 3 // 2}”",
+                "instruction": "gut",
+                "seed": n,
+                "log_prob": -n / 7,
+                "reason": "empty" if n % 5 == 0 else None,
+            }
+            for n in task.numbers
+        ]
+        return TaskResult(task, facts=facts)
+
+
+def test_source_sentences_do_not_depend_on_the_order_of_rounds_and_few_are_generated_in_vain(tmp_path):
+    recipe = small_recipe("text", source={**small_recipe("text").source.model_dump(), "limit": 1_000})
+
+    def generated(name, order):
+        run, executor = begun(tmp_path / name, recipe), Writes(order)
+        prepare(run, Scratch(run.directory, "key"), executor, None)
+        rows, rejected = list(run.rows("sources")), run.manifest.counts["sources_rejected"]
+        assert len(rows) == len({one["text"] for one in rows}) == 1_000
+        return rows, rejected, max((numbers.stop for numbers in executor.given), default=0)
+
+    rows, rejected, most = generated("in order", list)
+    assert generated("reversed", lambda tasks: tasks[::-1])[:2] == (rows, rejected)
+    asked = len(rows) + sum(rejected.values())
+    assert most <= asked + 8 * source_sentences.round_size(1_000), "no further ahead than workers are busy"
+    run = tmp_path / "in order" / "run"
+    shutil.rmtree(run)
+    scratch = Scratch(run, "key")
+    scratch._note(rounds=scratch.notes.rounds[:3])
+    assert generated("in order", lambda tasks: tasks[::-1])[:2] == (rows, rejected)
