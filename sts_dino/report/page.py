@@ -76,8 +76,9 @@ def _dataset(page: DatasetPage) -> dict[str, Any]:
         "samples": {label: pairs[:SAMPLES] for label, pairs in sample.pairs.items()} if sample else {},
         "misfits": misfits(sample, page.cosines[encoder]) if sample and encoder else [],
         "sections": {
-            name: Markdown(renderer.fill(f"{name}.md.jinja", context)) if context[name] else None
+            name: Markdown(renderer.fill(f"{name}.md.jinja", context))
             for name in ("fidelity", "value")
+            if context[name]
         },
     }
 
@@ -86,29 +87,21 @@ def _model(facts: ModelFacts) -> dict[str, Any]:
     training, results = facts.training, facts.results
     if facts.provenance is None:
         return {"facts": facts}
-    context = model_context(facts)
-    curves = scores = None
-    if training and training.loss_curve:
-        from model_cards.plots import training_plot
+    from model_cards.plots import score_plot, training_plot  # matplotlib takes a second to import
 
-        curves = image(training_plot(training))
+    context, chart = model_context(facts), None
     if results:
-        from model_cards.plots import score_plot
-
         sides = {UNTRAINED: results.base_scores, SIMCSE: results.control_scores}
         sides = {name: found for name, found in sides.items() if found}
-        scores = image(score_plot(results, {**sides, TRAINED if training else "score": results.scores}, CHARTED))
-    parts = {
-        "base": True,
-        "training_data": training,
-        "training": training,
-        "scores": results and results.scores,
+        chart = image(score_plot(results, {**sides, TRAINED if training else "score": results.scores}, CHARTED))
+    names = ["base", *(["training_data", "training"] if training else []), *(["scores"] if results else [])]
+    return {
+        "facts": facts,
+        "curves": image(training_plot(training)) if training and training.loss_curve else None,
+        "chart": chart,
+        "uncharted": max(0, len(results.scores) - CHARTED) if results else 0,
+        "sections": {name: Markdown(renderer.fill(f"{name}.md.jinja", context)) for name in names},
     }
-    filled = {
-        name: Markdown(renderer.fill(f"{name}.md.jinja", context)) if there else None for name, there in parts.items()
-    }
-    uncharted = max(0, len(results.scores) - CHARTED) if results else 0
-    return {"facts": facts, "curves": curves, "chart": scores, "uncharted": uncharted, **filled}
 
 
 def image(png: bytes) -> Markdown:

@@ -290,10 +290,7 @@ def test_a_changed_shard_and_a_recipe_of_another_version_are_refused(run: Path) 
 
 
 def test_rejection_reasons_by_label_and_shot_counts_have_tables(tmp_path: Path, run: Path) -> None:
-    counts = {
-        "rejected": {"identical": 1, "new": 3},
-        "by_label": reasons(_1={"identical": 1, "new": 1}, _0={"new": 2}),
-    }
+    counts = {"rejected": {"identical": 1, "new": 3}, "by_label": reasons(_1={"identical": 1, "new": 1}, _0={"new": 2})}
     card = card_of(edit(run, counts=counts))
     assert "| reason | meaning | `1` | `0` | all |" in card and "| `new` |  | 1 | 2 | 3 |" in card
     assert "| `identical` | the second text repeats the first | 1 | 0 | 1 |" in card
