@@ -52,7 +52,7 @@ class GenerationProgress(Facts):
     """Counts of a generation that is still running."""
 
     shards_done: int = 0
-    shards_total: int | None = None  # not known before the first texts are
+    shards_total: int | None = None  # not known before the source sentences are
 
 
 class TextLengths(Facts):
@@ -68,7 +68,7 @@ class DatasetCounts(Facts):
 
     sources: int
     sources_skipped: dict[str, int] = {}  # given texts passed over
-    sources_rejected: dict[str, int] = {}  # first texts that the model wrote and the filters rejected
+    sources_rejected: dict[str, int] = {}  # generated source sentences that the filters rejected
     requested: int
     kept: int
     rejected: dict[str, int]
@@ -106,7 +106,7 @@ class Generator(Facts):
 
 
 class SourceFacts(Facts):
-    """Where the first texts come from, beyond the recipe."""
+    """The origin of the source sentences, beyond the recipe."""
 
     sha256: str | None = None
 
@@ -121,7 +121,7 @@ class ExampleFacts(Facts):
 
 
 class VersionFacts(Facts):
-    """What one version of a dataset brought: its own first texts, texts and rows, and the command that wrote them."""
+    """One version of a dataset: its own source sentences, texts and rows, and its command."""
 
     version: str
     first_texts: int
@@ -137,7 +137,7 @@ class DatasetProvenance(Facts):
     model: Generator
     source: SourceFacts
     examples: ExampleFacts | None = None
-    decontamination: Dropped | None = None  # of a dataset without the rows of another that stand in evaluation data
+    decontamination: Dropped | None = None  # of a dataset without another's rows that occur in evaluation data
     code: CodeFacts | None = None  # None: made outside of a clone
     command: str
     history: tuple[VersionFacts, ...] = ()  # the oldest first; (): no rows were appended
