@@ -24,7 +24,7 @@ from huggingface_hub import DatasetCard
 from markdown_it import MarkdownIt
 from small_runs import BLOCKS, PROVENANCE, SIZE, small_recipe, write_shard
 from small_runs import raw_rows as rows_of_every_kind
-from test_hub_markdown import HOSTILE
+from test_hub_untrusted import HOSTILE
 from tiny_lm import make_lm
 
 from generation.pipeline import job
