@@ -24,7 +24,7 @@ from huggingface_hub import DatasetCard
 from markdown_it import MarkdownIt
 from small_runs import BLOCKS, PROVENANCE, SIZE, small_recipe, write_shard
 from small_runs import raw_rows as rows_of_every_kind
-from test_hub_markdown import HOSTILE
+from test_hub_untrusted import HOSTILE
 
 from generation.pipeline.directory import DatasetRun
 from generation.pipeline.finish import finish
@@ -291,7 +291,7 @@ def test_rejection_reasons_by_label_and_shot_counts_have_tables(tmp_path: Path, 
     counts = {"rejected": {"identical": 1, "new": 3}, "by_label": reasons(_1={"identical": 1, "new": 1}, _0={"new": 2})}
     card = card_of(edit(run, counts=counts))
     assert "| reason | meaning | `1` | `0` | all |" in card and "| `new` |  | 1 | 2 | 3 |" in card
-    assert "| `identical` | the second text repeats the first | 1 | 0 | 1 |" in card
+    assert "| `identical` | the generated text repeats its source sentence | 1 | 0 | 1 |" in card
     variants = {
         "0shot": {"requested": 4, "kept": 2, "rejected": 2},
         "5shot": {"requested": 10, "kept": 8, "rejected": 2},
@@ -536,7 +536,7 @@ def test_directories_of_the_generation_stage_get_a_card(tmp_path: Path, form: st
     counted = f"{kept + rejected} texts were requested: {kept} were kept and {rejected} rejected."
     assert f"From 40 source sentences, {counted}" in said
     assert f"| `not_closed` | no closing quotation mark within the token limit | {len(shards)} | 0 |" in said
-    assert "| `duplicate` | " in said
+    assert "| `duplicate` | the same source sentence was there before | 2 |" in said
     assert [entry["config_name"] for entry in front(said)["configs"]] == list(recipe.configs)
     for config in recipe.configs:
         assert len(datasets.load_dataset(str(directory), config, split="train")) > 0
