@@ -104,41 +104,6 @@ def test_only_the_adapter_is_saved_and_no_path_of_this_machine(tmp_path):
     assert not [path for path in files if str(tmp_path).encode() in path.read_bytes()]
 
 
-@pytest.mark.slow("a fresh process without our code, and a Hub")
-def test_the_saved_bytes_do_not_depend_on_the_process(tmp_path):
-    """Sets of names have another order in a process with another hash seed."""
-    make_llama(tmp_path / "base")
-    script = (
-        "import sys, torch; from pathlib import Path; from hub.contract.recipe import Encoder, Lora\n"
-        "from training.encoder.bases import find_base\n"
-        "from training.encoder.encoder import build_encoder, save_encoder\n"
-        "e = Encoder(path=sys.argv[1], license='x'); torch.manual_seed(0)\n"
-        "save_encoder(build_encoder(e, find_base(e), Lora(r=4, alpha=8)), Path(sys.argv[2]))"
-    )
-    command = [sys.executable, "-c", script, str(tmp_path / "base"), str(tmp_path / "other")]
-    subprocess.run(command, check=True, capture_output=True, env={"PYTHONHASHSEED": "1", "OMP_NUM_THREADS": "1"})
-    save_encoder(make_encoder(Encoder(path=str(tmp_path / "base"), license="x")), tmp_path / "here")
-    for path in (path for path in (tmp_path / "here").rglob("*") if path.is_file()):
-        assert path.read_bytes() == (tmp_path / "other" / path.relative_to(tmp_path / "here")).read_bytes(), path
-
-
-def test_a_4_bit_base_is_trained_on_a_gpu_and_refused_on_a_cpu(tmp_path):
-    pytest.importorskip("bitsandbytes")
-    settings = {"quant_method": "bitsandbytes", "load_in_4bit": "true", "bnb_4bit_quant_type": "nf4"}
-    spec = make_spec(make_llama(tmp_path / "base", hidden_size=64, head_dim=32), quantization=settings)
-    if not torch.cuda.is_available():
-        with pytest.raises(InputError, match=r"base.quantization: bitsandbytes does not train on a CPU"):
-            make_encoder(spec)
-        return
-    encoder = make_encoder(spec).train()
-    encoder.encode(SENTENCES)  # an evaluation before a step
-    encoder.train()
-    features = {name: value.cuda() for name, value in encoder.preprocess(SENTENCES).items() if torch.is_tensor(value)}
-    encoder(features)["sentence_embedding"].pow(2).mean().backward()
-    assert all(p.grad.abs().max() > 0 for name, p in encoder.named_parameters() if "lora_B" in name)
-    assert {parameter.dtype for parameter in encoder.parameters() if parameter.requires_grad} == {torch.float32}
-
-
 @pytest.mark.parametrize("family", BASES)
 def test_the_merged_form_is_a_plain_model_with_the_adapters_embeddings(tmp_path, family):
     spec = make_spec(BASES[family](tmp_path / "base"))
@@ -210,13 +175,3 @@ def test_a_recipe_whose_base_has_moved_is_refused_before_it_is_trained(tmp_path,
     with pytest.raises(InputError, match=r"base.revision.*main has another model.safetensors"):
         prepare(recipe, tmp_path / "out", None, [])
     prepare(recipe, tmp_path / "out", None, ["lora.release=merged"])
-
-
-def test_a_half_base_published_in_another_precision_is_loaded_in_the_recipes(tmp_path):
-    spec = make_spec(make_llama(tmp_path / "base", dtype="bfloat16"))
-    encoder = train_a_little(make_encoder(spec))
-    encoder.transformers_model.name_or_path = str(tmp_path / "base")  # here the base is on this disk
-    save_encoder(encoder, tmp_path / "saved")
-    loaded = SentenceTransformer(str(tmp_path / "saved"))
-    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.float32}
-    assert distance(loaded.encode(SENTENCES), encoder.encode(SENTENCES)) <= 1e-5
