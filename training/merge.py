@@ -3,7 +3,7 @@
 Reads a finished run directory that ``training.run`` made with ``lora.release: adapter`` and writes another one beside
 it, ``NAME-merged``: the same recipe with ``lora.release: merged`` under that name, the base's weights with the adapter
 added, the provenance of the training. It has scores of its own to get (``eval.run``) and is published like any other.
-Killed and started again it ends the same; finished, it is not made again.
+A killed merge resumes and ends in the same bytes.
 """
 
 import shlex
