@@ -47,7 +47,7 @@ def read_run(directory: Path) -> tuple[ModelRecipe, Manifest]:
         raise InputError(directory, problem, allowed="a run with lora.release: adapter")
     if changed := changed_files(directory, manifest):
         problem = f"{changed[0]} is missing or is not the file that the manifest names"
-        raise InputError(directory, problem, hint="run training.run again")
+        raise InputError(directory, problem, hint="run sts-dino train again")
     return recipe, manifest
 
 
@@ -87,7 +87,7 @@ def merge_into(out: Path, directory: Path, recipe: ModelRecipe, manifest: Manife
 def _origin(directory: Path, adapter: Manifest) -> dict[str, Any]:
     """Which adapter was merged, and the two commands that make the model."""
     path = directory.as_posix() if not is_outside(directory.as_posix()) else f"{ARTIFACTS}/models/{adapter.name}"
-    command = shlex.join(["python", "-m", "sts_dino", "merge", path])
+    command = shlex.join(["sts-dino", "merge", path])
     merged_from = {"name": adapter.name, "version": adapter.version, "fingerprint": adapter.fingerprint}
     return {"merged_from": merged_from, "command": f"{adapter.provenance['command']}\n{command}"}
 
