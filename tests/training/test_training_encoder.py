@@ -51,22 +51,6 @@ def test_a_static_student_is_the_mean_of_the_bases_token_embeddings(tmp_path):
     assert np.array_equal(loaded.encode(long), loaded.encode(long + "beach"))  # cut at max_seq_length
 
 
-@pytest.mark.slow("a fresh process without our code, and a Hub")
-def test_the_saved_student_loads_anywhere_without_our_code(tmp_path):
-    spec = make_spec(make_lm(tmp_path / "lm"))
-    encoder = build_encoder(spec, find_base(spec))
-    save_encoder(encoder, tmp_path / "saved")
-    names = {path.name for path in (tmp_path / "saved").rglob("*") if path.is_file()}
-    assert {"model.safetensors", "modules.json", "tokenizer.json"} <= names
-    assert not names & {"README.md", "pytorch_model.bin"}
-    script = (
-        "import sys, sentence_transformers as s; print(s.SentenceTransformer(sys.argv[1]).encode('Dogs.').tolist())"
-    )
-    command = [sys.executable, "-c", script, str(tmp_path / "saved")]
-    printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert np.allclose(eval(printed), encoder.encode("Dogs."), atol=1e-6)
-
-
 def test_a_masked_language_model_loses_its_pooler_and_gets_none_at_random(tmp_path, caplog):
     spec = make_spec(make_mlm(tmp_path / "mlm"))
     encoder = build_encoder(spec, find_base(spec))
