@@ -25,7 +25,7 @@ from generation.pipeline.code_digest import versions
 from generation.rows.attempts import text_request, text_seed
 from hub import cli
 from hub.contract import run_dir
-from hub.contract.backends import backends_that
+from hub.contract.kinds import backends_that
 from hub.contract.published_paths import remembered, require_inputs
 from hub.contract.recipe import DatasetRecipe, Variant, config_name
 from hub.contract.recipe_file import load_recipe
@@ -156,6 +156,17 @@ def find_row(directory: Path, manifest: Manifest, row_id: RowId) -> tuple[str, R
     raise InputError(f"{directory}: row {row_id}", "is neither in raw nor in rejected", hint=hint)
 
 
+def first_row_id(directory: Path) -> str:
+    """The id of the first raw row of a run directory. Raises InputError when there is none."""
+    manifest = run_dir.read_manifest(directory)
+    raw = [file for file in manifest.files if str(file.config).startswith("raw")] if manifest else []
+    if not raw:
+        raise InputError(directory, "has no raw row", allowed="the run directory of a dataset")
+    row = next(pq.ParquetFile(directory / raw[0].path).iter_batches(batch_size=1)).to_pylist()[0]
+    few_shot = f"/{str(raw[0].config).removeprefix('raw-')}-{row['example_set']}" if "example_set" in row else ""
+    return f"{row['source_id']}/{row['target']}/{row['attempt']}{few_shot}"
+
+
 def explain(directory: Path, text: str, places: Sequence[str] = ()) -> Explanation:
     """Trace a row of a run and generate it again. ``places``: settings with the paths of unpublished inputs.
 
@@ -218,7 +229,9 @@ def _table(steps: "list[Step]") -> list[str]:
 @app.command()
 def main(
     directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Run directory of a dataset")],
-    row_id: Annotated[str, typer.Argument(metavar="ROW_ID", help="e.g. 000014/0.5/1")],
+    row_id: Annotated[
+        str | None, typer.Argument(metavar="[ROW_ID]", help="e.g. 000014/0.5/1 [default: the first row]")
+    ] = None,
     as_json: cli.JsonOption = False,
     settings: cli.SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
 ) -> None:
@@ -228,7 +241,7 @@ def main(
 
       sts-dino explain artifacts/datasets/sts-dino-x2 000014/0.5/1
     """
-    explanation = explain(directory, row_id, settings)
+    explanation = explain(directory, row_id or first_row_id(directory), settings)
     cli.answer(str(explanation), explanation.facts(), as_json)
     if explanation.differences:
         manifest = run_dir.read_manifest(directory)

@@ -26,7 +26,7 @@ import yaml
 from hub import cli
 from hub.assets import shipped, student_recipe
 from hub.client.fetch import FinishedRun, local_run, published_run
-from hub.contract.measured import VALUE, Arm, ArmPlan, Split, TrainingValue, write_json, write_measured
+from hub.contract.measured import Arm, ArmPlan, Split, TrainingValue, write_json
 from hub.contract.published_paths import origin_name
 from hub.contract.recipe import OF_TRAINING, ModelRecipe
 from hub.contract.recipe_file import apply_overrides, checked, deciding, read_yaml
@@ -461,7 +461,7 @@ def write_value(experiment: Experiment, dataset: MeasuredDataset, value: Trainin
         path = experiment.folder / f"{dataset.name}-{dataset.fingerprint[:12]}.{value.split}.json"
         write_json(path, value)
     else:
-        path = write_measured(dataset.directory, VALUE, value, value.fingerprint)
+        path = value.write(dataset.directory)
         cli.say(f"next: sts-dino card {dataset.directory}")
     cli.say(f"written: {path}")
 

@@ -21,7 +21,7 @@ import typer
 
 from hub import cli
 from hub.assets import asset
-from hub.contract.measured import read_fidelity
+from hub.contract.measured import Fidelity
 from hub.contract.published_paths import local_paths
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe
@@ -290,7 +290,7 @@ def _is_finished(directory: Path, recipe: DatasetRecipe | ModelRecipe) -> bool:
 
 def _is_judged(found: Adaptation) -> bool:
     try:
-        return read_fidelity(found.pairs, require_complete(found.pairs)) is not None
+        return Fidelity.read(found.pairs, require_complete(found.pairs)) is not None
     except InputError:  # measured on other rows
         return False
 

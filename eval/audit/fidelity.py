@@ -22,16 +22,7 @@ from eval.audit.agreement import Estimate, bootstrap_interval, correlation_inter
 from eval.audit.source import Batch, DatasetRows, default_folder, find_rows
 from eval.audit.text_forms import code, table
 from hub.cli import JsonOption, answer, new_app, say
-from hub.contract.measured import (
-    FIDELITY,
-    NEAR_COPY,
-    Fidelity,
-    Interval,
-    Judge,
-    LabelFidelity,
-    PersonAgreement,
-    write_measured,
-)
+from hub.contract.measured import NEAR_COPY, Fidelity, Interval, Judge, LabelFidelity, PersonAgreement
 from hub.contract.recipe import NLI_LABELS, DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import RECIPE, Manifest, require_complete
@@ -207,7 +198,7 @@ def main(
             versions={name: version(name) for name in LIBRARIES},
             **label_fidelity(pairs, scores, cosine(judge)(pairs.first, pairs.second), classes),
         )
-        say(f"written: {write_measured(directory, FIDELITY, found, manifest.fingerprint)}")
+        say(f"written: {found.write(directory)}")
         measured.append(found)
     then = [f"sts-dino card {directory}" for directory, _ in prepared]
     answer("\n\n".join(map(shown, measured)), measured, as_json, then)

@@ -69,8 +69,8 @@ def read_model(recipe: LanguageModel) -> tuple[Any, Any]:
             **NO_PICKLES,
             **placed,
         )
-        model, told = loaded
-        if absent := sorted(told["missing_keys"]):
+        model, info = loaded
+        if absent := sorted(info["missing_keys"]):
             raise InputError(where, f"lacks {len(absent)} of the model's weights, {absent[0]} among them")
         return model if recipe.device_map else model.to(_device(recipe.device)), tokenizer
 

@@ -217,7 +217,7 @@ class Preview:
         return len(encoded_prompt(prompt, self.tokenizer, self._template if self.recipe.chat_template else None))
 
     def lines(self) -> Iterator[str]:
-        """What is said of the model: the dtype, and which attention is expected and why."""
+        """Lines about the model: the dtype, and the expected attention with its reason."""
         yield f"model: {resolve_dtype(self.recipe)} on {self.recipe.device_map or self.recipe.device}"
         if warning := slow_dtype(self.recipe):
             yield f"warning: {warning}"
@@ -233,7 +233,7 @@ class Preview:
                 torch.manual_seed(0)
                 model = AutoModelForCausalLM.from_config(small_config(self.config), dtype=torch.float32, **NO_CODE)
                 return find_path(model.eval()).describe()
-        except Exception as error:  # noqa: BLE001 - configs of strangers; a plan is worth having without this line
+        except Exception as error:  # noqa: BLE001 - untrusted configs; a plan is useful without this line
             reason = f"not known before the model is loaded: {(str(error).splitlines() or [''])[0]}"
             return {"attention": "unknown", "attention_reason": reason}
 

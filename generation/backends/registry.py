@@ -1,4 +1,4 @@
-"""The backends of a recipe's section ``model``: how each is loaded. Capabilities: ``hub.contract.backends``."""
+"""The backends of a recipe's section ``model``: how each is loaded. Capabilities: ``hub.contract.kinds``."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

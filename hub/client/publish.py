@@ -149,7 +149,7 @@ class Release:
             raise InputError(card, "no card", hint=hint)
         stamp = read_stamp(card.read_text(encoding="utf-8"))
         if stamp is None:
-            raise InputError(card, "was edited by hand: prose belongs into model_cards/sections", hint=hint)
+            raise InputError(card, "was edited by hand: prose belongs into the recipe's about:", hint=hint)
         measured = [self.directory / name for name in MEASURED]
         contents = [path.read_bytes() if path.is_file() else None for path in measured]
         if stamp.facts != facts_digest((self.directory / MANIFEST).read_bytes(), *contents):

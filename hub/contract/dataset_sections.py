@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, Field, field_validator
 
-from hub.contract.backends import BACKENDS, BackendFacts
+from hub.contract.kinds import BACKENDS, SOURCES, BackendFacts, BackendName, SourceFacts, SourceName
 from hub.contract.sections import (
     CARD_ONLY,
     OPTION,
@@ -40,7 +40,7 @@ RECOGNISED = frozenset(_CODES.split())
 class Source(Strict):
     """Where first texts come from: a file, a pinned Hub dataset, or the generator itself (``model``)."""
 
-    kind: Literal["file", "hub", "model"]  # file: on this disk; hub: a pinned dataset; model: the generator writes them
+    kind: SourceName  # file: on this disk; hub: a pinned dataset; model: the generator writes them
     path: str | None = None  # .txt (one text a line), .tsv, .csv, .jsonl or .parquet; with kind hub: a file of the repo
     columns: tuple[str, ...] = ()  # read side by side; needed by every kind of file but .txt, and by hub
     repo_id: str | None = None  # hub: ORG/NAME
@@ -54,15 +54,19 @@ class Source(Strict):
     description: Annotated[str, CARD_ONLY]  # what the texts are
     license: Annotated[str, CARD_ONLY]  # of the first texts
 
+    @property
+    def facts(self) -> SourceFacts:
+        """What this kind of source needs and gives."""
+        return SOURCES[self.kind]
+
     def problems(self) -> Iterator[str]:
         """What is wrong with the keys taken together, one message each."""
-        needed = {"file": ("path",), "hub": ("repo_id", "revision"), "model": ("limit",)}[self.kind]
-        missing = [key for key in needed if getattr(self, key) is None]
+        missing = [key for key in self.facts.needs if getattr(self, key) is None]
         if self.kind == "hub" and not (self.path or self.columns):
             missing.append("columns (or the path of a text file in the repo)")
         if missing:
             yield f"a source of kind {self.kind} needs {', '.join(missing)}"
-        if self.kind == "model" and self.share < 1:
+        if self.facts.generated and self.share < 1:
             yield "share chooses among rows that are read, but the model writes these: set limit alone"
         yield from part_problems(self)
 
@@ -127,7 +131,7 @@ class LanguageModel(Strict):
     ``quantization`` holds keyword arguments of transformers' config class of that ``quant_method`` (one of its keys).
     """
 
-    backend: Literal["engine", "openai"] = "engine"  # engine: in this process, with self-debiasing; openai: a server
+    backend: BackendName = "engine"  # engine: in this process, with self-debiasing; openai: a server
     path: str | None = None  # a folder of transformers
     repo_id: str | None = None  # openai: optional, the id the card names
     revision: str | None = None  # a commit or a tag of repo_id

@@ -18,35 +18,32 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
 from hub.contract.published_paths import origin_name
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.results import Frozen
 from hub.errors import InputError, did_you_mean
 
 TABLE = Path(__file__).with_name("data") / "licences.yaml"
 MIXED, MIXED_NON_COMMERCIAL = "mixed", "mixed-non-commercial"
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Outputs(_Entry):
+class Outputs(Frozen):
     """What a model's licence says of what the model writes."""
 
     reach: Literal["none", "licence", "terms"]
     note: str
 
 
-class Portion(_Entry):
+class Portion(Frozen):
     """One part of a collection, under a licence of its own."""
 
     licence: str
     what: str
 
 
-class Licence(_Entry):
+class Licence(Frozen):
     """What a licence asks; the keys are explained in ``licences.yaml``."""
 
     id: str

@@ -9,45 +9,57 @@ import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeVar, get_args
+from typing import Annotated, ClassVar, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from hub.contract.results import Finite, Results
+from hub.contract.results import Finite, Frozen, Results, problem_of
 from hub.contract.run_dir import REPORT, Manifest, locked, require_complete
 from hub.durable import write_text
 from hub.errors import InputError, RunError
 
-Form = TypeVar("Form", bound=BaseModel)
 HEAD = 20_000  # characters of a report, in which its runs' fingerprints stand
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class Frozen(BaseModel):
-    """Base of what is measured and of its parts: immutable, no unknown keys."""
+class Measured(Frozen):
+    """Measurements of a run's rows, in a file of its directory; ``measured_by`` is the command that makes the file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    file: ClassVar[str]
+    measured_by: ClassVar[str]
 
+    @property
+    def rows_fingerprint(self) -> str:
+        """The fingerprint of the run that was measured."""
+        found: str = getattr(self, "fingerprint")  # noqa: B009 - of the subclasses
+        return found
 
-def read_measured(
-    directory: Path, manifest: Manifest, name: str, form: type[Form], rows: str, command: str
-) -> Form | None:
-    """A measured file of a run directory, or None when there is none. ``rows``: its key with the rows' fingerprint.
+    @classmethod
+    def read(cls, directory: Path, manifest: Manifest) -> Self | None:
+        """The measurements in a run directory, or None when there are none.
 
-    Raises InputError, naming the ``command`` that measures again, when it has another form or is of other rows.
-    """
-    path, hint = directory / name, f"measure again: {command}"
-    try:
-        found = form.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        problem = f"has another form than expected: {f'{where}: ' if where else ''}{first['msg']}"
-        raise InputError(path, problem, hint=hint) from error
-    if getattr(found, rows) != manifest.fingerprint:
-        raise InputError(path, "was measured on other rows than the run directory holds", hint=hint)
-    return found
+        Raises InputError, naming the command that measures again, for another form and for the rows of another run.
+        """
+        path, hint = directory / cls.file, f"measure again: {cls.measured_by.format(directory=directory)}"
+        try:
+            found = cls.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValidationError as error:
+            raise InputError(path, f"has another form than expected: {problem_of(error)}", hint=hint) from error
+        if found.rows_fingerprint != manifest.fingerprint:
+            raise InputError(path, "was measured on other rows than the run directory holds", hint=hint)
+        return found
+
+    def write(self, directory: Path) -> Path:
+        """Write the file into a run directory, atomically. Raises RunError when the rows are no longer the same."""
+        with locked(directory):
+            if require_complete(directory).fingerprint != self.rows_fingerprint:
+                raise RunError(directory, "its rows changed while they were measured", hint="measure again")
+            write_json(directory / self.file, self)
+        return directory / self.file
 
 
 def has_report(directory: Path, manifest: Manifest) -> bool:
@@ -63,15 +75,6 @@ def has_report(directory: Path, manifest: Manifest) -> bool:
     return True
 
 
-def write_measured(directory: Path, name: str, value: BaseModel, fingerprint: str) -> Path:
-    """Write a measured file into a run directory, atomically. Raises RunError when its rows are no longer those."""
-    with locked(directory):
-        if require_complete(directory).fingerprint != fingerprint:
-            raise RunError(directory, "its rows changed while they were measured", hint="measure again")
-        write_json(directory / name, value)
-    return directory / name
-
-
 def write_json(path: Path, value: BaseModel) -> None:
     """Write a form atomically."""
     write_text(path, json.dumps(value.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n")
@@ -81,7 +84,6 @@ PROVENANCE, INPUT = "decontamination", "rows dropped"
 LEDGER = "decontamination.json"  # of a run directory
 Kind = Literal["exact", "normal", "near", "short"]  # of a match, strongest first: eval.audit.evaluation_sentences
 KINDS: tuple[Kind, ...] = get_args(Kind)
-Count = Annotated[int, Field(ge=0)]
 
 
 class Origin(Frozen):
@@ -164,7 +166,7 @@ class Example(Frozen):
     place_side: int
 
 
-class Ledger(Frozen):
+class Ledger(Measured):
     """What was checked and found, under which settings.
 
     ``revision``: the Hub commit or the run's fingerprint. ``not_checked``: splits without files in what was given.
@@ -172,6 +174,9 @@ class Ledger(Frozen):
     ``settings``: the thresholds, how near matches are looked up, and ``recall``, the share of the near pairs just at
     the threshold that is expected to be found.
     """
+
+    file = LEDGER
+    measured_by = "sts-dino decontaminate {directory} --card"
 
     dataset: str
     revision: str
@@ -182,20 +187,14 @@ class Ledger(Frozen):
     configs: dict[str, ConfigCount]
     examples: tuple[Example, ...]
 
-
-def read_ledger(directory: Path, manifest: Manifest) -> Ledger | None:
-    """decontamination.json of a run directory, or None when there is none.
-
-    Raises InputError when it has another form or was made of other rows than the run's.
-    """
-    command = f"sts-dino decontaminate {directory} --card"
-    return read_measured(directory, manifest, LEDGER, Ledger, "revision", command)
+    @property
+    def rows_fingerprint(self) -> str:
+        """The fingerprint of the run that was measured."""
+        return self.revision
 
 
 FIDELITY = "fidelity.json"
 NEAR_COPY = 0.8  # a word overlap from which a text counts as a near-copy here, whatever the recipe filters by
-Count = Annotated[int, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Interval(Frozen):
@@ -222,7 +221,7 @@ class LabelFidelity(Frozen):
     ``nli``: class → share of the pairs (x1, text) that the NLI judge puts there; None where there was none.
     """
 
-    texts: Annotated[int, Field(ge=1)]
+    texts: Positive
     cosine: Interval
     identical: Share
     near_copies: Share
@@ -233,27 +232,30 @@ class LabelFidelity(Frozen):
 class PersonAgreement(Frozen):
     """How one person's blind answers agree with the labels of the finished rows: percent, and Cohen's κ if defined."""
 
-    answers: Annotated[int, Field(ge=1)]
+    answers: Positive
     same: Interval
     kappa: Interval | None
 
 
-class Fidelity(Frozen):
+class Fidelity(Measured):
     """Label fidelity of one config of a dataset's run.
 
     ``first_texts`` were drawn by ``seed`` of ``all_first_texts``; ``requested`` and ``kept`` texts are those of the
     whole config. ``spearman``: of label score and cosine, None for labels without scores.
     """
 
+    file = FIDELITY
+    measured_by = "sts-dino fidelity {directory}"
+
     dataset: str
     config: str
     fingerprint: str
     judge: Judge
     nli_judge: Judge | None
-    first_texts: Annotated[int, Field(ge=1)]
-    all_first_texts: Annotated[int, Field(ge=1)]
+    first_texts: Positive
+    all_first_texts: Positive
     seed: Count
-    requested: Annotated[int, Field(ge=1)]
+    requested: Positive
     kept: Count
     spearman: Interval | None
     near_copies: Share
@@ -262,44 +264,31 @@ class Fidelity(Frozen):
     versions: dict[str, str]
 
 
-def read_fidelity(directory: Path, manifest: Manifest) -> Fidelity | None:
-    """fidelity.json of a run directory, or None when there is none.
-
-    Raises InputError when it has another form or was measured on other rows than the run's.
-    """
-    command = f"sts-dino fidelity {directory}"
-    return read_measured(directory, manifest, FIDELITY, Fidelity, "fingerprint", command)
-
-
 REPEATS = "repeats.json"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class RepeatScore(_Strict):
+class RepeatScore(Frozen, strict=True):
     """One task's main score (x 100) in one run."""
 
     task: str
     split: str
-    main_score: Annotated[float, Field(allow_inf_nan=False)]
+    main_score: Finite
 
 
-class Run(_Strict):
+class Run(Frozen, strict=True):
     """One training: what told it from the others (``value`` of the seed or example set), and what it scored.
 
     ``validation_score`` is what its checkpoint was chosen by (None: the last one was kept).
     """
 
-    value: Annotated[int, Field(ge=0)]
+    value: Count
     fingerprint: str
     version: str
     scores: tuple[RepeatScore, ...]
-    validation_score: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    validation_score: Finite | None = None
 
 
-class Summary(_Strict):
+class Summary(Frozen, strict=True):
     """One task over all runs; ``sd`` is the sample standard deviation, None of a single run."""
 
     task: str
@@ -311,7 +300,7 @@ class Summary(_Strict):
     high: float  # the best
 
 
-class Repeats(_Strict):
+class Repeats(Frozen, strict=True):
     """Several trainings of one recipe that differ in ``over`` alone. The summaries follow from the runs."""
 
     model: str
@@ -367,7 +356,7 @@ def run_of(value: int, manifest: Manifest, results: Results) -> Run:
 
 def write_repeats(path: Path, repeats: Repeats) -> None:
     """Write repeats.json atomically."""
-    write_text(path, json.dumps(repeats.model_dump(mode="json"), indent=2) + "\n")
+    write_json(path, repeats)
 
 
 def read_repeats(path: Path) -> Repeats:
@@ -378,11 +367,10 @@ def read_repeats(path: Path) -> Repeats:
         hint = "run: sts-dino repeat RECIPE --seeds 42,43,44"
         raise InputError(path, "no repeated trainings yet", hint=hint) from error
     except ValidationError as error:
-        raise InputError(path, f"not a file of repeats: {error.errors()[0]['msg']}") from error
+        raise InputError(path, f"not a file of repeats: {problem_of(error)}") from error
 
 
 VALUE = "value.json"
-Positive = Annotated[int, Field(ge=1)]
 Split = Literal["validation", "test"]
 Arm = Literal["untrained", "copies", "shuffled", "dataset", "people"]
 
@@ -445,7 +433,7 @@ class ArmScores(Frozen):
     differences: tuple[Estimate, ...] = ()
 
 
-class TrainingValue(Frozen):
+class TrainingValue(Measured):
     """The training value of a dataset, under one student, one number of pairs and the same steps for every arm.
 
     ``fingerprint`` is that of the dataset's run (of the rows that were measured), ``student`` the recipe's name,
@@ -453,6 +441,9 @@ class TrainingValue(Frozen):
     difference of the dataset's arm to it, of shuffled scores and of people's pairs. ``skipped``: arm → why it was not
     trained.
     """
+
+    file = VALUE
+    measured_by = "sts-dino value {directory}"
 
     dataset: str
     config: str
@@ -484,18 +475,9 @@ class TrainingValue(Frozen):
         return found
 
 
-def read_value(directory: Path, manifest: Manifest) -> TrainingValue | None:
-    """value.json of a run directory, or None when there is none.
-
-    Raises InputError when it has another form or was measured on other rows than the run's.
-    """
-    command = f"sts-dino value {directory}"
-    return read_measured(directory, manifest, VALUE, TrainingValue, "fingerprint", command)
-
-
 def require_value(directory: Path, manifest: Manifest, least: float) -> None:
     """Raise InputError when the gain over the copies control was not measured, RunError when it is below ``least``."""
-    value = read_value(directory, manifest)
+    value = TrainingValue.read(directory, manifest)
     if value is None:
         hint = f"measure it: sts-dino value {directory}"
         raise InputError(directory, f"its training value is not measured (no {VALUE})", hint=hint)

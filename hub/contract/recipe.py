@@ -185,7 +185,7 @@ class DatasetRecipe(Strict):
                     f"{place}.samples ({label.samples}) is above decoding.max_attempts ({self.decoding.max_attempts})"
                 )
         for label in self.written_labels:
-            if self.source.kind == "model" and f"{QUOTE}{X1}{QUOTE}" not in label.instruction:
+            if self.source.facts.generated and f"{QUOTE}{X1}{QUOTE}" not in label.instruction:
                 yield (
                     f"labels.{label.name}.instruction: {X1} must stand between quotation marks ({QUOTE}) where the "
                     "model writes the first texts: it writes them up to the closing one"
@@ -308,7 +308,7 @@ class DatasetRecipe(Strict):
         shots = dict.fromkeys(variant.shots for variant in self.variants)
         bases = (*self.dataset_schema.finished, "raw", "rejected")
         named = [config_name(base, count) for count in shots for base in bases]
-        return (*named, *(("sources",) if self.source.kind == "model" else ()))
+        return (*named, *(("sources",) if self.source.facts.generated else ()))
 
 
 def verified_columns(base: str, recipe: DatasetRecipe) -> dict[str, ColumnType]:

@@ -31,18 +31,26 @@ RULE = (
 )
 
 
-class _Frozen(BaseModel):
+class Frozen(BaseModel):
+    """Base of what is measured and of its parts: immutable, no unknown keys."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Part(_Frozen):
+def problem_of(error: ValidationError) -> str:
+    """The first problem in one line: the key, and what is wrong with it."""
+    first = error.errors()[0]
+    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+
+
+class Part(Frozen):
     """The score of one part of a task, e.g. an STS subset, x 100, with what it was counted over."""
 
     score: Finite
     n: Annotated[int, Field(ge=1)]
 
 
-class Limit(_Frozen):
+class Limit(Frozen):
     """Part of the data: at most so many ``rows`` of each split, drawn with ``seed``. A trial, no score of the task."""
 
     rows: Annotated[int, Field(ge=1)]
@@ -52,7 +60,7 @@ class Limit(_Frozen):
         return f"ONLY {self.rows} rows of each split, drawn with seed {self.seed}"
 
 
-class TaskScore(_Frozen):
+class TaskScore(Frozen):
     """One score, x 100; ``low`` and ``high`` are its 95 % bootstrap interval over the ``n`` rows that were scored.
 
     Both are None where the program that scored kept no outcome of a row (most MTEB tasks): then no interval is known.
@@ -96,7 +104,7 @@ class TaskScore(_Frozen):
         return None if self.low is None or self.high is None else (self.low, self.high)
 
 
-class Gain(_Frozen):
+class Gain(Frozen):
     """After minus before, or minus the control, on one task: a paired 95 % interval, on the same bootstrap resamples.
 
     ``p`` is the p-value of ``test``, ``p_holm`` the same adjusted over all gains on the same encoder, ``verdict`` what
@@ -114,7 +122,7 @@ class Gain(_Frozen):
     verdict: Word | None = None
 
 
-class Average(_Frozen):
+class Average(Frozen):
     """A mean over tasks as a paper defines it, by name; only there when every one of its tasks is."""
 
     name: str
@@ -123,7 +131,7 @@ class Average(_Frozen):
     tasks: tuple[str, ...]
 
 
-class Results(_Frozen):
+class Results(Frozen):
     """All scores of one encoder: after training and, under the same protocol, of its untrained base and its control.
 
     ``control_scores`` and ``over_control`` are of the copies control: the same base, trained for as many steps on the
@@ -198,7 +206,6 @@ def read_results(path: Path) -> Results:
     except FileNotFoundError as error:
         raise InputError(path, "no results yet", hint="run: sts-dino score RECIPE") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = "".join(f"{part}: " for part in [".".join(map(str, first["loc"]))] if part)
-        hint = "evaluate again: sts-dino score"
-        raise InputError(path, f"not a results file: {where}{first['msg']}", hint=hint) from error
+        raise InputError(
+            path, f"not a results file: {problem_of(error)}", hint="evaluate again: sts-dino score"
+        ) from error

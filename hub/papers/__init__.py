@@ -9,20 +9,16 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from hub.contract.results import Finite, Frozen, problem_of
 from hub.errors import InputError
 
 FOLDER = Path(__file__).with_name("data")
 Metric = Literal["spearman", "pearson", "accuracy", "f1", "recall", "mean", "share", "percentage"]
-Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Column(_Frozen):
+class Column(Frozen):
     """A column: its name in the paper, its metric, and our ``task`` of the same protocol or the ``reason`` for none.
 
     An ``average`` (a name of ``eval.tasks.registry``) stands in a task's place where the column is a mean over tasks.
@@ -43,16 +39,16 @@ class Column(_Frozen):
         return self
 
 
-class Row(_Frozen):
+class Row(Frozen):
     """A printed row, one value a column (None: not printed). ``doubt`` says what is uncertain about it."""
 
     name: str
     group: str = ""
-    values: tuple[Number | None, ...]
+    values: tuple[Finite | None, ...]
     doubt: str | None = None
 
 
-class Table(_Frozen):
+class Table(Frozen):
     """A table of a paper. ``note`` says under what conditions its numbers were measured."""
 
     number: int
@@ -102,7 +98,7 @@ class Table(_Frozen):
         return sum(each) / len(each)
 
 
-class Paper(_Frozen):
+class Paper(Frozen):
     """A paper's result tables; ``cite`` is how a table names it, ``version`` which text was read."""
 
     key: str
@@ -129,8 +125,7 @@ def read_paper(path: Path) -> Paper:
     try:
         return Paper.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (ValidationError, yaml.YAMLError) as error:
-        first = error.errors()[0] if isinstance(error, ValidationError) else None
-        told = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first else str(error).replace("\n", " ")
+        told = problem_of(error) if isinstance(error, ValidationError) else str(error).replace("\n", " ")
         raise InputError(path, f"not a table of results: {told}") from error
 
 

@@ -33,7 +33,7 @@ from eval.audit.ledger import Bookkeeper, report
 from eval.audit.source import find_rows
 from eval.audit.text_forms import normal_form
 from eval.tasks.rows import Pins
-from hub.contract.measured import INPUT, KINDS, LEDGER, Dropped, Ledger, read_ledger
+from hub.contract.measured import INPUT, KINDS, LEDGER, Dropped, Ledger
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.contract.run_dir import RECIPE, changed_files, holds_recipe, locked, require_complete
@@ -322,11 +322,11 @@ def test_the_command_checks_against_what_ships_and_drops(tmp_path, capsys):
 def test_with_card_the_counts_stand_on_the_datasets_card(tmp_path):
     run = tmp_path / "run"
     manifest = small_run(run, small_recipe("sts"))
-    assert "Evaluation sentences" not in render(run)["README.md"].decode()
+    assert "Overlap with evaluation data" not in render(run)["README.md"].decode()
     words = [str(run), "--card", "--out", str(tmp_path / "out")]
     assert "next: sts-dino card" in CliRunner().invoke(app, words, catch_exceptions=False).output
     assert (run / LEDGER).read_bytes() == (tmp_path / "out" / "ledger.json").read_bytes()
-    ledger = read_ledger(run, manifest)
+    ledger = Ledger.read(run, manifest)
     planted_kinds = ledger.configs["postprocessed"].kinds | {"exact": 7}
     config = ledger.configs["postprocessed"].model_copy(update={"kinds": planted_kinds})
     changed = {"configs": {"postprocessed": config}, "not_checked": ("snli/train",)}
@@ -336,7 +336,7 @@ def test_with_card_the_counts_stand_on_the_datasets_card(tmp_path):
     assert f"| `postprocessed` | {rows:,} | 7 | 0 | 0 | 0 | 0 |" in card
     assert "`stsb/validation`, `stsb/test`" in card and "- *normal*: the same letters and digits" in card
     assert (
-        "**Not compared**, for want of their files: `snli/train`." in card
+        "**Not compared**, because their files were missing: `snli/train`." in card
         and "[`decontamination.json`](decontamination.json)" in card
     )
     for wrong, problem in (

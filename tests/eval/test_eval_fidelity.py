@@ -16,7 +16,7 @@ from eval.encoders import load as packaged
 from hub.client.fetch import fetch
 from hub.client.publish import Options, publish
 from hub.client.repository import Repository
-from hub.contract.measured import FIDELITY, read_fidelity
+from hub.contract.measured import FIDELITY, Fidelity
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.contract.run_dir import read_manifest
@@ -105,17 +105,17 @@ def test_the_texts_are_those_that_post_processing_keeps(run):
 
 def test_the_command_writes_what_the_card_shows(run, tmp_path):
     before = render(run)["README.md"].decode()
-    assert "Label fidelity" not in before
+    assert "Label agreement" not in before
     said = measure(run, *JUDGE, "--nli", make_marker_nli(tmp_path / "nli"), "--first-texts", 20)
-    found = read_fidelity(run, read_manifest(run))
+    found = Fidelity.read(run, read_manifest(run))
     assert found.first_texts == 20 and found.judge.name == "python:test_eval_fidelity:embed"
     assert f"Spearman(score, cosine) {found.spearman}" in said and found.nli_judge.name == "nli"
     assert (found.requested, found.kept) == tuple(read_manifest(run).counts[key] for key in ("requested", "kept"))
     assert sum(found.labels["1"].nli.values()) == pytest.approx(1)
     card = render(run)["README.md"].decode()
     assert f"| `0.5` | {found.labels['0.5'].texts} | {found.labels['0.5'].cosine} |" in card
-    assert f"20 of {found.all_first_texts} first texts" in card and "NLI: entailment" in card
-    assert "no row was dropped or kept for what it says" in card and "People labelled" not in card
+    assert f"20 randomly drawn of {found.all_first_texts} source sentences" in card and "NLI: entailment" in card
+    assert "filtered no row" in card and "Agreement of annotators" not in card
     assert render(run, manifest=read_manifest(run))["README.md"].decode() == before  # a snapshot reads only its files
     (run / FIDELITY).write_text(found.model_copy(update={"fingerprint": "other"}).model_dump_json())
     with pytest.raises(InputError, match="was measured on other rows than the run directory holds; measure again"):
@@ -132,9 +132,9 @@ def test_peoples_answers_are_told_without_their_names(run, tmp_path):
         store.add("Zaphod", row, examples.labels[row] if row else examples.scale.labels[examples.labels[0] == "0"])
     said = measure(run, *JUDGE, "--annotations", tmp_path / "answers")
     assert "person 1: 10 answers" in said and "Zaphod" not in (run / FIDELITY).read_text()
-    (person,) = read_fidelity(run, read_manifest(run)).people
+    (person,) = Fidelity.read(run, read_manifest(run)).people
     assert 80 <= person.same.value <= 90
-    assert "People labelled rows of this config blind" in render(run)["README.md"].decode()
+    assert "Agreement of annotators, who saw no labels" in render(run)["README.md"].decode()
     with pytest.raises(InputError, match=r"holds no answers \(no answers.sqlite\)"):
         measure(run, *JUDGE, "--annotations", tmp_path / "nobody")
 
@@ -145,10 +145,10 @@ def test_nli_pairs_have_no_scores_to_correlate_and_shot_counts_are_named(tmp_pat
         measure(tmp_path / "nli", *JUDGE)
     measure(tmp_path / "nli", *JUDGE, "--config", "pair-class-5shot")
     manifest = read_manifest(tmp_path / "nli")
-    found = read_fidelity(tmp_path / "nli", manifest)
+    found = Fidelity.read(tmp_path / "nli", manifest)
     assert found.spearman is None and set(found.labels) == {"entailment", "contradiction"}
     assert found.kept == manifest.counts["variants"]["5shot"]["kept"] < manifest.counts["kept"]
-    assert "## Label fidelity" in render(tmp_path / "nli")["README.md"].decode()
+    assert "## Label agreement" in render(tmp_path / "nli")["README.md"].decode()
 
 
 def test_it_goes_to_the_hub_with_the_dataset_and_comes_back(local_hub, hub_api, tmp_path):

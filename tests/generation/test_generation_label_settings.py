@@ -17,7 +17,7 @@ from generation.inputs.prompts import Prompts
 from generation.pipeline import job
 from generation.plan import estimate, plan
 from generation.rows.attempts import write_pairs
-from generation.rows.filters import sifted
+from generation.rows.filters import filtered
 from hub.contract.recipe import DatasetRecipe, Variant, config_features
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.errors import InputError, RunError
@@ -133,10 +133,10 @@ def test_labels_have_as_many_texts_as_each_asks_for():
     raw, failed = write_pairs(SeededWriter(0, 1.0), Prompts(recipe), recipe, FIRSTS, ticks.append)
     assert not failed and sum(ticks) == len(raw) == recipe.texts_per_first_text * len(FIRSTS)
     assert Counter(row["target"] for row in raw) == {"1": 3 * len(FIRSTS), "0.5": len(FIRSTS), "0": 2 * len(FIRSTS)}
-    dropped = sifted(raw, recipe)[1]
+    dropped = filtered(raw, recipe)[1]
     assert {row["reason"] for row in dropped} == {"over_cap"} and len(dropped) == len(FIRSTS)  # max_per_label is 2
     whole = built(OWN, COPY, postprocess={"max_per_label": 3})
-    assert sifted(raw, whole) == (raw, [])
+    assert filtered(raw, whole) == (raw, [])
 
 
 def test_best_of_keeps_as_many_as_each_label_asks_for():
@@ -144,7 +144,7 @@ def test_best_of_keeps_as_many_as_each_label_asks_for():
         OWN, COPY, verification={"best_of": 2}, decoding={"max_attempts": 8}, postprocess={"max_per_label": 9}
     )
     raw, _ = write_pairs(ScoringWriter(1, 1.0), Prompts(recipe), recipe, FIRSTS, int)
-    kept, dropped = sifted(raw, recipe)
+    kept, dropped = filtered(raw, recipe)
     assert Counter(row["target"] for row in kept) == {"1": 3 * len(FIRSTS), "0.5": len(FIRSTS), "0": 2 * len(FIRSTS)}
     assert {row["reason"] for row in dropped} == {"not_best"} and len(dropped) == len(kept)
     assert set(raw[0]["log_likelihoods"]) == {"1", "0.5", "0"}  # none of the label that is never written
@@ -213,7 +213,7 @@ def test_a_plan_and_an_estimate_count_what_each_label_asks_for(lm, tmp_path):
 
 
 def test_first_texts_of_the_model_come_from_labels_that_are_written(lm, tmp_path):
-    bare = {**COPY, "instruction": 'Repeat <X1>\nSentence 2: "'}  # no first text could be written after it
+    bare = {**COPY, "instruction": 'Repeat <X1>\nSentence 2: "'}  # no source sentence could be written after it
     source = {"kind": "model", "limit": 6, "description": "d", "license": "mit"}
     recipe = tiny(lm, OWN, bare, source=source, decoding={**SMALL, "max_new_tokens": 25})
     job.generate(recipe, tmp_path / "run", "test")
@@ -221,7 +221,7 @@ def test_first_texts_of_the_model_come_from_labels_that_are_written(lm, tmp_path
 
 
 def test_a_column_by_hand_for_a_label_that_is_never_written(tmp_path):
-    """Its examples may repeat their first text: to copy is what its prompt asks for."""
+    """Its examples may repeat their source sentence, as its prompt asks."""
     path = tmp_path / "examples.tsv"
     few_shot = {
         "shots": [2],

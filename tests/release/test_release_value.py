@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import typer
 import yaml
+from card_runs import dataset_run
 from forked_python import python_in
 from planted_evaluations import evaluation, planted
 from small_runs import small_recipe, small_run
-from test_model_cards_runs import dataset_run
 from tiny_lm import make_lm
 from training_inputs import sts_rows, triplet_rows, write_dataset, write_recipe
 
@@ -23,7 +23,7 @@ import release.value as value_module
 from hub.client.fetch import fetch
 from hub.client.publish import Options, publish
 from hub.client.repository import Repository
-from hub.contract.measured import VALUE, TrainingValue, read_value, require_value
+from hub.contract.measured import VALUE, TrainingValue, require_value
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import checked, load_recipe
 from hub.contract.run_dir import Manifest, read_manifest, write_manifest
@@ -105,7 +105,7 @@ def trainings(stages) -> int:
 
 def test_every_arm_has_the_same_number_of_pairs_and_the_value_is_written(data, stages, tmp_path, capsys):
     measure(data, out=tmp_path / "out")
-    value = read_value(data, read_manifest(data))
+    value = TrainingValue.read(data, read_manifest(data))
     assert value is not None
     assert list(value.arms) == ["untrained", "shuffled", "copies", "dataset", "people"]
     assert (value.pairs, value.seeds, value.split, value.skipped) == (60, (1, 2), "test", {})
@@ -171,7 +171,7 @@ def test_two_datasets_share_what_is_the_same(data, stages, tmp_path):
 
 def test_without_shuffled_scores_a_choice_takes_less_time(data, stages, tmp_path, capsys):
     measure(data, out=tmp_path / "out", with_shuffled=False)
-    value = read_value(data, read_manifest(data))
+    value = TrainingValue.read(data, read_manifest(data))
     assert list(value.arms) == ["untrained", "copies", "dataset", "people"] and "shuffled" in value.skipped
     assert trainings(stages) == 1 + 2 * 3
     assert "shuffled" in capsys.readouterr().out
@@ -179,7 +179,7 @@ def test_without_shuffled_scores_a_choice_takes_less_time(data, stages, tmp_path
 
 def test_without_peoples_pairs_that_arm_is_skipped_with_its_reason(data, stages, tmp_path, capsys):
     measure(data, out=tmp_path / "out", people=None)
-    value = read_value(data, read_manifest(data))
+    value = TrainingValue.read(data, read_manifest(data))
     assert "people" not in value.arms and "no human-annotated pairs" in value.skipped["people"]
     assert "people      not trained: no human-annotated" in capsys.readouterr().out
     assert "fewer than 2,000" in find_people(DEV, None, 2000)[1]
@@ -309,10 +309,10 @@ def a_value(fingerprint, gain=1.5):
 def test_the_card_shows_a_measured_value_and_nothing_else(tmp_path):
     run = dataset_run(tmp_path / "tiny", "sts")
     before = render(run)["README.md"].decode()
-    assert "Training value" not in before and "copies control" not in before
+    assert "Downstream gain" not in before and "SimCSE" not in before
     (run / VALUE).write_text(a_value(read_manifest(run).fingerprint).model_dump_json())
     card = render(run)["README.md"].decode()
-    assert "## Training value" in card and "2000 pairs" in card.replace(",", "")
+    assert "## Downstream gain" in card and "2000 pairs" in card.replace(",", "")
     assert "| **pairs of this dataset** | 60.00 [59.00, 61.00] | 1.50 [0.50, 2.50] |" in re.sub(" +", " ", card)
     assert "not trained: no " in card and "no | pairs" not in card
     assert render(run, manifest=read_manifest(run))["README.md"].decode() == before  # a snapshot reads only its files
@@ -376,7 +376,7 @@ def test_a_killed_command_goes_on_and_makes_nothing_twice(data, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in done} == done
     assert said.count("== sts-dino train") == 3 - len(done)
     assert "not trained: no human-annotated pairs available locally" in shown
-    value = read_value(data, read_manifest(data))
+    value = TrainingValue.read(data, read_manifest(data))
     assert list(value.arms) == ["untrained", "copies", "dataset"]
     assert len({found.average.score for found in value.arms.values()}) == 3
     shutil.rmtree(out)

