@@ -151,21 +151,6 @@ def test_nli_pairs_have_no_scores_to_correlate_and_shot_counts_are_named(tmp_pat
     assert "## Label agreement" in render(tmp_path / "nli")["README.md"].decode()
 
 
-def test_it_goes_to_the_hub_with_the_dataset_and_comes_back(local_hub, hub_api, tmp_path):
-    run = tmp_path / "run"
-    manifest = small_run(run, small_recipe("sts", name="measured-sts"))
-    measure(run, *JUDGE)
-    write(run, render(run, f"acme/{manifest.name}"))
-    publish(hub_api, run, "acme", True, Options())
-    repository = Repository(hub_api, f"acme/{manifest.name}", "dataset")
-    fetch(
-        repository, repository.branch(), manifest, load_recipe(run / "recipe.yaml", DatasetRecipe), tmp_path / "again"
-    )
-    assert (tmp_path / "again" / FIDELITY).read_bytes() == (run / FIDELITY).read_bytes()
-    plan = publish(hub_api, run, "acme", False, Options())
-    assert not plan.changes and not plan.edits  # the card's stamp covers it
-
-
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -187,3 +172,18 @@ def test_without_the_packaged_judge_one_is_to_be_named(run, monkeypatch):
     ):
         measure(run)
     assert not (run / FIDELITY).exists()
+
+
+def test_it_goes_to_the_hub_with_the_dataset_and_comes_back(local_hub, hub_api, tmp_path):
+    run = tmp_path / "run"
+    manifest = small_run(run, small_recipe("sts", name="measured-sts"))
+    measure(run, *JUDGE)
+    write(run, render(run, f"acme/{manifest.name}"))
+    publish(hub_api, run, "acme", True, Options())
+    repository = Repository(hub_api, f"acme/{manifest.name}", "dataset")
+    fetch(
+        repository, repository.branch(), manifest, load_recipe(run / "recipe.yaml", DatasetRecipe), tmp_path / "again"
+    )
+    assert (tmp_path / "again" / FIDELITY).read_bytes() == (run / FIDELITY).read_bytes()
+    plan = publish(hub_api, run, "acme", False, Options())
+    assert not plan.changes and not plan.edits  # the card's stamp covers it
