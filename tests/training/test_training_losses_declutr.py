@@ -6,7 +6,7 @@ import pytest
 import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-from test_training_data_span_rows import SPANS, documents
+from test_training_data_spans import SPANS, documents
 from tiny_bases import make_llama, make_mlm
 from torch import multiprocessing
 from torch.nn.parallel import DistributedDataParallel
