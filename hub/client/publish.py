@@ -30,8 +30,8 @@ from hub.client.plan import (
     Snapshot,
     compare,
     facts_digest,
+    foreign_files,
     read_stamp,
-    strangers,
     text_diff,
 )
 from hub.client.repository import MAIN, Repository
@@ -315,7 +315,7 @@ def edits_since(
 
     ``manifest`` is the one of the branch. What ``snapshot`` holds just so is not looked at.
     """
-    edits = strangers(remote, manifest) | _changed_small_files(repository, remote, manifest, snapshot)
+    edits = foreign_files(remote, manifest) | _changed_small_files(repository, remote, manifest, snapshot)
     if CARD not in remote.files or (CARD in snapshot and snapshot[CARD].equals(remote.files[CARD])):
         return edits, ()
     card = (repository.read(remote, CARD) or b"").decode("utf-8", "replace")

@@ -339,7 +339,7 @@ def test_a_measured_value_goes_to_the_hub_and_comes_back_with_the_run(local_hub,
 def test_a_release_asks_for_a_least_value(tmp_path):
     run = dataset_run(tmp_path / "tiny", "sts")
     manifest = read_manifest(run)
-    with pytest.raises(InputError, match=r"its training value is not measured \(no value.json\)"):
+    with pytest.raises(InputError, match=r"its downstream gain is not measured \(no value.json\)"):
         require_value(run, manifest, 0)
     (run / VALUE).write_text(a_value(manifest.fingerprint).model_dump_json())
     require_value(run, manifest, 1.5)
