@@ -15,7 +15,7 @@ from hub.contract.run_dir import Manifest
 from hub.contract.schema import EXAMPLE_SET, OF_FIRST_TEXTS, OF_SECOND_TEXTS, PROVENANCE, base_config, features
 from hub.untrusted import Markdown, code, fenced, sample, table
 from model_cards.facts import DatasetFacts
-from model_cards.manifest import Counts, DatasetCounts, GenerationProgress, TextLengths, check_files
+from model_cards.manifest import DatasetCounts, GenerationProgress, TextLengths, check_files
 from model_cards.metadata import PAGE, dataset_data, front_matter
 from model_cards.provenance import change_table, cited, reproduction
 from model_cards.renderer import DATA, fill
@@ -136,7 +136,6 @@ def rows_context(facts: DatasetFacts, configs: dict[str, list[Split]]) -> dict[s
     """Template variables of the existing configs: columns, splits, sample rows."""
     recipe, names = facts.recipe, list(configs)
     shown = sample_config(facts.manifest, recipe)
-    splits: list[list[Any]] = [[code(name), one.name, one.rows] for name, found in configs.items() for one in found]
     columns = {**PROVENANCE, **(EXAMPLE_SET if recipe.few_shot else {})}
     sampled = WORDS["target_of_sampled"] if recipe.dataset_schema.sampled_negatives else ""
     return {
@@ -145,7 +144,7 @@ def rows_context(facts: DatasetFacts, configs: dict[str, list[Split]]) -> dict[s
         "config_note": config_note,
         "provenance_columns": _columns(features(columns), more={"target": sampled}),
         "columns": column_tables(names, recipe),
-        "splits": table(["config", "split", "rows"], splits),
+        "splits": configs,
         "samples": sample_table(facts, shown) if shown else None,
         "sample_config": shown,
     }
@@ -239,31 +238,15 @@ def counts_context(facts: DatasetFacts) -> dict[str, Any]:
     return {
         "counts": counts,
         "rejected_texts": sum(counts.rejected.values()),
-        "labels": counts_table("label", {name: counts.by_label[name] for name in facts.label_names}),
-        "likeliest": likeliest_table(recipe, counts),
+        "labels": {name: counts.by_label[name] for name in facts.label_names},
+        "likeliest": [label.name for label in recipe.labels if label.name in counts.likeliest],
         "rejected": rejected_table(facts, counts),
-        "variants": counts_table("examples in the prompt", counts.variants) if counts.variants else None,
         "rejects": rejected_samples(facts, ordered_reasons(counts.rejected, REASONS)),
-        "lengths": length_table(recipe, lengths) if lengths else None,
+        "lengths": _in_order(recipe, lengths) if lengths else {},
+        "quantiles": QUANTILES,
+        "quantile": quantile,
         "passed_over": reason_table(passed_over, SOURCE_REASONS),
     }
-
-
-def counts_table(title: str, counts: Mapping[str, Counts]) -> Markdown:
-    """Requested, kept and rejected texts of each part."""
-    rows = [[code(name), row.requested, row.kept, row.rejected] for name, row in counts.items()]
-    return table([title, "requested", "kept", "rejected"], rows)
-
-
-def likeliest_table(recipe: DatasetRecipe, counts: DatasetCounts) -> Markdown | None:
-    """Raw texts by requested label and most likely label. None without verification."""
-    names = [label.name for label in recipe.labels if label.name in counts.likeliest]
-    rows: list[list[Any]] = []
-    for target in names:
-        found = [counts.likeliest[target].get(name, 0) for name in names]
-        share = counts.likeliest[target].get(target, 0) / max(1, sum(found))
-        rows.append([code(target), *found, f"{share:.0%}"])
-    return table(["requested label", *map(code, names), "label agreement"], rows) if rows else None
 
 
 def rejected_table(facts: DatasetFacts, counts: DatasetCounts) -> Markdown | None:
@@ -296,15 +279,6 @@ def _in_order(recipe: DatasetRecipe, lengths: TextLengths) -> dict[str, dict[int
     """The lengths of the labels that have any, in the recipe's order (the manifest's is alphabetical)."""
     names = [label.name for label in recipe.written_labels]
     return {name: lengths.by_label[name] for name in names if lengths.by_label.get(name)}
-
-
-def length_table(recipe: DatasetRecipe, lengths: TextLengths) -> Markdown:
-    """Quantiles of the lengths of the kept texts of every label."""
-    rows = [
-        [code(name), sum(found.values()), *(quantile(found, share) for share in QUANTILES)]
-        for name, found in _in_order(recipe, lengths).items()
-    ]
-    return table(["label", "texts", *(f"{share:.0%} quantile" for share in QUANTILES)], list(rows))
 
 
 def quantile(counts: Mapping[int, int], share: float) -> int:

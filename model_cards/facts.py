@@ -6,16 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hub.contract.licences import Verdict, check, check_model
-from hub.contract.measured import (
-    REPEATS,
-    Dropped,
-    Fidelity,
-    Ledger,
-    Repeats,
-    TrainingValue,
-    has_report,
-    read_repeats,
-)
+from hub.contract.measured import REPEATS, Dropped, Fidelity, Ledger, Repeats, TrainingValue, has_report, read_repeats
 from hub.contract.published_paths import origin_name
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe
