@@ -47,34 +47,22 @@ def test_the_control_differs_in_what_it_is_trained_on_and_what_chooses_its_check
     assert ModelRecipe.model_validate(found.model_dump(mode="json")) == found
 
 
-def test_texts_with_themselves_beside_written_pairs_keep_their_columns(tmp_path):
-    own = TrainingData(
-        path=str(tmp_path / "pairs"),
-        config="postprocessed",
-        example_type="self-pair",
-        columns=("sentence1", "sentence2"),
-        loss="MultipleNegativesRankingLoss",
-    )
-    recipe = recipe_of(tmp_path)
+def test_what_is_refused_and_what_the_key_leaves_alone(tmp_path):
+    columns = ("sentence1", "sentence2")
+    place = {"path": str(tmp_path / "pairs"), "config": "postprocessed", "example_type": "self-pair"}
+    own = TrainingData(**place, columns=columns, loss="MultipleNegativesRankingLoss")
+    recipe, without = recipe_of(tmp_path), recipe_of(tmp_path, control=None)
     found = baseline_recipe(recipe.model_copy(update={"datasets": (*recipe.datasets, own)}), 5)
-    assert [one.columns for one in found.datasets] == [None, ("sentence1", "sentence2")]
-
-
-def test_the_key_decides_no_weight_and_leaves_no_trace_where_it_is_absent(tmp_path):
-    with_it, without = recipe_of(tmp_path), recipe_of(tmp_path, control=None)
-    assert fingerprint(with_it, {}) == fingerprint(without, {})
-    assert "control" not in resolved(without) and "control: simcse" in resolved(with_it)
-
-
-def test_what_has_no_first_texts_has_no_such_control(tmp_path):
+    assert [one.columns for one in found.datasets] == [None, columns]
+    assert fingerprint(recipe, {}) == fingerprint(without, {})  # the key affects no weight
+    assert "control" not in resolved(without) and "control: simcse" in resolved(recipe)
+    train_baseline(tmp_path / "nothing", without)
+    assert not (tmp_path / "nothing.copies").exists()
     documents = {"path": "x.txt", "config": "x", "example_type": "documents", "loss": "DeCLUTRLoss"}
     with pytest.raises(InputError, match="control: simcse is trained on source sentences, and documents have none"):
         recipe_of(tmp_path, datasets=[documents])
     with pytest.raises(InputError, match="control is for training, but the recipe names no datasets"):
         recipe_of(tmp_path, datasets=[], arguments={})
-
-
-def test_steps_are_those_of_the_manifest(tmp_path):
     whole = Manifest(kind="model", name="m", version="1.0.0", fingerprint="f", complete=True)
     assert steps_of(whole.model_copy(update={"provenance": {"training": {"steps": 7}}}), tmp_path) == 7
     with pytest.raises(InputError, match="does not say how many steps it was trained; train it again"):
@@ -127,8 +115,3 @@ def test_a_finished_control_is_not_trained_again_and_one_of_other_steps_is_refus
     assert (trained / "tiny.copies/manifest.json").stat().st_mtime_ns == before
     with pytest.raises(typer.Exit):  # the stage has said which key differs
         train_baseline(trained / "tiny", recipe.model_copy(update={"batch_size": 8}))
-
-
-def test_without_the_key_nothing_is_trained(tmp_path):
-    train_baseline(tmp_path / "nothing", recipe_of(tmp_path, control=None))
-    assert not (tmp_path / "nothing.copies").exists()
