@@ -95,7 +95,7 @@ LM = ["--lm", "builtin"]
         (["id,text", "1,a b c"], "c.csv", ["--column", "txt"], "'txt': not in the data; allowed: id, text; did you"),
         (["not json"], "c.jsonl", [], "c.jsonl:1: is not JSON"),
         (["[1]"], "c.jsonl", [], "c.jsonl:1: is not a JSON object"),
-        (ENGLISH, "corpus.txt", ["--out", "recipe.json"], "recipe.json: is no recipe's name"),
+        (ENGLISH, "corpus.txt", ["--out", "recipe.json"], "recipe.json: is not a recipe's name"),
         (ENGLISH, "corpus.txt", ["--lm", "nowhere", "--lm-license", "mit"], "--lm: nowhere is no folder here"),
         (ENGLISH, "corpus.txt", ["--lm", "org/name"], "--lm-license: the licence of org/name is not known"),
         (ENGLISH, "corpus.txt", ["--lm", "org/name", "--lm-license", "mitt"], "did you mean 'mit'"),
@@ -118,7 +118,7 @@ def test_what_is_there_is_not_replaced(tmp_path):
     (tmp_path / "r.examples.tsv").write_text("mine")
     assert run(path, "--out", recipe, "--lm", asset("demo-lm"), "--lm-license", "mit").code == 0
     assert (tmp_path / "r.examples.tsv").read_text() == "mine"
-    assert "is there already" in run(path, "--out", recipe).error
+    assert "exists already" in run(path, "--out", recipe).error
 
 
 @pytest.mark.parametrize(("lines", "words"), [(ENGLISH, "Task: Write two"), (GERMAN, "Aufgabe: Schreibe zwei")])
