@@ -1,4 +1,4 @@
-"""A recipe may be corrected beside its rows, and nothing is made again; what no card could say stops at once."""
+"""A recipe is corrected without new rows; what no card can state is refused at once."""
 
 import subprocess
 import sys

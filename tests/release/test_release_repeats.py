@@ -50,14 +50,14 @@ def story(tmp_path_factory):
     """The recipe's own run, then two seeds of which the second finds its folder taken; then the same command again."""
     folder = tmp_path_factory.mktemp("repeats")
     recipe, out = small_recipe(folder), folder / "models" / "tiny.repeats"
-    stranger = out / "seed-43" / "notes.txt"
-    stranger.parent.mkdir(parents=True)
-    stranger.write_text("somebody's")
+    foreign = out / "seed-43" / "notes.txt"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("somebody's")
     options = ("--seeds", "42,43", "--out", str(out))
     failed = repeat(recipe, *options)
     first = {path.name: path.stat().st_mtime_ns for path in (out / "seed-42").iterdir()}
     report_after_failure = out.with_name("tiny.repeats.json").exists()
-    shutil.rmtree(stranger.parent)
+    shutil.rmtree(foreign.parent)
     shutil.copytree(out / "seed-42", out.with_name("tiny"))  # the recipe's own run: its seed is 42
     again = repeat(recipe, *options)
     return {"out": out, "failed": failed, "again": again, "first": first, "early_report": report_after_failure}

@@ -1,4 +1,4 @@
-"""One command from recipe to Hub: killed, gone on with on an empty disk, and refused before any work is done."""
+"""One command from recipe to Hub: killed, resumed on an empty disk, and refused before any work."""
 
 import hashlib
 import shutil

@@ -184,8 +184,8 @@ def test_draws_and_baselines_follow_the_seed(data, tmp_path):
     assert all(row["negative"] != row["anchor"] for row in found) and found == copies(rows, 1, "here")
     with pytest.raises(InputError, match="one source sentence only"):
         copies([rows[0], rows[0]], 1, "here")
-    folder = write_pairs(tmp_path / "arms", rows)
-    assert write_pairs(tmp_path / "arms", rows) == folder
+    folder = write_pairs(tmp_path / "variants", rows)
+    assert write_pairs(tmp_path / "variants", rows) == folder
     assert read_table(folder / read_manifest(folder).files[0].path).num_rows == 40
 
 
@@ -257,22 +257,22 @@ def test_an_evaluation_encoder_is_a_recipe_of_datasets_by_path_without_validatio
 def a_value(fingerprint, gain=1.5):
     """A value that was measured on the run of this fingerprint."""
     at = {"score": 60.0, "low": 59.0, "high": 61.0}
-    arm = {"average": at, "tasks": {"stsb/cosine": 60.0}}
+    variant = {"average": at, "tasks": {"stsb/cosine": 60.0}}
     over = {"score": gain, "low": gain - 1, "high": gain + 1}
     known = {"dataset": "tiny-sts", "config": "postprocessed", "student": "value-student", "student_sha256": "0" * 64}
     known |= {"base": "assets/demo-lm", "pairs": 2000, "seeds": [1, 2, 3], "tasks": ["stsb/cosine"], "samples": 1000}
-    arms = {"copies": arm, "dataset": arm | {"over_copies": over}}
+    variants = {"copies": variant, "dataset": variant | {"over_copies": over}}
     more = {"fingerprint": fingerprint, "split": "validation", "skipped": {"people": "no | pairs"}, "versions": {}}
-    return TrainingValue.model_validate({**known, **more, "arms": arms})
+    return TrainingValue.model_validate({**known, **more, "arms": variants})
 
 
 def test_the_card_shows_a_measured_value_and_nothing_else(tmp_path):
     run = dataset_run(tmp_path / "tiny", "sts")
     before = render(run)["README.md"].decode()
-    assert "Training value" not in before and "copies control" not in before
+    assert str(a_value("f").gain) not in before
     (run / VALUE).write_text(a_value(read_manifest(run).fingerprint).model_dump_json())
     card = render(run)["README.md"].decode()
-    assert "## Training value" in card and "2000 pairs" in card.replace(",", "")
+    assert "2000 pairs" in card.replace(",", "")
     assert "| **pairs of this dataset** | 60.00 [59.00, 61.00] | 1.50 [0.50, 2.50] |" in re.sub(" +", " ", card)
     assert "not trained: no " in card and "no | pairs" not in card
     assert render(run, manifest=read_manifest(run))["README.md"].decode() == before  # a snapshot reads only its files

@@ -120,10 +120,13 @@ def test_whose_weights_are_trained_where_the_writers_cannot_be(tmp_path, monkeyp
     monkeypatch.setattr("sts_dino.proposals.recipes.GEMMA", gemma)
     server = {"backend": "openai", "server": {}, "license": "mit"}
     file = {"path": str(alone), "gguf_file": "m.gguf", "license": "mit"}
-    for writer, told in ((server, "since a model behind a server is not"), (file, "since a GGUF file is not trained")):
-        found = base_of(writer)
+    for generator, reason in (
+        (server, "since a model behind a server is not"),
+        (file, "since a GGUF file is not trained"),
+    ):
+        found = base_of(generator)
         assert (found.section["path"], found.section["license"]) == (str(gemma), "gemma") and found.lora
-        assert f"Gemma 3 270M, {told}" in found.why
+        assert f"Gemma 3 270M, {reason}" in found.why
     (alone / "config.json").write_text("{}")
     beside = base_of(file)
     assert (beside.section["path"], beside.section["license"]) == (str(alone), "mit")
