@@ -124,8 +124,8 @@ def test_what_is_there_is_not_replaced(tmp_path):
 @pytest.mark.parametrize(("lines", "words"), [(ENGLISH, "Task: Write two"), (GERMAN, "Aufgabe: Schreibe zwei")])
 def test_the_recipe_is_taken_as_it_is_from_any_folder(tmp_path, monkeypatch, lines, words):
     corpus, folder = written(tmp_path, lines), tmp_path / "recipes"
-    words = ["--lm", asset("demo-lm"), "--lm-license", "mit", "--license", "mit"]
-    done = run(corpus, "--out", folder / "mine.yaml", *words)
+    options = ["--lm", asset("demo-lm"), "--lm-license", "mit", "--license", "mit"]
+    done = run(corpus, "--out", folder / "mine.yaml", *options)
     assert done.code == 0 and "# corpus.txt: 3 usable texts in its 3 rows;" in done.printed
     monkeypatch.chdir(tmp_path)
     recipe = load_recipe(folder / "mine.yaml", DatasetRecipe)
