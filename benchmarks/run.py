@@ -10,7 +10,6 @@ from hub import cli
 
 BENCHMARKS = {
     "throughput": ("benchmarks.throughput", "Texts per second of the engine beside generate() and llama.cpp"),
-    "generation-memory": ("benchmarks.generation_memory", "Peak memory of dataset runs of growing size"),
     "training": ("benchmarks.training", "Training steps beside sentence-transformers' own trainer"),
     "scaling": ("benchmarks.scaling", "One process, one worker, two workers"),
     "publishing": ("benchmarks.publishing", "Publishing over Xet and over LFS, beside copying"),

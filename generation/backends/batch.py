@@ -4,7 +4,7 @@ A request is one sequence of *rows*, one for its prompt, one for each counter-pr
 scored under, and with guidance one for its plain prompt; all get the same token.
 Each distinct prompt is prefilled once, in the same pass in which other sequences get their next token, and is kept
 while a sequence needs it (and a while longer: a second attempt may ask for it). All its rows read it where it lies;
-what is written lies in pages of each row, which a sequence that ends frees at once.
+generated tokens lie in pages of each row, which a sequence that ends frees at once.
 """
 
 import heapq
@@ -46,7 +46,7 @@ class Prompt:
 
 @dataclass
 class Row:
-    """One prompt of a sequence, and the entries in the caches of pages that hold what is written after it."""
+    """One prompt of a sequence, and the cache entries of the pages with the tokens generated after it."""
 
     prompt: Prompt
     pages: list[int] = field(default_factory=list)
@@ -59,7 +59,7 @@ class LiveSequence:
     request: Request
     rows: list[Row]  # of ``request.prompts``
     tokens: list[int]
-    log_probs: np.ndarray  # sums under ``request.told_prompts``
+    log_probs: np.ndarray  # sums under ``request.reported_prompts``
 
 
 class EntryAllocator:
@@ -117,7 +117,7 @@ class LiveBatch:
             row.prompt.readers += 1
         if request.plain_prompt is not None:
             rows[request.plain_row].prompt.common = True
-        self.sequences.append(LiveSequence(request, rows, [], np.zeros(len(request.told_prompts))))
+        self.sequences.append(LiveSequence(request, rows, [], np.zeros(len(request.reported_prompts))))
 
     def _prompt(self, ids: tuple[int, ...], prefix: int) -> Prompt:
         prompt = self.prompts.get(ids)

@@ -208,7 +208,7 @@ class Dialect:
     """One kind of server, declared once in ``DIALECTS``.
 
     ``sampling`` gives the fields of the draw. ``quotes_stop``: whether the closing quotation mark may be a stop word,
-    given whether log-probabilities are requested; else its text could not be told from one that ended by itself.
+    given whether log-probabilities are requested; else its text would look like one that ended by itself.
     ``opens_turn``: whether a chat model's turn can begin with our quotation mark. ``text`` reads the generated text
     where the choice's own field lacks it.
     """

@@ -35,7 +35,7 @@ from hub.cli import say
 from hub.contract.recipe import QUOTE, DecodingParameters, LanguageModel, TextEnd
 from hub.errors import InputError, OutOfMemory
 
-PREFIX_CHUNK = 512  # tokens of a shared beginning that are read in one pass
+PREFIX_CHUNK = 512  # tokens of a shared prefix in one pass
 Ids = tuple[int, ...]
 
 
@@ -165,7 +165,7 @@ class Engine:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         self._most_rows = rows // 2
-        say(f"out of memory with {rows} rows: going on with {self._most_rows}")
+        say(f"out of memory with {rows} rows: retrying with {self._most_rows}")
         return self._most_rows
 
     @property
@@ -242,9 +242,9 @@ class Engine:
         table = torch.cat([*outputs, torch.stack(kept)]) if kept else outputs[0]
         rows = [[place[id(row if text.tokens else row.prompt)] for row in text.rows] for text in batch.sequences]
         requests = [text.request for text in batch.sequences]
-        drawn, told = (
+        drawn, scored = (
             _padded([row[:count] for row, count in zip(rows, counts, strict=True)]).to(table.device)
-            for counts in ([one.debiased_by for one in requests], [len(one.told_prompts) for one in requests])
+            for counts in ([one.debiased_by for one in requests], [len(one.reported_prompts) for one in requests])
         )
         decay_constants, guidance, plain = (
             torch.tensor(values).to(table.device)
@@ -256,20 +256,20 @@ class Engine:
         )
         guided = None
         if guidance.any():
-            table, drawn, told, guided = guided_rows(table, drawn, told, plain, guidance)
+            table, drawn, scored, guided = guided_rows(table, drawn, scored, plain, guidance)
         banned = self.banned(settings)
         logits = LogitsInPieces(self._output, table, banned) if self._output else WholeLogits(table, banned)
         numbers = batch.uniforms(batch.sequences)
-        tokens, log_probs = choose(logits, drawn, settings, numbers, told, guided, decay_constants)
+        tokens, log_probs = choose(logits, drawn, settings, numbers, scored, guided, decay_constants)
         sums = log_probs.double().cpu().numpy()
         for text, token, added in zip(batch.sequences, tokens.tolist(), sums, strict=True):
             text.tokens.append(token)
             text.log_probs += added[: len(text.log_probs)]
 
     def _read_prefixes(self, prefixes: Sequence[str]) -> None:
-        """Compute the shared beginnings that are not there yet; let go of those not asked for.
+        """Prefill the shared prefixes that are missing; drop those that are not requested.
 
-        The last token of a beginning is left to the prompts: with the next text it may become another one.
+        The last token of a prefix is left to the prompts: with the next text it may become another one.
         """
         encoded = (self._encoded_prefix(prefix)[:-1] for prefix in prefixes)
         wanted = dict.fromkeys(ids for ids in encoded if self.attention.holds(len(ids)))
@@ -295,7 +295,7 @@ class Engine:
         run_pass(self.model, Pass(*inputs, [write], [level]))
 
     def _prefix_of(self, ids: Ids) -> int:
-        """The longest shared beginning of a prompt that leaves at least one token; -1: none."""
+        """The longest shared prefix of a prompt that leaves at least one token; -1: none."""
         fitting = [
             (len(prefix), number)
             for number, prefix in enumerate(self._prefix_ids)
@@ -344,11 +344,11 @@ class Engine:
     def _completed(
         self, request: Request, tokens: list[int], log_probs: np.ndarray, settings: DecodingParameters
     ) -> Completion:
-        """``log_probs``: sums over the tokens, under each of the request's ``told_prompts``."""
+        """``log_probs``: sums over the tokens, under each of the request's ``reported_prompts``."""
         done = self._finish(tokens, log_probs[: request.debiased_by], settings)
         if not request.scored_prompts:
             return done
-        sums = dict(zip(request.told_prompts, log_probs.tolist(), strict=True))
+        sums = dict(zip(request.reported_prompts, log_probs.tolist(), strict=True))
         return replace(done, log_likelihoods=tuple(sums[prompt] for prompt in request.scored_prompts))
 
     def _finish(self, tokens: list[int], log_probs: np.ndarray, settings: DecodingParameters) -> Completion:
@@ -387,7 +387,7 @@ class PlainDecoding:
         stops: np.ndarray,
         banned: list[int],
     ) -> list[tuple[list[int], np.ndarray]]:
-        """Tokens of B texts, and their summed log-probabilities under each of a request's ``told_prompts``.
+        """Tokens of B texts, and their summed log-probabilities under each of a request's ``reported_prompts``.
 
         ``prompts`` are those of each of the ``requests``, as tokens; ``stops`` (V,) says which tokens end a text,
         ``banned`` which ones are never drawn.
@@ -402,14 +402,14 @@ class PlainDecoding:
         sums = np.zeros((len(prompts), width))
         live, seeds = np.arange(len(prompts)), np.array([request.seed for request in requests], dtype=np.uint64)
         debiased = torch.tensor([request.debiased_by for request in requests])
-        told = torch.tensor([len(request.told_prompts) for request in requests])
+        reported = torch.tensor([len(request.reported_prompts) for request in requests])
         plain = torch.tensor([request.plain_row for request in requests])
         decay_constants = torch.tensor([request.decay_constant_in(settings) for request in requests])
         guidance = torch.tensor([request.guidance_in(settings) for request in requests])
         for step in range(settings.max_new_tokens):
             device = logits.device
             numbers = torch.from_numpy(uniforms(seeds[live], step)).to(device)
-            drawn, scored = (_first(index, counts[live]).to(device) for counts in (debiased, told))
+            drawn, scored = (_first(index, counts[live]).to(device) for counts in (debiased, reported))
             guided, decay = None, decay_constants[live].to(device)
             if guidance[live].any():
                 away = index.gather(1, plain[live, None])[:, 0].to(device)
@@ -428,7 +428,7 @@ class PlainDecoding:
             cache.batch_select_indices(rows_kept.to(mask.device))
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
             logits = self._logits(ids[:, None].to(mask.device), mask, cache)
-        return [(tokens[text], sums[text, :count]) for text, count in enumerate(told.tolist())]
+        return [(tokens[text], sums[text, :count]) for text, count in enumerate(reported.tolist())]
 
     def _read(self, prompts: list[Ids]) -> tuple[Tensor, Tensor, DynamicCache]:
         longest = max(len(ids) for ids in prompts)

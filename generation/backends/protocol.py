@@ -24,7 +24,7 @@ class Request:
 
     @property
     def debiased_by(self) -> int:
-        """How many of ``told_prompts``, the first ones, self-debiasing compares: 1 + K."""
+        """How many of ``reported_prompts``, the first ones, self-debiasing compares: 1 + K."""
         return 1 + len(self.counter_prompts)
 
     def decay_constant_in(self, settings: DecodingParameters) -> float:
@@ -37,20 +37,20 @@ class Request:
         return 0.0 if self.plain_prompt is None else chosen
 
     @property
-    def told_prompts(self) -> tuple[str, ...]:
-        """Under which log-probabilities are told: its prompt, its counter-prompts, then what it is scored under."""
+    def reported_prompts(self) -> tuple[str, ...]:
+        """The prompts whose log-probabilities are reported: own, counter-prompts, then those it is scored under."""
         drawn = (self.prompt, *self.counter_prompts)
         return (*drawn, *(prompt for prompt in dict.fromkeys(self.scored_prompts) if prompt not in drawn))
 
     @property
     def prompts(self) -> tuple[str, ...]:
-        """One for each of the text's rows: those that are told, then the plain one if there is any."""
-        return self.told_prompts if self.plain_prompt is None else (*self.told_prompts, self.plain_prompt)
+        """One for each of the text's rows: the reported ones, then the plain one if there is any."""
+        return self.reported_prompts if self.plain_prompt is None else (*self.reported_prompts, self.plain_prompt)
 
     @property
     def plain_row(self) -> int:
         """Which of ``prompts`` is the plain one; the text's own where there is none."""
-        return 0 if self.plain_prompt is None else len(self.told_prompts)
+        return 0 if self.plain_prompt is None else len(self.reported_prompts)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Completion:
 
     text: str
     problem: str | None
-    log_prob: float | None  # mean nats per token, the ending one included, under the own prompt; None: not told
+    log_prob: float | None  # mean nats per token, the ending one included, under the own prompt; None: not reported
     margin: float | None  # log_prob minus the best counter-prompt's; None without counter-prompts
     log_likelihoods: tuple[float, ...] = ()  # nats of all tokens, the ending one included, under each scored prompt
 
@@ -87,7 +87,7 @@ class Writer(TokenCounter, Protocol):
         """Complete the requests of ``queue``, yielding each as it is done, until the queue is empty.
 
         The caller may add requests between two yields, on the left if their prompts were asked before (they may
-        still be computed). ``prefixes`` are beginnings that many prompts share: they are computed once. Neither they
+        still be computed). ``prefixes`` are shared by many prompts and computed once. Neither they
         nor ``batch_size`` change a text.
 
         Raises InputError when a prompt and the token budget do not fit the model's context.
@@ -116,7 +116,7 @@ _CLOSINGS = (f"{QUOTE}.", QUOTE)
 
 
 def cut(written: str, ended: bool, text_end: TextEnd) -> tuple[str, str | None]:
-    """The text in what was written after an open quotation mark, and what is wrong with it.
+    """The text in a completion of an open quotation mark, and its problem.
 
     ``ended``: the model drew the end of text, or its server says that it stopped by itself. The problem is the name of
     one of ``hub.contract.schema.COMPLETION``, or None.

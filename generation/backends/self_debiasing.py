@@ -5,7 +5,7 @@ under some counter-instruction than under its own is penalised by α = max(exp(�
 δ = p_y(token) - max over counter-labels y' of p_y'(token), wherever δ < 0; then the distribution is renormalised.
 
 Guidance (classifier-free guidance for language models, Sanchez et al. 2023) multiplies p_y by (p_y / p_plain)^γ, where
-the plain prompt has neither task nor first text. α is made of p_y as it is, and multiplies what guidance gives.
+the plain prompt has neither task nor source sentence. α depends on p_y alone, and multiplies the guided probability.
 
 ``choose`` draws the next token of many texts without the whole vocabulary. Debiasing only lowers: p·α <= p. So the k
 best debiased tokens are among the M best raw ones as soon as the k-th debiased value is at least the M-th raw one; M is
@@ -155,29 +155,29 @@ class WholeLogits:
 
 
 def guided_rows(
-    outputs: Tensor, drawn: Tensor, told: Tensor, plain: Tensor, guidance: Tensor
+    outputs: Tensor, drawn: Tensor, scored: Tensor, plain: Tensor, guidance: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A model's outputs with a row for each guided text in the place of plain ones, which nobody reads by themselves.
 
     Args:
         outputs: (R, V) logits, or (R, H) hidden states before an affine output layer.
-        drawn: (B, 1 + K) rows among those of ``told``, as ``index`` of ``choose``.
-        told: (B, W) the rows whose log-probabilities are told.
+        drawn: (B, 1 + K) rows among those of ``scored``, as ``index`` of ``choose``.
+        scored: (B, W) the rows whose log-probabilities are reported.
         plain: (B,) the row of each text's plain prompt; any where γ is 0.
         guidance: (B,) γ of each text.
 
     Returns:
-        outputs (R', V or H) in float32, drawn and told there, and the rows that texts are drawn from (B,): the guided
+        outputs (R', V or H) in float32, drawn and scored there, and the rows that texts are drawn from (B,): the guided
         ones, and where γ is 0 their own, so that such a text is drawn as one in a batch without guidance.
     """
     chosen = guidance.nonzero()[:, 0]
     own = outputs[drawn[chosen, 0]].float()
     guided = guide(own, outputs[plain[chosen]].float(), guidance[chosen, None])
-    read, told = told.unique(return_inverse=True)
+    read, scored = scored.unique(return_inverse=True)
     drawn = torch.searchsorted(read, drawn.contiguous())
     places = drawn[:, 0].clone()
     places[chosen] = torch.arange(len(read), len(read) + len(guided), device=outputs.device)
-    return torch.cat([outputs[read].float(), guided]), drawn, told, places
+    return torch.cat([outputs[read].float(), guided]), drawn, scored, places
 
 
 def choose(
@@ -196,7 +196,7 @@ def choose(
         index: (B, 1 + K) for each text the row of its prompt, then of its counter-prompts; a text with fewer than K
             counter-prompts repeats its own row, which changes nothing (δ = 0).
         uniforms: (B,) float64 in [0, 1), the randomness.
-        scored: (B, W) the rows whose log-probabilities are told; None: those of ``index``.
+        scored: (B, W) the rows whose log-probabilities are reported; None: those of ``index``.
         guided: (B,) the rows that texts are drawn from; None: those of their prompts.
         decay_constants: (B,) λ of each text; None: that of ``settings``.
 
@@ -222,8 +222,8 @@ def choose(
         debiased = debias(log_probs[:, : index.shape[1]], decay_constants[some, None], settings.epsilon, drawn)
         probs, ids = nucleus(debiased, settings)
         tokens[some] = draw(probs, ids, uniforms[some])
-    told = index if scored is None else scored
-    return tokens, logits.at(told, tokens[:, None])[:, :, 0] - logits.norms[told]
+    reported = index if scored is None else scored
+    return tokens, logits.at(reported, tokens[:, None])[:, :, 0] - logits.norms[reported]
 
 
 def _among_largest(

@@ -1,9 +1,9 @@
-"""Attention over keys and values that many rows share: each is computed and kept once, whoever reads it.
+"""Attention over keys and values that many rows share: each is computed and kept once for all readers.
 
-A *row* is one token of a forward pass: the newest token of a text that is being written, or one token of a prompt that
-is being read. What a row sees lies in several *levels*: the beginning its prompt shares with others, the rest of its
-prompt and its text in blocks of its own. A level is read in one matrix product for all its rows; the softmax over the
-levels together is put together from each level's maximum and sums, which is exact:
+A *row* is one token of a forward pass: the newest token of a text, or one token of a prompt in its prefill. A row sees
+several *levels*: the prefix that its prompt shares with others, the rest of its prompt, and its text in pages. A level
+is read in one matrix product for all its rows. The softmax over the levels together is put together from each level's
+maximum and sums, which is exact:
 
     m = max over levels of max(s),  out = sum over levels of exp(s - m)·V / sum over levels of exp(s - m)·1
 

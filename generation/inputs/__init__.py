@@ -1,1 +1,1 @@
-"""What texts are written from: first texts, few-shot examples, instructions, chat templates, GGUF files."""
+"""Inputs of generation: source sentences, few-shot examples, prompts, chat templates."""

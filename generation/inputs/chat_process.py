@@ -31,7 +31,7 @@ def answer(question: dict[str, Any], render: Any) -> dict[str, Any]:
     try:
         rendered = render([turn], chat_template=question["template"], add_generation_prompt=True, **question["special"])
         text = str(rendered[0][0])
-    except Exception as error:  # noqa: BLE001 - a stranger's program may raise anything
+    except Exception as error:  # noqa: BLE001 - an untrusted program may raise anything
         return {"raised": f"{type(error).__name__}: {str(error)[:1_000]}"}
     added = len(text) - len(question["text"])
     return {"turn": text} if added <= MOST_CHARACTERS else {"added": added}

@@ -1,8 +1,8 @@
 """A prompt as a user's turn in the model's chat template, rendered within limits of time, memory and length.
 
-A chat template is a program by whoever published the model. The library's sandbox keeps it from files and attributes,
-not from ``9**9**9``, nested loops or doubled strings, which no Python code can end from within its own process. So
-templates are rendered by ``generation.inputs.chat_process``, which sets its limits itself and dies of them.
+A chat template is an untrusted program, published with the model. The library's sandbox keeps it from files and
+attributes, not from ``9**9**9``, nested loops or doubled strings, which no Python code can end from within its own
+process. So ``generation.inputs.chat_process`` renders templates in a process that sets its own limits.
 """
 
 import json

@@ -46,7 +46,7 @@ ExampleSet = Mapping[str, Sequence[Example]]  # label → its examples, in promp
 
 @dataclass(frozen=True)
 class Labels:
-    """The recipe's labels by name, and which texts may stand in an example.
+    """The recipe's labels by name, and which texts an example may have.
 
     ``quotes``: whether a text may hold a quotation mark. ``unwritten``: labels whose texts may repeat their source
     sentence in a file of kind ``hand``.
@@ -161,7 +161,7 @@ def _run_files(examples: Examples) -> list[Path]:
 def _hand_pairs(examples: Examples, labels: Labels) -> Iterator[RankedPair]:
     """The pairs of a .tsv file of kind ``hand``: ``text1`` and, in a column of its name, each label's text.
 
-    No row is skipped. Raises InputError for a column that is no label, a text that cannot stand in a prompt, and a text
+    No row is skipped. Raises InputError for a column that is no label, a text that no prompt can hold, and a text
     that repeats its source sentence. A label that is never written may repeat it: its prompt is a counter-prompt.
     """
     _require_files(examples)
@@ -193,7 +193,7 @@ def _problem(text: str, quotes: bool, first: str | None) -> str | None:
     if not quotes and QUOTE in text:
         return "has a quotation mark inside, which would end it"
     if found := text_problem(text, None, len):
-        return f"cannot stand in a prompt ({found})"
+        return f"no prompt can hold it ({found})"
     return "repeats its source sentence, which teaches to copy" if text == first else None
 
 

@@ -1,4 +1,4 @@
-"""First text x label → prompt and counter-prompts (DINO section 3, figure 2), with examples before them (Auto-NLI
+"""Source sentence x label → prompt and counter-prompts (DINO section 3, figure 2), with examples before them (Auto-NLI
 section 3.2)."""
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ class Prompts:
         self._block = cache(self._examples)
 
     def of(self, label: Label, text1: str, variant: Variant) -> tuple[str, tuple[str, ...]]:
-        """The prompt of ``label`` for a first text, and those its completion must not fit (CL(y), in recipe order).
+        """The prompt and the counter-prompts of ``label`` for a source sentence (CL(y), in recipe order).
 
         Each label's prompt, a counter-label's too, has that label's own examples before it.
         """
@@ -33,10 +33,10 @@ class Prompts:
         return label.plain_prompt if self.recipe.decoding_of(label).guidance else None
 
     def variant(self, asked: Variant, text1: str) -> Variant:
-        """The variant in which a first text is asked for, of those that ``asked`` stands for.
+        """The variant of a source sentence's prompts, among those of ``asked``.
 
-        With ``few_shot.rotate`` a hash of (seed, shot count, first text) chooses its example set, so that all rows of a
-        first text, its triplets among them, have one set, and its samples share a prompt. Else it is ``asked``.
+        With ``few_shot.rotate`` a hash of (seed, shot count, source sentence) chooses its example set. So all rows of
+        a source sentence, its triplets included, have one set, and its samples share a prompt. Else it is ``asked``.
         """
         few_shot = self.recipe.few_shot
         if few_shot is None or not few_shot.rotate or not asked.shots:
@@ -44,7 +44,7 @@ class Prompts:
         return Variant(asked.shots, row_seed(self.recipe.seed, "example set", asked.shots, text1) % few_shot.sets)
 
     def prefixes(self, asked: Variant) -> tuple[str, ...]:
-        """What the prompts of a variant begin with, whatever the first text: one for each label and example set."""
+        """The shared prefixes of a variant's prompts, one for each label and example set."""
         few_shot = self.recipe.few_shot
         rotates = few_shot is not None and few_shot.rotate and bool(asked.shots)
         sets = range(few_shot.sets) if few_shot and rotates else (asked.example_set,)
@@ -56,7 +56,7 @@ class Prompts:
         )
 
     def first_text_prefix(self, label: Label) -> str:
-        """The instruction up to the first text, its opening quotation mark included (DINO section 3)."""
+        """The instruction up to the source sentence, its opening quotation mark included (DINO section 3)."""
         return label.instruction[: label.instruction.index(X1)]
 
     def provenance(self) -> dict[str, Any]:
@@ -112,9 +112,9 @@ class ContextRoom:
     model: PromptCounter
 
     def lack(self, text: str) -> int:
-        """Tokens that a first text's longest prompt and the text to write have beyond the context; 0: they fit.
+        """Tokens beyond the context for a source sentence's longest prompt and its new tokens; 0: they fit.
 
-        Raises InputError where the prompts do not fit with any first text.
+        Raises InputError where the prompts do not fit with any source sentence.
         """
         if not self.model.context or self._beside + len(text.encode(errors="surrogatepass")) <= self.model.context:
             return 0  # a token has a byte at least: short texts need not be counted
@@ -126,7 +126,7 @@ class ContextRoom:
 
     @cached_property
     def _beside(self) -> int:
-        """Tokens beside the first text, at most."""
+        """Tokens beside the source sentence, at most."""
         recipe, context = self.prompts.recipe, self.model.context
         found = max(
             self.model.prompt_tokens(self.prompts.of(label, "", variant)[0])
@@ -134,7 +134,7 @@ class ContextRoom:
             for variant in recipe.row_variants
         )
         if found + self._written >= context:
-            problem = f"{found} tokens before a first text stands in it, and {self._written} to write"
+            problem = f"{found} tokens without a source sentence, and {self._written} to write"
             hint = "use fewer examples, shorter instructions, or lower decoding.max_new_tokens"
             allowed = f"fewer than the {context} of the model's context, in all"
             raise InputError("the longest prompt", problem, allowed=allowed, hint=hint)

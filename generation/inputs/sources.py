@@ -150,7 +150,7 @@ READERS: dict[str, Callable[[Path, Columns, str], Iterator[Cells]]] = {
 
 
 CountTokens = Callable[[str], int]
-Lack = Callable[[str], int]  # tokens of a first text beyond the context: prompts.ContextRoom.lack
+Lack = Callable[[str], int]  # tokens of a source sentence beyond the context: prompts.ContextRoom.lack
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # Control characters but the tab; half a surrogate pair; embeddings, overrides and isolates of writing direction, with
@@ -160,7 +160,7 @@ _UNWANTED = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u
 
 @dataclass(frozen=True)
 class FirstText:
-    """A first text and where it came from.
+    """A source sentence and its origin.
 
     ``source_id`` is its row number in the source, from 0; with several splits the split stands before it, with several
     columns the column after it: ``validation-000012-sentence2``.
@@ -173,8 +173,8 @@ class FirstText:
 class SeenTexts:
     """A set of texts in a private temporary file, so that memory does not grow with it.
 
-    A text is told by its BLAKE2 digest of 16 bytes, which takes 23 MB of disk for a million texts; that two of 10^8
-    texts share one has a chance of 10^-23.
+    It keeps BLAKE2 digests of 16 bytes: 23 MB of disk for a million texts. Two of 10^8 texts share one with a
+    probability of 10^-23.
     """
 
     def __init__(self) -> None:
@@ -194,7 +194,7 @@ class SeenTexts:
 
 
 class GivenTexts:
-    """The usable first texts of a recipe, streamed; ``skipped`` counts the rows passed over meanwhile, by reason.
+    """The usable source sentences of a recipe, streamed; ``skipped`` counts the other rows by reason.
 
     At most ``source.limit`` texts are given. Where ``source.share`` is below 1, the rest is not looked at: a hash of
     (seed, source id) chooses. ``lack``: how much too long a text is for the
@@ -230,7 +230,7 @@ class GivenTexts:
         if not given:
             place = self.source.path or self.source.repo_id
             hint = f"passed over: {dict(self.skipped)}"
-            raise InputError(place, "has no usable first text", allowed="at least one", hint=hint)
+            raise InputError(place, "has no usable source sentence", allowed="at least one", hint=hint)
 
     def _problem(self, text: str) -> str | None:
         if self.source.quotation_marks == "skip" and QUOTE in text:
@@ -253,7 +253,7 @@ class GivenTexts:
 
 
 def text_problem(text: str, length: tuple[int, int] | None, count_tokens: CountTokens) -> str | None:
-    """Why a text cannot be a first text, or None."""
+    """Why a text cannot be a source sentence, or None."""
     if not text:
         return EMPTY.name
     if len(text.splitlines()) > 1:

@@ -18,7 +18,7 @@ from generation.pipeline.directory import DatasetRun, TaskRecord
 from generation.pipeline.tasks import Executor, FinishGroup, Group, Read, Row, Shard, TaskResult, output_files
 from generation.rows import pairs
 from generation.rows.counts import WORDS, Tally, TextLength
-from generation.rows.filters import sifted
+from generation.rows.filters import filtered
 from hub.contract.recipe import DatasetRecipe, config_features, config_name, verified_columns
 from hub.contract.run_dir import File
 from hub.contract.schema import DUPLICATE, SAMPLED
@@ -44,7 +44,7 @@ class RawRows:
     def kept(self, shard: Shard, columns: Sequence[str] | None = None) -> list[Row]:
         """The rows that sifting keeps; ``columns`` must hold text1, text2 and target."""
         read = columns and (*columns, *verified_columns("raw", self.recipe))
-        return sifted(self.all(shard, read), self.recipe)[0]
+        return filtered(self.all(shard, read), self.recipe)[0]
 
     def rejects(self, shard: Shard) -> list[Row]:
         """Target and reason of the rejected rows."""
@@ -92,7 +92,7 @@ def finish_group(
         tally.reject(shots, raw.rejects(shard))
         rows = raw.all(shard)
         tally.verify(shots, rows, recipe)
-        kept = pairs.scored(sifted(rows, recipe)[0], rows, recipe)
+        kept = pairs.scored(filtered(rows, recipe)[0], rows, recipe)
         if seen is not None:
             kept, known = _new_and_known(kept, seen)
             late += known

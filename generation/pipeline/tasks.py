@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from generation.inputs.prompts import Prompts
 from generation.inputs.sources import FirstText
-from generation.rows.filters import sifted
+from generation.rows.filters import filtered
 from hub.contract.recipe import DatasetRecipe, Variant, config_features, config_name
 from hub.contract.run_dir import File, described
 from hub.contract.shards import ROWS_PER_FILE, shard_bytes, shard_path
@@ -169,7 +169,7 @@ def shard_files(recipe: DatasetRecipe, task: WriteShard, raw: list[Row], failed:
 
     ``failed``: rows without a usable text; those that the filters reject join them, in the order of work.
     """
-    _, dropped = sifted(raw, recipe)
+    _, dropped = filtered(raw, recipe)
     named = dict(zip(paths(recipe, task.shard), (raw, [*failed, *dropped]), strict=True))
     empty = tuple(path for path, rows in named.items() if not rows)
     files = output_files(recipe, {path: rows for path, rows in named.items() if rows})

@@ -1,12 +1,12 @@
-"""Ask the model for texts until each (first text, label) has what the recipe wants, or its attempts are used up.
+"""Generate texts until each (source sentence, label) has what the recipe wants, or its attempts are used up.
 
 Source: DINO section 4, footnote 2: up to five tries for two texts, because a model may not close its quotation mark.
-The original code writes all tries, removes what is not closed, identical pairs and duplicates, and keeps two of what is
-left. Here a completion that is no usable text, whatever the reason (``generation.rows.filters``), asks for the next
-attempt at once: a (first text, label) is asked for the shortest prefix 0..m of attempts that holds ``samples`` usable
-texts (or for all ``max_attempts``), in whatever order they end; with ``verification.best_of`` for that many times
-``samples``, and a text that ``verification.drop`` will drop is none. Every completion becomes one raw or rejected row
-or, if sifting drops it, both, so kept + rejected = requested.
+The original code generates all tries, removes unclosed and identical pairs and duplicates, and keeps two of the rest.
+Here an unusable completion, for any reason of ``generation.rows.filters``, asks for the next attempt at once. A (source
+sentence, label) thus gets the shortest prefix 0..m of attempts with ``samples`` usable texts, or all ``max_attempts``,
+in whatever order they end. ``verification.best_of`` multiplies ``samples``; a text that ``verification.drop`` will drop
+is not usable. Every completion becomes one raw or rejected row, or both where a filter drops it later, so kept +
+rejected = requested.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ Tick = Callable[[int], object]
 
 @dataclass
 class _Wanted:
-    """One (first text, label) and the completions that were asked for it, by attempt, with what is wrong with each."""
+    """One (source sentence, label) and its completions by attempt, each with its problem."""
 
     place: int
     first: FirstText
@@ -37,10 +37,7 @@ class _Wanted:
     texts: set[str] = field(default_factory=set)
 
     def take(self, completion: Completion, recipe: DatasetRecipe) -> bool:
-        """Whether a text is neither the first text, nor one that was taken, nor one that verification will drop.
-
-        In any order as many are.
-        """
+        """Whether a text is new, differs from its source sentence, and passes verification. Order-independent."""
         text = completion.text
         row = {"target": self.label.name, **verification.columns(completion, self.label.name, recipe)}
         usable = text != self.first.text and text not in self.texts and not verification.asks_again(row, recipe)
@@ -56,11 +53,10 @@ def write_pairs(
     tick: Tick,
     variant: Variant = Variant(None, 0),  # noqa: B008 - frozen
 ) -> tuple[list[Row], list[Row]]:
-    """Raw rows and rejected rows (with ``reason``) of some first texts, ordered by first text, label, attempt.
+    """Raw rows and rejected rows (with ``reason``) of some source sentences, ordered by sentence, label, attempt.
 
-    ``tick(n)`` is told of every n usable texts. The rows depend on the first texts given, the recipe and the variant
-    only. Requests are handed over in the order of their first texts' length, so that neighbours have prompts of like
-    length; ``samples`` of one prompt stand side by side.
+    ``tick(n)`` is called for every n usable texts. The rows depend on the sentences, the recipe and the variant only.
+    Requests are queued by the length of their source sentence, so that neighbours have prompts of similar length.
     """
     needs = ((one, label, prompts.variant(variant, one.text)) for one in firsts for label in recipe.written_labels)
     wanted, filters = [_Wanted(place, *need) for place, need in enumerate(needs)], TextFilters(recipe, prompts.sets)

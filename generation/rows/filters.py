@@ -1,9 +1,9 @@
-"""Filters: what a model wrote and is no data: copies of its prompt, texts in another language, duplicates ... Pure.
+"""Filters of generated texts: copies of the prompt, texts in another language, duplicates ... Pure.
 
-The reasons stand in ``hub.contract.schema``. Those of a text by itself, of copies and of shared words are ours, and a
+The reasons are in ``hub.contract.schema``. Those of a text by itself, of copies and of shared words are ours. A
 recipe chooses among them (``postprocess.reject``, ``postprocess.near_copy``, a label's ``overlap``); identical is
 of DINO section 4, duplicate and over_cap (``postprocess.max_per_label``) of the original code, those of verification
-ours. Rows that sifting drops stand in the config ``raw`` as well: whoever has ``raw`` can find them again.
+ours. Rows that ``filtered`` drops are in the config ``raw`` as well.
 """
 
 import re
@@ -46,15 +46,15 @@ class TextFilters:
         self._shown = cache(self._examples)
 
     def reason(self, text: str, label: str, variant: Variant, text1: str = "") -> str | None:
-        """Why a second text of ``label`` is none of the dataset or a copy of its prompt, or None."""
+        """The rejection reason of a generated text of ``label`` by itself or as a copy of its prompt, or None."""
         if EXAMPLE_COPY.name in self._chosen and words(text) in self._shown(label, variant):
             return EXAMPLE_COPY.name
         return self.first_text_reason(text, text1)
 
     def overlap_reason(self, text: str, text1: str, label: Label) -> str | None:
-        """Why a second text of ``label`` shares too many or too few words with its first text, or None.
+        """The rejection reason of a text that shares too many or too few words with its source sentence, or None.
 
-        A text that is the first text is left to sifting, which calls it ``identical``.
+        A text equal to its source sentence is left to ``filtered``, which calls it ``identical``.
         """
         if text == text1 or (self._near_copy is None and label.overlap is None):
             return None
@@ -65,9 +65,9 @@ class TextFilters:
         return None if least <= shared <= most else OVERLAP.name
 
     def first_text_reason(self, text: str, text1: str = "") -> str | None:
-        """Why a text that was written without examples is none of the dataset or a copy, or None.
+        """The rejection reason of a text that was generated without examples, or None.
 
-        ``text1``: the first text that stood in its prompt. Words that it has, too, are no echo of the instruction.
+        ``text1``: the source sentence in its prompt. Words that it has, too, are no echo of the instruction.
         """
         if CONTROL_CHARACTERS.name in self._chosen and has_control_characters(text):
             return CONTROL_CHARACTERS.name
@@ -87,7 +87,7 @@ class TextFilters:
 
 
 class InstructionText:
-    """The words of the instructions, whatever first text stands in them."""
+    """The words of the instructions without a source sentence."""
 
     def __init__(self, instructions: Iterable[str]):
         parts = [part for instruction in instructions for part in instruction.split(X1)]
@@ -123,8 +123,8 @@ def _joined(found: Words) -> str:
     return f" {' '.join(found)} "
 
 
-def sifted(raw: Sequence[Row], recipe: DatasetRecipe) -> tuple[list[Row], list[Row]]:
-    """Split all raw rows of a shard, in order, into kept rows and rows dropped for a reason of ``SIFT``."""
+def filtered(raw: Sequence[Row], recipe: DatasetRecipe) -> tuple[list[Row], list[Row]]:
+    """Split all raw rows of a shard, in order, into kept rows and rows dropped by ``deduplicated`` or verification."""
     return deduplicated(raw, recipe.postprocess.max_per_label, verification.refused(raw, recipe))
 
 

@@ -9,9 +9,9 @@ Source: DINO, section 4, in its two versions (Schick & Schütze 2021, arXiv 2104
   their score is not smoothed (the published version lists 0 among its scores: {0, 0.1, 0.5, 0.9}).
 - A 90/10 split (both).
 
-Rows are sifted and finished shard by shard: all rows of a first text and a variant stand in one shard. Every choice is
-made by a hash of (seed, first text), never by order or process, and the split is made per first text, so that no x1
-stands in two of them.
+Rows are filtered and finished shard by shard: all rows of a source sentence and a variant are in one shard. Each choice
+depends on a hash of (seed, source sentence), never on order or process. The split is per source sentence, so that no x1
+is in two of them.
 """
 
 from collections import defaultdict
@@ -27,12 +27,12 @@ Pair = tuple[str, str]
 
 
 def split_of(text: str, seed: int, validation_fraction: float) -> str:
-    """``train`` or ``validation``, by a hash of the first text."""
+    """``train`` or ``validation``, by a hash of the source sentence."""
     return "validation" if fraction(seed, "split", text) < validation_fraction else "train"
 
 
 def by_split(rows: Iterable[Row], recipe: DatasetRecipe) -> dict[str, list[Row]]:
-    """Rows by the split of their first text, in order."""
+    """Rows by the split of their source sentence, in order."""
     splits: dict[str, list[Row]] = {"train": [], "validation": []}
     for row in rows:
         splits[split_of(row["text1"], recipe.seed, recipe.postprocess.validation_fraction)].append(row)
@@ -60,14 +60,14 @@ def _smoothed_scores(recipe: DatasetRecipe) -> dict[str, float]:
 
 
 def scored_pairs(kept: Sequence[Row], pool: Sequence[Pair], recipe: DatasetRecipe) -> list[Row]:
-    """Rows of the sts form: smoothed scores, or soft ones, then the sampled negatives of each first text."""
+    """Rows of the sts form: smoothed scores, or soft ones, then the sampled negatives of each source sentence."""
     scores = _smoothed_scores(recipe)
     written = [_scored(row, row["text2"], row.get("score", scores[row["target"]])) for row in kept]
     return written + sampled_negatives(kept, pool, recipe.seed, recipe.postprocess.sampled_negatives)
 
 
 def sampled_negatives(kept: Sequence[Row], pool: Sequence[Pair], seed: int, count: int) -> list[Row]:
-    """For each first text up to ``count`` distinct second texts of other first texts in ``pool``, with score 0."""
+    """For each source sentence up to ``count`` distinct generated texts of other ones in ``pool``, with score 0."""
     sources: dict[str, Row] = {}
     own = defaultdict[str, set[str]](set)
     for row in kept:

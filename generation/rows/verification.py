@@ -1,6 +1,6 @@
 """Verification: a text's likelihood under the prompt of every label says which label it fits best. Pure.
 
-It is the same text under every prompt, with the same first text, so its length and how common its words are cancel.
+It is the same text under every prompt, with the same source sentence: its length and the frequency of its words cancel.
 log p(text | prompt) is the sum over the tokens that were drawn, the one that ends the text included (whatever else that
 token holds: it is the same for all labels), of the language model's own probabilities: before debiasing, top-k and
 top-p, over the tokens that can be drawn (``generation.backends.engine.Engine.banned``), as ``log_prob`` is.
@@ -9,7 +9,7 @@ Calibrated, each label's mean is subtracted first, since one prompt may make all
 mean is over the raw rows of the shard, which are there when the shard is written and whenever it is read again: with
 the labels asked for weighing alike, so that it does not depend on how many texts each has left.
 
-Numbers are rounded to the columns' float32 before anything is decided, so that whoever reads the rows decides alike.
+Numbers are rounded to the columns' float32 before anything is decided, so that readers of the rows decide alike.
 """
 
 import math
@@ -57,7 +57,7 @@ def label_bias(raw: Sequence[Row], recipe: DatasetRecipe) -> dict[str, float]:
     """What is subtracted from each label's log-likelihoods, from the raw rows of a shard; nothing unless calibrated.
 
     A row's log-likelihoods minus their mean, averaged over the texts for each label, then over the labels. Copies of
-    the first text do not count. A shard in which a label has no text is not calibrated.
+    the source sentence do not count. A shard in which a label has no text is not calibrated.
     """
     if recipe.verification is None or not recipe.verification.calibrated:
         return {}
@@ -100,7 +100,7 @@ def refused(raw: Sequence[Row], recipe: DatasetRecipe) -> list[str | None]:
 
 
 def _best(raw: Sequence[Row], off: Sequence[bool], wanted: Mapping[str, int]) -> dict[tuple[str, str], set[str]]:
-    """For each first text and label the most probable texts, as many as are ``wanted``; the earlier of equal ones."""
+    """The ``wanted`` most probable texts of each (source sentence, label); the earlier of equal ones."""
     found = defaultdict[tuple[str, str], dict[str, float]](dict)
     for row, is_off in zip(raw, off, strict=True):
         texts = found[row["text1"], row["target"]]

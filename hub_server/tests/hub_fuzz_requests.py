@@ -1,8 +1,7 @@
-"""Draws requests that nobody should send to the local Hub.
+"""Random requests for the local Hub, drawn from its code, so that they cover a new route at once.
 
-Everything is drawn from the Hub itself: addresses from the patterns of the route table, bodies from the pydantic model
-that a handler reads, query parameters from what handlers ask for. So a route that is added is attacked the same day.
-Half of all is nearly right, for only that gets far; the rest is wrong in type, size, encoding or framing.
+Addresses come from the patterns of the route table, bodies from the pydantic model that a handler reads, and query
+parameters from the handlers. Half are nearly right; the rest has wrong types, sizes, encodings or framing.
 """
 
 import contextlib
@@ -31,7 +30,7 @@ _OPS = re._parser  # the only parser of patterns that there is
 
 
 class Target(NamedTuple):
-    """A Hub with something in it, and the keys to it."""
+    """A Hub with content, and the tokens and addresses for it."""
 
     hub: LocalHub
     reader: str
@@ -41,7 +40,7 @@ class Target(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What goes over the wire, and whether it is whole: then there must be an answer."""
+    """A request, and whether it is complete: then there must be an answer."""
 
     head: str
     body: bytes
@@ -72,9 +71,7 @@ class Fuzzer:
         if self.chance(0.04):
             return self.garbage()
         route = self.rng.choice(routes._ROUTES)
-        if route[2] in (routes.pages.repo, routes.pages.blob) and self.chance(
-            0.9
-        ):  # each look at a new commit starts a process
+        if route[2] in (routes.pages.repo, routes.pages.blob) and self.chance(0.9):  # these start a process
             route = self.rng.choice(routes._ROUTES)
         method, pattern, handler = route
         method = self.rng.choice(METHODS) if method == "*" or self.chance(0.04) else method
@@ -89,12 +86,12 @@ class Fuzzer:
         return self.framed(method, address, body)
 
     def garbage(self) -> Request:
-        """What is not HTTP at all, or breaks off."""
+        """Draw bytes that are not HTTP, or an incomplete request."""
         noise = bytes(self.rng.randrange(256) for _ in range(self.rng.randrange(1, 400)))
         return Request(self.rng.choice(["", *GARBAGE]), noise if self.chance(0.5) else b"", whole=False)
 
     def framed(self, method: str, address: str, body: bytes) -> Request:
-        """The request with headers, some of them lies; what lies about its length need not be answered."""
+        """Add headers, some of them wrong; a request with a wrong length needs no answer."""
         headers, whole = self.headers(address), True
         framing = self.rng.choices(["length", "chunked", "short", "long", "broken", "none"], [80, 8, 3, 3, 3, 3])[0]
         if framing == "chunked":
@@ -109,25 +106,23 @@ class Fuzzer:
             headers.append(f"Content-Length: {wrong.get(framing, len(body))}")
         elif body:
             whole = False
-        return Request(
-            f"{method} {address} HTTP/1.{self.rng.choice('1110')}\r\n" + "\r\n".join(headers) + "\r\n\r\n", body, whole
-        )
+        head = f"{method} {address} HTTP/1.{self.rng.choice('1110')}"
+        return Request("\r\n".join([head, *headers, "\r\n"]), body, whole)
 
     def headers(self, address: str) -> list[str]:
         tokens = [self.target.hub.token] * 12 + [self.target.reader, "", "x", "a" * 5000, "\xff\xfe", "hf_"]
         token = self.target.xet_token if address.startswith("/xet/") and self.chance(0.8) else self.rng.choice(tokens)
         found = ["Host: HOST" if self.chance(0.97) else f"Host: {self.rng.choice(['', 'evil.example', 'a' * 300])}"]
         if self.chance(0.9):
-            found.append(
-                f"Authorization: {self.rng.choice(['Bearer'] * 12 + ['Basic', '', 'bearer'])} {token}".rstrip()
-            )
+            scheme = self.rng.choice(["Bearer"] * 12 + ["Basic", "", "bearer"])
+            found.append(f"Authorization: {scheme} {token}".rstrip())
         for name, values in ODD_HEADERS.items():
             if self.chance(0.15 if name != "Upgrade" else 0.02):
                 found.append(f"{name}: {self.rng.choice(values)}")
         return found
 
     def address(self, pattern: re.Pattern[str]) -> str:
-        """A text that the pattern of a route fits, or nearly."""
+        """Draw an address that fits the pattern of a route, or nearly."""
         names = {number: name for name, number in pattern.groupindex.items()}
         return self._text(_OPS.parse(pattern.pattern), names)
 
@@ -147,9 +142,7 @@ class Fuzzer:
             return "".join(self._text(inner, names) for _ in range(times))
         if kind == "IN":
             fits = re.compile(_class(value))
-            return self.rng.choice(
-                [character for character in string.ascii_letters + string.digits + "-_." if fits.match(character)]
-            )
+            return self.rng.choice([c for c in string.ascii_letters + string.digits + "-_." if fits.match(c)])
         return "a" if kind in ("ANY", "NOT_LITERAL") else ""
 
     def _group(self, name: str, drawn: Callable[[], str]) -> str:
@@ -165,29 +158,22 @@ class Fuzzer:
         return "&".join(f"{name}{self.rng.choice(['', '', '[]'])}={self.rng.choice(values)}" for name in names)
 
     def body(self, handler: Callable) -> bytes:
-        """What the handler reads, more or less."""
+        """Draw a body for the handler, right or nearly so."""
         if self.chance(0.08):
             deep = self.rng.choice(["[", '{"a":', '[{"a":']) * self.rng.choice([50, 900, 100_000])
             raw = bytes(self.rng.randrange(256) for _ in range(self.rng.randrange(300)))
-            return self.rng.choice(
-                [b"", raw, deep.encode(), b'{"a": "\xff"}', b'"\\ud800"', b"nul", b"{}" * 9, bytes(3 << 20)]
-            )
+            odd = [b"", raw, deep.encode(), b'{"a": "\xff"}', b'"\\ud800"', b"nul", b"{}" * 9, bytes(3 << 20)]
+            return self.rng.choice(odd)
         if handler.__module__.endswith("xet"):
-            return self.mutated(
-                self.rng.choice([b"HFRepoMetaData\0" + bytes(17) + struct.pack("<Q", 2) + bytes(200), _xorb()])
-            )
+            shard = b"HFRepoMetaData\0" + bytes(17) + struct.pack("<Q", 2) + bytes(200)
+            return self.mutated(self.rng.choice([shard, b"\0\x2c\1\0\0\x2c\1\0" + b"x" * 300]))
         if handler.__name__ == "commit":
-            return b"\n".join(self._json({"key": key, "value": self.value(OPERATIONS[key])}) for key in self._keys())
+            keys = ["header"] * self.chance(0.95) + self.rng.choices(list(OPERATIONS), k=self.rng.randrange(5))
+            return b"\n".join(self._json({"key": key, "value": self.value(OPERATIONS[key])}) for key in keys)
         read = re.findall(r"read\((\w+)\)", inspect.getsource(handler))
         known = [vars(sys.modules[handler.__module__])[name] for name in read]
         body = self._json(self.value(self.rng.choice(known if known and self.chance(0.9) else self.models)))
         return self.mutated(body) if self.chance(0.08) else body
-
-    def _keys(self) -> list[str]:
-        return [
-            *(["header"] if self.chance(0.95) else []),
-            *self.rng.choices(list(OPERATIONS), k=self.rng.randrange(5)),
-        ]
 
     def _json(self, value: Any) -> bytes:
         with contextlib.suppress(ValueError):
@@ -202,16 +188,13 @@ class Fuzzer:
         return bytes(changed[: self.rng.randrange(len(changed) + 1)]) if self.chance(0.2) else bytes(changed)
 
     def value(self, kind: Any, name: str = "") -> Any:
-        """A value of this type, or of quite another."""
+        """Draw a value of this type, rarely of another."""
         if self.chance(0.04):
             return self.rng.choice(JSON)
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             fields = kind.model_fields.items()
-            return {
-                key: self.value(found.annotation, key)
-                for key, found in fields
-                if found.is_required() or self.chance(0.5)
-            }
+            chosen = [(key, one.annotation) for key, one in fields if one.is_required() or self.chance(0.5)]
+            return {key: self.value(annotation, key) for key, annotation in chosen}
         origin, inner = get_origin(kind), get_args(kind)
         if origin is Literal:
             return self.rng.choice(inner)
@@ -233,8 +216,3 @@ def _class(items: list) -> str:
     parts = {"NEGATE": lambda _: "^", "LITERAL": lambda code: re.escape(chr(code)), "CATEGORY": lambda _: r"\d",
              "RANGE": lambda ends: f"{re.escape(chr(ends[0]))}-{re.escape(chr(ends[1]))}"}  # fmt: skip
     return "[" + "".join(parts[str(kind)](value) for kind, value in items) + "]"
-
-
-def _xorb() -> bytes:
-    content = b"x" * 300
-    return b"\0" + len(content).to_bytes(3, "little") + b"\0" + len(content).to_bytes(3, "little") + content

@@ -6,12 +6,13 @@ clients upload by LFS, which older clients and ``BytesIO`` objects use everywher
 tested in processes of their own: the threads of ``hf_xet`` and a test process that forks do not go together.
 """
 
+import hashlib
 import http.client
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ for _name in ("HF_HUB_DISABLE_XET", "HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_
 
 import pytest  # noqa: E402
 from huggingface_hub import HfApi  # noqa: E402
+from huggingface_hub.errors import HfHubHTTPError  # noqa: E402
 
 from hub_server.process import LocalHub  # noqa: E402
 
@@ -58,6 +60,37 @@ def commit_body(*items: tuple[str, dict], summary: str = "a commit", **header: s
 
 def file_line(path: str, content: str) -> tuple[str, dict]:
     return "file", {"path": path, "content": content, "encoding": "utf-8"}
+
+
+def status_of(call: Callable, *arguments, **options) -> int:
+    """The status of a call of the client that the Hub refuses."""
+    with pytest.raises(HfHubHTTPError) as refused:
+        call(*arguments, **options)
+    return refused.value.response.status_code
+
+
+def send_large(hub: LocalHub, repo: str, content: bytes, token: str = "") -> tuple[str, dict]:
+    """Send a large file as LFS clients do; return its line of a commit."""
+    oid = hashlib.sha256(content).hexdigest()
+    href = upload_address(hub, repo, oid, len(content), token)
+    if href:
+        assert ask(hub, "PUT", href, content).status == 200
+    return "lfsFile", {"path": f"{oid[:10]}.bin", "algo": "sha256", "oid": oid, "size": len(content)}
+
+
+def upload_address(hub: LocalHub, repo: str, oid: str, size: int, token: str = "") -> str:
+    """The signed address for the upload of a large file in one piece; empty when the repo has the file."""
+    asked = {"operation": "upload", "transfers": ["basic"], "objects": [{"oid": oid, "size": size}]}
+    answer = ask(hub, "POST", f"/datasets/{repo}.git/info/lfs/objects/batch", asked, token=token or hub.token)
+    assert answer.status == 200, answer.body
+    (found,) = answer.json()["objects"]
+    return found["actions"]["upload"]["href"].removeprefix(hub.endpoint) if "actions" in found else ""
+
+
+def post_commit(hub: LocalHub, repo: str, *items: tuple[str, dict], token: str = "", **header: str) -> Answer:
+    """Commit to the branch main of a dataset, without the checks of the client."""
+    body = commit_body(*items, **header)
+    return ask(hub, "POST", f"/api/datasets/{repo}/commit/main", body, token=token or hub.token)
 
 
 def mint(hub: LocalHub, user: str, role: str) -> str:

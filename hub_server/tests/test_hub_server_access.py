@@ -4,8 +4,8 @@ import hashlib
 
 import pytest
 from huggingface_hub import HfApi
-from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
-from local_hub import ask, commit_body, file_line
+from huggingface_hub.errors import RepositoryNotFoundError
+from local_hub import ask, commit_body, file_line, post_commit, status_of, upload_address
 
 from hub_server.storage.trees import lfs_pointer
 
@@ -15,30 +15,8 @@ CONTENT = b"0123456789" * 10
 OID = hashlib.sha256(CONTENT).hexdigest()
 
 
-def status_of(call, *args, **kwargs) -> int:
-    with pytest.raises(HfHubHTTPError) as refused:
-        call(*args, **kwargs)
-    return refused.value.response.status_code
-
-
-def batch(hub, repo, token=None):
-    objects = [{"oid": OID, "size": len(CONTENT)}]
-    asked = {"operation": "upload", "transfers": ["basic"], "objects": objects}
-    return ask(hub, "POST", f"/datasets/{repo}.git/info/lfs/objects/batch", asked, token=token or hub.token)
-
-
-def upload_path(hub, repo, **kwargs) -> str:
-    return batch(hub, repo, **kwargs).json()["objects"][0]["actions"]["upload"]["href"].removeprefix(hub.endpoint)
-
-
-def commit(hub, repo, *items, token=None):
-    return ask(hub, "POST", f"/api/datasets/{repo}/commit/main", commit_body(*items), token=token or hub.token)
-
-
-def test_who_am_i(hub_api, stranger):
-    me = hub_api.whoami()
-    assert (me["name"], [org["name"] for org in me["orgs"]]) == ("demo", ["acme"])
-    assert stranger.whoami()["name"] == "alice"
+def upload_path(hub, repo, token="") -> str:
+    return upload_address(hub, repo, OID, len(CONTENT), token)
 
 
 def test_read_token_cannot_write(local_hub, repo):
@@ -50,9 +28,11 @@ def test_read_token_cannot_write(local_hub, repo):
     assert status_of(reader.create_repo, "demo/by-reader") == 403
     assert status_of(reader.delete_repo, repo, **DATASET) == 403
     assert status_of(reader.create_tag, repo, tag="t", **DATASET) == 403
+    assert status_of(reader.update_repo_settings, repo, private=True, **DATASET) == 403
     assert status_of(reader.upload_file, path_or_fileobj=b"x", path_in_repo="x", repo_id=repo, **DATASET) == 403
-    assert batch(local_hub, repo, token=token).status == 403
-    assert commit(local_hub, repo, file_line("x", "x"), token=token).status == 403
+    batch = {"operation": "upload", "objects": [{"oid": OID, "size": 1}]}
+    assert ask(local_hub, "POST", f"/datasets/{repo}.git/info/lfs/objects/batch", batch, token=token).status == 403
+    assert post_commit(local_hub, repo, file_line("x", "x"), token=token).status == 403
 
 
 def test_wrong_and_missing_tokens(local_hub, repo):
@@ -93,15 +73,11 @@ def test_others_may_not_write(stranger, repo):
     assert status_of(stranger.delete_repo, repo, **DATASET) == 403
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["../x", "a/../x", "a//b", "/x", "x/", "", ".", "a/./b", ".git/config", "a/.GIT/x", "..\\x", "a\\b", "C:/x",
-     "a\x00b", "a\nb", "a/" + "b" * 256, "/".join(["abcdefgh"] * 120), "/".join("a" * 101)],
-)  # fmt: skip
+@pytest.mark.parametrize("path", ["../x", "", ".git/config", "..\\x", "C:/x", "a\x00b"])  # all: test_hub_server_rules
 def test_forbidden_paths(local_hub, hub_api, path):
     repo = hub_api.create_repo("demo/forbidden-paths", exist_ok=True, **DATASET).repo_id
     before = hub_api.dataset_info(repo).sha
-    assert commit(local_hub, repo, ("file", {"path": path, "content": "", "encoding": "base64"})).status == 422
+    assert post_commit(local_hub, repo, ("file", {"path": path, "content": "", "encoding": "base64"})).status == 422
     preupload = {"files": [{"path": path, "size": 1, "sample": ""}]}
     answer = ask(local_hub, "POST", f"/api/datasets/{repo}/preupload/main", preupload, token=local_hub.token)
     assert answer.status == 422 and hub_api.dataset_info(repo).sha == before
@@ -118,10 +94,11 @@ def test_no_way_out_of_the_root(local_hub, hub_api, path):
     assert answer.status == 404 and b"hf_" not in answer.body
 
 
-@pytest.mark.parametrize("name", ["a--b", "a..b", ".a", "a.git", "a/b", "", "a b", "é", "x" * 97, 3, None])
-def test_forbidden_repo_names(local_hub, name):
-    asked = {"name": name, "type": "dataset"}
-    assert ask(local_hub, "POST", "/api/repos/create", asked, token=local_hub.token).status == 400
+def test_forbidden_repo_names(local_hub):
+    for name in ("a--b", "a..b", ".a", "a.git", "a/b", "", "a b", "é", "x" * 97, 3, None, "\0", "\x1b[31m", "\ud800"):
+        for asked in ({"name": name, "type": "dataset"}, {"name": "x", "organization": name or "no one"}):
+            status = ask(local_hub, "POST", "/api/repos/create", asked, token=local_hub.token).status
+            assert status == 400 or (status == 403 and "organization" in asked), asked
 
 
 def test_signed_addresses_cannot_be_changed(local_hub, repo):
@@ -151,9 +128,9 @@ def test_uploads_are_what_was_announced(local_hub, repo):
     assert ask(local_hub, "PUT", path, bytes(len(CONTENT))).status == 400
     assert ask(local_hub, "PUT", path, iter([CONTENT, b"too much"])).status == 413  # chunked, without a length
     line = ("lfsFile", {"path": "x.bin", "algo": "sha256", "oid": OID, "size": len(CONTENT)})
-    assert commit(local_hub, repo, line).status == 400
+    assert post_commit(local_hub, repo, line).status == 400
     assert ask(local_hub, "PUT", path, iter([CONTENT[:50], CONTENT[50:]])).status == 200
-    assert commit(local_hub, repo, line).status == 200
+    assert post_commit(local_hub, repo, line).status == 200
     assert not list((local_hub.root / "tmp").iterdir())
 
 
@@ -162,12 +139,11 @@ def test_knowing_a_hash_is_not_having_the_file(hub_api, stranger, local_hub, rep
     hub_api.update_repo_settings(repo, private=True, **DATASET)
     theirs = stranger.create_repo("alice/thief", **DATASET).repo_id
     line = ("lfsFile", {"path": "x.bin", "algo": "sha256", "oid": OID})
-    assert commit(local_hub, theirs, line, token=stranger.token).status == 400
+    assert post_commit(local_hub, theirs, line, token=stranger.token).status == 400
     pointer = file_line("x.bin", lfs_pointer(OID, len(CONTENT)).decode())
-    assert commit(local_hub, theirs, pointer, token=stranger.token).status == 400
-    answer = batch(local_hub, theirs, token=stranger.token).json()["objects"][0]
-    assert "actions" in answer  # although the bytes are on the disk, they must be sent
-    assert "actions" not in batch(local_hub, repo).json()["objects"][0]
+    assert post_commit(local_hub, theirs, pointer, token=stranger.token).status == 400
+    assert upload_path(local_hub, theirs, stranger.token)  # although the bytes are on the disk, they must be sent
+    assert not upload_path(local_hub, repo)
 
 
 def test_upload_address_dies_with_its_repo(hub_api, local_hub, repo):
@@ -175,7 +151,7 @@ def test_upload_address_dies_with_its_repo(hub_api, local_hub, repo):
     hub_api.delete_repo(repo, **DATASET)
     hub_api.create_repo(repo, **DATASET)
     ask(local_hub, "PUT", path, CONTENT)
-    assert "actions" in batch(local_hub, repo).json()["objects"][0]
+    assert upload_path(local_hub, repo)
 
 
 def test_only_the_own_host_is_served(local_hub):
@@ -189,8 +165,8 @@ def test_only_the_own_host_is_served(local_hub):
         (f"datasets-server.localhost:{port}", 404),
     ):
         assert ask(local_hub, "GET", "/", Host=host).status == status, host
-    answer = ask(local_hub, "GET", "/api/datasets", Origin="http://evil.example")
-    assert answer.headers["Access-Control-Allow-Origin"] is None
+    answer = ask(local_hub, "GET", "/api/datasets", Origin="http://evil.example", X_Request_Id="abc-123")
+    assert answer.headers["Access-Control-Allow-Origin"] is None and answer.headers["X-Request-Id"] == "abc-123"
 
 
 def test_ranges_and_headers(hub_api, local_hub, repo):
@@ -204,17 +180,12 @@ def test_ranges_and_headers(hub_api, local_hub, repo):
     assert "sandbox" in whole.headers["Content-Security-Policy"]
     head = ask(local_hub, "HEAD", path)
     assert (head.status, head.body, head.headers["Content-Length"]) == (200, b"", "100")
-    for asked, start, end in (("0-0", 0, 1), ("10-19", 10, 20), ("90-", 90, 100), ("-5", 95, 100), ("95-999", 95, 100)):
+    for asked, start, end in (("0-0", 0, 1), ("90-", 90, 100), ("-5", 95, 100), ("95-999", 95, 100)):
         part = ask(local_hub, "GET", path, Range=f"bytes={asked}")
         assert (part.status, part.body) == (206, CONTENT[start:end])
         assert part.headers["Content-Range"] == f"bytes {start}-{end - 1}/100"
-    for asked in ("100-", "500-600", "-0"):
-        refused = ask(local_hub, "GET", path, Range=f"bytes={asked}")
-        assert (refused.status, refused.headers["Content-Range"]) == (416, "bytes */100")
-    several = ask(local_hub, "GET", path, Range="bytes=0-1,4-5")
-    assert several.status == 206 and several.headers["Content-Type"].startswith("multipart/byteranges")
-    assert ask(local_hub, "GET", path, Range="lines=0-1").status == 400
-    assert ask(local_hub, "GET", path, Range="bytes=0-1", If_Range='"old"').status == 200
+    refused = ask(local_hub, "GET", path, Range="bytes=100-")
+    assert (refused.status, refused.headers["Content-Range"]) == (416, "bytes */100")
 
 
 def test_bad_requests_are_not_server_errors(local_hub, repo):
@@ -230,7 +201,6 @@ def test_bad_requests_are_not_server_errors(local_hub, repo):
         ("POST", f"{api}/commit/main", commit_body(("mystery", {"path": "x"})), 400),
         ("POST", f"{api}/commit/main", commit_body(("file", {"path": 7, "content": ""})), 400),
         ("POST", f"{api}/commit/main", commit_body(("lfsFile", {"path": "x", "oid": "../../token"})), 400),
-        ("POST", "/api/repos/create", {"name": "x", "organization": "\ud800"}, 400),
         ("POST", f"{api}/preupload/main", {"files": [{"path": "x", "size": 1}] * 257}, 413),
         ("POST", f"{api}/preupload/main", b"[" * 100_000, 400),
         ("POST", f"{api}/preupload/main", b"x" * (3 << 20), 413),
@@ -242,35 +212,25 @@ def test_bad_requests_are_not_server_errors(local_hub, repo):
         ("GET", f"{api}/tree/main?limit=x&cursor=y", None, 200),
         ("GET", f"{api}/commits/main?p={'9' * 5000}", None, 200),
         ("HEAD", "/api/telemetry/x", None, 404),
-        ("GET", "/api/agent-harnesses", None, 404),
         ("POST", "/v1/telemetry", b"{}", 404),
     ):
         assert ask(local_hub, method, path, body, token=token).status == status, (method, path, body and body[:90])
 
 
-def test_request_id_is_echoed(local_hub):
-    assert ask(local_hub, "GET", "/", X_Request_Id="abc-123").headers["X-Request-Id"] == "abc-123"
-    assert len(ask(local_hub, "GET", "/").headers["X-Request-Id"]) == 36
-
-
 def test_large_regular_file_is_sent_to_lfs(local_hub, hub_api, repo):
-    assert commit(local_hub, repo, file_line("x.txt", "x" * 10_000_001)).status == 400
+    assert post_commit(local_hub, repo, file_line("x.txt", "x" * 10_000_001)).status == 400
     asked = {"files": [{"path": "x.txt", "size": 10_000_001, "sample": ""}, {"path": "y.txt", "size": 5, "sample": ""}]}
     answer = ask(local_hub, "POST", f"/api/datasets/{repo}/preupload/main", asked, token=local_hub.token).json()
     assert [file["uploadMode"] for file in answer["files"]] == ["lfs", "regular"]
 
 
 def test_card_checks(hub_api, local_hub, repo):
-    bomb = "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(9))
     for content, status in (
         ("---\nlicense: mit\n---\n", 200),
-        ("---\nlicense: [cc-by-4.0, openrail++]\n---\n", 200),
-        ("---\nlicense: cc-by\n---\n", 400),
         ("# no front matter\n", 200),
         ("---\nlanguage: [en, no]\n---\n", 400),  # YAML takes 'no' for false
         ("---\n: : :\n\tx\n---\n", 400),
         ("---\nconfigs:\n- data_files: x\n---\n", 400),
-        (f"---\na0: &a0 [x]\n{bomb}---\n", 400),
     ):  # fmt: skip
         answer = ask(local_hub, "POST", "/api/validate-yaml", {"repoType": "dataset", "content": content})
         assert answer.status == status, content[:80]

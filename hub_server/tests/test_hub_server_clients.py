@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,23 +13,15 @@ import pytest
 from local_hub import Log
 
 pytest_plugins = ["local_hub"]
-CARD = """---
-language: en
+CONFIG = """- config_name: NAME
+  data_files:
+  - {split: train, path: data/NAME/train-*.parquet}
+  - {split: test, path: data/NAME/test-*.parquet}
+"""
+CARD = f"""---
 configs:
-- config_name: pairs
-  default: true
-  data_files:
-  - split: train
-    path: data/pairs/train-*.parquet
-  - split: test
-    path: data/pairs/test-*.parquet
-- config_name: triplets
-  data_files:
-  - split: train
-    path: data/triplets/train-*.parquet
-  - split: test
-    path: data/triplets/test-*.parquet
----
+{CONFIG.replace("NAME", "pairs")}  default: true
+{CONFIG.replace("NAME", "triplets")}---
 # A test
 """
 
@@ -51,30 +44,22 @@ def client(local_hub, tmp_path):
     return run
 
 
-@pytest.fixture
-def published(hub_api, repo, tmp_path):
-    """Two configs with two splits of two shards, as this project publishes them."""
-    source = tmp_path / "source"
-    for config in ("pairs", "triplets"):
-        for split, base in (("train", 0), ("test", 100)):
-            for shard in range(2):
-                rows = pa.table({"text": [f"{config} {split} {base + shard * 3 + row}" for row in range(3)]})
-                path = source / "data" / config / f"{split}-{shard:05d}-of-00002.parquet"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                pq.write_table(rows, path, compression="zstd")
-    (source / "README.md").write_text(CARD)
-    hub_api.upload_folder(repo_id=repo, folder_path=source, repo_type="dataset")
-    return repo
-
-
 @pytest.mark.slow("a fresh process without our code, and a Hub")
-def test_load_dataset_and_streaming(published, client, local_hub):
+def test_load_dataset_and_streaming(hub_api, repo, client, local_hub, tmp_path):
+    """Two configs with two splits of two shards, as this project publishes them."""
+    for config, split, shard in product(("pairs", "triplets"), ("train", "test"), (0, 1)):
+        first = 100 * (split == "test") + shard * 3
+        rows = pa.table({"text": [f"{config} {split} {first + row}" for row in range(3)]})
+        path = tmp_path / "source" / "data" / config / f"{split}-{shard:05d}-of-00002.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(rows, path, compression="zstd")
+    (tmp_path / "source" / "README.md").write_text(CARD)
+    hub_api.upload_folder(repo_id=repo, folder_path=tmp_path / "source", repo_type="dataset")
     log = Log(local_hub)
     found = client(f"""
 import json
-import re
 from datasets import get_dataset_config_names, load_dataset
-repo = {published!r}
+repo = {repo!r}
 whole = load_dataset(repo)
 found = {{
     "configs": get_dataset_config_names(repo),
@@ -96,7 +81,6 @@ print(json.dumps({{key: value if not hasattr(value, "tolist") else value.tolist(
 def test_push_to_hub_and_cards(client, hub_api):
     found = client("""
 import json
-import re
 from datasets import Dataset, DatasetDict, Features, List, Value, load_dataset
 from huggingface_hub import DatasetCard
 features = Features({"text": Value("string"), "marks": List(Value("int32"))})
@@ -139,7 +123,6 @@ print(json.dumps({
 def test_sentence_transformer(client, hub_api):
     found = client("""
 import json
-import re
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import StaticEmbedding
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -179,7 +162,6 @@ print(json.dumps([same, sums.mismatches == [], len(titles)]))
 """
 FILE_SYSTEM = """
 import json
-import re
 from huggingface_hub import HfApi, HfFileSystem
 HfApi().create_repo({repo!r}, repo_type="dataset")
 fs, root = HfFileSystem(), "datasets/" + {repo!r}
@@ -202,7 +184,6 @@ print(json.dumps({{
 """
 SCHEDULER = """
 import json
-import re
 from pathlib import Path
 from huggingface_hub import CommitScheduler, HfApi
 folder = Path("watched")

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 HOME = Path(__file__).parents[1]
-ROOMS = {"storage": "", "pages": "", "handlers": "storage pages connections"}  # and what each may import
+ROOMS = {"storage": "", "pages": "", "handlers": "storage pages"}  # and what each may import
 MODULES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted((HOME / "src").rglob("*.py"))}
 MODULES_OF = {
     "markdown-it-py": {"markdown_it"},

@@ -1,4 +1,4 @@
-"""Chat templates of strangers: rendered as the library does it, within limits, and told in one line when they fail."""
+"""Untrusted chat templates: rendered as by the library, within limits; a failure is one line."""
 
 import os
 import signal

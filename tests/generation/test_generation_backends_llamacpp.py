@@ -1,13 +1,9 @@
 """``backend: openai`` with dialect llamacpp against llama.cpp's own server and a tiny random model."""
 
 import json
-import subprocess
-import sys
-import time
 from collections import Counter
 from pathlib import Path
 
-import psutil
 import pytest
 from tiny_lm import make_lm
 
@@ -168,40 +164,3 @@ def test_a_context_that_is_too_small_is_one_line(file):
         longest = SETTINGS.model_copy(update={"max_new_tokens": 256, "text_end": "line"})
         with pytest.raises(InputError, match="its context was full before the text ended; start it with more context"):
             complete(connect(server), asked(20, PROMPT * many), longest)
-
-
-def test_counter_labels_are_refused_before_anything_is_sent(server):
-    with pytest.raises(InputError, match="counter-labels") as caught:
-        load_recipe(Path("recipes/demo/sts-dino-x2.yaml"), DatasetRecipe, settings_of_run(server))
-    assert "\n" not in str(caught.value)
-
-
-def test_a_file_that_cannot_be_served_is_one_line(tmp_path):
-    (tmp_path / "torn.gguf").write_bytes(b"GGUF")
-    for name, problem in (("torn.gguf", "llama.cpp cannot serve it; check that"), ("none.gguf", "is no file; name")):
-        with (
-            pytest.raises(RunError, match=f"{name}: llama.cpp's server did not start: {problem}") as caught,
-            serve(tmp_path / name),
-        ):
-            pass
-        assert "\n" not in str(caught.value)
-
-
-def test_the_server_ends_with_its_block_and_with_a_killed_parent(file):
-    with serve(file, slots=1, context=256) as server:
-        assert server.process.is_running() and server.cpu_seconds() > 0
-    assert not server.process.is_running()
-    code = (
-        "import sys, time; from pathlib import Path\n"
-        "from benchmarks.llamacpp_server import serve\n"
-        f"with serve(Path({str(file)!r}), 1, 256) as server: print(server.process.pid, flush=True); time.sleep(60)"
-    )
-    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    child = psutil.Process(int(parent.stdout.readline()))
-    parent.kill()
-    parent.wait()
-    deadline = time.monotonic() + 20
-    while child.is_running() and child.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE

@@ -99,14 +99,14 @@ def test_choose_equals_debiasing_and_guiding_the_whole_vocabulary(top_k):
     generator = torch.Generator().manual_seed(4)
     own = 3 * torch.randn(texts, words, generator=generator)
     table = torch.cat([own, *(own + spread * torch.randn(own.shape, generator=generator) for spread in (0.3, 1.0, 2))])
-    told = torch.arange(3 * texts).view(3, texts).T.contiguous()
-    drawn = told[:, :2]
+    scored = torch.arange(3 * texts).view(3, texts).T.contiguous()
+    drawn = scored[:, :2]
     decay = torch.tensor([0.0, 3.0, 100.0, 1e6]).repeat(texts // 4)
     guidance = torch.tensor([0.0, 0.8, 3.0]).repeat(texts // 3)
     settings = DecodingParameters(epsilon=1e-9, top_k=top_k)
     numbers = torch.from_numpy(uniforms(np.arange(texts, dtype=np.uint64), 0))
     plain = torch.where(guidance > 0, torch.arange(3 * texts, 4 * texts), torch.arange(texts))
-    outputs, *rows = guided_rows(table, drawn, told, plain, guidance)
+    outputs, *rows = guided_rows(table, drawn, scored, plain, guidance)
     assert len(outputs) == 3 * texts + int((guidance > 0).sum())  # no row for a text without guidance
     assert torch.equal(rows[2] == rows[0][:, 0], guidance == 0)
     tokens, log_probs = choose(WholeLogits(outputs), rows[0], settings, numbers, rows[1], rows[2], decay)
@@ -116,7 +116,7 @@ def test_choose_equals_debiasing_and_guiding_the_whole_vocabulary(top_k):
         target = ((1 + gamma) * log[text] - gamma * log[3 * texts + text]).log_softmax(-1)[None]
         debiased = debias(log[drawn[text]][None], float(decay[text]), settings.epsilon, target)
         assert int(draw(*nucleus(debiased, settings), numbers[text : text + 1])) == int(tokens[text])
-    wanted = log[told].gather(2, tokens[:, None, None].expand(-1, 3, 1))[:, :, 0]
+    wanted = log[scored].gather(2, tokens[:, None, None].expand(-1, 3, 1))[:, :, 0]
     assert torch.allclose(log_probs, wanted, atol=1e-4)
     padded = torch.cat([drawn, drawn[:, :1]], dim=1)  # fewer counter-prompts than others: the own row again
     alike = (choose(WholeLogits(table), index, settings, numbers)[0] for index in (drawn, padded))

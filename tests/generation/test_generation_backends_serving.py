@@ -16,9 +16,6 @@ from transformers.utils.import_utils import is_serve_available
 if not is_serve_available():
     pytest.skip('transformers serve is not installed: pip install "transformers[serving]"', allow_module_level=True)
 
-from generation.backends.protocol import Request, complete
-from generation.backends.registry import load_writer
-from generation.inputs.prompts import load_prompts
 from generation.pipeline import job
 from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe
@@ -103,28 +100,6 @@ def test_its_usage_is_said_and_kept(server, tmp_path, capsys):
     assert usage["prompt_tokens"] > 20 * usage["answers"] and usage["completion_tokens"] > 3 * usage["answers"]
     assert usage["cost"] == pytest.approx((usage["prompt_tokens"] + 2 * usage["completion_tokens"]) / 1e6)
     assert f"used so far: {usage['answers']} answers, " in capsys.readouterr().err
-
-
-def test_chat(server, tmp_path):
-    overrides = [*settings(server), "model.chat_template=true"]
-    recipe = load_recipe(RECIPE, DatasetRecipe, overrides)
-    premises = [
-        "A man plays a flute.",
-        "Two dogs run on the beach.",
-        "The city lies on the river.",
-        "He was born in 1950.",
-    ]
-    writer, prompts = load_writer(recipe.model, tmp_path / "run"), load_prompts(recipe)
-    requests = [
-        Request(prompts.of(label, premise, recipe.variants[0])[0], (), seed)
-        for seed, premise in enumerate(premises)
-        for label in recipe.labels
-    ]
-    found = complete(writer, requests, recipe.decoding)
-    said = answers(tmp_path / "run")
-    assert len(found) == len(said) == 8
-    accepted = [completion.text for completion in found if completion.problem is None]
-    assert accepted and all(any(text in words for words in said) for text in accepted)
 
 
 def test_killed_it_asks_for_nothing_twice_and_ends_in_the_same_bytes(server, whole, tmp_path):

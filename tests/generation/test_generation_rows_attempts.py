@@ -31,7 +31,7 @@ def written(recipe, writer):
 
 
 def usable(raw):
-    """(source, label, text) of the rows that are no copy of their first text."""
+    """(source, label, text) of the rows that do not copy their source sentence."""
     return [(row["source_id"], row["target"], row["text2"]) for row in raw if row["text1"] != row["text2"]]
 
 

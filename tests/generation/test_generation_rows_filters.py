@@ -1,16 +1,17 @@
-"""Why a text is no data: copies of the prompt, and what sifting drops."""
+"""Rejection reasons: copies of the prompt, words, languages, duplicates."""
 
 from pathlib import Path
 
 import pytest
 
 from generation.inputs.examples import Example
-from generation.rows.filters import InstructionText, TextFilters, deduplicated
+from generation.rows.filters import ALIKE, InstructionText, TextFilters, deduplicated, is_foreign
+from hub.contract.dataset_sections import RECOGNISED
 from hub.contract.recipe import DatasetRecipe, Variant
 from hub.contract.recipe_file import fingerprint, load_recipe
 from hub.errors import InputError
 from hub.word_overlap import word_overlap, words
-from model_cards.dataset.tables import REASONS, SOURCE_REASONS
+from model_cards.dataset_card import REASONS, SOURCE_REASONS
 
 NLI = load_recipe(Path("recipes/datasets/auto-nli.yaml"), DatasetRecipe)
 DEMO = Path("recipes/demo/sts-dino-x2.yaml")
@@ -36,14 +37,12 @@ def reason(text: str, label: str = "contradiction", variant: Variant = Variant(5
     "text", ["No fun for children, 3 or 4.", "no fun for  children 3 or 4", "Fun for adults and children"]
 )
 def test_a_text_of_its_prompts_examples_is_a_copy(text):
+    """Examples of another label, another set or with another number are not part of this prompt."""
     assert reason(text) == "example_copy"
     assert reason(text, reject=("prompt_words",)) is None
-
-
-@pytest.mark.parametrize("text", ["Fun for both.", "No fun for children, 3 or 5.", "No fun for children.", "Two dogs."])
-def test_a_text_of_other_prompts_or_like_an_example_is_none(text):
-    """Another label's example, another set's, one with another number: none of them stood in this prompt."""
-    assert reason(text) is None
+    for other in ("Fun for both.", "No fun for children, 3 or 5.", "No fun for children.", "Two dogs."):
+        assert reason(other) is None
+    assert reason(text, variant=Variant(0, 0)) is None and reason("...", variant=Variant(5, 1)) is None
 
 
 @pytest.mark.parametrize(
@@ -195,5 +194,43 @@ def test_near_copies_and_texts_outside_their_labels_band_have_reasons_of_their_o
     assert filters.overlap_reason("It rains.", first, half) == "overlap"
     assert filters.overlap_reason("It rains.", first, none) is filters.overlap_reason("It rains.", first, same) is None
     assert filters.overlap_reason("A dog.", first, none) == "overlap"
-    assert {filters.overlap_reason(first, first, label) for label in recipe.labels} == {None}  # sifting: identical
+    assert {filters.overlap_reason(first, first, label) for label in recipe.labels} == {None}  # identical
     assert REASONS["near_copy"] and REASONS["overlap"]
+
+
+def test_the_languages_that_a_recipe_may_name_are_those_of_the_classifier():
+    import py3langid
+
+    assert {code for code, _ in py3langid.rank("any text")} - {"zxx"} == RECOGNISED
+    assert frozenset().union(*ALIKE) <= RECOGNISED
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("Kovačević joined a Sarajevo-based rock band Zabranjeno Pušenje in 1986.", "en"),  # names
+        ("Mohammad Qoli Salim Tehrani", "en"),
+        ("In 2019, Tukura represented Taraba state at the Miss Nigeria pageant.", "en"),  # Pidgin to the classifier
+        ("ok", "en"),
+        ("12:30", "en"),
+        ("...", "de"),
+        ("", "en"),
+        ("En gammel mann mater duer i parken.", "da"),  # Norwegian and Danish are written alike
+    ],
+)
+def test_names_numbers_and_languages_alike_are_not_foreign(text, language):
+    assert not is_foreign(text, language)
+
+
+@pytest.mark.parametrize(
+    ("text", "own", "others"),
+    [
+        ("Der Film dauert fast drei Stunden.", "de", ("en", "nl", "fr")),
+        ("The film lasts almost three hours.", "en", ("de", "nl", "fr", "zh")),
+        ("两个女孩在阳台上下棋。", "zh", ("en", "ja")),
+        ("Поезд отправляется в восемь.", "ru", ("en", "de")),
+    ],
+)
+def test_a_sentence_is_foreign_to_every_language_but_its_own(text, own, others):
+    assert [is_foreign(text, language) for language in others] == [True] * len(others)
+    assert not is_foreign(text, own)

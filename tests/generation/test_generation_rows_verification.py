@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,13 @@ from seeded_writer import FIRSTS, ScoringWriter, rows_of
 from small_runs import raw_rows, small_recipe, small_run
 from tiny_lm import make_lm
 
-from generation.inputs.examples import Example
 from generation.inputs.prompts import Prompts
 from generation.pipeline import job
 from generation.pipeline.directory import DatasetRun
 from generation.rows import verification
 from generation.rows.attempts import write_pairs
-from generation.rows.filters import sifted
-from hub.contract.recipe import DatasetRecipe, Variant, Verification
+from generation.rows.filters import filtered
+from hub.contract.recipe import DatasetRecipe, Verification
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.errors import InputError
 
@@ -98,7 +96,7 @@ def test_the_bias_weighs_labels_alike_and_leaves_copies_out():
     found = verification.label_bias(rows, recipe)
     assert found == pytest.approx({"1": 2.5, "0.5": 0.0, "0": -2.5})
     assert verification.label_bias(rows[:2], recipe) == {} and verification.label_bias(rows, recipe_with()) == {}
-    kept, dropped = sifted(rows[:4], recipe)
+    kept, dropped = filtered(rows[:4], recipe)
     assert [one["target"] for one in kept] == ["0.5", "0"] or {one["reason"] for one in dropped} <= {
         "other_label",
         "duplicate",
@@ -107,16 +105,16 @@ def test_the_bias_weighs_labels_alike_and_leaves_copies_out():
 
 def test_texts_that_fit_another_label_better_are_dropped_by_name():
     rows = [row("1", -3, -6, -9), row("0.5", -3, -6, -9), row("0", -9, -9, -2), row("0", -1, 0, -2, text2="x")]
-    kept, dropped = sifted(rows, recipe_with(drop="true"))
+    kept, dropped = filtered(rows, recipe_with(drop="true"))
     assert kept == [rows[0], rows[2]]
     assert [one["reason"] for one in dropped] == ["other_label", "identical"]
-    assert sifted(rows, recipe_with())[0] == rows[:3]
+    assert filtered(rows, recipe_with())[0] == rows[:3]
 
 
 def test_the_best_texts_stay_and_repeats_share_their_fate():
     nats = {"a": -5.0, "b": -1.0, "c": -3.0, "d": -4.0}
     rows = [row("1", nats[text], -3, -3, text2=text) for text in "abcda"] + [row("0", -3, -3, -9, text2="a")]
-    kept, dropped = sifted([*rows, rows[1]], recipe_with(best_of=4))
+    kept, dropped = filtered([*rows, rows[1]], recipe_with(best_of=4))
     assert [one["text2"] for one in kept] == ["b", "c", "a"]
     assert [(one["text2"], one["reason"]) for one in dropped] == [
         ("a", "not_best"), ("d", "not_best"), ("a", "not_best"), ("b", "duplicate"),
@@ -148,7 +146,7 @@ def test_texts_that_will_be_dropped_are_asked_for_again():
     results = [write_pairs(ScoringWriter(order, 0.9), Prompts(recipe), recipe, FIRSTS, int) for order in range(4)]
     assert all(found == results[0] for found in results)
     raw, failed = results[0]
-    kept, dropped = sifted(raw, recipe)
+    kept, dropped = filtered(raw, recipe)
     assert {one["reason"] for one in dropped} == {"other_label"}
     attempts = Counter((one["source_id"], one["target"]) for one in (*raw, *failed))
     left = Counter((one["source_id"], one["target"]) for one in kept)
@@ -163,7 +161,7 @@ def test_best_of_asks_for_so_many_usable_texts():
     recipe = recipe_with(best_of=3)
     raw, _ = write_pairs(ScoringWriter(1, 1.0), Prompts(recipe), recipe, FIRSTS, int)
     assert set(Counter((one["source_id"], one["target"]) for one in raw).values()) == {6}
-    kept, dropped = sifted(raw, recipe)
+    kept, dropped = filtered(raw, recipe)
     assert len(kept) == 2 * 3 * len(FIRSTS) and {one["reason"] for one in dropped} == {"not_best"}
     worst = min(one["label_probability"] for one in kept if one["source_id"] == "000000" and one["target"] == "1")
     assert all(
@@ -266,21 +264,3 @@ def test_a_killed_run_goes_on_to_the_same_bytes(lm, tmp_path, monkeypatch):
     found = job.generate(recipe, tmp_path / "run", "test")
     assert len(calls) == 3 and {f.path: f.sha256 for f in found.files} == {f.path: f.sha256 for f in wanted.files}
     assert found.counts == wanted.counts
-
-
-def test_few_shot_prompts_score_with_their_own_labels_examples():
-    few = small_recipe("nli", verification={})
-    examples = [Example(number, f"premise {number}", "said") for number in range(5)]
-    sets = {0: [{"entailment": (), "contradiction": ()}]}
-    sets[5] = [
-        {
-            "entailment": tuple(replace(one, hypothesis="yes") for one in examples),
-            "contradiction": tuple(replace(one, hypothesis="no") for one in examples),
-        }
-    ] * 2
-    writer = ScoringWriter(0, 1.0)
-    write_pairs(writer, Prompts(few, sets), few, FIRSTS[:1], int, Variant(5, 1))
-    for request in writer.asked:
-        entailment, contradiction = request.scored_prompts
-        assert entailment.count('"yes"') == 5 and contradiction.count('"no"') == 5
-        assert request.prompt in request.scored_prompts

@@ -103,7 +103,7 @@ def test_the_card_shows_it_beside_before_and_after(trained):
     results = read_results(trained / "tiny/results.json")
     card = render(trained / "tiny")["README.md"].decode()
     control = results.control_scores[0]
-    assert f"| {control.main_score:.2f} ({control.low:.2f} to {control.high:.2f}) |" in card
+    assert f"| {control.main_score:.2f} [{control.low:.2f}, {control.high:.2f}] |" in card
 
 
 def test_a_finished_control_is_not_trained_again_and_one_of_other_steps_is_refused(trained):

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import typer
 import yaml
+from card_runs import dataset_run
 from forked_python import python_in
 from planted_evaluations import evaluation, planted
 from small_runs import small_recipe, small_run
-from test_model_cards_runs import dataset_run
 from tiny_lm import make_lm
 from training_inputs import sts_rows, triplet_rows, write_dataset, write_recipe
 
@@ -299,7 +299,7 @@ def test_a_measured_value_goes_to_the_hub_and_comes_back_with_the_run(local_hub,
 def test_a_release_asks_for_a_least_value(tmp_path):
     run = dataset_run(tmp_path / "tiny", "sts")
     manifest = read_manifest(run)
-    with pytest.raises(InputError, match=r"its training value is not measured \(no value.json\)"):
+    with pytest.raises(InputError, match=r"its downstream gain is not measured \(no value.json\)"):
         require_value(run, manifest, 0)
     (run / VALUE).write_text(a_value(manifest.fingerprint).model_dump_json())
     require_value(run, manifest, 1.5)

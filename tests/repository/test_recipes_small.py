@@ -16,7 +16,7 @@ from hub.contract.licences import check, check_model
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe, read_yaml
 from hub.contract.run_dir import require_complete
-from model_cards.shared.changes import read_changes
+from model_cards.provenance import read_changes
 
 OFFLINE = Path("assets/offline.yaml")
 FOLDER = Path("recipes/small")
@@ -46,7 +46,7 @@ def test_a_recipe_is_planned_offline_by_one_switch(path, offline, tmp_path):
     check(recipe)
     told = plan(recipe, tmp_path / "run")
     there = len(Path("assets/first-texts/wikipedia.txt").read_text(encoding="utf-8").splitlines())
-    assert f"first texts: {min(there, recipe.source.limit or there)} " in told and not list(tmp_path.iterdir())
+    assert f"source sentences: {min(there, recipe.source.limit or there)} " in told and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)

@@ -1,7 +1,7 @@
 """The ASGI application: checks the Host header, routes a request, runs its handler in a thread, maps errors to answers.
 
-Handlers are plain functions. A request meets two threads for a moment: one that says whether a body is wanted and how
-large it may be, and, when that has arrived (``bodies``), the one that runs the handler.
+Handlers are plain functions. One thread routes a request and limits its body; after the body has arrived
+(``connections``), another runs the handler.
 """
 
 import errno
@@ -9,7 +9,7 @@ import logging
 import sqlite3
 import time
 import uuid
-from typing import NamedTuple
+from http import HTTPStatus
 
 import anyio
 from pydantic import ValidationError
@@ -17,37 +17,29 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from hub_server.connections import Body, BodyReader, ClientGone
+from hub_server.connections import BodyReader, ClientGone
 from hub_server.handlers.call import Call, Hub
 from hub_server.handlers.pages import asks_for_page
 from hub_server.handlers.routes import SLOW, Handler, body_limit, match
 from hub_server.pages.rendering import error_page
+from hub_server.storage.blobs import Body
 from hub_server.storage.credentials import authenticate
 from hub_server.storage.errors import HubError, repo_not_found
 
 log = logging.getLogger("hub_server")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_ERROR = 400
 _REFUSABLE = (HubError, ValidationError, UnicodeError, OSError, sqlite3.IntegrityError, sqlite3.OperationalError)
 
 
-class _Admitted(NamedTuple):
-    """An authenticated, routed request and the largest body it may have."""
-
-    call: Call
-    handler: Handler
-    limit: int
-
-
 class HubApp:
-    """ASGI application of one Hub; other ``Host`` values than ``hosts`` are refused, against DNS rebinding.
+    """ASGI application of one Hub for the ``Host`` values in ``hosts`` only, against DNS rebinding.
 
-    ``patience``: seconds that a client may say nothing in the middle of its request.
+    ``patience``: timeout in seconds for a client that is silent in the middle of its request.
     """
 
     def __init__(self, hub: Hub, hosts: set[str], patience: float):
         self._hub, self._hosts, self._patience = hub, hosts, patience
-        # Apart from the threads that feed downloads, so that neither can starve the other.
+        # Other threads feed downloads, so that neither can starve the other.
         self._threads = anyio.CapacityLimiter(64)
         self._lanes = {handler: anyio.CapacityLimiter(4) for handler in SLOW}
 
@@ -61,10 +53,10 @@ class HubApp:
         except ClientGone:
             return
         except Exception:
-            if not self._for_a_person(scope):
+            if not self._for_a_browser(scope):
                 raise
-            log.exception("a page could not be made")
-            response = _page_of(HubError(500, "This page could not be made."), scope)
+            log.exception("a page failed")
+            response = _page_of(HubError(500, "This page could not be rendered."), scope)
         request_id = headers.get("x-request-id") or headers.get("x-amzn-trace-id") or str(uuid.uuid4())
         response.headers["X-Request-Id"] = request_id
         elapsed, received = (time.monotonic() - started) * 1000, headers.get("content-length", "0")
@@ -88,20 +80,20 @@ class HubApp:
         except _REFUSABLE as error:
             refusal = _refusal(error)
             await arrival.drain()
-            shown = refusal.status >= _ERROR and self._for_a_person(scope)
+            shown = refusal.status >= HTTPStatus.BAD_REQUEST and self._for_a_browser(scope)
             return _page_of(refusal, scope) if shown else refusal.response()
         finally:
             if body.on_disk:  # gigabytes, maybe: to remove them takes a file system a while
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(body.drop, limiter=self._threads)
 
-    def _for_a_person(self, scope: Scope) -> bool:
+    def _for_a_browser(self, scope: Scope) -> bool:
         headers, path = Headers(scope=scope), scope["raw_path"].decode("ascii", "replace")
         known = headers.get("host", "") in self._hosts
         return known and asks_for_page(scope["method"], path, headers.get("accept", ""))
 
-    def _admit(self, scope: Scope, body: Body) -> _Admitted:
-        """Authenticate, route and limit a request before its body is read."""
+    def _admit(self, scope: Scope, body: Body) -> tuple[Call, Handler, int]:
+        """Authenticate and route a request before its body is read, and limit its body (bytes)."""
         headers, path = Headers(scope=scope), scope["raw_path"].decode("ascii")
         host = headers.get("host", "")
         if host not in self._hosts:
@@ -116,11 +108,11 @@ class HubApp:
         limit = body_limit(handler, call)
         if int(headers.get("content-length", "0")) > limit:  # the server has checked that it is a number
             raise HubError(413, f"The request body is larger than {limit} bytes")
-        return _Admitted(call, handler, limit)
+        return call, handler, limit
 
 
 def _page_of(refusal: HubError, scope: Scope) -> Response:
-    """A refusal as a page for a person, with the headers that clients know it by."""
+    """A refusal as a page for a browser, with the headers that clients read."""
     endpoint, path = f"http://{Headers(scope=scope)['host']}", scope["raw_path"].decode("ascii", "replace")
     answer = error_page(endpoint, path, refusal.status, refusal.message, refusal.code)
     known = refusal.response().headers
@@ -129,7 +121,7 @@ def _page_of(refusal: HubError, scope: Scope) -> Response:
 
 
 def _refusal(error: Exception) -> HubError:
-    """The HTTP error for an exception that is the client's fault or the full disk's; raises every other one again."""
+    """The HTTP error for an exception of a bad request or a full disk; raises every other one again."""
     if isinstance(error, HubError):
         return error
     if isinstance(error, ValidationError):
@@ -139,7 +131,7 @@ def _refusal(error: Exception) -> HubError:
     if isinstance(error, UnicodeError):
         return HubError(400, "The request holds text that is not valid UTF-8")
     code = getattr(error, "sqlite_errorcode", None)
-    if code == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:  # somebody has just deleted the repo
+    if code == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:  # the repo was just deleted
         return repo_not_found(anonymous=False)
     if getattr(error, "errno", None) not in _NO_ROOM and code != sqlite3.SQLITE_FULL:
         raise error

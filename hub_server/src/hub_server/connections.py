@@ -6,13 +6,9 @@ A client may be silent for ``patience`` seconds in a head, a body or an answer. 
 """
 
 import asyncio
-import hashlib
 import resource
 import time
-import uuid
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -20,12 +16,11 @@ import h11
 from starlette.types import Message, Receive
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from hub_server.storage.blobs import Blob
+from hub_server.storage.blobs import Body
 from hub_server.storage.errors import HubError
 
 _MOST_CONNECTIONS, _OPEN_FILES, _OTHER_FILES = 1000, 4096, 512
 SLOWEST = 1000  # bytes in a second, once the first seconds of patience are over
-_PIECE = 256 << 10
 _DRAIN_BYTES = 16 << 20
 
 
@@ -109,48 +104,6 @@ class ClientGone(Exception):
     """The client closed the connection before its request was complete."""
 
 
-class Body:
-    """A request body, whole or as far as it was received."""
-
-    def __init__(self, folder: Path):
-        self._path, self.on_disk, self._pending = folder / uuid.uuid4().hex, False, bytearray()
-        self._digest, self.size = hashlib.sha256(), 0
-
-    def add(self, chunk: bytes) -> bool:
-        """Buffer the next bytes; whether it is time to ``write`` them to disk."""
-        self._pending += chunk
-        self.size += len(chunk)
-        return len(self._pending) >= _PIECE
-
-    def write(self) -> None:
-        """Append the buffer to the temporary file."""
-        self._digest.update(self._pending)
-        with self._path.open("ab") as file:
-            self.on_disk = True
-            file.write(self._pending)
-        self._pending = bytearray()
-
-    def chunks(self) -> Iterator[bytes]:
-        """The bytes, in pieces."""
-        if self.on_disk:
-            with self._path.open("rb") as file:
-                while chunk := file.read(1 << 20):
-                    yield chunk
-        if self._pending:
-            yield bytes(self._pending)
-
-    def move(self, path: Path) -> Blob:
-        """Leave the content as the file ``path``; the body is empty then."""
-        self.write()
-        self._path.replace(path)
-        self.on_disk = False
-        return Blob(self._digest.hexdigest(), self.size)
-
-    def drop(self) -> None:
-        """Remove the file of a content that is ``on_disk``."""
-        self._path.unlink(missing_ok=True)
-
-
 class BodyReader:
     """Receives a request body with a timeout: 408 for a client that stops in the middle or is too slow."""
 
@@ -167,10 +120,7 @@ class BodyReader:
                 await anyio.to_thread.run_sync(body.write, limiter=threads)
 
     async def drain(self) -> None:
-        """Take the rest of a body of ordinary size: a client that is still sending does not read the answer.
-
-        One that stops gets the answer that there is, after the same patience.
-        """
+        """Read the rest of a body of ordinary size: a client that still sends does not read the answer."""
         most = self._size + _DRAIN_BYTES
         with suppress(HubError):
             while self._size < most and await self._next():

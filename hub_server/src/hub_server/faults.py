@@ -1,11 +1,10 @@
 """Fault injection, for tests of clients: hub-server serve --faults FAULTS.json
 
-A request that is struck meets a refusal, a dropped or cut connection or a slow answer, before or AFTER it was handled:
-an answer that is lost after the work was done is what a client must survive. Each kind of request meets the faults in
-turn, those first that it met least, so that few requests try every combination. Wrong answers, which no Hub gives (a
-login page, nonsense, a redirect in circles), come where the plan names them: a client may believe a 200, so that it can
-only be asked to fail in good order. The file is read again when it changes, and each fault is a line of the log:
-``fault history.commit 503 after``.
+A fault is an error status, a dropped or cut connection or a slow answer, before or AFTER the request was handled: a
+client must survive the loss of an answer to finished work. Each kind of request gets the faults in turn, the rarest
+first. Wrong answers (a login page, nonsense, a redirect in circles) need a plan that names them: a client may believe a
+200, so it can only fail in good order. The file is read again when it changes. Each fault is a line of the log, for
+example ``fault history.commit 503 after``.
 """
 
 import asyncio
@@ -53,10 +52,10 @@ EVERY = tuple(
 
 
 class FaultPlan(BaseModel):
-    """The JSON file: the share of requests to disturb, drawn by ``seed``; empty lists mean all, but no wrong answers.
+    """The JSON file: the share of requests to disturb, drawn by ``seed``; empty lists mean all but wrong answers.
 
-    With ``once`` each kind of request meets each fault one time and then none. ``elsewhere`` is where that fault sends
-    clients to; a drip is one byte every ``slow_seconds``, without an end.
+    ``once``: each kind of request gets each fault one time. ``elsewhere``: the target of that redirect. A drip is one
+    byte every ``slow_seconds``, without an end.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -84,7 +83,7 @@ class FaultInjector:
 
     def __init__(self, app: ASGIApp, path: Path):
         self._app, self._path = app, path
-        self._met: Counter[tuple[str, Fault]] = Counter()
+        self._drawn: Counter[tuple[str, Fault]] = Counter()
         self._read()
 
     def _read(self) -> None:
@@ -163,11 +162,11 @@ class FaultInjector:
             return None
         open_to = [fault for fault in EVERY if not plan.kinds or fault.kind in plan.kinds]
         open_to += [Fault(kind, False) for kind in WRONG if kind in plan.kinds]
-        least = min(self._met[request, fault] for fault in open_to)
+        least = min(self._drawn[request, fault] for fault in open_to)
         if plan.once and least:
             return None
-        fault = self._random.choice([fault for fault in open_to if self._met[request, fault] == least])
-        self._met[request, fault] += 1
+        fault = self._random.choice([fault for fault in open_to if self._drawn[request, fault] == least])
+        self._drawn[request, fault] += 1
         log.warning("fault %s %s %s", request, fault.kind, fault.when)
         return fault
 

@@ -63,7 +63,7 @@ class LocalHub:
         if word != "endpoint":
             self.kill()
             words = self.log_file.read_bytes()[written:].decode(errors="replace").strip().splitlines()
-            reason = words[-1] if words else "it printed nothing"
+            reason = words[-1] if words else "no output"
             raise CommandError(f"local Hub on {self.root}: did not start: {reason}", exit_code=1)
         return self
 
@@ -89,10 +89,9 @@ class LocalHub:
         self.stop()
 
     def client_environment(self, home: Path | str | None = None) -> dict[str, str]:
-        """The present environment, changed so that a client uses this Hub and nothing else; set it before its imports.
+        """Return the present environment with this Hub as the only one; set it before a client's imports.
 
-        ``home`` is the client's cache (default: one under the root). A cache knows repos by id only, so it must not be
-        shared with another Hub.
+        ``home`` is the client's cache (default: one under the root), never that of another Hub: repo ids are its keys.
         """
         elsewhere = ("HF_", "HUGGING_FACE_", "HUGGINGFACE_", "TRANSFORMERS_CACHE")
         kept = {key: value for key, value in os.environ.items() if not key.startswith(elsewhere)}

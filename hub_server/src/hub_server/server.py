@@ -106,7 +106,7 @@ def serve(
         hub = Hub(database, blobs, Signer(root / "signing.key"), part_bytes)
         asgi: ASGIApp = HubApp(hub, {f"{HOST}:{port}", f"localhost:{port}"}, patience)
         asgi = FaultInjector(asgi, faults) if faults else asgi
-        # The socket listens already: whoever reads these lines may connect, and is answered when all is ready.
+        # The socket listens already: a client may connect now, and gets its answer when all is ready.
         print(f"endpoint http://{HOST}:{port}\ntoken_file {(root / 'token').resolve()}", flush=True)
         _run(asgi, listener, patience, stop_with_stdin=stop_with_stdin)
 

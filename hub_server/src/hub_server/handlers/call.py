@@ -8,8 +8,7 @@ from urllib.parse import urlencode
 from pydantic import BaseModel
 from starlette.datastructures import Headers, QueryParams
 
-from hub_server.connections import Body
-from hub_server.storage.blobs import BlobStore
+from hub_server.storage.blobs import BlobStore, Body
 from hub_server.storage.credentials import Actor, Signer
 from hub_server.storage.database import Database
 from hub_server.storage.errors import HubError, not_served, repo_not_found

@@ -6,14 +6,14 @@ An upload address is a path that says everything (repo, sha256, size, part size,
 import sqlite3
 import time
 import uuid
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from hub_server.handlers.call import Call, Hub
-from hub_server.storage.blobs import Blob
+from hub_server.storage.blobs import Blob, Staging
 from hub_server.storage.errors import HubError
 from hub_server.storage.rules import Sha256
 
@@ -98,9 +98,7 @@ def put(call: Call) -> Response:
     if call.content.size != length:
         raise _not_of(length)
     if call.args["part_bytes"] == call.args["size"]:
-        with call.hub.blobs.staging() as staging:
-            _check_content(call, staging.take(call.content))
-        _note(call)
+        _store(call, lambda staging: staging.take(call.content))
         return Response()
     blob = call.hub.blobs.add_part(call.args["upload"], int(call.args["number"]), call.content)
     return Response(headers={"ETag": f'"{blob.sha256}"'})
@@ -114,11 +112,9 @@ def complete(call: Call) -> dict:
         done = is_owned(db, int(call.args["repo"]), call.args["oid"], size)
     if not done:  # else this completion is sent again after a lost answer
         try:
-            with call.hub.blobs.staging() as staging:
-                _check_content(call, staging.add(call.hub.blobs.part_chunks(upload, -(-size // part))))
+            _store(call, lambda staging: staging.add(call.hub.blobs.part_chunks(upload, -(-size // part))))
         except FileNotFoundError as error:
             raise HubError(400, "Some parts of this upload are missing") from error
-        _note(call)
     call.hub.blobs.drop_parts(upload)
     return {"success": True}
 
@@ -133,11 +129,10 @@ def _not_of(length: int) -> HubError:
     return HubError(400, f"This upload must have exactly {length} bytes")
 
 
-def _check_content(call: Call, blob: Blob) -> None:
-    """400 when the bytes are not those announced."""
-    if blob != Blob(call.args["oid"], int(call.args["size"])):
-        raise HubError(400, f"The uploaded content is not {call.args['oid']}")
-
-
-def _note(call: Call) -> None:
-    record_uploads(call.hub, int(call.args["repo"]), [Blob(call.args["oid"], int(call.args["size"]))])
+def _store(call: Call, add: Callable[[Staging], Blob]) -> None:
+    """Store the file of an upload address and record it; 400 for other bytes than announced."""
+    announced = Blob(call.args["oid"], int(call.args["size"]))
+    with call.hub.blobs.staging() as staging:
+        if add(staging) != announced:
+            raise HubError(400, f"The uploaded content is not {announced.sha256}")
+    record_uploads(call.hub, int(call.args["repo"]), [announced])

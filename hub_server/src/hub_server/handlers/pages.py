@@ -1,4 +1,4 @@
-"""HTML pages for a browser, with an anonymous visitor's rights: the Hub, an owner, a repo, its files and its history.
+"""HTML pages for a browser, with an anonymous visitor's rights: the Hub, an owner, a repo and its files.
 
 All of it is links and GET forms, so an address holds a view. A ``report.html`` is shown in a sandbox.
 """
@@ -22,11 +22,10 @@ from hub_server.storage.repos import KINDS, Commit, Repo, history, list_refs, li
 from hub_server.storage.trees import File, find, find_file, walk
 
 REPORT = "report.html"  # a self-contained page that a run directory may hold
-_NEWEST, _LAST_COMMITS, _TAGS = 50, 5, 30
-_ENTRIES, _COMMITS = 1000, 50
+_NEWEST, _COMMITS, _TAGS, _ENTRIES = 50, 20, 30, 1000
 _TEXT, _LINES = 200_000, 5_000  # bytes and lines of a file that are shown
 _NO_CARD = "There is no README.md with metadata that can be read."
-_OF_CLIENTS = re.compile(r"/(?:api|xet|lfs-upload|uploads|papers|buckets)(?:/.*)?|.*/resolve/.*|.*\.git/.*|/-/.*")
+_OF_CLIENTS = re.compile(r"/(?:api|xet|lfs-upload|uploads|papers|buckets)(?:/.*)?|.*/resolve/.*|.*\.git/.*")
 
 
 class Place(NamedTuple):
@@ -45,7 +44,7 @@ class Place(NamedTuple):
         return f"/{self.repo.url_path}"
 
     def at(self, kind: str, path: str = "") -> str:
-        """The address of a page (blob, tree, commits, report) or of a content (resolve) at this revision."""
+        """The address of a page (blob, tree, report) or of a content (resolve) at this revision."""
         return f"{self.home}/{kind}/{self.revision}" + (f"/{quote(path)}" if path else "")
 
     @property
@@ -60,7 +59,7 @@ class Place(NamedTuple):
 
 
 def place(call: Call) -> Place:
-    """The repo and the revision of a page's path, main without one. Raises HubError."""
+    """Return the repo and the revision of a page's path (default: main). Raises HubError."""
     repo, name = call.repo(), call.args.get("revision", "main")
     with call.hub.database.reading() as db:
         commit = resolve(db, repo.id, name)
@@ -71,9 +70,9 @@ def place(call: Call) -> Place:
 
 
 def rows_view(call: Call, here: str, configs: list[Config], files: dict[str, File]) -> dict[str, object]:
-    """What the template ``rows.html`` shows: the rows that the query asks for, and the addresses of the pages around.
+    """The values of the template ``rows.html``: the rows of the query, and the addresses of the pages around.
 
-    A config or a split that does not exist is the first one, so that the form works from any config to any other.
+    An unknown config or split is the first one, so that the form works from any config to any other.
     """
     asked = {name: call.query.get(name, "") for name in ("config", "split", "label", "q", "view")}
     config = next((config for config in configs if config.name == asked["config"]), configs[0])
@@ -159,12 +158,12 @@ def owner(call: Call) -> Response:
 
 
 def repo(call: Call) -> Response:
-    """The page of one repo at a revision: rows of a dataset, card, files and commits."""
+    """The page of one repo at a revision: rows of a dataset, card, files and last commits."""
     here = place(call)
     found = here.repo
     with call.hub.database.reading() as db:
         files = {path: file for path, _oid, file in walk(db, here.commit.tree) if file}
-        commits = [commit for commit, _ in zip(history(db, found.id, here.commit), range(_LAST_COMMITS), strict=False)]
+        commits = [commit for commit, _ in zip(history(db, found.id, here.commit), range(_COMMITS), strict=False)]
     readme = files.get("README.md")
     stored = call.hub.blobs.path(readme.sha256) if readme else None
     metadata = cards.stored_metadata(stored) if stored else {}
@@ -195,13 +194,8 @@ def _usage(repo: Repo, revision: str) -> str:
     return f"from sentence_transformers import SentenceTransformer\nmodel = {loaded}"
 
 
-def script(_: Call) -> Response:
-    """The script of the copy buttons; all else works without it."""
-    return rendering.script()
-
-
 def asks_for_page(method: str, path: str, accept: str) -> bool:
-    """Whether a person waits for the answer: a browser's request that is none of a client's addresses."""
+    """Whether a browser asks for a page: not for one of the addresses that clients use."""
     return method in ("GET", "HEAD") and "text/html" in accept and not _OF_CLIENTS.fullmatch(path)
 
 
@@ -225,7 +219,7 @@ def tree(call: Call) -> Response:
 
 
 def blob(call: Call) -> Response:
-    """One file: rows of parquet, a picture, text with line numbers, or what is known of it; and its download."""
+    """One file: rows of parquet, a picture, text with line numbers, or its size and SHA-256; and its download."""
     here, path = place(call), call.args["path"]
     file = _file(call, here, path)
     suffix = path.rpartition(".")[2].lower()
@@ -258,7 +252,7 @@ def _file(call: Call, here: Place, path: str) -> File:
 
 
 def _lines(stored: Path) -> list[str] | None:
-    """The lines at the beginning of a stored file; None when it is no UTF-8 text."""
+    """Return the first lines of a stored file; None for other content than UTF-8 text."""
     with stored.open("rb") as content:
         start = content.read(_TEXT)
     try:
@@ -268,26 +262,7 @@ def _lines(stored: Path) -> list[str] | None:
     return None if "\0" in text else text.replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
-def commits(call: Call) -> Response:
-    """A page of the history of a revision, newest first."""
-    here = place(call)
-    with call.hub.database.reading() as db:
-        past = list(history(db, here.repo.id, here.commit))
-    pages = -(-len(past) // _COMMITS)
-    number = min(call.number("page", 1), pages)
-    return rendering.page(
-        "commits.html",
-        call.endpoint,
-        title=f"Commits · {here.repo.full_name}",
-        place=here,
-        commits=past[(number - 1) * _COMMITS : number * _COMMITS],
-        count=len(past),
-        number=number,
-        pages=pages,
-    )
-
-
 def report(call: Call) -> Response:
-    """The report of a repo, as HTML in a sandbox: no script runs, nothing is fetched, no origin is shared."""
+    """The report of a repo as HTML in a sandbox: it runs no script, fetches nothing and shares no origin."""
     stored = call.hub.blobs.path(_file(call, place(call), REPORT).sha256)
     return FileResponse(stored, media_type="text/html; charset=utf-8", headers=rendering.REPORT_HEADERS)

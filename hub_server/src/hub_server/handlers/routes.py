@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from hub_server.handlers import files, history, lfs, pages, repos, xet
 from hub_server.handlers.call import Call
-from hub_server.pages import rendering
 from hub_server.storage.errors import HubError, not_served, repo_not_found
 
 Handler = Callable[[Call], Response | dict | list]
@@ -68,12 +67,10 @@ _TABLE: list[tuple[str, str, Handler]] = [
     ("PUT", r"{upload}/(?P<number>\d+)", lfs.put),
     ("POST", r"{upload}", lfs.complete),
     ("GET", r"{web}/resolve/{rev}/(?P<path>.+)", files.download),
-    ("GET", rendering.SCRIPT, pages.script),
     ("GET", r"{owner}", pages.owner),
     ("GET", r"{page}(?:/commit/{rev})?", pages.repo),
     ("GET", r"{page}/tree/{rev}(?:/(?P<path>.+))?", pages.tree),
     ("GET", r"{page}/blob/{rev}/(?P<path>.+)", pages.blob),
-    ("GET", r"{page}/commits/{rev}", pages.commits),
     ("GET", r"{page}/report/{rev}", pages.report),
     ("*", r"{api}(?:/.*)?", repos.not_found),
     ("*", r"/api/(?:models|datasets)/[^/]+(?:/(?:revision|tree|refs|commits)/.+)?", no_such_repo),
@@ -82,16 +79,16 @@ _TABLE: list[tuple[str, str, Handler]] = [
 ]
 
 
-# What these say before the body is fetched: how many bytes it may have, or that it is not wanted.
+# Called before the body is fetched: its limit in bytes, or a refusal.
 _BODY_LIMITS: dict[Handler, Callable[[Call], int]] = {
     history.commit: history.body_limit_of_commit,
     lfs.put: lfs.body_limit_of_upload,
-    xet.put_shard: xet.body_limit_of_shard,
-    xet.put_xorb: xet.body_limit_of_xorb,
+    xet.put_shard: xet.body_limit,
+    xet.put_xorb: xet.body_limit,
 }
 
 
-# Answers to anybody that may take a second or more, since they read a stranger's words: few of a kind at a time.
+# Answers that read untrusted text and may take a second or more: few of a kind at a time.
 SLOW: tuple[Handler, ...] = (pages.repo, pages.blob, repos.validate_yaml)
 
 

@@ -20,8 +20,8 @@ from hub_server.handlers.lfs import is_owned, record_uploads
 from hub_server.storage.blobs import Blob
 from hub_server.storage.errors import HubError
 
-MAX_CHUNK, MAX_SHARD, TOKEN_SECONDS = 128 << 10, 64 << 20, 3600
-MAX_XORB = 65 << 20  # clients fill 64 MiB with chunks; their headers and the footer come on top
+MAX_CHUNK, TOKEN_SECONDS = 128 << 10, 3600
+MAX_BODY = 65 << 20  # clients fill 64 MiB with chunks; their headers and the footer come on top
 _RECORD = 48  # every record of a shard has this many bytes
 _SHARD_TAG, _SHARD_VERSION = b"HFRepoMetaData\0", 2
 _HAS_VERIFICATION, _HAS_METADATA = 1 << 31, 1 << 30
@@ -77,16 +77,10 @@ def authorised(call: Call) -> int:
     return row["repo"]
 
 
-def body_limit_of_xorb(call: Call) -> int:
-    """Body limit of a xorb."""
+def body_limit(call: Call) -> int:
+    """Body limit of a xorb or a shard."""
     authorised(call)
-    return MAX_XORB
-
-
-def body_limit_of_shard(call: Call) -> int:
-    """Body limit of a shard."""
-    authorised(call)
-    return MAX_SHARD
+    return MAX_BODY
 
 
 def put_xorb(call: Call) -> dict:

@@ -133,17 +133,16 @@ class Second(BaseModel):
 
 
 class Group(BaseModel):
-    """A source sentence and its second sentences on this page; ``continued``: the page before has others."""
+    """A source sentence and its second sentences on this page."""
 
     first: str
     seconds: list[Second]
-    continued: bool = False
 
 
-class Window(BaseModel):
-    """A page of rows as texts, as groups or as a table.
+class Window(Facts):
+    """A page of rows as texts, as groups or as a table, and the facts about all rows.
 
-    ``rows``: of the split; ``found``: those that match, among the first ``looked_at``; the rest as in ``Facts``.
+    ``rows``: of the split; ``found``: those that match, among the first ``looked_at``.
     """
 
     page: int = 1
@@ -151,16 +150,11 @@ class Window(BaseModel):
     rows: int = 0
     found: int = 0
     looked_at: int = 0
-    counted: int = 0
-    label_column: str = ""
-    labels: list[tuple[str, int]] = []
     can_group: bool = False
     columns: list[str] = []
     more_columns: int = 0
     table: list[list[str]] = []
     groups: list[Group] = []
-    broken: int | None = None
-    problem: str = ""
 
 
 def card(readme: Path, base: str) -> Card:

@@ -1,7 +1,6 @@
-"""Templates to HTML answers: what is printed is escaped, and a strict policy allows one script of our own, no more.
+"""Templates to HTML answers: every value is escaped, and a strict policy allows no script at all.
 
-A report (``report.html`` of a repo) is HTML that somebody uploaded: it is served in a sandbox without scripts, without
-an origin and without anything from elsewhere.
+A report (``report.html`` of a repo) is untrusted HTML: its sandbox has no scripts, no origin and no other address.
 """
 
 import base64
@@ -18,7 +17,6 @@ from hub_server.pages.readers import visible
 TEMPLATES = Path(__file__).with_name("templates")
 _STYLE = (TEMPLATES / "style.css").read_text(encoding="utf-8")
 _STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-SCRIPT = "/-/copy.js"  # no namespace is called "-"
 _QUIET = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 REPORT_HEADERS = _QUIET | {
     "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
@@ -35,34 +33,34 @@ _FAILED = "The server's own fault: its log (stderr) has the details. Load the pa
 
 
 def _shown(value: object) -> object:
-    """Plain text with the characters that hide or reorder others made visible; markup as it is."""
+    """Return plain text with hidden characters made visible; markup as it is."""
     return visible(value) if type(value) is str else value
 
 
 def day(seconds: int) -> str:
-    """A time (Unix seconds) for people."""
+    """A time (Unix seconds) for a browser."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 _PAGES = Environment(
     loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_shown
 )
-_PAGES.globals |= {"style": _STYLE, "script": SCRIPT}
+_PAGES.globals["style"] = _STYLE
 _PAGES.filters |= {"day": day, "number": "{:,}".format}
 
 
 def page(template: str, endpoint: str, status: int = 200, **facts: object) -> Response:
-    """A page as an answer. ``endpoint``: this server's own address, from which its script may come."""
+    """A page as an answer. ``endpoint``: this server's own address."""
     policy = (
-        f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; script-src {endpoint}{SCRIPT}; img-src 'self'; "
-        "frame-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+        f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; img-src 'self'; frame-src 'self'; "
+        "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     )
     html = _PAGES.get_template(template).render(endpoint=endpoint, **facts)
     return HTMLResponse(html, status, _QUIET | {"Content-Security-Policy": policy})
 
 
 def error_page(endpoint: str, path: str, status: int, message: str, code: str = "") -> Response:
-    """An error for a person: what it is and what to do next. ``path``: the one asked for, percent-encoded."""
+    """An error as a page: the problem and the next step. ``path``: that of the request, percent-encoded."""
     repo = "/".join(path.split("/")[: 4 if path.startswith("/datasets/") else 3])
     return page(
         "error.html",
@@ -73,9 +71,3 @@ def error_page(endpoint: str, path: str, status: int, message: str, code: str = 
         advice=_ADVICE.get(code) or (_FAILED if status == HTTPStatus.INTERNAL_SERVER_ERROR else ""),
         repo=repo if code in ("RevisionNotFound", "EntryNotFound") else "",
     )
-
-
-def script() -> Response:
-    """The script of the copy buttons."""
-    text = (TEMPLATES / "copy.js").read_text(encoding="utf-8")
-    return Response(text, media_type="text/javascript", headers=_QUIET | {"Cache-Control": "no-cache"})

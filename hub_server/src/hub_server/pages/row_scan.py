@@ -1,7 +1,7 @@
 """A page of rows of untrusted parquet files, as texts; runs in a limited child process (``readers``).
 
-A page without filter is found by the files' footers, and no more is read than the row groups that hold it. A filter
-reads batch after batch, and stops after ``MOST_ROWS`` rows or some seconds; the answer says how far it came.
+A page without a filter is found by the files' footers, and only the row groups that hold it are read. A filter reads
+batch after batch, and stops after ``MOST_ROWS`` rows or some seconds; the answer has the number of rows it read.
 """
 
 import json
@@ -32,13 +32,14 @@ from hub_server.pages.readers import (
 COLUMNS = 20
 LABELS = ("reason", "label", "score", "target")  # the first that a file has is its label
 MOST_LABELS = 50
-GROUPED = {("sentence1", "sentence2"): "score", ("premise", "hypothesis"): "label"}  # first, second text: label
-CELL, FOLDED, PAGE = 10_000, 300, 300_000  # characters: of a cell, of one on a page that is full, of all cells
+GROUPED = {("sentence1", "sentence2"): "score", ("premise", "hypothesis"): "label"}  # pair of sentences: label
+CELL = 3_000  # characters
 _BATCH, _SCAN_SECONDS = 10_000, 2.5  # three scans at most fit a child's CPU time
+Rows = list[dict[str, Any]]
 
 
 class Unreadable(Exception):
-    """A file that cannot be read as parquet: its place, and what was raised over it."""
+    """A file that cannot be read as parquet: its place, and the error."""
 
     def __init__(self, place: int, error: Exception):
         super().__init__(place, error)
@@ -47,7 +48,7 @@ class Unreadable(Exception):
 
 @contextmanager
 def parquet(place: int) -> Iterator[None]:
-    """Arrow's errors over a stranger's file, as Unreadable."""
+    """Raise Arrow's errors over an untrusted file as Unreadable."""
     try:
         yield
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -55,7 +56,7 @@ def parquet(place: int) -> Iterator[None]:
 
 
 class Label(NamedTuple):
-    """The column to filter by, "" for none, and its class names, [] for most."""
+    """The column to filter by ("" for none) and its class names, which most columns lack."""
 
     column: str = ""
     names: list[str] = []  # noqa: RUF012
@@ -108,21 +109,21 @@ def answer(request: bytes) -> Window | Facts:
 
 
 def facts_of(split: Split) -> Facts:
-    """The rows of each file, and the labels. Raises Unreadable."""
+    """Return the number of rows of each file, and the labels. Raises Unreadable."""
     label = label_of(split)
     counts, counted = count_labels(split, label) if label.column else ({}, 0)
     return Facts(file_rows=split.rows, label_column=label.column, labels=list(counts.items()), counted=counted)
 
 
 def label_of(split: Split) -> Label:
-    """The column to filter by."""
+    """Return the column to filter by."""
     names, metadata = split.schema.names, split.schema.metadata
     flat = [name for name in LABELS if name in names and not pa.types.is_nested(split.schema.field(name).type)]
     return Label(flat[0], label_names(metadata, flat[0])) if flat else Label()
 
 
 def find(question: Question, facts: Facts) -> Window:
-    """The answer to a question. Raises Unreadable."""
+    """Return the page of rows that a question asks for. Raises Unreadable."""
     split = Split(question.files, facts.file_rows)
     names = split.schema.names
     pair = next((pair for pair, label in GROUPED.items() if {*pair, label} <= set(names)), None)
@@ -130,62 +131,60 @@ def find(question: Question, facts: Facts) -> Window:
     columns = names[:COLUMNS]
     if pair and question.grouped:
         columns = [*pair, GROUPED[pair], *(["target"] if "target" in names else [])]
-    seen = Window(rows=sum(split.rows), can_group=pair is not None, **facts.model_dump(exclude={"file_rows"}))
+    seen = Window(rows=sum(split.rows), can_group=pair is not None, **facts.model_dump())
     wanted = question if question.label in dict(facts.labels) else question.model_copy(update={"label": ""})
     filtered = bool(wanted.label or wanted.words)
-    found = (search if filtered else turn_to)(split, columns, wanted, label_of(split), seen)
+    rows = search(split, columns, wanted, seen) if filtered else turn_to(split, columns, wanted, seen)
     if pair and question.grouped:
-        seen.groups = grouped(found, pair, GROUPED[pair], named, has_before=seen.page > 1)
+        seen.groups = grouped(rows, pair, Label(GROUPED[pair], named.get(GROUPED[pair], [])))
     else:
-        rows = found[1:] if seen.page > 1 else found
         seen.columns, seen.more_columns = [cell(name) for name in columns], len(names) - len(columns)
         seen.table = [[cell(named_value(row.get(name), named[name])) for name in columns] for row in rows]
-    return shortened(seen)
+    return seen
 
 
-def turn_to(split: Split, columns: list[str], question: Question, _: Label, seen: Window) -> list[dict[str, Any]]:
-    """The rows of a page of all rows, after the row before them where there is one."""
+def turn_to(split: Split, columns: list[str], question: Question, seen: Window) -> Rows:
+    """Return a page of all rows; ``seen`` gets the number of pages and of this one."""
     seen.found = seen.looked_at = seen.rows
     clamp(seen, question.page)
-    start = max(0, (seen.page - 1) * ROWS - 1)
-    rows: list[dict[str, Any]] = []
-    wanted = seen.page * ROWS - start
-    for batch in split.batches(columns, start):
-        rows += batch.slice(0, wanted - len(rows)).to_pylist()
-        if len(rows) >= wanted:
+    rows: Rows = []
+    for batch in split.batches(columns, (seen.page - 1) * ROWS):
+        rows += batch.slice(0, ROWS - len(rows)).to_pylist()
+        if len(rows) >= ROWS:
             break
     return rows
 
 
-def search(split: Split, columns: list[str], question: Question, label: Label, seen: Window) -> list[dict[str, Any]]:
-    """The same of the rows that match, which are counted into ``seen``."""
+def search(split: Split, columns: list[str], question: Question, seen: Window) -> Rows:
+    """Return a page of the rows that match, which are counted into ``seen``."""
+    label = label_of(split)
     read = list(dict.fromkeys([*columns, label.column] if question.label else columns))
-    start, stop, rows = max(0, (question.page - 1) * ROWS - 1), question.page * ROWS, []
+    rows: Rows = []
     began = time.process_time()
     for batch in split.batches(read):
         if seen.looked_at >= MOST_ROWS or time.process_time() - began > _SCAN_SECONDS:
             break
         seen.looked_at += batch.num_rows
         hits = batch.filter(matching(batch, question, label))
-        first, last = (min(max(0, edge - seen.found), hits.num_rows) for edge in (start, stop))
+        edges = ((question.page - 1) * ROWS, question.page * ROWS)
+        first, last = (min(max(0, edge - seen.found), hits.num_rows) for edge in edges)
         rows += hits.slice(first, last - first).to_pylist()
         seen.found += hits.num_rows
     clamp(seen, question.page)
-    if seen.page != question.page:  # there is no such page: the last one, looked for anew
-        seen.found = seen.looked_at = 0
-        last = question.model_copy(update={"page": seen.page})
-        return search(split, columns, last, label, seen)
-    return rows
+    if seen.page == question.page:
+        return rows
+    seen.found = seen.looked_at = 0  # a page beyond the end: search again for the last one
+    return search(split, columns, question.model_copy(update={"page": seen.page}), seen)
 
 
 def clamp(seen: Window, page: int) -> None:
-    """The number of pages, and the page that is shown."""
+    """Set the number of pages, and of the page that is shown."""
     seen.pages = max(1, -(-seen.found // ROWS))
     seen.page = min(page, seen.pages)
 
 
 def matching(batch: pa.RecordBatch, question: Question, label: Label) -> pa.Array:
-    """Which rows have the label and, in any of their text columns, the words."""
+    """Return which rows have the label and, in any of their text columns, the words."""
     everything, nothing = pa.repeat(True, batch.num_rows), pa.repeat(False, batch.num_rows)
     right, hits = everything, everything
     if question.label:
@@ -193,24 +192,24 @@ def matching(batch: pa.RecordBatch, question: Question, label: Label) -> pa.Arra
         values = [value for value in pc.unique(column) if label.shown(value.as_py()) == question.label]
         right = reduce(pc.or_, [pc.equal(column, value) for value in values], nothing)
     if question.words:
-        texts = filter(is_text, map(plain, batch.columns))
+        texts = [column for column in map(plain, batch.columns) if is_text(column.type)]
         found = [pc.match_substring(column, question.words, ignore_case=True) for column in texts]
         hits = reduce(pc.or_, [pc.fill_null(column, False) for column in found], nothing)
     return pc.and_(right, hits)
 
 
 def plain(column: pa.Array) -> pa.Array:
-    """A dictionary's values in place."""
+    """Return a column with a dictionary's values in place."""
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
-def is_text(column: pa.Array) -> bool:
-    """Whether a column holds text."""
-    return pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds text."""
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 def count_labels(split: Split, label: Label) -> tuple[dict[str, int], int]:
-    """Rows of each label as it is shown, {} when there are too many to choose from; and how many rows were read."""
+    """Return the rows of each label as shown ({} for too many labels), and the number of rows read."""
     counts: Counter[str] = Counter()
     values: dict[str, Any] = {}
     read, began = 0, time.process_time()
@@ -230,36 +229,31 @@ def count_labels(split: Split, label: Label) -> tuple[dict[str, int], int]:
 
 
 def sort_key(value: object) -> tuple[float, str]:
-    """Numbers from high to low, then texts."""
+    """Sort numbers from high to low, then texts."""
     return (-float(value), "") if isinstance(value, int | float) and value == value else (0.0, str(value))
 
 
-def grouped(
-    rows: list[dict[str, Any]], pair: tuple[str, str], label: str, named: dict[str, list[str]], *, has_before: bool
-) -> list[Group]:
-    """One group for each first text, its second texts by label."""
-    first, second = pair
-    before = rows.pop(0).get(first) if has_before and rows else None
-    groups: dict[Any, list[dict[str, Any]]] = {}
+def grouped(rows: Rows, pair: tuple[str, str], label: Label) -> list[Group]:
+    """Return one group for each source sentence, its second sentences by label."""
+    groups: dict[Any, Rows] = {}
     for row in rows:
-        groups.setdefault(row.get(first), []).append(row)
+        groups.setdefault(row.get(pair[0]), []).append(row)
     found = []
     for text, members in groups.items():
-        members.sort(key=lambda row: sort_key(row.get(label)))
         seconds = [
             Second(
-                label=cell(label_name(row.get(label), named.get(label, []))),
-                text=cell(row.get(second)),
+                label=cell(label_name(row.get(label.column), label.names)),
+                text=cell(row.get(pair[1])),
                 note="sampled" if row.get("target") == "sampled" else "",
             )
-            for row in members
+            for row in sorted(members, key=lambda row: sort_key(row.get(label.column)))
         ]
-        found.append(Group(first=cell(text), seconds=seconds, continued=has_before and text == before))
+        found.append(Group(first=cell(text), seconds=seconds))
     return found
 
 
 def label_names(metadata: dict[bytes, bytes] | None, column: str) -> list[str]:
-    """The names of a label column, as the datasets library keeps them in the file; none when it has none."""
+    """Return the class names of a column, which ``datasets`` keeps in a file's metadata; [] without them."""
     try:
         names = json.loads((metadata or {})[b"huggingface"])["info"]["features"][column]["names"]
         return [str(name) for name in names]
@@ -268,24 +262,24 @@ def label_names(metadata: dict[bytes, bytes] | None, column: str) -> list[str]:
 
 
 def label_name(value: object, names: list[str]) -> object:
-    """A label's name, or the value when it has none."""
+    """Return a label's name, or the value of a label without one."""
     return names[value] if isinstance(value, int) and 0 <= value < len(names) else value
 
 
 def named_value(value: object, names: list[str]) -> object:
-    """A label's number with its name."""
+    """Return a label's number with its name."""
     name = label_name(value, names)
     return value if name is value else f"{value} ({name})"
 
 
 def cell(value: object) -> str:
-    """A value as text: floats in six digits, hidden characters shown, at most ``CELL`` characters."""
+    """Return a value as text: floats in six digits, hidden characters shown, at most ``CELL`` characters."""
     text = "" if value is None else str(rounded(value))
     return visible(text if len(text) <= CELL else f"{text[:CELL]}… (cut: {len(text):,} characters)")
 
 
 def rounded(value: object) -> object:
-    """Floats in six digits, inside lists and mappings, too."""
+    """Return floats in six digits, inside lists and mappings, too."""
     if isinstance(value, float):
         return Number(f"{value:.6g}")
     if isinstance(value, list):
@@ -298,21 +292,3 @@ class Number(str):
 
     __slots__ = ()
     __repr__ = str.__str__
-
-
-def shortened(answer: Window) -> Window:
-    """The answer with shorter cells when all of them together would make too large a page."""
-    left = PAGE
-
-    def fit(text: str) -> str:
-        nonlocal left
-        short = text if len(text) <= max(FOLDED, left) else f"{text[:FOLDED]}… (cut: the page is full)"
-        left -= len(short)
-        return short
-
-    answer.table = [[fit(text) for text in row] for row in answer.table]
-    for group in answer.groups:
-        group.first = fit(group.first)
-        for second in group.seconds:
-            second.text = fit(second.text)
-    return answer

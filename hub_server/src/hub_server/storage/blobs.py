@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 UPLOAD_KEPT_SECONDS = 24 * 3600
+_PIECE = 256 << 10  # bytes of a request body that stay in memory
 
 
 def fsync(path: Path) -> None:
@@ -35,11 +36,46 @@ class Blob(NamedTuple):
     size: int
 
 
-class Movable(Protocol):
-    """Content that can be moved to a path."""
+class Body:
+    """A request body, whole or as far as it was received."""
+
+    def __init__(self, folder: Path):
+        self._path, self.on_disk, self._pending = folder / uuid.uuid4().hex, False, bytearray()
+        self._digest, self.size = hashlib.sha256(), 0
+
+    def add(self, chunk: bytes) -> bool:
+        """Buffer the next bytes; whether it is time to ``write`` them to disk."""
+        self._pending += chunk
+        self.size += len(chunk)
+        return len(self._pending) >= _PIECE
+
+    def write(self) -> None:
+        """Append the buffer to the temporary file."""
+        self._digest.update(self._pending)
+        with self._path.open("ab") as file:
+            self.on_disk = True
+            file.write(self._pending)
+        self._pending = bytearray()
+
+    def chunks(self) -> Iterator[bytes]:
+        """The bytes, in pieces."""
+        if self.on_disk:
+            with self._path.open("rb") as file:
+                while chunk := file.read(1 << 20):
+                    yield chunk
+        if self._pending:
+            yield bytes(self._pending)
 
     def move(self, path: Path) -> Blob:
-        """Move it there, whole."""
+        """Leave the content as the file ``path``; the body is empty then."""
+        self.write()
+        self._path.replace(path)
+        self.on_disk = False
+        return Blob(self._digest.hexdigest(), self.size)
+
+    def drop(self) -> None:
+        """Remove the file of a content that is ``on_disk``."""
+        self._path.unlink(missing_ok=True)
 
 
 class BlobStore:
@@ -51,7 +87,7 @@ class BlobStore:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # private repos are private on the disk, too
 
     def sweep(self) -> None:
-        """Remove what an earlier process left unfinished; call only before serving."""
+        """Remove unfinished files of an earlier process; call only before serving."""
         for stray in self.tmp.iterdir():
             stray.unlink()
         for upload in self._uploads.iterdir():
@@ -86,7 +122,7 @@ class BlobStore:
         for folder in folders:
             fsync(folder)
 
-    def add_part(self, upload: str, number: int, content: Movable) -> Blob:
+    def add_part(self, upload: str, number: int, content: Body) -> Blob:
         """Store one part of a multipart upload."""
         (self._uploads / upload).mkdir(exist_ok=True)
         return content.move(self._uploads / upload / str(number))
@@ -117,7 +153,7 @@ class Staging:
         self.waiting.append((temporary, blob))
         return blob
 
-    def take(self, content: Movable) -> Blob:
+    def take(self, content: Body) -> Blob:
         """Move content that is a file already."""
         temporary = self._folder / uuid.uuid4().hex
         blob = content.move(temporary)

@@ -184,16 +184,11 @@ def _owned(db: sqlite3.Connection, repo: Repo, file: LargeFile) -> File:
 def write_commit(
     db: sqlite3.Connection, repo: Repo, ref: str, tree: str, parent: str | None, author: str, title: str, message: str
 ) -> str:
-    """Record a commit and point ``ref`` at it."""
-    oid = store_commit(db, repo.id, Commit("", tree, parent, author, int(time.time()), title, message))
+    """Record a commit under its git id and point ``ref`` at it."""
+    date = int(time.time())
+    oid = commit_id(tree, parent, author, date, f"{title}\n\n{message}" if message else title)
+    values = (repo.id, oid, tree, parent, author, date, title, message)
+    db.execute("INSERT OR IGNORE INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
     move = "INSERT INTO refs VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET oid = excluded.oid"
     db.execute(move, (repo.id, ref, oid))
-    return oid
-
-
-def store_commit(db: sqlite3.Connection, repo: int, commit: Commit) -> str:
-    """Record a commit under its git id."""
-    full_message = f"{commit.title}\n\n{commit.message}" if commit.message else commit.title
-    oid = commit_id(commit.tree, commit.parent, commit.author, commit.date, full_message)
-    db.execute("INSERT OR IGNORE INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (repo, *commit._replace(oid=oid)))
     return oid

@@ -15,17 +15,17 @@ CREATE TABLE IF NOT EXISTS commits(
 CREATE TABLE IF NOT EXISTS refs(
     repo INTEGER NOT NULL REFERENCES repos(id) ON DELETE CASCADE, name TEXT NOT NULL, oid TEXT NOT NULL,
     PRIMARY KEY(repo, name)) WITHOUT ROWID;
--- What was answered to which commit request, so that a request sent again after a lost answer changes nothing.
+-- The answer to each commit request: a request sent again after a lost answer changes nothing.
 CREATE TABLE IF NOT EXISTS receipts(
     repo INTEGER NOT NULL, ref TEXT NOT NULL, digest TEXT NOT NULL, oid TEXT NOT NULL, PRIMARY KEY(repo, ref, digest),
     FOREIGN KEY(repo, ref) REFERENCES refs(repo, name) ON DELETE CASCADE) WITHOUT ROWID;
--- Folders and files by git id, shared by all repos: reached only through a commit of a repo one may read.
+-- Folders and files by git id, shared by all repos: reachable only through a commit of a readable repo.
 CREATE TABLE IF NOT EXISTS entries(
     tree TEXT NOT NULL, name TEXT NOT NULL, oid TEXT NOT NULL, is_folder INTEGER NOT NULL,
     PRIMARY KEY(tree, name)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS files(
     oid TEXT PRIMARY KEY, sha256 TEXT NOT NULL, size INTEGER NOT NULL, lfs INTEGER NOT NULL) WITHOUT ROWID;
--- The large files that authorised users uploaded to a repo: knowing a sha256 is not owning the bytes.
+-- The large files that authorised users uploaded to a repo: a known sha256 gives no right to the bytes.
 CREATE TABLE IF NOT EXISTS lfs_objects(
     repo INTEGER NOT NULL REFERENCES repos(id) ON DELETE CASCADE, sha256 TEXT NOT NULL, size INTEGER NOT NULL,
     PRIMARY KEY(repo, sha256)) WITHOUT ROWID;

@@ -109,9 +109,9 @@ def walk(db: sqlite3.Connection, tree: str, path: str = "", recursive: bool = Tr
 
 
 class TreeEdit:
-    """Edits a tree inside one transaction; folders are loaded when an operation first enters them.
+    """Edits of a tree inside one transaction; an operation loads the folders that it enters.
 
-    A folder is a dict from names to git ids of files, and to folders: their git id until they are entered.
+    A folder is a dict from names to git ids of files and to folders, ``_Unread`` until an operation enters them.
     """
 
     def __init__(self, db: sqlite3.Connection, root: str | None):

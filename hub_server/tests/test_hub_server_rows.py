@@ -1,0 +1,126 @@
+"""Pages of rows: their texts, the bounds of a search, and that reading little finds the rows of reading all."""
+
+import random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hub_server.pages import row_scan
+from hub_server.pages.readers import ROWS, Facts, Question, RowsQuestion
+from hub_server.pages.row_scan import Split, Unreadable, facts_of, find
+
+
+@pytest.fixture
+def split(tmp_path):
+    """Writes files of the given tables and asks a question of them."""
+
+    def ask(*tables, row_group=70, **question):
+        files = tuple(str(tmp_path / f"{number}.parquet") for number in range(len(tables)))
+        for path, table in zip(files, tables, strict=True):
+            pq.write_table(table, path, row_group_size=row_group)
+        return find(Question(files=files, **question), facts_of(Split(files)))
+
+    return ask
+
+
+def pairs(*counts: int) -> list[pa.Table]:
+    rng, tables, number = random.Random(7), [], 0
+    for count in counts:
+        numbers = range(number, number + count)
+        number += count
+        first = pa.array([f"first {n // 7}" for n in numbers], pa.string())
+        second = pa.array([f"second {n} {rng.choice(['Red', 'blue'])}" for n in numbers], pa.string())
+        score = pa.array([rng.choice([0.9, 0.5, 0.1]) for _ in numbers], pa.float32())
+        tables.append(pa.table({"sentence1": first, "sentence2": second, "score": score}))
+    return tables
+
+
+@pytest.mark.parametrize(
+    "question", [{}, {"label": "0.5"}, {"words": "rEd"}, {"label": "0.9", "words": "blue"}], ids=str
+)
+def test_pages_together_are_all_rows_that_match(split, question):
+    tables = pairs(130, 0, 61, 200)
+    wanted = [
+        [row["sentence1"], row["sentence2"], f"{row['score']:.6g}"]
+        for row in pa.concat_tables(tables).to_pylist()
+        if f"{row['score']:.6g}" == question.get("label", f"{row['score']:.6g}")
+        and question.get("words", "").lower() in row["sentence2"].lower()
+    ]
+    shown = [split(*tables, **question, grouped=False, page=page) for page in range(1, 10)]
+    pages = -(-len(wanted) // ROWS)
+    assert [row for page in shown[:pages] for row in page.table] == wanted
+    assert {(page.pages, page.found, page.rows) for page in shown} == {(pages, len(wanted), 391)}
+    assert [page.page for page in shown[pages - 1 :]] == [pages] * (10 - pages)  # beyond the end: the last page
+    assert all(page.table == shown[pages - 1].table for page in shown[pages:])
+    grouped = [split(*tables, **question, page=page) for page in range(1, pages + 1)]
+    texts = [[group.first, second.text] for page in grouped for group in page.groups for second in group.seconds]
+    assert sorted(texts) == sorted(row[:2] for row in wanted)
+
+
+def test_second_sentences_stand_below_their_source_sentence_by_label(split):
+    shown = split(*pairs(60), page=1)
+    assert [len(group.seconds) for group in shown.groups] == [7] * 7 + [1]
+    for group in shown.groups:
+        scores = [float(second.label) for second in group.seconds]
+        assert scores == sorted(scores, reverse=True)
+    assert [group.first for group in split(*pairs(60), page=2).groups] == ["first 7", "first 8"]
+    assert shown.labels == sorted(shown.labels, reverse=True) and shown.label_column == "score"
+    assert sum(count for _, count in shown.labels) == 60
+
+
+def test_a_search_ends_at_its_bounds_and_says_so(split, monkeypatch):
+    monkeypatch.setattr(row_scan, "_BATCH", 50)
+    monkeypatch.setattr(row_scan, "MOST_ROWS", 100)
+    shown = split(*pairs(400), words="second", page=9)
+    assert (shown.looked_at, shown.found, shown.rows, shown.page, shown.pages) == (100, 100, 400, 2, 2)
+    assert shown.counted == 100
+    late = split(*pairs(400), page=8)  # pages without a filter reach the end
+    assert (late.page, late.groups[-1].seconds[-1].text.split()[1]) == (8, "399")
+    monkeypatch.setattr(row_scan, "_SCAN_SECONDS", -1)
+    assert split(*pairs(400), words="second").looked_at == 0
+
+
+def test_words_match_literally_and_files_of_one_split_may_differ(split):
+    table = pa.table({"text": ["50% (a.b)", "axb", None, "A.B"], "n": [1, 2, 3, 4]})
+    assert [row[0] for row in split(table, words="a.b").table] == ["50% (a.b)", "A.B"]
+    assert split(table, words="1").found == 0  # a number is not text
+    encoded = table.set_column(0, "text", table["text"].dictionary_encode())
+    assert split(encoded, words="AX").table == [["axb", "2"]]
+    first, second = pa.table({"text": ["a", "b"], "label": ["x", "y"]}), pa.table({"other": [1], "text": ["b"]})
+    assert split(first, second).table == [["a", "x"], ["b", "y"], ["b", ""]]
+    assert split(first, second, label="y").table == [["b", "y"]] and split(first, second, words="B").found == 2
+
+
+def test_labels_have_their_names(split):
+    def shown(metadata: bytes, **question):
+        table = pa.table({"label": [1, 0, -1, 2, None]}).replace_schema_metadata({b"huggingface": metadata})
+        return [row[0] for row in split(table, **question).table]
+
+    known = b'{"info": {"features": {"label": {"names": ["low", "high"], "_type": "ClassLabel"}}}}'
+    assert shown(known) == ["1 (high)", "0 (low)", "-1", "2", ""] and shown(known, label="0 (low)") == ["0 (low)"]
+    for broken in (b"", b"[]", b"7", b'{"info": []}', b'{"info": {"features": {"label": {"names": 7}}}}', b"\xff"):
+        assert shown(broken) == ["1", "0", "-1", "2", ""]
+
+
+def test_values_are_rounded_and_long_or_wide_rows_cut(split):
+    long = "x" * (row_scan.CELL + 1)
+    table = pa.table({"a": [[0.1 + 0.2, None]], "b": [{"p": 1 / 3}], "c": [long], "d": ["\u202e" + "y" * 400]})
+    a, b, c, d = split(table).table[0]
+    assert (a, b) == ("[0.3, None]", "{'p': 0.333333}") and d == "\N{REPLACEMENT CHARACTER}" + "y" * 400
+    assert c.startswith("x" * row_scan.CELL) and c.endswith("(cut: 3,001 characters)")
+    shown = split(pa.table({"score": [n / 7 for n in range(200)], **{f"c{n}": [0] * 200 for n in range(30)}}))
+    assert shown.labels == [] and len(shown.columns) == row_scan.COLUMNS and shown.more_columns == 11
+
+
+def test_a_broken_file_is_named(tmp_path):
+    good, bad = tmp_path / "good.parquet", tmp_path / "bad.parquet"
+    pq.write_table(pairs(5)[0], good)
+    bad.write_bytes(b"PAR1 no")
+    with pytest.raises(Unreadable) as caught:
+        facts_of(Split((str(good), str(bad))))
+    assert caught.value.place == 1
+    for facts in (None, Facts(file_rows=[5])):
+        question = RowsQuestion(question=Question(files=(str(bad),)), facts=facts)
+        found = row_scan.answer(question.model_dump_json().encode())
+        assert "cannot be read as parquet" in found.problem and found.broken == 0
