@@ -52,7 +52,7 @@ def check_pins(path: Path, recipe: ModelRecipe) -> None:
 
 def check_dtype(path: Path, recipe: DatasetRecipe) -> None:
     """Raise InputError for a dtype that another machine reads otherwise: a release goes on wherever it is asked to."""
-    if recipe.model.dtype == "auto" and recipe.model.backend == "engine":
+    if recipe.model.dtype == "auto" and recipe.model.facts.local:
         hint = "name it: --set model.dtype=bfloat16"
         raise InputError(
             f"{path}:model.dtype", "'auto' names no dataset", allowed="float32, bfloat16, float16", hint=hint
