@@ -111,7 +111,7 @@ def recipe_context(recipe: DatasetRecipe) -> dict[str, Any]:
         "plain_prompts": list(plain),
         "settings": partial(settings, recipe),
         "countered": [label for label in recipe.labels if label.counter_labels],
-        "exact": model.backend == "engine" and model.dtype == "float32" and on_cpu,  # fp32 on a CPU
+        "exact": model.facts.local and model.dtype == "float32" and on_cpu,  # fp32 on a CPU
         "citation": fenced(cited({recipe.dataset_schema.card.method}, bool(against), guided=guided), "bibtex"),
         "benchmark": BENCHMARKS.get(recipe.source.license),
         "limits": yaml.safe_load(GENERATORS.read_text(encoding="utf-8")).get(model.repo_id or model.path),
