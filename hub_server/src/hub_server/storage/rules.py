@@ -117,7 +117,7 @@ def is_ignored(rules: str, path: str) -> bool:
 
 @lru_cache(maxsize=32)
 def _lfs_rules(attributes: str) -> str:
-    """A ``.gitattributes`` as a ``.gitignore`` that leaves out what goes to LFS: the last line that fits decides."""
+    """Return a ``.gitattributes`` as a ``.gitignore`` that ignores the LFS files: the last matching line decides."""
     rules = []
     for line in attributes.splitlines():
         pattern, *settings = line.split() or [""]
@@ -139,7 +139,7 @@ def _patterns(rules: str) -> GitIgnoreSpec:
 
 
 def _pattern(line: str) -> GitIgnoreSpecPattern | None:
-    """A line that can be matched, else None: what git cannot read fits nothing."""
+    """Return the pattern of a line; None for a line that git cannot read, which matches nothing."""
     try:
         pattern = GitIgnoreSpecPattern(line)
         if pattern.regex is not None:
