@@ -33,11 +33,6 @@ class Serving:
     base_url: str
     process: psutil.Process
 
-    def cpu_seconds(self) -> float:
-        """CPU time of the server up to now, user and system, loading the model included."""
-        times = self.process.cpu_times()
-        return float(times.user + times.system)
-
 
 @contextmanager
 def serve(gguf: Path, slots: int = SLOTS, context: int = CONTEXT, threads: int = 1) -> Iterator[Serving]:
@@ -47,16 +42,8 @@ def serve(gguf: Path, slots: int = SLOTS, context: int = CONTEXT, threads: int =
     """
     options = {"--slots": slots, "--context": context, "--threads": threads, "--port": 0}
     words = [str(word) for option in options.items() for word in option]
-    command = [
-        sys.executable,
-        "-m",
-        "sts_dino",
-        "benchmark",
-        "llamacpp-server",
-        str(gguf),
-        *words,
-        "--until-stdin-closes",
-    ]
+    command = [sys.executable, "-m", "sts_dino", "benchmark", "llamacpp-server", str(gguf), *words]
+    command.append("--until-stdin-closes")
     with tempfile.TemporaryFile("w+") as log:
         child = subprocess.Popen(  # noqa: S603 - this module, with a path and numbers
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True

@@ -5,7 +5,8 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from hub.contract.measured import Estimate, Frozen
+from hub.contract.measured import Estimate
+from hub.contract.results import Frozen
 from hub.errors import InputError
 
 Verdict = Literal[

@@ -3,20 +3,18 @@
 import hashlib
 import json
 import os
-import subprocess
-import sys
+import resource
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
-import typer
 
 from hub import cli
 from hub.durable import make_folder, write_text
-from hub.errors import RunError
-from release.stages import die_with_parent, named
+from release.stages import StageProcess, named
 
 POLL = 0.1  # seconds between two looks at a child
 NOTE = 5.0  # seconds between two notes of its CPU time: a kill loses at most this much of it
@@ -51,7 +49,6 @@ class Steps:
             write_text(path, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
 
         make_folder(path.parent)
-        cli.say(f"{what}: {kind}")
         with named(f"{what}: {words[0]}", path, HINT):
             seconds = self._run(words, note)
         note(seconds, finished=True)
@@ -59,46 +56,31 @@ class Steps:
         return sum([*before, seconds])
 
     def _run(self, words: list[str], note: Callable[[float], None]) -> float:
-        """Run a command to its end, with one thread. Return its CPU seconds and those of its children."""
-        command = f"sts-dino {' '.join(words)}"
-        cli.say(f"== {command}")
-        process = subprocess.Popen(  # noqa: S603 - our own commands
-            [sys.executable, "-m", "sts_dino", *words],
-            stdout=subprocess.DEVNULL,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            preexec_fn=die_with_parent if sys.platform == "linux" else None,
-        )
-        noted = time.monotonic()
-        try:
-            while True:
-                ended, status, usage = os.wait4(process.pid, os.WNOHANG)
-                if ended:
-                    process.returncode = os.waitstatus_to_exitcode(status)
-                    break
-                if time.monotonic() - noted > NOTE:
-                    note(_seconds_so_far(process.pid))
-                    noted = time.monotonic()
+        """Run a command to its end, with one thread. Return the CPU seconds of it and its children."""
+        os.environ["OMP_NUM_THREADS"] = "1"
+        before, noted = _ended(), time.monotonic()
+        with StageProcess(*words) as stage:
+            while stage.running():
                 time.sleep(POLL)
-        finally:
-            if process.returncode is None:  # an interruption or an error
-                process.terminate()
-                process.wait()
-        seconds = usage.ru_utime + usage.ru_stime
-        if process.returncode:
-            note(seconds)
-        if process.returncode < 0:
-            raise RunError(command, f"was killed (signal {-process.returncode})", hint=f"out of memory? {HINT}")
-        if process.returncode:
-            raise typer.Exit(process.returncode)
-        return seconds
+                if time.monotonic() - noted > NOTE:
+                    note(_ended() - before + _running())
+                    noted = time.monotonic()
+            note(_ended() - before)
+            stage.wait()
+        return _ended() - before
 
 
-def _seconds_so_far(pid: int) -> float:
-    """CPU seconds of a running process, of its children, and of children that ended."""
-    try:
-        parent = psutil.Process(pid)
-        own = parent.cpu_times()
-        living = [child.cpu_times() for child in parent.children(recursive=True)]
-    except psutil.NoSuchProcess:  # it ended between the two looks
-        return 0.0
-    return sum(one.user + one.system + one.children_user + one.children_system for one in (own, *living))
+def _ended() -> float:
+    """CPU seconds of the children that ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _running() -> float:
+    """CPU seconds of the children that run, and of theirs."""
+    seconds = 0.0
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            times = child.cpu_times()
+            seconds += times.user + times.system + times.children_user + times.children_system
+    return seconds

@@ -23,7 +23,7 @@ from hub.errors import InputError, StsDinoError, did_you_mean
 from hub.process import INTERRUPTED, LAST_WORDS, TERMINATED, hand_over
 from hub.untrusted import printable
 
-LONGEST = 10_000  # characters of an error: it may list what a stranger named
+LONGEST = 10_000  # characters of an error: it may list untrusted names
 ANY_CLUSTER = "auto"  # as Ray says it: the cluster that this machine belongs to
 _NO_SPACE = "no space left on the disk; free some and run the same command again"
 _NO_ENTRY = "cannot be written or read here; choose another folder, or change its permissions"
@@ -82,7 +82,7 @@ class App(typer.Typer):
 
 
 class _OneLine:
-    """Mixed into commands and groups: a command line that cannot be read is an InputError, told in one line."""
+    """Mixed into commands and groups: a command line that cannot be read is an InputError in one line."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Parse ``args``. Raises InputError."""
@@ -153,11 +153,11 @@ def new_app(help_text: str) -> App:
     )
 
 
-listeners: list[Callable[[str], object]] = []  # who hears what is said instead: a worker elsewhere has no terminal
+listeners: list[Callable[[str], object]] = []  # receive messages instead of stderr: a worker elsewhere has no terminal
 
 
 def say(message: str) -> None:
-    """Talk to the person at the terminal (stderr), never mixed into results (stdout); nothing said drives it."""
+    """Print a message on stderr, apart from results on stdout; it cannot drive a terminal."""
     message = printable(message)
     for hear in listeners:
         hear(message)

@@ -391,9 +391,9 @@ def upstream_of(folder: str | Path | None) -> dict[str, Any]:
     if folder is None or not place.is_file():
         return {}
     try:
-        told = load_yaml(place.read_text(encoding="utf-8"), max_bytes=1 << 16, max_depth=5, max_nodes=1_000)
-        packages = {str(name): str(version) for name, version in told["packages"].items()}
-        return {"upstream": {"model": str(told["model"]), "made_by": str(told["made_by"]), "packages": packages}}
+        found = load_yaml(place.read_text(encoding="utf-8"), max_bytes=1 << 16, max_depth=5, max_nodes=1_000)
+        packages = {str(name): str(version) for name, version in found["packages"].items()}
+        return {"upstream": {"model": str(found["model"]), "made_by": str(found["made_by"]), "packages": packages}}
     except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, AttributeError):  # somebody else's file
         return {}
 

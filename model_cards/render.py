@@ -1,39 +1,40 @@
 """Write the card of a run directory: README.md, its plots in assets/, and for a model .eval_results/.
 
-    sts-dino card artifacts/datasets/NAME [--repo-id ORG/NAME] [--update RECIPE] [--dry-run]
-
-Reads manifest.json, recipe.yaml, what was measured (results.json, value.json ...), the files the manifest names and
-``model_cards/sections/``. A finished run gives the same bytes each time: its card holds no date, no timing and no
-machine. Only while a run grows does its card tell the time, from the timing that lies beside the run directory.
+The facts are manifest.json, recipe.yaml, measurements (results.json, value.json ...) and the files of the manifest. A
+finished run gives bit-identical cards: they hold no date, no timing and no machine. The card of a growing run has its
+progress, from the timing beside the run directory.
 """
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from hub.cli import DryRunOption, JsonOption, SetOption, answer, new_app, say
+from hub.cli import DryRunOption, JsonOption, SetOption, answer, new_app, run, say
 from hub.client.plan import MEASURED, facts_digest, stamped
+from hub.contract.licences import check, check_model
+from hub.contract.published_paths import published
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
-from hub.contract.recipe_file import load_recipe
+from hub.contract.recipe_file import deciding, load_recipe, resolved
 from hub.contract.results import read_results
-from hub.contract.run_dir import RECIPE, Manifest, manifest_text, read_manifest
+from hub.contract.run_dir import RECIPE, Manifest, changed_keys, locked, manifest_text, require_complete, rewrite_recipe
 from hub.durable import atomic_path
 from hub.errors import InputError
 from hub.untrusted import first_line
-from model_cards.dataset.card import dataset_files
-from model_cards.dataset.measured import Measured
-from model_cards.model.card import RESULTS, model_files
-from model_cards.model.eval_results import FOLDER as EVAL_RESULTS
-from model_cards.shared.checks import check_identity
-from model_cards.update import update_recipe
+from model_cards.dataset_card import dataset_files
+from model_cards.facts import RESULTS, DatasetFacts, ModelFacts, licensed, require_manifest
+from model_cards.manifest import ModelProvenance, read_facts
+from model_cards.metadata import FOLDER as EVAL_RESULTS
+from model_cards.model_card import model_files, release_name
+from model_cards.provenance import change_table
 
 CARD = "README.md"
 ORGANISATION = "sts-dino"
-OWNED = ("assets/*.png", f"{EVAL_RESULTS}/*.yaml")  # what a card may leave behind
+OWNED = ("assets/*.png", f"{EVAL_RESULTS}/*.yaml")  # files that an earlier card may have left
+_SHOWN = 5  # keys in a message
 
 app = new_app("Write the card of a finished or growing run directory.")
 
@@ -41,54 +42,29 @@ app = new_app("Write the card of a finished or growing run directory.")
 def render(
     directory: Path, repo_id: str | None = None, *, manifest: Manifest | None = None, now: datetime | None = None
 ) -> dict[str, bytes]:
-    """The files of the card, path → content. Writes nothing.
+    """Return the files of the card, path → content. Writes nothing.
 
-    ``manifest`` (default: the one on disk) may be a snapshot of a run that goes on growing: only files that it names
-    are read, and nothing that was measured. ``now`` (UTC; default: this moment) is told by the cards of growing runs
-    alone.
+    ``manifest`` (default: the one on disk) may be a snapshot of a growing run: the card reads its files alone, and no
+    measurements. ``now`` (UTC; default: this moment) appears on the cards of growing runs only.
 
-    Raises InputError when the directory is no run directory, or when its facts do not agree.
+    Raises InputError when the directory is not a run directory, or when its facts disagree.
     """
-    on_disk, manifest = manifest is None, manifest or _manifest(directory)
+    on_disk, manifest = manifest is None, manifest or require_manifest(directory)
     repo_id = checked_repo_id(repo_id or f"{ORGANISATION}/{manifest.name}")
     if manifest.kind == "dataset":
-        recipe = load_recipe(directory / RECIPE, DatasetRecipe)
-        check_identity(directory, manifest, recipe.name, recipe.version)
-        measured = Measured.of(directory, manifest) if on_disk and manifest.complete else Measured()
-        files = dataset_files(directory, manifest, recipe, repo_id, now or datetime.now(UTC), measured)
-        contents = _contents(directory, MEASURED) if on_disk else []
-        return {**files, CARD: _stamped(files[CARD], repo_id, manifest, contents)}
-    model_recipe = load_recipe(directory / RECIPE, ModelRecipe)
-    check_identity(directory, manifest, model_recipe.name, model_recipe.version)
-    files = model_files(directory, _complete(directory, manifest), model_recipe, repo_id)
-    return {**files, CARD: _stamped(files[CARD], repo_id, manifest, _contents(directory, MEASURED))}
+        facts = DatasetFacts.read(directory, manifest, measured=on_disk)
+        files = dataset_files(facts, repo_id, now or datetime.now(UTC))
+    elif manifest.complete:
+        files = model_files(ModelFacts.read(directory, manifest), repo_id)
+    else:
+        raise InputError(directory, "the run is not finished", hint="run the same stage again: it resumes")
+    contents = _contents(directory, MEASURED) if on_disk or manifest.kind == "model" else []
+    digest = facts_digest(manifest_text(manifest).encode(), *contents)
+    return {**files, CARD: stamped(files[CARD].decode(), repo_id, digest).encode()}
 
 
 def _contents(directory: Path, names: Sequence[str]) -> list[bytes | None]:
-    """What each file of a run directory holds; None: it is not there."""
     return [path.read_bytes() if (path := directory / name).exists() else None for name in names]
-
-
-def _stamped(card: bytes, repo_id: str, manifest: Manifest, contents: Sequence[bytes | None]) -> bytes:
-    facts = facts_digest(manifest_text(manifest).encode(), *contents)
-    return stamped(card.decode(), repo_id, facts).encode()
-
-
-def _manifest(directory: Path) -> Manifest:
-    manifest = read_manifest(directory)
-    if manifest is None:
-        raise InputError(
-            directory, "is not a run directory (no manifest.json)", hint="run the stage that makes it first"
-        )
-    return manifest
-
-
-def _complete(directory: Path, manifest: Manifest) -> Manifest:
-    if not manifest.complete:
-        raise InputError(
-            directory, "the run is not finished", hint="run the same stage again: it goes on where it stopped"
-        )
-    return manifest
 
 
 def checked_repo_id(repo_id: str) -> str:
@@ -105,18 +81,38 @@ def checked_repo_id(repo_id: str) -> str:
     return repo_id
 
 
+def require_card(recipe: DatasetRecipe | ModelRecipe, repo_id: str) -> None:
+    """Raise InputError, before a run, when its card and so its release would be refused.
+
+    Reasons: a licence that does not follow from its parts, a version without an entry in ``changes.yaml``, or a name
+    that no Hub takes. The licences of a model's datasets are checked when they are read (``training.loop.job``).
+    """
+    checked_repo_id(repo_id)
+    _require_card(recipe, ())
+
+
+def _require_card(recipe: Any, datasets: Sequence[tuple[str, str]]) -> None:
+    if isinstance(recipe, DatasetRecipe):
+        check(recipe)
+        change_table(recipe.name, recipe.version, complete=True)
+        return
+    check_model(recipe, datasets)
+    if not recipe.is_baseline:
+        change_table(release_name(recipe), recipe.version, complete=True)
+
+
 def unscored(directory: Path) -> list[str]:
-    """The recipe's evaluation tasks without a score in results.json; a group of tasks (no / in its name) is not one."""
-    if _manifest(directory).kind != "model" or not (directory / RESULTS).is_file():
+    """The recipe's evaluation tasks without a score in results.json, without groups of tasks (no / in the name)."""
+    if require_manifest(directory).kind != "model" or not (directory / RESULTS).is_file():
         return []
     scores = {(score.task, score.split) for score in read_results(directory / RESULTS).scores}
     scores |= {(task, "test") for task, split in scores if split not in ("train", "validation")}  # folds of its own
-    asked = load_recipe(directory / RECIPE, ModelRecipe).evaluation
-    return [f"{one.task} {one.split}" for one in asked if "/" in one.task and (one.task, one.split) not in scores]
+    tasks = load_recipe(directory / RECIPE, ModelRecipe).evaluation
+    return [f"{one.task} {one.split}" for one in tasks if "/" in one.task and (one.task, one.split) not in scores]
 
 
 def write(directory: Path, files: dict[str, bytes]) -> None:
-    """Write the card's files, and remove plots and evaluation entries that only an earlier card had."""
+    """Write the card's files, and remove plots and evaluation entries of an earlier card."""
     for path, content in sorted(files.items()):
         with atomic_path(directory / path) as temporary:
             temporary.write_bytes(content)
@@ -126,22 +122,46 @@ def write(directory: Path, files: dict[str, bytes]) -> None:
                 old.unlink()
 
 
-def _updated(directory: Path, recipe: Path | None, settings: list[str], dry_run: bool) -> list[str]:
-    """What --update changes; nothing without it."""
-    if recipe is not None:
-        return update_recipe(directory, recipe, settings, dry_run)
-    if settings:
-        raise InputError("--set", "changes a recipe, and none is read", hint="give one: --update RECIPE")
-    return []
+def update_recipe(directory: Path, recipe_path: Path, settings: list[str], dry_run: bool) -> list[str]:
+    """Give a finished run another recipe of the same rows or weights; return every change as text.
+
+    Rewrites manifest and recipe.yaml, unless it is a ``dry_run``; the card is stale until it is rewritten.
+
+    Raises InputError when the run is not finished, a key differs that decides rows or weights, or a licence does not
+    follow from the parts; RunError when another process holds the run.
+    """
+    with locked(directory):
+        manifest = require_complete(directory)
+        kind: Any = DatasetRecipe if manifest.kind == "dataset" else ModelRecipe
+        kept, given = load_recipe(directory / RECIPE, kind), load_recipe(recipe_path, kind, settings)
+        if isinstance(given, DatasetRecipe) and given.model.dtype == "auto":  # the run recorded what it resolved to
+            given = given.model_copy(update={"model": given.model.model_copy(update={"dtype": kept.model.dtype})})
+        _require_same(directory, recipe_path, manifest, kept, given)
+        provenance = manifest.provenance
+        trained = () if kind is DatasetRecipe else read_facts(directory, "provenance", provenance, ModelProvenance)
+        _require_card(given, licensed(given, trained) if trained else ())
+        if not dry_run:
+            rewrite_recipe(directory, manifest, given.version, resolved(given))
+        return changed_keys(*(published(recipe).model_dump(mode="json") for recipe in (kept, given)))
+
+
+def _require_same(directory: Path, recipe_path: Path, manifest: Manifest, kept: Any, given: Any) -> None:
+    found = changed_keys(deciding(published(kept)), deciding(published(given)))
+    if found:
+        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        problem = f"differs from the run {directory} in keys that decide its content: {'; '.join(found[:_SHOWN])}{more}"
+        command = manifest.provenance.get("command")
+        made = f"; the run's command: {command}" if command else ""
+        raise InputError(recipe_path, problem, hint=f"start another run, or override the keys: --set KEY=VALUE{made}")
 
 
 @app.command()
 def main(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="e.g. artifacts/datasets/NAME")],
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Run directory, e.g. artifacts/datasets/NAME")],
     repo_id: Annotated[str | None, typer.Option("--repo-id", help="Hub id [default: sts-dino/NAME]")] = None,
     update: Annotated[
         Path | None,
-        typer.Option("--update", metavar="RECIPE", help="Take other words and licences from it first; the rows stay"),
+        typer.Option("--update", metavar="RECIPE", help="Corrected texts and licences; rows and weights stay"),
     ] = None,
     settings: SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
     dry_run: DryRunOption = False,
@@ -149,8 +169,8 @@ def main(
 ) -> None:
     """Write README.md (and .eval_results/ for a model) into RUN_DIR.
 
-    With --update, RECIPE may differ from the run's in what decides no row and no weight: the licence, pretty_name,
-    descriptions, meanings of labels. recipe.yaml and manifest.json are rewritten with the card.
+    With --update, RECIPE may change keys that decide no row and no weight: licence, pretty_name, about, descriptions,
+    meanings of labels. The command rewrites recipe.yaml and manifest.json with the card.
 
     Examples:
 
@@ -158,7 +178,9 @@ def main(
 
       sts-dino card artifacts/datasets/sts-dino-x2 --update recipes/demo/sts-dino-x2.yaml --dry-run
     """
-    changes = _updated(run_dir, update, settings, dry_run)
+    if settings and update is None:
+        raise InputError("--set", "changes a recipe, and none is given", hint="give one: --update RECIPE")
+    changes = update_recipe(run_dir, update, settings, dry_run) if update else []
     files = render(run_dir, repo_id)
     if not dry_run:
         write(run_dir, files)
@@ -166,10 +188,13 @@ def main(
         say(f"not on the card: {task} has no score in {run_dir / RESULTS}; run: sts-dino score RECIPE")
     verb, sizes = "would write" if dry_run else "wrote", {path: len(files[path]) for path in sorted(files)}
     lines = [f"{'would change' if dry_run else 'changed'} {change}" for change in changes]
-    if not (dry_run and changes):  # the card of the changed recipe is not known before
+    if not (dry_run and changes):  # the card of the changed recipe is not known yet
         lines += [f"{verb} {run_dir / path} ({size} bytes)" for path, size in sizes.items()]
-    org = (repo_id or "sts-dino/").partition("/")[0]  # the card is of that place
+    org = (repo_id or "sts-dino/").partition("/")[0]
     then = [f"sts-dino publish {quote(str(run_dir))} --org {quote(org)}"]
-    answer(
-        "\n".join(lines), {"directory": run_dir, "changes": changes, "bytes": sizes}, as_json, () if dry_run else then
-    )
+    facts = {"directory": run_dir, "changes": changes, "bytes": sizes}
+    answer("\n".join(lines), facts, as_json, () if dry_run else then)
+
+
+if __name__ == "__main__":
+    run(app)

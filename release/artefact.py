@@ -86,7 +86,7 @@ class Artefact(ABC, Generic[Recipe]):
 
     def check(self) -> None:
         """Raise InputError for a recipe or a run directory that could not be published in the end."""
-        from model_cards.preflight import require_card
+        from model_cards.render import require_card
 
         require_card(self.recipe, self.repo_id)
         if not self.options.append:  # what rows may be appended to, the stage itself checks

@@ -139,7 +139,7 @@ def checked(path: Path, org: str, overrides: RecipeOverrides, workers: LocalWork
     else:
         recipe = load_recipe(path, DatasetRecipe, overrides.keys("source.limit"))
         preflight.check_dtype(path, recipe)
-    from model_cards.preflight import require_card
+    from model_cards.render import require_card
 
     require_card(recipe, f"{org}/{recipe.name}")
     if isinstance(recipe, ModelRecipe):

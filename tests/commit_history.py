@@ -54,10 +54,14 @@ class History:
             assert self._read(commit, file) == file["rows"], f"{commit}: {file['path']}"
             splits = rows.setdefault(file["config"], {})
             splits[file["split"]] = splits.get(file["split"], 0) + file["rows"]
-        head = yaml.safe_load(self._path(commit, "README.md").read_text(encoding="utf-8").split("---\n")[1])
+        card = self._path(commit, "README.md").read_text(encoding="utf-8")
+        head, counts = yaml.safe_load(card.split("---\n")[1]), manifest["counts"]
         assert stated(head) == rows, f"{commit}: its card states other rows"
         named = {(config["config_name"], part["split"]) for config in head["configs"] for part in config["data_files"]}
         assert named == {(config, split) for config, splits in rows.items() for split in splits}, f"{commit}: its card"
+        assert manifest["complete"] == ("shards are done" not in card)
+        done = "" if manifest["complete"] else f"{counts['shards_done']} of {counts['shards_total']} shards are done"
+        assert done in card, f"{commit}: its card"
 
     def _read(self, commit: str, file: dict[str, Any]) -> int:
         """The rows of a file, whose content must be the one that the manifest names."""

@@ -36,8 +36,8 @@ from torch.utils.data import DataLoader
 
 from eval.encoders.embeddings import Embeddings
 from eval.encoders.load import BATCH, Encoder, chat_template
-from eval.scoring.outcomes import Measured, Outcomes
-from eval.statistics.bootstrap import EvaluationSettings, NewScore, task_score
+from eval.scoring.outcomes import Outcomes
+from eval.statistics.bootstrap import EvaluationSettings, NewScore, task_interval
 from eval.tasks.rows import ScoredPairs, published
 from eval.tasks.sources import Source
 from eval.tasks.task import Metric, Task, Unit
@@ -324,15 +324,8 @@ def read_score(
     if not math.isfinite(score):
         raise RunError(ours.name, "the score is undefined", hint="do all embeddings coincide?")
     sizes = {subset: size(task, subset, split) for subset in found}
-    parts = {subset: (main[subset], sizes[subset]) for subset in found} if len(found) > 1 else {}
-    other = further(task.metadata.main_score, found)
-    sha256, revision = rows.sha256 if rows else None, data_revision(task)
-    if outcomes is not None:
-        measured = Measured(outcomes, score, other, parts)
-        whole = task_score(ours, split, measured, sha256 or "", settings, seconds)
-        named = {"main_metric": task.metadata.main_score, "data_sha256": sha256, "data_revision": revision}
-        return whole.model_copy(update=named)
-    return TaskScore(
+    parts = {subset: Part(score=main[subset], n=sizes[subset]) for subset in found} if len(found) > 1 else {}
+    read = TaskScore(
         task=ours.name,
         protocol=ours.protocol,
         split=split,
@@ -341,12 +334,16 @@ def read_score(
         n=sum(sizes.values()),
         unit=ours.unit,
         family=ours.family,
-        other=other,
-        parts={subset: Part(score=value, n=n) for subset, (value, n) in parts.items()},
-        seconds=dict(seconds),
-        data_sha256=sha256,
-        data_revision=revision,
+        other=further(task.metadata.main_score, found),
+        parts=parts,
+        seconds={name: round(value, 6) for name, value in seconds.items()},
+        data_sha256=rows.sha256 if rows else None,
+        data_revision=data_revision(task),
     )
+    if outcomes is None or ours.metric is None:
+        return read
+    around = task_interval(read, outcomes, ours.metric, ours.aggregation, settings)
+    return read.model_copy(update={"low": around.low, "high": around.high})
 
 
 def subset_scores(task: AbsTask, split: str, result: TaskResult) -> dict[str, Mapping[str, Any]]:

@@ -239,8 +239,8 @@ def _draw(generator: np.random.Generator, rows: int, resamples: int) -> Matrix:
 class EvaluationSettings(BaseModel):
     """What decides a score and its interval beside encoder and data. ``limit`` is rows per split (None: all).
 
-    ``seed`` is that of the bootstrap, and draws the rows of a limit. ``interval``: "bca" in records of versions before
-    4, whose intervals are recomputed.
+    ``seed`` is that of the bootstrap, and draws the rows of a limit. ``interval``: "bca" in records of earlier
+    versions, whose intervals are recomputed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

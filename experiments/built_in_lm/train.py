@@ -53,16 +53,6 @@ class Settings:
     tokens_per_step: int
 
 
-@dataclass
-class Progress:
-    """Steps, tokens and minutes so far; ``loss`` is a running mean."""
-
-    steps: int = 0
-    tokens: int = 0
-    minutes: float = 0.0
-    loss: float = 0.0
-
-
 @dataclass(frozen=True)
 class Batch:
     """Token ids and loss weights (0 for prompts and padding), both of shape [rows, length]."""
@@ -194,7 +184,8 @@ def train(corpus: Corpus, settings: Settings, out: Path) -> None:
 
     torch.manual_seed(settings.seed)
     torch.set_num_threads(settings.threads)
-    maker, counts, done = PairMaker(corpus), Counter[tuple[str, str]](), Progress()
+    maker, counts = PairMaker(corpus), Counter[tuple[str, str]]()
+    steps, tokens, loss_mean = 0, 0, 0.0
     captions = [text for image in corpus.images for text in image]
     texts = captions[::3] + corpus.prose * 2 + [text for row in corpus.nli for text in row[1:]]
     tokenizer = train_tokenizer(texts)
@@ -204,11 +195,11 @@ def train(corpus: Corpus, settings: Settings, out: Path) -> None:
     others = [p for p in model.parameters() if id(p) not in inside]
     muon = torch.optim.Muon(matrices, lr=MATRIX_RATE, momentum=0.95, weight_decay=0.02)
     adam = torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.98), weight_decay=0.0)
-    started = time.monotonic()
+    started, minutes = time.monotonic(), 0.0
     with tqdm(total=100, unit="%", mininterval=10, bar_format="{l_bar}{bar}| {elapsed}{postfix}") as bar:
         for batch in stream(maker, tokenizer, settings, counts):
-            done.minutes = (time.monotonic() - started) / 60
-            share = max(done.steps / (settings.steps or math.inf), done.minutes / (settings.minutes or math.inf))
+            minutes = (time.monotonic() - started) / 60
+            share = max(steps / (settings.steps or math.inf), minutes / (settings.minutes or math.inf))
             if share >= 1:
                 break
             factor = min(1.0, share / WARMUP + 0.01, (1 - share) / DECAY)  # warm-up, plateau, linear decay
@@ -219,13 +210,13 @@ def train(corpus: Corpus, settings: Settings, out: Path) -> None:
                 optimizer.param_groups[0]["lr"] = rate * factor
                 optimizer.step()
                 optimizer.zero_grad()
-            done.loss = loss.item() if done.steps == 0 else done.loss + RUNNING * (loss.item() - done.loss)
-            done.steps, done.tokens = done.steps + 1, done.tokens + batch.ids.numel()
+            loss_mean += (RUNNING if steps else 1.0) * (loss.item() - loss_mean)
+            steps, tokens = steps + 1, tokens + batch.ids.numel()
             bar.n = round(100 * share, 1)
-            bar.set_postfix_str(f"step {done.steps}, loss {done.loss:.3f}")
+            bar.set_postfix_str(f"step {steps}, loss {loss_mean:.3f}")
     facts = {
         "settings": asdict(settings),
-        "progress": asdict(done),
+        "progress": {"steps": steps, "tokens": tokens, "minutes": minutes, "loss": loss_mean},
         "sentences_kept": dict(corpus.kept),
         "evaluation_sentences_removed": dict(corpus.removed),
         "pairs_rejected": dict(maker.rejected),
@@ -233,7 +224,7 @@ def train(corpus: Corpus, settings: Settings, out: Path) -> None:
         "versions": {"torch": torch.__version__},
     }
     save(model, tokenizer, facts, out)
-    cli.say(f"wrote {out}: {done.steps} steps, {done.tokens} tokens, {done.minutes:.1f} minutes, loss {done.loss:.3f}")
+    cli.say(f"wrote {out}: {steps} steps, {tokens} tokens, {minutes:.1f} minutes, loss {loss_mean:.3f}")
 
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, facts: dict[str, object], out: Path) -> None:

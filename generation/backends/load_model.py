@@ -11,19 +11,21 @@ import psutil
 import torch
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+from safetensors import safe_open
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from transformers.integrations.gguf import read_gguf_metadata
 from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
 from transformers.quantizers.auto import AutoQuantizationConfig
 from transformers.utils import logging as transformers_logging
 
 from generation.backends.output_layer import pack
+from generation.inputs.chat_template import ChatTemplate, encoded_prompt
 from hub.cli import say
 from hub.client.connection import hub_errors, lost_connection
 from hub.contract.dataset_sections import quantization_values
 from hub.contract.recipe import LanguageModel
 from hub.errors import InputError, OutOfMemory
-from hub.untrusted import NO_CODE, NO_PICKLES, reading_model
+from hub.untrusted import NO_CODE, NO_PICKLES, reading_model, require_safetensors
 
 _SMALLER = "use a smaller model or a narrower dtype (model.dtype)"
 _CPU_BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")  # torch.cpu.get_capabilities: x86, x86, Arm
@@ -86,6 +88,45 @@ def load_tokenizer(recipe: LanguageModel) -> Any:
         reading_model(model_place(recipe), "its tokenizer cannot be loaded", hint=hint, passes=_is_of_the_way),
     ):
         return AutoTokenizer.from_pretrained(**origin, **NO_CODE)
+
+
+class Preview:
+    """A language model without its weights: its ``context`` in tokens (0: not known) and its token counts."""
+
+    def __init__(self, recipe: LanguageModel, config: Any, tokenizer: Any):
+        self.recipe, self.tokenizer = recipe, tokenizer
+        self.context = int(getattr(config.get_text_config(), "max_position_embeddings", 0) or 0)
+        self._template = ChatTemplate(tokenizer)
+
+    @classmethod
+    @hub_errors("read the language model's config")
+    def of(cls, recipe: LanguageModel) -> "Preview":
+        """The preview of a recipe's section ``model``. Raises InputError when its config or tokenizer is unusable."""
+        place, tokenizer = model_place(recipe), load_tokenizer(recipe)
+        with model_origin(recipe) as origin, reading_model(place, "its config cannot be read"):
+            config = AutoConfig.from_pretrained(**origin, **NO_CODE)
+        if isinstance(place, Path) and place.is_dir():
+            require_safetensors(place, place)
+            with reading_model(place, "cannot be loaded as a causal language model"):
+                for file in sorted(place.glob("*.safetensors")):
+                    with safe_open(file, framework="pt"):  # its header, held against the file's size
+                        pass
+        check_vocabulary(tokenizer, config, place)
+        return cls(recipe, config, tokenizer)
+
+    def count_tokens(self, text: str) -> int:
+        """How many tokens the model's tokenizer makes of ``text``, without special tokens."""
+        return len(self.tokenizer(text, add_special_tokens=False).input_ids)
+
+    def prompt_tokens(self, prompt: str) -> int:
+        """How many tokens the model reads of a prompt: special tokens and the chat template's included."""
+        return len(encoded_prompt(prompt, self.tokenizer, self._template if self.recipe.chat_template else None))
+
+    def lines(self) -> Iterator[str]:
+        """Lines about the model: the dtype, and a warning for a slow one."""
+        yield f"model: {resolve_dtype(self.recipe)} on {self.recipe.device_map or self.recipe.device}"
+        if warning := slow_dtype(self.recipe):
+            yield f"warning: {warning}"
 
 
 @contextmanager

@@ -1,38 +1,23 @@
 """How a model's attention is computed: through ``generation.backends.shared_attention`` or in the plain loop.
 
-Tried at load on the model itself, and for a plan on a small random copy of its config: the logits of some tokens, read
-as the engine reads them, against those of the model's own attention. The masks that the model asks for tell its window.
+Tried at load on the model itself: the logits of some tokens, read as the engine reads them, against those of the
+model's own attention. The masks that the model asks for tell its window.
 """
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
 from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, AutoModelForCausalLM
+from transformers import AttentionInterface, AttentionMaskInterface
 
 from generation.backends.batch import KVCaches, LiveBatch
-from generation.backends.load_model import (
-    check_vocabulary,
-    load_tokenizer,
-    model_origin,
-    model_place,
-    resolve_dtype,
-    slow_dtype,
-)
 from generation.backends.protocol import Request
 from generation.backends.shared_attention import NAME, attend, run_pass
-from generation.inputs.chat_template import ChatTemplate, encoded_prompt
-from hub.client.connection import hub_errors
-from hub.contract.recipe import LanguageModel
-from hub.untrusted import NO_CODE, reading_model, require_safetensors
 
 PROMPT, WRITTEN = 16, 18  # tokens of the trial: written ones in two pages
 TRIAL = "sts_dino_trial"  # shared attention of a model that also says which masks it wants
@@ -172,86 +157,3 @@ def _no_mask(local_size: int | None = None, **_: Any) -> None:
 
 AttentionInterface.register(TRIAL, attend)
 AttentionMaskInterface.register(TRIAL, _no_mask)
-
-
-SMALL = {
-    "vocab_size": 512,
-    "intermediate_size": 64,
-    "ffn_dim": 64,
-    "moe_intermediate_size": 64,
-    "num_local_experts": 8,
-    "num_experts": 8,
-}
-
-
-class Preview:
-    """A language model as its config and tokenizer tell it: ``context`` in tokens (0: not known)."""
-
-    def __init__(self, recipe: LanguageModel, config: Any, tokenizer: Any):
-        self.recipe, self.config, self.tokenizer = recipe, config.get_text_config(), tokenizer
-        self.context = int(getattr(self.config, "max_position_embeddings", 0) or 0)
-        self._template = ChatTemplate(tokenizer)
-
-    @classmethod
-    @hub_errors("read the language model's config")
-    def of(cls, recipe: LanguageModel) -> "Preview":
-        """The preview of a recipe's section ``model``. Raises InputError when its config or tokenizer is unusable."""
-        place, tokenizer = model_place(recipe), load_tokenizer(recipe)
-        with model_origin(recipe) as origin, reading_model(place, "its config cannot be read"):
-            config = AutoConfig.from_pretrained(**origin, **NO_CODE)
-        if isinstance(place, Path) and place.is_dir():
-            require_safetensors(place, place)
-            with reading_model(place, "cannot be loaded as a causal language model"):
-                for file in sorted(place.glob("*.safetensors")):
-                    with safe_open(file, framework="pt"):  # its header, held against the file's size
-                        pass
-        check_vocabulary(tokenizer, config, place)
-        return cls(recipe, config, tokenizer)
-
-    def count_tokens(self, text: str) -> int:
-        """How many tokens the model's tokenizer makes of ``text``, without special tokens."""
-        return len(self.tokenizer(text, add_special_tokens=False).input_ids)
-
-    def prompt_tokens(self, prompt: str) -> int:
-        """How many tokens the model reads of a prompt: special tokens and the chat template's included."""
-        return len(encoded_prompt(prompt, self.tokenizer, self._template if self.recipe.chat_template else None))
-
-    def lines(self) -> Iterator[str]:
-        """Lines about the model: the dtype, and the expected attention with its reason."""
-        yield f"model: {resolve_dtype(self.recipe)} on {self.recipe.device_map or self.recipe.device}"
-        if warning := slow_dtype(self.recipe):
-            yield f"warning: {warning}"
-        facts = self.describe()
-        window = facts.get("attention_window")
-        beyond = f"; texts beyond its window of {window} tokens: the plain, slower loop" if window else ""
-        yield f"attention: {facts['attention']}, expected ({facts['attention_reason']}{beyond})"
-
-    def describe(self) -> dict[str, Any]:
-        """The attention that the engine will find, tried on a small random model of the same config (float32)."""
-        try:
-            with torch.random.fork_rng(devices=[]):  # who asks keeps their random numbers
-                torch.manual_seed(0)
-                model = AutoModelForCausalLM.from_config(small_config(self.config), dtype=torch.float32, **NO_CODE)
-                return find_path(model.eval()).describe()
-        except Exception as error:  # noqa: BLE001 - untrusted configs; a plan is useful without this line
-            reason = f"not known before the model is loaded: {(str(error).splitlines() or [''])[0]}"
-            return {"attention": "unknown", "attention_reason": reason}
-
-
-def small_config(config: Any) -> Any:
-    """A config with the attention of another one, and few layers (one of each kind, two at least), tokens and neurons.
-
-    Heads, their size and the hidden size stay as they are, since they belong to the attention.
-    """
-    small = copy.deepcopy(config)
-    kinds = list(dict.fromkeys(getattr(config, "layer_types", None) or []))
-    layers = max(2, len(kinds))
-    if kinds:
-        small.layer_types = (kinds * layers)[:layers]
-    small.num_hidden_layers = min(layers, config.num_hidden_layers)
-    for name, size in SMALL.items():
-        if isinstance(getattr(small, name, None), int):
-            setattr(small, name, min(size, getattr(small, name)))
-    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
-        setattr(small, name, None)
-    return small

@@ -36,7 +36,7 @@ def _engine(model: LanguageModel, _: Path | None = None) -> Writer:
 
 
 def _engine_preview(model: LanguageModel) -> tuple[TokenCounter, list[str]]:
-    from generation.backends.model_check import Preview
+    from generation.backends.load_model import Preview
 
     preview = Preview.of(model)
     return preview, list(preview.lines())

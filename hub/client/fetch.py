@@ -52,9 +52,10 @@ def fetch(
 ) -> None:
     """Make ``directory``, empty or absent, the run directory of a published manifest, all at once.
 
-    ``recipe``: the one that the run goes on under; None: the published one.
+    ``recipe``: the one that the run resumes under; None: the published one.
 
-    Killed, it goes on from the files that came whole. Raises RunError when a file is not the one the manifest names.
+    After a kill it resumes from the files that arrived whole. Raises RunError for a file that the manifest does not
+    name as it is.
     """
     from huggingface_hub import snapshot_download
 

@@ -99,7 +99,7 @@ def is_beside(path: str) -> bool:
     return any(Path(path).match(pattern) and path.count("/") == pattern.count("/") for pattern in BESIDE)
 
 
-def strangers(remote: Remote, manifest: Manifest | None) -> dict[str, str]:
+def foreign_files(remote: Remote, manifest: Manifest | None) -> dict[str, str]:
     """Files on the Hub that no publication of ours put there as they are: path → what is the matter with it.
 
     ``manifest`` is the one that lies beside them. Without one, nothing there is ours.
@@ -210,7 +210,7 @@ def read_stamp(card: str) -> Stamp | None:
 
 
 def restamped(card: str, facts: str) -> str | None:
-    """A stamped card, said to be of other facts; None when it has no stamp of its own."""
+    """A stamped card with other facts; None when it has no stamp of its own."""
     found, stamp = _STAMP.search(card), read_stamp(card)
     return stamped(card[: found.start()], stamp.repo_id, facts) if found and stamp else None
 

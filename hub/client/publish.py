@@ -30,8 +30,8 @@ from hub.client.plan import (
     Snapshot,
     compare,
     facts_digest,
+    foreign_files,
     read_stamp,
-    strangers,
     text_diff,
 )
 from hub.client.repository import MAIN, Repository
@@ -149,7 +149,7 @@ class Release:
             raise InputError(card, "no card", hint=hint)
         stamp = read_stamp(card.read_text(encoding="utf-8"))
         if stamp is None:
-            raise InputError(card, "was edited by hand: prose belongs into model_cards/sections", hint=hint)
+            raise InputError(card, "was edited by hand: prose belongs into the recipe's about:", hint=hint)
         measured = [self.directory / name for name in MEASURED]
         contents = [path.read_bytes() if path.is_file() else None for path in measured]
         if stamp.facts != facts_digest((self.directory / MANIFEST).read_bytes(), *contents):
@@ -315,7 +315,7 @@ def edits_since(
 
     ``manifest`` is the one of the branch. What ``snapshot`` holds just so is not looked at.
     """
-    edits = strangers(remote, manifest) | _changed_small_files(repository, remote, manifest, snapshot)
+    edits = foreign_files(remote, manifest) | _changed_small_files(repository, remote, manifest, snapshot)
     if CARD not in remote.files or (CARD in snapshot and snapshot[CARD].equals(remote.files[CARD])):
         return edits, ()
     card = (repository.read(remote, CARD) or b"").decode("utf-8", "replace")

@@ -162,9 +162,8 @@ class Repository:
 def unwrapped(place: object = constants.HF_HOME) -> Iterator[None]:
     """The Hub's answer, or what broke the line, where the client hides it in another error.
 
-    A download that fails is told as "not in the local cache", which reads as "there is no such file"; an upload that
-    fails as a RuntimeError. What is wrong with a disk of ours becomes a RunError: the client may not say which it
-    is, nor, of Xet's cache, in a form that a program can read.
+    The client reports a failed download as "not in the local cache", which reads as "no such file", and a failed
+    upload as a RuntimeError. A failing local disk becomes a RunError: the client may not say which disk it is.
     """
     try:
         yield

@@ -38,7 +38,7 @@ RECOGNISED = frozenset(_CODES.split())
 
 
 class Source(Strict):
-    """Where first texts come from: a file, a pinned Hub dataset, or the generator itself (``model``)."""
+    """Where source sentences come from: a file, a pinned Hub dataset, or the generator itself (``model``)."""
 
     kind: SourceName  # file: on this disk; hub: a pinned dataset; model: the generator writes them
     path: str | None = None  # .txt (one text a line), .tsv, .csv, .jsonl or .parquet; with kind hub: a file of the repo
@@ -52,7 +52,7 @@ class Source(Strict):
     quotation_marks: Literal["keep", "skip"] = "keep"  # of texts with one inside; both papers' code keeps them
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.9  # model: nucleus of x1, no top-k (DINO section 4)
     description: Annotated[str, CARD_ONLY]  # what the texts are
-    license: Annotated[str, CARD_ONLY]  # of the first texts
+    license: Annotated[str, CARD_ONLY]  # of the source sentences
 
     @property
     def facts(self) -> SourceFacts:
@@ -180,13 +180,13 @@ Meaning = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\r\n]*
 class Label(Strict):
     """One label: its instruction (with the ``<X1>`` placeholder) and the labels its texts must not fit.
 
-    ``decay_constant``, ``guidance`` and ``samples`` stand in place of those of ``decoding``. With ``samples`` 0 the
+    ``decay_constant``, ``guidance`` and ``samples`` replace those of ``decoding``. With ``samples`` 0 the
     label is never written: its prompt is a counter-prompt of other labels, and nothing else.
     """
 
     name: str  # of the label, in rows and files
     score: Annotated[float, Field(ge=0, le=1)] | None = None  # schema sts
-    instruction: str  # the prompt, with <X1> for the first text, up to the quotation mark that opens the text
+    instruction: str  # the prompt, with <X1> for the source sentence, up to the quotation mark that opens the text
     meaning: Annotated[Meaning | None, CARD_ONLY, OPTION] = None  # in words for people: annotators, readers of the card
     counter_labels: tuple[str, ...] = ()  # labels that a text must not fit: self-debiasing
     overlap: Annotated[tuple[Share, Share] | None, OPTION] = None  # least and most words shared with x1: word_overlap
@@ -217,7 +217,7 @@ class Label(Strict):
 
     @property
     def plain_prompt(self) -> str | None:
-        """The instruction without task and first text, e.g. ``Sentence 2: "``: its last piece after ``<X1>``.
+        """The instruction without task and source sentence, e.g. ``Sentence 2: "``: its last piece after ``<X1>``.
 
         A piece begins after a line break, a quotation mark or the end of a sentence. None where it has no word.
         """
@@ -242,7 +242,7 @@ class DecodingParameters(Strict):
 
 
 class Decoding(DecodingParameters):
-    """How second texts are decoded, how many are wanted and how often each is tried."""
+    """How texts are decoded, how many are wanted and how often each is tried."""
 
     samples: Positive = 2  # texts wanted per (x1, label)
     max_attempts: Positive = 5  # for each text wanted, at most
@@ -265,12 +265,12 @@ class Postprocess(Strict):
 
     smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.2  # 0 → ε/2, 1 → 1 - ε/2
     sampled_negatives: Annotated[int, Field(ge=0)] = 2  # per x1, score 0
-    max_per_label: Positive = 2  # texts kept for a first text and label
+    max_per_label: Positive = 2  # texts kept for a source sentence and label
     equal_triplets: bool = (
         True  # schema nli: whether a triplet whose positive is its negative stays, as in Auto-NLI's code
     )
     reject: tuple[Rejection, ...] = ("example_copy", "prompt_words")  # what is no data: docs/recipes.md
-    validation_fraction: Fraction = 0.1  # of the first texts
+    validation_fraction: Fraction = 0.1  # of the source sentences
     near_copy: Annotated[Share | None, OPTION] = None  # a word_overlap with x1 from which a text is a near-copy of it
 
     def smoothed(self, score: float) -> float:
@@ -359,7 +359,9 @@ class FewShot(Strict):
     examples: Examples
     end: Annotated[str, Field(pattern=f"^{QUOTE}")] = QUOTE  # what closes an example's text (the authors' files: ".)
     separator: str = "\n"  # between examples, and before the prompt: without examples too, as in the authors' code
-    rotate: Annotated[bool, OPTION] = False  # each first text has one set, chosen by a hash, instead of all of them
+    rotate: Annotated[bool, OPTION] = (
+        False  # each source sentence has one set, chosen by a hash, instead of all of them
+    )
 
     def problems(self) -> Iterator[str]:
         """What is wrong with the keys taken together, one message each."""

@@ -2,8 +2,8 @@
 
 ``licences.yaml`` says what each licence asks. From that follows, for every combination, a verdict:
 
-- First texts are published as they are: all that their licence asks holds for the dataset.
-- Second texts come from the generator: they are bound where its licence claims or restricts what it writes.
+- Source sentences are published unchanged: everything their licence asks holds for the dataset.
+- Generated texts come from the model: they are bound where its licence claims or restricts its output.
 - Few-shot examples stand in prompts, not in the dataset: they are credited, and non-commercial ones bind it.
 - A model comes from its base, which binds it; training data are credited, and non-commercial ones bind it.
 
@@ -113,7 +113,7 @@ def known(place: str, licence: str) -> Licence:
     """The licence of that id. Raises InputError naming ``place`` when the table has none."""
     found = table().get(licence)
     if found is None:
-        add = "add what it asks to hub/contract/data/licences.yaml if it is none of these"
+        add = "add what it asks to hub/contract/data/licences.yaml if it is not one of these"
         raise InputError(
             place,
             f"{licence!r} is no licence that can be judged" if licence.strip() else "names no licence",
@@ -142,9 +142,11 @@ def possible(recipe: DatasetRecipe) -> tuple[str, ...]:
 
 
 def _parts(recipe: DatasetRecipe) -> tuple[Part, Part, list[Part]]:
-    """First texts, generator and examples with their licences. Raises InputError for one that is not known."""
+    """Source sentences, generator and examples with their licences. Raises InputError for an unknown one."""
     place = f"recipe {recipe.name}"
-    source = Part("First texts", recipe.source.description, known(f"{place}: source.license", recipe.source.license))
+    source = Part(
+        "Source sentences", recipe.source.description, known(f"{place}: source.license", recipe.source.license)
+    )
     model = recipe.model.repo_id or recipe.model.path or (recipe.model.server.model if recipe.model.server else "")
     generator = Part("Generator", model, known(f"{place}: model.license", recipe.model.license))
     examples = []
@@ -159,7 +161,7 @@ def dataset_licences(source: Licence, generator: Licence, examples: Iterable[Lic
     """What a dataset of these parts may be licensed as. Raises InputError when it may not be published at all."""
     for leaf in source.leaves():
         if leaf.no_derivatives:
-            raise InputError(place, _no_result("first texts", leaf, "second texts are written from them"))
+            raise InputError(place, _no_result("source sentences", leaf, "texts are generated from them"))
     if generator.outputs is None:
         raise InputError(
             place,
@@ -251,8 +253,9 @@ def _dataset_notes(source: Part, generator: Part, chosen: Licence) -> tuple[str,
     notes += [f"{text[0].upper()}{text[1:]}." for text in dict.fromkeys(_terms(source.licence))]
     if chosen.id in (MIXED, MIXED_NON_COMMERCIAL) and any(leaf.share_alike for leaf in source.licence.leaves()):
         notes.append(
-            "No single licence covers all parts, so first and second texts keep their own. It is not settled whether "
-            "a second text is an adaptation of its first; where it is, the first's share-alike terms hold for it too."
+            "No single licence covers all parts, so source sentences and generated texts keep their own. It is not "
+            "settled whether a generated text is an adaptation of its source sentence; where it is, the sentence's "
+            "share-alike terms hold for it too."
         )
     return tuple(notes)
 

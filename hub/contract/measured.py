@@ -68,10 +68,10 @@ def has_report(directory: Path, manifest: Manifest) -> bool:
     if not path.is_file():
         return False
     with path.open(encoding="utf-8", errors="replace") as page:
-        told = re.search(r'<meta name="fingerprints" content="([0-9a-f ]*)">', page.read(HEAD))
-    if told is None or manifest.fingerprint not in told[1].split():
+        found = re.search(r'<meta name="fingerprints" content="([0-9a-f ]*)">', page.read(HEAD))
+    if found is None or manifest.fingerprint not in found[1].split():
         hint = f"write it again: sts-dino report {directory}, or remove it"
-        raise InputError(path, "tells of other rows or weights than the run directory holds", hint=hint)
+        raise InputError(path, "shows other rows or weights than the run directory holds", hint=hint)
     return True
 
 
@@ -198,7 +198,7 @@ NEAR_COPY = 0.8  # a word overlap from which a text counts as a near-copy here, 
 
 
 class Interval(Frozen):
-    """A value and its 95 % bootstrap interval over first texts."""
+    """A value and its 95 % bootstrap interval over source sentences."""
 
     value: Finite
     low: Finite
@@ -276,7 +276,7 @@ class RepeatScore(Frozen, strict=True):
 
 
 class Run(Frozen, strict=True):
-    """One training: what told it from the others (``value`` of the seed or example set), and what it scored.
+    """One training: the seed or example set (``value``) that it differs in, and its scores.
 
     ``validation_score`` is what its checkpoint was chosen by (None: the last one was kept).
     """
@@ -387,9 +387,9 @@ class Estimate(Frozen):
 
 
 class ArmScore(Frozen):
-    """What one arm of the experiment scored: the mean over tasks and seeds, and each task's mean over seeds.
+    """Scores of one variant: the mean over tasks and seeds, and each task's mean over seeds.
 
-    ``over_copies``: the paired difference to the copies control (None: that control itself).
+    ``over_copies``: the paired difference to the unsupervised SimCSE baseline (None: that baseline itself).
     """
 
     average: Estimate
@@ -398,10 +398,10 @@ class ArmScore(Frozen):
 
 
 class ArmPlan(Frozen):
-    """The evaluations to compare: arm → their folders by seed. Arms of several seeds share them, in this order.
+    """The evaluations to compare: variant → their folders by seed. Variants of several seeds share them, in this order.
 
-    ``data_seeds``: the folders of an arm are of so many datasets, written with as many seeds; those of the first stand
-    first. ``differences``: pairs of arms to compare beside each with the control.
+    ``data_seeds``: the folders of a variant are of so many datasets, generated with as many seeds; those of the
+    first come first. ``differences``: pairs of variants to compare beside each with the control.
     """
 
     tasks: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -416,17 +416,17 @@ class ArmPlan(Frozen):
     def _paired(self) -> Self:
         for name in (self.control, *(name for pair in self.differences for name in pair)):
             if name not in self.arms:
-                raise ValueError(f"{name!r}, which is to be compared with, is none of the arms")
+                raise ValueError(f"{name!r} is not one of the variants")
         sizes = {len(places) for places in self.arms.values()} - {1}
         if len(sizes) > 1:
-            raise ValueError("arms differ in their number of seeds")
+            raise ValueError("variants differ in their number of seeds")
         if any(size % self.data_seeds for size in sizes):
             raise ValueError(f"{max(sizes)} folders are not equally many of {self.data_seeds} datasets")
         return self
 
 
 class ArmScores(Frozen):
-    """What ``eval.compare.seeds`` found, by arm; ``differences``: the first arm's minus the second's, of ``pairs``."""
+    """What ``eval.compare.seeds`` found, by variant; ``differences``: the first's minus the second's, of ``pairs``."""
 
     arms: dict[str, ArmScore]
     pairs: tuple[tuple[str, str], ...] = ()
@@ -434,12 +434,12 @@ class ArmScores(Frozen):
 
 
 class TrainingValue(Measured):
-    """The training value of a dataset, under one student, one number of pairs and the same steps for every arm.
+    """Downstream gain of a dataset, under one student, one number of pairs and the same steps for every variant.
 
     ``fingerprint`` is that of the dataset's run (of the rows that were measured), ``student`` the recipe's name,
-    ``student_sha256`` a digest of all that decides a training but its pairs and seed. ``over``: arm → the paired
-    difference of the dataset's arm to it, of shuffled scores and of people's pairs. ``skipped``: arm → why it was not
-    trained.
+    ``student_sha256`` a digest of all that decides a training but its pairs and seed. ``over``: variant → the
+    paired difference of the dataset to it, for shuffled labels and human-annotated pairs. ``skipped``: variant → why
+    it was not trained.
     """
 
     file = VALUE
@@ -464,23 +464,23 @@ class TrainingValue(Measured):
     @model_validator(mode="after")
     def _measured(self) -> Self:
         if not {"dataset", "copies"} <= self.arms.keys() or self.arms["dataset"].over_copies is None:
-            raise ValueError("the dataset and the copies control are always measured")
+            raise ValueError("the dataset and the SimCSE baseline are always measured")
         return self
 
     @property
     def gain(self) -> Estimate:
-        """Points by which the dataset's arm is above the copies control."""
+        """Points by which the dataset is above the SimCSE baseline."""
         found = self.arms["dataset"].over_copies
         assert found is not None
         return found
 
 
 def require_value(directory: Path, manifest: Manifest, least: float) -> None:
-    """Raise InputError when the gain over the copies control was not measured, RunError when it is below ``least``."""
+    """Raise InputError when the gain over the SimCSE baseline was not measured, RunError when it is below ``least``."""
     value = TrainingValue.read(directory, manifest)
     if value is None:
         hint = f"measure it: sts-dino value {directory}"
-        raise InputError(directory, f"its training value is not measured (no {VALUE})", hint=hint)
+        raise InputError(directory, f"its downstream gain is not measured (no {VALUE})", hint=hint)
     if value.gain.score < least:
-        found = f"its training value, {value.gain} points over the copies control, is below --min-value {least:g}"
+        found = f"its downstream gain, {value.gain} points over the SimCSE baseline, is below --min-value {least:g}"
         raise RunError(directory, found, hint="write better pairs, or lower --min-value")

@@ -39,7 +39,7 @@ class Vocabulary(Pinned):
 
     config: str = "default"
     split: str = "train"
-    columns: Columns | None = None  # of the texts; left out: the first texts
+    columns: Columns | None = None  # of the texts; left out: the source sentences
     size: Positive | None = None  # the corpus's most frequent tokens; left out: all of its tokens
     dimensions: Positive | None = None  # principal components of the vectors; left out: all, as they are
     sif: PositiveFloat | None = None  # a of a / (a + p), which a token of frequency p is multiplied by; usual: 1e-3
@@ -135,7 +135,7 @@ class Spans(Strict):
 
 
 class Grades(Strict):
-    """Which scored pairs of a first text hold its positives and which its hard negatives, by score (bounds included).
+    """Score bands, bounds included, of the pairs that hold a source sentence's positives and its hard negatives.
 
     The defaults fit DINO's labels 1, 0.5 and 0, smoothed or not: 1 is positive, 0.5 and 0 are negative.
     """
@@ -160,8 +160,8 @@ class TrainingData(Pinned):
     It may also be a file with the example type's columns: .jsonl or .parquet, and for texts alone .txt, one a line.
 
     Three example types are made of the rows that are read. ``self-pair``: each distinct text of ``columns`` with itself
-    (unsupervised SimCSE, Gao et al. 2021). ``graded-pair`` and ``graded-triplet``: of sts pairs, whose first text is
-    the anchor, and whose ``grades`` say what is positive and what is a hard negative.
+    (unsupervised SimCSE, Gao et al. 2021). ``graded-pair`` and ``graded-triplet``: of sts pairs; the source
+    sentence is the anchor, and ``grades`` says which scores are positive and which are hard negatives.
     """
 
     config: str
@@ -169,7 +169,7 @@ class TrainingData(Pinned):
     example_type: Literal["sts", "triplet", "pair-class", "documents", "self-pair", "graded-pair", "graded-triplet"]
     example_set: Annotated[int, Field(ge=0)] | None = None  # only the rows of this set of few-shot examples
     streaming: bool = False  # read while training, never whole in memory or on disk; needs arguments.max_steps
-    columns: Annotated[Columns | None, OPTION] = None  # of the texts of self-pair; left out: the first texts
+    columns: Annotated[Columns | None, OPTION] = None  # of the texts of self-pair; left out: the source sentences
     grades: Annotated[Grades | None, OPTION] = None  # graded-pair, graded-triplet; left out: its defaults
     weights: Annotated[str | None, OPTION] = None  # the column of how much each row counts; left out: all the same
     loss: str

@@ -1,7 +1,7 @@
 """Paths and commands as they are published: no absolute path or home folder of this machine, no server's address.
 
 A path that stays inside the folder where commands are run is published as it is (``assets/demo-lm``), any other by its
-last name. The run's fingerprint is of what is published, so a run goes on when its inputs have moved. Where they lie is
+last name. The run's fingerprint is of what is published, so a run resumes when its inputs have moved. Where they lie is
 noted beside its directory.
 """
 
@@ -93,7 +93,7 @@ def _paths(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 def published_setting(setting: str) -> str:
     """``KEY=VALUE`` of ``--set`` as others may see it: the command that made a run is in its manifest."""
-    if setting.startswith("@"):  # a file of stand-ins
+    if setting.startswith("@"):  # a file of overrides
         return f"@{published_path(setting[1:])}"
     key, _, text = setting.partition("=")
     last = key.split(".")[-1]
@@ -106,8 +106,8 @@ def published_setting(setting: str) -> str:
     shown = _without_places(tree, last)  # of a quoted path, too
     if shown == tree:
         return setting
-    told = shown if isinstance(shown, str) else yaml.safe_dump(shown, default_flow_style=True, width=10**6).strip()
-    return f"{key}={told}"
+    text = shown if isinstance(shown, str) else yaml.safe_dump(shown, default_flow_style=True, width=10**6).strip()
+    return f"{key}={text}"
 
 
 def _without_places(tree: Any, key: str = "") -> Any:
@@ -129,7 +129,7 @@ def command_line(command: str, recipe: Path, limit: int | None, settings: list[s
 def clone_of(root: Path) -> dict[str, str]:
     """``commit`` and, where its origin has a public form, ``url`` of the clone in ``root``; nothing where it is none.
 
-    A commit with changes on top ends in ``-dirty``. An address loses user and password, and is told only with https.
+    A commit with changes on top ends in ``-dirty``. An address loses user and password and needs https.
     """
     if _git(root, "rev-parse", "--show-toplevel") != str(root.resolve()):  # site-packages in somebody's repository
         return {}

@@ -1,6 +1,6 @@
 """Recipes: frozen, strict models of what is to be made. One recipe file is one published artefact.
 
-``hub.contract.recipe_file`` reads them; the sections stand in ``hub.contract.sections``.
+``hub.contract.recipe_file`` reads them; the sections are in ``hub.contract.dataset_sections`` and ``model_sections``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -130,15 +130,15 @@ class DatasetRecipe(Strict):
     language: Annotated[Language, CARD_ONLY] = "en"  # of the texts: ISO 639
     license: Annotated[str, CARD_ONLY]  # of the dataset; which are possible follows from its parts' licences
     about: Annotated[str | None, CARD_ONLY, OPTION] = None  # the card's introduction: paragraphs, `code` in backticks
-    source: Source  # first texts
+    source: Source  # source sentences
     model: LanguageModel  # what writes
     labels: Annotated[tuple[Label, ...], Field(min_length=1)]  # what pairs are asked for
     few_shot: FewShot | None = None  # examples in the prompt
     decoding: Decoding = Decoding()  # how texts are drawn
     verification: Annotated[Verification | None, OPTION] = None  # each text scored under every label's prompt
     postprocess: Postprocess = Postprocess()  # from texts to rows
-    premise_tokens: tuple[int, int] | None = None  # keep only first texts of so many tokens (Auto-NLI: 4-32)
-    shard_size: Positive = 64  # first texts per shard
+    premise_tokens: tuple[int, int] | None = None  # keep only source sentences of so many tokens (Auto-NLI: 4-32)
+    shard_size: Positive = 64  # source sentences per shard
     seed: Annotated[int, Field(ge=0)] = 42  # decides every draw
 
     @field_validator("schema_name")
@@ -188,7 +188,7 @@ class DatasetRecipe(Strict):
             if self.source.facts.generated and f"{QUOTE}{X1}{QUOTE}" not in label.instruction:
                 yield (
                     f"labels.{label.name}.instruction: {X1} must stand between quotation marks ({QUOTE}) where the "
-                    "model writes the first texts: it writes them up to the closing one"
+                    "model writes the source sentences: it writes them up to the closing one"
                 )
         shown = self.few_shot.examples if self.few_shot else None
         if shown and shown.kind in ("file", "hub"):
@@ -219,7 +219,7 @@ class DatasetRecipe(Strict):
                 )
             if label.plain_prompt is None:
                 yield (
-                    f"labels.{label.name}.instruction: {key} needs a prompt without task and first text, "
+                    f"labels.{label.name}.instruction: {key} needs a prompt without task and source sentence, "
                     f"but no word stands between {X1} and the opening quotation mark; end the instruction with some, "
                     f"e.g. Sentence 2: {QUOTE}, or remove guidance"
                 )
@@ -238,7 +238,7 @@ class DatasetRecipe(Strict):
         most = max(self.texts_asked(label) for label in labels)
         if most > self.decoding.max_attempts:
             yield (
-                f"verification.best_of {asked.best_of} asks for {most} texts of a first text and label, "
+                f"verification.best_of {asked.best_of} asks for {most} texts of a source sentence and label, "
                 f"but decoding.max_attempts is {self.decoding.max_attempts}"
             )
 
@@ -263,12 +263,12 @@ class DatasetRecipe(Strict):
         return self.decoding.model_copy(update=own)
 
     def texts_asked(self, label: Label) -> int:
-        """Usable texts asked for each first text of a label; its ``samples`` of them are wanted."""
+        """Usable texts asked for each source sentence of a label; its ``samples`` of them are wanted."""
         return self.decoding_of(label).samples * (self.verification.best_of if self.verification else 1)
 
     @property
     def texts_per_first_text(self) -> int:
-        """Usable texts asked for each first text, of all labels together."""
+        """Usable texts asked for each source sentence, of all labels together."""
         return sum(map(self.texts_asked, self.labels))
 
     @property
@@ -283,9 +283,9 @@ class DatasetRecipe(Strict):
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """The ways every first text is asked for: one, or one for each shot count and example set.
+        """The ways every source sentence is asked for: one, or one for each shot count and example set.
 
-        With ``few_shot.rotate`` one for each shot count: its first texts have sets of their own (``row_variants``).
+        With ``few_shot.rotate`` one for each shot count: each source sentence has its own set (``row_variants``).
         """
         if self.few_shot and self.few_shot.rotate:
             return tuple(Variant(shots, 0) for shots in self.few_shot.shots)

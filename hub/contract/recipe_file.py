@@ -110,18 +110,18 @@ def _read(text: str) -> Any:
 
 
 def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """``tree`` with ``a.b=c`` settings applied (list items by index), and files of stand-ins (``@FILE``) put in.
+    """``tree`` with ``a.b=c`` settings applied (list items by index), and files of overrides (``@FILE``) applied.
 
     Raises InputError for a malformed one.
     """
     tree = json.loads(json.dumps(tree))
     for setting in overrides:
         if setting.startswith("@"):
-            tree = with_stand_ins(tree, Path(setting[1:]))
+            tree = with_overrides(tree, Path(setting[1:]))
             continue
         path, equals, text = setting.partition("=")
         if not equals or not all(path.split(".")):
-            raise InputError(f"--set {setting}", "cannot be read", allowed="KEY.KEY=VALUE, or @FILE of stand-ins")
+            raise InputError(f"--set {setting}", "cannot be read", allowed="KEY.KEY=VALUE, or @FILE of overrides")
         try:
             value = _read(text)
         except yaml.YAMLError as error:
@@ -153,7 +153,7 @@ def beside(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {key: placed(item) for key, item in tree.items()}
 
 
-def with_stand_ins(tree: dict[str, Any], path: Path) -> dict[str, Any]:
+def with_overrides(tree: dict[str, Any], path: Path) -> dict[str, Any]:
     """``tree`` with what a file names in place of repositories of the Hub: the way to run a recipe without one.
 
     The file maps a ``repo_id`` to keys of a section, e.g. ``google/gemma-3-270m: {path: artifacts/lm/gemma-3-270m}``.
@@ -161,8 +161,8 @@ def with_stand_ins(tree: dict[str, Any], path: Path) -> dict[str, Any]:
     the recipe that is run, and all that is written from it, names what was read. Raises InputError for a file of
     anything else, and for one that has nothing for this recipe.
     """
-    stand_ins, used = read_yaml(path), set[str]()
-    for repo_id, keys in stand_ins.items():
+    overrides, used = read_yaml(path), set[str]()
+    for repo_id, keys in overrides.items():
         if not isinstance(keys, dict) or not keys:
             hint = "write google/gemma-3-270m: {path: FOLDER}"
             raise InputError(f"{path}:{repo_id}", "is no mapping of a section's keys", hint=hint)
@@ -174,14 +174,14 @@ def with_stand_ins(tree: dict[str, Any], path: Path) -> dict[str, Any]:
             return node
         repo_id = node.get("repo_id")
         inner = {key: replaced(item) for key, item in node.items()}  # a section may hold another
-        if not isinstance(repo_id, str) or repo_id not in stand_ins:
+        if not isinstance(repo_id, str) or repo_id not in overrides:
             return inner
         used.add(repo_id)
-        return {**{key: item for key, item in inner.items() if key not in ON_HUB}, **stand_ins[repo_id]}
+        return {**{key: item for key, item in inner.items() if key not in ON_HUB}, **overrides[repo_id]}
 
     found: dict[str, Any] = replaced(tree)
     if not used:
-        raise InputError(path, "no repository in the recipe has a stand-in here", allowed=", ".join(stand_ins))
+        raise InputError(path, "names no repository of the recipe", allowed=", ".join(overrides))
     return found
 
 

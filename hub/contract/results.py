@@ -65,7 +65,7 @@ class TaskScore(Frozen):
 
     Both are None where the program that scored kept no outcome of a row (most MTEB tasks): then no interval is known.
     ``task`` names data set and protocol (``sts12/mean``), ``protocol`` says it in words, ``family`` which scores may
-    share a table with it (None: written before families were told). ``data_sha256`` is the hash of
+    share a table with it (None: written before there were families). ``data_sha256`` is the hash of
     the rows, ``data_revision`` the pinned revision of a Hub dataset, ``ORG/NAME@REVISION``; one of them is there.
     ``other`` are further metrics, x 100 where they are shares or correlations. ``seconds`` says where the time went
     (``encoding``, ``probing``), ``seeds`` which random starts the score is the mean of. ``versions`` are those of the
@@ -134,11 +134,11 @@ class Average(Frozen):
 class Results(Frozen):
     """All scores of one encoder: after training and, under the same protocol, of its untrained base and its control.
 
-    ``control_scores`` and ``over_control`` are of the copies control: the same base, trained for as many steps on the
-    first texts alone, each its own positive. They are not in the file where there is none.
+    ``control_scores`` and ``over_control`` are of the unsupervised SimCSE baseline: the same base, trained for as many
+    steps on the source sentences alone. The file leaves them out without a baseline.
 
     ``fingerprint`` is that of the evaluated run directory's manifest (None: not a run directory), so that results of
-    other weights can be told; ``revision`` is the Hub commit or the hash of the model's files.
+    other weights are recognised; ``revision`` is the Hub commit or the hash of the model's files.
     """
 
     model: str
@@ -186,12 +186,12 @@ class Results(Frozen):
         return {name: value for name, value in serialised(self).items() if name not in absent}
 
 
-Told = TypeVar("Told", TaskScore, Gain)
+Scored = TypeVar("Scored", TaskScore, Gain)
 
 
-def by_task(told: Iterable[Told]) -> dict[tuple[str, str], Told]:
+def by_task(scores: Iterable[Scored]) -> dict[tuple[str, str], Scored]:
     """Scores or gains by task and split."""
-    return {(one.task, one.split): one for one in told}
+    return {(one.task, one.split): one for one in scores}
 
 
 def write_results(path: Path, results: Results) -> None:

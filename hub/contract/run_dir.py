@@ -48,7 +48,7 @@ class File:
     @field_validator("path", "config", "split")
     @classmethod
     def _stays_inside(cls, value: str | None, info: ValidationInfo) -> str | None:
-        parts = (value or "").split("/")  # a downloaded manifest is a stranger's
+        parts = (value or "").split("/")  # a downloaded manifest is untrusted
         if ".." in parts or (value or "").startswith("/") or (info.field_name != "path" and len(parts) > 1):
             raise ValueError(f"{info.field_name} {value!r} leads out of the run directory")
         return value
@@ -132,7 +132,7 @@ def require_complete(directory: Path) -> Manifest:
         )
     if not manifest.complete:
         raise InputError(
-            directory, "the run is not finished", hint="run the same stage again: it goes on where it stopped"
+            directory, "the run is not finished", hint="run the same stage again: it resumes where it stopped"
         )
     return manifest
 
@@ -149,8 +149,8 @@ def changed_files(directory: Path, manifest: Manifest) -> list[str]:
 def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
     """Start or resume a run: the manifest on disk when it is of the same fingerprint, else ``manifest``.
 
-    Call it with the directory ``locked``. Files damaged since are dropped from the manifest, to be made again. A whole
-    run is handed back whatever versions made it; one that has work left goes on under the versions it began with. Where
+    Call it with the directory ``locked``. Files damaged since are dropped from the manifest, and made anew. A whole
+    run is returned whatever versions made it; an unfinished one resumes under the versions it began with. Where
     only keys changed that decide no row, recipe and manifest are written anew (``rewrite_recipe``).
 
     Raises InputError when the directory holds a run of another recipe, of other inputs, or one begun by other versions;

@@ -33,7 +33,7 @@ class RowSchema:
 
 
 PROVENANCE: dict[str, ColumnType] = {
-    "source_id": "string",  # which given or generated first text
+    "source_id": "string",  # which given or generated source sentence
     "target": "string",  # the label whose instruction was given, e.g. "0.5" or "entailment"
     "sample": "int32",  # 0-based: which of the texts wanted for this (source, target) it was written for
     "attempt": "int32",  # 0-based number of the completion asked for this (source, target)
@@ -123,7 +123,7 @@ STS_DATASET = DatasetSchema(
     sampled_negatives=True,
     card=CardWords(
         opening="Labelled sentence pairs written by a language model, each with a similarity score.",
-        texts="second texts",
+        texts="generated texts",
         rows="pairs",
         method="dino",
         tags=("semantic-textual-similarity", "sentence-transformers"),
@@ -135,7 +135,7 @@ NLI_DATASET = DatasetSchema(
     name="nli",
     finished={
         "triplet": Finished(
-            "triplet", "first texts that have both an entailed and a contradicting text, for contrastive training"
+            "triplet", "source sentences that have both an entailed and a contradicting text, for contrastive training"
         ),
         "pair-class": Finished("pair-class", "single pairs with their class"),
     },
@@ -144,7 +144,7 @@ NLI_DATASET = DatasetSchema(
     required=("entailment", "contradiction"),
     card=CardWords(
         opening="Labelled sentence pairs written by a language model, each with an inference label.",
-        texts="second texts",
+        texts="generated texts",
         rows="pairs",
         method="auto-nli",
         tags=("natural-language-inference", "sentence-transformers"),
@@ -199,7 +199,7 @@ def base_config(config: str) -> str:
 
 
 def is_finished(config: str) -> bool:
-    """Whether a config holds rows that one trains on, and not raw or rejected texts or first texts."""
+    """Whether a config holds rows that one trains on, and not raw or rejected texts or source sentences."""
     return base_config(config) not in ("raw", "rejected", "sources")
 
 
@@ -212,7 +212,7 @@ def same_schema(found: "pa.Schema", wanted: "pa.Schema") -> bool:
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason and what a card says of it: of a second text, of one that ends at its line, of a first text."""
+    """A reason and what a card says of it: of a generated text, of one that ends at its line, of a source sentence."""
 
     name: str
     second: str = ""
@@ -236,7 +236,7 @@ PROMPT_WORDS = Reason(
 )
 PROMPT_ECHO = Reason(
     "prompt_echo",
-    second="nothing but words of its prompt, which its first text does not have",
+    second="nothing but words of its prompt, which its source sentence does not have",
     first="nothing but words of its prompt, such as the name of a line",
 )
 CONTROL_CHARACTERS = Reason(
@@ -249,18 +249,22 @@ WRONG_LANGUAGE = Reason(
     second="in another language than the dataset's, as a classifier sees it",
     first="in another language than the dataset's, as a classifier sees it",
 )
-NEAR_COPY = Reason("near_copy", second="nearly the words of the first text (`postprocess.near_copy`)")
-OVERLAP = Reason("overlap", second="shares more or fewer words with the first text than its label may (`overlap`)")
-IDENTICAL = Reason("identical", second="the second text repeats the first")
-DUPLICATE = Reason("duplicate", second="the same pair was kept before", first="the same first text was there before")
+NEAR_COPY = Reason("near_copy", second="nearly the words of the source sentence (`postprocess.near_copy`)")
+OVERLAP = Reason("overlap", second="shares more or fewer words with the source sentence than its label may (`overlap`)")
+IDENTICAL = Reason("identical", second="the generated text repeats its source sentence")
+DUPLICATE = Reason(
+    "duplicate", second="the same pair was kept before", first="the same source sentence was there before"
+)
 OTHER_LABEL = Reason("other_label", second="likelier under another label's prompt than under its own")
-NOT_BEST = Reason("not_best", second="other texts for the same first text and label are more probably of the label")
-OVER_CAP = Reason("over_cap", second="more texts than wanted for one first text and label")
+NOT_BEST = Reason(
+    "not_best", second="other texts for the same source sentence and label are more probably of the label"
+)
+OVER_CAP = Reason("over_cap", second="more texts than wanted for one source sentence and label")
 QUOTATION_MARK = Reason("quotation_mark", first="a quotation mark inside, which the recipe passes over")
 NOT_UNICODE = Reason("not_unicode", first="half a surrogate pair, which is no text")
 LENGTH = Reason("length", first="not of the wanted number of tokens")
 TOO_LONG = Reason("too_long", first="with its prompt, more tokens than the model's context")
-NOT_NEEDED = Reason("not_needed", first="there were enough first texts already")
+NOT_NEEDED = Reason("not_needed", first="there were enough source sentences already")
 
 COMPLETION = (NOT_CLOSED, LINE_BREAK, EMPTY)
 COPY = (EXAMPLE_COPY, PROMPT_WORDS, PROMPT_ECHO, NEAR_COPY, OVERLAP)

@@ -125,8 +125,8 @@ def read_paper(path: Path) -> Paper:
     try:
         return Paper.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (ValidationError, yaml.YAMLError) as error:
-        told = problem_of(error) if isinstance(error, ValidationError) else str(error).replace("\n", " ")
-        raise InputError(path, f"not a table of results: {told}") from error
+        problem = problem_of(error) if isinstance(error, ValidationError) else str(error).replace("\n", " ")
+        raise InputError(path, f"not a table of results: {problem}") from error
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Random pairs of a dataset, label by label, their cosine similarities, and those that fit their label worst."""
+"""Random pairs of each label of a dataset, their cosine similarities, and the pairs farthest from their label."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import heapq
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,7 +45,7 @@ class Sample:
 
     @property
     def has_pairs(self) -> bool:
-        """Whether rows hold two texts to compare."""
+        """Whether rows have two texts."""
         return any(pair.second for pairs in self.pairs.values() for pair in pairs)
 
 
@@ -88,7 +88,7 @@ def _pairs(batch: Batch) -> list[tuple[str, Pair]]:
 
 
 def misfits(sample: Sample, cosines: Cosines, count: int = 10) -> list[Misfit]:
-    """The drawn pairs whose cosine is farthest from the median of their label, on either side; the farthest first."""
+    """The drawn pairs whose cosine differs most from the median of their label; the farthest first."""
     found = [
         Misfit(label, pair, cosine, float(np.median(cosines[label])))
         for label, pairs in sample.pairs.items()
@@ -98,7 +98,7 @@ def misfits(sample: Sample, cosines: Cosines, count: int = 10) -> list[Misfit]:
 
 
 class Kept(BaseModel):
-    """The file of similarities that were computed before: key → label → cosines of the drawn pairs."""
+    """The file of earlier similarities: key → label → cosines of the drawn pairs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -106,25 +106,25 @@ class Kept(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> Kept:
-        """What the file holds; nothing where there is none, or another's: it is computed again."""
+        """The file's content; empty for a missing or damaged file, which is then computed again."""
         try:
             return cls.model_validate_json(path.read_bytes())
         except (FileNotFoundError, ValidationError):
             return cls()
 
 
-def cosines_of(
-    sample: Sample, fingerprint: str, encoders: Mapping[str, Path], kept: Path, names: Callable[[Path], str]
-) -> dict[str, Cosines]:
+def cosines_of(sample: Sample, fingerprint: str, encoders: Mapping[str, Path], kept: Path) -> dict[str, Cosines]:
     """Encoder → the cosine similarities of a sample's pairs, in their order; computed once and kept in ``kept``.
 
-    fingerprint: of the rows; encoders: name → model folder. ``names`` gives the hash of a folder's files.
+    fingerprint: of the rows; encoders: name → model folder.
     """
+    from eval.encoders.load import content_hash
+
     before, now = Kept.read(kept), dict[str, dict[str, list[float]]]()
     found: dict[str, Cosines] = {}
     for name, folder in encoders.items():
         sizes = {label: len(pairs) for label, pairs in sample.pairs.items()}
-        facts = json.dumps([fingerprint, sample.config, sizes, PER_LABEL, SEED, names(folder)])
+        facts = json.dumps([fingerprint, sample.config, sizes, PER_LABEL, SEED, content_hash(folder)])
         key = hashlib.sha256(facts.encode()).hexdigest()
         now[key] = before.similarities.get(key) or _measured(sample, folder)
         found[name] = now[key]

@@ -28,7 +28,7 @@ from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe, config_features
 from hub.contract.shards import read_shard
 from hub_server.process import LocalHub
-from model_cards.shared.configs import existing_configs, ordered_shards
+from model_cards.rows import existing_configs, ordered_shards
 from release.publish import script_files
 
 pytestmark = pytest.mark.loaders

@@ -40,17 +40,6 @@ def test_kappa_of_two_labels_by_hand():
     assert (found.same.low, found.same.high) == pytest.approx((56.248, 80.899), abs=0.01)
 
 
-def test_weighted_kappa_of_three_labels_by_hand():
-    # margins 4, 4, 2 and 5, 3, 2; expected, off the diagonal: 4x3, 4x2, 4x5, 4x2, 2x5, 2x3 of 100, linear cost 82
-    scale = inference_scale()
-    ordered = Scale(scale.question, scale.labels, scale.meanings, ordered=True)
-    table = [[3, 1, 0], [1, 2, 1], [1, 0, 1]]
-    found = agreement(*raters(table, scale.labels), ordered)
-    assert found.weighted["linear"].value == pytest.approx(1 - (1 + 1 + 1 + 2) / 10 / (82 / 100))
-    assert found.weighted["quadratic"].value == pytest.approx(1 - (1 + 1 + 1 + 4) / 10 / ((46 + 4 * 18) / 100))
-    assert found.kappa.value == pytest.approx((0.6 - 0.36) / (1 - 0.36))
-
-
 def test_many_tables_at_once_equal_scikit_learn():
     generator, labels = np.random.default_rng(5), [str(score) for score in SCORES]
     tables = generator.multinomial(40, generator.dirichlet(np.ones(16)), size=20).reshape(-1, 4, 4)

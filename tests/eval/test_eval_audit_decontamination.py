@@ -14,7 +14,7 @@ from small_runs import small_recipe, small_run
 from training_inputs import data_spec, write_dataset
 from typer.testing import CliRunner
 
-from eval.audit.decontaminate import SUFFIX, Target, app, drop, dropped_recipe, main
+from eval.audit.decontaminate import SUFFIX, Target, app, command_of, drop, dropped_recipe, main
 from eval.audit.evaluation_sentences import (
     SCHEME,
     SEED,
@@ -25,7 +25,6 @@ from eval.audit.evaluation_sentences import (
     Sentences,
     _gram_hash,
     grams,
-    jaccard,
     read_evaluation_sets,
     signatures,
 )
@@ -42,8 +41,6 @@ from model_cards.render import render
 from training.data.training_sets import load_all
 
 DATA = os.environ.get("STS_DINO_DATA")
-needs_data = pytest.mark.skipif(DATA is None, reason="STS_DINO_DATA names no folder of evaluation data")
-PREMISES = Path("assets/demo-data/premises.txt")  # sentences of Wikipedia
 
 
 @pytest.fixture(scope="module")
@@ -117,19 +114,6 @@ def test_candidates_are_those_of_datasketch(shipped):
     ours = set(zip(*index.candidates(forms), strict=True))
     assert ours == {(number, place) for number, sketch in enumerate(sketches) for place in library.query(sketch)}
     assert len(ours) > len(forms)
-
-
-def test_near_matches_have_the_similarity_they_say(shipped):
-    forms = list(dict.fromkeys(normal_form(text) for text in texts_of_test(shipped[0])))[:300]
-    index = NearIndex(forms, Banding.at(0.5))
-    for form, near in zip(forms[:100], index.near(forms[:100], 0.5), strict=True):
-        assert (form, 1.0) == (forms[near[0][0]], near[0][1])
-        for place, similarity in near:
-            assert similarity == jaccard(grams(form, 3), grams(forms[place], 3))
-            assert similarity >= 0.5
-    empty = NearIndex([], Banding.at(0.5))
-    assert index.near([], 0.5) == empty.near([], 0.5) == []
-    assert empty.near(["abc"], 0.5) == [[]]
 
 
 PROVENANCE = {"source_id": "s", "sample": 0, "attempt": 0, "seed": 1, "log_prob": -1.0, "margin": None}
@@ -322,7 +306,7 @@ def test_the_command_checks_against_what_ships_and_drops(tmp_path, capsys):
 def test_with_card_the_counts_stand_on_the_datasets_card(tmp_path):
     run = tmp_path / "run"
     manifest = small_run(run, small_recipe("sts"))
-    assert "Evaluation sentences" not in render(run)["README.md"].decode()
+    assert "Overlap with evaluation data" not in render(run)["README.md"].decode()
     words = [str(run), "--card", "--out", str(tmp_path / "out")]
     assert "next: sts-dino card" in CliRunner().invoke(app, words, catch_exceptions=False).output
     assert (run / LEDGER).read_bytes() == (tmp_path / "out" / "ledger.json").read_bytes()
@@ -336,7 +320,7 @@ def test_with_card_the_counts_stand_on_the_datasets_card(tmp_path):
     assert f"| `postprocessed` | {rows:,} | 7 | 0 | 0 | 0 | 0 |" in card
     assert "`stsb/validation`, `stsb/test`" in card and "- *normal*: the same letters and digits" in card
     assert (
-        "**Not compared**, for want of their files: `snli/train`." in card
+        "**Not compared**, because their files were missing: `snli/train`." in card
         and "[`decontamination.json`](decontamination.json)" in card
     )
     for wrong, problem in (
@@ -348,3 +332,13 @@ def test_with_card_the_counts_stand_on_the_datasets_card(tmp_path):
     (run / LEDGER).write_text(ledger.model_copy(update={"revision": "other"}).model_dump_json())
     with pytest.raises(InputError, match=r"on other rows than .* measure again: sts-dino decontaminate .* --card"):
         render(run)
+
+
+@pytest.mark.parametrize("own", ["/home/jane/secret", "../jane/secret", "~/secret", "data/../../secret"])
+def test_the_command_on_a_card_tells_of_no_folder_of_ones_own(own):
+    reported = command_of(
+        f"{own}/sts", {"--senteval-data": Path(own), "--sts-data": Path("data/sts"), "--config": None}
+    )
+    expected = "artifacts/datasets/sts --senteval-data secret --sts-data data/sts --drop OUT"
+    assert reported == f"sts-dino decontaminate {expected}"
+    assert command_of("artifacts/datasets/x", {}) == "sts-dino decontaminate artifacts/datasets/x --drop OUT"

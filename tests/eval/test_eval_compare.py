@@ -338,10 +338,27 @@ def test_other_rows_and_missing_tasks_are_refused(tmp_path):
     with pytest.raises(InputError, match="holds no scored rows of sts13/all"):
         compared_over_seeds(plan({"copies": copies}, tasks=("sts13/all",)))
     for wrong in ({"arms": {"dataset": copies}}, {"arms": {"copies": copies * 2, "dataset": copies * 3}}):
-        with pytest.raises(ValueError, match=r"none of the arms|number of seeds"):
+        with pytest.raises(ValueError, match=r"not one of the variants|number of seeds"):
             plan(**({"arms": {}} | wrong))
 
 
 def test_a_task_that_cuts_its_own_folds_is_read_under_its_own_split():
     assert split_of("mr/senteval", "test") == "all" and split_of("trec/lbfgs-validation", "test") == "train"
     assert split_of("stsb/cosine", "validation") == "validation" and split_of("sst2/lbfgs", "test") == "test"
+
+
+def test_the_same_numbers_give_the_same_bytes(drawn):
+    lines = (ScoreRow(Measurement.of(plotted_score("stsb/cosine", 80)), {"a": plotted_score("stsb/cosine", 80)}),)
+    comparison = Comparison(("a",), lines, (), (), (), (), {})
+    assert plots(comparison) == plots(comparison)
+
+
+def test_an_average_over_part_of_the_data_stands_beside_no_paper(tmp_path):
+    years = [f"sts{year}/mean" for year in range(12, 17)]
+    rows = {task: planted(task, 0.8, rows=60) for task in years}
+    for name, settings in (("whole", SETTINGS), ("part", SETTINGS.model_copy(update={"limit": 60}))):
+        places = [evaluation(tmp_path / f"{name}{index}", f"org/{index}", rows, settings) for index in (1, 2)]
+        found = compared([read_evaluation(place) for place in places])
+        assert [line.name for line in found.averages] == ["dino-sts12-16-mean"]
+        columns = {column.name for one in found.beside if one.paper.key == "dino" for column in one.columns}
+        assert columns == ({"STS12", "STS13", "STS14", "STS15", "STS16", "Avg."} if name == "whole" else set())

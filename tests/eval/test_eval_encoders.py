@@ -494,3 +494,17 @@ def test_a_bad_encoder_is_refused_by_name(tmp_path, function, problem):
         with pytest.raises(InputError, match=problem) as refused:
             Embeddings(encoder, tmp_path).rows([*TEXTS, "bad\n"])
         assert str(refused.value).startswith(f"python:encoder_functions:{function}: ")
+
+
+def test_functions_that_declare_the_same_revision_do_not_share(tmp_path):
+    for name in ("pinned", "zero", "constant"):
+        encoder = load_encoder(f"python:encoder_functions:{name}")
+        found = Embeddings(encoder, tmp_path).rows(["", "A man"])
+        assert np.allclose(found, getattr(encoder_functions, name)(["", "A man"]))
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_revision_that_stayed_while_the_dimension_changed_is_refused(tmp_path):
+    Embeddings(wrap(encoder_functions.pinned, "m"), tmp_path).rows(TEXTS)
+    with pytest.raises(InputError, match="holds vectors of 8 numbers; now the encoder gives 9; give what has changed"):
+        Embeddings(wrap(encoder_functions.wider, "m"), tmp_path)

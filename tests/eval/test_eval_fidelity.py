@@ -105,7 +105,7 @@ def test_the_texts_are_those_that_post_processing_keeps(run):
 
 def test_the_command_writes_what_the_card_shows(run, tmp_path):
     before = render(run)["README.md"].decode()
-    assert "Label fidelity" not in before
+    assert "Label agreement" not in before
     said = measure(run, *JUDGE, "--nli", make_marker_nli(tmp_path / "nli"), "--first-texts", 20)
     found = Fidelity.read(run, read_manifest(run))
     assert found.first_texts == 20 and found.judge.name == "python:test_eval_fidelity:embed"
@@ -114,8 +114,8 @@ def test_the_command_writes_what_the_card_shows(run, tmp_path):
     assert sum(found.labels["1"].nli.values()) == pytest.approx(1)
     card = render(run)["README.md"].decode()
     assert f"| `0.5` | {found.labels['0.5'].texts} | {found.labels['0.5'].cosine} |" in card
-    assert f"20 of {found.all_first_texts} first texts" in card and "NLI: entailment" in card
-    assert "no row was dropped or kept for what it says" in card and "People labelled" not in card
+    assert f"20 randomly drawn of {found.all_first_texts} source sentences" in card and "NLI: entailment" in card
+    assert "filtered no row" in card and "Agreement of annotators" not in card
     assert render(run, manifest=read_manifest(run))["README.md"].decode() == before  # a snapshot reads only its files
     (run / FIDELITY).write_text(found.model_copy(update={"fingerprint": "other"}).model_dump_json())
     with pytest.raises(InputError, match="was measured on other rows than the run directory holds; measure again"):
@@ -134,7 +134,7 @@ def test_peoples_answers_are_told_without_their_names(run, tmp_path):
     assert "person 1: 10 answers" in said and "Zaphod" not in (run / FIDELITY).read_text()
     (person,) = Fidelity.read(run, read_manifest(run)).people
     assert 80 <= person.same.value <= 90
-    assert "People labelled rows of this config blind" in render(run)["README.md"].decode()
+    assert "Agreement of annotators, who saw no labels" in render(run)["README.md"].decode()
     with pytest.raises(InputError, match=r"holds no answers \(no answers.sqlite\)"):
         measure(run, *JUDGE, "--annotations", tmp_path / "nobody")
 
@@ -148,22 +148,7 @@ def test_nli_pairs_have_no_scores_to_correlate_and_shot_counts_are_named(tmp_pat
     found = Fidelity.read(tmp_path / "nli", manifest)
     assert found.spearman is None and set(found.labels) == {"entailment", "contradiction"}
     assert found.kept == manifest.counts["variants"]["5shot"]["kept"] < manifest.counts["kept"]
-    assert "## Label fidelity" in render(tmp_path / "nli")["README.md"].decode()
-
-
-def test_it_goes_to_the_hub_with_the_dataset_and_comes_back(local_hub, hub_api, tmp_path):
-    run = tmp_path / "run"
-    manifest = small_run(run, small_recipe("sts", name="measured-sts"))
-    measure(run, *JUDGE)
-    write(run, render(run, f"acme/{manifest.name}"))
-    publish(hub_api, run, "acme", True, Options())
-    repository = Repository(hub_api, f"acme/{manifest.name}", "dataset")
-    fetch(
-        repository, repository.branch(), manifest, load_recipe(run / "recipe.yaml", DatasetRecipe), tmp_path / "again"
-    )
-    assert (tmp_path / "again" / FIDELITY).read_bytes() == (run / FIDELITY).read_bytes()
-    plan = publish(hub_api, run, "acme", False, Options())
-    assert not plan.changes and not plan.edits  # the card's stamp covers it
+    assert "## Label agreement" in render(tmp_path / "nli")["README.md"].decode()
 
 
 @pytest.mark.parametrize(
@@ -187,3 +172,18 @@ def test_without_the_packaged_judge_one_is_to_be_named(run, monkeypatch):
     ):
         measure(run)
     assert not (run / FIDELITY).exists()
+
+
+def test_it_goes_to_the_hub_with_the_dataset_and_comes_back(local_hub, hub_api, tmp_path):
+    run = tmp_path / "run"
+    manifest = small_run(run, small_recipe("sts", name="measured-sts"))
+    measure(run, *JUDGE)
+    write(run, render(run, f"acme/{manifest.name}"))
+    publish(hub_api, run, "acme", True, Options())
+    repository = Repository(hub_api, f"acme/{manifest.name}", "dataset")
+    fetch(
+        repository, repository.branch(), manifest, load_recipe(run / "recipe.yaml", DatasetRecipe), tmp_path / "again"
+    )
+    assert (tmp_path / "again" / FIDELITY).read_bytes() == (run / FIDELITY).read_bytes()
+    plan = publish(hub_api, run, "acme", False, Options())
+    assert not plan.changes and not plan.edits  # the card's stamp covers it

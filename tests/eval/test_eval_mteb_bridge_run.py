@@ -18,16 +18,12 @@ from senteval_layout import bag_of_words, one_task, write_originals, write_sente
 from tiny_bases import make_mlm
 
 from eval.encoders.embeddings import Embeddings
-from eval.encoders.load import Encoder, load_encoder, wrap
+from eval.encoders.load import load_encoder, wrap
 from eval.mteb_bridge.run import (
-    LOCAL_COPIES,
     MtebEncoder,
     find_mteb,
-    give_rows,
-    is_official,
     measure_mteb,
     measure_task,
-    model_meta,
     prompted,
     task_name,
 )
@@ -36,7 +32,7 @@ from eval.runs.score import evaluate
 from eval.scoring.sts import measure_sts
 from eval.statistics.bootstrap import EvaluationSettings
 from eval.tasks.registry import find_task
-from eval.tasks.rows import Pins, ScoredPairs, published
+from eval.tasks.rows import Pins, ScoredPairs, rows_sha256
 from eval.tasks.sources import Source, TaskData
 from hub.errors import InputError, RunError
 
@@ -246,54 +242,6 @@ def test_a_constant_encoder_is_told_and_not_scored_0(source, tmp_path):
         scores("STS13", constant, source, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("org/model@abc", "org/model"),
-        ("my model", "local/my_model"),
-        ("../x", "local/.._x"),
-        ("python:a.b:c", "local/python_a.b_c"),
-    ],
-)
-def test_results_are_kept_under_name_and_revision(name, expected):
-    meta = model_meta(Encoder(name=name, revision="r/1", embed=bag_of_words, dimension=64))
-    assert (meta.name, meta.revision) == (expected, "r_1")
-
-
-@real
-@pytest.mark.parametrize("name", LOCAL_COPIES)
-def test_the_published_rows_are_those_that_mteb_describes(name):
-    """mteb ships statistics of its data: pairs, characters, distinct texts and pairs, scores."""
-    (task,) = find_mteb(name)
-    twin = LOCAL_COPIES[name]
-    rows = Source(DATA / "senteval", DATA / "sts-original").load(twin.dataset, ["test"])["test"]
-    assert rows.sha256 == published().rows[twin.dataset]["test"].sha256
-    assert is_official(task, rows)
-    give_rows(task, rows)
-    assert task.metadata.dataset["revision"] == twin.revision
-    assert statistics(task.dataset["test"]) == pytest.approx(told_of(task.metadata.descriptive_stats["test"]), rel=1e-9)
-
-
-def statistics(rows):
-    first, second, gold = rows["sentence1"], rows["sentence2"], np.array(rows["score"])
-    found = {"num_samples": len(rows), "unique_pairs": len(set(zip(first, second, strict=True)))}
-    for side, texts in (("text1", first), ("text2", second)):
-        lengths = [len(text) for text in texts]
-        found |= {f"{side} total": sum(lengths), f"{side} shortest": min(lengths), f"{side} longest": max(lengths)}
-        found[f"{side} distinct"] = len(set(texts))
-    return found | {"lowest": gold.min(), "mean": gold.mean(), "highest": gold.max()}
-
-
-def told_of(stats):
-    found = {key: stats[key] for key in ("num_samples", "unique_pairs")}
-    for side in ("text1", "text2"):
-        of = stats[f"{side}_statistics"]
-        found |= {f"{side} total": of["total_text_length"], f"{side} shortest": of["min_text_length"]}
-        found |= {f"{side} longest": of["max_text_length"], f"{side} distinct": of["unique_texts"]}
-    scores = stats["label_statistics"]
-    return found | {"lowest": scores["min_score"], "mean": scores["avg_score"], "highest": scores["max_score"]}
-
-
 class First(Source):
     """The first rows of real data: other rows than MTEB's."""
 
@@ -311,3 +259,40 @@ def test_a_real_encoder_has_the_same_score_there_and_here(tmp_path):
     source = First(DATA / "senteval")
     (found,) = scores("STS16", encoder, source, tmp_path)
     assert found.score.main_score == pytest.approx(ours("sts16/all", encoder, source).score, abs=0.01)
+
+
+def test_other_rows_than_mtebs_do_not_bear_its_revision(source, tmp_path):
+    (found,) = scores("STS13", wrap(bag_of_words, "python:bag", revision="1"), source, tmp_path)
+    assert found.score.data_revision is None
+    assert found.score.data_sha256 == rows_sha256(source.load("sts13", ["test"])["test"])
+
+
+def test_results_are_kept_apart_by_their_rows(source, tmp_path):
+    encoder = wrap(distinct, "python:distinct", revision="1")
+    other = Source(write_senteval(tmp_path / "other", rows=12, seed=5), pins=Pins())
+    values = [scores("STS13", encoder, place, tmp_path)[0].score for place in (source, other)]
+    assert values[0].data_sha256 != values[1].data_sha256
+    assert values[1].main_score == pytest.approx(ours("sts13/all", encoder, other).score, abs=1e-4)
+
+
+def test_several_subsets_are_parts_and_average_unweighted(tmp_path):
+    (task,) = find_mteb("STS17[en-en+es-en]")
+    draw = np.random.default_rng(0)
+    words = np.array([f"w{number}" for number in range(40)])
+    task.dataset = {
+        subset: DatasetDict(
+            test=Dataset.from_dict(
+                {side: [" ".join(draw.choice(words, 4)) for _ in range(n)] for side in ("sentence1", "sentence2")}
+                | {"score": draw.random(n) * 5}
+            )
+        )
+        for subset, n in (("en-en", 30), ("es-en", 20))
+    }
+    task.data_loaded = True
+    found = measured(task, tmp_path)
+    assert found.score.task == "mteb/STS17[en-en+es-en]"
+    assert {name: part.n for name, part in found.score.parts.items()} == {"en-en": 30, "es-en": 20}
+    assert found.score.main_score == pytest.approx(np.mean([part.score for part in found.score.parts.values()]))
+    assert found.score.n == 50
+    assert found.score.interval() is not None
+    assert found.task.aggregation == "mean"

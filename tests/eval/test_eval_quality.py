@@ -1,6 +1,5 @@
 """Dataset quality: counts of planted rows, planted label noise found by an NLI model, the command and its report."""
 
-import json
 import random
 
 import datasets
@@ -218,17 +217,6 @@ def test_outputs_are_named_in_any_case_and_order_or_refused():
         class_names({0: "entailment", 1: "not_entailment"}, None, "m")
     with pytest.raises(InputError, match="names yes, no"):
         class_names(unnamed, "yes,no", "m")
-
-
-def test_what_cannot_classify_is_refused_by_name(tmp_path):
-    with pytest.raises(InputError, match="no such model folder"):
-        load_nli_model("nowhere")
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    with pytest.raises(InputError, match="has no weights in safetensors"):
-        load_nli_model(str(tmp_path))
-    (tmp_path / "model.safetensors").write_bytes(b"")
-    with pytest.raises(InputError, match="cannot be loaded as a cross-encoder"):
-        load_nli_model(str(tmp_path))
 
 
 def test_outputs_that_are_not_finite_are_no_classes(tmp_path, nli):

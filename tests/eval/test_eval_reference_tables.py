@@ -64,39 +64,6 @@ def test_an_average_of_ours_is_over_the_columns_tasks(paper: Paper, table: Table
             assert set(ours.tasks) == {tasks[name] for name in parts}
 
 
-def test_aggregations_and_heads_are_the_papers():
-    """STS12-16 are one set in DINO's table 1 and in Auto-NLI, means over subsets in DINO's table 5 and in DeCLUTR."""
-
-    def task(paper: str, number: int, column: str) -> str | None:
-        return next(c.task for c in find_paper(paper).table(number).columns if c.name == column)
-
-    assert [task("dino", 1, "STS12"), task("auto-nli", 2, "STS12")] == ["sts12/all"] * 2
-    assert [task("dino", 5, "STS12"), task("declutr", 2, "STS12")] == ["sts12/mean"] * 2
-    assert [task("declutr", 2, name) for name in ("STS-B", "SICK-R")] == ["stsb/regression", "sick-r/regression"]
-    assert [task("dino", 1, name) for name in ("STSb", "SICK")] == ["stsb/cosine", "sick-r/cosine"]
-    assert task("auto-nli", 2, "STS-B") == "stsb-tokenised/cosine"
-    assert task("auto-nli", 5, "MR") == task("declutr", 2, "MR") == "mr/senteval"
-    assert all(column.task is None for number in (1,) for column in find_paper("auto-nli").table(number).columns)
-
-
-def test_the_confusion_of_dinos_table_3_sums_to_all_pairs_of_a_label():
-    table = find_paper("dino").table(3)
-    assert [sum(column) for column in zip(*(row.values for row in table.rows), strict=True)] == [100] * 4
-
-
-def test_spot_checks_against_the_papers_text():
-    declutr = find_paper("declutr").table(2)
-    row = declutr.printed(declutr.row("DeCLUTR-base"))
-    assert (row["SST5"], row["MRPC F1"], row["COCO"], row["STS16"], row["Avg."]) == (51.18, 82.65, 62.35, 79.59, 79.10)
-    deltas = {row.name: round(declutr.printed(row).get("Avg.", 0) - 79.10, 2) for row in declutr.rows}
-    printed = {"GloVe": -13.63, "fastText": -10.54, "InferSent": -3.10, "USE": -0.21, "Sentence Transformers": -1.91}
-    printed |= {"Transformer-small": -6.52, "Transformer-base": -6.40, "DeCLUTR-small": -1.60}
-    assert {name: deltas[name] for name in printed} == printed
-    copied = find_paper("auto-nli").table(5).row("Supervised SimCSE-RoBERTa-large")
-    assert copied.values == find_paper("auto-nli").table(2).row("Supervised-SimCSE-RoBERTa").values
-    assert copied.doubt
-
-
 @pytest.mark.parametrize(
     ("old", "new", "reported"),
     [

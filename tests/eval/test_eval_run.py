@@ -265,7 +265,7 @@ def test_an_undefined_score_ends_in_exit_code_1_with_the_others_written(tmp_path
         (["--model", WORDS, "--tasks", "stsb/cosine", "--set", "threads=1"], "--set threads: needs a recipe"),
         (["--model", WORDS, "--tasks", "stsb/cosine", "--set", "seed=x"], "--set seed"),
         (["--model", WORDS, "--tasks", "mteb/STS22", "--limit", "9"], "--limit does not reach MTEB's tasks"),
-        (["a.yaml", "b.yaml"], "unexpected extra argument (b.yaml)"),
+        (["a.yaml", "b.yaml"], "unexpected extra argument(s) (b.yaml)"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(arguments, message, capsys):
@@ -304,3 +304,18 @@ def test_the_pages_example_for_notebooks_scores_an_encoder(capsys):
     example = page.partition("```python\n")[2].partition("```")[0]
     exec(compile(example, "docs/protocols.md", "exec"), {})
     assert "stsb/cosine" in capsys.readouterr().out
+
+
+def test_a_function_without_a_revision_is_measured_anew(planted, tmp_path, capsys):
+    data, _, _, settings, _ = planted
+    store, entries = Records(tmp_path / "out"), [one_task("sts12/all")]
+    for _ in range(2):
+        scored = evaluate(entries, data, wrap(bag_of_words, "words"), store, settings, None)
+    assert len(scored.records) == 1
+    assert "(kept)" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("setting", ["bootstrap_samples=0", "seed=-1"])
+def test_a_setting_out_of_range_is_refused(setting, tmp_path, capsys):
+    assert command("--model", tmp_path, "--tasks", "stsb/cosine", "--set", setting) == 2
+    assert f"--set {setting.partition('=')[0]}" in capsys.readouterr().err

@@ -313,9 +313,27 @@ def test_a_gain_never_sets_one_major_version_against_another(root, tmp_path, mon
     )
 
 
+@pytest.fixture(scope="module")
+def record(root, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one") / "words"
+    run(folder, root, entries=THREE[:1])
+    (found,) = Records(folder).all()
+    return found
+
+
 def test_a_record_of_an_earlier_version_holds_as_long_as_its_libraries(record):
     one = replace(encoder(), versions={"torch": "2.1.0"})
     earlier = record.model_copy(update={"encoder": one.key})
     assert why_stale(earlier, one, SETTINGS) is None
     assert "other libraries" in why_stale(earlier, replace(one, versions={"torch": "2.1.1"}), SETTINGS)
     assert json.loads(earlier.model_dump_json())["encoder"] == one.key
+
+
+def test_other_data_are_measured_anew(root, tmp_path, monkeypatch):
+    other = write_senteval(tmp_path / "senteval", rows=20)
+    gold = other / "downstream/STS/STS12-en-test/STS.gs.MSRpar.txt"
+    gold.write_text("1.5\n" + gold.read_text().partition("\n")[2])
+    score_all(tmp_path / "words", root)
+    names = measured(monkeypatch)
+    score_all(tmp_path / "words", other)
+    assert names == ["sts12/all", "sts12/mean"]

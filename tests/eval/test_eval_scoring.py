@@ -303,3 +303,22 @@ def test_a_task_is_measured_in_the_datas_order(data):
     gold, predicted = alone.outcomes.gold, alone.outcomes.predicted
     assert alone.other["pearson"] == pytest.approx(100 * pearsonr(predicted, gold)[0])
     assert alone.other["mse"] == pytest.approx(np.mean((predicted - gold) ** 2))
+
+
+def test_identical_sentences_tie():
+    """Not ranked by the last bit of a sum: 65 of SMTeuroparl's pairs are identical."""
+    texts = tuple(f"text {i}" for i in range(300))
+    data = ScoredPairs(texts, texts, np.arange(300.0), "0" * 64)
+    assert set(cosine_scores(data, vectors)) == {1.0}
+
+
+def test_training_that_still_improves_ends_where_the_toolkits_does(checks):
+    draw = np.random.default_rng(38)
+    X, X_dev, X_test = (draw.normal(size=(n, 5)).astype(np.float32) for n in (40, 12, 20))
+    y, y_dev = (np.clip(2.5 + 0.6 * rows.sum(1) + draw.normal(size=len(rows)), 0, 5) for rows in (X, X_dev))
+    predicted, dev, known = reference.relatedness(X, y, X_dev, y_dev, X_test)
+    assert known == 21
+    head = fit(X, y, X_dev, y_dev, X_test, seed=1111)
+    assert len(checks) == known
+    np.testing.assert_allclose(head.predicted, predicted, atol=1e-4)
+    assert head.dev_pearson == pytest.approx(dev, abs=1e-5)

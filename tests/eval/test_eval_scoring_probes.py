@@ -209,34 +209,6 @@ def test_every_fold_is_at_scikit_learns_optimum(k):
             assert fitted.accuracy[fold, column] == pytest.approx(share, abs=1.5 / len(split.dev))
 
 
-def test_the_optimum_does_not_depend_on_what_was_solved_before(monkeypatch):
-    X, y = blobs(200, 6, 2, seed=23)
-    rows, lists = ProbeRows.of(X, y, 2), [np.arange(150)]
-    warm = ConvexSolver(rows, 0)
-    warm.fit([Split(np.arange(200), np.arange(10))], GRID)
-    cold = ConvexSolver(rows, 0).refit(lists, [1e-4])
-    torch.testing.assert_close(warm.refit(lists, [1e-4]), cold, rtol=0, atol=0.01 * float(cold.abs().max()))
-    monkeypatch.setattr(probe_lbfgs, "LOGITS", 64)
-    pieces = ConvexSolver(rows, 0).refit(lists, [1e-4])
-    torch.testing.assert_close(pieces, cold, rtol=0, atol=0.01 * float(cold.abs().max()))
-
-
-def test_protocols_choose_and_score_at_the_optimum():
-    X, y = blobs(240, 7, 3, seed=24)
-    X_test, y_test = blobs(150, 7, 3, seed=25)
-    fit = cross_validated(X, y, X_test, y_test, "lbfgs", folds=4)
-    known = optimum(X, y, fit.chosen[0])
-    assert (fit.predicted == known.predict(ones(X_test))).mean() > 0.99
-    again = cross_validated(X, y, X_test, y_test, "lbfgs", folds=4)
-    assert np.array_equal(fit.predicted, again.predicted)
-    split = held_out(X, y, X_test[:70], y_test[:70], X_test[70:], y_test[70:], "lbfgs")
-    assert (split.predicted == optimum(X, y, split.chosen[0]).predict(ones(X_test[70:]))).mean() > 0.98
-    nested = nested_kfold(X, y, "lbfgs", folds=3)
-    for number, l2 in enumerate(nested.chosen):
-        held = nested.fold == number
-        assert (nested.predicted[held] == optimum(X[~held], y[~held], l2).predict(ones(X[held]))).mean() > 0.97
-
-
 def test_no_convergence_is_an_error(monkeypatch):
     monkeypatch.setattr(probe_lbfgs, "ITERATIONS", 1)
     X, y = blobs(100, 6, 2, seed=27)

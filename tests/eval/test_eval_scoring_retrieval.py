@@ -5,13 +5,13 @@ import pytest
 import torch
 from senteval_layout import bag_of_words
 
+from eval.scoring import retrieval as ranking_model
 from eval.scoring.retrieval import (
     EncodedSplit,
     Projections,
     RankingSettings,
     contrasts,
     measure_retrieval,
-    ranking_loss,
     ranks,
     train,
 )
@@ -83,12 +83,6 @@ def test_ranks_equal_a_plain_computation():
             assert of_captions[caption] == order.index(caption // 5)
 
 
-def test_equal_vectors_earn_nothing():
-    side = EncodedSplit(torch.ones(6, 3), torch.ones(30, 4), torch.arange(30) // 5)
-    of_images, of_captions = ranks(Projections(3, 4, 2), side, fold=6)
-    assert set(of_images) == {25} and set(of_captions) == {5}
-
-
 def test_contrasts_are_the_toolkits_draw():
     """It draws from a list of all captions without the batch; ours must give the same captions from the same seed."""
     order = np.random.RandomState(3).permutation(100)
@@ -97,20 +91,6 @@ def test_contrasts_are_the_toolkits_draw():
         theirs = np.random.RandomState(7).choice([*order[:start], *order[start + 32 :]], 5 * size)
         ours = contrasts(order, start, size, 5, np.random.RandomState(7))
         assert ours.ravel().tolist() == theirs.tolist()
-
-
-def test_the_loss_is_the_sum_of_all_hinges():
-    random = np.random.default_rng(1)
-    image, caption = random.standard_normal((3, 4)), random.standard_normal((3, 4))
-    images, sentences = random.standard_normal((3, 2, 4)), random.standard_normal((3, 2, 4))
-    plain = sum(
-        max(0, 0.2 - image[n] @ caption[n] + image[n] @ sentences[n, c])
-        + max(0, 0.2 - image[n] @ caption[n] + caption[n] @ images[n, c])
-        for n in range(3)
-        for c in range(2)
-    )
-    found = ranking_loss(*(torch.tensor(values) for values in (image, caption, images, sentences)), 0.2)
-    assert float(found) == pytest.approx(plain)
 
 
 def plain_pass(side: EncodedSplit, settings: RankingSettings, seed: int) -> list[torch.nn.Linear]:
@@ -165,3 +145,29 @@ def test_training_keeps_the_best_pass_and_leaves_the_callers_random_numbers_alon
     assert torch.equal(torch.rand(3), expected)
     six = [100 * np.mean(found < cut) for found in ranks(model, sides["validation"], 40) for cut in (1, 5, 10)]
     assert np.mean(six) == pytest.approx(best)
+
+
+def test_training_ends_with_the_fourth_pass_that_is_no_improvement(monkeypatch):
+    rows, scores = planted(30.0), []
+    sides = {
+        split: EncodedSplit(torch.tensor(of.features), torch.tensor(embed(of.text)), torch.tensor(of.image_of))
+        for split, of in rows.items()
+    }
+
+    def kept(*arguments):
+        found = ranks(*arguments)
+        scores.append(np.mean([np.mean(side < cut) for side in found for cut in (1, 5, 10)]))
+        return found
+
+    monkeypatch.setattr(ranking_model, "ranks", kept)
+    settings = RankingSettings(dimension=8, batch=64, contrasts=4, fold=40)
+    train(sides["train"], sides["validation"], settings, seed=1)
+    stale = [score <= max(scores[:number], default=-1) for number, score in enumerate(scores)]
+    assert len(scores) < settings.passes and sum(stale) == 4 and stale[-1]
+    assert settings.passes == 21
+
+
+def test_equal_vectors_earn_nothing():
+    side = EncodedSplit(torch.ones(6, 3), torch.ones(30, 4), torch.arange(30) // 5)
+    of_images, of_captions = ranks(Projections(3, 4, 2), side, fold=6)
+    assert set(of_images) == {25} and set(of_captions) == {5}

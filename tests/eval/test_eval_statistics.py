@@ -324,3 +324,25 @@ def test_families_of_equal_systems_on_ranks_differ_significantly_in_one_of_twent
     draw = np.random.default_rng(7)
     families = ([p_value(similarities(draw, 250)) for _ in range(7)] for _ in range(150))
     assert sum(min(holm(p)) < 0.05 for p in families) <= 13  # 7.5 ± 2.7 of a rule at exactly 5 %
+
+
+def test_means_over_seeds_have_the_interval_and_the_difference_of_the_means():
+    """As a card tells a gain: moved to the difference of the means, tested on the first seed's rows."""
+    rows, task = accurate(2.0, 3), find_task("sst2/senteval")
+    own = resampled(rows, "accuracy", "all", HOW).difference(0, 1)
+    seeds = ((1, 2), (1, 2))
+    scores = [
+        task_score(
+            task, "test", Measured(one, score(one, "accuracy") + more, seeds=of), "0" * 64, EvaluationSettings(), {}
+        )
+        for one, more, of in zip(rows, (1.0, 0.0), seeds, strict=True)
+    ]
+    means = resampled(rows, "accuracy", "all", HOW).difference(0, 1, (scores[0], scores[1]))
+    assert means.points == pytest.approx(own.points + 1)
+    assert (means.around.low, means.around.high) == pytest.approx((own.around.low + 1, own.around.high + 1))
+    assert means.test == own.test
+
+
+def test_systems_on_other_rows_are_not_paired():
+    with pytest.raises(ValueError, match="different rows"):
+        resample([data(30)[0], data(30, seed=1)[0]], "spearman")

@@ -109,26 +109,6 @@ def test_every_split_that_a_task_reads_is_one_of_its_data_set():
             assert set(task.reads(split)) <= set(DATASETS[task.dataset].parts), task.name
 
 
-@pytest.mark.parametrize(
-    ("name", "splits", "reads"),
-    [
-        ("sts12/all", ("test",), ("test",)),
-        ("stsb/cosine", ("validation", "test"), ("validation",)),
-        ("mr/senteval", ("all",), ("all",)),
-        ("trec/lbfgs", ("test",), ("train", "test")),
-        ("snli/senteval", ("test",), ("train", "validation", "test")),
-        ("sick-r/regression", ("test",), ("train", "validation", "test")),
-        ("wc/senteval", ("test",), ("train", "validation", "test")),
-        ("mr/senteval-validation", ("all",), ("all",)),
-        ("trec/lbfgs-validation", ("train",), ("train",)),
-        ("wc/senteval-validation", ("validation",), ("train", "validation")),
-    ],
-)
-def test_a_task_knows_what_it_scores_and_what_it_is_fitted_on(name, splits, reads):
-    task = find_task(name)
-    assert (task.splits, task.reads(splits[0])) == (splits, reads)
-
-
 def test_groups_expand_in_order_and_each_task_is_there_once():
     found = find_tasks(["stsb/cosine", "sts", "mteb/STS22", "sts"])
     assert found[0].name == "stsb/cosine"

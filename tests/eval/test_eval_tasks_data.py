@@ -13,7 +13,7 @@ import pytest
 from measured_pins import file_pin, rows_pin
 from senteval_layout import write_coco, write_originals, write_senteval
 
-from eval.tasks.readers import coco
+from eval.tasks.readers import coco, load_arrays
 from eval.tasks.registry import DATASETS, find_dataset
 from eval.tasks.rows import DataFile, Directory, FilePin, Pins, RowsPin, ScoredPairs, published
 from eval.tasks.sources import Source
@@ -204,6 +204,13 @@ HOSTILE = {
 }
 
 
+@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
+def test_what_is_no_pickle_of_numbers_is_one_clear_error(data):
+    with pytest.raises(InputError, match=r"COCO/train\.pkl: is no safe pickle of features") as raised:
+        load_arrays(DataFile("COCO/train.pkl", data))
+    assert "\n" not in str(raised.value)
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -353,3 +360,35 @@ def test_the_published_pins_know_every_split():
         (name, split) for name in (*probing, "coco") for split in ("train", "validation", "test")
     }
     assert rows["snli"]["train"].rows == 549_367 and rows["coco"]["test"].rows == 25_000
+
+
+def test_planted_data_do_not_pass_for_published_ones(planted):
+    with pytest.raises(InputError, match=r"custrev.pos: has 6 lines, expected 2407"):
+        Source(planted[0]).load("cr", ["all"])
+
+
+def test_probing_classes_are_sorted_as_text_and_taken_from_train():
+    content = "tr\t5\tshort one\ntr\t10\tdeep one\nva\t10\textra\tva sentence\nte\t5\tte sentence\n"
+    train, validation, test = (read("treedepth", split, content) for split in ("train", "validation", "test"))
+    assert train.classes == test.classes == ("10", "5") and train.labels.tolist() == [1, 0]
+    assert validation.text == ("va sentence",) and validation.labels.tolist() == [0] and test.labels.tolist() == [1]
+
+
+def test_rows_have_one_hash_whatever_the_file_looks_like():
+    plain = read("sst2", "test", "a fine film \t1\nno fun \t0\n")
+    other = read("sst2", "test", "a  fine film\t1\r\nno fun\t0")
+    assert plain.sha256 == other.sha256
+    changed = (("a fine film \t0\nno fun \t0\n"), ("no fun \t0\na fine film \t1\n"), ("a fine film \t1\n"))
+    assert len({plain.sha256, *(read("sst2", "test", content).sha256 for content in changed)}) == 4
+
+
+def test_trec_takes_the_coarse_class_and_is_latin_1():
+    rows = read("trec", "test", b"NUM:dist How far is it from Caf\xe9 : Bar ?\nABBR:exp What is NASA ?\n")
+    assert rows.text == ("How far is it from Café : Bar ?", "What is NASA ?")
+    assert [rows.classes[label] for label in rows.labels] == ["NUM", "ABBR"] and rows.labels.tolist() == [5, 0]
+
+
+def test_sst_classes_stand_behind_the_text_or_before_it():
+    assert read("sst2", "validation", "a fine film \t1\n").labels.tolist() == [1]
+    fine = read("sst5", "train", "4 a stirring , funny film\n0 no  fun\n")
+    assert fine.text == ("a stirring , funny film", "no fun") and fine.labels.tolist() == [4, 0]

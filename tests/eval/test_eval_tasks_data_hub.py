@@ -17,7 +17,7 @@ from measured_pins import row_order, rows_pin
 from senteval_layout import write_originals, write_senteval
 
 from eval.tasks.hub import Archive, HubPin, MtebDatasets, bounds, in_order, key, mteb_pins, published_order
-from eval.tasks.rows import Pins, published
+from eval.tasks.rows import Pins
 from eval.tasks.sources import Source
 from hub.errors import InputError
 
@@ -54,12 +54,6 @@ def test_mtebs_repositories_are_those_of_the_installed_mteb():
     }  # fmt: skip
     for pin in mteb_pins().values():
         assert f'"path": "{pin.repo_id}",\n            "revision": "{pin.revision}"' in source, pin
-
-
-def test_every_published_order_has_its_splits_rows():
-    for name, order in published_order().items():
-        dataset, split = name.split("/")
-        assert len(order) == published().rows[dataset][split].rows
 
 
 def test_rows_in_any_order_come_back_in_the_published_one(planted):

@@ -47,32 +47,6 @@ def test_the_pins_are_the_checksums_that_came_with_the_data():
     assert len(measured) > 120 and measured == {path: sums[path] for path in measured}
 
 
-def test_counts_of_rows_and_classes():
-    counts = {
-        name: [np.bincount(load(name, split).labels).tolist() for split in splits]
-        for name, splits in {
-            "mr": ["all"], "cr": ["all"], "subj": ["all"], "mpqa": ["all"],
-            "mrpc": ["train", "test"], "trec": ["test"], "sst2": ["train"], "sst5": ["test"],
-        }.items()
-    }  # fmt: skip
-    assert counts["mr"] == [[5331, 5331]] and counts["cr"] == [[1368, 2407]]
-    assert counts["subj"] == [[5000, 5000]] and counts["mpqa"] == [[7294, 3312]]
-    assert counts["mrpc"] == [[1323, 2753], [578, 1147]]
-    assert sum(counts["trec"][0]) == 500 and len(counts["trec"][0]) == 6
-    assert sum(counts["sst2"][0]) == 67_349 and sum(counts["sst5"][0]) == 2_210
-    assert load("mpqa", "all").text.count("") == 3 and load("cr", "all").text.count("") == 4
-
-
-def test_both_text_forms_have_the_same_scores_in_the_same_order():
-    for year in SUBSETS:
-        tokenised, original = (load(f"{year}{form}") for form in ("", "-original"))
-        assert tokenised.subsets == original.subsets and np.array_equal(tokenised.gold, original.gold)
-        assert tokenised.sha256 != original.sha256
-    for name, split in (("stsb", "test"), ("stsb", "train"), ("sick-r", "validation")):
-        tokenised, original = (load(f"{name}{form}", split) for form in ("-tokenised", ""))
-        assert np.array_equal(tokenised.gold, original.gold)
-
-
 def test_sts_rows_equal_a_plain_reading():
     for year, subsets in SUBSETS.items():
         rows = load(year)

@@ -212,12 +212,16 @@ def test_a_plan_and_an_estimate_count_what_each_label_asks_for(lm, tmp_path):
     assert found.rows == len(rows_of(tmp_path / "run", "raw"))
 
 
-def test_first_texts_of_the_model_come_from_labels_that_are_written(lm, tmp_path):
+def test_generated_source_sentences_come_from_written_labels_and_are_not_guided(lm, tmp_path):
     bare = {**COPY, "instruction": 'Repeat <X1>\nSentence 2: "'}  # no source sentence could be written after it
-    source = {"kind": "model", "limit": 6, "description": "d", "license": "mit"}
-    recipe = tiny(lm, OWN, bare, source=source, decoding={**SMALL, "max_new_tokens": 25})
-    job.generate(recipe, tmp_path / "run", "test")
-    assert {row["instruction"] for row in rows_of(tmp_path / "run", "sources")} <= {"1", "0.5", "0"}
+    source = {"kind": "model", "limit": 4, "description": "d", "license": "mit"}
+    own = {"1": {"counter_labels": ["copy"]}}
+    for name, guidance in (("off", 0.0), ("on", 0.3)):
+        decoding = {**SMALL, "max_new_tokens": 20, "max_attempts": 8, "guidance": guidance}
+        job.generate(tiny(lm, own, bare, source=source, decoding=decoding), tmp_path / name, "test")
+    on, off = (rows_of(tmp_path / name, "sources") for name in ("on", "off"))
+    assert on == off != [] and {row["instruction"] for row in on} <= {"1", "0.5", "0"}
+    assert rows_of(tmp_path / "on", "raw") != rows_of(tmp_path / "off", "raw")
 
 
 def test_a_column_by_hand_for_a_label_that_is_never_written(tmp_path):
@@ -323,12 +327,3 @@ def test_it_changes_texts_and_every_row_is_explained(lm, tmp_path):
     row = before[0]
     shown = str(explain(tmp_path / "off", f"{row['source_id']}/{row['target']}/{row['attempt']}"))
     assert "plain" not in shown and "guided" not in shown
-
-
-def test_first_texts_of_the_model_are_not_guided(lm, tmp_path):
-    of_model = "source={kind: model, limit: 6, description: d, license: mit}"
-    longer = "decoding.max_new_tokens=25"
-    for name, settings in (("off", [longer]), ("on", [longer, "decoding.guidance=0.3"])):
-        job.generate(guided(lm, of_model, *settings), tmp_path / name, "test")
-    assert rows_of(tmp_path / "on", "sources") == rows_of(tmp_path / "off", "sources") != []
-    assert rows_of(tmp_path / "on", "raw") != rows_of(tmp_path / "off", "raw")

@@ -113,7 +113,7 @@ def test_the_card_counts_the_whole_and_tells_what_each_version_brought(finished,
     manifest.provenance["history"][0]["kept"] += 1
     with pytest.raises(InputError, match=r"history\.kept is \d+, but that of the whole is \d+"):
         render(whole, manifest=manifest)
-    assert "From 16 first texts" in card and "| `v0.2.0` | 6 | " in card and "| `v0.1.0` | 10 | " in card
+    assert "From 16 source sentences" in card and "| `v0.2.0` | 6 | " in card and "| `v0.1.0` | 10 | " in card
     assert (
         "Rows were appended"
         not in render(shutil.copytree(finished, whole.parent / "card", ignore=shutil.ignore_patterns("value.json")))[

@@ -11,7 +11,7 @@ from hub.contract.recipe import DatasetRecipe, Variant
 from hub.contract.recipe_file import fingerprint, load_recipe
 from hub.errors import InputError
 from hub.word_overlap import word_overlap, words
-from model_cards.dataset.tables import REASONS, SOURCE_REASONS
+from model_cards.dataset_card import REASONS, SOURCE_REASONS
 
 NLI = load_recipe(Path("recipes/datasets/auto-nli.yaml"), DatasetRecipe)
 DEMO = Path("recipes/demo/sts-dino-x2.yaml")

@@ -95,7 +95,7 @@ def test_what_is_not_ready_is_refused(finished, hub_api, tmp_path):
 def test_a_card_that_does_not_agree_is_refused(finished, hub_api):
     card = (finished / "README.md").read_text()
     write_text(finished / "README.md", card.replace("# A card", "# My card"))
-    refusal(finished, hub_api, "was edited by hand: prose belongs into model_cards/sections")
+    refusal(finished, hub_api, "was edited by hand: prose belongs into the recipe's about:")
     write_card(finished, org="other")
     refusal(finished, hub_api, "is that of other/.*, not of acme/")
     manifest = run_dir.require_complete(finished)

@@ -205,7 +205,7 @@ def test_what_is_wrong_with_a_file_of_stand_ins(tmp_path):
     assert "no such recipe" in refused(path, DatasetRecipe, f"@{tmp_path}/none.yaml")
     other = tmp_path / "other.yaml"
     other.write_text("org/other: {path: lm}\n")
-    assert "no repository in the recipe has a stand-in here" in refused(path, DatasetRecipe, f"@{other}")
+    assert "names no repository of the recipe" in refused(path, DatasetRecipe, f"@{other}")
     other.write_text("google/gemma-3-270m: lm\n")
     assert "other.yaml:google/gemma-3-270m: is no mapping" in refused(path, DatasetRecipe, f"@{other}")
     other.write_text("google/gemma-3-270m: {paht: lm}\n")

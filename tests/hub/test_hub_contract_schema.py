@@ -1,6 +1,6 @@
 """hub.contract.schema: which columns each config of each kind of recipe has."""
 
-from test_model_cards_runs import FEW_SHOT, dataset_recipe
+from card_runs import FEW_SHOT, dataset_recipe
 
 from hub.contract.recipe import config_features
 from hub.contract.schema import EXAMPLE_SET, PROVENANCE

@@ -4,10 +4,8 @@ A dataset grows, is published while it grows, and is released. However often tha
 the counts that it states, and the end is the one of an undisturbed run, bit for bit.
 """
 
-import json
 import os
 import random
-import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -16,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commit_history import DATASET, History
 from faults import STARTED, TIMEOUT, FaultyHub, Launcher, Running
 from growth import RECIPE_FILE, Growth, record
 from huggingface_hub import HfApi
-from local_hub import ask
 
 from benchmarks.publishing import make_run
 from hub.contract.run_dir import read_manifest
@@ -30,7 +28,6 @@ pytestmark = pytest.mark.slow("publishes among planted faults and kills, to the 
 
 NAME = RECIPE_FILE.stem
 REPO, LARGE = f"acme/{NAME}", "demo/publishing-load"
-DATASET = {"repo_type": "dataset"}
 SEEDS, RUNS = 12 if os.getenv("STS_DINO_ALL_PAIRS") else 6, 9  # more than fifty processes, or a hundred
 SHARE = 0.06  # of the requests is struck
 
@@ -46,25 +43,11 @@ class World:
         environment["HF_XET_CLIENT_RETRY_BASE_DELAY"] = "10ms"
         self.launcher = Launcher(environment, folder / "said")
         self.api = HfApi(endpoint=hub.endpoint, token=hub.token)
-        self.checked: dict[str, dict] = {}  # content of a commit, less the words of its card → what loading it gave
+        self.history = History(self.api, REPO, folder / "downloads")
 
     def close(self) -> None:
         self.launcher.__exit__()
         self.faulty.hub.stop()
-
-    def tree(self, revision: str, repo: str = REPO) -> dict[str, str]:
-        entries = self.api.list_repo_tree(repo, recursive=True, revision=revision, **DATASET)
-        return {entry.path: entry.blob_id for entry in entries if hasattr(entry, "blob_id")}
-
-    def text(self, revision: str, path: str) -> str:
-        answer = ask(self.faulty.hub, "GET", f"/datasets/{REPO}/resolve/{revision}/{path}")
-        assert answer.status == 200
-        return answer.body.decode()
-
-    def end(self, repo: str = REPO) -> dict[str, dict[str, str]]:
-        """Files and blob ids of every branch and tag."""
-        refs = self.api.list_repo_refs(repo, **DATASET)
-        return {ref.ref: self.tree(ref.target_commit, repo) for ref in (*refs.branches, *refs.tags)}
 
 
 class Disturbed:
@@ -126,39 +109,13 @@ class Disturbed:
         shutil.rmtree(self.artifacts, ignore_errors=True)
 
     def check_commits(self) -> None:
-        """Every commit of main loads as it says; none is empty, none takes away a shard; a tag stays where it is."""
-        api = self.world.api
-        if not api.repo_exists(REPO, **DATASET):
+        """Every commit of main loads as it says, none is empty or loses a shard, and a tag stays where it is."""
+        if not self.world.api.repo_exists(REPO, **DATASET):
             return
-        commits = [commit.commit_id for commit in api.list_repo_commits(REPO, **DATASET)][::-1]
-        trees = [self.world.tree(commit) for commit in commits]
-        for commit, tree, earlier in zip(commits[1:], trees[1:], trees[:-1], strict=True):
-            assert tree != earlier, "an empty commit"
-            assert {path for path in earlier if path.startswith("data/")} <= set(tree), "a shard was taken away"
-            check_commit(self.world, commit, tree)
-        tags = {tag.name: tag.target_commit for tag in api.list_repo_refs(REPO, **DATASET).tags}
+        self.world.history.check()
+        tags = {tag.name: tag.target_commit for tag in self.world.api.list_repo_refs(REPO, **DATASET).tags}
         assert set(tags) <= {"v0.1.0"} and self.tag in (None, tags.get("v0.1.0"))
         self.tag = tags.get("v0.1.0")
-
-
-def check_commit(world: World, commit: str, tree: dict[str, str]) -> None:
-    """``load_dataset`` gives the rows that manifest and card state; only words of the card may go unloaded."""
-    card, manifest = world.text(commit, "README.md"), json.loads(world.text(commit, "manifest.json"))
-    front_matter = card.split("---\n")[1]
-    key = json.dumps([front_matter, *sorted(item for item in tree.items() if item[0] != "README.md")])
-    if key not in world.checked:
-        world.checked[key] = found = world.launcher.result("loaded", REPO, commit)
-        rows: dict[str, dict[str, int]] = {}
-        for file in manifest["files"]:
-            splits = rows.setdefault(file["config"], {})
-            splits[file["split"]] = splits.get(file["split"], 0) + file["rows"]
-        assert found["rows"] == found["stated"] == rows
-        named = {file["path"]: file["sha256"] for file in manifest["files"]}
-        assert {path: sha for path, sha in found["files"].items() if path.startswith("data/")} == named
-    if not manifest["complete"]:
-        counts = manifest["counts"]
-        assert f"{counts['shards_done']} of {counts['shards_total']} shards are done" in card
-    assert manifest["complete"] == (re.search(r"shards are done", card) is None)
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +136,7 @@ def undisturbed(world, tmp_path_factory) -> dict[str, dict[str, str]]:
     release = Disturbed(world, tmp_path_factory.mktemp("undisturbed"), random.Random(0))
     assert release.run(share=0.0, kill_after=None) == 0
     release.check_commits()
-    end = world.end()
+    end = world.history.end()
     assert set(end) == {"refs/heads/main", "refs/heads/script", "refs/tags/v0.1.0"}
     assert end["refs/heads/main"] == end["refs/tags/v0.1.0"]
     assert len(world.api.list_repo_commits(REPO, **DATASET)) > 3, "it was not published while it grew"
@@ -195,7 +152,7 @@ def test_killed_among_faults_it_ends_as_if_nothing_had_been(seed, world, undistu
         code = release.run(SHARE, None if last else moments.randint(1, 60))
         release.check_commits()
         if code == 0:
-            assert world.end() == undisturbed
+            assert world.history.end() == undisturbed
             if last or moments.random() < 0.7:  # else it is published once more
                 world.api.delete_repo(REPO, **DATASET)
                 release = Disturbed(world, tmp_path / str(number), random.Random(seed + number))
@@ -207,15 +164,15 @@ def test_killed_among_faults_it_ends_as_if_nothing_had_been(seed, world, undistu
 @pytest.mark.parametrize("xet", [False, True], ids=["lfs", "xet"])
 def test_every_kind_of_request_meets_every_fault(xet, growth, tmp_path):
     """Nobody is killed; published again and again until all combinations have happened."""
-    large = make_run(tmp_path / "publishing-load", 1, 0.2)  # large enough to be uploaded in parts
-    render.write(large, render.render(large, LARGE))
+    directory = make_run(tmp_path / "publishing-load", 1, 0.2)  # large enough to be uploaded in parts
+    render.write(directory, render.render(directory, LARGE))
     with closing(World(tmp_path, growth, xet)) as world:
         assert Disturbed(world, tmp_path / "calm", random.Random(0)).run(share=0.0, kill_after=None) == 0
-        grown = world.faulty.answered()
-        publish(world, large)
+        grown, large = world.faulty.answered(), History(world.api, LARGE, tmp_path / "large")
+        publish(world, directory)
         asked = world.faulty.answered()
         assert {"xet.put_xorb", "xet.put_shard"} <= set(asked) if xet else {"lfs.complete", "lfs.put"} <= set(asked)
-        end, large_end = world.end(), world.end(LARGE)
+        end, large_end = world.history.end(), large.end()
         missing = {(kind, fault) for kind in asked for fault in EVERY}
         for number in range(12):
             if any(asked[kind] == grown[kind] for kind, _ in missing):  # only a growing run sends such requests
@@ -223,10 +180,10 @@ def test_every_kind_of_request_meets_every_fault(xet, growth, tmp_path):
                 release = Disturbed(world, tmp_path / str(number), random.Random(number))
                 assert release.run(share=1.0, kill_after=None, once=True) == 0
                 release.check_commits()
-                assert world.end() == end
+                assert world.history.end() == end
             world.api.delete_repo(LARGE, **DATASET)
-            publish(world, large, seed=number, share=1.0, once=True, slow_seconds=1.2 * TIMEOUT)
-            assert world.end(LARGE) == large_end
+            publish(world, directory, seed=number, share=1.0, once=True, slow_seconds=1.2 * TIMEOUT)
+            assert large.end() == large_end
             met = world.faulty.injected()
             missing -= {(kind, fault) for kind, fault in missing if met[kind, fault.kind, fault.when]}
             if not missing:

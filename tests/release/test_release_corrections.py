@@ -16,8 +16,8 @@ from hub.contract import run_dir
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe, resolved
 from hub.errors import InputError
-from model_cards.preflight import require_card
-from model_cards.shared import templates
+from model_cards import renderer
+from model_cards.render import require_card
 from training.run import main as train
 
 pytest_plugins = ["local_hub"]
@@ -62,9 +62,9 @@ def test_what_no_card_could_say_is_refused_before_a_release_makes_anything(tmp_p
         load_recipe(X2, DatasetRecipe, ["license=my-own"])
     )
     assert "acme/a.git" in refused(recipe, "acme/a.git")
-    monkeypatch.setattr(templates, "HERE", tmp_path)
+    monkeypatch.setattr(renderer, "DATA", tmp_path)
     (tmp_path / "changes.yaml").write_text(f"{recipe.name}:\n  0.0.1: the first\n")
-    assert "tells nothing of version 0.1.0; add one line on top" in refused(recipe)
+    assert "has no entry for version 0.1.0; add one line on top" in refused(recipe)
 
 
 @pytest.mark.parametrize("option", ["--dry-run", "--estimate", None])

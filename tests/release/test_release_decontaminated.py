@@ -81,18 +81,16 @@ def test_it_goes_to_a_hub_and_its_card_says_what_was_left_out(whole, hub_api, lo
 
     card = (tmp_path / "clean" / "README.md").read_text(encoding="utf-8")
     total = 0
-    for row in table_after(card, "What was left out"):
+    for row in table_after(card, "Removed rows"):
         kinds = [int(row[f"dropped: {kind}"]) for kind in ("exact", "normal", "near")]
         assert int(row["rows before"]) == before.counts["splits"]["postprocessed"][row["split"]]
         assert int(row["rows before"]) == sum(kinds) + int(row["kept"]) and int(row["kept"]) == len(
             splits[row["split"]]
         )
         total += sum(kinds)
-    assert (
-        f"is `small-sts` v1.2.0 without {total} rows with a text that stands in evaluation data" in card and total > 2
-    )
+    assert f"is `small-sts` v1.2.0 without {total} rows whose text occurs in evaluation data" in card and total > 2
     assert "compared with `stsb/test`, `stsb/validation`; a" in card and "rows are in the config `rejected`" not in card
-    assert "**before** rows were left out" in card and 'revision="script"' not in card
+    assert "**before** rows were removed" in card and 'revision="script"' not in card
     assert "sts-dino decontaminate" in card and str(tmp_path) not in card
     branches = {ref.name for ref in hub_api.list_repo_refs(repo, repo_type="dataset").branches}
     assert branches == {"main"}  # no script: it would make finished rows from raw ones, which are not there
@@ -124,7 +122,7 @@ def test_numbers_that_were_changed_afterwards_stop_the_card(whole, tmp_path):
     told = json.loads((tmp_path / "clean" / "manifest.json").read_text())
     told["provenance"]["decontamination"]["rows"]["postprocessed"]["train"]["dropped"]["exact"] += 1
     run_dir.write_manifest(tmp_path / "clean", Manifest.model_validate(told))
-    with pytest.raises(InputError, match=re.escape("provenance.decontamination is not what the inputs name")):
+    with pytest.raises(InputError, match=re.escape("provenance.decontamination differs from the digest in inputs")):
         render(tmp_path / "clean")
     run_dir.write_manifest(tmp_path / "clean", manifest)
     assert render(tmp_path / "clean")

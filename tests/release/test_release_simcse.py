@@ -114,10 +114,10 @@ def test_the_control_is_trained_for_as_many_steps_and_scored_with_the_model(trai
 def test_the_card_shows_it_beside_before_and_after(trained):
     results = read_results(trained / "tiny/results.json")
     card = render(trained / "tiny")["README.md"].decode()
-    assert "| before training | after training | gain | copies control | over the control |" in card
+    assert "| untrained | trained | gain | SimCSE baseline | gain over SimCSE |" in card
     control = results.control_scores[0]
-    assert f"| {control.main_score:.2f} ({control.low:.2f} to {control.high:.2f}) |" in card
-    assert "what this model has over it comes from those" in card
+    assert f"| {control.main_score:.2f} [{control.low:.2f}, {control.high:.2f}] |" in card
+    assert "the gain over it is the effect of the generated pairs" in card
 
 
 def test_a_finished_control_is_not_trained_again_and_one_of_other_steps_is_refused(trained):

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import typer
 import yaml
+from card_runs import dataset_run
 from forked_python import python_in
 from planted_evaluations import evaluation, planted
 from small_runs import small_recipe, small_run
-from test_model_cards_runs import dataset_run
 from tiny_lm import make_lm
 from training_inputs import sts_rows, triplet_rows, write_dataset, write_recipe
 
@@ -309,10 +309,10 @@ def a_value(fingerprint, gain=1.5):
 def test_the_card_shows_a_measured_value_and_nothing_else(tmp_path):
     run = dataset_run(tmp_path / "tiny", "sts")
     before = render(run)["README.md"].decode()
-    assert "Training value" not in before and "copies control" not in before
+    assert "Downstream gain" not in before and "SimCSE" not in before
     (run / VALUE).write_text(a_value(read_manifest(run).fingerprint).model_dump_json())
     card = render(run)["README.md"].decode()
-    assert "## Training value" in card and "2000 pairs" in card.replace(",", "")
+    assert "## Downstream gain" in card and "2000 pairs" in card.replace(",", "")
     assert "| **pairs of this dataset** | 60.00 [59.00, 61.00] | 1.50 [0.50, 2.50] |" in re.sub(" +", " ", card)
     assert "not trained: no " in card and "no | pairs" not in card
     assert render(run, manifest=read_manifest(run))["README.md"].decode() == before  # a snapshot reads only its files
@@ -339,7 +339,7 @@ def test_a_measured_value_goes_to_the_hub_and_comes_back_with_the_run(local_hub,
 def test_a_release_asks_for_a_least_value(tmp_path):
     run = dataset_run(tmp_path / "tiny", "sts")
     manifest = read_manifest(run)
-    with pytest.raises(InputError, match=r"its training value is not measured \(no value.json\)"):
+    with pytest.raises(InputError, match=r"its downstream gain is not measured \(no value.json\)"):
         require_value(run, manifest, 0)
     (run / VALUE).write_text(a_value(manifest.fingerprint).model_dump_json())
     require_value(run, manifest, 1.5)

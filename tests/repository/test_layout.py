@@ -48,7 +48,6 @@ ARROWS = {
         "losses": "data encoder",
         "loop": "data encoder losses",
     },
-    "model_cards": {"shared": "", "dataset": "shared", "model": "shared"},
 }
 OF_THE_REPOSITORY = {"benchmarks", "experiments", "demo"}  # not installed: they read and write what only a clone has
 FILES = [path for package in PACKAGES for path in sorted(Path(package).rglob("*.py"))]

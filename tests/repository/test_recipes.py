@@ -14,7 +14,7 @@ from generation.inputs.prompts import Prompts
 from hub.contract.licences import check
 from hub.contract.recipe import DatasetRecipe, Variant
 from hub.contract.recipe_file import load_recipe, read_yaml
-from model_cards.shared.changes import read_changes
+from model_cards.provenance import read_changes
 
 FOLDER = Path("recipes/datasets")
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))

@@ -13,8 +13,8 @@ from hub.contract.licences import check_model
 from hub.contract.model_sections import Lora, SlantedTriangular, Spans
 from hub.contract.recipe import DatasetRecipe, ModelRecipe, TrainingData
 from hub.contract.recipe_file import load_recipe
-from model_cards.model.papers import reproduced
-from model_cards.shared.changes import read_changes
+from model_cards.papers import reproduced
+from model_cards.provenance import read_changes
 from release.preflight import check_pins
 from training.loop.arguments import check_together, trainer_arguments, typed_arguments
 from training.losses.losses import check_losses

@@ -16,7 +16,7 @@ from hub.contract.licences import check, check_model
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import load_recipe, read_yaml
 from hub.contract.run_dir import require_complete
-from model_cards.shared.changes import read_changes
+from model_cards.provenance import read_changes
 
 OFFLINE = Path("assets/offline.yaml")
 FOLDER = Path("recipes/small")

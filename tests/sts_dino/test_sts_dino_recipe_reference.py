@@ -49,7 +49,7 @@ def test_every_key_is_on_the_page_with_the_words_beside_it_in_the_source():
     for recipe in (DatasetRecipe, ModelRecipe):
         for name in (field.alias or name for name, field in recipe.model_fields.items()):
             assert re.search(rf"^\| `{name}` \| .+ \|.+\| .+ \|$", shown, re.MULTILINE), name
-    assert comments(DatasetRecipe)["shard_size"] == "first texts per shard"
+    assert comments(DatasetRecipe)["shard_size"] == "source sentences per shard"
     assert "| `share` | number | `1.0` | of the cells that are read, chosen by a hash of seed and place |" in shown
     assert "### dataset: `few_shot.examples`" in shown and "### model: `datasets.N`" in shown
 

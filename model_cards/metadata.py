@@ -1,0 +1,234 @@
+"""The metadata that the Hub reads: front matter, ``model-index`` and ``.eval_results/*.yaml``.
+
+It is built as data and dumped by PyYAML, never by a template. Only scores on a task's whole test set become an entry of
+``.eval_results``: the Hub ranks those against other models.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from hub.contract.licences import Licence, known
+from hub.contract.recipe import DatasetRecipe, ModelRecipe, config_features
+from hub.contract.results import Results, TaskScore
+from hub.untrusted import visible_line
+from model_cards.manifest import ModelProvenance
+from model_cards.rows import Split, default_config
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult  # its import takes half a second
+
+# example type of training data → tag of the paper
+METHODS = {
+    **{"sts": "dino", "triplet": "auto-nli", "pair-class": "auto-nli", "documents": "declutr"},
+    **{"self-pair": "simcse", "graded-pair": "dino", "graded-triplet": "dino"},
+}
+PAGE = "https://huggingface.co/"
+FOLDER = ".eval_results"
+SIMILARITY = ("sentence-similarity", "Semantic textual similarity")
+OTHER = ("other", "Evaluation of sentence embeddings")
+TASK_TYPES = {  # main metric → task type of the Hub, name
+    **dict.fromkeys(("spearman", "pearson", "cosine_spearman"), SIMILARITY),
+    "accuracy": ("text-classification", "Classification of texts or pairs by a probe on the embeddings"),
+    "recall": ("text-retrieval", "Retrieval"),
+}
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A task on the Hub: MTEB's dataset, its task and its test pairs, and the file of the entry."""
+
+    dataset_id: str
+    task_id: str
+    name: str
+    test_pairs: int
+    file: str
+
+
+_TABLE = Path(__file__).parent / "data" / "benchmarks.yaml"
+_KNOWN = {task: Benchmark(**keys) for task, keys in yaml.safe_load(_TABLE.read_text(encoding="utf-8")).items()}
+BENCHMARKS = _KNOWN | {f"mteb/{known.task_id}": known for known in _KNOWN.values()}
+"""Task name → benchmark: our tasks with the protocol and rows of MTEB, and MTEB's own; not ``sts12/mean``."""
+
+
+def front_matter(data: dict[str, Any]) -> str:
+    """``data`` between the two lines that mark front matter."""
+    body = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+    return f"---\n{body}---\n"
+
+
+def dataset_data(recipe: DatasetRecipe, configs: dict[str, list[Split]], page: str) -> dict[str, Any]:
+    """Front matter of a dataset card. ``configs``: existing ones in the recipe's order; ``page``: the card's URL."""
+    words = recipe.dataset_schema.card
+    data: dict[str, Any] = {
+        "pretty_name": visible_line(recipe.pretty_name),
+        "language": [recipe.language],
+        **license_fields(known("recipe: license", recipe.license), page),
+        "task_categories": list(words.task_categories),
+        **({"task_ids": list(words.task_ids)} if words.task_ids else {}),
+        "annotations_creators": ["machine-generated"],
+        "language_creators": ["machine-generated"] + (["found"] if not recipe.source.facts.generated else []),
+        "tags": ["synthetic", "sts-dino", words.method, *words.tags],
+    }
+    if configs:
+        default = default_config(configs, recipe)
+        data["size_categories"] = [size_category(sum(split.rows for split in configs[default]))]
+        data["configs"] = [config_entry(config, splits, config == default) for config, splits in configs.items()]
+        data["dataset_info"] = [dataset_info(config, splits, recipe) for config, splits in configs.items()]
+    return data
+
+
+def config_entry(config: str, splits: list[Split], default: bool) -> dict[str, Any]:
+    """One entry of ``configs``."""
+    entry: dict[str, Any] = {"config_name": config, "data_files": data_files(config, splits)}
+    return {**entry, "default": True} if default else entry
+
+
+def data_files(config: str, splits: list[Split]) -> list[dict[str, Any]]:
+    """The ``data_files`` entry of a config: a pattern for each split.
+
+    A split with empty shards is listed file by file: datasets 5.2 cannot read a parquet file without rows.
+    """
+    patterns = {split.name: f"data/{config}/{split.name}-*.parquet" for split in splits}
+    return [{"split": one.name, "path": one.paths if one.gaps else patterns[one.name]} for one in splits]
+
+
+def dataset_info(config: str, splits: list[Split], recipe: DatasetRecipe) -> dict[str, Any]:
+    """The ``dataset_info`` entry of a config, in the Hub's own YAML form.
+
+    ``load_dataset`` refuses other numbers of rows than these, so a commit holds the card and the shards it counts.
+    """
+    import datasets
+    from datasets.info import DatasetInfosDict
+    from datasets.splits import SplitDict, SplitInfo
+    from huggingface_hub import DatasetCardData
+
+    infos = [SplitInfo(split.name, num_bytes=split.data_bytes, num_examples=split.rows) for split in splits]
+    info = datasets.DatasetInfo(
+        features=config_features(config, recipe),
+        splits=SplitDict({split.name: split for split in infos}),
+        download_size=sum(split.file_bytes for split in splits),
+        dataset_size=sum(split.data_bytes for split in splits),
+    )
+    card = DatasetCardData()
+    DatasetInfosDict({config: info}).to_dataset_card_data(card)
+    keys = ("config_name", "features", "splits", "download_size", "dataset_size")
+    return {key: card["dataset_info"][key] for key in keys}
+
+
+def size_category(rows: int) -> str:
+    """The Hub's size class of so many rows."""
+    bounds = ["1K", "10K", "100K", "1M", "10M", "100M", "1B"]
+    power = max(0, len(str(rows)) - 3)  # 0 below a thousand, 1 below ten thousand
+    if power == 0:
+        return f"n<{bounds[0]}"
+    return f"{bounds[power - 1]}<n<{bounds[power]}" if power < len(bounds) else f"n>{bounds[-1]}"
+
+
+def license_fields(licence: Licence, page: str = "") -> dict[str, str]:
+    """A licence in the Hub's fields: one of its ids, or ``other`` with a name and a link (to a section of ``page``)."""
+    if licence.hub:
+        return {"license": licence.id}
+    link = f"{page}{licence.link}" if licence.link.startswith("#") else licence.link
+    return {"license": "other", "license_name": licence.id, "license_link": link}
+
+
+def model_data(recipe: ModelRecipe, provenance: ModelProvenance, model_index: list[dict[str, Any]]) -> dict[str, Any]:
+    """Front matter of a model card, without empty keys."""
+    repo_ids = sorted({item.repo_id for item in provenance.datasets if item.repo_id})
+    data: dict[str, Any] = {
+        "language": [recipe.language],
+        **license_fields(known("recipe: license", recipe.license)),
+        "library_name": "sentence-transformers",
+        "pipeline_tag": "sentence-similarity",
+        "tags": ["sentence-transformers", "sentence-similarity", "feature-extraction", "sts-dino", *_method(recipe)],
+        "base_model": recipe.base.repo_id,
+        "base_model_relation": _relation(recipe),
+        "datasets": repo_ids,
+        "model-index": model_index,
+    }
+    return {key: value for key, value in data.items() if value}
+
+
+def _method(recipe: ModelRecipe) -> list[str]:
+    """Tags of an adapter and of the methods that made the training pairs."""
+    methods = dict.fromkeys(METHODS[item.example_type] for item in recipe.datasets)
+    return [*(["peft", "lora"] if recipe.lora else []), *methods]
+
+
+def _relation(recipe: ModelRecipe) -> str | None:
+    """The Hub's name for the relation to the base; None for a local base and for a baseline."""
+    if recipe.base.repo_id is None or recipe.is_baseline:
+        return None
+    return "adapter" if recipe.lora and recipe.lora.release == "adapter" else "finetune"
+
+
+def model_index(name: str, results: Results) -> list[dict[str, Any]]:
+    """The scores after training as ``model-index`` data."""
+    from huggingface_hub.repocard_data import eval_results_to_model_index
+
+    entries = [_entry(score) for score in results.scores]
+    return _without_none(eval_results_to_model_index(name, entries)) if entries else []
+
+
+def _entry(score: TaskScore) -> "EvalResult":
+    from huggingface_hub import EvalResult
+
+    known = BENCHMARKS.get(score.task)
+    task_type, task_name = TASK_TYPES.get(score.main_metric, OTHER)
+    return EvalResult(
+        task_type=task_type,
+        task_name=task_name,
+        dataset_type=known.dataset_id if known else score.task,
+        dataset_name=f"{known.name if known else score.task} ({score.split})",
+        dataset_split=score.split,
+        dataset_revision=_revision(score, known),
+        metric_type=score.main_metric,
+        metric_name=f"{score.main_metric} x 100",
+        metric_value=round(score.main_score, 2),
+    )
+
+
+def _revision(score: TaskScore, known: Benchmark | None) -> str | None:
+    """The commit of the Hub's dataset, where the score records it."""
+    repo_id, _, commit = (score.data_revision or "").partition("@")
+    return commit if known and repo_id == known.dataset_id else None
+
+
+def eval_result_files(results: Results) -> dict[str, str]:
+    """``.eval_results/<benchmark>.yaml`` for every known benchmark with a score on its whole test set.
+
+    Of our task and MTEB's own, which agree up to rounding, the one with the dataset's revision becomes the entry.
+    """
+    found: dict[str, TaskScore] = {}
+    for score in results.scores:
+        known = BENCHMARKS.get(score.task)
+        if known and score.split == "test" and score.n == known.test_pairs:
+            other = found.get(known.file)
+            if other is None or _revision(other, known) is None:
+                found[known.file] = score
+    return {f"{FOLDER}/{name}.yaml": _file(score) for name, score in found.items()}
+
+
+def _file(score: TaskScore) -> str:
+    from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
+
+    known = BENCHMARKS[score.task]
+    data = f"rows with SHA-256 {score.data_sha256}" if score.data_sha256 else score.data_revision
+    entry = EvalResultEntry(
+        dataset_id=known.dataset_id,
+        task_id=known.task_id,
+        value=round(score.main_score, 2),
+        dataset_revision=_revision(score, known),
+        notes=f"{score.main_metric} x 100; {data}",
+    )
+    return yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False, allow_unicode=True, width=120)
+
+
+def _without_none(value: Any) -> Any:
+    """``value`` without null keys."""
+    if isinstance(value, dict):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    return [_without_none(item) for item in value] if isinstance(value, list) else value

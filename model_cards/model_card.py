@@ -1,0 +1,141 @@
+"""A model's card and its evaluation entries: the facts of its run as variables of ``model_card.md.jinja``."""
+
+from typing import Any
+
+from hub.contract.licences import known
+from hub.contract.measured import Repeats
+from hub.contract.model_sections import Grades, TrainingData
+from hub.contract.published_paths import origin_name
+from hub.contract.recipe import Encoder, ModelRecipe, Spans
+from hub.untrusted import Markdown, code, fenced, table
+from model_cards.facts import ModelFacts
+from model_cards.manifest import TrainedOn, TrainingFacts, check_files
+from model_cards.metadata import METHODS, eval_result_files, front_matter, model_data, model_index
+from model_cards.papers import reproduced
+from model_cards.provenance import change_table, cited, reproduction
+from model_cards.renderer import fill
+from model_cards.scores import repeat_tables, score_context
+
+PICTURE = "assets/training.png"
+CURVE_POINTS = 10  # of the loss, on the card; manifest.json has all
+USED = {  # base.modules → the part of the base that makes an embedding
+    "static": "its input embeddings alone, averaged",
+    "word-vectors": "its word vectors, averaged",
+    "sentence-transformer": "unchanged, with its own pooling",
+}
+ANCHORS = {
+    "blocks": "each in a block of its own, as long as the longest span; neighbouring blocks are not used",
+    "apart": "at least twice the longest span apart",
+}
+STRATEGIES = {
+    "any": "positives lie beside, across or inside their anchor",
+    "adjacent": "positives lie beside their anchor",
+    "overlapping": "positives lie partly in their anchor",
+    "subsumed": "positives lie inside their anchor",
+}
+
+
+def model_files(facts: ModelFacts, repo_id: str) -> dict[str, bytes]:
+    """README.md, the plot and the evaluation entries of a finished model, path → content."""
+    assert facts.provenance is not None
+    check_files(facts.directory, facts.manifest)
+    results, training = facts.results, facts.training
+    head = model_data(facts.recipe, facts.provenance, model_index(facts.manifest.name, results) if results else [])
+    context = model_context(facts) | reproduction(facts.manifest, facts.recipe, facts.provenance, repo_id)
+    template = "model_card.md.jinja" if training else "baseline_card.md.jinja"
+    body = fill(template, context | {"repo_id": Markdown(repo_id), "picture": PICTURE})
+    files = {"README.md": (front_matter(head) + "\n" + body).encode()}
+    files |= {path: text.encode() for path, text in (eval_result_files(results) if results else {}).items()}
+    if training and training.loss_curve:
+        from model_cards.plots import training_plot  # matplotlib takes a second to import
+
+        files[PICTURE] = training_plot(training)
+    return files
+
+
+def model_context(facts: ModelFacts) -> dict[str, Any]:
+    """Template variables of a finished model."""
+    assert facts.provenance is not None
+    recipe, provenance, results, training = facts.recipe, facts.provenance, facts.results, facts.training
+    row = reproduced(recipe)
+    row = row.beside(results.scores) if row and results else row
+    context = {
+        "recipe": recipe,
+        "provenance": provenance,
+        "verdict": facts.verdict,
+        "used": used(recipe.base),
+        "paper": row,
+        "report": facts.report,
+        "removed": None,
+        "history": None,
+        "reproducible": None,
+        **(score_context(results, row, trained=training is not None) if results else {"results": None, "scores": {}}),
+    }
+    return context | (training_context(recipe, facts, training) if training else {})
+
+
+def training_context(recipe: ModelRecipe, facts: ModelFacts, training: TrainingFacts) -> dict[str, Any]:
+    """Template variables of a trained model alone."""
+    assert facts.provenance is not None
+    types = {item.example_type for item in facts.provenance.datasets}
+    methods = {METHODS[one] for one in types}
+    return {
+        "tag": Markdown(f"v{recipe.version}"),
+        "documents": "documents" in types,
+        "simcse_alone": types == {"self-pair"},
+        "simcse_too": "self-pair" in types,
+        "licence_terms": known("recipe: base.license", recipe.base.license).terms,
+        "loss_call": loss_call,
+        "grades": Grades(),
+        "spans": [item.spans or Spans() for item in recipe.datasets if item.example_type == "documents"],
+        "anchors": ANCHORS,
+        "strategies": STRATEGIES,
+        "training": training,
+        "selected_on": selected_on(recipe),
+        "metric": training.validation_metric or "score",
+        "curve": curve_table(training),
+        "repeats": repeat_tables(facts.repeats, facts.results) if facts.repeats else {},
+        "repeated": repeated(facts.repeats) if facts.repeats else None,
+        "changes": change_table(release_name(recipe), recipe.version, complete=True),
+        "citation": fenced(cited(methods, debiased=False, prompted=recipe.base.prompt is not None), "bibtex"),
+    }
+
+
+def release_name(recipe: ModelRecipe) -> str:
+    """The name in ``changes.yaml``: an adapter's name also for the model with the adapter merged into its base."""
+    merged = recipe.lora is not None and recipe.lora.release == "merged"
+    return recipe.name.removesuffix("-merged") if merged else recipe.name
+
+
+def used(base: Encoder) -> str:
+    """The part of the base that makes an embedding."""
+    layers = "all layers" if base.layers is None else f"its first {base.layers} layers"
+    return USED.get(base.modules, f"{layers}, {base.pooling} pooling")
+
+
+def loss_call(item: TrainedOn, spec: TrainingData) -> Markdown:
+    """The loss with its arguments."""
+    given = ", ".join(f"{key}={value}" for key, value in spec.loss_arguments.items())
+    return code(f"{item.loss}({given})" if given else item.loss)
+
+
+def selected_on(recipe: ModelRecipe) -> str:
+    """The data on which the checkpoint was selected."""
+    named = [f"{origin_name(item.repo_id, item.path)} ({item.split})" for item in recipe.validation]
+    return " and ".join(named) or "the training data's own validation splits"
+
+
+def curve_table(training: TrainingFacts) -> Markdown | None:
+    """The training loss at evenly spaced steps, the first and the last among them."""
+    curve = training.loss_curve
+    if not curve:
+        return None
+    points = min(CURVE_POINTS, len(curve))
+    chosen = [curve[round(i * (len(curve) - 1) / max(1, points - 1))] for i in range(points)]
+    return table(["step", "loss"], [[step, Markdown(f"{loss:.4f}")] for step, loss in chosen])
+
+
+def repeated(repeats: Repeats) -> str:
+    """The difference between the trainings."""
+    kind = {"seed": "seeds", "example_set": "sets of few-shot examples"}[repeats.over]
+    return f"{kind} ({', '.join(str(run.value) for run in repeats.runs)})"

@@ -1,0 +1,88 @@
+"""The renderer of cards and reports: templates to Markdown, and Markdown to the HTML of a report.
+
+Undefined variables raise. Templates print escaped text, except values of class ``Markdown``; so a page's structure
+comes from its template alone, whatever the texts of a dataset say.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from hub.contract.licences import Licence
+from hub.contract.published_paths import origin_name
+from hub.untrusted import Markdown, code, fenced, finalize, inline, prose, table
+
+HERE = Path(__file__).parent
+DATA = HERE / "data"
+FOREIGN = re.compile(r"""<(?!/?(?:code|details|summary|section)>|section lang="[a-z]+">)""")
+CELLS = {"td_open", "th_open", "paragraph_open", "list_item_open"}
+
+
+def fill(template: str, context: Mapping[str, Any]) -> str:
+    """A template of ``templates/`` filled with ``context``; the result ends with one newline."""
+    return _environment(HERE / "templates").get_template(template).render(context).strip() + "\n"
+
+
+def licence_link(licence: Licence) -> Markdown:
+    """The licence's name, linked unless the card itself explains it."""
+    name = inline(licence.name)
+    return name if licence.link.startswith("#") else Markdown(f"[{name}]({licence.link})")
+
+
+def html(markdown: str) -> str:
+    """Markdown as HTML that loads nothing; its own tags but ``code``, ``details`` and ``section`` appear as text."""
+    from markdown_it import MarkdownIt
+
+    def tag(renderer: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
+        return FOREIGN.sub("&lt;", tokens[index].content)
+
+    parser = MarkdownIt("commonmark").enable("table")
+    parser.add_render_rule("html_inline", tag)
+    parser.add_render_rule("html_block", tag)
+    tokens = parser.parse(markdown)
+    for token in tokens:
+        if token.type in CELLS:
+            token.attrSet("dir", "auto")
+        for child in token.children or []:
+            if child.type == "link_open":
+                child.attrSet("rel", "noreferrer")
+    rendered: str = parser.renderer.render(tokens, parser.options, {})
+    return rendered
+
+
+@cache
+def _environment(folder: Path) -> Environment:
+    """Cached with its compiled templates: a growing dataset gets a card with every commit."""
+    environment = Environment(
+        loader=FileSystemLoader(folder),
+        undefined=StrictUndefined,
+        finalize=_printed,
+        autoescape=False,  # noqa: S701 - the output is Markdown: ``finalize`` escapes, HTML escaping would not do
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(table=table, zip=zip)
+    environment.filters.update(code=code, fenced=fenced, licence=licence_link, markdown=Markdown, prose=prose)
+    environment.filters.update(listed=_listed, origin=_origin, percent=_percent)
+    return environment
+
+
+def _origin(place: Any, otherwise: str = "") -> str:
+    """The Hub id, or the published path, of a section of a recipe."""
+    return origin_name(place.repo_id, place.path) or otherwise
+
+
+def _listed(names: Iterable[str]) -> Markdown:
+    return Markdown(", ".join(map(code, names)))
+
+
+def _percent(share: float) -> Markdown:
+    return Markdown(f"{100 * share:.1f} %")
+
+
+def _printed(value: Any) -> str:
+    return str(value) if isinstance(value, StrictUndefined) else finalize(value)  # str() of an undefined raises

@@ -1,0 +1,143 @@
+"""The published rows of a dataset's run directory: configs, splits, sizes, and the first rows of each label.
+
+Of a growing run only footers and a few shards are read, because each of its commits has a card.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.run_dir import File, Manifest
+from hub.contract.schema import SAMPLED, SPLITS, base_config
+from hub.contract.shards import AGAIN, read_table, reading_rows, shard_tables
+from hub.errors import InputError
+
+BATCH = 500  # rows
+GROWING_SHARDS = 4  # read for a growing run: a label whose texts are all rejected must not cost a full read
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split of one config, measured: ``data_bytes`` uncompressed, ``file_bytes`` on disk.
+
+    ``paths`` holds its shards that have rows; ``gaps`` says that it has others too.
+    """
+
+    name: str
+    rows: int
+    data_bytes: int
+    file_bytes: int
+    paths: list[str]
+    gaps: bool
+
+
+def ordered_shards(manifest: Manifest, config: str) -> list[File]:
+    """The shards of a config in the order of splits (train first), then of paths."""
+    order = {split: index for index, split in enumerate(SPLITS)}
+    return sorted(manifest.shards(config), key=lambda file: (order.get(file.split or "", len(order)), file.path))
+
+
+def existing_configs(recipe: DatasetRecipe, manifest: Manifest) -> list[str]:
+    """The recipe's configs that have rows, in the recipe's order."""
+    return [config for config in recipe.configs if any(file.rows for file in manifest.shards(config))]
+
+
+def measure(directory: Path, manifest: Manifest, config: str) -> list[Split]:
+    """The splits of a config in the usual order, measured from its shards; of a growing run, from their footers.
+
+    Footers give the size of the uncompressed parquet pages instead of arrow's buffers in memory.
+
+    Raises InputError when a shard has another number of rows than the manifest says.
+    """
+    size = _read_size if manifest.complete else _footer_size
+    sizes: dict[str, int] = {}
+    splits: dict[str, list[File]] = {}
+    for file in ordered_shards(manifest, config):
+        rows, sizes[file.path] = size(directory / file.path)
+        if rows != file.rows:
+            raise InputError(directory / file.path, f"has {rows} rows, but the manifest says {file.rows}")
+        splits.setdefault(str(file.split), []).append(file)
+    return [_split(name, files, sizes) for name, files in splits.items() if any(file.rows for file in files)]
+
+
+def _split(name: str, files: list[File], sizes: dict[str, int]) -> Split:
+    filled = [file for file in files if file.rows]
+    return Split(
+        name,
+        rows=sum(file.rows or 0 for file in files),
+        data_bytes=sum(sizes[file.path] for file in files),
+        file_bytes=sum(file.bytes for file in filled),
+        paths=[file.path for file in filled],
+        gaps=len(filled) < len(files),
+    )
+
+
+def _read_size(path: Path) -> tuple[int, int]:
+    table = read_table(path)
+    return table.num_rows, table.nbytes
+
+
+def _footer_size(path: Path) -> tuple[int, int]:
+    with reading_rows(path, AGAIN):
+        footer = pq.read_metadata(path)
+    return footer.num_rows, sum(footer.row_group(group).total_byte_size for group in range(footer.num_row_groups))
+
+
+def default_config(configs: Iterable[str], recipe: DatasetRecipe) -> str:
+    """The config of a load without a config name: the recipe's first or, until that exists, a raw one.
+
+    ``configs`` are those that exist; at least one.
+    """
+    existing = sorted(configs, key=recipe.configs.index)
+    raw = [config for config in existing if base_config(config) == "raw"]
+    return existing[0] if existing[0] == recipe.configs[0] else [*raw, *existing][0]
+
+
+def sample_config(manifest: Manifest, recipe: DatasetRecipe) -> str | None:
+    """The config of the sample rows: the labelled one, or a raw one until it has shards; None without either."""
+    for base in (recipe.dataset_schema.labelled, "raw"):
+        for config in recipe.configs:
+            if base_config(config) == base and manifest.shards(config):
+                return config
+    return None
+
+
+def targets_of(recipe: DatasetRecipe) -> list[str]:
+    """The targets of finished rows: the labels, and for scored pairs the sampled negatives."""
+    names = [label.name for label in recipe.written_labels]
+    return [*names, SAMPLED] if recipe.dataset_schema.sampled_negatives else names
+
+
+def first_rows(
+    directory: Path, shards: list[File], column: str, values: list[str], wanted: int
+) -> dict[str, list[dict[str, Any]]]:
+    """The first ``wanted`` rows of each value of a column; reads no further than necessary."""
+    found: dict[str, list[dict[str, Any]]] = {value: [] for value in values}
+    for file in shards:
+        for batch in shard_tables(directory / file.path, BATCH):
+            missing = [value for value, rows in found.items() if len(rows) < wanted]
+            if not missing:
+                return found
+            for row in batch.filter(pc.is_in(batch.column(column), pa.array(missing))).to_pylist():
+                if len(found[row[column]]) < wanted:
+                    found[row[column]].append(row)
+    return found
+
+
+def rows_by_label(directory: Path, manifest: Manifest, recipe: DatasetRecipe) -> dict[str, dict[str, int]]:
+    """Label → split → rows of the labelled config, all shot counts together."""
+    found: dict[str, Counter[str]] = {target: Counter() for target in targets_of(recipe)}
+    for config in recipe.configs:
+        if base_config(config) == recipe.dataset_schema.labelled:
+            for file in ordered_shards(manifest, config):
+                targets = read_table(directory / file.path, ["target"]).column("target")
+                for entry in targets.value_counts().to_pylist():
+                    found.setdefault(entry["values"], Counter())[str(file.split)] += entry["counts"]
+    return {target: dict(splits) for target, splits in found.items() if splits}

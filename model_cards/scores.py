@@ -1,0 +1,167 @@
+"""The score tables of cards and reports: encoder, base encoder, SimCSE baseline, paper, and several trainings.
+
+A table holds one family of scores: those with the same aggregation, head and metric. A task's name carries its protocol
+(``sts12/mean``); a classifier's score says whether it transfers or probes.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from hub import scores as formats
+from hub.contract.measured import Repeats, Summary
+from hub.contract.results import RULE, Gain, Method, Results, TaskScore, by_task
+from hub.untrusted import Markdown, code, table
+from model_cards.papers import PaperRow
+
+EARLIER_PROBING = ["sentlen", "wc", "treedepth", "topconst", "bshift", "tense", "subjnum", "objnum", "somo", "coordinv"]
+"""Data sets of probing tasks in results from before a score recorded its family."""
+STS = "Semantic textual similarity"
+OPTIMISERS = {"senteval": "SentEval's own optimiser", "lbfgs": "optimum by L-BFGS"}
+CHOOSING = "validation accuracy, by which the regularisation is chosen"
+PROBES = {**OPTIMISERS, **{f"{mode}-validation": f"{words}; {CHOOSING}" for mode, words in OPTIMISERS.items()}}
+TITLES = {  # protocol → title, in the order of a card
+    "all": f"{STS}: one correlation over all pairs",
+    "mean": f"{STS}: mean over subsets",
+    "wmean": f"{STS}: mean over subsets, weighted by pairs",
+    "regression": "Relatedness with a trained head",
+    **{f"transfer/{mode}": f"Transfer tasks: classifiers on the embeddings, {words}" for mode, words in PROBES.items()},
+    **{f"probing/{mode}": f"Probing tasks: classifiers on the embeddings, {words}" for mode, words in PROBES.items()},
+    "retrieval": "Caption-image retrieval",
+}
+MTEB, OTHER = "MTEB", "Other tasks"
+INTERVALS: dict[Method, str] = {
+    "percentile": "95 % percentile bootstrap intervals",
+    "bca": "95 % bootstrap intervals, bias-corrected and accelerated (BCa),",
+}
+OPEN_PROTOCOLS = 6  # a card folds more of them away
+UNTRAINED, SIMCSE, TRAINED = "untrained", "SimCSE baseline", "trained"
+
+
+def families(scores: Iterable[TaskScore]) -> dict[str, list[TaskScore]]:
+    """Title → scores of one table: families in the order of a card, scores in the given order."""
+    found: dict[str, list[TaskScore]] = {}
+    for score in scores:
+        found.setdefault(title(score.task, score.main_metric, score.family), []).append(score)
+    return {name: found[name] for name in in_order(found)}
+
+
+def in_order(titles: Iterable[str]) -> list[str]:
+    """Each title once: those of ``TITLES`` in that order, then MTEB's and others."""
+    order = {name: place for place, name in enumerate(TITLES.values())}
+    last = len(order)
+    return sorted(set(titles), key=lambda name: (order.get(name, last + (not name.startswith(MTEB))), name))
+
+
+def title(task: str, metric: str, family: str | None = None) -> str:
+    """The title of a task's scores under a metric; ``family`` is the recorded one, None in earlier results."""
+    dataset, _, protocol = task.partition("/")
+    if dataset == "mteb":
+        return f"{MTEB}: {metric}"
+    if protocol in PROBES:
+        protocol = f"{family or ('probing' if dataset in EARLIER_PROBING else 'transfer')}/{protocol}"
+    known = TITLES.get("all" if protocol == "cosine" else protocol)
+    return known or f"{OTHER}: {protocol}, {metric}"
+
+
+def score_context(results: Results, row: PaperRow | None, trained: bool) -> dict[str, Any]:
+    """Template variables of ``scores.md.jinja``."""
+    scores = [*results.scores, *results.base_scores, *results.control_scores]
+    return {
+        "results": results,
+        "scores": score_tables(results, row, trained),
+        "averages": average_table(results, row),
+        "parts": part_table(results),
+        "no_interval": any(score.interval() is None for score in scores),
+        "interval": INTERVALS[results.interval],
+        "rule": RULE if any(gain.verdict for gain in (*results.gains, *results.over_control)) else None,
+        "protocols": list({(score.task, score.protocol): score for score in results.scores}.values()),
+        "open_protocols": OPEN_PROTOCOLS,
+        "other_versions": other_versions(results),
+    }
+
+
+def other_versions(results: Results) -> list[tuple[str, dict[str, str]]]:
+    """(side, task and split; library versions) of every score whose versions differ from the file's."""
+    sides = {"": results.scores, f"{UNTRAINED}, ": results.base_scores, f"{SIMCSE}, ": results.control_scores}
+    found = [(side, one) for side, scores in sides.items() for one in scores]
+    return [(f"{side}{one.task} {one.split}", one.versions) for side, one in found if one.versions]
+
+
+def score_tables(results: Results, row: PaperRow | None = None, trained: bool = True) -> dict[str, Markdown]:
+    """Title → table of a family: each score, of a trained encoder beside its baselines, and the paper's number."""
+    found = families(results.scores)
+    return {name: _family_table(scores, results, row, trained) for name, scores in found.items()}
+
+
+def _family_table(scores: list[TaskScore], results: Results, row: PaperRow | None, trained: bool) -> Markdown:
+    before, gains = by_task(results.base_scores), by_task(results.gains)
+    control, over = by_task(results.control_scores), by_task(results.over_control)
+    units = {score.unit for score in scores}
+    papers = [row.score(score) if row else None for score in scores]
+    in_paper = any(paper is not None for paper in papers)
+    header = ["task", "split", *(units if len(units) == 1 else ["rows"])]
+    header += [UNTRAINED, TRAINED, "gain"] if trained else ["score"]
+    header += [SIMCSE, "gain over SimCSE"] if control else []
+    rows: list[list[Any]] = []
+    for score, paper in zip(scores, papers, strict=True):
+        counted = score.n if len(units) == 1 else f"{score.n:,} {score.unit}"
+        key = score.task, score.split
+        cells = [formats.score(score)]
+        if trained:
+            cells = [formats.score(before.get(key)), *cells, _gain(before.get(key), score, gains.get(key))]
+        if control:
+            cells += [formats.score(control.get(key)), _gain(control.get(key), score, over.get(key))]
+        cells += [_number(paper)] if in_paper else []
+        rows.append([code(score.task), score.split, counted, *map(Markdown, cells)])
+    return table([*header, *(["paper"] if in_paper else [])], rows)
+
+
+def _gain(before: TaskScore | None, after: TaskScore, gain: Gain | None) -> str:
+    if gain is not None or before is None:
+        return formats.difference(gain)
+    return f"{formats.number(after.main_score - before.main_score, signed=True)} [{formats.NO_INTERVAL}]"
+
+
+def _number(value: float | None) -> Markdown:
+    return Markdown("" if value is None else formats.number(value))
+
+
+def average_table(results: Results, row: PaperRow | None = None) -> Markdown | None:
+    """The papers' averages by name with their definitions; None without any."""
+    papers = row.averages if row else {}
+    rows: list[list[Any]] = []
+    for one in results.averages:
+        paper = [_number(papers.get(one.name))] if papers else []
+        rows.append([code(one.name), len(one.tasks), _number(one.score), *paper, one.definition])
+    return table(["average", "tasks", "score", *(["paper"] if papers else []), "definition"], rows) if rows else None
+
+
+def part_table(results: Results) -> Markdown | None:
+    """The parts of every task, e.g. STS subsets, once a data set; None when no task has parts."""
+    parts = {
+        (score.task if score.task.startswith("mteb/") else score.task.partition("/")[0], score.split, name, part)
+        for score in results.scores
+        for name, part in score.parts.items()
+    }
+    rows: list[list[Any]] = [
+        [code(place), split, name, part.n, _number(part.score)]
+        for place, split, name, part in sorted(parts, key=lambda found: found[:3])
+    ]
+    return table(["data set", "split", "part", "rows", "score"], rows) if rows else None
+
+
+def repeat_tables(repeats: Repeats, results: Results | None = None) -> dict[str, Markdown]:
+    """Title → table of several trainings: mean, sample standard deviation, range; ``results`` have the metrics."""
+    known = {score.task: (score.main_metric, score.family) for score in results.scores} if results else {}
+    found = {one.task: title(one.task, *known.get(one.task, ("other metric", None))) for one in repeats.summaries}
+    header = ["task", "split", "trainings", "mean ± sd", "worst to best"]
+    return {
+        name: table(header, [_repeated(one) for one in repeats.summaries if found[one.task] == name])
+        for name in in_order(found.values())
+    }
+
+
+def _repeated(one: Summary) -> list[Any]:
+    sd = "" if one.sd is None else f" ± {formats.number(one.sd)}"
+    spread = Markdown(f"{formats.number(one.low)} to {formats.number(one.high)}")
+    return [code(one.task), one.split, one.runs, Markdown(f"{formats.number(one.mean)}{sd}"), spread]

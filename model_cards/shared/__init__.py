@@ -1,1 +1,0 @@
-"""What both kinds of card need: front matter, citations, attribution, plots, escaping."""

@@ -1,0 +1,71 @@
+"""Benchmarks: the harness interleaves and takes ratios within a round; every benchmark runs on tiny work."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks import generation_memory, publishing, scaling, startup, throughput, training
+from benchmarks.trials import cost_of, interleaved, ratios, spread
+from hub.contract.run_dir import require_complete
+
+
+def test_rounds_begin_with_another_way_and_ratios_are_within_a_round(capsys):
+    order = []
+    runs = interleaved(["a", "b"], 3, lambda way, number: order.append(way) or (number + 1) * (2 if way == "a" else 1))
+    assert order == ["a", "b", "b", "a", "a", "b"] and runs == {"a": [2, 4, 6], "b": [1, 2, 3]}
+    assert ratios(runs["a"], runs["b"]) == {"median": 2, "low": 2, "high": 2}
+    assert spread([1.23456, 3, 2]) == {"median": 2, "low": 1.235, "high": 3}
+
+
+def test_every_command_has_a_help_and_a_refusal_to_time():
+    questions = startup.questions()
+    assert questions["write, refusal"] == ["write", "no-such-place"] and questions["new --help"] == ["new", "--help"]
+    found = cost_of("--version")
+    assert found.code == 0 and found.output.startswith("sts-dino") and found.cpu_s > 0 and found.peak_mb > 1
+
+
+@pytest.mark.parametrize("way", ["original", "batched", "engine"])
+def test_all_ways_generate_the_same_texts_in_float32(way):
+    """``generate()`` by DINO's loop and in batches is the slow reference of the engine."""
+    case = throughput.CASES["demo-lm"]
+
+    def texts(way):
+        trial = throughput.Trial(case, way, "float32", 2, 5, throughput.DEMO_LM, Path("none"), "cpu")
+        found = throughput.measure(trial)
+        assert found.cpu_s > 0 and found.accepted <= len(found.texts) == 12
+        return found.texts
+
+    assert texts(way) == texts("engine")
+
+
+def test_a_summary_has_rates_speed_ups_and_shares_of_equal_texts():
+    def result(texts, seconds):
+        return throughput.Result(len(texts), texts, seconds, seconds, 10.0)
+
+    runs = {"slow": [result(["a", "b"], 2.0)], "fast": [result(["a", "c"], 0.5)]}
+    found = throughput.summary(runs, "cpu")["fast"]
+    assert (found["rate"]["median"], found["speedup"], found["same_texts"]) == (4, 4, 0.5)
+
+
+@pytest.mark.parametrize("way", ["plain", "runner"])
+def test_a_training_step_is_timed_by_both_trainers(way):
+    found = training.measure(training.CASES["tiny"], way, "cpu", 0)
+    assert found.seconds > 0 and found.estimated_mb > 0
+
+
+def test_a_run_to_publish_is_complete_and_copied(tmp_path):
+    run = publishing.make_run(tmp_path / "run", 2, 0.02)
+    assert len(require_complete(run).files) == 2
+    (tmp_path / "copy").mkdir()
+    assert publishing.copied(run, tmp_path / "copy")["seconds"] >= 0
+
+
+@pytest.mark.slow("generates in processes of their own")
+def test_whole_runs_are_measured(tmp_path):
+    for app, words in ((generation_memory.app, ["--rows", "60"]), (scaling.app, ["--limit", "9", "--rounds", "1"])):
+        out = tmp_path / "found.json"
+        done = CliRunner().invoke(app, [*words, "--out", str(out)])
+        assert done.exit_code == 0, done.output
+        assert json.loads(out.read_bytes())["hardware"]["cores"] >= 1

@@ -1,0 +1,572 @@
+"""The dataset card: its directory loads, its numbers follow from the files, no text reaches its structure."""
+
+import statistics
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from card_runs import (
+    FEW_SHOT,
+    FINISHED,
+    card_of,
+    dataset_recipe,
+    dataset_run,
+    edit,
+    front,
+    provenance_columns,
+    table_with,
+)
+from huggingface_hub import DatasetCard
+from markdown_it import MarkdownIt
+from small_runs import BLOCKS, PROVENANCE, SIZE, small_recipe, write_shard
+from small_runs import raw_rows as rows_of_every_kind
+from test_hub_markdown import HOSTILE
+from tiny_lm import make_lm
+
+from generation.pipeline import job
+from generation.pipeline.directory import DatasetRun
+from generation.pipeline.finish import finish
+from generation.pipeline.tasks import Shard
+from generation.rows.counts import TextLength
+from hub.client.plan import Stamp, facts_digest, read_stamp
+from hub.contract import run_dir
+from hub.contract import shards as hub_shards
+from hub.contract.recipe import DatasetRecipe, config_features
+from hub.contract.recipe_file import load_recipe, resolved
+from hub.contract.run_dir import MANIFEST, RECIPE, Manifest, describe, read_manifest, write_manifest
+from hub.contract.schema import NLI_LABELS, base_config
+from hub.durable import write_text
+from hub.errors import InputError
+from model_cards.dataset_card import GENERATORS, NOTES, config_note, quantile
+from model_cards.provenance import change_table, read_changes
+from model_cards.render import render, write
+from model_cards.rows import rows_by_label
+
+PNG = b"\x89PNG\r\n\x1a\n"
+CHARACTERS = TextLength("characters", "org/lm", len)
+DEFAULT = {"sts": "postprocessed", "nli": "pair-class", "text": "postprocessed"}
+SHOTS = {"few_shot": FEW_SHOT}
+RECIPES = [
+    ("sts", "file", {}),
+    ("sts", "model", {}),
+    ("nli", "file", {}),
+    ("nli", "model", SHOTS),
+    ("text", "model", {}),
+]
+HAND = {"kind": "hand", "path": "assets/examples/sts.tsv", "description": "ours", "license": "cc0-1.0"}
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Loading counts nothing over the network and caches in the test's own folder."""
+    monkeypatch.setattr(datasets.config, "HF_UPDATE_DOWNLOAD_COUNTS", False)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return dataset_run(tmp_path / "run", "sts")
+
+
+def rendered(directory: Path) -> str:
+    """The card, also written into the directory."""
+    files = render(directory)
+    write(directory, files)
+    return files["README.md"].decode()
+
+
+def begun(directory: Path, recipe: DatasetRecipe, provenance: dict[str, Any] = PROVENANCE, **counts: Any) -> DatasetRun:
+    """A run whose source sentences are known and of which no shard is written."""
+    manifest = Manifest(kind="dataset", name=recipe.name, version=recipe.version, fingerprint="f" * 64)
+    run = DatasetRun(directory, recipe, run_dir.begin(directory, manifest, resolved(recipe)))
+    render(directory)
+    run.record([], provenance=provenance, **({"counts": counts} if counts else {}))
+    return run
+
+
+def finished(directory: Path, form: str) -> DatasetRecipe:
+    """A run with every kind of rejected row, finished and with its card."""
+    run = begun(directory, small_recipe(form))
+    for shard in run.shards(BLOCKS):
+        rows = list(rows_of_every_kind(run.recipe, shard)) if shard.block < BLOCKS - 1 else []
+        write_shard(run, shard, rows, [{**row, "text2": "open", "reason": "not_closed"} for row in rows[::7]])
+    finish(run, BLOCKS, BLOCKS * SIZE, CHARACTERS)
+    write(directory, render(directory))
+    return run.recipe
+
+
+def raw_rows(recipe: DatasetRecipe, shard: Shard) -> list[dict[str, Any]]:
+    """Twenty source sentences with a text for every label."""
+    asked = f"{shard.variant.shots} {shard.variant.example_set}"
+    example_set = {"example_set": shard.variant.example_set} if recipe.few_shot else {}
+    return [
+        {
+            "text1": f"First text {number}.",
+            "text2": f"Text {number} for {label.name} ({asked}).",
+            **provenance_columns(label.name, number),
+            **example_set,
+        }
+        for number in range(20 * shard.block, 20 * shard.block + 20)
+        for label in recipe.labels
+    ]
+
+
+@pytest.mark.parametrize(("form", "source", "changes"), RECIPES)
+def test_every_config_loads_and_is_explained(tmp_path: Path, form: str, source: str, changes: dict[str, Any]) -> None:
+    directory = dataset_run(tmp_path / "run", form, source, changes=changes)
+    rendered(directory)
+    recipe = dataset_recipe(form, source, changes)
+    assert datasets.get_dataset_config_names(str(directory)) == list(recipe.configs)
+    for config in recipe.configs:
+        loaded = datasets.load_dataset(str(directory), config)
+        streamed = datasets.load_dataset(str(directory), config, streaming=True)
+        assert set(loaded) == ({"train", "validation"} if base_config(config) in FINISHED else {"train"})
+        for split, rows in loaded.items():
+            assert rows.features == config_features(config, recipe)
+            assert list(streamed[split]) == list(rows) and len(rows) > 0
+        assert config_note(config, recipe) and set(config_features(config, recipe)) <= set(NOTES)
+    if form == "nli" and not changes:  # the first config is the default, and classes have names
+        assert datasets.load_dataset(str(directory), split="train").column_names[:2] == ["anchor", "positive"]
+        label = datasets.load_dataset(str(directory), "pair-class", split="train").features["label"]
+        assert label.names == list(NLI_LABELS)
+
+
+def test_an_empty_shard_does_not_break_loading(run: Path) -> None:
+    """datasets 5.2 fails on a parquet file without rows; a generator that rejects nothing writes such files."""
+    manifest = read_manifest(run)
+    first, second = manifest.shards("rejected")
+    hub_shards.write_shard(run / first.path, [], config_features("rejected", dataset_recipe("sts")))
+    empty = describe(run, first.path, config="rejected", split="train", rows=0)
+    splits = {**manifest.counts["splits"], "rejected": {"train": second.rows}}
+    write_manifest(run, manifest.with_files([empty], counts={**manifest.counts, "splits": splits}))
+    card = rendered(run)
+    assert front(card)["configs"][2]["data_files"] == [{"split": "train", "path": [second.path]}]
+    assert len(datasets.load_dataset(str(run), "rejected", split="train")) == second.rows
+
+
+def test_the_front_matter_and_the_body_have_the_manifest_s_facts(run: Path) -> None:
+    card = rendered(run)
+    data = front(card)
+    assert data == DatasetCard(card).data.to_dict()
+    assert [(one["config_name"], one.get("default")) for one in data["configs"]] == [
+        ("postprocessed", True),
+        ("raw", None),
+        ("rejected", None),
+    ]
+    assert [entry["split"] for entry in data["configs"][0]["data_files"]] == ["train", "validation"]
+    info = data["dataset_info"][0]
+    assert [(split["name"], split["num_examples"]) for split in info["splits"]] == [("train", 12), ("validation", 3)]
+    assert info["download_size"] == sum(file.bytes for file in read_manifest(run).shards("postprocessed"))
+    assert info["dataset_size"] == sum(split["num_bytes"] for split in info["splits"])
+    assert data["size_categories"] == ["n<1K"] and data["license"] == "cc-by-sa-4.0"
+    assert data["task_categories"] == ["sentence-similarity"]
+    assert "From 4 source sentences, 14 texts were requested: 10 were kept and 4 rejected." in card
+    assert "| `1` | 7 | 5 | 2 |" in card and "| reason | meaning | texts |" in card
+    assert "| `line_break` | a line break inside the text | 2 |" in card and "1,234,567" in card
+    assert 'Sentence 1: "<X1>"\nSentence 2: "\n```' in card and "Label `0`, score 0, against `1`:" in card
+    assert 'load_dataset("sts-dino/tiny-sts", revision="v1.2.0")' in card
+    assert "sts-dino write recipes/tiny-sts.yaml" in card
+    assert card.count("\n| `1` | A man sings. | A man sings. | 0.9 |") == 3 and card.count("\n| `sampled` |") == 3
+    assert "Schick" in card and "Sato" not in card and "λ" in card
+
+
+PLAIN = {"text", "code_inline", "softbreak"}
+INLINE = ("html", "link", "image")
+
+
+def outline(card: str) -> list[str]:
+    """Every block of the card but the words inside, and every inline element but text and code."""
+    parser = MarkdownIt("default", {"html": True, "linkify": False, "typographer": False})
+    stamp = card.splitlines(keepends=True)[-1]
+    found = []
+    for token in parser.parse(card.removesuffix(stamp).split("---\n", 2)[2]):
+        if token.type == "inline":
+            found += [child.type + child.content for child in token.children or [] if child.type not in PLAIN]
+        else:
+            found.append(token.type + (token.content if token.type == "fence" else ""))
+    return found
+
+
+def test_hostile_rows_change_no_structure(tmp_path: Path, run: Path) -> None:
+    """Headings, links, HTML and the size of the tables are those of a card with harmless rows."""
+    tame = outline(rendered(run))
+    assert tame
+    for start in range(0, len(HOSTILE), 3):
+        texts = tuple(text.replace("\ud800", "") for text in HOSTILE[start : start + 3])
+        card = rendered(dataset_run(tmp_path / f"run{start}", "sts", texts=texts))
+        assert outline(card) == tame, texts
+        assert DatasetCard(card).data.to_dict()["pretty_name"] == "Tiny STS"
+
+
+def test_hostile_recipe_text_stays_text(tmp_path: Path, run: Path) -> None:
+    name = "x\n---\n# y <b>[z](http://a.b)</b> {{ 1 }} \u202e: 'quoted' \"twice\""
+    source = {"kind": "file", "path": "a.txt", "description": "<i>|\n# no [l](http://x)", "license": "cc0-1.0"}
+    labels = [{"name": "a|b`<c>$x^{$", "score": 1.0, "instruction": '```\n# no\n````\n"<X1>" and "'}]
+    about = "# no\n\n<b>no</b> `a|<i>` [l](http://x) *no*\n- no\n\n    no\n```\nno\n```\n1. no\n---\n{{ 1 }} **`x`**"
+    changes = {"pretty_name": name, "source": source, "labels": labels, "about": about}
+    card = rendered(dataset_run(tmp_path / "hostile", "sts", changes=changes))
+    data, blocks, tame = front(card), outline(card), outline(rendered(run))
+    assert DatasetCard(card).data.to_dict() == data and data["pretty_name"].startswith("x --- # y <b>")
+    assert "\u202e" not in card
+    ours = {"html_inline<code>", "html_inline</code>", *tame}
+    assert {block for block in blocks if block.startswith(INLINE)} <= ours
+    for kind in ("heading_open", "link_open", "bullet_list_open", "hr", "code_block"):
+        assert blocks.count(kind) == tame.count(kind), kind
+    assert (
+        "`````text\n```\n# no\n````\n" in card and "&#60;b&#62;no&#60;/b&#62; <code>a&#124;&#60;i&#62;</code>" in card
+    )
+
+
+@pytest.mark.parametrize("form", ["sts", "nli", "text"])
+def test_the_same_facts_give_the_same_bytes_and_no_place_of_the_machine(tmp_path: Path, form: str) -> None:
+    recipe = finished(tmp_path / "run", form)
+    first = render(tmp_path / "run")
+    finished(tmp_path / "elsewhere" / "copy", form)
+    assert first == render(tmp_path / "run") == render(tmp_path / "elsewhere" / "copy")
+    card = first["README.md"].decode()
+    assert str(tmp_path) not in card
+    assert set(first) == {"README.md", "assets/labels.png", "assets/lengths.png"}
+    for path in set(first) - {"README.md"}:
+        assert first[path].startswith(PNG) and f"]({path})" in card
+        assert not {b"tEXt", b"tIME", b"iTXt"} & {first[path][i : i + 4] for i in range(200)}  # no software, no date
+    drawn = rows_by_label(tmp_path / "run", read_manifest(tmp_path / "run"), recipe)
+    recounted: dict[str, Counter[str]] = {}
+    for row in published_rows(tmp_path / "run", DEFAULT[form]):
+        recounted.setdefault(row["target"], Counter())[row["split"]] += 1
+    assert drawn == recounted
+
+
+def reasons(**by_label: dict[str, int]) -> dict[str, Any]:
+    """Counts of the two labels, 7 requested each, with the reasons of each."""
+    return {
+        name.removeprefix("_"): {"requested": 7, "kept": 5, "rejected": 2, "reasons": found}
+        for name, found in by_label.items()
+    }
+
+
+LENGTHS = {"unit": "words", "tokenizer": None, "by_label": {"1": {"3": 5}, "0": {"3": 4}}}
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ({"kept": 9}, "requested is 14, but kept \\+ rejected is 13"),
+        ({"rejected": {"line_break": 3}}, "requested is 14, but kept \\+ rejected is 13"),
+        ({"splits": {}}, "splits.postprocessed.train is 0, but the rows of its files is 12"),
+        (
+            {"by_label": {"1": {"requested": 7, "kept": 5, "rejected": 1}}},
+            "by_label.1.requested is 7, but its kept \\+ rejected is 6",
+        ),
+        ({"by_label": {"1": {"requested": 7, "kept": 5, "rejected": 2}}}, "requested is 14, but the sum over by_label"),
+        ({"requested": "many"}, "counts.requested"),
+        ({"by_label": reasons(_1={"not_closed": 1}, _0={"not_closed": 2})}, "by_label.1.rejected is 2, .* is 1"),
+        ({"by_label": reasons(_1={"not_closed": 2}, _0={"not_closed": 2})}, "rejected.line_break is 2, .* is 0"),
+        (
+            {"variants": {"0shot": {"requested": 14, "kept": 10, "rejected": 3}}},
+            "variants.0shot.requested is 14, .* 13",
+        ),
+        ({"variants": {"0shot": {"requested": 13, "kept": 10, "rejected": 3}}}, "the sum over variants is 13"),
+        ({"token_lengths": LENGTHS}, r"by_label\.0\.kept is 5, but the sum of token_lengths\.by_label\.0 is 4"),
+    ],
+)
+def test_numbers_that_disagree_are_refused(run: Path, counts: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        render(edit(run, counts=counts))
+
+
+def test_a_changed_shard_and_a_recipe_of_another_version_are_refused(run: Path) -> None:
+    write_text(run / RECIPE, resolved(dataset_recipe("sts", changes={"version": "2.0.0"})))
+    with pytest.raises(InputError, match=r"the manifest is of tiny-sts v1\.2\.0"):
+        render(run)
+    write_text(run / RECIPE, resolved(dataset_recipe("sts")))
+    path = run / "data/raw/train-00000-of-00002.parquet"
+    hub_shards.write_shard(path, [], config_features("raw", dataset_recipe("sts")))
+    with pytest.raises(InputError, match="not the file the manifest names"):
+        render(run)
+
+
+def test_rejection_reasons_by_label_and_shot_counts_have_tables(tmp_path: Path, run: Path) -> None:
+    counts = {
+        "rejected": {"identical": 1, "new": 3},
+        "by_label": reasons(_1={"identical": 1, "new": 1}, _0={"new": 2}),
+    }
+    card = card_of(edit(run, counts=counts))
+    assert "| reason | meaning | `1` | `0` | all |" in card and "| `new` |  | 1 | 2 | 3 |" in card
+    assert "| `identical` | the generated text repeats its source sentence | 1 | 0 | 1 |" in card
+    variants = {
+        "0shot": {"requested": 4, "kept": 2, "rejected": 2},
+        "5shot": {"requested": 10, "kept": 8, "rejected": 2},
+    }
+    few = edit(dataset_run(tmp_path / "few", "nli", changes=SHOTS), counts={"variants": variants})
+    assert "| `0shot` | 4 | 2 | 2 |\n| `5shot` | 10 | 8 | 2 |" in card_of(few)
+
+
+def published_rows(directory: Path, base: str) -> list[dict[str, Any]]:
+    """Every row of the configs of a base name, each with its split."""
+    return [
+        {**row, "split": path.name.split("-")[0], "config": path.parent.name}
+        for path in sorted((directory / "data").rglob("*.parquet"))
+        if base_config(path.parent.name) == base
+        for row in pq.ParquetFile(path).read().to_pylist()
+    ]
+
+
+def number(cell: str) -> int:
+    return int(cell.replace(",", ""))
+
+
+@pytest.mark.parametrize("form", ["sts", "nli", "text"])
+def test_every_number_of_the_card_follows_from_the_files(tmp_path: Path, form: str) -> None:
+    directory = tmp_path / "run"
+    recipe = finished(directory, form)
+    card = (directory / "README.md").read_text(encoding="utf-8")
+    raw, rejected = published_rows(directory, "raw"), published_rows(directory, "rejected")
+    not_raw = Counter(row["reason"] == "not_closed" for row in rejected)[True]
+    kept = len(raw) + not_raw - len(rejected)
+    first = (
+        f"From {BLOCKS * SIZE} source sentences, {kept + len(rejected):,} texts were requested: {kept:,} were kept and"
+    )
+    assert f"{first} {len(rejected):,} rejected." in card
+    found = Counter((row["target"], row["reason"]) for row in rejected)
+    for target, requested, taken, dropped in table_with(card, "label", "requested"):
+        asked = sum(row["target"] == target for row in raw) + found[target, "not_closed"]
+        lost = sum(count for (label, _), count in found.items() if label == target)
+        assert [number(cell) for cell in (requested, taken, dropped)] == [asked, asked - lost, lost]
+    for reason, _, *counted in table_with(card, "reason", "meaning"):
+        per_label = [found[label.name, reason] for label in recipe.labels]
+        assert [number(cell) for cell in counted] == [*per_label, sum(per_label)]
+    bases = set(map(base_config, recipe.configs))
+    splits = Counter((row["config"], row["split"]) for base in bases for row in published_rows(directory, base))
+    shown = table_with(card, "config", "split")
+    assert {(config, split): number(count) for config, split, count in shown} == splits
+    shown_rejects = Counter(row[0] for row in table_with(card, "reason", "requested label"))
+    assert shown_rejects == {reason: min(2, count) for reason, count in Counter(r["reason"] for r in rejected).items()}
+    if form == "sts":
+        sampled = sum(row["target"] == "sampled" for row in published_rows(directory, "postprocessed"))
+        assert sampled and f"The dataset adds {sampled} sampled negatives" in card
+
+
+def test_lengths_are_those_of_the_kept_texts(tmp_path: Path) -> None:
+    recipe = finished(tmp_path / "run", "text")
+    card = (tmp_path / "run/README.md").read_text(encoding="utf-8")
+    shown = table_with(card, "label", "texts", *(f"{share}% quantile" for share in (5, 50, 95)))
+    kept = published_rows(tmp_path / "run", "postprocessed")
+    names = [label.name for label in recipe.labels]
+    for name, (label, texts, _, median, _) in zip(names, shown, strict=True):
+        lengths = [len(row["text"]) for row in kept if names[row["label"]] == name]
+        assert (label, number(texts), number(median)) == (name, len(lengths), statistics.median_low(lengths))
+    assert "in characters of the tokenizer of `org/lm`" in card
+    assert [quantile({3: 1, 5: 2, 9: 1}, share) for share in (0.05, 0.25, 0.5, 0.75, 0.95)] == [3, 3, 5, 5, 9]
+
+
+def test_a_card_is_written_whole_and_without_files_of_an_earlier_card(run: Path) -> None:
+    (run / "assets").mkdir()
+    for name in ("assets/lengths.png", "assets/notes.txt"):
+        (run / name).write_bytes(b"old")
+    files = render(run)
+    assert set(files) == {"README.md", "assets/labels.png"} and b"lengths.png" not in files["README.md"]
+    write(run, files)
+    assert {path: (run / path).read_bytes() for path in files} == files
+    assert sorted(path.name for path in (run / "assets").iterdir()) == ["labels.png", "notes.txt"]
+    assert not list(run.rglob("*.tmp"))
+
+
+def test_a_card_is_stamped_with_its_repository_and_facts(run: Path) -> None:
+    content, manifest = (run / MANIFEST).read_bytes(), read_manifest(run)
+    assert read_stamp(card_of(run)) == Stamp("sts-dino/tiny-sts", facts_digest(content, None))
+    assert read_stamp(card_of(run, repo_id="org/other")).repo_id == "org/other"
+    assert read_stamp(card_of(run).replace("Tiny", "Huge")) is None
+    (run / MANIFEST).unlink()
+    assert render(run, manifest=manifest)["README.md"].startswith(b"---\n")
+
+
+def changes_file(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr("model_cards.renderer.DATA", folder)
+    lines = "".join(f"  {line}\n" for line in text.splitlines())
+    (folder / "changes.yaml").write_text(f"x:\n{lines}", encoding="utf-8")
+
+
+def test_a_card_has_the_changes_up_to_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes_file(tmp_path, monkeypatch, "2.0.0: later\n1.10.0: <b>new</b>\n1.9.0: old\n")
+    shown = change_table("x", "1.10.0", complete=True)
+    assert shown.splitlines()[2:] == ["| `v1.10.0` | &#60;b&#62;new&#60;/b&#62; |", "| `v1.9.0` | old |"]
+    assert change_table("x", "3.0.0", complete=False) and change_table("y", "3.0.0", complete=True) is None
+    with pytest.raises(InputError, match=r"changes\.yaml: x: has no entry for version 3\.0\.0; add one line on top"):
+        change_table("x", "3.0.0", complete=True)
+    for text in ("- a\n", "1.0.0: a\n1.1.0: b\n", "new: a\n", "1.0.0: [a]\n", "1.0.0: |\n  a\n  b\n", ""):
+        changes_file(tmp_path, monkeypatch, text)
+        with pytest.raises(InputError, match=r"changes\.yaml: x"):
+            read_changes("x")
+
+
+def card(directory: Path, form: str = "nli", source: str = "file", **changes: Any) -> str:
+    return card_of(dataset_run(directory, form, source, changes=changes))
+
+
+def model(**changes: Any) -> dict[str, Any]:
+    return {"repo_id": "org/lm", "revision": "a" * 40, "license": "mit", **changes}
+
+
+OWN = {**HAND, "kind": "own", "path": "artifacts/datasets/first", "rank_by": "margin", "top": 50}
+
+
+@pytest.mark.parametrize(
+    ("few_shot", "present", "absent"),
+    [
+        (
+            FEW_SHOT,
+            [
+                "**Only the configs ending in `0shot` are label-free**",
+                "| `0shot` | 0 | 0 |\n| `5shot` | 5 | 2 |",
+                f"From `org/nli` at `{'c' * 40}`",
+                "(licence: cc-by-sa-4.0)",
+                "5 gold examples in the prompt",
+            ],
+            ["**No config is label-free**"],
+        ),
+        (
+            {**FEW_SHOT, "shots": [5, 10]},
+            ["**No config is label-free**: all prompts contain gold"],
+            ["Only the configs"],
+        ),
+        (
+            {"shots": [5], "sets": 8, "rotate": True, "examples": HAND},
+            [
+                "**No config is label-free**: all prompts contain examples that people wrote",
+                "5 hand-written examples",
+                "Each source sentence has one of\nthe example sets",
+                "requested texts per source sentence and label |",
+            ],
+            ["gold"],
+        ),
+        (
+            {"shots": [5], "sets": 2, "examples": OWN},
+            ["**No person labelled an example**", "label-free where that run is", "50 rows of each label", "`margin`"],
+            ["gold"],
+        ),
+        (None, [], ["gold", "example_set", "uidance", "λ"]),
+    ],
+)
+def test_the_card_says_whether_labels_were_used(tmp_path, few_shot, present, absent):
+    said = card(tmp_path / "run", **({"few_shot": few_shot} if few_shot else {}))
+    assert not [words for words in present if words not in said]
+    assert not [words for words in absent if words in said]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "claim"),
+    [
+        (model(), "the command gives bit-identical files for any batch size"),
+        (model(dtype="bfloat16", device="cuda"), "Here the generator ran in bfloat16 on cuda; each shard fixes which"),
+        (model(device_map="auto"), "Here the generator ran in float32 on auto"),
+        (
+            model(backend="openai", server={"base_url": "http://127.0.0.1:1/v1", "model": "m"}),
+            "a server generates the texts: bit-identical files are not guaranteed",
+        ),
+    ],
+)
+def test_bit_identical_files_are_promised_for_fp32_on_a_cpu_only(tmp_path, chosen, claim):
+    said = card(tmp_path / "run", model=chosen)
+    assert claim in said and ("gives bit-identical" in said) == (chosen == model())
+
+
+def test_single_texts_are_a_classification_dataset(tmp_path):
+    said = card(tmp_path / "run", "text", "model")
+    data = front(said)
+    assert data["task_categories"] == ["text-classification"] and "task_ids" not in data
+    assert "sentence-transformers" not in data["tags"]
+    assert "| `label` | `class: 0 good, 1 bad` |" in said and "| `good` | A man sings. | good |" in said
+    assert "Label `good`, against `bad`:" in said and "δ(t)" in said and "generated the texts and the source" in said
+    assert "Schick" in said and "Sato" not in said and "score" not in said.split("## Load it")[1]
+    assert "The same generator writes the source sentences" in said
+
+
+def test_the_card_describes_the_recipe_s_generation(tmp_path):
+    without, guided = (
+        card(tmp_path / name, form="sts", decoding=decoding)
+        for name, decoding in (("off", {}), ("on", {"guidance": 0.5}))
+    )
+    assert "uidance" not in without and "Sanchez" not in without and "p'(t) = α(t) · p(t | own prompt)" in without
+    assert 'nor source sentence: `Sentence 2: "`.' in " ".join(guided.split()) and "| guidance γ | 0.5 |" in guided
+    assert "p'(t) = α(t) · g(t)" in guided and "Sanchez" in guided and "apply to g." not in guided
+    few = card(tmp_path / "few", few_shot=FEW_SHOT, decoding={"guidance": 1})
+    assert "sentence nor examples: " in few and "Top-k and top-p apply to g." in few and "δ(t)" not in few
+    chat = card(tmp_path / "chat", model=model(chat_template=True), postprocess={"near_copy": 0.8})
+    assert "chat template" in chat and "chat template" not in without
+    assert "| word overlap from which a text is a near-copy | 0.8 |" in chat
+    nameless = edit(dataset_run(tmp_path / "server", "nli"), provenance={"model": {"id": "m", "parameters": None}})
+    assert "parameters" not in card_of(nameless) and "tiny (" not in card_of(nameless)
+
+
+def test_the_card_names_the_script_where_a_release_publishes_one(run: Path) -> None:
+    line = 'rows = load_dataset("org/x", revision="script", trust_remote_code=True)'
+    assert line in card_of(run, repo_id="org/x")
+    for path, mark in ((run / RECIPE, "name: "), (run / MANIFEST, '"name": "')):
+        text = path.read_text()
+        assert f"{mark}tiny-sts" in text
+        path.write_text(text.replace(f"{mark}tiny-sts", f"{mark}tiny.sts"))  # a name that no module can have
+    assert "trust_remote_code" not in card_of(run, repo_id="org/x")
+
+
+def test_limits_of_source_and_generator(tmp_path: Path, run: Path) -> None:
+    source = {"kind": "file", "path": "x.txt", "description": "sentences", "license": "stsb-train"}
+    changes = {"license": "mixed-non-commercial", "source": source}
+    assert "**In-domain for the STS Benchmark**" in card_of(dataset_run(tmp_path / "stsb", "sts", changes=changes))
+    assert "**In-domain" not in card_of(run)
+    known = yaml.safe_load(GENERATORS.read_text(encoding="utf-8"))
+    for path in (*Path("recipes/datasets").glob("*.yaml"), *Path("recipes/demo").glob("*.yaml")):
+        if "kind: dataset" in path.read_text(encoding="utf-8"):
+            chosen = load_recipe(path, DatasetRecipe).model
+            assert (chosen.repo_id or chosen.path) in known, path
+    said = card(tmp_path / "gpt2", "sts", model=model(repo_id="openai-community/gpt2-xl"))
+    assert "- GPT-2 was trained on WebText" in said and "([source](https://github.com/openai/gpt-2" in said
+
+
+@pytest.mark.parametrize(("form", "changes"), [("sts", {}), ("nli", {}), ("nli", SHOTS), ("text", {})])
+def test_directories_of_the_generation_stage_get_a_card(tmp_path: Path, form: str, changes: dict[str, Any]) -> None:
+    recipe, directory = dataset_recipe(form, changes=changes), tmp_path / "run"
+    run = begun(directory, recipe, sources=40, sources_skipped={"duplicate": 2})
+    shards = run.shards(2)
+    for shard in shards:
+        rows = raw_rows(recipe, shard)
+        write_shard(run, shard, [*rows, rows[0]], [{**rows[0], "text2": "open", "reason": "not_closed"}])
+        assert f"of {len(shards)} shards are done" in card_of(directory)
+    finish(run, 2, 40)
+    said = rendered(directory)
+    kept, rejected = 40 * len(shards), 2 * len(shards)
+    counted = f"{kept + rejected} texts were requested: {kept} were kept and {rejected} rejected."
+    assert f"From 40 source sentences, {counted}" in said
+    assert f"| `not_closed` | no closing quotation mark within the token limit | {len(shards)} | 0 |" in said
+    assert "| `duplicate` | the same source sentence was there before | 2 |" in said
+    assert [entry["config_name"] for entry in front(said)["configs"]] == list(recipe.configs)
+    for config in recipe.configs:
+        assert len(datasets.load_dataset(str(directory), config, split="train")) > 0
+
+
+def test_a_real_few_shot_run_gets_a_card(tmp_path: Path) -> None:
+    """From a model, a source and labelled pairs to a card that names the rows of the examples."""
+    nli = tmp_path / "nli.tsv"
+    rows = [f"Premise {i}.\tText {i}.\t{label}" for i in range(40) for label in "02"]
+    nli.write_text("\n".join(["premise\thypothesis\tlabel", *rows]) + "\n")
+    (tmp_path / "x1.txt").write_text("".join(f"A man sings {i} songs.\n" for i in range(6)))
+    lm = make_lm(tmp_path / "lm", "llama")
+    examples = {**FEW_SHOT["examples"], "kind": "file", "path": str(nli), "repo_id": None, "revision": None}
+    recipe = dataset_recipe("nli").model_dump(exclude_unset=True, by_alias=True) | {
+        "source": {"kind": "file", "path": str(tmp_path / "x1.txt"), "description": "-", "license": "cc0-1.0"},
+        "model": {"path": str(lm), "license": "mit", "threads": 1},
+        "few_shot": {"shots": [0, 1], "sets": 2, "examples": examples},
+        "decoding": {"max_new_tokens": 6, "samples": 1, "max_attempts": 20, "top_k": 0},
+        "postprocess": {"validation_fraction": 0},
+        "shard_size": 4,
+    }
+    made = DatasetRecipe.model_validate(recipe)
+    manifest = job.generate(made, tmp_path / "run", "sts-dino write recipe.yaml")
+    said = rendered(tmp_path / "run")
+    assert [len(found["entailment"]) for found in manifest.provenance["examples"]["rows"]["1shot"]] == [1, 1]
+    assert "Only the configs ending in `0shot` are label-free" in said
+    assert "rows as listed in `manifest.json`" in said
+    assert datasets.get_dataset_config_names(str(tmp_path / "run")) == list(made.configs)

@@ -1,0 +1,220 @@
+"""The licence of a dataset or model follows from its parts; what does not follow stops the card."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from card_runs import (
+    FEW_SHOT,
+    card_of,
+    dataset_recipe,
+    dataset_run,
+    edit,
+    front,
+    model_provenance,
+    model_recipe,
+    model_run,
+)
+
+from hub.contract.licences import check, check_model, dataset_licences, model_licences, table
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe_file import load_recipe
+from hub.errors import InputError
+from model_cards.metadata import license_fields
+
+RECIPES = sorted([*Path("recipes/datasets").glob("*.yaml"), *Path("recipes/demo").glob("*.yaml")])
+DATASETS = [path for path in RECIPES if "kind: dataset" in path.read_text(encoding="utf-8")]
+
+
+def recipe_of(license: str, source: str, model: str, examples: str | None = None) -> DatasetRecipe:
+    changes: dict[str, Any] = {
+        "license": license,
+        "source": {"kind": "file", "path": "x.txt", "description": "sentences", "license": source},
+        "model": {"path": "lm", "license": model},
+    }
+    if examples:
+        changes["few_shot"] = {**FEW_SHOT, "examples": {**FEW_SHOT["examples"], "license": examples}}
+    return dataset_recipe("nli" if examples else "sts", changes=changes)
+
+
+def verdict(source: str, generator: str, examples: str | None = None) -> tuple[str, ...]:
+    parts = [table()[examples]] if examples else []
+    return dataset_licences(table()[source], table()[generator], parts, "here")
+
+
+@pytest.mark.parametrize("path", DATASETS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_dataset_recipe_has_a_licence_its_parts_allow(path: Path) -> None:
+    recipe = load_recipe(path, DatasetRecipe)
+    assert check(recipe).licence.id == recipe.license
+
+
+def test_the_demo_model_has_a_licence_its_parts_allow() -> None:
+    recipe = load_recipe(Path("recipes/demo/demo-sts-dino.yaml"), ModelRecipe)
+    data = [
+        (str(item.repo_id), load_recipe(Path(f"recipes/demo/{str(item.repo_id).split('/')[1]}.yaml"), DatasetRecipe))
+        for item in recipe.datasets
+    ]
+    assert check_model(recipe, [(name, found.license) for name, found in data]).licence.id == "cc-by-nc-sa-4.0"
+
+
+@pytest.mark.parametrize(
+    ("parts", "allowed"),
+    [
+        (("cc-by-sa-4.0", "mit"), ("cc-by-sa-4.0",)),
+        (("cc-by-sa-3.0", "mit"), ("cc-by-sa-3.0", "cc-by-sa-4.0")),  # later versions are named by the licence itself
+        (("cc-by-nc-4.0", "mit"), ("cc-by-nc-4.0", "cc-by-nc-sa-4.0")),
+        (("cc-by-nc-sa-4.0", "apache-2.0"), ("cc-by-nc-sa-4.0",)),
+        (("cc-by-sa-4.0", "cc-by-nc-sa-4.0"), ("mixed-non-commercial",)),  # each forbids the other's licence
+        (("cc-by-sa-4.0", "llama2"), ("mixed",)),
+        (
+            ("cc-by-3.0", "mit"),
+            tuple(licence for licence in table() if licence[:5] == "cc-by" and table()[licence].grant),
+        ),
+        (("cc0-1.0", "llama2"), ("llama2",)),
+        (("mit", "llama2"), ("mixed",)),
+        (("cc0-1.0", "openai-terms"), ("mixed",)),
+        (("llama2", "llama2"), ("llama2",)),
+        (("stsb-train", "mit"), ("mixed-non-commercial",)),
+        (("stsb-captions-and-headlines", "mit"), ("mixed",)),
+        (("cc-by-sa-4.0", "mit", "cc-by-nc-4.0"), ("mixed-non-commercial",)),  # non-commercial examples bind
+        (("cc-by-sa-4.0", "mit", "snli-and-multinli"), ("cc-by-sa-4.0",)),  # others are credited
+    ],
+)
+def test_verdicts(parts: tuple[str, ...], allowed: tuple[str, ...]) -> None:
+    assert verdict(*parts) == allowed
+
+
+def test_free_parts_allow_every_plain_licence_and_no_models_terms() -> None:
+    allowed = verdict("cc0-1.0", "mit")
+    assert {"mit", "cc0-1.0", "cc-by-4.0", "cc-by-nc-sa-4.0"} <= set(allowed)
+    assert not {"llama2", "gemma", "mixed", "emm", "public-domain"} & set(allowed)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        (
+            ("mit", "cc-by-sa-4.0", "mit"),
+            r"recipe tiny-sts: license: 'mit' does not cover its parts; allowed: cc-by-sa",
+        ),
+        (("cc-by-sa-4.0", "CC BY-SA", "mit"), r"source\.license: 'CC BY-SA' is no licence that can be judged; allowed"),
+        (("cc-by-sa-4.0", "cc-by-sa-40", "mit"), "did you mean 'cc-by-sa-4.0'"),
+        (("cc-by-sa-4.0", "cc-by-sa-4.0", " "), r"model\.license: names no licence"),
+        (("gpl", "cc-by-sa-4.0", "mit"), r"license: 'gpl' is no licence that can be judged"),
+        (("cc-by-4.0", "cc-by-nd-4.0", "mit"), "first texts under 'cc-by-nd-4.0' may not be changed"),
+        (("cc-by-4.0", "cc-by-4.0", "emm"), "'emm' does not say what it means for the texts a model writes"),
+        (("cc-by-4.0", "cc-by-4.0", "mit", "mine"), r"few_shot\.examples\.license: 'mine'"),
+    ],
+)
+def test_what_does_not_follow_is_refused(recipe: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        check(recipe_of(*recipe))
+
+
+@pytest.mark.parametrize(
+    ("base", "data", "allowed"),
+    [
+        ("mit", ["cc-by-sa-4.0"], "mit"),
+        ("mit", ["mixed"], "cc-by-sa-4.0"),
+        ("mit", ["mixed-non-commercial", "mit"], "cc-by-nc-4.0"),
+        ("cc-by-nc-sa-4.0", ["mit"], "cc-by-nc-sa-4.0"),
+        ("llama2", ["mit"], "llama2"),
+    ],
+)
+def test_verdicts_on_models(base: str, data: list[str], allowed: str) -> None:
+    found = model_licences(table()[base], [table()[licence] for licence in data], "here")
+    assert allowed in found
+    assert ("mit" in found) == (base == "mit" and "mixed-non-commercial" not in data)
+    assert "mixed" not in found
+
+
+@pytest.mark.parametrize(
+    ("base", "data", "message"),
+    [
+        (
+            "cc-by-sa-4.0",
+            "cc-by-nc-4.0",
+            "no licence covers a model made from a base under 'cc-by-sa-4.0', without comm",
+        ),
+        ("cc-by-nd-4.0", "mit", "base model under 'cc-by-nd-4.0' may not be changed"),
+        ("mit", "", "dataset org/d: names no licence"),
+        ("mit", "cc-by-nc-4.0", "license: 'apache-2.0' does not cover its parts"),
+    ],
+)
+def test_a_model_without_a_permitted_licence_is_refused(base: str, data: str, message: str) -> None:
+    recipe = model_recipe(base={"path": "base", "license": base})
+    with pytest.raises(InputError, match=message):
+        check_model(recipe, [("org/d", data)])
+
+
+def test_a_card_names_every_part_and_its_terms(tmp_path: Path) -> None:
+    directory = dataset_run(tmp_path / "run", "sts", changes=recipe_of_parts("mixed-non-commercial", "stsb-train"))
+    card = card_of(directory)
+    data = front(card)
+    assert (data["license"], data["license_name"]) == ("other", "mixed-non-commercial")
+    assert data["license_link"] == "https://huggingface.co/datasets/sts-dino/tiny-sts#licence-and-attribution"
+    said = card.split("## Licence and attribution\n")[1].split("\n## ")[0]
+    assert "Licence: **mixed, by part, non-commercial**." in said and "Not legal advice." in said
+    assert "([CC BY-SA, version not stated](https://creativecommons.org/licenses/by-sa/4.0/))" in said
+    assert said.count("\n  - ") == 4 and "Rashtchian et al. 2010" in said
+    assert "- Generator: artifacts/models/tiny-lm ([Apache License 2.0](" in said
+    assert "- European Media Monitor must be acknowledged" in said
+
+
+def recipe_of_parts(license: str, source: str) -> dict[str, Any]:
+    return {
+        "license": license,
+        "source": {"kind": "file", "path": "x.txt", "description": "sentences", "license": source},
+    }
+
+
+def test_no_card_without_a_permitted_licence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not cover its parts"):
+        card_of(dataset_run(tmp_path / "run", "sts", changes=recipe_of_parts("cc-by-4.0", "cc-by-sa-4.0")))
+
+
+def test_no_model_card_without_the_licences_of_its_data(tmp_path: Path) -> None:
+    directory = model_run(tmp_path / "run")
+    assert "- Training data: sts-dino/tiny-sts ([CC BY-SA 4.0](" in card_of(directory)
+    data = model_provenance()["datasets"][0] | {"license": None}
+    edit(directory, provenance={"datasets": [data]})
+    with pytest.raises(InputError, match="dataset sts-dino/tiny-sts: names no licence"):
+        card_of(directory)
+
+
+def test_the_table_is_sound() -> None:
+    for licence in table().values():
+        assert licence.link.startswith(("https://", "#")), licence.id
+        assert {portion.licence for portion in licence.parts} | set(licence.adapted) <= set(table()), licence.id
+        assert not (licence.grant and (licence.no_derivatives or licence.parts)), licence.id
+        assert licence.adapted or not licence.share_alike, licence.id
+        assert not licence.grant or licence.covers(licence), licence.id
+        assert all(table()[other].covers(licence) or licence.terms for other in licence.adapted), licence.id
+
+
+def test_a_licence_is_one_of_the_hubs_or_other_with_a_name_and_a_link() -> None:
+    assert license_fields(table()["cc-by-sa-4.0"]) == {"license": "cc-by-sa-4.0"}
+    fields = license_fields(table()["emm"])
+    assert fields["license"] == "other" and fields["license_name"] == "emm" and fields["license_link"][:8] == "https://"
+
+
+SOURCES = ("cc0-1.0", "mit", "cc-by-4.0", "cc-by-sa-3.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "stsb-train", "cc-by-nd-4.0")
+GENERATORS = ("mit", "llama2", "cc-by-nc-sa-4.0")
+
+
+def combination_table() -> str:
+    """The table of docs/cards.md: the first licence allowed for each pair, or that it is refused."""
+    lines = ["| | " + " | ".join(f"`{name}`" for name in GENERATORS) + " |", "| --- |" + " --- |" * len(GENERATORS)]
+    for source in SOURCES:
+        cells = []
+        for generator in GENERATORS:
+            try:
+                cells.append(f"`{verdict(source, generator)[0]}`")
+            except InputError:
+                cells.append("refused")
+        lines.append(f"| `{source}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def test_the_documented_verdicts_are_the_computed_ones() -> None:
+    assert combination_table() in Path("docs/cards.md").read_text(encoding="utf-8")

@@ -1,0 +1,521 @@
+"""The model card: its numbers are those of results and manifest; adapters, documents, baselines, several trainings."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from card_runs import (
+    card_of,
+    dataset_run,
+    edit,
+    front,
+    model_provenance,
+    model_run,
+    score,
+    scored_run,
+    table_with,
+    tables,
+)
+from huggingface_hub import HfApi, ModelCard, parse_eval_result_entries
+from jinja2 import UndefinedError
+from test_cards_dataset import PNG
+from tiny_bases import make_llama, make_mlm
+from training_inputs import triplet_rows, write_dataset, write_recipe
+
+from eval.tasks.registry import TASKS
+from eval.tasks.task import Task
+from hub.cli import run
+from hub.client.plan import Stamp, facts_digest, read_stamp
+from hub.client.publish import checked, publish
+from hub.contract.licences import table as licences
+from hub.contract.measured import REPEATS, RepeatScore, Run, repeats_of, write_repeats
+from hub.contract.recipe import DatasetRecipe, ModelRecipe
+from hub.contract.recipe_file import fingerprint, load_recipe, resolved
+from hub.contract.results import RULE, Gain, Limit, Part, TaskScore
+from hub.contract.run_dir import MANIFEST, RECIPE, read_manifest
+from hub.contract.schema import TRIPLET
+from hub.durable import sha256_file, write_text
+from hub.errors import InputError
+from model_cards import renderer
+from model_cards.model_card import release_name
+from model_cards.provenance import change_table
+from model_cards.render import app, checked_repo_id, render, unscored, write
+from model_cards.scores import EARLIER_PROBING, OTHER, families, title
+from training.loop.job import prepare
+from training.loop.train import work
+
+PROMPT = 'This sentence : "[X]" means in one word:"'
+LLAMA = {
+    "repo_id": "some/llama",
+    "revision": "e" * 40,
+    "pooling": "lasttoken",
+    "prompt": PROMPT,
+    "dtype": "bfloat16",
+    "license": "llama2",
+}
+LORA = {"r": 64, "alpha": 16, "dropout": 0.05}
+TRIPLETS = {
+    "repo_id": "org/nli",
+    "revision": "v1.0.0",
+    "config": "triplet-5shot",
+    "example_type": "triplet",
+    "example_set": 3,
+    "loss": "CachedMultipleNegativesRankingLoss",
+    "loss_arguments": {"scale": "20", "mini_batch_size": "16"},
+}
+STSB = {"repo_id": "mteb/stsbenchmark-sts", "revision": "b" * 40}
+DOCUMENTS = {
+    "repo_id": "org/web",
+    "revision": "d" * 40,
+    "config": "plain_text",
+    "example_type": "documents",
+    "streaming": True,
+    "loss": "DeclutrLoss",
+    "loss_arguments": {"temperature": "0.05"},
+    "spans": {"min_length": 16, "max_length": 64, "strategy": "subsumed", "min_document": 512},
+}
+LOCAL = {"repo_id": None, "revision": None, "commit": None}
+SCORES = (score(), score("validation", 60.0, 1500))
+
+
+def trained_on(spec: dict[str, Any], rows: int | None, license: str) -> dict[str, Any]:
+    """The manifest's record of a dataset."""
+    kept = {key: value for key, value in spec.items() if key not in ("loss_arguments", "spans", "streaming")}
+    return {**kept, "commit": "c" * 40, "splits": {"train": rows}, "license": license}
+
+
+def family_run(directory: Path, data: list[dict[str, Any]], training: dict[str, Any] | None, **changes: Any) -> Path:
+    """A finished run with these datasets in its manifest, and a small training with other facts (None: no training)."""
+    model_run(directory, SCORES, **changes)
+    found = None if training is None else model_provenance()["training"] | training
+    recipe = load_recipe(directory / RECIPE, ModelRecipe)
+    digests = {"fingerprint": fingerprint(recipe, {}), "recipe_sha256": sha256_file(directory / RECIPE)}
+    return edit(directory, provenance={"datasets": data, "training": found}, **digests)
+
+
+def adapter_run(directory: Path, **changes: Any) -> Path:
+    prompted = {"license": "llama2", "base": LLAMA, "lora": LORA, "datasets": [TRIPLETS], "validation": [STSB]}
+    training = {"batch_size": 256, "processes": 4}
+    return family_run(directory, [trained_on(TRIPLETS, 64_000, "mixed")], training, **{**prompted, **changes})
+
+
+def baseline_run(directory: Path, **changes: Any) -> Path:
+    return family_run(directory, [], None, **{"datasets": [], "license": "mit", **changes})
+
+
+def scored(task: Task, split: str | None = None, **changes: Any) -> TaskScore:
+    """A score of a task as the evaluation declares it."""
+    facts = {"task": task.name, "protocol": task.protocol, "main_metric": task.metric, "unit": task.unit}
+    return score(split or task.default_split).model_copy(update=facts | {"family": task.family} | changes)
+
+
+def test_front_matter_and_evaluation_entries_are_the_hubs(tmp_path: Path) -> None:
+    directory = model_run(tmp_path / "run", SCORES)
+    files, card = render(directory), card_of(directory)
+    data, parsed = front(card), ModelCard(card).data
+    assert (data["library_name"], data["pipeline_tag"]) == ("sentence-transformers", "sentence-similarity")
+    assert (data["base_model"], data["datasets"]) == ("some/base", ["sts-dino/tiny-sts"])
+    assert parsed.to_dict() == data
+    found = [(result.dataset_split, result.metric_value) for result in parsed.eval_results or []]
+    assert found == [("test", 70.12), ("validation", 60.0)]
+    assert sorted(files) == [".eval_results/stsb.yaml", "README.md", "assets/training.png"]
+    (entry,) = parse_eval_result_entries(yaml.safe_load(files[".eval_results/stsb.yaml"]))
+    assert (entry.dataset_id, entry.task_id, entry.value) == ("mteb/stsbenchmark-sts", "STSBenchmark", 70.12)
+    write(directory, files)
+    assert files == render(model_run(tmp_path / "again", SCORES)) and (directory / ".eval_results/stsb.yaml").is_file()
+    part = scored_run(tmp_path / "part", [score(pairs=100)])
+    assert not any(path.startswith(".eval_results") for path in render(part))
+    stamp = facts_digest((directory / MANIFEST).read_bytes(), (directory / "results.json").read_bytes())
+    assert read_stamp(card) == Stamp("sts-dino/tiny-encoder", stamp)
+    (directory / "results.json").unlink()
+    write(directory, render(directory))
+    assert not (directory / ".eval_results/stsb.yaml").exists()
+    assert "has not been evaluated yet" in card_of(directory)
+
+
+def test_every_number_of_a_model_card_is_in_its_results_and_manifest(tmp_path: Path) -> None:
+    directory = model_run(tmp_path / "run", SCORES)
+    card, given = card_of(directory), model_provenance()["training"]
+    before, after = "40.00 [39.00, 41.00]", "70.12 [69.12, 71.12]"
+    assert table_with(card, "task", "split") == [
+        ["stsb/cosine", "test", "1,379", before, after, "+30.12 [no interval]"],
+        ["stsb/cosine", "validation", "1,500", "-", "60.00 [59.00, 61.00]", "-"],
+    ]
+    assert dict(table_with(card, "training")) == {
+        "steps": "40",
+        "epochs": "1",
+        "batch size": "32",
+        "seed": "42",
+        "checkpoint selected by": "Spearman's correlation on the training data's own validation splits",
+        "selected step": "30",
+        "Spearman's correlation at that step": "0.5",
+    }
+    shown = {int(step): loss for step, loss in table_with(card, "step", "loss")}
+    curve = dict(map(tuple, given["loss_curve"]))
+    assert shown == {step: f"{curve[step]:.4f}" for step in shown} and {0, 39} < set(shown)
+    assert dict(table_with(card, "argument")) == {name: str(value) for name, value in given["arguments"].items()}
+    (row,) = table_with(card, "dataset", "revision")
+    assert row[1] == "v1.2.0 (cccccccccccc)" and row[-1] == "train 1,200, validation 3"
+    assert "sts-dino train recipes/models/tiny-encoder.yaml" in card
+
+
+def test_a_card_names_hub_ids_and_no_path_of_the_machine(tmp_path: Path) -> None:
+    directory = model_run(tmp_path / "run", base={"path": "/home/me/base", "license": "mit"})
+    data = model_provenance()["datasets"][0]
+    card = card_of(edit(directory, provenance={"datasets": [data | LOCAL | {"path": "/home/me/data/tiny"}]}))
+    assert "/home/me" not in card and not {"base_model", "datasets", "model-index"} & set(front(card))
+    assert "| `tiny` | `local` |" in card and "| encoder | `base` |" in card
+    card = card_of(edit(directory, provenance={"datasets": [data | LOCAL | {"path": "artifacts/datasets/tiny"}]}))
+    assert "| `artifacts/datasets/tiny` | `local` |" in card
+
+
+@pytest.mark.parametrize("missing", ["command", "training", "datasets"])
+def test_missing_provenance_is_named(tmp_path: Path, missing: str) -> None:
+    directory = model_run(tmp_path / "run")
+    kept = {key: value for key, value in model_provenance().items() if key != missing}
+    manifest = read_manifest(directory).model_copy(update={"provenance": kept})
+    with pytest.raises(InputError, match=f"provenance.{missing}: field required"):
+        render(directory, manifest=manifest)
+
+
+def test_unfinished_models_and_results_of_other_weights_or_part_of_the_data_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="another version of this model"):
+        card_of(scored_run(tmp_path / "other", [score()], fingerprint="0" * 64))
+    trial = score().model_copy(update={"limit": Limit(rows=50, seed=42)})
+    with pytest.raises(InputError, match=r"results\.json: is a trial: ONLY 50 rows of each split, drawn with seed 42"):
+        card_of(scored_run(tmp_path / "trial", [trial]))
+    with pytest.raises(InputError, match="not finished"):
+        card_of(edit(model_run(tmp_path / "run"), complete=False))
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_recipe_and_manifest_must_agree_on_whether_there_was_a_training(tmp_path: Path, trained: bool) -> None:
+    directory = model_run(tmp_path / "run", **({"datasets": []} if trained else {}))
+    edit(directory, provenance=model_provenance() | ({} if trained else {"training": None}))
+    with pytest.raises(InputError, match="but the recipe is of a baseline" if trained else "records no training"):
+        render(directory)
+
+
+@pytest.mark.parametrize("repo_id", ["name", "a/b/c", "a b/c", 'x"/y', "-a/b"])
+def test_a_bad_repo_id_is_refused(repo_id: str) -> None:
+    with pytest.raises(InputError, match="--repo-id"):
+        checked_repo_id(repo_id)
+
+
+def test_an_undefined_variable_of_a_template_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates/card.jinja").write_text("{{ nowhere }}")
+    monkeypatch.setattr(renderer, "HERE", tmp_path)
+    with pytest.raises(UndefinedError, match="nowhere"):
+        renderer.fill("card.jinja", {})
+
+
+def test_the_command_writes_plans_and_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = dataset_run(tmp_path / "run", "sts")
+
+    def main(*arguments: object) -> int:
+        monkeypatch.setattr(sys, "argv", ["card", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            run(app)
+        return int(stopped.value.code or 0)
+
+    assert main(directory, "--dry-run") == 0 and capsys.readouterr().out.startswith("would write")
+    assert not (directory / "README.md").exists()
+    assert main(directory, "--repo-id", "org/other") == 0
+    assert 'load_dataset("org/other")' in (directory / "README.md").read_text(encoding="utf-8")
+    assert main(tmp_path) == 2
+    assert capsys.readouterr().err.rpartition("error: ")[2].startswith(f"{tmp_path}: is not a run directory")
+
+
+def test_tasks_of_the_recipe_without_a_score_are_reported(tmp_path: Path) -> None:
+    names = [("stsb/cosine", "test"), ("stsb/cosine", "validation"), ("cr/senteval", "test"), ("sts", "test")]
+    tasks = [{"task": task, "split": split} for task, split in names]
+    folds = score("all").model_copy(update={"task": "cr/senteval"})
+    assert unscored(model_run(tmp_path / "run", (score(), folds), evaluation=tasks)) == ["stsb/cosine validation"]
+    assert unscored(model_run(tmp_path / "none", evaluation=tasks)) == []  # the card says that nothing was scored
+
+
+def test_every_task_of_the_evaluation_has_a_family() -> None:
+    scores = [scored(task) for task in TASKS.values()]
+    assert not [one.task for one in scores if title(one.task, one.main_metric, one.family).startswith(OTHER)]
+    for name, family in families(scores).items():
+        tasks = [TASKS[one.task] for one in family]
+        assert len({(task.metric, task.aggregation, task.mode, task.family) for task in tasks}) == 1, name
+    assert sum(map(len, families(scores).values())) == len(TASKS)
+    assert set(EARLIER_PROBING) <= {task.dataset for task in TASKS.values() if task.family == "probing"}
+    for task in TASKS.values():  # results from before a score recorded its family
+        assert title(task.name, "accuracy") == title(task.name, "accuracy", task.family)
+
+
+def test_scores_that_do_not_compare_are_in_tables_of_their_own(tmp_path: Path) -> None:
+    names = ["sts12/mean", "sts12/all", "mr/lbfgs", "mr/senteval", "stsb/cosine", "wc/senteval", "stsb/regression"]
+    card = card_of(scored_run(tmp_path / "run", [scored(TASKS[name]) for name in names]))
+    found = [[row[0] for row in rows[1:]] for rows in tables(card) if rows[0][:2] == ["task", "split"]]
+    families = [["sts12/all", "stsb/cosine"], ["sts12/mean"], ["stsb/regression"], ["mr/senteval"], ["mr/lbfgs"]]
+    assert found == [*families, ["wc/senteval"]] and "scores of two tables are not comparable" in card
+    assert "scores of two tables" not in card_of(model_run(tmp_path / "one", (score(),)))
+    units = [scored(TASKS["mr/senteval"], n=10_662), scored(TASKS["mrpc/senteval"], n=1725)]
+    mixed = table_with(card_of(scored_run(tmp_path / "mixed", units)), "task", "split", "rows")
+    assert [row[2] for row in mixed] == ["10,662 sentences", "1,725 pairs"]
+    assert table_with(card_of(scored_run(tmp_path / "same", units[:1])), "task", "split", "sentences")[0][2] == "10,662"
+
+
+def test_a_score_without_an_interval_says_so(tmp_path: Path) -> None:
+    facts = {"task": "mteb/STS17", "low": None, "high": None, "data_sha256": None}
+    after = score().model_copy(update={**facts, "data_revision": f"mteb/x@{'a' * 40}"})
+    before = after.model_copy(update={"main_score": 60.123})
+    card = card_of(scored_run(tmp_path / "run", [after], base_scores=(before,)))
+    (row,) = table_with(card, "task", "split")
+    assert row[3:] == ["60.12 [no interval]", "70.12 [no interval]", "+10.00 [no interval]"]
+    assert f"Data: `mteb/x@{'a' * 40}`." in card and '"No interval": the program' in card
+
+
+def test_a_gain_has_its_interval_and_the_verdict_of_a_comparison_with_its_rule(tmp_path: Path) -> None:
+    """One task of many may exclude 0 by chance: the interval alone would be read as a gain."""
+    facts = {"test": "jackknife z", "p": 0.04, "p_holm": 0.2, "verdict": "better"}
+    gain = Gain(task="stsb/cosine", split="test", difference=1.0, low=0.1, high=1.9, **facts)
+    sides = {"base_scores": (score(),), "control_scores": (score(),), "over_control": (gain,)}
+    card = card_of(scored_run(tmp_path / "run", [score()], gains=(gain,), **sides))
+    assert table_with(card, "task", "split")[0][3:] == [
+        *["70.12 [69.12, 71.12]", "70.12 [69.12, 71.12]", "+1.00 [+0.10, +1.90] better"],
+        *["70.12 [69.12, 71.12]", "+1.00 [+0.10, +1.90] better"],
+    ]
+    assert f"A gain is {RULE}." in " ".join(card.split()) and "unsupervised SimCSE" in card
+    earlier = gain.model_copy(update={"verdict": None})
+    card = card_of(scored_run(tmp_path / "earlier", [score()], base_scores=(score(),), gains=(earlier,)))
+    assert table_with(card, "task", "split")[0][-1] == "+1.00 [+0.10, +1.90]" and "A gain is" not in card
+
+
+def test_other_libraries_parts_protocols_and_seeds_are_on_the_card(tmp_path: Path) -> None:
+    after = score().model_copy(update={"versions": {"numpy": "2.4.5"}})
+    card = card_of(scored_run(tmp_path / "run", [after], versions={"numpy": "2.4.6"}))
+    assert "than the last one (numpy 2.4.6):\n\n- `stsb/cosine test`: numpy 2.4.5" in card
+    assert "than the last one" not in card_of(scored_run(tmp_path / "same", [score()]))
+    parts = {"MSRpar": Part(score=50.0, n=750), "a|b<c>": Part(score=60.5, n=10)}
+    scores = [scored(TASKS[f"sts12/{name}"], parts=parts) for name in ("all", "mean", "wmean")]
+    card = card_of(scored_run(tmp_path / "parts", scores))
+    assert table_with(card, "data set", "split", "part") == [
+        ["sts12", "test", "MSRpar", "750", "50.00"],
+        ["sts12", "test", "a|b<c>", "10", "60.50"],
+    ]
+    assert "<c>" not in card and "<summary>Scores of the parts" in card
+    probes = [scored(TASKS[f"{name}/senteval"], seeds=(1111, 1112)) for name in ("mr", "cr", "subj", "mpqa")]
+    few = card_of(scored_run(tmp_path / "few", probes))
+    assert "Seeds of the head: 1111, 1112; the score is their mean." in few and "<details>" not in few
+    more = card_of(scored_run(tmp_path / "more", [*probes, *(scored(TASKS[f"sts{y}/all"]) for y in range(12, 17))]))
+    assert more.count("<details>") == more.count("</details>") == 1 and "<summary>Protocol of each task" in more
+
+
+def test_untrusted_words_do_nothing_in_a_card(tmp_path: Path) -> None:
+    update = {"task": "mteb/`<img src=x>", "protocol": "</details><script>*x*|y", "main_metric": "[a](http://x)"}
+    card = card_of(scored_run(tmp_path / "run", [score().model_copy(update=update)]))
+    assert not any(word in card.split("---\n", 2)[2] for word in ("<img", "<script", "</details>", "](http://x)"))
+
+
+def test_the_loss_is_drawn_and_the_same_each_time(tmp_path: Path) -> None:
+    directory, seen = model_run(tmp_path / "run"), set()
+    training = model_provenance()["training"]
+    parts = {"contrastive": [[0, 0.5], [39, 0.1]], "mlm": [[0, 0.5], [39, 0.2]]}
+    for change, words in (
+        ({}, b"training loss by step"),
+        ({"validation_curve": [[10, 0.4], [30, 0.5]]}, b"of the validation score (Spearman's correlation)"),
+        ({"loss_parts": parts}, b"and of its parts by step"),
+    ):
+        training |= change
+        files = render(edit(directory, provenance={"training": training}))
+        assert files["assets/training.png"].startswith(PNG) and files == render(directory)
+        assert words in files["README.md"]
+        seen.add(files["assets/training.png"])
+    assert len(seen) == 3
+    edit(directory, provenance={"training": training | {"loss_curve": []}})
+    assert list(render(directory)) == ["README.md"] and b"training.png" not in render(directory)["README.md"]
+
+
+def test_the_card_of_an_adapter(tmp_path: Path) -> None:
+    card = card_of(adapter_run(tmp_path / "run"))
+    data = front(card)
+    assert (data["base_model"], data["base_model_relation"]) == ("some/llama", "adapter")
+    assert {"peft", "lora", "auto-nli"} <= set(data["tags"]) and ModelCard(card).data.to_dict() == data
+    assert "holds an adapter alone" in card and "`peft`" in card and "hf auth login" in card
+    base = dict(table_with(card, "base encoder"))
+    assert base["prompt around a sentence"] == PROMPT and base["number format of its weights"] == "bfloat16"
+    assert base["adapter"] == "LoRA in all linear layers: rank 64, α 16, dropout 0.05"
+    (row,) = table_with(card, "dataset", "revision")
+    loss = "CachedMultipleNegativesRankingLoss(scale=20, mini_batch_size=16)"
+    assert row[2:] == ["triplet-5shot, example set 3", "triplet", loss, "train 64,000"]
+    facts = dict(table_with(card, "training"))
+    assert facts["batch size"] == "256, over 4 processes"
+    assert facts["checkpoint selected by"] == "Spearman's correlation on mteb/stsbenchmark-sts (validation)"
+    assert "a score on that data is not held out" in card and "Scaling Sentence Embeddings with Large" in card
+    said = card.split("## Licence and attribution\n")[1]  # Llama 2's notice goes with its adapter
+    assert (licences()["llama2"].notice or "missing").split(",")[0] in said
+    assert "some/llama: the Llama 2 Community License and its acceptable use policy apply." in said
+    with pytest.raises(InputError, match="'mit' does not cover its parts; allowed: llama2"):
+        card_of(adapter_run(tmp_path / "mit", license="mit"))
+    rounded = {**LLAMA, "quantization": {"quant_method": "bitsandbytes_4bit", "load_in_4bit": "true"}}
+    base = dict(table_with(card_of(adapter_run(tmp_path / "rounded", base=rounded)), "base encoder"))
+    assert base["quantization"] == "quant_method=bitsandbytes_4bit, load_in_4bit=true"
+
+
+def test_a_merged_model_needs_no_base_and_has_the_changes_of_its_adapter(tmp_path: Path) -> None:
+    merged = {"lora": {**LORA, "release": "merged"}, "name": "prompteol-auto-nli-0shot-merged", "version": "1.0.0"}
+    directory = adapter_run(tmp_path / "run", **merged)
+    card, recipe = card_of(directory), load_recipe(directory / RECIPE, ModelRecipe)
+    assert front(card)["base_model_relation"] == "finetune"
+    assert "merged into the weights" in card and "holds an adapter alone" not in card
+    assert str(change_table(release_name(recipe), recipe.version, complete=True)) in card
+    whole = recipe.base.model_dump() | {"dtype": "float32"}
+    named_so = ModelRecipe.model_validate({**recipe.model_dump(), "base": whole, "lora": None})
+    assert release_name(named_so) == "prompteol-auto-nli-0shot-merged"
+
+
+def test_the_card_of_an_encoder_trained_on_documents(tmp_path: Path) -> None:
+    training = {"best_step": None, "validation_metric": None, "validation_score": None}
+    changes = {"datasets": [DOCUMENTS], "slanted_triangular": {"cut_fraction": 0.1}, "batch_size": 16}
+    card = card_of(family_run(tmp_path / "run", [trained_on(DOCUMENTS, None, "cc0-1.0")], training, **changes))
+    assert table_with(card, "dataset", "revision")[0][-2:] == ["DeclutrLoss(temperature=0.05)", "train streamed"]
+    spans, facts = dict(table_with(card, "spans")), dict(table_with(card, "training"))
+    assert spans["words of a span"] == "16 to 64" and spans["anchors of a document"] == "2, lengths by Beta(4, 2)"
+    assert spans["position of positives"] == "positives lie inside their anchor"
+    assert spans["minimum words of a document"] == "512"
+    assert facts["learning rate"].startswith("slanted triangular: up for 10 % of the steps, then down to 1/32")
+    assert not {"selected step", "checkpoint selected by"} & set(facts) and "the selected step" not in card
+    assert "without labels" in card and "generated and labelled the training pairs" not in card
+    assert "DeCLUTR: Deep Contrastive Learning" in card and front(card)["base_model_relation"] == "finetune"
+
+
+def repeated(directory: Path, version: str = "0.3.0", model: str = "tiny-encoder", task: str = "stsb/cosine") -> None:
+    def scores(value: float) -> tuple[RepeatScore, ...]:
+        return tuple(RepeatScore(task=name, split="test", main_score=value) for name in task.split())
+
+    runs = [
+        Run(value=seed, fingerprint=str(seed) * 64, version=version, scores=scores(value))
+        for seed, value in ((1, 70.0), (2, 71.0), (3, 75.0))
+    ]
+    write_repeats(directory / REPEATS, repeats_of(model, "seed", runs))
+
+
+def test_the_spread_over_several_trainings(tmp_path: Path) -> None:
+    directory = model_run(tmp_path / "run", (score(),))
+    assert "Over several trainings" not in card_of(directory)
+    repeated(directory)
+    card = card_of(directory)
+    assert "The same recipe with other seeds (1, 2, 3)." in card
+    assert table_with(card, "task", "split", "trainings") == [
+        ["stsb/cosine", "test", "3", "72.00 ± 2.65", "70.00 to 75.00"]
+    ]
+    two = scored_run(tmp_path / "two", [scored(TASKS["sts12/all"]), scored(TASKS["sts12/mean"])])
+    repeated(two, task="sts12/mean sts12/all")
+    found = [rows[1:] for rows in tables(card_of(two)) if "trainings" in rows[0]]
+    assert [[row[0] for row in rows] for rows in found] == [["sts12/all"], ["sts12/mean"]]
+    for other in ({"version": "0.2.0"}, {"model": "another"}):
+        repeated(directory, **other)
+        with pytest.raises(InputError, match="has trainings of"):
+            render(directory)
+
+
+def test_a_baselines_card_has_no_training_and_is_not_published(tmp_path: Path) -> None:
+    directory = baseline_run(tmp_path / "run")
+    files = render(directory, "acme/tiny-encoder")
+    assert sorted(files) == [".eval_results/stsb.yaml", "README.md"]
+    card = files["README.md"].decode()
+    assert "base_model_relation" not in front(card)
+    assert [row[3] for row in table_with(card, "task", "split")] == ["70.12 [69.12, 71.12]", "60.00 [59.00, 61.00]"]
+    assert "## Training" not in card and "is not published" in card
+    said = card.split("## Licence and attribution\n")[1]
+    assert "trained on" not in said and "- Base: some/base ([MIT License](" in said
+    write(directory, files)
+    with pytest.raises(InputError, match="is a baseline, which is not published"):
+        publish(HfApi("http://127.0.0.1:9"), directory, "acme", yes=True)
+    assert checked(adapter_run(tmp_path / "adapter")).name == "tiny-encoder"
+
+
+def trained(folder: Path, **changes: Any) -> Path:
+    """The run directory of a tiny recipe, trained here."""
+    work(prepare(write_recipe(folder, **changes), folder / "tiny", None, []), "sts-dino train recipe.yaml")
+    return folder / "tiny"
+
+
+def licensed(folder: Path, name: str) -> None:
+    """Give a dataset's run directory a recipe, which names its licence."""
+    recipe = load_recipe(Path("recipes/demo/sts-dino-x2.yaml"), DatasetRecipe)
+    write_text(folder / name / RECIPE, resolved(recipe.model_copy(update={"license": "mit"})))
+
+
+def test_directories_of_the_training_stage_get_a_card(tmp_path: Path) -> None:
+    baseline = render(trained(tmp_path / "baseline", datasets=[], arguments={}))
+    assert list(baseline) == ["README.md"] and "baseline of the evaluation" in baseline["README.md"].decode()
+    write_recipe(tmp_path)
+    licensed(tmp_path, "pairs")
+    directory = trained(tmp_path)
+    files, training = render(directory), read_manifest(directory).provenance["training"]
+    facts = dict(table_with(files["README.md"].decode(), "training"))
+    assert facts["selected step"] == str(training["best_step"]) and facts["batch size"] == "16"
+    assert float(facts["Spearman's correlation at that step"]) == pytest.approx(training["validation_score"], abs=1e-3)
+    assert files["assets/training.png"].startswith(PNG)
+
+
+def test_a_merged_adapter_of_the_training_stage(tmp_path: Path) -> None:
+    make_llama(tmp_path / "llama")
+    write_dataset(tmp_path / "triplets", {"train": triplet_rows(32)}, "triplet-0shot", TRIPLET)
+    licensed(tmp_path, "triplets")
+    arguments = {"loss_arguments": {"scale": "20", "mini_batch_size": "8"}}
+    names = {"config": "triplet-0shot", "example_type": "triplet", "loss": "CachedMultipleNegativesRankingLoss"}
+    data = {"path": str(tmp_path / "triplets"), **names, **arguments}
+    base = {"path": str(tmp_path / "llama"), "pooling": "lasttoken", "prompt": PROMPT, "license": "llama2"}
+    changes: dict[str, Any] = {"base": base, "lora": {"r": "4", "alpha": "8", "release": "merged"}, "license": "llama2"}
+    card = card_of(trained(tmp_path, datasets=[data], **changes))
+    start = dict(table_with(card, "base encoder"))
+    assert front(card)["license"] == "llama2" and start["prompt around a sentence"] == PROMPT
+    assert start["adapter"].startswith("LoRA in all linear layers: rank 4")
+    (row,) = table_with(card, "dataset", "revision")
+    assert row[-2:] == ["CachedMultipleNegativesRankingLoss(mini_batch_size=8, scale=20)", "train 32"]
+    assert "selected step" not in dict(table_with(card, "training"))
+
+
+def test_spans_of_documents_of_the_training_stage(tmp_path: Path) -> None:
+    make_mlm(tmp_path / "mlm")
+    words = ["man", "dog", "plays", "flute", "beach", "woman", "red", "car"]
+    texts = [" ".join(words[(i * j + j) % 8] for j in range(400)) for i in range(24)]
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
+    spans = {"min_length": "8", "max_length": "32", "min_document": "128"}
+    data = {"path": str(tmp_path / "texts.txt"), "config": "default", "example_type": "documents", "spans": spans}
+    changes: dict[str, Any] = {
+        "base": {"path": str(tmp_path / "mlm"), "max_seq_length": "48", "license": "mit"},
+        "datasets": [{**data, "loss": "DeclutrLoss"}],
+        "batch_size": "4",
+        "arguments": {"max_steps": "4", "logging_steps": "1", "report_to": "none", "save_strategy": "no"},
+        "slanted_triangular": {"cut_fraction": "0.25"},
+    }
+    directory = trained(tmp_path, **changes)
+    provenance = read_manifest(directory).provenance
+    assert set(provenance["training"]["loss_parts"]) == {"contrastive", "mlm"}
+    known = [{**provenance["datasets"][0], "license": "cc0-1.0"}]  # a file has none: a release names data of the Hub
+    card = card_of(edit(directory, provenance={"datasets": known}))
+    assert "and of its parts by step.]" in card and dict(table_with(card, "spans"))["words of a span"] == "8 to 32"
+    assert "slanted triangular: up for 25 %" in card
+
+
+def test_simcse_and_graded_pairs_of_the_training_stage(tmp_path: Path) -> None:
+    make_mlm(tmp_path / "guide")
+    write_recipe(tmp_path)
+    simcse = {"path": str(tmp_path / "pairs"), "config": "postprocessed", "example_type": "self-pair"}
+    simcse |= {"loss": "MultipleNegativesRankingLoss", "columns": ["sentence1", "sentence2"]}
+    card = card_of(trained(tmp_path / "simcse", datasets=[simcse]))
+    assert "trained with unsupervised SimCSE, without labels" in card and "generated" not in card.split("## Use it")[0]
+    assert "gao-etal-2021-simcse" in card and "schick-schutze" not in card
+    (row,) = table_with(card, "dataset", "revision")
+    assert row[3] == "self-pair: each distinct text (sentence1, sentence2) with itself"
+    guide = {"path": str(tmp_path / "guide"), "license": "cc-by-nc-4.0"}
+    graded = simcse | {"example_type": "graded-pair", "loss": "GISTEmbedLoss", "guide": guide}
+    del graded["columns"]
+    card = card_of(trained(tmp_path / "both", datasets=[simcse, graded], license="cc-by-nc-4.0"))
+    assert "labelled sentence pairs and with unsupervised SimCSE" in card and "Guide of the loss" in card
+    tags = front(card)["tags"]
+    assert {"simcse", "dino"} < set(tags) and len(set(tags)) == len(tags)
+    _, row = table_with(card, "dataset", "revision")
+    assert row[3:5] == ["graded-pair: positive from 0.75", "GISTEmbedLoss, guided by guide"]

@@ -1,0 +1,204 @@
+"""Reproduction from a card, and ``sts-dino card --update``: other words and licences, the same rows and weights."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from card_runs import card_of, edit, model_run
+from command_outcomes import outcome_of
+from small_runs import small_recipe, small_run
+
+from hub.assets import asset
+from hub.contract.published_paths import clone_of
+from hub.contract.recipe import DatasetRecipe
+from hub.contract.recipe_file import fingerprint, load_recipe, resolved
+from hub.contract.run_dir import MANIFEST, RECIPE, holds_recipe, read_manifest
+from hub.untrusted import upstream_of
+from model_cards import render as card_command
+from model_cards.render import render
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+UPSTREAM = {"model": "org/lm", "made_by": "sts-dino lm", "packages": {"lm-gguf": "1.0.0"}}
+
+
+def git(folder: Path, *words: str) -> str:
+    settings = ("-c", "user.name=A", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
+    done = subprocess.run(["git", "-C", str(folder), *settings, *words], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_clone_tells_its_commit_and_a_public_address_alone(tmp_path):
+    folder = tmp_path / "clone"
+    (folder / "site-packages").mkdir(parents=True)
+    assert clone_of(folder) == {}
+    git(folder, "init")
+    (folder / "a.txt").write_text("a")
+    git(folder, "add", "a.txt")
+    git(folder, "commit", "-m", "begin")
+    commit = git(folder, "rev-parse", "HEAD")
+    assert clone_of(folder) == {"commit": commit} and clone_of(folder / "site-packages") == {}
+    git(folder, "remote", "add", "origin", str(tmp_path / "elsewhere"))
+    assert clone_of(folder) == {"commit": commit}, "a place of this disk is nobody's address"
+    for origin in ("https://me:secret@host.org/me/sts-dino.git", "git@host.org:me/sts-dino.git"):
+        git(folder, "remote", "set-url", "origin", origin)
+        assert clone_of(folder) == {"commit": commit, "url": "https://host.org/me/sts-dino.git"}
+    (folder / "a.txt").write_text("b")
+    assert clone_of(folder)["commit"] == f"{commit}-dirty"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    small_run(tmp_path / "run", small_recipe("sts"))
+    return tmp_path / "run"
+
+
+def told(run: Path, code: dict[str, str] | None = None, **model: object) -> str:
+    """What the card says under Reproduce it, of a run with these facts in its manifest."""
+    manifest = read_manifest(run)
+    known = {"model": {**manifest.provenance["model"], **model}, **({"code": code} if code else {})}
+    inputs = {"texts.txt": "a" * 64, "artifacts/models/lm/model.safetensors": "b" * 64}
+    edit(run, provenance=known, inputs=inputs)
+    return render(run, "acme/small")["README.md"].decode().partition("## Reproduce it")[2]
+
+
+def test_the_commands_lead_from_nothing_to_the_run(run):
+    card = told(run, {"commit": COMMIT, "url": "https://host.org/me/sts-dino.git"}, upstream=UPSTREAM)
+    lines = card.split("On another machine:")[1].split("```")[1].splitlines()[1:]
+    assert lines == [
+        "git clone https://host.org/me/sts-dino.git sts-dino && cd sts-dino",
+        f"git checkout {COMMIT}",
+        "pip install -e . -c constraints.txt",
+        "hf download acme/small recipe.yaml manifest.json --repo-type dataset --revision v1.2.0 --local-dir published",
+        "sts-dino write published/recipe.yaml",
+    ]
+    assert f"| `source.path` | `texts.txt` | `{'a' * 64}` | sentences |" in card
+    weights = f"| `model.path` | `artifacts/models/lm` | `{'b' * 64}` |"
+    assert f"{weights} `org/lm`, made from `lm-gguf 1.0.0` by `sts-dino lm` |" in card
+
+
+def test_a_clone_without_an_address_is_told_by_its_commit(run):
+    card = told(run, {"commit": f"{COMMIT}-dirty"})
+    assert f"at commit `{COMMIT}`, with uncommitted changes" in card and "git clone" not in card
+    assert "On another machine, in a clone of sts-dino:" in card and "not recorded; ask the publisher" in card
+
+
+def test_a_folder_says_what_it_was_made_from_or_nothing(tmp_path):
+    place = tmp_path / "provenance.yaml"
+    assert upstream_of(str(tmp_path)) == upstream_of(None) == {}
+    place.write_text(json.dumps({**UPSTREAM, "more": 1}))
+    assert upstream_of(str(tmp_path)) == {"upstream": UPSTREAM}
+    for foreign in ("- a list", "model: x", "[", "packages: {a: 1}"):
+        place.write_text(foreign)
+        assert upstream_of(str(tmp_path)) == {}
+
+
+def test_inputs_beside_a_published_recipe_are_found_there(tmp_path):
+    recipe = tmp_path / "published" / "recipe.yaml"
+    recipe.parent.mkdir()
+    recipe.write_text(resolved(small_recipe("sts")), encoding="utf-8")
+    assert load_recipe(recipe, DatasetRecipe).source.path == "texts.txt"
+    (recipe.parent / "texts.txt").write_text("A dog runs.\n")
+    found = load_recipe(recipe, DatasetRecipe)
+    assert found.source.path == str(recipe.parent / "texts.txt")
+    assert fingerprint(found, {}) == fingerprint(small_recipe("sts"), {})
+
+
+@pytest.mark.parametrize("path", ["artifacts/datasets/tiny", "/home/me/artifacts/tiny"])
+def test_an_encoder_is_made_again_from_its_published_recipe(tmp_path, path):
+    directory = model_run(tmp_path / "run", base={"path": "assets/base", "license": "mit"})
+    recipe = yaml.safe_load((directory / "recipe.yaml").read_text())
+    recipe["datasets"][0] |= {"repo_id": None, "revision": None, "path": path}
+    (directory / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    known = {"code": {"commit": f"{COMMIT}-dirty", "url": "https://host.org/me/sts-dino.git"}}
+    edit(directory, provenance=known, inputs={"base:assets/base": "b" * 64, f"dataset:{path}:sts": "d" * 64})
+    card = card_of(directory).partition("## Reproduce it")[2]
+    assert f"in a clone of sts-dino at commit `{COMMIT}`, with uncommitted changes" in card
+    lines = card.split("On another machine:")[1].split("```")[1].splitlines()[1:]
+    assert lines[:2] == ["git clone https://host.org/me/sts-dino.git sts-dino && cd sts-dino", f"git checkout {COMMIT}"]
+    assert lines[3].startswith("hf download ") and lines[3].endswith(" --local-dir published")
+    assert "--repo-type" not in lines[3] and lines[4] == "sts-dino train published/recipe.yaml"
+    assert f"| `base.path` | `assets/base` | `{'b' * 64}` | in the clone |" in card
+    shown = path if path.startswith("artifacts") else "tiny"
+    had = "a dataset; if it was published with the encoder, `sts-dino/tiny` |"
+    assert f"| `datasets.0.path` | `{shown}` | `{'d' * 64}` | {had}" in card and "/home/me" not in card
+
+
+@pytest.mark.parametrize(
+    ("upstream", "had"),
+    [
+        (None, "not recorded; ask the publisher"),
+        (UPSTREAM, "`org/lm`, made from `lm-gguf 1.0.0` by `sts-dino lm`"),
+        ({**UPSTREAM, "packages": {}}, "`org/lm`, made by `sts-dino lm`"),
+    ],
+)
+def test_an_encoders_card_says_where_its_base_is_had(tmp_path, upstream, had):
+    directory = model_run(tmp_path / "run", base={"path": "lm", "license": "mit"})
+    edit(directory, provenance={"base": {"upstream": upstream}}, inputs={"base:lm": "b" * 64})
+    assert f"| `base.path` | `lm` | `{'b' * 64}` | {had} |" in card_of(directory)
+
+
+def test_the_built_in_language_model_says_what_it_is():
+    found = upstream_of(asset("demo-lm"))["upstream"]
+    assert found == {"model": "assets/demo-lm of sts-dino", "made_by": "python -m demo.lm.train", "packages": {}}
+
+
+def changed(tmp_path: Path, **keys: object) -> Path:
+    """The run's recipe with other values, e.g. ``labels.0.meaning``, as a file."""
+    tree = yaml.safe_load(resolved(small_recipe("sts")))
+    for place, value in keys.items():
+        node = tree
+        *parents, last = place.split(".")
+        for key in parents:
+            node = node[int(key) if key.isdigit() else key]
+        node[last] = value
+    path = tmp_path / "other.yaml"
+    path.write_text(yaml.safe_dump(tree, allow_unicode=True), encoding="utf-8")
+    return path
+
+
+def content(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_words_and_licences_change_and_nothing_else(run, tmp_path):
+    before = content(run)
+    words = {"pretty_name": "Better words", "labels.0.meaning": "says *the same*", "source.description": "newer words"}
+    recipe = changed(tmp_path, **words, license="cc-by-4.0", version="1.2.1")
+    asked = outcome_of(card_command, run, "--update", recipe, "--dry-run")
+    assert asked.code == 0 and "would change pretty_name 'Small STS' there, 'Better words' now" in asked.printed
+    assert content(run) == before
+    done = outcome_of(card_command, run, "--update", recipe)
+    assert done.code == 0 and "changed license 'cc-by-sa-4.0' there, 'cc-by-4.0' now" in done.printed
+    after = content(run)
+    assert {path for path in after if after[path] != before.get(path)} == {MANIFEST, RECIPE, "README.md"}
+    manifest = read_manifest(run)
+    assert manifest.complete and manifest.version == "1.2.1" and holds_recipe(run, manifest)
+    card = after["README.md"].decode()
+    assert "license: cc-by-4.0" in card and "Better words" in card and "in words: says &#42;the same&#42;" in card
+    again = outcome_of(card_command, run, "--update", recipe)
+    assert again.code == 0 and "changed" not in again.printed and content(run) == after
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"seed": 7}, "seed 42 there, 7 now"),
+        ({"labels.0.instruction": 'Say <X1> again: "'}, "labels.0.instruction"),
+        ({"license": "gemma"}, "'gemma' does not cover its parts"),
+        ({"version": "1.2"}, "version"),
+    ],
+)
+def test_what_decides_rows_and_licences_that_do_not_follow_are_refused(run, tmp_path, keys, message):
+    before = content(run)
+    refused = outcome_of(card_command, run, "--update", changed(tmp_path, **keys))
+    assert refused.code == 2 and message in refused.error
+    assert content(run) == before
+
+
+def test_settings_are_of_the_recipe_that_is_given(run, tmp_path):
+    recipe = changed(tmp_path, seed=7)
+    assert outcome_of(card_command, run, "--update", recipe, "--set", "seed=42", "--set", "pretty_name=Set").code == 0
+    assert "pretty_name: Set" in (run / RECIPE).read_text(encoding="utf-8")
+    assert "give one: --update RECIPE" in outcome_of(card_command, run, "--set", "seed=42").error

@@ -1,0 +1,259 @@
+"""The report of whole runs: its facts, random pairs and cosines, escaping, and the place where it is published."""
+
+import json
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import card_runs
+import numpy as np
+import pytest
+from card_runs import FEW_SHOT, card_of, dataset_run, edit, model_run, score
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from tiny_lm import make_tokenizer
+from typer.testing import CliRunner
+
+from eval.audit.source import Batch, DatasetRows, find_rows
+from eval.audit.survey import AnswerStore, read_examples
+from eval.encoders.load import content_hash
+from hub.client.publish import snapshot_of
+from hub.contract.run_dir import read_manifest
+from hub.errors import InputError
+from model_cards.renderer import html
+from sts_dino.report.facts import Correlation, Judgements
+from sts_dino.report.page import not_measured
+from sts_dino.report.pairs import Kept, Pair, Sample, cosines_of, draw, misfits
+from sts_dino.report.run import app, report
+
+HOSTILE = (
+    "<script>x</script><img src=x onerror=y>",
+    "a\u202eb\x1b[31m {{ 7*7 }}",
+    "x" * 5000,
+    "Straße „ü“ 5 € </style><!-- ![p](http://h) </section><section lang=x onclick=y>",
+)
+TEXTS = ("A man plays.", "Two dogs run on the beach.", "A man sings.", "A dog sleeps.")
+WORKING = {"script", "link", "iframe", "object", "embed", "form", "base", "video", "audio"}
+
+
+class Page(HTMLParser):
+    """The elements and attributes of a page, and its text on one line."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.tags, self.names, self.sources, self.text = list[str](), set[str](), list[str](), ""
+        self.source = path.read_text(encoding="utf-8")
+        self.feed(self.source)
+        self.text = " ".join(self.text.split())
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.names |= {name for name, _ in attrs}
+        self.sources += [value for name, value in attrs if name == "src"]
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def reported(place: Path, *runs: Path, **options) -> tuple[Page, list[str]]:
+    """The page of a report and its list of missing measurements."""
+    facts = report(runs, place, **options)
+    return Page(place), not_measured(facts)
+
+
+@pytest.mark.parametrize("form", ["sts", "nli", "text"])
+def test_generated_texts_are_shown_and_do_nothing(tmp_path, form):
+    page, _ = reported(tmp_path / "report.html", dataset_run(tmp_path / "run", form, texts=HOSTILE))
+    assert not {*page.tags} & WORKING and not [name for name in page.names if name.startswith("on")]
+    assert all(source.startswith("data:image/png;base64,") for source in page.sources)
+    assert "<script>x</script><img" in page.text and "a\ufffdb\ufffd[31m {{ 7*7 }}" in page.text
+    assert "![p](http://h) </section><section lang=x" in page.text and page.source.count("<section") < 5
+    assert "Straße „ü“ 5 €" in page.text and "… (5,000 characters)" in page.text and "x" * 401 not in page.source
+    assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in page.source
+    assert not re.search(r"""(src|href)=["']?(http:|//)|url\(|@import""", page.source)
+    assert report_bytes(tmp_path, tmp_path / "run") == report_bytes(tmp_path, tmp_path / "run")
+
+
+def report_bytes(folder: Path, run: Path) -> bytes:
+    report([run], folder / "again.html")
+    return (folder / "again.html").read_bytes()
+
+
+def test_markup_beside_the_templates_own_is_text():
+    own = '<section lang="de">\n\n<code>a</code> <b onclick=x> <script>\n\n</section>\n\n<img src=x>\n'
+    found = html(own)
+    assert '<section lang="de">' in found and "<code>a</code>" in found and "</section>" in found
+    assert "<b" not in found and "<script" not in found and "<img" not in found and "&lt;b onclick" in found
+
+
+def test_dataset_and_encoder_appear_with_their_numbers(tmp_path):
+    dataset, model = dataset_run(tmp_path / "sts", "sts"), model_run(tmp_path / "encoder", (score(),))
+    (tmp_path / "sts.timing.json").write_text('{"seconds": 10.0, "rows": 50, "peak_rss_mb": 1.0}')
+    (tmp_path / "sts.usage.json").write_text('{"prompt_tokens": 1200, "completion_tokens": 34, "cost": 0.5}')
+    (tmp_path / "out.cosines.json").write_text("not read: no encoder can be loaded")
+    people = Judgements(12, (Correlation("tiny", 61.0, 50.0, 70.0),), "Asked twice.")
+    of_model, missing_of_model = reported(tmp_path / "model.html", model)
+    page, missing = reported(tmp_path / "out.html", dataset, commands=["make it --now"], judgements=people)
+    for words in (
+        *("generated 14 texts; tiny-sts keeps 10 (71%)", "a line break inside the text"),
+        *("1,200 in prompts, 34 generated", "make it --now", "12 pairs have human scores", "61.00", "[50.00, 70.00]"),
+        *("Asked twice.", "CC BY-SA 4.0", "0.5000", "5.0"),
+    ):
+        assert words in page.text, words
+    scores = "1,200 rows in 40 steps and scores 70.12 [69.12, 71.12] on stsb/cosine test"
+    assert scores in of_model.text and "40.00 [39.00, 41.00]" in of_model.text
+    assert "selected step" in of_model.text and len(of_model.sources) == 2 and "gain over SimCSE" not in of_model.text
+    assert any("unsupervised SimCSE baseline" in line for line in missing_of_model)
+    assert any("this report has no trained encoder" in line for line in missing)
+    assert not any(line.startswith(("Human", "Time", "Price")) for line in missing)
+
+
+def test_unfinished_and_unscored_runs_are_named(tmp_path):
+    growing = dataset_run(tmp_path / "growing", "sts", texts=HOSTILE)
+    raw = tuple(read_manifest(growing).shards("raw"))
+    edit(growing, complete=False, files=raw)
+    begin(growing, shards_done=1, shards_total=4)
+    begun = begin(model_run(tmp_path / "begun"))
+    whole = dataset_run(tmp_path / "all", "sts")
+    kept = {label: {"requested": 5, "kept": 5, "rejected": 0} for label in ("1", "0")}
+    edit(whole, counts={"requested": 10, "kept": 10, "rejected": {}, "by_label": kept})
+    page, missing = reported(tmp_path / "report.html", growing, begun, whole)
+    for words in (
+        "1 of 4 shards are done (25%)",
+        "The first rows of each label",
+        "training is not finished",
+        "No row was rejected.",
+    ):
+        assert words in page.text, words
+    assert any("until its training is finished" in line for line in missing)
+    assert "It was not scored." in reported(tmp_path / "one.html", model_run(tmp_path / "whole"))[0].text
+    report([dataset_run(tmp_path / "few", "nli", changes={"few_shot": FEW_SHOT})], tmp_path / "few.html")
+
+
+def begin(directory: Path, **counts) -> Path:
+    """A run that is not finished: no provenance, and these counts."""
+    facts = json.loads((directory / "manifest.json").read_text())
+    (directory / "manifest.json").write_text(
+        json.dumps({**facts, "complete": False, "provenance": {}, "counts": counts})
+    )
+    return directory
+
+
+def test_in_a_run_it_is_published_with_it_and_its_card_links_it(tmp_path):
+    for run in (dataset_run(tmp_path / "sts", "sts"), model_run(tmp_path / "encoder", (score(),))):
+        hashed, card = content_hash(run), card_of(run)
+        done = CliRunner().invoke(app, [str(run)])
+        assert done.exit_code == 0 and f"next: sts-dino card {run}" in done.stderr
+        page = (run / "report.html").read_bytes()
+        assert "report.html" in snapshot_of(run, read_manifest(run)) and content_hash(run) == hashed
+        assert "[report](report.html)" not in card and "[report](report.html)" in card_of(run)
+        report([run], run / "report.html")
+        assert (run / "report.html").read_bytes() == page
+        other = dataset_run(tmp_path / f"other-{run.name}", "text", changes={"seed": 1})
+        report([edit(other, fingerprint="0" * 64)], run / "report.html")
+        with pytest.raises(InputError, match="of other rows or weights"):
+            card_of(run)
+    assert not list(tmp_path.rglob("*.cosines.json")) and not list(tmp_path.rglob("*.lock"))
+
+
+def test_the_command_answers_and_refuses(tmp_path):
+    run = dataset_run(tmp_path / "sts", "sts")
+    growing = edit(dataset_run(tmp_path / "growing", "sts"), complete=False, files=())
+    done = CliRunner().invoke(app, [str(run), "--out", str(tmp_path / "new" / "r.html"), "--json"])
+    facts = json.loads(done.stdout)
+    assert facts["report"] == str(tmp_path / "new" / "r.html") and "14 texts" in facts["summary"][0]
+    refused = {
+        (run, growing): "is required for 2 runs",
+        (growing,): "the run is not finished",
+        (run, "--out", tmp_path): f"is a folder; allowed: a file; --out {tmp_path}/report.html",
+        (tmp_path, "--out", "x.html"): "is not a run directory",
+        (run, "--out", tmp_path / "x.html", "--annotations", tmp_path): "holds no answers",
+    }
+    for words, said in refused.items():
+        with pytest.raises(InputError, match=said):
+            CliRunner().invoke(app, [*map(str, words)], catch_exceptions=False)
+    assert not (tmp_path / "x.html").exists()
+
+
+def make_encoder(folder: Path) -> Path:
+    encoder = SentenceTransformer(modules=[StaticEmbedding(make_tokenizer(), embedding_dim=8)])
+    encoder.save_pretrained(str(folder), create_model_card=False)
+    return folder
+
+
+def test_cosines_and_human_scores_of_a_real_encoder(tmp_path, monkeypatch):
+    row_of = card_runs.rows_of
+
+    def scored_rows(config, target, number, text, recipe):
+        row = row_of(config, target, number, text, recipe)
+        other = TEXTS[(number + 1 + (target == "1")) % len(TEXTS)]
+        return {**row, "score": float(target == "1"), "sentence2": other} if "score" in row else row
+
+    monkeypatch.setattr("card_runs.rows_of", scored_rows)
+    run, model = dataset_run(tmp_path / "tiny-sts", "sts", texts=TEXTS), model_run(tmp_path / "encoder")
+    make_encoder(model)
+    make_encoder(tmp_path / "encoder.base")
+    examples = read_examples(find_rows(str(run), split="train"))
+    store, scores = AnswerStore(tmp_path / "answers", examples), examples.scale.labels
+    for row in range(len(examples)):
+        store.add("anna", row, scores[row % len(scores)])
+    facts = report([run, model], tmp_path / "report.html", annotations=[tmp_path / "answers"])
+    page = Page(tmp_path / "report.html")
+    assert facts.datasets[0].was_trained_on and {*facts.datasets[0].cosines} == {"untrained", "trained"}
+    for words in ("Pairs farthest from their label", "Cosine similarity by label", "tiny-encoder, untrained"):
+        assert words in page.text, words
+    assert (tmp_path / "report.cosines.json").is_file() and facts.judgements.pairs == len(examples)
+
+
+class Rows(DatasetRows):
+    """Rows of one split in batches of three: text i has label i mod 2, the last one a label of its own."""
+
+    def batches(self, sample=None, seed=0):
+        for start in range(0, self.total, 3):
+            rows = range(start, min(start + 3, self.total))
+            texts = {"sentence1": [f"a{i}" for i in rows], "sentence2": [f"b{i}" for i in rows]}
+            labels = ["rare" if i == self.total - 1 else str(i % 2) for i in rows]
+            yield Batch("train", np.array(rows), texts, labels, [i / 100 for i in rows])
+
+
+def rows(total: int) -> Rows:
+    return Rows("tiny", "r", "postprocessed", "sts", {"train": total}, (), "target", lambda split, columns: iter(()))
+
+
+def test_pairs_are_drawn_by_label_without_replacement_and_the_same_each_time():
+    found = draw(rows(50), ["1", "missing", "0"], count=10, seed=1)
+    assert list(found.pairs) == ["1", "0", "rare"] and found.totals == {"1": 24, "0": 25, "rare": 1}
+    assert [len({*pairs}) for pairs in found.pairs.values()] == [10, 10, 1]
+    assert found.pairs["rare"] == (Pair("a49", "b49", 0.49),)
+    assert all(int(pair.first[1:]) % 2 == 1 for pair in found.pairs["1"])
+    assert found == draw(rows(50), ["1", "0"], count=10, seed=1) != draw(rows(50), ["1", "0"], count=10, seed=2)
+    first = Counter(draw(rows(21), [], count=5, seed=seed).pairs["1"][0].first for seed in range(400))
+    assert len(first) == 10 and min(first.values()) > 15 and max(first.values()) < 80  # uniform: 40 each
+
+
+def test_misfits_are_farthest_from_their_labels_median_on_either_side():
+    pairs = {label: tuple(Pair(f"{label}{i}", "") for i in range(5)) for label in ("high", "low")}
+    cosines = {"high": [0.9, 0.9, 0.8, 0.1, 0.9], "low": [0.1, 0.15, 0.1, 0.6, 0.1]}
+    found = misfits(Sample("c", pairs, {}), cosines, 3)
+    assert [(one.pair.first, one.cosine, one.median) for one in found[:2]] == [("high3", 0.1, 0.9), ("low3", 0.6, 0.1)]
+    assert found[2].pair.first == "high2"
+
+
+def test_cosines_are_those_of_the_encoder_and_computed_once(tmp_path, monkeypatch):
+    folder, kept = make_encoder(tmp_path / "encoder"), tmp_path / "report.cosines.json"
+    sample = Sample("c", {"1": (Pair("A man plays.", "A man plays."), Pair("A man", "Two dogs run"))}, {"1": 2})
+    found = cosines_of(sample, "rows", {"trained": folder}, kept)
+    vectors = SentenceTransformer(str(folder), device="cpu").encode(["A man", "Two dogs run"])
+    cosine = vectors[0] @ vectors[1] / np.linalg.norm(vectors[0]) / np.linalg.norm(vectors[1])
+    assert found["trained"]["1"] == pytest.approx([1, cosine], abs=1e-5)
+    monkeypatch.setattr("eval.encoders.load.load_encoder", None)  # nothing may be encoded again
+    assert cosines_of(sample, "rows", {"trained": folder}, kept) == found
+    with pytest.raises(TypeError):
+        cosines_of(sample, "other rows", {"trained": folder}, kept)
+    (folder / "modules.json").write_text((folder / "modules.json").read_text() + " ")
+    with pytest.raises(TypeError):
+        cosines_of(sample, "rows", {"trained": folder}, kept)
+    for content in ("", "[]", '{"similarities": {"x": 1}}'):
+        kept.write_text(content)
+        assert Kept.read(kept) == Kept.read(tmp_path / "absent.json") == Kept()
