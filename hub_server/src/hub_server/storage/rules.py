@@ -69,10 +69,9 @@ def check_path(path: str) -> str:
         and not any(_DOT_GIT.fullmatch(_INVISIBLE.sub("", segment)) for segment in segments)
     )
     if not allowed:
-        rule = "segments parted by single '/', other than '.', '..' and all that a system takes for '.git'"
-        most = f"of 1 to {_MAX_SEGMENT_BYTES} bytes, at most {_MAX_DEPTH} and {_MAX_PATH_BYTES} bytes in all"
-        never = "no control characters, backslashes, drives"
-        raise HubError(422, f"Invalid path in repo {path!r}: {rule}, {most}; {never}")
+        most = f"at most {_MAX_DEPTH} segments of {_MAX_SEGMENT_BYTES} bytes, {_MAX_PATH_BYTES} bytes in all"
+        never = "no '.', '..', '.git' or its aliases, empty segments, control characters, backslashes, drives"
+        raise HubError(422, f"Invalid path in repo {path!r}: {most}; {never}")
     return path
 
 
