@@ -10,7 +10,6 @@ from hub import cli
 
 BENCHMARKS = {
     "throughput": ("benchmarks.throughput", "Texts per second of the engine beside generate() and llama.cpp"),
-    "generation-memory": ("benchmarks.generation_memory", "Peak memory of dataset runs of growing size"),
     "training": ("benchmarks.training", "Training steps beside sentence-transformers' own trainer"),
     "scaling": ("benchmarks.scaling", "One process, one worker, two workers"),
     "publishing": ("benchmarks.publishing", "Publishing over Xet and over LFS, beside copying"),
@@ -26,7 +25,7 @@ def lazy_app(help_text: str, commands: Mapping[str, tuple[str, str]]) -> typer.T
         def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
             """The subcommand that the words name, imported, and its own words."""
             name, command, rest = super().resolve_command(ctx, args)
-            if name in commands:
+            if name is not None and name in commands:
                 command = typer.main.get_command(import_module(commands[name][0]).app)
                 command.name = name
             return name, command, rest

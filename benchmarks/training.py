@@ -196,7 +196,7 @@ def make_encoder(case: Case, job: Any, device: str, folder: Path) -> Any:
     """A random encoder of the case's shape, under the tokenizer of a tiny model."""
     import transformers
 
-    from benchmarks.generation_memory import make_model
+    from benchmarks.tiny_model import make_model
     from training.encoder.bases import Base
     from training.encoder.encoder import build_encoder
 

@@ -126,17 +126,11 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def quiet() -> None:
-    """Silence transformers' messages and progress bars."""
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-
-
 def single_thread() -> None:
     """One torch thread and no messages: call this first in every process."""
     import torch
+    from transformers.utils import logging
 
     torch.set_num_threads(1)
-    quiet()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()

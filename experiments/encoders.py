@@ -74,11 +74,6 @@ class EncoderMaker:
     def _data_words(self) -> list[str]:
         return [with_data(word, self.files.data, "scores") for word in DATA_WORDS] if self.files.data else []
 
-    def first(self, name: str, seeds: Seeds) -> Trained:
-        """The encoder of that name under its first seed."""
-        encoder = self.plan.encoder(name)
-        return self._trained(encoder, self.trees(encoder, seeds)[0])
-
     def trees(self, encoder: Encoder, seeds: Seeds) -> list[dict[str, Any]]:
         """The recipe of every training of an encoder; of an untrained one, one recipe."""
         assert encoder.recipe is not None

@@ -17,7 +17,6 @@ from hub.errors import InputError, did_you_mean
 from hub.papers import Column, Table, find_paper
 
 DATASET_OF = re.compile(r"<dataset:([a-z0-9.-]+)>")  # in the words of a measurement: a variant's run directory
-ENCODER_OF = re.compile(r"<encoder:([a-z0-9.-]+)>")  # an encoder's folder
 FINISHING = ("verification=", "verification.", "postprocess.", "decoding.samples=")  # settings that generate no text
 
 
@@ -196,8 +195,8 @@ class Experiment(Strict):
 
     ``rows``: encoder → the paper's row (None: it has none). ``columns``: the paper's columns to measure (None: all that
     have tasks), then ``own_columns``. ``data_seeds``, ``training_seeds``: how many of the plan's. ``measure``: the
-    words of a command, in place of rows: ``<dataset:VARIANT>`` is a run directory, ``<encoder:NAME>`` an encoder's
-    folder, ``<data>`` the data folder, ``<out>`` the file to write; ``beside``: its row → the paper's row.
+    words of a command, in place of rows: ``<dataset:VARIANT>`` is a run directory, ``<data>`` the data folder,
+    ``<out>`` the file to write; ``beside``: its row → the paper's row.
     ``finished``: the git revision that can repeat the kept result, where this code cannot; ``labels``: its rows.
     """
 
@@ -229,11 +228,6 @@ class Experiment(Strict):
     def datasets_named(self) -> list[str]:
         """The variants that ``measure`` reads."""
         return [name for word in self.measure for name in DATASET_OF.findall(word)]
-
-    @property
-    def encoders_named(self) -> list[str]:
-        """The encoders that ``measure`` reads."""
-        return [name for word in self.measure for name in ENCODER_OF.findall(word)]
 
     @property
     def printed(self) -> Table | None:
@@ -289,7 +283,7 @@ class Plan(Strict):
         for one in self.experiments:
             if one.data_seeds > most:
                 raise ValueError(f"{one.name}: {one.data_seeds} data seeds, but the plan has {most}")
-            for name in () if one.finished else (*one.rows, *one.encoders_named):
+            for name in () if one.finished else one.rows:
                 if name not in encoders:
                     raise ValueError(f"{one.name}: unknown encoder {name}")
             for name in one.datasets_named:
@@ -312,7 +306,7 @@ class Plan(Strict):
         """The encoders that an experiment trains or scores, each once."""
         if experiment.finished:
             return []
-        return [self.encoder(name) for name in dict.fromkeys((*experiment.rows, *experiment.encoders_named))]
+        return [self.encoder(name) for name in experiment.rows]
 
     def chosen(self, names: Sequence[str]) -> list[Experiment]:
         """The experiments with these names or of these papers; all without a name. Raises InputError."""

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.trials import hardware
 from experiments.encoders import DATA_WORDS, EncoderMaker
 from experiments.files import Files, with_data
-from experiments.plan import DATASET_OF, ENCODER_OF, Experiment, Plan, Seeds
+from experiments.plan import DATASET_OF, Experiment, Plan, Seeds
 from experiments.plots import over_sets
 from experiments.result import Difference, Measured, Result
 from experiments.steps import Steps, digest
@@ -135,21 +135,17 @@ class Runner:
 
     def _measured(self, experiment: Experiment) -> tuple[Measured, float]:
         """The result of a measurement of another kind than a table of encoders."""
-        datasets = {name: self.dataset(name) for name in experiment.datasets_named}
-        trained = {name: self.encoders.first(name, self.seeds(experiment)) for name in experiment.encoders_named}
-        encoders = {name: one.folder / "encoder" for name, one in trained.items()}
+        datasets = {name: str(self.dataset(name)) for name in experiment.datasets_named}
         words = [self.files.filled(word) for word in experiment.measure]
-        key = digest(words, {name: str(path) for name, path in (datasets | encoders).items()})
+        key = digest(words, datasets)
         out = self.steps.folder / "measured" / f"{key}.json"
 
         def filled(word: str) -> str:
-            word = DATASET_OF.sub(lambda found: str(datasets[found[1]]), word)
-            word = ENCODER_OF.sub(lambda found: str(encoders[found[1]]), word)
+            word = DATASET_OF.sub(lambda found: datasets[found[1]], word)
             return with_data(word, self.files.data, experiment.name).replace("<out>", str(out))
 
         seconds = self.steps.once("measured", key, list(map(filled, words)), experiment.name, out)
-        measured = Measured.model_validate_json(out.read_bytes())
-        return measured, seconds + sum(one.seconds for one in trained.values())
+        return Measured.model_validate_json(out.read_bytes()), seconds
 
     def commands(self, experiment: Experiment) -> list[str]:
         """The commands of an experiment, as a user types them; intermediate results stand by their names."""

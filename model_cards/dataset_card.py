@@ -15,7 +15,7 @@ from hub.contract.run_dir import Manifest
 from hub.contract.schema import EXAMPLE_SET, OF_FIRST_TEXTS, OF_SECOND_TEXTS, PROVENANCE, base_config, features
 from hub.untrusted import Markdown, code, fenced, sample, table
 from model_cards.facts import DatasetFacts
-from model_cards.manifest import Counts, DatasetCounts, GenerationProgress, TextLengths, check_files
+from model_cards.manifest import DatasetCounts, GenerationProgress, TextLengths, check_files
 from model_cards.metadata import PAGE, dataset_data, front_matter
 from model_cards.provenance import change_table, cited, reproduction
 from model_cards.renderer import DATA, fill
@@ -70,7 +70,7 @@ def dataset_files(facts: DatasetFacts, repo_id: str, now: datetime) -> dict[str,
         "progress": progress_note(facts, now) if facts.progress else None,
         "script": manifest.complete and recipe.has_script and not facts.dropped,  # a release publishes it
         "removed": facts.dropped,
-        "report": facts.measured.report,
+        "report": facts.report,
         "history": facts.provenance.history if facts.provenance and not facts.dropped else (),
         "pictures": {"labels": LABELS, "lengths": LENGTHS},
     }
@@ -111,7 +111,7 @@ def recipe_context(recipe: DatasetRecipe) -> dict[str, Any]:
         "plain_prompts": list(plain),
         "settings": partial(settings, recipe),
         "countered": [label for label in recipe.labels if label.counter_labels],
-        "exact": model.backend == "engine" and model.dtype == "float32" and on_cpu,  # fp32 on a CPU
+        "exact": model.facts.local and model.dtype == "float32" and on_cpu,  # fp32 on a CPU
         "citation": fenced(cited({recipe.dataset_schema.card.method}, bool(against), guided=guided), "bibtex"),
         "benchmark": BENCHMARKS.get(recipe.source.license),
         "limits": yaml.safe_load(GENERATORS.read_text(encoding="utf-8")).get(model.repo_id or model.path),
@@ -136,7 +136,6 @@ def rows_context(facts: DatasetFacts, configs: dict[str, list[Split]]) -> dict[s
     """Template variables of the existing configs: columns, splits, sample rows."""
     recipe, names = facts.recipe, list(configs)
     shown = sample_config(facts.manifest, recipe)
-    splits: list[list[Any]] = [[code(name), one.name, one.rows] for name, found in configs.items() for one in found]
     columns = {**PROVENANCE, **(EXAMPLE_SET if recipe.few_shot else {})}
     sampled = WORDS["target_of_sampled"] if recipe.dataset_schema.sampled_negatives else ""
     return {
@@ -145,7 +144,7 @@ def rows_context(facts: DatasetFacts, configs: dict[str, list[Split]]) -> dict[s
         "config_note": config_note,
         "provenance_columns": _columns(features(columns), more={"target": sampled}),
         "columns": column_tables(names, recipe),
-        "splits": table(["config", "split", "rows"], splits),
+        "splits": configs,
         "samples": sample_table(facts, shown) if shown else None,
         "sample_config": shown,
     }
@@ -198,22 +197,10 @@ def sample_table(facts: DatasetFacts, config: str) -> Markdown | None:
     """The first rows of each label of ``config``; None while there are none."""
     raw, recipe = base_config(config) == "raw", facts.recipe
     types = {} if raw else finished_schema(config, recipe).columns
-    columns = RAW_COLUMNS if raw else list(types)
     targets = [label.name for label in recipe.written_labels] if raw else targets_of(recipe)
     shards = ordered_shards(facts.manifest, config)[: None if facts.manifest.complete else GROWING_SHARDS]
     found = first_rows(facts.directory, shards, "target", targets, PER_TARGET)
-    rows = [
-        [code(target), *(_cell(types.get(column), row[column]) for column in columns)]
-        for target in targets
-        for row in found[target]
-    ]
-    return table(["requested label", *columns], rows) if rows else None
-
-
-def _cell(type_of: Any, value: Any) -> Any:
-    if isinstance(type_of, tuple):
-        return type_of[value]
-    return sample(value) if isinstance(value, str) else value
+    return _samples(found, ["target"], types or dict.fromkeys(RAW_COLUMNS))
 
 
 def rejected_samples(facts: DatasetFacts, reasons: list[str]) -> Markdown | None:
@@ -221,12 +208,24 @@ def rejected_samples(facts: DatasetFacts, reasons: list[str]) -> Markdown | None
     configs = [config for config in facts.recipe.configs if base_config(config) == "rejected"]
     shards = [file for config in configs for file in ordered_shards(facts.manifest, config)]
     found = first_rows(facts.directory, shards, "reason", reasons, PER_REASON)
+    return _samples(found, ["reason", "target"], dict.fromkeys(RAW_COLUMNS))
+
+
+def _samples(found: Mapping[str, list[dict[str, Any]]], keys: list[str], columns: Mapping[str, Any]) -> Markdown | None:
+    """A table of rows: their ``keys`` as code, the cells of ``columns`` escaped, classes by name."""
     rows = [
-        [code(reason), code(row["target"]), *(sample(row[column]) for column in RAW_COLUMNS)]
-        for reason in reasons
-        for row in found[reason]
+        [*(code(row[key]) for key in keys), *(_cell(kind, row[name]) for name, kind in columns.items())]
+        for some in found.values()
+        for row in some
     ]
-    return table(["reason", "requested label", *RAW_COLUMNS], rows) if rows else None
+    header = ["requested label" if key == "target" else key for key in keys]
+    return table([*header, *columns], rows) if rows else None
+
+
+def _cell(kind: Any, value: Any) -> Any:
+    if isinstance(kind, tuple):
+        return kind[value]
+    return sample(value) if isinstance(value, str) else value
 
 
 def counts_context(facts: DatasetFacts) -> dict[str, Any]:
@@ -239,31 +238,15 @@ def counts_context(facts: DatasetFacts) -> dict[str, Any]:
     return {
         "counts": counts,
         "rejected_texts": sum(counts.rejected.values()),
-        "labels": counts_table("label", {name: counts.by_label[name] for name in facts.label_names}),
-        "likeliest": likeliest_table(recipe, counts),
+        "labels": {name: counts.by_label[name] for name in facts.label_names},
+        "likeliest": [label.name for label in recipe.labels if label.name in counts.likeliest],
         "rejected": rejected_table(facts, counts),
-        "variants": counts_table("examples in the prompt", counts.variants) if counts.variants else None,
         "rejects": rejected_samples(facts, ordered_reasons(counts.rejected, REASONS)),
-        "lengths": length_table(recipe, lengths) if lengths else None,
+        "lengths": _in_order(recipe, lengths) if lengths else {},
+        "quantiles": QUANTILES,
+        "quantile": quantile,
         "passed_over": reason_table(passed_over, SOURCE_REASONS),
     }
-
-
-def counts_table(title: str, counts: Mapping[str, Counts]) -> Markdown:
-    """Requested, kept and rejected texts of each part."""
-    rows = [[code(name), row.requested, row.kept, row.rejected] for name, row in counts.items()]
-    return table([title, "requested", "kept", "rejected"], rows)
-
-
-def likeliest_table(recipe: DatasetRecipe, counts: DatasetCounts) -> Markdown | None:
-    """Raw texts by requested label and most likely label. None without verification."""
-    names = [label.name for label in recipe.labels if label.name in counts.likeliest]
-    rows: list[list[Any]] = []
-    for target in names:
-        found = [counts.likeliest[target].get(name, 0) for name in names]
-        share = counts.likeliest[target].get(target, 0) / max(1, sum(found))
-        rows.append([code(target), *found, f"{share:.0%}"])
-    return table(["requested label", *map(code, names), "label agreement"], rows) if rows else None
 
 
 def rejected_table(facts: DatasetFacts, counts: DatasetCounts) -> Markdown | None:
@@ -298,15 +281,6 @@ def _in_order(recipe: DatasetRecipe, lengths: TextLengths) -> dict[str, dict[int
     return {name: lengths.by_label[name] for name in names if lengths.by_label.get(name)}
 
 
-def length_table(recipe: DatasetRecipe, lengths: TextLengths) -> Markdown:
-    """Quantiles of the lengths of the kept texts of every label."""
-    rows = [
-        [code(name), sum(found.values()), *(quantile(found, share) for share in QUANTILES)]
-        for name, found in _in_order(recipe, lengths).items()
-    ]
-    return table(["label", "texts", *(f"{share:.0%} quantile" for share in QUANTILES)], list(rows))
-
-
 def quantile(counts: Mapping[int, int], share: float) -> int:
     """The smallest length that at least ``share`` of the texts do not exceed."""
     wanted, seen = share * sum(counts.values()), 0
@@ -319,14 +293,14 @@ def quantile(counts: Mapping[int, int], share: float) -> int:
 
 def measured_context(facts: DatasetFacts) -> dict[str, Any]:
     """Template variables of the measurements; None for those not taken."""
-    fidelity = facts.measured.fidelity
+    fidelity = facts.fidelity
     return {
-        "value": facts.measured.value,
+        "value": facts.value,
         "trained_on": TRAINED_ON,
         "fidelity": fidelity,
         "nli_classes": list(next(iter(fidelity.labels.values())).nli or {}) if fidelity else [],
         "near_copy": NEAR_COPY,
-        "ledger": facts.measured.ledger,
+        "ledger": facts.ledger,
         "ledger_kinds": KINDS,
     }
 

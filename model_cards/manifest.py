@@ -52,7 +52,7 @@ class GenerationProgress(Facts):
     """Counts of a generation that is still running."""
 
     shards_done: int = 0
-    shards_total: int | None = None  # not known before the first texts are
+    shards_total: int | None = None  # not known before the source sentences are
 
 
 class TextLengths(Facts):
@@ -68,7 +68,7 @@ class DatasetCounts(Facts):
 
     sources: int
     sources_skipped: dict[str, int] = {}  # given texts passed over
-    sources_rejected: dict[str, int] = {}  # first texts that the model wrote and the filters rejected
+    sources_rejected: dict[str, int] = {}  # generated source sentences that the filters rejected
     requested: int
     kept: int
     rejected: dict[str, int]
@@ -106,7 +106,7 @@ class Generator(Facts):
 
 
 class SourceFacts(Facts):
-    """Where the first texts come from, beyond the recipe."""
+    """The origin of the source sentences, beyond the recipe."""
 
     sha256: str | None = None
 
@@ -121,7 +121,7 @@ class ExampleFacts(Facts):
 
 
 class VersionFacts(Facts):
-    """What one version of a dataset brought: its own first texts, texts and rows, and the command that wrote them."""
+    """One version of a dataset: its own source sentences, texts and rows, and its command."""
 
     version: str
     first_texts: int
@@ -137,7 +137,7 @@ class DatasetProvenance(Facts):
     model: Generator
     source: SourceFacts
     examples: ExampleFacts | None = None
-    decontamination: Dropped | None = None  # of a dataset without the rows of another that stand in evaluation data
+    decontamination: Dropped | None = None  # of a dataset without another's rows that occur in evaluation data
     code: CodeFacts | None = None  # None: made outside of a clone
     command: str
     history: tuple[VersionFacts, ...] = ()  # the oldest first; (): no rows were appended
@@ -223,15 +223,11 @@ def check_files(directory: Path, manifest: Manifest) -> None:
     if manifest.complete:
         changed = changed_files(directory, manifest)
     else:
-        sizes = {file.path: file.bytes for file in manifest.files}
-        changed = [path for path, size in sizes.items() if not _has_size(directory / path, size)]
+        sizes = {file.path: (directory / file.path, file.bytes) for file in manifest.files}
+        changed = [name for name, (path, size) in sizes.items() if not path.is_file() or path.stat().st_size != size]
     if changed:
         problem = "is missing or is not the file the manifest names"
         raise InputError(directory / changed[0], problem, hint="run the stage again")
-
-
-def _has_size(path: Path, size: int) -> bool:
-    return path.is_file() and path.stat().st_size == size
 
 
 def check_training(directory: Path, trained: bool, recipe: ModelRecipe) -> None:
@@ -254,30 +250,17 @@ def check_counts(directory: Path, counts: DatasetCounts) -> None:
         for key, total in (("requested", counts.requested), ("kept", counts.kept), ("rejected", rejected)):
             if part or name == "by_label":
                 _equal(place, key, total, f"the sum over {name}", sum(getattr(row, key) for row in part.values()))
-    check_reasons(place, counts)
-    check_lengths(place, counts)
-
-
-def check_lengths(place: Path, counts: DatasetCounts) -> None:
-    """The lengths of each label are as many as its kept texts."""
     lengths = counts.token_lengths.by_label if counts.token_lengths else {}
     for label, found in lengths.items():
         kept = counts.by_label[label].kept if label in counts.by_label else 0
         _equal(place, f"by_label.{label}.kept", kept, f"the sum of token_lengths.by_label.{label}", sum(found.values()))
-
-
-def check_reasons(place: Path, counts: DatasetCounts) -> None:
-    """The rejection reasons of each label against the totals; old manifests have no reasons by label."""
-    if not any(row.reasons for row in counts.by_label.values()):
-        return
-    for label, row in counts.by_label.items():
-        _equal(place, f"by_label.{label}.rejected", row.rejected, "the sum of its reasons", sum(row.reasons.values()))
     summed: Counter[str] = Counter()
-    for row in counts.by_label.values():
+    for label, row in counts.by_label.items() if any(row.reasons for row in counts.by_label.values()) else ():
+        _equal(place, f"by_label.{label}.rejected", row.rejected, "the sum of its reasons", sum(row.reasons.values()))
         summed.update(row.reasons)
-    for reason in sorted({*summed, *counts.rejected}):
-        found = counts.rejected.get(reason, 0)
-        _equal(place, f"rejected.{reason}", found, "the sum over by_label", summed[reason])
+    for reason in sorted({*summed, *counts.rejected}) if summed else ():  # old manifests have no reasons by label
+        rejected = counts.rejected.get(reason, 0)
+        _equal(place, f"rejected.{reason}", rejected, "the sum over by_label", summed[reason])
 
 
 def check_splits(directory: Path, counts: DatasetCounts, manifest: Manifest) -> None:

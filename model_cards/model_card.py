@@ -7,14 +7,14 @@ from hub.contract.measured import Repeats
 from hub.contract.model_sections import Grades, TrainingData
 from hub.contract.published_paths import origin_name
 from hub.contract.recipe import Encoder, ModelRecipe, Spans
-from hub.untrusted import Markdown, code, fenced, table
+from hub.untrusted import Markdown, code, fenced
 from model_cards.facts import ModelFacts
 from model_cards.manifest import TrainedOn, TrainingFacts, check_files
 from model_cards.metadata import METHODS, eval_result_files, front_matter, model_data, model_index
 from model_cards.papers import reproduced
 from model_cards.provenance import change_table, cited, reproduction
 from model_cards.renderer import fill
-from model_cards.scores import repeat_tables, score_context
+from model_cards.scores import repeated_scores, score_context
 
 PICTURE = "assets/training.png"
 CURVE_POINTS = 10  # of the loss, on the card; manifest.json has all
@@ -93,8 +93,8 @@ def training_context(recipe: ModelRecipe, facts: ModelFacts, training: TrainingF
         "training": training,
         "selected_on": selected_on(recipe),
         "metric": training.validation_metric or "score",
-        "curve": curve_table(training),
-        "repeats": repeat_tables(facts.repeats, facts.results) if facts.repeats else {},
+        "curve": curve_points(training),
+        "repeats": repeated_scores(facts.repeats, facts.results) if facts.repeats else {},
         "repeated": repeated(facts.repeats) if facts.repeats else None,
         "changes": change_table(release_name(recipe), recipe.version, complete=True),
         "citation": fenced(cited(methods, debiased=False, prompted=recipe.base.prompt is not None), "bibtex"),
@@ -125,14 +125,10 @@ def selected_on(recipe: ModelRecipe) -> str:
     return " and ".join(named) or "the training data's own validation splits"
 
 
-def curve_table(training: TrainingFacts) -> Markdown | None:
+def curve_points(training: TrainingFacts) -> list[tuple[int, float]]:
     """The training loss at evenly spaced steps, the first and the last among them."""
-    curve = training.loss_curve
-    if not curve:
-        return None
-    points = min(CURVE_POINTS, len(curve))
-    chosen = [curve[round(i * (len(curve) - 1) / max(1, points - 1))] for i in range(points)]
-    return table(["step", "loss"], [[step, Markdown(f"{loss:.4f}")] for step, loss in chosen])
+    curve, points = training.loss_curve, min(CURVE_POINTS, len(training.loss_curve))
+    return [curve[round(i * (len(curve) - 1) / max(1, points - 1))] for i in range(points)]
 
 
 def repeated(repeats: Repeats) -> str:

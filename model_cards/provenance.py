@@ -106,10 +106,7 @@ def commands(repo_id: str, tag: str | None, manifest: Manifest, made_in: CodeFac
 
 
 def local_inputs(
-    recipe: DatasetRecipe | ModelRecipe,
-    manifest: Manifest,
-    provenance: DatasetProvenance | ModelProvenance,
-    owner: str,
+    recipe: DatasetRecipe | ModelRecipe, manifest: Manifest, provenance: DatasetProvenance | ModelProvenance, owner: str
 ) -> Markdown | None:
     """The unpublished files and folders of a run: key, name, SHA-256, origin. None without any."""
     origins: dict[str, Any] = {}

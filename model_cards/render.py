@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hub.cli import DryRunOption, JsonOption, SetOption, answer, new_app, run, say
+from hub.cli import DryRunOption, JsonOption, SetOption, answer, new_app, say
 from hub.client.plan import MEASURED, facts_digest, stamped
 from hub.contract.licences import check, check_model
 from hub.contract.published_paths import published
@@ -194,7 +194,3 @@ def main(
     then = [f"sts-dino publish {quote(str(run_dir))} --org {quote(org)}"]
     facts = {"directory": run_dir, "changes": changes, "bytes": sizes}
     answer("\n".join(lines), facts, as_json, () if dry_run else then)
-
-
-if __name__ == "__main__":
-    run(app)

@@ -12,6 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from hub import scores
 from hub.contract.licences import Licence
 from hub.contract.published_paths import origin_name
 from hub.untrusted import Markdown, code, fenced, finalize, inline, prose, table
@@ -67,7 +68,7 @@ def _environment(folder: Path) -> Environment:
     )
     environment.globals.update(table=table, zip=zip)
     environment.filters.update(code=code, fenced=fenced, licence=licence_link, markdown=Markdown, prose=prose)
-    environment.filters.update(listed=_listed, origin=_origin, percent=_percent)
+    environment.filters.update(listed=_listed, origin=_origin, percent=_percent, score=_score)
     return environment
 
 
@@ -78,6 +79,10 @@ def _origin(place: Any, otherwise: str = "") -> str:
 
 def _listed(names: Iterable[str]) -> Markdown:
     return Markdown(", ".join(map(code, names)))
+
+
+def _score(value: float) -> Markdown:
+    return Markdown(scores.number(value))
 
 
 def _percent(share: float) -> Markdown:

@@ -9,7 +9,7 @@ from typing import Any
 
 from hub import scores as formats
 from hub.contract.measured import Repeats, Summary
-from hub.contract.results import RULE, Gain, Method, Results, TaskScore, by_task
+from hub.contract.results import RULE, Gain, Method, Part, Results, TaskScore, by_task
 from hub.untrusted import Markdown, code, table
 from model_cards.papers import PaperRow
 
@@ -69,8 +69,8 @@ def score_context(results: Results, row: PaperRow | None, trained: bool) -> dict
     return {
         "results": results,
         "scores": score_tables(results, row, trained),
-        "averages": average_table(results, row),
-        "parts": part_table(results),
+        "paper_averages": row.averages if row else {},
+        "parts": parts_of(results),
         "no_interval": any(score.interval() is None for score in scores),
         "interval": INTERVALS[results.interval],
         "rule": RULE if any(gain.verdict for gain in (*results.gains, *results.over_control)) else None,
@@ -126,42 +126,18 @@ def _number(value: float | None) -> Markdown:
     return Markdown("" if value is None else formats.number(value))
 
 
-def average_table(results: Results, row: PaperRow | None = None) -> Markdown | None:
-    """The papers' averages by name with their definitions; None without any."""
-    papers = row.averages if row else {}
-    rows: list[list[Any]] = []
-    for one in results.averages:
-        paper = [_number(papers.get(one.name))] if papers else []
-        rows.append([code(one.name), len(one.tasks), _number(one.score), *paper, one.definition])
-    return table(["average", "tasks", "score", *(["paper"] if papers else []), "definition"], rows) if rows else None
-
-
-def part_table(results: Results) -> Markdown | None:
-    """The parts of every task, e.g. STS subsets, once a data set; None when no task has parts."""
+def parts_of(results: Results) -> list[tuple[str, str, str, Part]]:
+    """(data set, split, name, part) of every task with parts, e.g. STS subsets, once a data set."""
     parts = {
         (score.task if score.task.startswith("mteb/") else score.task.partition("/")[0], score.split, name, part)
         for score in results.scores
         for name, part in score.parts.items()
     }
-    rows: list[list[Any]] = [
-        [code(place), split, name, part.n, _number(part.score)]
-        for place, split, name, part in sorted(parts, key=lambda found: found[:3])
-    ]
-    return table(["data set", "split", "part", "rows", "score"], rows) if rows else None
+    return sorted(parts, key=lambda found: found[:3])
 
 
-def repeat_tables(repeats: Repeats, results: Results | None = None) -> dict[str, Markdown]:
-    """Title → table of several trainings: mean, sample standard deviation, range; ``results`` have the metrics."""
+def repeated_scores(repeats: Repeats, results: Results | None = None) -> dict[str, list[Summary]]:
+    """Title → summaries of several trainings; ``results`` have the metrics."""
     known = {score.task: (score.main_metric, score.family) for score in results.scores} if results else {}
     found = {one.task: title(one.task, *known.get(one.task, ("other metric", None))) for one in repeats.summaries}
-    header = ["task", "split", "trainings", "mean ± sd", "worst to best"]
-    return {
-        name: table(header, [_repeated(one) for one in repeats.summaries if found[one.task] == name])
-        for name in in_order(found.values())
-    }
-
-
-def _repeated(one: Summary) -> list[Any]:
-    sd = "" if one.sd is None else f" ± {formats.number(one.sd)}"
-    spread = Markdown(f"{formats.number(one.low)} to {formats.number(one.high)}")
-    return [code(one.task), one.split, one.runs, Markdown(f"{formats.number(one.mean)}{sd}"), spread]
+    return {name: [one for one in repeats.summaries if found[one.task] == name] for name in in_order(found.values())}

@@ -1,7 +1,4 @@
-"""Plain text in: reading, detokenising and filtering the sentences the demonstration model learns from.
-
-Everything here is a pure function but the readers, which take the data folder described in the module's card.
-"""
+"""Read, detokenise and filter the sentences that the built-in language model learns from."""
 
 import csv
 import gzip
@@ -54,8 +51,6 @@ class Corpus:
     prose: list[str] = field(default_factory=list)  # encyclopaedia and web sentences, in document order
     nli: list[tuple[str, str, str]] = field(default_factory=list)  # (label, premise, hypothesis) of SNLI
     fewshot: list[tuple[str, str, str]] = field(default_factory=list)  # (entails/contradicts, premise, answer)
-    unseen: list[str] = field(default_factory=list)  # held-out captions
-    unseen_prose: list[str] = field(default_factory=list)
     blocked: set[str] = field(default_factory=set)  # normalised: evaluation sentences and everything held out
     removed: Counter[str] = field(default_factory=Counter)
     kept: Counter[str] = field(default_factory=Counter)
@@ -137,13 +132,9 @@ def read_corpus(data: Path) -> Corpus:
     """Read every source below ``data``, hold out, and remove what the evaluation sets contain."""
     corpus = Corpus()
     corpus.blocked = {normalise(t) for t in evaluation_sentences(data / "sts-original")} - {""}
-    evaluation = frozenset(corpus.blocked)
     held_out_images = _captions(data / "text", "val")
-    one_each = [image[i % 5] for i, image in enumerate(held_out_images)]
-    corpus.unseen = [t for t in _unique(one_each) if usable(t) and normalise(t) not in evaluation]
     prose = [(source, t) for source, t in _prose(data / "text") if usable(t) and t.endswith((".", "!", "?"))]
     held_out = _unique(t for source, t in prose if source == "held-out" and len(t.split()) >= 6)
-    corpus.unseen_prose = [t for t in held_out if normalise(t) not in evaluation]
 
     images = [
         [t for t in image if corpus.keep("captions", t) and usable(t)] for image in _captions(data / "text", "train")

@@ -127,17 +127,17 @@ class PairMaker:
         self.kinds: list[tuple[float, float, Maker]] = [
             (6.0, 6.0, self._same_image_close),
             (15.0, 15.0, _rewritten("1", captions, rules.paraphrase, "caption, paraphrased by rules")),
-            (1.5, 1.5, self._snli_paraphrase),
+            (1.5, 1.5, self._between("1", self._entailed, 0.55, 2.0, "SNLI entailment, close")),
             (10.0, 10.0, _rewritten("1", prose, rules.paraphrase, "prose, paraphrased by rules")),
             (4.5, 4.5, _templates("1", templates.reworded, "templates, same")),
             (0.0, 13.0, _grafted(captions, "caption, beginning kept", 1.0, rules.agree)),
             (0.0, 8.5, _grafted(prose, "prose, beginning kept", 1.0)),
             (0.0, 4.5, _templates("0.5", partial(templates.related, other_set=0.15), "templates, one filler changed")),
-            (6.0, 2.0, self._same_image_loose),
+            (6.0, 2.0, self._between("0.5", self._image, 0.12, 0.45, "captions of one image, loose")),
             (4.0, 1.0, _rewritten("0.5", captions, captions.middle, "captions of two images, some words shared")),
             (1.5, 1.5, _rewritten("0.5", captions, rules.swap_tail, "caption, words swapped by rules")),
             (6.0, 0.0, _grafted(captions, "caption, half of another")),
-            (2.5, 0.5, self._snli_related),
+            (2.5, 0.5, self._between("0.5", self._not_entailed, 0.15, 0.6, "SNLI neutral or contradiction")),
             (2.0, 0.5, self._prose_neighbour),
             (6.0, 0.0, _grafted(prose, "prose, half of another")),
             (4.0, 0.0, _templates("0.5", templates.related, "templates, related")),
@@ -160,20 +160,22 @@ class PairMaker:
         good = self.captions.similarity(*best) >= 0.55 and 0.6 < ratio < 1.7
         return Pair("1", *best, "captions of one image, close") if good else None
 
-    def _snli_paraphrase(self, rng: random.Random) -> Pair | None:
-        _, first, second = rng.choice(self.snli["entailment"])
-        good = self.captions.similarity(first, second) >= 0.55
-        return Pair("1", first, second, "SNLI entailment, close") if good else None
+    def _between(
+        self, label: str, pair: Callable[[random.Random], tuple[str, str]], low: float, high: float, kind: str
+    ) -> Maker:
+        """A pair whose similarity lies between two bounds."""
 
-    def _same_image_loose(self, rng: random.Random) -> Pair | None:
-        first, second = self._image(rng)
-        good = 0.12 <= self.captions.similarity(first, second) <= 0.45
-        return Pair("0.5", first, second, "captions of one image, loose") if good else None
+        def make(rng: random.Random) -> Pair | None:
+            first, second = pair(rng)
+            return Pair(label, first, second, kind) if low <= self.captions.similarity(first, second) <= high else None
 
-    def _snli_related(self, rng: random.Random) -> Pair | None:
-        _, first, second = rng.choice(self.snli[rng.choice(["neutral", "contradiction"])])
-        good = 0.15 <= self.captions.similarity(first, second) <= 0.6
-        return Pair("0.5", first, second, "SNLI neutral or contradiction") if good else None
+        return make
+
+    def _entailed(self, rng: random.Random) -> tuple[str, str]:
+        return rng.choice(self.snli["entailment"])[1:]
+
+    def _not_entailed(self, rng: random.Random) -> tuple[str, str]:
+        return rng.choice(self.snli[rng.choice(["neutral", "contradiction"])])[1:]
 
     def _prose_neighbour(self, rng: random.Random) -> Pair | None:
         number = rng.randrange(len(self.prose.sentences) - 1)

@@ -1,4 +1,4 @@
-"""Label agreement of generated NLI pairs: Auto-NLI's table 1, figure 2 (lengths) and tables 3 and 4 (examples).
+"""Label agreement of generated NLI pairs: Auto-NLI's table 1 with lengths, and tables 3 and 4 (examples).
 
 Each hypothesis has three judges: a small classifier, the language model itself (is the text likelier under its own
 label's prompt?), and its cosine to the premise. The classifier is a network on all-MiniLM-L6-v2's embeddings (features
@@ -10,30 +10,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
 
 from experiments.measures.human_nli import LABELS, LabelledPair, labelled_pairs
-from experiments.plots import drawn
 from experiments.result import Difference, Measured
 from experiments.variants import finished_rows
 from hub import cli
 from hub.contract.measured import Estimate, write_json
 from hub.contract.schema import base_config
-from hub.plot_style import COLOURS, LINES
 from hub.untrusted import Markdown, sample, table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 HUMAN = "Manual NLI dataset"  # the paper's name of that row
 COLUMNS = ("premise", "hypothesis", "target", "source_id", "example_set", "label_probability")
-SAMPLES, SEED = 1000, 42
+SAMPLES, SEED, SHOWN = 1000, 42, 5  # SHOWN: premises of the tables 3 and 4
 HIDDEN, TRAINED, TESTED = 256, 6000, 2000  # units; pairs of SNLI: embedding them dominates the cost
-LONGEST = 30  # words; longer hypotheses count there
 Embed = Callable[[Sequence[str]], NDArray[np.float32]]
 Resampled = tuple[float, NDArray[np.float64]]  # a number and its value in every resample
 
@@ -71,7 +65,6 @@ def main(
     human: Annotated[Path, typer.Option("--human", metavar="DIR", help="Auto-NLI's few-shot prompts")],
     snli: Annotated[Path, typer.Option("--snli", metavar="DIR", help="SNLI in SentEval's layout")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="JSON file")],
-    shown: Annotated[int, typer.Option("--shown", min=1, help="Premises in the tables 3 and 4")] = 5,
 ) -> None:
     """Judge the hypotheses of runs and of human annotators, and compare each run with the one before.
 
@@ -85,7 +78,7 @@ def main(
     share = judge.accuracy(labelled_pairs(snli / "test")[:TESTED])
     note = f"The classifier labels {share:.1%} of SNLI's first {TESTED:,} test pairs as annotators do (three labels)."
     found = {name: judge.judged([one.pair for one in rows]) for name, rows in texts.items()}
-    write_json(out, measured(texts, found, (note, neutral(texts, found)), shown))
+    write_json(out, measured(texts, found, (note,)))
     cli.say(f"wrote {out}, {sum(map(len, texts.values())):,} hypotheses")
 
 
@@ -193,7 +186,6 @@ def measured(
     texts: Mapping[str, Sequence[Hypothesis]],
     judged: Mapping[str, Sequence[Judged]],
     notes: tuple[str, ...],
-    shown: int,
 ) -> Measured:
     """The rows of runs and of human annotators, each run against the one before, examples and lengths."""
     found = dict[str, dict[str, Resampled]]()
@@ -215,18 +207,8 @@ def measured(
         rows={name: {column: _estimate(*one) for column, one in row.items()} for name, row in found.items()},
         differences=tuple(sorted(differences, key=lambda one: (one.column, one.better, one.than))),
         notes=notes,
-        pages=(side_by_side(texts, judged, runs[0], runs[-1], shown),),
-        plots={"auto-nli-lengths": length_plot({name: [one.text for one in of] for name, of in texts.items()})},
+        pages=(side_by_side(texts, judged, runs[0], runs[-1]),),
     )
-
-
-def neutral(texts: Mapping[str, Sequence[Hypothesis]], judged: Mapping[str, Sequence[Judged]]) -> str:
-    """A sentence with the share of hypotheses for entailment that the classifier calls neutral."""
-    parts = []
-    for name in texts:
-        of = [found.name for one, found in zip(texts[name], judged[name], strict=True) if one.label == LABELS[0]]
-        parts.append(f"{of.count('neutral') / len(of):.0%} ({name})")
-    return f"It calls hypotheses for entailment neutral in {', '.join(parts)} of the cases."
 
 
 def side_by_side(
@@ -234,7 +216,6 @@ def side_by_side(
     judged: Mapping[str, Sequence[Judged]],
     first: str,
     second: str,
-    shown: int,
 ) -> str:
     """A table of the first premises with the hypotheses of two runs (first example set), untrusted texts escaped."""
     cells = dict[tuple[str, str, str], Markdown]()
@@ -252,23 +233,8 @@ def side_by_side(
             label,
             *(cells[name, source, label] for name in (first, second)),
         ]
-        for source in whole[:shown]
+        for source in whole[:SHOWN]
         for place, label in enumerate(labels)
     ]
-    head = f"The first {len(whole[:shown])} premises, {first} beside {second}; in brackets the classifier's class:"
+    head = f"The first {len(whole[:SHOWN])} premises, {first} beside {second}; in brackets the classifier's class:"
     return f"{head}\n\n{table(['premise', 'label', first, second], rows)}"
-
-
-def length_plot(texts: Mapping[str, Sequence[str]]) -> str:
-    """The distribution of words of a hypothesis, one line for each run, as SVG."""
-
-    def draw(figure: "Figure") -> None:
-        axes = figure.subplots()
-        for place, (name, found) in enumerate(texts.items()):
-            counted = np.bincount([min(_words(text), LONGEST) for text in found], minlength=LONGEST + 1)
-            colour, line = COLOURS[place % len(COLOURS)], LINES[place % len(LINES)]
-            axes.plot(100 * counted / len(found), label=name, color=colour, linestyle=line, linewidth=2)
-        axes.set(xlabel=f"words of a hypothesis ({LONGEST}: and more)", ylabel="hypotheses, %", ylim=(0, None))
-        axes.legend(frameon=False)
-
-    return drawn(8, 4, draw)

@@ -18,12 +18,12 @@ from experiments.variants import finished_rows
 from hub import cli
 from hub.assets import asset
 from hub.contract.measured import Estimate, write_json
+from release.value import read_people
 
 Array = NDArray[np.float64]
 COLUMNS = ("sentence1", "sentence2", "source_id", "score")
 SAMPLES, SEED = 1000, 42
 HUMAN = "stsb/sts-dev.csv"
-FULL_SCORE, FIELDS = 5.0, slice(4, 7)  # of the STS Benchmark's files: score, both sentences
 
 app = cli.new_app(__doc__)
 
@@ -45,19 +45,12 @@ def main(
     rows = finished_rows(directory, COLUMNS, "the judge needs scored pairs")
     first, second, sources, scores = map(list, zip(*rows, strict=True))
     values = cosine(load_encoder(str(minilm())))
-    gold, *texts = human_scores()
-    judged = similarities(values(*texts), gold, values(first, second))
+    human = read_people(asset(HUMAN))
+    judged = similarities(values(human.firsts, human.seconds), human.scores, values(first, second))
     note = f"Percentages of the {len(rows):,} pairs of each label's score (a column sums to 100)."
     found = confusion(np.array([round(score, 3) for score in scores]), judged, sources)
     write_json(out, Measured(rows=found, notes=(note,)))
     cli.say(f"wrote {out}, {len(rows):,} pairs")
-
-
-def human_scores() -> tuple[list[float], list[str], list[str]]:
-    """Human scores from 0 to 1, first and second sentences of the STS Benchmark's validation split."""
-    lines = asset(HUMAN).read_text(encoding="utf-8").splitlines()
-    rows = [line.split("\t")[FIELDS] for line in lines if line]
-    return [float(row[0]) / FULL_SCORE for row in rows], [row[1] for row in rows], [row[2] for row in rows]
 
 
 def similarities(cosines: Sequence[float], gold: Sequence[float], of: Sequence[float]) -> Array:

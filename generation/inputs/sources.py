@@ -283,25 +283,19 @@ def _numbered_texts(source: Source) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class SourceKind:
-    """A kind of source, declared once in ``SOURCES``.
+    """How a kind of source is read; its needs are in ``hub.contract.kinds``.
 
     ``rows`` yields (split, rows) for one split after another; the split's name is None where there is only one.
-    ``file``: ``path`` is a local file. ``generated``: the model writes the texts, and there are no rows.
+    ``file``: ``path`` is a local file.
     """
 
     rows: Callable[[Source], Iterator[tuple[str | None, Iterator[Cells]]]]
     file: bool = False
-    generated: bool = False
 
 
 def source_rows(source: Source) -> Iterator[tuple[str | None, Iterator[Cells]]]:
     """(split, rows) of a source, one split after the other; the name is None where there is only one."""
     return SOURCES[source.kind].rows(source)
-
-
-def is_generated(source: Source) -> bool:
-    """Whether the model writes the source sentences."""
-    return SOURCES[source.kind].generated
 
 
 def local_files(source: Source) -> list[Path]:
@@ -379,5 +373,5 @@ def _split_rows(source: Source, split: str) -> Iterator[Cells]:
 SOURCES = {
     "file": SourceKind(_local_rows, file=True),
     "hub": SourceKind(_hub_rows),
-    "model": SourceKind(lambda _: iter(()), generated=True),
+    "model": SourceKind(lambda _: iter(())),  # the model writes the sentences
 }

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from generation.backends.registry import with_dtype
-from generation.inputs.sources import is_generated
 from generation.pipeline.directory import BaseRun
 from generation.pipeline.job import generate, input_hashes
 from generation.pipeline.tasks import StartExecutor
@@ -96,7 +95,7 @@ def require_growth(directory: Path, base: Manifest, recipe: DatasetRecipe, input
     if not is_later(recipe.version, base.version):
         problem = f"{recipe.version} is not later than {base.version}, to which rows are appended"
         raise InputError(f"{directory}: version", problem, hint="raise `version` in the recipe")
-    if is_generated(recipe.source) and (recipe.source.limit or 0) <= base.counts["sources"]:
+    if recipe.source.facts.generated and (recipe.source.limit or 0) <= base.counts["sources"]:
         problem = f"{recipe.source.limit} is not above the {base.counts['sources']:,} first texts that are there"
         raise InputError(f"{directory}: source.limit", problem, hint="raise it: it counts all first texts, old and new")
 

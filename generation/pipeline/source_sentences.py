@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tqdm import tqdm
 
 from generation.inputs.prompts import ContextRoom, Prompts
-from generation.inputs.sources import FirstText, GivenTexts, SeenTexts, is_generated
+from generation.inputs.sources import FirstText, GivenTexts, SeenTexts
 from generation.pipeline.directory import BaseRun, DatasetRun
 from generation.pipeline.tasks import Executor, Row, TaskResult, WriteFirstTexts
 from hub import cli
@@ -193,7 +193,7 @@ def prepare(run: DatasetRun, scratch: Scratch, executor: Executor, prompts: Prom
     Raises InputError when there are none, or when the source has others than at the run's beginning.
     """
     source, texts = run.recipe.source, scratch.first_texts()
-    if is_generated(source):
+    if source.facts.generated:
         if not run.has_sources():
             texts = None
             _generate(run, scratch, executor)
@@ -210,7 +210,7 @@ def prepare(run: DatasetRun, scratch: Scratch, executor: Executor, prompts: Prom
             source.path or source.repo_id, "has other source sentences than when this run began", hint=hint
         )
     run.record([], contents={FIRST_TEXTS: texts.sha256})
-    run.count(sources=texts.total, **({} if is_generated(source) else {"sources_skipped": texts.skipped}))
+    run.count(sources=texts.total, **({} if source.facts.generated else {"sources_skipped": texts.skipped}))
     return texts
 
 

@@ -1,1 +1,1 @@
-"""The report: one self-contained HTML file about what was written, trained and scored."""
+"""The report: one self-contained HTML file about generated, trained and scored runs."""

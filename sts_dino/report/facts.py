@@ -152,7 +152,7 @@ def _encoders(model: ModelFacts, sides: Mapping[str, str]) -> dict[str, Path]:
 def read_judgements(
     places: Sequence[Path], datasets: Sequence[DatasetPage], models: Sequence[ModelFacts], kept: Path
 ) -> Judgements:
-    """Spearman's correlation of each encoder's cosines with human scores; of several people's scores, their mean.
+    """Spearman's correlation of each encoder's cosines with human scores; of several annotators, the mean score.
 
     places: folders of answers about pairs of the ``datasets``. ``kept``: the file of earlier cosines.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from hub.durable import write_text
 
@@ -97,20 +97,15 @@ def misfits(sample: Sample, cosines: Cosines, count: int = 10) -> list[Misfit]:
     return heapq.nlargest(count, found, key=lambda one: abs(one.cosine - one.median))
 
 
-class Kept(BaseModel):
-    """The file of earlier similarities: key → label → cosines of the drawn pairs."""
+KEPT = TypeAdapter(dict[str, dict[str, list[float]]])  # key → label → cosines of the drawn pairs
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    similarities: dict[str, dict[str, list[float]]] = {}
-
-    @classmethod
-    def read(cls, path: Path) -> Kept:
-        """The file's content; empty for a missing or damaged file, which is then computed again."""
-        try:
-            return cls.model_validate_json(path.read_bytes())
-        except (FileNotFoundError, ValidationError):
-            return cls()
+def read_kept(path: Path) -> dict[str, dict[str, list[float]]]:
+    """Earlier cosines; none of a missing or damaged file, which is computed again."""
+    try:
+        return KEPT.validate_json(path.read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return {}
 
 
 def cosines_of(sample: Sample, fingerprint: str, encoders: Mapping[str, Path], kept: Path) -> dict[str, Cosines]:
@@ -120,16 +115,16 @@ def cosines_of(sample: Sample, fingerprint: str, encoders: Mapping[str, Path], k
     """
     from eval.encoders.load import content_hash
 
-    before, now = Kept.read(kept), dict[str, dict[str, list[float]]]()
+    before, now = read_kept(kept), dict[str, dict[str, list[float]]]()
     found: dict[str, Cosines] = {}
     for name, folder in encoders.items():
         sizes = {label: len(pairs) for label, pairs in sample.pairs.items()}
         facts = json.dumps([fingerprint, sample.config, sizes, PER_LABEL, SEED, content_hash(folder)])
         key = hashlib.sha256(facts.encode()).hexdigest()
-        now[key] = before.similarities.get(key) or _measured(sample, folder)
+        now[key] = before.get(key) or _measured(sample, folder)
         found[name] = now[key]
-    if now.keys() - before.similarities.keys():
-        write_text(kept, Kept(similarities={**before.similarities, **now}).model_dump_json(indent=1) + "\n")
+    if now.keys() - before.keys():
+        write_text(kept, json.dumps({**before, **now}, indent=1) + "\n")
     return found
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import generation_memory, publishing, scaling, startup, throughput, training
+from benchmarks import publishing, scaling, startup, throughput, training
 from benchmarks.trials import cost_of, interleaved, ratios, spread
 from hub.contract.run_dir import require_complete
 
@@ -63,9 +63,8 @@ def test_a_run_to_publish_is_complete_and_copied(tmp_path):
 
 
 @pytest.mark.slow("generates in processes of their own")
-def test_whole_runs_are_measured(tmp_path):
-    for app, words in ((generation_memory.app, ["--rows", "60"]), (scaling.app, ["--limit", "9", "--rounds", "1"])):
-        out = tmp_path / "found.json"
-        done = CliRunner().invoke(app, [*words, "--out", str(out)])
-        assert done.exit_code == 0, done.output
-        assert json.loads(out.read_bytes())["hardware"]["cores"] >= 1
+def test_one_process_and_workers_are_compared(tmp_path):
+    out = tmp_path / "found.json"
+    done = CliRunner().invoke(scaling.app, ["--limit", "9", "--rounds", "1", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert json.loads(out.read_bytes())["hardware"]["cores"] >= 1

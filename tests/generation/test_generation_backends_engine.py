@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from decoding_requests import prompt, requests
-from reference_decoding import reference
+from reference_decoding import prompt, reference, requests
 from tiny_lm import FAMILIES, load_engine, make_family, make_lm
 from transformers import AutoModelForCausalLM
 

@@ -1,6 +1,5 @@
 """``backend: openai`` with dialect llamacpp against llama.cpp's own server and a tiny random model."""
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -18,12 +17,8 @@ from benchmarks.llamacpp_server import Serving, serve
 from generation.backends.protocol import Request, Writer, complete
 from generation.backends.registry import load_writer
 from generation.backends.self_debiasing import nucleus
-from generation.pipeline import job
-from hub.contract import run_dir
-from hub.contract.recipe import DatasetRecipe, DecodingParameters, LanguageModel
-from hub.contract.recipe_file import load_recipe
-from hub.contract.shards import read_shard
-from hub.errors import InputError, RunError
+from hub.contract.recipe import DecodingParameters, LanguageModel
+from hub.errors import InputError
 
 PROMPT = 'Task: Write two sentences that mean the same thing.\nSentence 1: "A man is playing a flute."\nSentence 2: "'
 SETTINGS = DecodingParameters(decay_constant=0.0, epsilon=1.0, max_new_tokens=40)
@@ -118,39 +113,6 @@ def test_a_chat_models_turn_is_begun_with_the_quotation_mark(server):
     rendered = f'<|im_start|>user\n{turn}<|im_end|>\n<|im_start|>assistant\n"'  # llama.cpp's own, the file has none
     plain = complete(connect(server, concurrency=1), asked(6, rendered), SETTINGS)
     assert complete(connect(server, chat=True, concurrency=1), asked(6), SETTINGS) == plain
-
-
-def settings_of_run(server: Serving) -> list[str]:
-    return [
-        "model.backend=openai",
-        f"model.server={json.dumps(section(server))}",
-        "source.limit=6",
-        "shard_size=4",
-        "decoding.top_k=0",
-        "decoding.top_p=1",
-    ]
-
-
-def test_a_run_is_complete_and_goes_on_without_a_server_with_the_answers_it_has(file, tmp_path):
-    out = tmp_path / "run"
-    with serve(file, slots=4, context=1024) as server:
-        recipe = load_recipe(Path("recipes/demo/auto-nli.yaml"), DatasetRecipe, settings_of_run(server))
-        with run_dir.locked(out):
-            manifest = job.generate(recipe, out, "test")
-        counts = manifest.counts
-        assert counts["requested"] == counts["kept"] + sum(counts["rejected"].values()) >= 12
-        assert manifest.provenance["model"]["served_model"] == "tiny"
-        before = [row for path in sorted(out.rglob("*.parquet")) for row in read_shard(path)]
-        writer, kept = connect(server, tmp_path / "other"), asked(5)
-        texts = complete(writer, kept, SETTINGS)
-    again = tmp_path / "again"
-    (tmp_path / "run.answers.sqlite").rename(tmp_path / "again.answers.sqlite")
-    with run_dir.locked(again):
-        job.generate(recipe, again, "test")
-    assert before == [row for path in sorted(again.rglob("*.parquet")) for row in read_shard(path)]
-    assert complete(connect(server, tmp_path / "other"), kept, SETTINGS) == texts
-    with pytest.raises(RunError, match=r"^server http://127\S+: cannot be reached .*; start it, then run the same"):
-        complete(connect(server, tmp_path / "other"), asked(6)[5:], SETTINGS)
 
 
 def test_a_context_that_is_too_small_is_one_line(file):

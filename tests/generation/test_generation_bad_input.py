@@ -41,11 +41,6 @@ CASES = {
         lambda d: few_shot(d, HEAD.replace("0.5", "0.7") + ROW),
         "shown.tsv: column '0.7': is no label; allowed: text1, 1, 0.5, 0; did you mean '0.5'?",
     ),
-    "a quotation mark": (
-        lambda d: few_shot(d, HEAD + ROW.replace("It rains.", 'It "rains".')),
-        "shown.tsv: row 0, column '0': has a quotation mark inside, which would end it: 'It \"rains\".'",
-    ),
-    "too few by hand": (lambda d: few_shot(d, HEAD + ROW, shots=3), "has 1 usable examples of '1', but 1 sets of 3"),
     "too few good rows of an own run": (
         lambda d: own(d, rank_by="log_prob", top=9000),
         "are wanted; lower top, or write more rows in the first round",

@@ -17,7 +17,7 @@ from cluster_drivers import Drivers
 from commit_history import contents
 from ray_cluster import RayCluster
 
-from benchmarks.generation_memory import make_model
+from benchmarks.tiny_model import make_model
 from hub.contract import run_dir
 
 pytestmark = pytest.mark.slow("kills workers of real clusters, to the same bytes")

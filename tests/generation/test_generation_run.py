@@ -19,7 +19,7 @@ from tiny_lm import make_lm
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
-from benchmarks.generation_memory import make_model
+from benchmarks.tiny_model import make_model
 from generation import run
 from generation.explain import explain
 from generation.inputs.sources import FirstText

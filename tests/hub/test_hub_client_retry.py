@@ -1,7 +1,8 @@
-"""What passes and what does not, how long to wait, and that the wait says so and ends with Ctrl-C."""
+"""Retry policy: which failures pass, how long a wait takes, what it prints, Ctrl-C, and the commits of an hour."""
 
 import logging
 import time
+from datetime import UTC, datetime, timedelta
 
 import httpx2
 import pytest
@@ -11,7 +12,7 @@ from huggingface_hub.utils._http import default_client_factory
 
 from hub.client import connection as client
 from hub.client import retry as patience
-from hub.client.retry import SAME_CONFLICTS, RetryPolicy, asked_wait, use_patient_client
+from hub.client.retry import RESERVED, SAME_CONFLICTS, CommitBudget, RetryPolicy, asked_wait, use_patient_client
 
 pytest_plugins = ["local_hub"]
 
@@ -172,3 +173,31 @@ def test_conflicts_with_others_who_commit_pass():
     assert RetryPolicy(scale=QUICK).until_done("publish", Attempts(*moving)) == "done"
     mixed = [conflict("busy"), conflict("busy"), answer(503), conflict("busy"), conflict("busy")] * 2
     assert RetryPolicy(scale=QUICK).until_done("publish", Attempts(*mixed)) == "done"
+
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_the_first_commit_is_free_and_the_next_waits_its_share_of_the_hour():
+    budget = CommitBudget(100)
+    assert budget.next_time(START) == START
+    budget.spend(START)
+    assert budget.next_time(START) == START + timedelta(seconds=36)
+
+
+def test_no_hour_has_more_commits_than_allowed():
+    budget, at, made = CommitBudget(20), START, []
+    for _ in range(200):
+        at = budget.next_time(at)
+        budget.spend(at)
+        made.append(at)
+    for first in made:
+        assert sum(first <= time < first + timedelta(hours=1) for time in made) <= 20 - RESERVED
+
+
+def test_commits_of_earlier_starts_count():
+    spent = [START + timedelta(seconds=second) for second in range(97)]
+    budget = CommitBudget(100, spent)
+    at = START + timedelta(minutes=5)
+    assert budget.next_time(at) == START + timedelta(hours=1)
+    assert CommitBudget(100, [START - timedelta(hours=2)]).next_time(at) == at

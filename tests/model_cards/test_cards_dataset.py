@@ -24,10 +24,8 @@ from huggingface_hub import DatasetCard
 from markdown_it import MarkdownIt
 from small_runs import BLOCKS, PROVENANCE, SIZE, small_recipe, write_shard
 from small_runs import raw_rows as rows_of_every_kind
-from test_hub_markdown import HOSTILE
-from tiny_lm import make_lm
+from test_hub_untrusted import HOSTILE
 
-from generation.pipeline import job
 from generation.pipeline.directory import DatasetRun
 from generation.pipeline.finish import finish
 from generation.pipeline.tasks import Shard
@@ -105,7 +103,7 @@ def raw_rows(recipe: DatasetRecipe, shard: Shard) -> list[dict[str, Any]]:
     example_set = {"example_set": shard.variant.example_set} if recipe.few_shot else {}
     return [
         {
-            "text1": f"First text {number}.",
+            "text1": f"Sentence {number}.",
             "text2": f"Text {number} for {label.name} ({asked}).",
             **provenance_columns(label.name, number),
             **example_set,
@@ -290,10 +288,7 @@ def test_a_changed_shard_and_a_recipe_of_another_version_are_refused(run: Path) 
 
 
 def test_rejection_reasons_by_label_and_shot_counts_have_tables(tmp_path: Path, run: Path) -> None:
-    counts = {
-        "rejected": {"identical": 1, "new": 3},
-        "by_label": reasons(_1={"identical": 1, "new": 1}, _0={"new": 2}),
-    }
+    counts = {"rejected": {"identical": 1, "new": 3}, "by_label": reasons(_1={"identical": 1, "new": 1}, _0={"new": 2})}
     card = card_of(edit(run, counts=counts))
     assert "| reason | meaning | `1` | `0` | all |" in card and "| `new` |  | 1 | 2 | 3 |" in card
     assert "| `identical` | the generated text repeats its source sentence | 1 | 0 | 1 |" in card
@@ -480,7 +475,11 @@ def test_single_texts_are_a_classification_dataset(tmp_path):
     assert data["task_categories"] == ["text-classification"] and "task_ids" not in data
     assert "sentence-transformers" not in data["tags"]
     assert "| `label` | `class: 0 good, 1 bad` |" in said and "| `good` | A man sings. | good |" in said
-    assert "Label `good`, against `bad`:" in said and "δ(t)" in said and "generated the texts and the source" in said
+    assert (
+        "Label `good`, against `bad`:" in said
+        and "δ(t)" in said
+        and "texts and the source sentences come from a language model" in said
+    )
     assert "Schick" in said and "Sato" not in said and "score" not in said.split("## Load it")[1]
     assert "The same generator writes the source sentences" in said
 
@@ -545,28 +544,3 @@ def test_directories_of_the_generation_stage_get_a_card(tmp_path: Path, form: st
     assert [entry["config_name"] for entry in front(said)["configs"]] == list(recipe.configs)
     for config in recipe.configs:
         assert len(datasets.load_dataset(str(directory), config, split="train")) > 0
-
-
-def test_a_real_few_shot_run_gets_a_card(tmp_path: Path) -> None:
-    """From a model, a source and labelled pairs to a card that names the rows of the examples."""
-    nli = tmp_path / "nli.tsv"
-    rows = [f"Premise {i}.\tText {i}.\t{label}" for i in range(40) for label in "02"]
-    nli.write_text("\n".join(["premise\thypothesis\tlabel", *rows]) + "\n")
-    (tmp_path / "x1.txt").write_text("".join(f"A man sings {i} songs.\n" for i in range(6)))
-    lm = make_lm(tmp_path / "lm", "llama")
-    examples = {**FEW_SHOT["examples"], "kind": "file", "path": str(nli), "repo_id": None, "revision": None}
-    recipe = dataset_recipe("nli").model_dump(exclude_unset=True, by_alias=True) | {
-        "source": {"kind": "file", "path": str(tmp_path / "x1.txt"), "description": "-", "license": "cc0-1.0"},
-        "model": {"path": str(lm), "license": "mit", "threads": 1},
-        "few_shot": {"shots": [0, 1], "sets": 2, "examples": examples},
-        "decoding": {"max_new_tokens": 6, "samples": 1, "max_attempts": 20, "top_k": 0},
-        "postprocess": {"validation_fraction": 0},
-        "shard_size": 4,
-    }
-    made = DatasetRecipe.model_validate(recipe)
-    manifest = job.generate(made, tmp_path / "run", "sts-dino write recipe.yaml")
-    said = rendered(tmp_path / "run")
-    assert [len(found["entailment"]) for found in manifest.provenance["examples"]["rows"]["1shot"]] == [1, 1]
-    assert "Only the configs ending in `0shot` are label-free" in said
-    assert "rows as listed in `manifest.json`" in said
-    assert datasets.get_dataset_config_names(str(tmp_path / "run")) == list(made.configs)

@@ -21,8 +21,8 @@ from card_runs import (
 from huggingface_hub import HfApi, ModelCard, parse_eval_result_entries
 from jinja2 import UndefinedError
 from test_cards_dataset import PNG
-from tiny_bases import make_llama, make_mlm
-from training_inputs import triplet_rows, write_dataset, write_recipe
+from tiny_bases import make_mlm
+from training_inputs import write_recipe
 
 from eval.tasks.registry import TASKS
 from eval.tasks.task import Task
@@ -35,7 +35,6 @@ from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.contract.results import RULE, Gain, Limit, Part, TaskScore
 from hub.contract.run_dir import MANIFEST, RECIPE, read_manifest
-from hub.contract.schema import TRIPLET
 from hub.durable import sha256_file, write_text
 from hub.errors import InputError
 from model_cards import renderer
@@ -457,24 +456,6 @@ def test_directories_of_the_training_stage_get_a_card(tmp_path: Path) -> None:
     assert facts["selected step"] == str(training["best_step"]) and facts["batch size"] == "16"
     assert float(facts["Spearman's correlation at that step"]) == pytest.approx(training["validation_score"], abs=1e-3)
     assert files["assets/training.png"].startswith(PNG)
-
-
-def test_a_merged_adapter_of_the_training_stage(tmp_path: Path) -> None:
-    make_llama(tmp_path / "llama")
-    write_dataset(tmp_path / "triplets", {"train": triplet_rows(32)}, "triplet-0shot", TRIPLET)
-    licensed(tmp_path, "triplets")
-    arguments = {"loss_arguments": {"scale": "20", "mini_batch_size": "8"}}
-    names = {"config": "triplet-0shot", "example_type": "triplet", "loss": "CachedMultipleNegativesRankingLoss"}
-    data = {"path": str(tmp_path / "triplets"), **names, **arguments}
-    base = {"path": str(tmp_path / "llama"), "pooling": "lasttoken", "prompt": PROMPT, "license": "llama2"}
-    changes: dict[str, Any] = {"base": base, "lora": {"r": "4", "alpha": "8", "release": "merged"}, "license": "llama2"}
-    card = card_of(trained(tmp_path, datasets=[data], **changes))
-    start = dict(table_with(card, "base encoder"))
-    assert front(card)["license"] == "llama2" and start["prompt around a sentence"] == PROMPT
-    assert start["adapter"].startswith("LoRA in all linear layers: rank 4")
-    (row,) = table_with(card, "dataset", "revision")
-    assert row[-2:] == ["CachedMultipleNegativesRankingLoss(mini_batch_size=8, scale=20)", "train 32"]
-    assert "selected step" not in dict(table_with(card, "training"))
 
 
 def test_spans_of_documents_of_the_training_stage(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def told(run: Path, code: dict[str, str] | None = None, **model: object) -> str:
+def reproduction_of(run: Path, code: dict[str, str] | None = None, **model: object) -> str:
     """What the card says under Reproduce it, of a run with these facts in its manifest."""
     manifest = read_manifest(run)
     known = {"model": {**manifest.provenance["model"], **model}, **({"code": code} if code else {})}
@@ -64,7 +64,7 @@ def told(run: Path, code: dict[str, str] | None = None, **model: object) -> str:
 
 
 def test_the_commands_lead_from_nothing_to_the_run(run):
-    card = told(run, {"commit": COMMIT, "url": "https://host.org/me/sts-dino.git"}, upstream=UPSTREAM)
+    card = reproduction_of(run, {"commit": COMMIT, "url": "https://host.org/me/sts-dino.git"}, upstream=UPSTREAM)
     lines = card.split("On another machine:")[1].split("```")[1].splitlines()[1:]
     assert lines == [
         "git clone https://host.org/me/sts-dino.git sts-dino && cd sts-dino",
@@ -79,7 +79,7 @@ def test_the_commands_lead_from_nothing_to_the_run(run):
 
 
 def test_a_clone_without_an_address_is_told_by_its_commit(run):
-    card = told(run, {"commit": f"{COMMIT}-dirty"})
+    card = reproduction_of(run, {"commit": f"{COMMIT}-dirty"})
     assert f"at commit `{COMMIT}`, with uncommitted changes" in card and "git clone" not in card
     assert "On another machine, in a clone of sts-dino:" in card and "not recorded; ask the publisher" in card
 

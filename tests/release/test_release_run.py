@@ -1,4 +1,4 @@
-"""One command from recipe to Hub: killed, gone on with on an empty disk, and refused before any work is done."""
+"""One command from recipe to Hub: killed, resumed on an empty disk, and refused before any work."""
 
 import hashlib
 import shutil
@@ -127,18 +127,8 @@ def test_without_a_hub_everything_is_made_and_no_plan_is_shown(local_hub, tmp_pa
         nowhere = f"http://127.0.0.1:{free.getsockname()[1]}"
         settings = [f"model.path={make_lm(tmp_path / 'lm')}", *SMALL, "source.limit=4", "name=offline"]
         environment = local_hub.client_environment(tmp_path / "home") | {"HF_ENDPOINT": nowhere}
-        words = [
-            python_in(environment),
-            "-m",
-            "sts_dino",
-            "release",
-            str(RECIPE),
-            "--org",
-            "acme",
-            "--artifacts",
-            str(tmp_path),
-        ]
-        words += [word for setting in settings for word in ("--set", setting)]
+        words = [python_in(environment), "-m", "sts_dino", "release", str(RECIPE), "--org", "acme"]
+        words += ["--artifacts", str(tmp_path), *(word for setting in settings for word in ("--set", setting))]
         done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0 and "is made, but no Hub says" in done.stderr, done.stderr
         assert (tmp_path / "datasets/offline/README.md").is_file() and not done.stdout

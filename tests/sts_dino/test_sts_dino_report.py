@@ -24,7 +24,7 @@ from hub.errors import InputError
 from model_cards.renderer import html
 from sts_dino.report.facts import Correlation, Judgements
 from sts_dino.report.page import not_measured
-from sts_dino.report.pairs import Kept, Pair, Sample, cosines_of, draw, misfits
+from sts_dino.report.pairs import Pair, Sample, cosines_of, draw, misfits, read_kept
 from sts_dino.report.run import app, report
 
 HOSTILE = (
@@ -256,4 +256,4 @@ def test_cosines_are_those_of_the_encoder_and_computed_once(tmp_path, monkeypatc
         cosines_of(sample, "rows", {"trained": folder}, kept)
     for content in ("", "[]", '{"similarities": {"x": 1}}'):
         kept.write_text(content)
-        assert Kept.read(kept) == Kept.read(tmp_path / "absent.json") == Kept()
+        assert read_kept(kept) == read_kept(tmp_path / "absent.json") == {}

@@ -1,0 +1,439 @@
+"""Untrusted text reaches a terminal, a log or a page as text and as nothing else; untrusted YAML is read within limits.
+
+A Markdown renderer makes no link, image, HTML, heading, list or extra cell of it.
+"""
+
+import logging
+import random
+import re
+import subprocess
+import sys
+import unicodedata
+import warnings
+from pathlib import Path
+
+import httpx2
+import pytest
+import yaml
+from huggingface_hub.errors import HfHubHTTPError
+from local_hub import ask, commit_body, file_line
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from hub import cli
+from hub.client import connection as client
+from hub.client.connection import in_words
+from hub.client.plan import Changes, Plan
+from hub.client.retry import reason
+from hub.untrusted import (
+    HIDDEN,
+    LONGEST,
+    Markdown,
+    UnsafeYaml,
+    code,
+    fenced,
+    finalize,
+    first_line,
+    inline,
+    load_yaml,
+    one_line,
+    printable,
+    sample,
+    table,
+    visible,
+    visible_line,
+)
+
+NASTY = "no\x1b[2J\x1b]0;owned\x07\x1b]8;;http://evil\x1b\\ \x9b31m\u202etxt.exe\u2066\x00\x7f\u200b\rspace\nleft\ud800"
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("plain 100 % é 你好 👍", "plain 100 % é 你好 👍"),
+        ("a\x1b[1;31mred\x1b[0m", "ared"),
+        ("\x1b]52;c;c2VjcmV0\x07copied", "copied"),
+        ("\x1b]0;title\x1b\\text", "text"),
+        ("\x9d0;title\x9ctext", "text"),
+        ("\x1bPq#0\x1b\\text", "text"),
+        ("\x1b(0lqk\x1bc", "lqk"),
+        ("unfinished \x1b[", "unfinished "),
+        ("10\b\b99\r", "1099"),
+        ("abc\u202edef\u2069", "abcdef"),
+    ],
+)
+def test_sequences_and_marks_go_and_text_stays(text, left):
+    assert printable(text) == left
+
+
+ALPHABETS = ("\x1b\x9b\x9d[]();0123mJPX^_\x07\\ab\n", "".join(map(chr, range(0x2100))))
+
+
+def test_nothing_that_drives_a_terminal_is_left():
+    random_ = random.Random(0)
+    for number in range(1000):
+        text = "".join(random_.choices(ALPHABETS[number % 2], k=random_.randrange(400)))
+        left = printable(text)
+        assert all(c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs") for c in left), text
+        assert len(one_line(text)) <= LONGEST and "\n" not in one_line(text)
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("\n no such file \nTraceback", "no such file"),
+        ("", "ValueError"),
+        (" \n", "ValueError"),
+        ("\x1b[0m", "ValueError"),
+        (f"{NASTY}\nmore", "no txt.exe"),
+        ("x" * 999, "x" * (LONGEST - 1) + "…"),
+    ],
+)
+def test_the_first_line_of_an_error_is_clean_and_never_empty(message, line):
+    assert first_line(ValueError(message)) == line
+
+
+def refused(words: str) -> HfHubHTTPError:
+    response = httpx2.Response(422, request=httpx2.Request("POST", "http://127.0.0.1/api"))
+    return HfHubHTTPError("refused", response=response, server_message=words)
+
+
+def test_the_words_of_a_hub_are_one_clean_line(capsys):
+    error = in_words("publish acme/pairs", refused(NASTY + "x" * 10_000))
+    assert "the Hub answered 422: no txt.exe space left" in str(error) and len(str(error)) < 2 * LONGEST
+    assert reason(refused(NASTY)) == "the Hub answered 422 (no txt.exe space left)"
+    cli.say(f"warning: {NASTY}")
+    heard = capsys.readouterr().err
+    assert heard.startswith("warning: no txt.exe") and all(c == "\n" or c.isprintable() for c in heard)
+
+
+def test_a_plan_and_the_clients_log_are_clean_too(capsys):
+    plan = Plan(
+        "acme/pairs", "dataset", None, Changes(deleted=(NASTY,)), None, edits={NASTY: "not ours"}, diff=(NASTY,)
+    )
+    assert all(c == "\n" or c.isprintable() for c in str(plan)) and str(plan).count("txt.exe") == 3
+    record = logging.LogRecord("huggingface_hub", logging.WARNING, "", 0, "%s at http://h/a?s=1", (NASTY,), None)
+    assert client.fit_to_print(record) and "\x1b" not in record.getMessage() and "s=1" not in record.getMessage()
+
+
+def test_a_warning_of_a_library_is_clean(capsys):
+    cli.run(lambda: warnings.warn(f"the Hub warns: {NASTY}", stacklevel=1))
+    said = capsys.readouterr().err
+    assert "the Hub warns: no txt.exe" in said and all(c == "\n" or c.isprintable() for c in said)
+
+
+def test_an_endless_error_is_cut(capsys):
+    def fail() -> None:
+        raise cli.StsDinoError("acme/pairs", "x" * 1_000_000)
+
+    with pytest.raises(SystemExit):
+        cli.run(fail)
+    assert len(capsys.readouterr().err) < 2 * cli.LONGEST
+
+
+LIMITS = {"max_bytes": 1 << 20, "max_depth": 50, "max_nodes": 50_000}
+LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 9)}]\n" for i in range(12))
+MERGES = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{i + 1}: &a{i + 1} {{<<: [{', '.join([f'*a{i}'] * 9)}], y{i}: 1}}\n" for i in range(12)
+)
+LADDER = "a0: &a0 [x]\n" + "".join(f"a{i + 1}: &a{i + 1} {'[' * 40}*a{i}{']' * 40}\n" for i in range(100))
+BOMBS = {
+    "flow lists": ("[" * 30_000, "levels"),
+    "flow mappings": ("{a: " * 30_000, "levels"),
+    "block lists": ("- " * 30_000, "levels"),
+    "complex keys": ("? " * 30_000, "levels"),
+    "indented mappings": ("".join(" " * i + "a:\n" for i in range(200)), "levels"),
+    "aliases that deepen": (LADDER, "levels"),
+    "aliases": (LAUGHS, "keys and values"),
+    "merges": (MERGES, "keys and values"),
+    "empty merges": ("a: {" + "<<: {}, " * 2_000 + "}", "merges"),
+    "long text, named often": (f"a: &a {'x' * 9_999}\nb: [{'*a, ' * 200}]", "characters"),
+    "itself": ("a: &a [*a]", "stands for nothing before it"),
+    "itself, by a name used before": ("a: &a 1\nb: &a [*a]", "stands for nothing before it"),
+    "its own merge": ("a: &a {<<: *a}", "stands for nothing before it"),
+    "nothing": ("a: *b", "stands for nothing before it"),
+    "number": ("a: " + "1" * 5_000, "number"),
+    "number in base 60": ("a: 1" + ":1" * 5_000, "number"),
+    "no such day": ("a: 2024-13-45", "not a value of its type"),
+    "no number": ("a: !!int x", "not a value of its type"),
+    "no truth value": ("a: !!bool x", "not a value of its type"),
+    "no time": ("a: !!timestamp x", "not a value of its type"),
+    "size": ("a: " + "x" * (1 << 20), "bytes"),
+    "half a character": ("a: \ud800", "surrogate"),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_refused_with_its_cause(name: str) -> None:
+    text, cause = BOMBS[name]
+    with pytest.raises(UnsafeYaml, match=cause):
+        load_yaml(text, **LIMITS)
+
+
+def test_the_line_is_named() -> None:
+    with pytest.raises(UnsafeYaml) as caught:
+        load_yaml("a: 1\nb: " + "[" * 60, **LIMITS)
+    assert caught.value.problem_mark.line == 1
+
+
+def test_ordinary_yaml_is_what_a_safe_loader_reads() -> None:
+    text = """
+license: apache-2.0
+size: 1_000
+when: 2024-01-31
+score: 2.5e+3
+none: ~
+tags: &tags [a, b]
+base: &base {x: 1, y: no}
+more: {<<: *base, y: yes, tags: *tags}
+text: |
+  two
+  lines
+"""
+    assert load_yaml(text, **LIMITS) == yaml.safe_load(text)
+    assert load_yaml("", **LIMITS) is None
+
+
+def test_keys_are_text() -> None:
+    assert load_yaml("{1: a, 1.10: b, no: c, ~: d}", **LIMITS) == {"1": "a", "1.10": "b", "no": "c", "~": "d"}
+
+
+def test_a_merge_keeps_its_meaning() -> None:
+    assert load_yaml("a: &a {1: x, 2: y}\nb: {<<: [*a], 2: z}", **LIMITS)["b"] == {"1": "x", "2": "z"}
+
+
+def test_limits_hold_for_what_is_within_them() -> None:
+    """Exactly at a limit is read; one more is not."""
+    at = {"max_bytes": 8, "max_depth": 2, "max_nodes": 4}
+    assert load_yaml("[[a, b]]", **at) == [["a", "b"]]
+    for less in ("max_bytes", "max_depth", "max_nodes"):
+        with pytest.raises(UnsafeYaml):
+            load_yaml("[[a, b]]", **{**at, less: at[less] - 1})
+
+
+def test_broken_yaml_stays_a_yaml_error() -> None:
+    with pytest.raises(yaml.YAMLError):
+        load_yaml("a: [", **LIMITS)
+
+
+pytest_plugins = ["local_hub"]
+DEEP = "x: " + "[" * 2000 + "]" * 2000
+MERGED = "a{}: &a{}\n  <<: [{}]\n"
+CARD_MERGES = "a0: &a0 {x: 1}\n" + "".join(MERGED.format(n + 1, n + 1, ", ".join([f"*a{n}"] * 9)) for n in range(9))
+LOADS = """
+import sys
+from hub.cli import run
+repo, revision = sys.argv[1:]
+
+def load():
+    from training.data.training_sets import from_hub
+    from eval.audit.source import find_dataset
+    from generation.inputs.sources import _split_rows
+    from hub.contract.recipe import Source
+    from hub.errors import InputError
+    source = Source(kind="hub", repo_id=repo, revision=revision, columns=("text",), description="x", license="mit")
+    for call in (lambda: from_hub(repo, revision, None, False, "x"), lambda: find_dataset(f"{repo}@{revision}"),
+                 lambda: list(_split_rows(source, "train"))):
+        try:
+            call()
+        except InputError as error:
+            print(error)
+
+run(load)
+"""
+
+
+@pytest.mark.parametrize("metadata", [DEEP, CARD_MERGES], ids=["levels", "merges"])
+def test_every_reader_of_a_hub_dataset_refuses_it(local_hub, repo, tmp_path, metadata):
+    body = commit_body(
+        file_line("README.md", f"---\n{metadata}\n---\n# x\n"), file_line("train.jsonl", '{"text": "a"}\n')
+    )
+    answer = ask(local_hub, "POST", f"/api/datasets/{repo}/commit/main", body, token=local_hub.token)
+    command = [sys.executable, "-c", LOADS, repo, answer.json()["commitOid"]]
+    environment = local_hub.client_environment(tmp_path) | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3 and all(f"dataset {repo}: README.md: its metadata has more than" in line for line in lines)
+
+
+PARSERS = {
+    "commonmark and tables": MarkdownIt("commonmark").enable(["table", "strikethrough"]),
+    "everything on": MarkdownIt("default", {"html": True, "linkify": False, "typographer": False}),
+}
+HOSTILE = [
+    "a | b || c",
+    r"a \| b \\| c \\\| d",
+    "| a |\n| --- |\n| b |",
+    "`code` ``more`` ```",
+    "`unclosed | cell",
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "<!-- hidden | -->",
+    "&lt;b&gt; &amp; &#60;i&#62; &#x3c;",
+    "[link](https://example.com)",
+    "[ref][1]\n\n[1]: https://example.com",
+    "![image](https://example.com/a.png)",
+    "<https://example.com> <a@b.example>",
+    "https://example.com/a?b=c#d http://x ftp://y.z",
+    "www.example.com WWW.EXAMPLE.COM www.1x.com www._x.com",
+    "write to some.one+tag@example.com or mailto:a@b.example",
+    "example.com and a.b.example.org/path",
+    "//example.com/x javascript:alert(1)",
+    "# heading",
+    "####### not one",
+    "- item",
+    "* item",
+    "+ item",
+    "1. item",
+    "1234567890) item",
+    "> quote",
+    "---",
+    "===",
+    "***",
+    "a\n===",
+    "a\n---\nb",
+    "    indented",
+    "\tindented",
+    "~~~\nfence\n~~~",
+    "```\nfence\n```",
+    "*em* **strong** _em_ __strong__ ~~gone~~",
+    "snake_case_name 2*3*4",
+    "[^1] [ ] [x] - [ ] task",
+    "$x$ $$y$$ \\(z\\)",
+    ":smile: @user #123 ^up^ ==mark==",
+    "a\rb\r\nc\x0bd\x0ce\x85f\u2028g\u2029h",
+    "\x00\x01\x1b[31mred\x7f",
+    "abc\u202egnp.exe\u202c \u2066x\u2069 \u200f\u200e\u061c",
+    "zero\u200bwidth\ufeff soft\u00adhyphen tag\U000e0041",
+    "family \U0001f468\u200d\U0001f469\u200d\U0001f467 stays",
+    "{{ 7 * 7 }} {% raw %} {# x #} ${x} <%= y %>",
+    "trailing backslash \\",
+    "trailing space  ",
+    "",
+    "   ",
+    "x" * 500,
+    "|" * 300,
+    "&" * 300,
+]
+ALPHABET = [
+    *list("ab1.-+*_#>|`<>[]()!\\/:@&;=~$^\"' \n\t\r{}%"),
+    "www.",
+    "://",
+    "&#",
+    "x.yz",
+    "\u202e",
+    "é",
+    "\n\n",
+    "    ",
+]
+RANDOM = random.Random(20)
+FUZZ = ["".join(RANDOM.choices(ALPHABET, k=RANDOM.randint(1, 24))) for _ in range(600)]
+
+# What GitHub's and the Hub's renderers look for in text once entities are resolved.
+ADDRESSES = re.compile(r"(?i)https?://|ftp://|(?<!\w)www\.|@\w|\w\.[a-z]{2}|(?<!\w)//\w")
+
+
+def shown(tokens: list[Token]) -> str:
+    """The text that a reader sees of an inline token's children."""
+    return "".join(child.content for child in tokens)
+
+
+def plain(text: str) -> str:
+    return text.replace("\u200b", "")
+
+
+@pytest.mark.parametrize("parser", PARSERS.values(), ids=PARSERS)
+def test_a_sample_stays_inside_its_table_cell(parser: MarkdownIt) -> None:
+    for text in HOSTILE + FUZZ:
+        tokens = parser.parse(table(["left", "right"], [[sample(text), Markdown("mark")]]))
+        cells = [tokens[i + 1] for i, token in enumerate(tokens) if token.type in ("td_open", "th_open")]
+        assert [token.type for token in tokens].count("tr_open") == 2, text
+        assert [cell.content for cell in cells[:2]] == ["left", "right"], text
+        assert len(cells) == 4, text
+        assert cells[3].content == "mark", text
+        check_only_text(cells[2], text)
+        if len(visible_line(text)) <= 200:
+            assert plain(shown(cells[2].children or [])) == plain(visible_line(text)), text
+
+
+@pytest.mark.parametrize("parser", PARSERS.values(), ids=PARSERS)
+@pytest.mark.parametrize("escape", [inline, sample])
+def test_text_at_the_start_of_a_line_is_a_paragraph(parser: MarkdownIt, escape: type) -> None:
+    for text in HOSTILE + FUZZ:
+        for before in ("", "paragraph\n", "- item\n\n  "):
+            tokens = parser.parse(f"{before}{escape(text)}\n")
+            allowed = {"paragraph_open", "paragraph_close", "inline"}
+            if before.startswith("-"):
+                allowed |= {"bullet_list_open", "bullet_list_close", "list_item_open", "list_item_close"}
+            assert {token.type for token in tokens} <= allowed, (before, text)
+            assert [token.type for token in tokens].count("bullet_list_open") == before.count("- "), (before, text)
+            for token in tokens:
+                if token.type == "inline":
+                    check_only_text(token, text)
+
+
+def check_only_text(token: Token, text: str) -> None:
+    assert {child.type for child in token.children or []} <= {"text", "softbreak"}, text
+    content = shown(token.children or [])
+    assert not any(unicodedata.category(char) in HIDDEN and char not in "\u200b\u200c\u200d" for char in content), text
+
+
+def test_nothing_in_a_sample_is_an_address() -> None:
+    parser = PARSERS["commonmark and tables"]
+    for text in HOSTILE + FUZZ:
+        source = sample(text)
+        read = shown(parser.parseInline(source)[0].children or [])
+        assert not ADDRESSES.search(read), (text, read)
+        assert not ADDRESSES.search(re.sub(r"&#\d+;", "\u200b", source)), (text, source)
+
+
+def test_a_long_sample_is_cut_before_it_is_escaped() -> None:
+    cut = sample("<" * 500)
+    assert cut == "&#60;" * 199 + "…"
+    assert sample("word " * 100).endswith("word…")
+    assert len(sample("x" * 200)) == 200
+
+
+def test_hidden_characters_are_shown() -> None:
+    assert visible_line("a\u202eb\x1bc\ud800") == "a\ufffdb\ufffdc\ufffd"
+    assert visible("a\n\tb\u200d") == "a\n\tb\u200d"
+
+
+@pytest.mark.parametrize("parser", PARSERS.values(), ids=PARSERS)
+def test_code_is_one_code_span_in_a_table(parser: MarkdownIt) -> None:
+    for text in HOSTILE + FUZZ:
+        tokens = parser.parse(table(["a", "b"], [[code(text), "x"]]))
+        cells = [tokens[i + 1] for i, token in enumerate(tokens) if token.type == "td_open"]
+        assert len(cells) == 2, text
+        assert cells[1].content == "x", text
+        children = cells[0].children or []
+        if children[0].type == "html_inline":
+            assert [children[0].content, children[-1].content] == ["<code>", "</code>"], text
+            children = children[1:-1]
+        assert {child.type for child in children} <= {"text", "code_inline"}, text
+        assert shown(children) == visible_line(text), text
+
+
+def test_a_fence_is_longer_than_what_it_holds() -> None:
+    parser = PARSERS["commonmark and tables"]
+    for text in [*HOSTILE, "```\nx\n````\ny", "``````", *FUZZ]:
+        tokens = parser.parse(f"before\n\n{fenced(text)}\n\nafter\n")
+        types = [token.type for token in tokens]
+        assert types == ["paragraph_open", "inline", "paragraph_close", "fence", *types[:3]], text
+        normal = visible(text.replace("\r\n", "\n").replace("\r", "\n"))
+        assert tokens[3].content == (normal + "\n" if normal else "\n"), text
+
+
+def test_finalize_escapes_text_and_formats_numbers() -> None:
+    assert finalize("<b>") == "&#60;b&#62;"
+    assert finalize(Markdown("<b>")) == "<b>"
+    assert [finalize(value) for value in (1234567, 0.01, 100.0, 0.8999999761581421)] == [
+        "1,234,567",
+        "0.01",
+        "100",
+        "0.9",
+    ]
+    for value in (None, True):
+        with pytest.raises(TypeError, match="cannot print"):
+            finalize(value)
