@@ -88,7 +88,7 @@ def generate(chain: Chain, limit: int | None, workers: int, senteval: Path | Non
     chain.release(recipe, *words, publish=False)
     chain.stage("label agreement", "fidelity", directory)
     data = ["--senteval-data", str(senteval)] if senteval else ["--split", "validation"]
-    pairs = str(min(2000, 2 * (limit or first_texts())))  # of three labels: some texts are rejected
+    pairs = str(min(2000, 2 * (limit or sentences())))  # of three labels: some texts are rejected
     given = [directory, "--student", str(STUDENT), "--pairs", pairs, *data, "--workers", str(workers)]
     given += ["--out", str(chain.artifacts / "value")]
     chain.stage("downstream gain", "value", *given)
@@ -108,7 +108,7 @@ def train(chain: Chain, name: str, limit: int | None, senteval: Path | None, sto
         chain.stage("the mean of seven tasks", "compare-seeds", str(scored), *words, stop=stop)
 
 
-def first_texts() -> int:
+def sentences() -> int:
     """Number of source sentences that the dataset's recipe reads."""
     limit = load_recipe(RECIPES / f"{DATASET}.yaml", DatasetRecipe).source.limit
     assert limit is not None
@@ -120,4 +120,4 @@ def scaled(path: Path, limit: int) -> list[str]:
     recipe = load_recipe(path, ModelRecipe)
     steps = int(recipe.arguments["max_steps"])
     scored = [task.model_dump(mode="json") for task in recipe.evaluation if task.split == "validation"]
-    return [f"arguments.max_steps={max(10, steps * limit // first_texts())}", f"evaluation={json.dumps(scored)}"]
+    return [f"arguments.max_steps={max(10, steps * limit // sentences())}", f"evaluation={json.dumps(scored)}"]

@@ -70,7 +70,7 @@ def dataset_files(facts: DatasetFacts, repo_id: str, now: datetime) -> dict[str,
         "progress": progress_note(facts, now) if facts.progress else None,
         "script": manifest.complete and recipe.has_script and not facts.dropped,  # a release publishes it
         "removed": facts.dropped,
-        "report": facts.measured.report,
+        "report": facts.report,
         "history": facts.provenance.history if facts.provenance and not facts.dropped else (),
         "pictures": {"labels": LABELS, "lengths": LENGTHS},
     }
@@ -197,22 +197,10 @@ def sample_table(facts: DatasetFacts, config: str) -> Markdown | None:
     """The first rows of each label of ``config``; None while there are none."""
     raw, recipe = base_config(config) == "raw", facts.recipe
     types = {} if raw else finished_schema(config, recipe).columns
-    columns = RAW_COLUMNS if raw else list(types)
     targets = [label.name for label in recipe.written_labels] if raw else targets_of(recipe)
     shards = ordered_shards(facts.manifest, config)[: None if facts.manifest.complete else GROWING_SHARDS]
     found = first_rows(facts.directory, shards, "target", targets, PER_TARGET)
-    rows = [
-        [code(target), *(_cell(types.get(column), row[column]) for column in columns)]
-        for target in targets
-        for row in found[target]
-    ]
-    return table(["requested label", *columns], rows) if rows else None
-
-
-def _cell(type_of: Any, value: Any) -> Any:
-    if isinstance(type_of, tuple):
-        return type_of[value]
-    return sample(value) if isinstance(value, str) else value
+    return _samples(found, ["target"], types or dict.fromkeys(RAW_COLUMNS))
 
 
 def rejected_samples(facts: DatasetFacts, reasons: list[str]) -> Markdown | None:
@@ -220,12 +208,24 @@ def rejected_samples(facts: DatasetFacts, reasons: list[str]) -> Markdown | None
     configs = [config for config in facts.recipe.configs if base_config(config) == "rejected"]
     shards = [file for config in configs for file in ordered_shards(facts.manifest, config)]
     found = first_rows(facts.directory, shards, "reason", reasons, PER_REASON)
+    return _samples(found, ["reason", "target"], dict.fromkeys(RAW_COLUMNS))
+
+
+def _samples(found: Mapping[str, list[dict[str, Any]]], keys: list[str], columns: Mapping[str, Any]) -> Markdown | None:
+    """A table of rows: their ``keys`` as code, the cells of ``columns`` escaped, classes by name."""
     rows = [
-        [code(reason), code(row["target"]), *(sample(row[column]) for column in RAW_COLUMNS)]
-        for reason in reasons
-        for row in found[reason]
+        [*(code(row[key]) for key in keys), *(_cell(kind, row[name]) for name, kind in columns.items())]
+        for some in found.values()
+        for row in some
     ]
-    return table(["reason", "requested label", *RAW_COLUMNS], rows) if rows else None
+    header = ["requested label" if key == "target" else key for key in keys]
+    return table([*header, *columns], rows) if rows else None
+
+
+def _cell(kind: Any, value: Any) -> Any:
+    if isinstance(kind, tuple):
+        return kind[value]
+    return sample(value) if isinstance(value, str) else value
 
 
 def counts_context(facts: DatasetFacts) -> dict[str, Any]:
@@ -293,14 +293,14 @@ def quantile(counts: Mapping[int, int], share: float) -> int:
 
 def measured_context(facts: DatasetFacts) -> dict[str, Any]:
     """Template variables of the measurements; None for those not taken."""
-    fidelity = facts.measured.fidelity
+    fidelity = facts.fidelity
     return {
-        "value": facts.measured.value,
+        "value": facts.value,
         "trained_on": TRAINED_ON,
         "fidelity": fidelity,
         "nli_classes": list(next(iter(fidelity.labels.values())).nli or {}) if fidelity else [],
         "near_copy": NEAR_COPY,
-        "ledger": facts.measured.ledger,
+        "ledger": facts.ledger,
         "ledger_kinds": KINDS,
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hub.contract.licences import Verdict, check, check_model
@@ -37,26 +37,6 @@ def require_manifest(directory: Path) -> Manifest:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The measurements in a dataset's run directory; None: not measured."""
-
-    value: TrainingValue | None = None
-    fidelity: Fidelity | None = None
-    ledger: Ledger | None = None
-    report: bool = False
-
-    @classmethod
-    def of(cls, directory: Path, manifest: Manifest) -> Measured:
-        """Those of a finished run. Raises InputError when one is damaged or of other rows."""
-        return cls(
-            TrainingValue.read(directory, manifest),
-            Fidelity.read(directory, manifest),
-            Ledger.read(directory, manifest),
-            has_report(directory, manifest),
-        )
-
-
-@dataclass(frozen=True)
 class DatasetFacts:
     """A dataset's run: everything that its card and its report print. A growing run has ``progress`` and no counts."""
 
@@ -67,7 +47,10 @@ class DatasetFacts:
     provenance: DatasetProvenance | None
     counts: DatasetCounts | None
     progress: GenerationProgress | None
-    measured: Measured
+    value: TrainingValue | None = None
+    fidelity: Fidelity | None = None
+    ledger: Ledger | None = None
+    report: bool = False
 
     @classmethod
     def read(cls, directory: Path, manifest: Manifest, measured: bool = True) -> DatasetFacts:
@@ -91,8 +74,12 @@ class DatasetFacts:
                 checks.check_dropped(directory, provenance.decontamination, manifest)
             elif provenance:
                 checks.check_history(directory, counts, provenance.history)
-        found = Measured.of(directory, manifest) if measured and manifest.complete else Measured()
-        return cls(directory, manifest, recipe, verdict, provenance, counts, progress, found)
+        found = cls(directory, manifest, recipe, verdict, provenance, counts, progress)
+        if not (measured and manifest.complete):
+            return found
+        of_rows = {"value": TrainingValue, "fidelity": Fidelity, "ledger": Ledger}
+        measurements = {name: kind.read(directory, manifest) for name, kind in of_rows.items()}
+        return replace(found, **measurements, report=has_report(directory, manifest))
 
     @property
     def dropped(self) -> Dropped | None:

@@ -1,9 +1,8 @@
 """Incremental publication of a dataset while it is generated: one atomic commit for each batch of finished shards.
 
-The generator knows nothing of it. It writes shards and then names them in manifest.json; this reads the manifest, and a
-manifest is a whole state of the dataset: the files it names are there and never change. Whatever the Hub says, the
-writing goes on, and what was written is published as soon as the Hub takes it again. The release at the end is
-``hub.client.publish``, on the same repository.
+The generator writes shards and then names them in manifest.json. The publisher reads the manifest, a whole state of the
+dataset: its files exist and never change. The generation continues whatever the Hub answers, and finished shards are
+published once the Hub accepts them again. ``hub.client.publish`` does the release at the end, on the same repository.
 """
 
 import os
@@ -26,13 +25,13 @@ from hub.errors import RunError, StsDinoError
 from release.preflight import refuse_edits
 
 POLL_SECONDS = 1.0
-REFUSED_SECONDS = 600.0  # until what does not pass by itself is tried again: a person may have mended it
+REFUSED_SECONDS = 600.0  # until a lasting refusal is tried again: somebody may have fixed its cause
 Render = Callable[[Manifest, datetime], dict[str, bytes]]
 
 
 @dataclass
 class IncrementalPublisher:
-    """Commits what is new in a run directory to a branch of a repository, within a budget of commits an hour."""
+    """Commits new files of a run directory to a branch of a repository, within a budget of commits per hour."""
 
     repository: Repository
     directory: Path
@@ -46,12 +45,12 @@ class IncrementalPublisher:
         self._budget: CommitBudget | None = None  # read from the repository when it is first needed
         self._published: tuple[str, ...] = ()  # paths in the newest commit
         self._own = ""  # our newest commit
-        self._looked_at: tuple[int, int] | None = None  # the manifest that has nothing to publish
+        self._looked_at: tuple[int, int] | None = None  # stamp of a manifest without new files
         self._failures = 0  # in a row
-        self._said = set[str]()  # what of them was said
+        self._logged = set[str]()  # messages since the last success
 
     def follow(self, running: Callable[[], bool]) -> None:
-        """Publish as the run grows, as long as ``running``, in pauses that grow with the failures in a row."""
+        """Publish the growing run while ``running``; the pauses grow with consecutive failures."""
         while running():
             left = self.attempt()
             while left > 0 and running():
@@ -60,7 +59,7 @@ class IncrementalPublisher:
                 left -= step
 
     def attempt(self) -> float:
-        """``tick``, and the seconds until the next. A failure of the Hub, or what it refuses, is told once."""
+        """``tick``, and the seconds until the next. A failure or refusal of the Hub is logged once."""
         try:
             self.tick()
         except Exception as error:
@@ -72,17 +71,17 @@ class IncrementalPublisher:
         return POLL_SECONDS * self.options.patience.scale
 
     def _seconds_until_retry(self, error: Exception, known: StsDinoError) -> float:
-        """Say what is wrong, unless it was said since anything was published; the seconds to wait."""
+        """Log the failure, unless it was logged since the last success; the seconds to wait."""
         patience = self.options.patience
         passes = not isinstance(error, StsDinoError) and patience.passes(error)
         if passes:
-            message = (
-                f"publish {self.repository.repo_id}: {reason(error)}; the writing goes on, published when it passes"
-            )
+            message = f"publish {self.repository.repo_id}: {reason(error)}; the generation continues, published later"
         else:
-            message = f"warning: not published while it grows: {known}; the writing goes on, and this is tried again"
-        if message not in self._said:
-            self._said.add(message)
+            message = (
+                f"warning: not published while it grows: {known}; the generation continues, and the commit is retried"
+            )
+        if message not in self._logged:
+            self._logged.add(message)
             cli.say(message)
         return patience.pause(error, self._failures) if passes else REFUSED_SECONDS * patience.scale
 
@@ -93,10 +92,10 @@ class IncrementalPublisher:
         return RunError(error.filename or self.directory, os.strerror(error.errno))
 
     def tick(self) -> bool:
-        """Commit what is new when the budget allows; whether it did.
+        """Commit new files when the budget allows; return whether it did.
 
-        Asked every second: a manifest may name very many files, so it is read when there is another one and not before
-        the next commit is allowed.
+        Called every second. A manifest may name very many files, so it is read only when it changed and the budget
+        allows a commit.
         """
         if self._budget and self._budget.next_time(self.clock()) > self.clock():
             return False
@@ -112,7 +111,7 @@ class IncrementalPublisher:
             return False
         news = self._commit(manifest, paths)
         self._failures = 0
-        self._said.clear()
+        self._logged.clear()
         self.options.patience.done()
         return news
 

@@ -50,7 +50,7 @@ def words_of(options: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class RecipeOverrides:
-    """What the command line changes of a recipe."""
+    """Recipe keys that the command line overrides."""
 
     limit: cli.LimitOption = None
     settings: cli.SetOption = field(default_factory=list)
@@ -94,7 +94,7 @@ class LocalWorkers:
     """Options of ``sts-dino write`` for workers on one machine. Without any, one process does everything."""
 
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Of a dataset: so many workers, one for each of the GPUs")
+        int | None, typer.Option("--workers", min=1, help="Workers that generate a dataset, one per GPU")
     ] = None
     cpus_per_worker: cli.CpusOption = None
     gpus_per_worker: cli.GpusOption = None
@@ -116,13 +116,13 @@ class ClusterWorkers(LocalWorkers):
     store: cli.StoreOption = None
 
     def __post_init__(self) -> None:
-        """Raise InputError for a store with a secret in its URL, before anything is printed."""
+        """Raise InputError for a store with a secret in its URL, before it is printed."""
         if self.store is not None:
             require_no_secret(self.store)
 
 
 def patient(longest: float) -> RetryPolicy:
-    """How long failures of a Hub are retried, by ``--patience``; the official client waits no longer, either."""
+    """The retry policy of ``--patience``, for our requests and those of the official client."""
     patience = RetryPolicy(longest)
     use_patient_client(patience)
     return patience
@@ -130,30 +130,28 @@ def patient(longest: float) -> RetryPolicy:
 
 @dataclass(frozen=True)
 class PublishOptions:
-    """Where to publish and what may happen there."""
+    """Where and how to publish."""
 
     org: Annotated[str | None, typer.Option("--org", help="User or organisation [default: the token's user]")] = None
     yes: Annotated[bool, typer.Option("--yes/--dry-run", help="Publish, or only print the plan")] = False
     private: Annotated[bool, typer.Option("--private", help="Create repositories as private ones")] = False
-    force: Annotated[bool, typer.Option("--force", help="Replace what was changed by hand on the Hub")] = False
+    force: Annotated[bool, typer.Option("--force", help="Replace changes made by hand on the Hub")] = False
     longest: cli.PatienceOption = LONGEST_SECONDS
 
 
 @dataclass(frozen=True)
 class ReleaseOptions(PublishOptions):
-    """What is made, where, and how often it is published while it grows."""
+    """Options of a release, beside those of a publication."""
 
-    again: Annotated[bool, typer.Option("--again", help="Only publish finished runs: new card, nothing made")] = False
+    again: Annotated[bool, typer.Option("--again", help="Only publish finished runs, with a new card")] = False
     append: Annotated[
-        bool, typer.Option("--append", help="Of a dataset: add the rows of a longer source to the finished version")
+        bool, typer.Option("--append", help="Add the rows of a longer source to the finished version of a dataset")
     ] = False
-    artifacts: Annotated[Path, typer.Option(help="Where the run directories are")] = run_dir.ARTIFACTS
-    fresh: Annotated[bool, typer.Option("--fresh", help="Do not go on from what the Hub has of an unfinished run")] = (
-        False
-    )
+    artifacts: Annotated[Path, typer.Option(help="Folder of the run directories")] = run_dir.ARTIFACTS
+    fresh: Annotated[bool, typer.Option("--fresh", help="Do not resume an unfinished run from the Hub")] = False
     min_value: Annotated[
         float | None,
-        typer.Option("--min-value", help="Of a dataset: refuse it unless sts-dino value measured such a gain"),
+        typer.Option("--min-value", help="Refuse a dataset whose measured gain (sts-dino value) is lower"),
     ] = None
     commits_per_hour: Annotated[
         int, typer.Option(min=4, max=128, help="Commits an hour to a growing repository; the Hub allows 128")

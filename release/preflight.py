@@ -1,7 +1,7 @@
-"""Checks before any work is done: may this token publish this run there? What a release would refuse is refused now.
+"""Checks before any work: may this token publish this run there? Everything that a release would refuse is refused now.
 
-A growing version lives on ``main``. Where ``main`` holds a finished version, people load that: then the new one grows
-on the branch ``next``, and the release brings it to ``main`` in one commit that sends no shard again.
+A growing version is on ``main``. Where ``main`` holds a finished version, users load that: the new one grows on the
+branch ``next``, and the release moves it to ``main`` in one commit that sends no shard again.
 """
 
 import re
@@ -70,9 +70,9 @@ def check_run(directory: Path, recipe: DatasetRecipe | ModelRecipe) -> None:
 
 @dataclass(frozen=True)
 class Target:
-    """The branch to publish a run to, and what is published of its rows already (None: nothing yet).
+    """The branch to publish a run to, and the published part of its rows (None: nothing yet).
 
-    That may be a finished other version on ``main``, which this one gives a new card: then nothing is left to write.
+    That part may be another finished version on ``main`` with the same rows: then only the card is new.
     """
 
     branch: str

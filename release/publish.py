@@ -33,10 +33,10 @@ def main(
     options: PublishOptions,
     as_json: cli.JsonOption = False,
 ) -> None:
-    """Publish finished datasets and models to the Hub that HF_ENDPOINT names. Without --yes only the plan is printed.
+    """Publish finished runs to the Hub that HF_ENDPOINT names. Without --yes only the plan is printed.
 
-    What the Hub has already is not sent again, a tag is never moved, and what a person changed there is not replaced.
-    A run whose card is missing or of another owner gets it first.
+    Files that the Hub has are not sent again, a tag never moves, and changes made by hand stay. A run without a card
+    for this owner gets it first.
 
     Examples:
 

@@ -1,9 +1,9 @@
 """Recipes to published artefacts: sts-dino release recipes/datasets/sts-dino-x2.yaml --org ORG --yes
 
-A dataset is written (or finished) and published while it grows; a model is trained and scored; each gets its card, one
-atomic commit and its version's tag. Folders stand for all recipes in them, datasets before the models trained on them;
-baselines in a folder are scored and not published, for their weights are somebody else's. What is done already is not
-done again, so the same command goes on after any interruption, on an empty disk too.
+A dataset is generated and published while it grows; a model is trained and scored; each gets its card, one atomic
+commit and its version's tag. A folder stands for its recipes, datasets before models; baselines in a folder are scored
+and not published, because others own their weights. The same command resumes after any interruption, on an empty disk
+too.
 """
 
 from collections.abc import Iterable
@@ -37,9 +37,9 @@ def main(
     workers: ClusterWorkers,
     as_json: cli.JsonOption = False,
 ) -> None:
-    """Make and publish datasets and models from their recipes, to the Hub that HF_ENDPOINT names.
+    """Generate or train what recipes describe, and publish it to the Hub that HF_ENDPOINT names.
 
-    Without --yes everything is made, and the plan of the publication is printed.
+    Without --yes the plan of the publication is printed.
 
     Examples:
 

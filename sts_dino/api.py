@@ -1,7 +1,6 @@
-"""The stages as functions, for notebooks and scripts: write pairs, train on them, score, compare, publish.
+"""The stages as functions, for notebooks and scripts: generate pairs, train on them, score, compare, publish.
 
-Each calls what the command of its stage calls, so what is written is the same, and an interrupted call goes on when it
-is made again with the same ``name`` and the same arguments:
+Each function does what its command does. The same call resumes an interrupted one, by ``name`` and arguments:
 
     from sts_dino import api
 
@@ -9,7 +8,7 @@ is made again with the same ``name`` and the same arguments:
     encoder = api.train(pairs, base="artifacts/lm/gemma-3-270m", base_license="gemma", name="support-encoder")
     scores = api.evaluate("artifacts/models/support-encoder", ["stsb/cosine"]).to_pandas()
 
-``InputError`` means that an argument has to change, ``RunError`` that the world failed (``hub.errors``).
+``InputError`` means that an argument has to change, ``RunError`` that a Hub, disk or process failed (``hub.errors``).
 """
 
 import hashlib
@@ -53,17 +52,16 @@ def write_pairs(
     language: str | None = None,
     settings: Sequence[str] = (),
 ) -> "Dataset":
-    """Pairs for first texts, written by a language model: ``sts-dino new`` and ``write`` in one.
+    """Generate pairs for source sentences with a language model: ``sts-dino new`` and ``write`` in one.
 
-    recipe: a dataset recipe whose source these texts take the place of, under the first licence that its parts allow
-    then; without one it is what ``sts-dino new`` proposes for them (``lm``, ``lm_license``, ``license``, ``language``
-    as there). labels: similarity (0 to 1) → an instruction of your own, with ``<X1>`` where the first text stands and
-    an open quotation mark at its end; each text is kept from fitting the labels of higher similarity, too, and no
-    examples stand in the prompt, for those that come with the project are of other labels. name: of the run directory
+    recipe: a dataset recipe; the texts replace its source, and the licence follows from its parts. Without one,
+    ``sts-dino new`` proposes it (``lm``, ``lm_license``, ``license``, ``language`` as there). labels: similarity (0 to
+    1) → instruction, with ``<X1>`` for the source sentence and an open quotation mark at its end. The labels of higher
+    similarity are counter-labels of each, and the prompt has no examples. name: of the run directory
     ``artifacts/datasets/NAME``; texts and recipe lie beside it. settings: ``KEY=VALUE`` as with ``--set``.
 
-    Returns the rows of the training split: sentence1, sentence2, score for schema sts, then provenance. Raises
-    InputError when that name has other texts or another recipe already, and for what ``sts-dino new`` and ``write``
+    Returns the rows of the training split: sentence1, sentence2, score for the schema sts, then provenance. Raises
+    InputError when that name exists with other texts or another recipe, and for what ``sts-dino new`` and ``write``
     refuse.
     """
     from generation.executors.options import ClusterOptions
@@ -84,12 +82,12 @@ def write_pairs(
         propose(corpus, path, name, CorpusChoices("text", language, lm, lm_license, license))
     options = ClusterOptions(None, None, None, None, None)
     found, _ = checked_recipe(path, directory, None, given, options)
-    write(found, directory, command_line("generation.run", path, None, given), options)
+    write(found, directory, command_line("write", path, None, given), options)
     return read_pairs(directory)
 
 
 def _labels(instructions: Mapping[float, str]) -> list[str]:
-    """The settings that put labels in place of a recipe's own; the counter-labels are DINO's, section 4."""
+    """The settings that replace a recipe's labels; the counter-labels follow DINO, section 4."""
     order = sorted(instructions, reverse=True)
     if any(isinstance(score, str) for score in order):
         raise InputError("labels", "has text for a similarity", allowed="numbers from 0 to 1, e.g. {1: ..., 0: ...}")
@@ -142,7 +140,7 @@ def train(
     dataset_license: str | None = None,
     settings: Sequence[str] = (),
 ) -> "SentenceTransformer":
-    """An encoder trained on pairs, with its untrained base and recipe beside it in ``artifacts/models/NAME``.
+    """Train an encoder on pairs, in ``artifacts/models/NAME``, with its untrained base and its recipe beside it.
 
     dataset: what ``write_pairs`` returned or any ``Dataset`` with its columns, a finished run directory, or
     ``ORG/NAME@REVISION``. base: a folder or ``ORG/NAME@REVISION``; modules: ``transformer`` (all layers, the mean of
@@ -205,7 +203,7 @@ def evaluate(
     limit: int | None = None,
     out: str | Path | None = None,
 ) -> Results:
-    """The scores of an encoder on tasks and groups, with 95 % bootstrap intervals; ``.to_pandas()`` is their table.
+    """Score an encoder on tasks and groups, with 95 % bootstrap intervals; ``.to_pandas()`` is the table.
 
     model: a folder, ``ORG/NAME[@REVISION]``, or a loaded encoder. source: where evaluation data are
     (``eval.tasks.sources.Source``); without it those that come with the project. limit: a trial on so many rows of each
@@ -224,7 +222,7 @@ def evaluate(
 
 
 def compare(*evaluations: str | Path, out: str | Path | None = None) -> "Comparison":
-    """Evaluations side by side, which differences are real; written as Markdown, CSV, LaTeX and plots, and printed."""
+    """Compare evaluations with paired tests; write Markdown, CSV, LaTeX and plots, and print the table."""
     from eval.compare.run import compare as side_by_side
 
     return side_by_side(evaluations, Path(out) if out is not None else None)
@@ -246,10 +244,10 @@ def publish(directory: str | Path, org: str | None = None, yes: bool = False) ->
 
 
 def _keep(path: Path, text: str) -> None:
-    """Write a call's texts, unless they are there already. Raises InputError when others are."""
+    """Write a call's texts, once. Raises InputError when the file holds others."""
     if path.is_file():
         if path.read_text(encoding="utf-8") != text:
-            raise InputError(path, "holds other texts than these", hint="give another name=, or remove what is there")
+            raise InputError(path, "holds other texts than these", hint="give another name=, or remove the file")
         return
     write_text(path, text)
 

@@ -1,4 +1,4 @@
-"""A recipe from a corpus, a file or a dataset of a Hub: sts-dino new CORPUS"""
+"""Propose a recipe for a corpus, a file or a dataset of a Hub: sts-dino new CORPUS"""
 
 import os
 import re
@@ -29,25 +29,29 @@ app = cli.new_app(__doc__)
 
 @dataclass(frozen=True)
 class CorpusChoices:
-    """What a person chooses of a dataset recipe; None: what the corpus and the machine suggest."""
+    """Choices for a dataset recipe; None: as the corpus and the machine suggest."""
 
-    column: Annotated[str | None, typer.Option("--column", help="The texts' column [default: guessed]")] = None
-    language: Annotated[str | None, typer.Option("--language", metavar="CODE", help="[default: recognised]")] = None
+    column: Annotated[str | None, typer.Option("--column", help="Column of the texts [default: guessed]")] = None
+    language: Annotated[
+        str | None, typer.Option("--language", metavar="CODE", help="Language of the corpus [default: recognised]")
+    ] = None
     lm: Annotated[
         str | None,
         typer.Option(
             "--lm",
-            help="gemma, builtin, folder, FILE.gguf, ORG/NAME@REVISION, NAME@URL of a server [default: what is here]",
+            help="Language model: gemma, builtin, folder, FILE.gguf, ORG/NAME@REVISION, NAME@URL [default: local]",
         ),
     ] = None
-    lm_license: Annotated[str | None, typer.Option("--lm-license", help="Of another language model")] = None
+    lm_license: Annotated[str | None, typer.Option("--lm-license", help="Licence of another language model")] = None
     corpus_license: Annotated[
         str | None,
-        typer.Option("--license", help="Of the corpus's texts [default: its card's on a Hub, else unlicensed]"),
+        typer.Option("--license", help="Licence of the corpus [default: its card's on a Hub, else unlicensed]"),
     ] = None
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many first texts")] = None
-    config: Annotated[str | None, typer.Option("--config", help="Of a Hub dataset that has several")] = None
-    split: Annotated[str | None, typer.Option("--split", help="Of a Hub dataset [default: train, or its only]")] = None
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Maximal number of source sentences")] = None
+    config: Annotated[str | None, typer.Option("--config", help="Config of a Hub dataset that has several")] = None
+    split: Annotated[
+        str | None, typer.Option("--split", help="Split of a Hub dataset [default: train, or its only]")
+    ] = None
 
 
 @app.command()
@@ -63,13 +67,13 @@ def main(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="RECIPE", help="The recipe to write [default: CORPUS's name.yaml]")
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="The dataset's [default: CORPUS-pairs]")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the dataset [default: CORPUS-pairs]")] = None,
     as_json: cli.JsonOption = False,
 ) -> None:
-    """Look at a corpus and write a commented recipe for pairs of its texts; beside it examples and an encoder's recipe.
+    """Write a commented recipe for pairs from a corpus; beside it prompt examples and an encoder's recipe.
 
-    What lies there is not replaced. Nothing is written by a language model yet. Of a Hub dataset the first rows are
-    streamed, and the recipe pins the commit that was looked at.
+    Existing files stay. No language model runs. The first rows of a Hub dataset are streamed, and the recipe pins its
+    commit.
 
     Examples:
 
@@ -82,9 +86,9 @@ def main(
     stem = stem_of(corpus)
     recipe = out or Path(f"{stem}.yaml")
     if recipe.suffix not in (".yaml", ".yml"):
-        raise InputError(recipe, "is no recipe's name", allowed="NAME.yaml")
+        raise InputError(recipe, "is not a recipe's name", allowed="NAME.yaml")
     if recipe.exists():
-        raise InputError(recipe, "is there already", hint="edit it, remove it, or give another: --out")
+        raise InputError(recipe, "exists already", hint="edit it, remove it, or give another --out")
     chosen = name or f"{stem}-pairs"
     facts = propose(corpus, recipe, chosen, choices)
     encoder = recipe.with_name(f"{recipe.stem}.encoder.yaml")
@@ -108,8 +112,8 @@ def propose(
     from hub.assets import asset
     from sts_dino.proposals.recipes import choose_generator, dataset_recipe, languages
 
-    seen = _looked_at(corpus, recipe, choices)
-    found, generator = seen.profile, choose_generator(choices.lm, choices.lm_license)
+    seen, generator = _looked_at(corpus, recipe, choices), choose_generator(choices.lm, choices.lm_license)
+    found = seen.profile
     if found.usable - found.quoted < least:
         without = f" without a quotation mark, {found.quoted} with one" if found.quoted else ""
         raise InputError(corpus, f"has {found.usable - found.quoted} usable texts{without}", allowed=f"{least} or more")
@@ -131,7 +135,7 @@ def propose(
 
 
 def _looked_at(corpus: str | Path, recipe: Path, choices: CorpusChoices) -> "Corpus":
-    """The corpus, and where it is as seen from the recipe's folder."""
+    """The corpus, with its place seen from the recipe's folder."""
     column, language = choices.column, choices.language
     if is_on_hub(str(corpus)):
         from sts_dino.proposals.corpus import hub_corpus
@@ -139,7 +143,9 @@ def _looked_at(corpus: str | Path, recipe: Path, choices: CorpusChoices) -> "Cor
         return hub_corpus(str(corpus), choices.config, choices.split, column, language)
     for option, value in (("--config", choices.config), ("--split", choices.split)):
         if value is not None:
-            raise InputError(option, f"{value!r} is of no file", allowed="with a corpus ORG/NAME@REVISION alone")
+            raise InputError(
+                option, f"{value!r} has no meaning for a file", allowed="only with a corpus ORG/NAME@REVISION"
+            )
     from sts_dino.proposals.corpus import Corpus, profile
 
     path = Path(corpus)
@@ -148,14 +154,14 @@ def _looked_at(corpus: str | Path, recipe: Path, choices: CorpusChoices) -> "Cor
 
 
 def is_on_hub(place: str) -> bool:
-    """Whether a corpus is a dataset of a Hub: nothing here has that name, and it is no file's name."""
+    """Whether a corpus is a dataset of a Hub: no local file has that name, and it does not look like a file."""
     return not Path(place).exists() and bool(HUB_ID.fullmatch(place)) and ("@" in place or not Path(place).suffix)
 
 
 def propose_encoder(
     dataset: DatasetRecipe, recipe: Path, place: str, encoder: str | None, license_id: str | None
 ) -> None:
-    """Write the proposed model recipe for a dataset whose run directory will be at ``place``. Raises InputError."""
+    """Write the proposed model recipe for a dataset with the run directory ``place``. Raises InputError."""
     from sts_dino.proposals.recipes import choose_base, model_recipe
 
     base = choose_base(encoder, license_id, dataset.model.model_dump(mode="json", exclude_none=True))
@@ -166,10 +172,10 @@ def propose_encoder(
 
 
 def stem_of(corpus: str) -> str:
-    """What files and artefacts of a corpus are called: by its file's name or its repository's."""
+    """The name of a corpus's files and artefacts, from its file or repository."""
     return slug(Path(corpus.partition("@")[0] if is_on_hub(corpus) else corpus).stem)
 
 
 def slug(name: str) -> str:
-    """A name that a dataset may have."""
+    """``name`` as a valid name of a dataset."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "corpus"

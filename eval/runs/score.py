@@ -8,20 +8,23 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import cast
 
 from eval.encoders.embeddings import Embeddings
 from eval.encoders.load import Encoder, load_encoder
 from eval.runs.job import EvaluationJob, find_entries
 from eval.runs.records import BASE, CONTROL, RESULTS, Record, Records, other_major, why_stale, with_interval
-from eval.scoring.measure import measure
+from eval.scoring.outcomes import Measured
 from eval.statistics.bootstrap import EvaluationSettings, NewScore, task_score
 from eval.statistics.paired import Difference, Measurement, gains, resampled
 from eval.tasks.registry import MTEB, TASKS, averages
+from eval.tasks.rows import Rows
 from eval.tasks.sources import Entry, Source, TaskData
-from eval.tasks.task import Task
+from eval.tasks.task import Family, Task
 from hub import scores as shown
 from hub.cli import say
 from hub.contract.results import Gain, Results, TaskScore, write_results
@@ -29,6 +32,14 @@ from hub.contract.run_dir import locked
 from hub.errors import InputError, RunError
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "numpy")
+MEASURES: dict[Family, tuple[str, str]] = {
+    "sts": ("eval.scoring.sts", "measure_sts"),
+    "transfer": ("eval.scoring.transfer", "measure_transfer"),
+    "probing": ("eval.scoring.transfer", "measure_transfer"),
+    "relatedness": ("eval.scoring.transfer", "measure_regression"),
+    "retrieval": ("eval.scoring.retrieval", "measure_retrieval"),
+}
+"""Family → module and function, imported when a task needs it; MTEB measures its own tasks."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +168,12 @@ def evaluate(
                     raise
                 _fail(scored, entry, error)
     return scored
+
+
+def measure(task: Task, data: Mapping[str, Rows], embeddings: Embeddings, seeds: Sequence[int]) -> Measured:
+    """The task's score with the rows behind it. ``data``: split → rows. Raises RunError when it is undefined."""
+    module, function = MEASURES[task.family]
+    return cast(Measured, getattr(import_module(module), function)(task, data, embeddings.rows, seeds))
 
 
 def _kept(

@@ -73,7 +73,7 @@ def test_the_demo_names_committed_recipes():
 
 
 def test_make_real_names_committed_recipes_that_need_each_other():
-    assert demo_real.first_texts() <= len(Path("assets/first-texts/wikipedia.txt").read_text().splitlines())
+    assert demo_real.sentences() <= len(Path("assets/first-texts/wikipedia.txt").read_text().splitlines())
     for name in (demo_real.STATIC, demo_real.PROMPTEOL):
         encoder = load_recipe(demo_real.RECIPES / f"{name}.yaml", ModelRecipe)
         assert {item.repo_id for item in encoder.datasets} == {f"{ORG}/{demo_real.DATASET}"}
@@ -84,7 +84,7 @@ def test_make_real_names_committed_recipes_that_need_each_other():
 def test_a_trial_of_make_real_trains_in_proportion_and_reads_no_test_set():
     path = demo_real.RECIPES / f"{demo_real.PROMPTEOL}.yaml"
     steps = int(load_recipe(path, ModelRecipe).arguments["max_steps"])
-    half = load_recipe(path, ModelRecipe, demo_real.scaled(path, demo_real.first_texts() // 2))
+    half = load_recipe(path, ModelRecipe, demo_real.scaled(path, demo_real.sentences() // 2))
     assert half.arguments["max_steps"] == str(steps // 2) and len(half.evaluation) == 1
     assert half.evaluation[0].split == "validation" and half.evaluation[0].path
     assert load_recipe(path, ModelRecipe, demo_real.scaled(path, 60)).arguments["max_steps"] == "10"

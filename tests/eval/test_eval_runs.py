@@ -14,9 +14,8 @@ from senteval_layout import bag_of_words, one_task, write_senteval
 
 from eval.encoders.load import wrap
 from eval.runs.records import Record, Records, beside, read_evaluation, why_stale
-from eval.runs.score import evaluate, summarise, versions, with_earlier
+from eval.runs.score import evaluate, measure, summarise, versions, with_earlier
 from eval.runs.table import table
-from eval.scoring.measure import measure
 from eval.scoring.outcomes import Outcomes
 from eval.statistics.bootstrap import EvaluationSettings
 from eval.tasks.rows import Pins

@@ -475,7 +475,11 @@ def test_single_texts_are_a_classification_dataset(tmp_path):
     assert data["task_categories"] == ["text-classification"] and "task_ids" not in data
     assert "sentence-transformers" not in data["tags"]
     assert "| `label` | `class: 0 good, 1 bad` |" in said and "| `good` | A man sings. | good |" in said
-    assert "Label `good`, against `bad`:" in said and "δ(t)" in said and "generated the texts and the source" in said
+    assert (
+        "Label `good`, against `bad`:" in said
+        and "δ(t)" in said
+        and "texts and the source sentences come from a language model" in said
+    )
     assert "Schick" in said and "Sato" not in said and "score" not in said.split("## Load it")[1]
     assert "The same generator writes the source sentences" in said
 

@@ -35,7 +35,7 @@ def lm(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def release(lm, hub_api, monkeypatch) -> Release:
-    """``release.run --yes`` of so many first texts; its stage, the real one, in this process."""
+    """``sts-dino release --yes`` with a limit; the real stage runs in this process."""
 
     def stage(module: str, *words: str) -> None:
         assert module == "write"

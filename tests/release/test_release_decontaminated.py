@@ -1,4 +1,4 @@
-"""A dataset without the rows that stand in evaluation data: checked, dropped, carded, published, loaded."""
+"""A dataset without the rows whose texts are in evaluation data: checked, dropped, carded, published, loaded."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from release.publish import loading_script
 
 pytest_plugins = ["local_hub"]
 LINES = [line.split("\t") for line in Path("assets/stsb/sts-test.csv").read_text("utf-8").splitlines()[:2]]
-PLANTED = {3: LINES[0][5], 40: LINES[1][5].upper() + "!!"}  # an exact match and one in normal form, as first texts
+PLANTED = {3: LINES[0][5], 40: LINES[1][5].upper() + "!!"}  # an exact match and one in normal form, as source sentences
 DEFAULTS = {"senteval_data": None, "sts_data": None, "sets": "", "config": None, "split": None, "similarity": 0.5}
 LOAD = """
 import json, sys
@@ -33,7 +33,7 @@ print(json.dumps({c: {s: r.to_list() for s, r in load_dataset(repo, c, revision=
 
 @pytest.fixture
 def whole(tmp_path, monkeypatch) -> Path:
-    """A finished dataset with two first texts of the STS Benchmark's test part in it."""
+    """A finished dataset with two source sentences of the STS Benchmark's test part in it."""
     plain = small_runs.first_text
     monkeypatch.setattr(small_runs, "first_text", lambda number: PLANTED.get(number) or plain(number))
     small_run(tmp_path / "small-sts", small_recipe("sts"))
@@ -119,9 +119,9 @@ def published_as(whole: Path, directory: Path, api, kinds: str) -> str:
 
 def test_numbers_that_were_changed_afterwards_stop_the_card(whole, tmp_path):
     manifest = without(whole, tmp_path / "clean")
-    told = json.loads((tmp_path / "clean" / "manifest.json").read_text())
-    told["provenance"]["decontamination"]["rows"]["postprocessed"]["train"]["dropped"]["exact"] += 1
-    run_dir.write_manifest(tmp_path / "clean", Manifest.model_validate(told))
+    changed = json.loads((tmp_path / "clean" / "manifest.json").read_text())
+    changed["provenance"]["decontamination"]["rows"]["postprocessed"]["train"]["dropped"]["exact"] += 1
+    run_dir.write_manifest(tmp_path / "clean", Manifest.model_validate(changed))
     with pytest.raises(InputError, match=re.escape("provenance.decontamination differs from the digest in inputs")):
         render(tmp_path / "clean")
     run_dir.write_manifest(tmp_path / "clean", manifest)

@@ -18,8 +18,8 @@ SCRIPT = Path("deploy/slurm/release.sbatch").resolve()
 KUBERAY, IMAGE = Path("deploy/kuberay/release.yaml"), Path("deploy/kuberay/Dockerfile")
 TESTED = dict(re.findall(r"^([\w.-]+)==(\S+)$", Path("constraints.txt").read_text(), re.MULTILINE))
 
-# Stand-ins for what a node of Slurm has: each notes how it was called, and of Ray only the port is there.
-STAND_INS = {
+# Fake commands of a Slurm node: each logs its call, and Ray only opens its port.
+FAKES = {
     "bin/srun": 'while [[ "$1" == --* ]]; do echo "srun $1" >> calls; shift; done; SLURM_CPUS_ON_NODE=3 exec "$@"',
     "bin/scontrol": 'echo "scontrol $*" >> calls',
     ".venv/bin/ray": """echo "ray $* [$RAY_AUTH_MODE ${#RAY_AUTH_TOKEN}]" >> calls
@@ -38,7 +38,7 @@ RUN = ["recipes/demo/sts-dino-x2.yaml", "--org", "acme", "--yes"]
 
 @pytest.fixture
 def node(tmp_path):
-    for name, code in STAND_INS.items():
+    for name, code in FAKES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"#!/bin/bash\n{code}\n")
         (tmp_path / name).chmod(0o755)

@@ -56,29 +56,29 @@ def test_a_later_version_of_the_same_rows_takes_them_from_main_and_grows_no_furt
     assert fetched.files == place.manifest.files and fetched.fingerprint == place.manifest.fingerprint
 
 
-def test_another_card_of_a_published_version_needs_another_version(released, hub_api):
-    for force in (False, True):
-        with pytest.raises(RunError, match=r"tag v0\.2\.0: exists and marks this run under another recipe.yaml.*raise"):
-            publication_target(repository_of(released, hub_api), recipe_of(released, "pretty_name=Corrected"), force)
+BEHIND = r"branch main: holds v0\.2\.0, which is later than v0\.1\.9; .*--force to go back"
 
 
-def test_a_version_that_is_taken_is_refused_at_once(released, hub_api):
-    other = recipe_of(released, "seed=7")
-    for force in (False, True):  # a tag is never moved
-        with pytest.raises(
-            RunError, match=r"tag v0\.2\.0: exists and marks the run of another recipe; raise `version`"
-        ):
-            publication_target(repository_of(released, hub_api), other, force)
-
-
-def test_a_version_that_is_behind_is_refused_at_once(released, hub_api):
-    for seed in (7, 20):  # of other rows, and of the same
-        earlier = recipe_of(released, "version=0.1.9", f"seed={seed}")
-        with pytest.raises(
-            RunError, match=r"branch main: holds v0\.2\.0, which is later than v0\.1\.9; .*--force to go back"
-        ):
-            publication_target(repository_of(released, hub_api), earlier, False)
-        assert publication_target(repository_of(released, hub_api), earlier, True).branch == NEXT
+@pytest.mark.parametrize(
+    ("changes", "said", "may_be_forced"),
+    [
+        (["pretty_name=Corrected"], r"tag v0\.2\.0: exists and marks this run under another recipe.yaml.*raise", False),
+        (["seed=7"], r"tag v0\.2\.0: exists and marks the run of another recipe; raise `version`", False),
+        (["version=0.1.9", "seed=7"], BEHIND, True),  # other rows
+        (["version=0.1.9", "seed=20"], BEHIND, True),  # the same rows
+    ],
+)
+def test_a_version_that_is_taken_or_behind_is_refused_and_a_tag_never_moves(
+    hub_api, tmp_path, changes, said, may_be_forced
+):
+    directory = finished_run(tmp_path / "taken-or-behind", version="0.2.0")
+    publish(hub_api, directory, "acme", yes=True)
+    repository, recipe = repository_of(directory, hub_api), recipe_of(directory, *changes)
+    for force in (False,) if may_be_forced else (False, True):
+        with pytest.raises(RunError, match=said):
+            publication_target(repository, recipe, force)
+    if may_be_forced:
+        assert publication_target(repository, recipe, True).branch == NEXT
 
 
 def test_another_version_that_grows_is_left_alone(released, hub_api):
@@ -109,15 +109,15 @@ def test_a_directory_with_another_run_is_not_published_under_this_recipe(tmp_pat
         check_run(directory, recipe_of(directory, "source.limit=3"))
 
 
-def test_a_namespace_that_the_token_does_not_have_is_named(hub_api, stranger):
+def test_a_namespace_that_the_token_does_not_have_is_named(hub_api, alice):
     patience = RetryPolicy(scale=0.001)
     assert namespace(hub_api, "acme", True, patience) == "acme" and namespace(hub_api, None, True, patience) == "demo"
     with pytest.raises(InputError, match=r"--org acme: is not the token's user .*allowed: alice"):
-        namespace(stranger, "acme", True, patience)
-    assert namespace(stranger, "acme", False, patience) == "acme"  # a plan needs no right
+        namespace(alice, "acme", True, patience)
+    assert namespace(alice, "acme", False, patience) == "acme"  # a plan needs no right
 
 
-def test_a_model_is_trained_on_what_cannot_move(tmp_path):
+def test_a_release_names_revisions_that_cannot_move_and_its_dtype(tmp_path):
     recipe = load_recipe(Path("recipes/demo/demo-sts-dino.yaml"), ModelRecipe)
     check_pins(tmp_path, recipe)
     moving = recipe.datasets[0].model_copy(update={"revision": "main"})
@@ -126,11 +126,8 @@ def test_a_model_is_trained_on_what_cannot_move(tmp_path):
     moving_pairs = ValidationData(repo_id="org/pairs", revision="main")
     with pytest.raises(InputError, match=r"validation\.0\.revision: 'main' can move"):
         check_pins(tmp_path, recipe.model_copy(update={"validation": (moving_pairs,)}))
-
-
-def test_a_release_names_its_dtype(tmp_path):
-    recipe = recipe_of(finished_run(tmp_path / "run"))
-    check_dtype(tmp_path, recipe)
-    auto = recipe.model_copy(update={"model": recipe.model.model_copy(update={"dtype": "auto"})})
+    dataset = recipe_of(finished_run(tmp_path / "run"))
+    check_dtype(tmp_path, dataset)
+    auto = dataset.model_copy(update={"model": dataset.model.model_copy(update={"dtype": "auto"})})
     with pytest.raises(InputError, match=r"model.dtype: 'auto' names no dataset; allowed: .*model.dtype=bfloat16"):
         check_dtype(tmp_path, auto)

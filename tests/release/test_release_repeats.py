@@ -16,7 +16,7 @@ from hub.contract.results import read_results, write_results
 from hub.contract.run_dir import require_complete
 from hub.errors import InputError
 from release.options import EvaluationOptions, RecipeOverrides
-from release.repeats import RepeatOptions, comparable, is_scored, parsed_range, planned, table, varied, without
+from release.repeats import RepeatOptions, comparable, is_scored, parsed_range, planned, table, without
 
 STSB = Path(__file__).parents[2] / "assets" / "stsb"
 EVALUATION = [{"task": "stsb/cosine", "split": "validation", "path": str(STSB / "sts-dev.csv")}]
@@ -50,44 +50,33 @@ def story(tmp_path_factory):
     """The recipe's own run, then two seeds of which the second finds its folder taken; then the same command again."""
     folder = tmp_path_factory.mktemp("repeats")
     recipe, out = small_recipe(folder), folder / "models" / "tiny.repeats"
-    stranger = out / "seed-43" / "notes.txt"
-    stranger.parent.mkdir(parents=True)
-    stranger.write_text("somebody's")
+    foreign = out / "seed-43" / "notes.txt"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("somebody's")
     options = ("--seeds", "42,43", "--out", str(out))
     failed = repeat(recipe, *options)
     first = {path.name: path.stat().st_mtime_ns for path in (out / "seed-42").iterdir()}
     report_after_failure = out.with_name("tiny.repeats.json").exists()
-    shutil.rmtree(stranger.parent)
+    shutil.rmtree(foreign.parent)
     shutil.copytree(out / "seed-42", out.with_name("tiny"))  # the recipe's own run: its seed is 42
     again = repeat(recipe, *options)
     return {"out": out, "failed": failed, "again": again, "first": first, "early_report": report_after_failure}
 
 
 @pytest.mark.slow("trains and scores a recipe several times")
-def test_a_failing_run_is_named_and_the_others_are_kept(story):
-    failed = story["failed"]
-    assert failed.returncode == 2
-    last = failed.stderr.strip().splitlines()[-1]
-    assert "seed-43: seed 43: train failed" in last
-    assert "is not empty and not a run directory" in failed.stderr
-    assert "Traceback" not in failed.stderr
-    assert "results.json" in story["first"]
+def test_a_failing_run_is_named_and_the_same_command_resumes_without_repeating_finished_runs(story):
+    failed, again, model = story["failed"], story["again"], "model.safetensors"
+    assert failed.returncode == 2 and "is not empty and not a run directory" in failed.stderr
+    assert "seed-43: seed 43: train failed" in failed.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in failed.stderr and "results.json" in story["first"]
     assert not story["early_report"]  # no mean over fewer runs than asked for
-
-
-@pytest.mark.slow("trains and scores a recipe several times")
-def test_the_same_command_goes_on_and_makes_nothing_twice(story):
-    again = story["again"]
-    assert again.returncode == 0, again.stderr
-    assert "seed-42: already made" in again.stderr
+    assert again.returncode == 0 and "seed-42: already made" in again.stderr, again.stderr
     now = {path.name: path.stat().st_mtime_ns for path in (story["out"] / "seed-42").iterdir()}
-    model = "model.safetensors"
-    assert now[model] == story["first"][model]
-    assert now["results.json"] == story["first"]["results.json"]
+    assert all(now[name] == story["first"][name] for name in (model, "results.json"))
 
 
 @pytest.mark.slow("trains and scores a recipe several times")
-def test_the_report_holds_what_each_run_scored(story):
+def test_the_report_holds_what_each_run_scored_and_the_recipes_own_run_gets_it_for_its_card(story):
     out = story["out"]
     repeats = read_repeats(out.with_name("tiny.repeats.json"))
     assert (repeats.model, repeats.over, [run.value for run in repeats.runs]) == ("tiny", "seed", [42, 43])
@@ -97,85 +86,64 @@ def test_the_report_holds_what_each_run_scored(story):
         assert [score.main_score for score in run.scores] == [score.main_score for score in scored.scores]
     assert repeats.runs[0].fingerprint != repeats.runs[1].fingerprint
     assert repeats.runs[0].scores != repeats.runs[1].scores  # the seed decides the order of the batches
-    line = story["again"].stdout.splitlines()[-1]
-    mean, sd = repeats.summaries[0].mean, repeats.summaries[0].sd
-    assert line.split()[:3] == ["stsb/cosine", "validation", "2"]
-    assert f"{mean:.2f} ± {sd:.2f}" in line
-
-
-@pytest.mark.slow("trains and scores a recipe several times")
-def test_the_recipes_own_finished_run_gets_them_for_its_card(story):
-    out = story["out"]
-    assert read_repeats(out.with_name("tiny") / "repeats.json") == read_repeats(out.with_name("tiny.repeats.json"))
+    line, mean, sd = story["again"].stdout.splitlines()[-1], repeats.summaries[0].mean, repeats.summaries[0].sd
+    assert line.split()[:3] == ["stsb/cosine", "validation", "2"] and f"{mean:.2f} ± {sd:.2f}" in line
+    assert "±" not in table(repeats_of("tiny", "seed", repeats.runs[:1])).splitlines()[1]
+    assert read_repeats(out.with_name("tiny") / "repeats.json") == repeats
 
 
 @pytest.mark.parametrize(
-    ("text", "values"), [("42", (42,)), ("42,43,44", (42, 43, 44)), ("0-3", (0, 1, 2, 3)), ("7, 0-1", (7, 0, 1))]
-)
-def test_numbers_and_ranges(text, values):
-    assert parsed_range(text, "--seeds") == values
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "found"),
     [
-        ("", "'' is no number or range"),
-        ("1,,2", "'' is no number or range"),
-        ("-1", "'-1' is no number or range"),
-        ("1.5", "'1.5' is no number or range"),
-        ("3-1", "'3-1' is no number or range"),
-        ("٣", "is no number or range"),
-        ("42,43,42", "42 stands twice"),
-        ("1-3,2", "2 stands twice"),
+        *(("42", (42,)), ("42,43,44", (42, 43, 44)), ("0-3", (0, 1, 2, 3)), ("7, 0-1", (7, 0, 1))),
+        *((text, "is no number or range") for text in ("", "1,,2", "-1", "1.5", "3-1", "٣")),
+        *(("42,43,42", "42 stands twice"), ("1-3,2", "2 stands twice")),
     ],
 )
-def test_other_numbers_are_refused(text, message):
-    with pytest.raises(InputError, match=message):
-        parsed_range(text, "--seeds")
-
-
-def few_shot(folder):
-    data = {"path": str(folder / "pairs"), "config": "postprocessed", "example_type": "sts", "loss": "CoSENTLoss"}
-    return small_recipe(folder, datasets=[data, {**data, "example_set": "0"}])
+def test_numbers_and_ranges(text, found):
+    if isinstance(found, tuple):
+        assert parsed_range(text, "--seeds") == found
+    else:
+        with pytest.raises(InputError, match=found):
+            parsed_range(text, "--seeds")
 
 
 def test_example_sets_take_the_place_of_the_recipes(tmp_path):
-    path = few_shot(tmp_path)
-    series = planned(
-        path,
-        RepeatOptions(None, "0-2", tmp_path / "out"),
-        RecipeOverrides(5, ["version=0.2.0"]),
-        EvaluationOptions(),
-    )
+    data = {"path": str(tmp_path / "pairs"), "config": "postprocessed", "example_type": "sts", "loss": "CoSENTLoss"}
+    path = small_recipe(tmp_path, datasets=[data, {**data, "example_set": "0"}])
+    options, overrides = RepeatOptions(None, "0-2", tmp_path / "out"), RecipeOverrides(5, ["version=0.2.0"])
+    series = planned(path, options, overrides, EvaluationOptions())
     assert series.values == (0, 1, 2)
     assert series.directory(2) == (tmp_path / "out" / "example-set-2").resolve()
     settings = series.words(2)[1::2]
     assert settings == ["version=0.2.0", "datasets.1.example_set=2"]
-    found = load_recipe(path, ModelRecipe, settings)
+    found, own = load_recipe(path, ModelRecipe, settings), load_recipe(path, ModelRecipe, ["version=0.2.0"])
     assert [item.example_set for item in found.datasets] == [None, 2]
-    assert without(found, series.keys) == without(load_recipe(path, ModelRecipe, ["version=0.2.0"]), series.keys)
-    assert without(found, ("seed",)) != without(load_recipe(path, ModelRecipe, ["version=0.2.0"]), ("seed",))
+    assert without(found, series.keys) == without(own, series.keys)
+    assert without(found, ("seed",)) != without(own, ("seed",))
 
 
-def refused(path, message, seeds="1,2", example_sets=None, settings=()):
-    with pytest.raises(InputError, match=message):
-        planned(path, RepeatOptions(seeds, example_sets), RecipeOverrides(None, list(settings)), EvaluationOptions())
-
-
-def test_bad_input_is_refused_before_anything_is_trained(tmp_path):
-    path = small_recipe(tmp_path)
-    refused(path, "give one of them", seeds=None)
-    refused(path, "give one of them", example_sets="1")
-    refused(path, "none of them is restricted to an example_set", seeds=None, example_sets="0-9")
-    refused(path, "is what --seeds sets", settings=["seed=3"])
-    refused(path, "names no task", settings=["evaluation=[]"])
-    refused(path, "trains nothing", settings=["datasets=[]", "arguments={}"])
-    refused(path, "unknown key", settings=["sed=3"])
-    assert varied(load_recipe(path, ModelRecipe), "seed", path) == ("seed",)
+@pytest.mark.parametrize(
+    ("seeds", "example_sets", "setting", "said"),
+    [
+        (None, None, None, "give one of them"),
+        ("1,2", "1", None, "give one of them"),
+        (None, "0-9", None, "none of them is restricted to an example_set"),
+        ("1,2", None, "seed=3", "is what --seeds sets"),
+        ("1,2", None, "evaluation=[]", "names no task"),
+        ("1,2", None, "datasets=[]", "is for training|trains nothing"),
+        ("1,2", None, "sed=3", "unknown key"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_trained(tmp_path, seeds, example_sets, setting, said):
+    settings = [] if setting is None else [setting, *(["arguments={}"] if setting == "datasets=[]" else [])]
+    with pytest.raises(InputError, match=said):
+        options = RepeatOptions(seeds, example_sets)
+        planned(small_recipe(tmp_path), options, RecipeOverrides(None, settings), EvaluationOptions())
 
 
 @pytest.mark.slow("trains and scores a recipe several times")
-def test_a_task_that_cuts_its_own_folds_is_found_and_further_scores_do_no_harm(story, tmp_path):
+def test_only_whole_scores_of_these_weights_count_and_only_shared_ones_have_a_spread(story, tmp_path, capsys):
     directory = story["out"] / "seed-42"
     manifest, results = require_complete(directory), read_results(directory / "results.json")
     folds = results.scores[0].model_copy(update={"task": "mr/senteval", "split": "all"})
@@ -188,21 +156,10 @@ def test_a_task_that_cuts_its_own_folds_is_found_and_further_scores_do_no_harm(s
 
     assert scored("stsb/cosine") and scored("mr/senteval") and scored("stsb/cosine", "mr/senteval")
     assert not scored("stsb/cosine", "cr/senteval")
-    assert not scored("transfer")  # what a group stands for only the evaluation knows
+    assert not scored("transfer")  # only the evaluation resolves a group
     assert not scored("stsb/cosine", fingerprint="of other weights")
-
-
-@pytest.mark.slow("trains and scores a recipe several times")
-def test_only_what_every_run_was_scored_on_has_a_spread(story, capsys):
     first, second = read_repeats(story["out"].with_name("tiny.repeats.json")).runs
     more = second.scores[0].model_copy(update={"task": "mr/senteval", "split": "all"})
-    ahead = second.model_copy(update={"scores": (more, *second.scores)})
-    assert comparable([first, ahead]) == [first, second]
+    assert comparable([first, second.model_copy(update={"scores": (more, *second.scores)})]) == [first, second]
     assert "no spread for scores that not every run has: mr/senteval all" in capsys.readouterr().err
     assert comparable([first, second]) == [first, second] and not capsys.readouterr().err
-
-
-@pytest.mark.slow("trains and scores a recipe several times")
-def test_a_single_run_is_shown_without_a_spread(story):
-    repeats = read_repeats(story["out"].with_name("tiny.repeats.json"))
-    assert "±" not in table(repeats_of("tiny", "seed", repeats.runs[:1])).splitlines()[1]

@@ -1,4 +1,4 @@
-"""The SimCSE baseline: as many steps on first texts alone, trained beside the model, scored and shown with it."""
+"""The SimCSE baseline: as many steps on the source sentences, trained beside the model, scored and shown with it."""
 
 import os
 import sys
@@ -40,41 +40,29 @@ def test_the_control_differs_in_what_it_is_trained_on_and_what_chooses_its_check
     recipe = recipe_of(tmp_path, arguments=arguments, datasets=both)
     found = baseline_recipe(recipe, 18)
     assert found.arguments == {"learning_rate": "1e-3", "max_steps": "18"} and found.control is None
-    (data,) = found.datasets  # the same first texts, once
+    (data,) = found.datasets  # the same source sentences, once
     assert (data.example_type, data.loss, data.path) == ("self-pair", "MultipleNegativesRankingLoss", pairs["path"])
     same = {"base", "lora", "batch_size", "seed", "threads", "limit", "evaluation", "license"}
     assert all(getattr(found, key) == getattr(recipe, key) for key in same)
     assert ModelRecipe.model_validate(found.model_dump(mode="json")) == found
 
 
-def test_texts_with_themselves_beside_written_pairs_keep_their_columns(tmp_path):
-    own = TrainingData(
-        path=str(tmp_path / "pairs"),
-        config="postprocessed",
-        example_type="self-pair",
-        columns=("sentence1", "sentence2"),
-        loss="MultipleNegativesRankingLoss",
-    )
-    recipe = recipe_of(tmp_path)
+def test_what_is_refused_and_what_the_key_leaves_alone(tmp_path):
+    columns = ("sentence1", "sentence2")
+    place = {"path": str(tmp_path / "pairs"), "config": "postprocessed", "example_type": "self-pair"}
+    own = TrainingData(**place, columns=columns, loss="MultipleNegativesRankingLoss")
+    recipe, without = recipe_of(tmp_path), recipe_of(tmp_path, control=None)
     found = baseline_recipe(recipe.model_copy(update={"datasets": (*recipe.datasets, own)}), 5)
-    assert [one.columns for one in found.datasets] == [None, ("sentence1", "sentence2")]
-
-
-def test_the_key_decides_no_weight_and_leaves_no_trace_where_it_is_absent(tmp_path):
-    with_it, without = recipe_of(tmp_path), recipe_of(tmp_path, control=None)
-    assert fingerprint(with_it, {}) == fingerprint(without, {})
-    assert "control" not in resolved(without) and "control: simcse" in resolved(with_it)
-
-
-def test_what_has_no_first_texts_has_no_such_control(tmp_path):
+    assert [one.columns for one in found.datasets] == [None, columns]
+    assert fingerprint(recipe, {}) == fingerprint(without, {})  # the key affects no weight
+    assert "control" not in resolved(without) and "control: simcse" in resolved(recipe)
+    train_baseline(tmp_path / "nothing", without)
+    assert not (tmp_path / "nothing.copies").exists()
     documents = {"path": "x.txt", "config": "x", "example_type": "documents", "loss": "DeCLUTRLoss"}
     with pytest.raises(InputError, match="control: simcse is trained on source sentences, and documents have none"):
         recipe_of(tmp_path, datasets=[documents])
     with pytest.raises(InputError, match="control is for training, but the recipe names no datasets"):
         recipe_of(tmp_path, datasets=[], arguments={})
-
-
-def test_steps_are_those_of_the_manifest(tmp_path):
     whole = Manifest(kind="model", name="m", version="1.0.0", fingerprint="f", complete=True)
     assert steps_of(whole.model_copy(update={"provenance": {"training": {"steps": 7}}}), tmp_path) == 7
     with pytest.raises(InputError, match="does not say how many steps it was trained; train it again"):
@@ -107,17 +95,15 @@ def test_the_control_is_trained_for_as_many_steps_and_scored_with_the_model(trai
     assert command(trained / "recipe.yaml", "--model", trained / "tiny", "--dry-run") == 0
     assert f"control {trained / 'tiny.copies'}; results to" in capsys.readouterr().out
     assert command(trained / "recipe.yaml", "--model", trained / "tiny") == 0
-    told = capsys.readouterr()
-    assert "SimCSE baseline" in told.out.splitlines()[0] and told.err.count("(kept)") == 6
+    shown = capsys.readouterr()
+    assert "SimCSE baseline" in shown.out.splitlines()[0] and shown.err.count("(kept)") == 6
 
 
 def test_the_card_shows_it_beside_before_and_after(trained):
     results = read_results(trained / "tiny/results.json")
     card = render(trained / "tiny")["README.md"].decode()
-    assert "| untrained | trained | gain | SimCSE baseline | gain over SimCSE |" in card
     control = results.control_scores[0]
     assert f"| {control.main_score:.2f} [{control.low:.2f}, {control.high:.2f}] |" in card
-    assert "the gain over it is the effect of the generated pairs" in card
 
 
 def test_a_finished_control_is_not_trained_again_and_one_of_other_steps_is_refused(trained):
@@ -127,8 +113,3 @@ def test_a_finished_control_is_not_trained_again_and_one_of_other_steps_is_refus
     assert (trained / "tiny.copies/manifest.json").stat().st_mtime_ns == before
     with pytest.raises(typer.Exit):  # the stage has said which key differs
         train_baseline(trained / "tiny", recipe.model_copy(update={"batch_size": 8}))
-
-
-def test_without_the_key_nothing_is_trained(tmp_path):
-    train_baseline(tmp_path / "nothing", recipe_of(tmp_path, control=None))
-    assert not (tmp_path / "nothing.copies").exists()

@@ -40,9 +40,9 @@ def test_two_recipes_are_proposed_that_fit_each_other(corpus, tmp_path):
     assert data.path == str(found.pairs) and data.config in found.dataset.configs
     assert (found.model.control, found.model.base.modules) == ("simcse", "static")
     assert [task.task for task in found.model.evaluation] == ["stsb/cosine"]
-    assert [step.name for step in steps(found, AdaptationEstimate(*[1.0] * 5, 10, 1, 1.0))] == [
-        *("write", "verify", "train", "control", "score")
-    ]
+    chain = steps(found, AdaptationEstimate(*[1.0] * 5, 10, 1, 1.0))
+    assert [step.name for step in chain] == ["write", "verify", "train", "control", "score"]
+    assert not chain[0].is_done() and not chain[2].is_done()
 
 
 def test_german_texts_are_asked_for_in_german_and_scored_on_no_english_task(tmp_path):
@@ -70,15 +70,12 @@ def test_the_encoder_that_was_asked_for_is_in_the_recipe(corpus, tmp_path, encod
     assert (found.base.vocabulary is not None) == (encoder == "static")
 
 
-def test_every_kind_of_language_model_becomes_a_section(tmp_path):
+def test_a_language_model_becomes_a_section_and_a_hub_model_is_pinned(tmp_path, hub_api, capsys, monkeypatch):
     file = tmp_path / "model-q4.gguf"
     file.touch()
     gguf = choose_generator(str(file), "gemma").section
     assert (gguf["path"], gguf["gguf_file"]) == (str(tmp_path), "model-q4.gguf")
     assert choose_generator("org/lm@v1.0.0", "mit").section["revision"] == "v1.0.0"
-
-
-def test_a_hub_model_is_pinned_at_the_commit_that_its_branch_is_now(hub_api, capsys, monkeypatch):
     repo = hub_api.create_repo("demo/lm-to-pin").repo_id
     commit = hub_api.upload_file(path_or_fileobj=b"{}", path_in_repo="config.json", repo_id=repo).oid
     monkeypatch.setattr("huggingface_hub.HfApi", lambda: hub_api)
@@ -123,10 +120,13 @@ def test_whose_weights_are_trained_where_the_writers_cannot_be(tmp_path, monkeyp
     monkeypatch.setattr("sts_dino.proposals.recipes.GEMMA", gemma)
     server = {"backend": "openai", "server": {}, "license": "mit"}
     file = {"path": str(alone), "gguf_file": "m.gguf", "license": "mit"}
-    for writer, told in ((server, "since a model behind a server is not"), (file, "since a GGUF file is not trained")):
-        found = base_of(writer)
+    for generator, reason in (
+        (server, "since a model behind a server is not"),
+        (file, "since a GGUF file is not trained"),
+    ):
+        found = base_of(generator)
         assert (found.section["path"], found.section["license"]) == (str(gemma), "gemma") and found.lora
-        assert f"Gemma 3 270M, {told}" in found.why
+        assert f"Gemma 3 270M, {reason}" in found.why
     (alone / "config.json").write_text("{}")
     beside = base_of(file)
     assert (beside.section["path"], beside.section["license"]) == (str(alone), "mit")
@@ -149,10 +149,7 @@ def test_what_cannot_be_is_refused_in_one_line_before_anything_is_written(corpus
     for words, said in (
         ((few, "--out", out, "--lm", "builtin"), "few.txt: has 2 usable texts; allowed: 40 or more"),
         ((tmp_path / "none.txt", "--out", tmp_path / "a"), "no such file"),
-        (
-            (corpus, "--out", tmp_path / "b", "--lm", "nowhere", "--lm-license", "mit"),
-            "--lm: nowhere is no folder here",
-        ),
+        ((corpus, "--out", tmp_path / "b", "--lm", "nowhere", "--lm-license", "mit"), "--lm: nowhere is no folder"),
         ((corpus, "--out", tmp_path / "c", "--lm", "builtin", "--encoder", "none"), "--encoder.*names no licence"),
     ):
         found = outcome(*words)

@@ -102,7 +102,7 @@ RUN, MODEL = "artifacts/datasets/pairs", "artifacts/models/encoder"
         ("score encoder", f"{MODEL}/recipe.yaml --model {MODEL}"),
         ("score encoder.yaml", "encoder.yaml"),
         ("score ./model", "--model ./model --tasks stsb/cosine"),
-        ("score ORG/NAME --tasks sts", "--model ORG/NAME --tasks sts"),
+        ("score ORG/NAME --tasks=sts", "--model ORG/NAME --tasks=sts"),
         ("score bert-base-nli", "--model sentence-transformers/bert-base-nli --tasks stsb/cosine"),
         ("score --model ORG/NAME", "--model ORG/NAME"),
         ("value ORG/NAME@v1.0.0", "ORG/NAME@v1.0.0"),
@@ -144,7 +144,7 @@ def test_completion_knows_commands_and_their_options(shell):
     assert "compare" in completed("sts-dino com") and "--estimate" in completed("sts-dino write --est")
 
 
-def test_a_stranger_under_the_name_of_a_package_is_named(tmp_path):
+def test_a_foreign_package_under_the_name_of_ours_is_named(tmp_path):
     assert foreign_package(ROOT) is None
     (tmp_path / "hub.py").write_text("")
     done = called("--help", cwd=tmp_path, environment={"PYTHONPATH": f"{tmp_path}:{ROOT}"})

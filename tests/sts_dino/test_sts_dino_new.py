@@ -78,6 +78,9 @@ def test_the_column_of_texts_is_found_in_every_kind_of_file(tmp_path, suffix):
     assert load_recipe(tmp_path / "r.yaml", DatasetRecipe).source.columns == ("utterance",)
 
 
+LM = ["--lm", "builtin"]
+
+
 @pytest.mark.parametrize(
     ("lines", "name", "options", "said"),
     [
@@ -86,33 +89,18 @@ def test_the_column_of_texts_is_found_in_every_kind_of_file(tmp_path, suffix):
         ([], "corpus.txt", [], "is empty"),
         (["", ""], "corpus.txt", [], "has no usable text in its first 2 rows (2 empty)"),
         (["x" * 2**20], "corpus.txt", [], "has no usable text in its first 1 rows (1 overlong)"),
-        (
-            ["a,b", "one two three,four five six"],
-            "c.csv",
-            [],
-            "holds the texts is not clear; allowed: a, b",
-        ),
+        (["a,b", "one two three,four five six"], "c.csv", [], "holds the texts is not clear; allowed: a, b"),
         (["id,n", "1,2"], "c.csv", [], "no column seems to hold texts; allowed: id, n; name it: --column NAME"),
         (["id,text"], "c.csv", [], "has no row"),
-        (
-            ["id,text", "1,a b c"],
-            "c.csv",
-            ["--column", "txt"],
-            "'txt': not in the data; allowed: id, text; did you",
-        ),
+        (["id,text", "1,a b c"], "c.csv", ["--column", "txt"], "'txt': not in the data; allowed: id, text; did you"),
         (["not json"], "c.jsonl", [], "c.jsonl:1: is not JSON"),
         (["[1]"], "c.jsonl", [], "c.jsonl:1: is not a JSON object"),
-        (ENGLISH, "corpus.txt", ["--out", "recipe.json"], "recipe.json: is no recipe's name"),
+        (ENGLISH, "corpus.txt", ["--out", "recipe.json"], "recipe.json: is not a recipe's name"),
         (ENGLISH, "corpus.txt", ["--lm", "nowhere", "--lm-license", "mit"], "--lm: nowhere is no folder here"),
         (ENGLISH, "corpus.txt", ["--lm", "org/name"], "--lm-license: the licence of org/name is not known"),
         (ENGLISH, "corpus.txt", ["--lm", "org/name", "--lm-license", "mitt"], "did you mean 'mit'"),
-        (ENGLISH, "corpus.txt", ["--license", "none", "--lm", "builtin"], "--license: 'none' is no licence"),
-        (
-            ENGLISH,
-            "corpus.txt",
-            ["--language", "DE", "--lm", "builtin"],
-            "--language: 'DE' is not a language code; allowed: ISO 639",
-        ),
+        (ENGLISH, "corpus.txt", ["--license", "none", *LM], "--license: 'none' is no licence"),
+        (ENGLISH, "corpus.txt", ["--language", "DE", *LM], "--language: 'DE' is not a language code; allowed: ISO 639"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, lines, name, options, said):
@@ -130,15 +118,14 @@ def test_what_is_there_is_not_replaced(tmp_path):
     (tmp_path / "r.examples.tsv").write_text("mine")
     assert run(path, "--out", recipe, "--lm", asset("demo-lm"), "--lm-license", "mit").code == 0
     assert (tmp_path / "r.examples.tsv").read_text() == "mine"
-    assert "is there already" in run(path, "--out", recipe).error
+    assert "exists already" in run(path, "--out", recipe).error
 
 
 @pytest.mark.parametrize(("lines", "words"), [(ENGLISH, "Task: Write two"), (GERMAN, "Aufgabe: Schreibe zwei")])
 def test_the_recipe_is_taken_as_it_is_from_any_folder(tmp_path, monkeypatch, lines, words):
     corpus, folder = written(tmp_path, lines), tmp_path / "recipes"
-    done = run(
-        corpus, "--out", folder / "mine.yaml", "--lm", asset("demo-lm"), "--lm-license", "mit", "--license", "mit"
-    )
+    options = ["--lm", asset("demo-lm"), "--lm-license", "mit", "--license", "mit"]
+    done = run(corpus, "--out", folder / "mine.yaml", *options)
     assert done.code == 0 and "# corpus.txt: 3 usable texts in its 3 rows;" in done.printed
     monkeypatch.chdir(tmp_path)
     recipe = load_recipe(folder / "mine.yaml", DatasetRecipe)
@@ -151,17 +138,13 @@ def test_the_recipe_is_taken_as_it_is_from_any_folder(tmp_path, monkeypatch, lin
     assert recipe.postprocess.reject == filters
 
 
-def test_the_built_in_model_is_shown_no_examples(tmp_path):
-    assert run(written(tmp_path, ENGLISH), "--out", tmp_path / "r.yaml", "--lm", "builtin").code == 0
+def test_the_built_in_model_is_shown_no_examples_and_json_has_the_profile(tmp_path):
+    done = run(written(tmp_path, ENGLISH), "--out", tmp_path / "r.yaml", *LM, "--json")
+    facts = json.loads(done.printed)
+    assert (facts["usable"], facts["language"], facts["recipe"]) == (3, "en", str(tmp_path / "r.yaml"))
     recipe = load_recipe(tmp_path / "r.yaml", DatasetRecipe)
     assert recipe.few_shot is None and recipe.decoding.decay_constant == 100 and not list(tmp_path.glob("*.tsv"))
     assert recipe.license == "mixed-non-commercial"
-
-
-def test_the_machine_form_has_the_profile(tmp_path):
-    done = run(written(tmp_path, ENGLISH), "--out", tmp_path / "r.yaml", "--lm", "builtin", "--json")
-    facts = json.loads(done.printed)
-    assert (facts["usable"], facts["language"], facts["recipe"]) == (3, "en", str(tmp_path / "r.yaml"))
 
 
 def test_every_language_has_its_instructions_and_examples():

@@ -1,4 +1,4 @@
-"""Runs a notebook's code cells in order, as Jupyter does, and keeps what they show: python tests/notebook_cells.py FILE
+"""Run the code cells of a notebook in order, as Jupyter does, and keep their outputs: notebook_cells.py FILE
 
 With ``--write`` the outputs go into the notebook, else the notebook with its outputs is printed as JSON. Talk and
 progress (stderr) are not kept. Run it in an empty folder: a notebook writes where it runs.
