@@ -25,7 +25,7 @@ def lazy_app(help_text: str, commands: Mapping[str, tuple[str, str]]) -> typer.T
         def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
             """The subcommand that the words name, imported, and its own words."""
             name, command, rest = super().resolve_command(ctx, args)
-            if name in commands:
+            if name is not None and name in commands:
                 command = typer.main.get_command(import_module(commands[name][0]).app)
                 command.name = name
             return name, command, rest

@@ -197,11 +197,12 @@ def make_encoder(case: Case, job: Any, device: str, folder: Path) -> Any:
     import transformers
 
     from benchmarks.tiny_model import make_model
+    from hub.untrusted import NO_CODE
     from training.encoder.bases import Base
     from training.encoder.encoder import build_encoder
 
     base = folder / "base"
-    transformers.AutoTokenizer.from_pretrained(make_model(folder / "tiny")).save_pretrained(base)
+    transformers.AutoTokenizer.from_pretrained(make_model(folder / "tiny"), **NO_CODE).save_pretrained(base)
     transformers.set_seed(job.recipe.seed)
     transformers.RobertaModel(case.config, add_pooling_layer=False).save_pretrained(base)
     return build_encoder(job.recipe.base.model_copy(update={"path": str(base)}), Base(base, None, "")).to(device)

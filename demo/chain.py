@@ -53,8 +53,7 @@ class Chain:
             except typer.Exit as end:
                 log.seek(0)
                 cli.say(log.read().decode("utf-8", "replace"))
-                problem = f"sts-dino {command} failed (exit code {end.exit_code}), see above"
-                raise RunError(title, problem) from None
+                raise RunError(title, f"sts-dino {command} failed (exit code {end.exit_code}), see above") from None
 
     def load(self, model: str, *datasets: str) -> dict[str, object]:
         """Load datasets and a model by name in a process with an empty cache; rows and similarities."""

@@ -215,6 +215,6 @@ def table(repeats: Repeats) -> str:
     rows = [("task", "split", "runs", "mean ± sd", "min - max")]
     for item in repeats.summaries:
         spread = f" ± {item.sd:.2f}" if item.sd is not None else ""
-        cells = (item.task, item.split, str(item.runs), f"{item.mean:.2f}{spread}", f"{item.low:.2f} - {item.high:.2f}")
-        rows.append(cells)
+        scores = f"{item.mean:.2f}{spread}", f"{item.low:.2f} - {item.high:.2f}"
+        rows.append((item.task, item.split, str(item.runs), *scores))
     return cli.aligned(rows)

@@ -356,6 +356,5 @@ def summary(found: Adaptation, page: Path) -> str:
     if found.model.evaluation:
         parts.append(table(read_results(found.encoder / "results.json")))
     else:
-        language = found.dataset.language
-        parts.append(f"the project has no evaluation data in {language!r}: judge some pairs yourself")
+        parts.append(f"the project has no evaluation data in {found.dataset.language!r}: judge some pairs yourself")
     return "\n\n".join([*parts, f"report: {page}"])

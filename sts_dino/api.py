@@ -82,7 +82,7 @@ def write_pairs(
         propose(corpus, path, name, CorpusChoices("text", language, lm, lm_license, license))
     options = ClusterOptions(None, None, None, None, None)
     found, _ = checked_recipe(path, directory, None, given, options)
-    write(found, directory, command_line("generation.run", path, None, given), options)
+    write(found, directory, command_line("write", path, None, given), options)
     return read_pairs(directory)
 
 

@@ -65,8 +65,8 @@ def accepted(stage: StageCommand, words: list[str]) -> list[str]:
         if hint:
             raise InputError(first, "no such file or folder", hint=hint)
     if stage.takes == "recipe" and own_recipe and (place / MANIFEST).is_file():
-        resumes = stage.module in ("generation.run", "training.run") and "--estimate" not in stage.words
-        resumes = resumes and not {"--out", "--estimate"} & {*rest}
+        given = _options([*stage.words, *rest])
+        resumes = stage.module in ("generation.run", "training.run") and not {"--out", "--estimate"} & given
         return [str(own_recipe), *rest, *(["--out", first] if resumes else [])]
     if stage.takes == "run" and is_recipe and place.is_file():
         return [str(run_of(place)), *rest]
@@ -100,7 +100,11 @@ def encoder_words(encoder: str, recipe: Path | None, rest: list[str]) -> list[st
         if own.is_dir():
             return encoder_words(str(own), own / RECIPE if (own / RECIPE).is_file() else None, rest)
         encoder = str(minilm()) if encoder == MINILM else f"sentence-transformers/{encoder}"
-    return ["--model", encoder, *rest, *([] if "--tasks" in rest else ["--tasks", "stsb/cosine"])]
+    return ["--model", encoder, *rest, *([] if "--tasks" in _options(rest) else ["--tasks", "stsb/cosine"])]
+
+
+def _options(words: list[str]) -> set[str]:
+    return {word.partition("=")[0] for word in words}
 
 
 def new_app() -> typer.Typer:

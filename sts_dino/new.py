@@ -112,8 +112,8 @@ def propose(
     from hub.assets import asset
     from sts_dino.proposals.recipes import choose_generator, dataset_recipe, languages
 
-    seen = _looked_at(corpus, recipe, choices)
-    found, generator = seen.profile, choose_generator(choices.lm, choices.lm_license)
+    seen, generator = _looked_at(corpus, recipe, choices), choose_generator(choices.lm, choices.lm_license)
+    found = seen.profile
     if found.usable - found.quoted < least:
         without = f" without a quotation mark, {found.quoted} with one" if found.quoted else ""
         raise InputError(corpus, f"has {found.usable - found.quoted} usable texts{without}", allowed=f"{least} or more")

@@ -1,4 +1,4 @@
-"""A release on a three-node Ray cluster while processes get ``kill -9`` and the Hub fails (``cluster_kills``)."""
+"""A release on a three-node Ray cluster while processes get ``kill -9`` and the Hub fails."""
 
 import contextlib
 import random

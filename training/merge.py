@@ -3,7 +3,7 @@
 Reads a finished run directory that ``training.run`` made with ``lora.release: adapter`` and writes another one beside
 it, ``NAME-merged``: the same recipe with ``lora.release: merged`` under that name, the base's weights with the adapter
 added, the provenance of the training. It has scores of its own to get (``eval.run``) and is published like any other.
-Killed and started again it ends the same; finished, it is not made again.
+A killed merge resumes and ends in the same bytes.
 """
 
 import shlex
@@ -47,7 +47,7 @@ def read_run(directory: Path) -> tuple[ModelRecipe, Manifest]:
         raise InputError(directory, problem, allowed="a run with lora.release: adapter")
     if changed := changed_files(directory, manifest):
         problem = f"{changed[0]} is missing or is not the file that the manifest names"
-        raise InputError(directory, problem, hint="run training.run again")
+        raise InputError(directory, problem, hint="run sts-dino train again")
     return recipe, manifest
 
 
@@ -87,7 +87,7 @@ def merge_into(out: Path, directory: Path, recipe: ModelRecipe, manifest: Manife
 def _origin(directory: Path, adapter: Manifest) -> dict[str, Any]:
     """Which adapter was merged, and the two commands that make the model."""
     path = directory.as_posix() if not is_outside(directory.as_posix()) else f"{ARTIFACTS}/models/{adapter.name}"
-    command = shlex.join(["python", "-m", "sts_dino", "merge", path])
+    command = shlex.join(["sts-dino", "merge", path])
     merged_from = {"name": adapter.name, "version": adapter.version, "fingerprint": adapter.fingerprint}
     return {"merged_from": merged_from, "command": f"{adapter.provenance['command']}\n{command}"}
 

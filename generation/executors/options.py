@@ -73,7 +73,7 @@ def local_instance(cpus: float, gpus: float | None, withheld: Sequence[str] = ()
 def cluster(address: str) -> Iterator[Any]:
     """The cluster at ``HOST:PORT``, or the one that this machine belongs to (``auto``).
 
-    Raises InputError when nobody answers there in time, when this machine is none of its nodes, when it asks for
+    Raises InputError when nobody answers there in time, when this machine is not one of its nodes, when it asks for
     another token, or when its version of Ray or Python is another one.
     """
     place = f"--ray {address}"
@@ -146,11 +146,11 @@ def _refusal(place: str, error: BaseException) -> InputError:
     sides = re.findall(r"Ray: (\S+)\s+Python: (\S+)", said)
     if "Version mismatch" in said and len(sides) > 1:
         cluster, here = sides[:2]
-        told = f"has Ray {cluster[0]}, Python {cluster[1]}; this process Ray {here[0]}, Python {here[1]}"
-        return InputError(place, told, hint="install the same on every node")
+        found = f"has Ray {cluster[0]}, Python {cluster[1]}; this process Ray {here[0]}, Python {here[1]}"
+        return InputError(place, found, hint="install the same on every node")
     if "No node info found" in said or "node_to_connect" in said:
         hint = "run the command on one of them, or join it with `ray start --address`"
-        return InputError(place, "this machine is none of the cluster's nodes", hint=hint)
+        return InputError(place, "this machine is not a node of the cluster", hint=hint)
     if "multiple active Ray instances" in said:
         found = ", ".join(sorted(set(re.findall(r"'([^']+:\d+)'", said))))
         return InputError(place, f"several clusters run on this machine ({found})", hint="give one: --ray HOST:PORT")

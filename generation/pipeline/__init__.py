@@ -1,1 +1,1 @@
-"""One dataset run: first texts, tasks, a worker, an executor, the finish."""
+"""One dataset run: source sentences, tasks, the worker, the run directory, the finish."""

@@ -1,10 +1,9 @@
-"""Rows of more first texts for a finished dataset: its next version, in which every earlier file stays as it is.
+"""Rows of more source sentences for a finished dataset: its next version, in which every earlier file is unchanged.
 
-The new first texts are an ordinary run in a folder of its own beside the run directory, killed and gone on with like
-any other. When it is finished its files are copied under names of their own, and one manifest names both: until then
-the directory holds the earlier version, whole. What cannot be told from the new first texts alone follows a rule: new
-rows begin in new shards, sampled negatives of new rows come from new rows, and a text that an earlier row has is a
-duplicate where the form allows it once.
+The new sentences are an ordinary run in a folder of its own beside the run directory, resumable like any other. When it
+is finished its files are copied under new names, and one manifest names both: until then the directory holds the
+earlier version, whole. Three rules follow: new rows begin in new shards, sampled negatives of new rows come from new
+rows, and a text that an earlier row has is a duplicate where the schema allows it once.
 """
 
 import json
@@ -28,14 +27,13 @@ from hub.contract.run_dir import File, Manifest
 from hub.durable import atomic_path
 from hub.errors import InputError
 
-GROWING = ("limit", "path", "revision", "splits")  # keys of `source` with which first texts may follow those there are
+GROWING = ("limit", "path", "revision", "splits")  # keys of `source` that may add sentences after the existing ones
 HISTORY = "history"  # of a manifest's provenance: what each version brought, the oldest first
 BESIDE = (".timing.json", ".places.json")  # notes on the new rows' run, for people
 
 
 def append(recipe: DatasetRecipe, directory: Path, command: str, start: StartExecutor = local_executor) -> Manifest:
-    """Write the rows of the first texts that a finished run has not, and add them to it. Call it with the directory
-    locked.
+    """Generate the rows of further source sentences for a finished run and add them. Lock the directory first.
 
     Interrupted at any place, the same call goes on. Raises InputError when the directory holds no finished run, or when
     anything but the source's length differs from it.
@@ -88,16 +86,16 @@ def require_growth(directory: Path, base: Manifest, recipe: DatasetRecipe, input
                 f"{directory}: {name}", "is another file than it was written with", hint="put that one back"
             )
     if base.fingerprint == fingerprint(recipe, inputs | run_dir.base_inputs(base)):
-        hint = (
-            f"raise source.limit, or add rows at the end of the source; it has {base.counts['sources']:,} first texts"
-        )
+        hint = f"raise source.limit, or append rows to the source; it has {base.counts['sources']:,} source sentences"
         raise InputError(directory, "has all rows of this recipe: there is nothing to append", hint=hint)
     if not is_later(recipe.version, base.version):
         problem = f"{recipe.version} is not later than {base.version}, to which rows are appended"
         raise InputError(f"{directory}: version", problem, hint="raise `version` in the recipe")
     if recipe.source.facts.generated and (recipe.source.limit or 0) <= base.counts["sources"]:
-        problem = f"{recipe.source.limit} is not above the {base.counts['sources']:,} first texts that are there"
-        raise InputError(f"{directory}: source.limit", problem, hint="raise it: it counts all first texts, old and new")
+        problem = f"{recipe.source.limit} is not above the {base.counts['sources']:,} source sentences that are there"
+        raise InputError(
+            f"{directory}: source.limit", problem, hint="raise it: it counts all source sentences, old and new"
+        )
 
 
 def _fixed(recipe: DatasetRecipe) -> dict[str, Any]:

@@ -34,7 +34,7 @@ ASIDE = {
     "generation.pipeline.code_digest": "this digest",
     "hub.cli": "talk on stderr, exit codes",
     "hub.client.connection": "how long a Hub may take, and how its failures are known",
-    "hub.errors": "how a problem is said",
+    "hub.errors": "the wording of a problem",
     "hub.process": "signals, exit codes, the peak of memory",
     "hub.contract.model_sections": "recipes of models",
     "hub.contract.old_names": "what it renames is in the fingerprint",
@@ -46,8 +46,8 @@ ASIDE = {
 
 def versions(recipe: DatasetRecipe | None = None) -> dict[str, str]:
     """Library → version, and the digest of our own code; of all libraries, or those that decide a recipe's rows."""
-    told = recipe is None or "wrong_language" in recipe.postprocess.reject
-    names = (*LIBRARIES, *((LANGUAGES,) if told else ()))
+    detects = recipe is None or "wrong_language" in recipe.postprocess.reject
+    names = (*LIBRARIES, *((LANGUAGES,) if detects else ()))
     return {name: importlib.metadata.version(name) for name in names} | {CODE: code_digest()}
 
 

@@ -285,7 +285,7 @@ class DatasetRun:
         return all(path in self._files or path in self._empty for path in tasks.paths(self.recipe, shard))
 
     def _enter(self, record: TaskRecord) -> None:
-        """Note a shard's files. A shard that is made again may gain or lose the rows of a file."""
+        """Note a shard's files. A shard that is repeated may gain or lose the rows of a file."""
         for path in record.empty:
             self._files.pop(path, None)
         self._files |= {file.path: file for file in record.files}

@@ -42,7 +42,7 @@ class RawRows:
         return self._rows(raw, columns)
 
     def kept(self, shard: Shard, columns: Sequence[str] | None = None) -> list[Row]:
-        """The rows that sifting keeps; ``columns`` must hold text1, text2 and target."""
+        """The rows that the filters keep; ``columns`` must hold text1, text2 and target."""
         read = columns and (*columns, *verified_columns("raw", self.recipe))
         return filtered(self.all(shard, read), self.recipe)[0]
 
@@ -138,7 +138,7 @@ def finish(
     """Write the finished configs from the raw shards, count everything, mark the run complete.
 
     ``executor`` does it group by group, and counts lengths as ``length`` does; without one this process does. A group
-    that an earlier start finished from the same raw files is not made again.
+    that an earlier start finished from the same raw files is kept.
 
     Raises RunError when a label has no row left.
     """
@@ -178,7 +178,7 @@ def _task(run: DatasetRun, group: Group) -> FinishGroup:
 def _texts(run: DatasetRun, blocks: int, length: TextLength) -> Iterator[TaskRecord]:
     """Finish the text form here and in order: whether a text stands in an earlier shard, only one who saw them knows.
 
-    The late ones stand in one file of rejected rows after the shards'. Nothing is journalled: a new start has to see
+    The late ones are in one file of rejected rows after the shards'. Nothing is journalled: a new start has to see
     all rows again.
     """
     seen, late = SeenTexts(), dict[int | None, Parts]()
@@ -225,7 +225,7 @@ def _check_labels(run: DatasetRun, tally: Tally) -> None:
             raise RunError(
                 f"{run.directory}: label {label.name!r}",
                 f"no row is left of it{asked} (rejected: {dict(sorted(reasons.items()))})",
-                hint="use a stronger model, other instructions or more first texts",
+                hint="use a stronger model, other instructions or more source sentences",
             )
 
 

@@ -3,7 +3,7 @@
 They are streamed once into a scratch folder beside the run directory, as row groups that match its shards, so neither a
 large source nor a resumed run needs memory or a second pass. The folder ``<name>.scratch`` obeys the run directory's
 rule: a file counts when ``notes.json`` names it with its SHA-256, and the notes are replaced after the file. Files that
-are damaged or of another run are made again.
+are damaged or of another run are rebuilt.
 """
 
 import json

@@ -40,7 +40,7 @@ class Worker:
         self._copies = TextFilters(recipe, prompts.sets)
 
     def do(self, task: Task, read: Read, tick: Tick = lambda _: None) -> TaskResult:
-        """Do a task. ``read`` gives the run's finished files; ``tick`` is told of accepted texts.
+        """Do a task. ``read`` gives the run's finished files; ``tick`` gets numbers of accepted texts.
 
         Raises InputError when a prompt and the token budget do not fit the model's context.
         """
@@ -57,8 +57,8 @@ class Worker:
     def _first_texts(self, task: WriteFirstTexts) -> TaskResult:
         """Facts: for every number a row of the config ``sources``, with a ``reason`` where it cannot be one.
 
-        The labels' instructions take turns, cut after the quotation mark that opens the first text; nucleus sampling
-        at ``source.top_p`` without top-k (DINO sections 3 and 4).
+        The labels' instructions take turns, cut after the quotation mark that opens the sentence; nucleus sampling at
+        ``source.top_p`` without top-k (DINO sections 3 and 4).
         """
         recipe, own = self.recipe, self.recipe.written_labels
         labels = [own[number % len(own)] for number in task.numbers]

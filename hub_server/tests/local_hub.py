@@ -127,8 +127,8 @@ def hub_api(local_hub: LocalHub) -> HfApi:
 
 
 @pytest.fixture(scope="session")
-def stranger(local_hub: LocalHub) -> HfApi:
-    """The official client of somebody else."""
+def alice(local_hub: LocalHub) -> HfApi:
+    """The official client of another user."""
     return HfApi(endpoint=local_hub.endpoint, token=mint(local_hub, "alice", "write"))
 
 

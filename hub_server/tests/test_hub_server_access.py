@@ -49,13 +49,13 @@ def test_wrong_and_missing_tokens(local_hub, repo):
     assert ask(local_hub, "GET", "/api/whoami-v2", Authorization=f"Basic {local_hub.token}").status == 401
 
 
-def test_private_repos_are_hidden(hub_api, stranger, local_hub, repo):
+def test_private_repos_are_hidden(hub_api, alice, local_hub, repo):
     nobody = HfApi(endpoint=local_hub.endpoint, token=False)
     hub_api.upload_file(path_or_fileobj=b"secret", path_in_repo="s.txt", repo_id=repo, **DATASET)
-    assert stranger.file_exists(repo, "s.txt", **DATASET)
+    assert alice.file_exists(repo, "s.txt", **DATASET)
     hub_api.update_repo_settings(repo, private=True, **DATASET)
     assert hub_api.dataset_info(repo).private
-    for other, status in ((stranger, 404), (nobody, 401)):
+    for other, status in ((alice, 404), (nobody, 401)):
         with pytest.raises(RepositoryNotFoundError) as hidden:
             other.dataset_info(repo)
         assert hidden.value.response.status_code == status
@@ -66,11 +66,11 @@ def test_private_repos_are_hidden(hub_api, stranger, local_hub, repo):
     assert answer.status == 401 and b"secret" not in answer.body and answer.headers["X-Error-Code"] == "RepoNotFound"
 
 
-def test_others_may_not_write(stranger, repo):
-    assert status_of(stranger.upload_file, path_or_fileobj=b"x", path_in_repo="x", repo_id=repo, **DATASET) == 403
-    assert status_of(stranger.create_repo, "demo/by-alice") == 403
-    assert status_of(stranger.create_repo, "acme/by-alice") == 403
-    assert status_of(stranger.delete_repo, repo, **DATASET) == 403
+def test_others_may_not_write(alice, repo):
+    assert status_of(alice.upload_file, path_or_fileobj=b"x", path_in_repo="x", repo_id=repo, **DATASET) == 403
+    assert status_of(alice.create_repo, "demo/by-alice") == 403
+    assert status_of(alice.create_repo, "acme/by-alice") == 403
+    assert status_of(alice.delete_repo, repo, **DATASET) == 403
 
 
 @pytest.mark.parametrize("path", ["../x", "", ".git/config", "..\\x", "C:/x", "a\x00b"])  # all: test_hub_server_rules
@@ -134,15 +134,15 @@ def test_uploads_are_what_was_announced(local_hub, repo):
     assert not list((local_hub.root / "tmp").iterdir())
 
 
-def test_knowing_a_hash_is_not_having_the_file(hub_api, stranger, local_hub, repo):
+def test_knowing_a_hash_is_not_having_the_file(hub_api, alice, local_hub, repo):
     hub_api.upload_file(path_or_fileobj=CONTENT, path_in_repo="x.bin", repo_id=repo, **DATASET)
     hub_api.update_repo_settings(repo, private=True, **DATASET)
-    theirs = stranger.create_repo("alice/thief", **DATASET).repo_id
+    theirs = alice.create_repo("alice/thief", **DATASET).repo_id
     line = ("lfsFile", {"path": "x.bin", "algo": "sha256", "oid": OID})
-    assert post_commit(local_hub, theirs, line, token=stranger.token).status == 400
+    assert post_commit(local_hub, theirs, line, token=alice.token).status == 400
     pointer = file_line("x.bin", lfs_pointer(OID, len(CONTENT)).decode())
-    assert post_commit(local_hub, theirs, pointer, token=stranger.token).status == 400
-    assert upload_path(local_hub, theirs, stranger.token)  # although the bytes are on the disk, they must be sent
+    assert post_commit(local_hub, theirs, pointer, token=alice.token).status == 400
+    assert upload_path(local_hub, theirs, alice.token)  # although the bytes are on the disk, they must be sent
     assert not upload_path(local_hub, repo)
 
 
@@ -195,6 +195,8 @@ def test_bad_requests_are_not_server_errors(local_hub, repo):
     for method, path, body, status in (
         ("POST", f"{api}/commit/main", b"not json\n", 400),
         ("POST", f"{api}/commit/main", b"", 400),
+        ("POST", f"{api}/commit/main", commit_body(summary="a\0b"), 400),  # git's messages cannot hold it
+        ("POST", f"{api}/commit/main", commit_body(description="\0"), 400),
         ("POST", f"{api}/commit/main", commit_body(("file", {"path": "x", "content": "!", "encoding": "base64"})), 400),
         ("POST", f"{api}/commit/main", commit_body(file_line("x", "\ud800")), 400),
         ("POST", f"{api}/commit/main", commit_body(file_line("\ud800", "x")), 400),

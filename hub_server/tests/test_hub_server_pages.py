@@ -219,7 +219,7 @@ def test_broken_parquet_is_named(local_hub, hub_api, repo):
 
 
 def test_a_reader_that_takes_too_much_time_or_memory_is_ended(tmp_path, monkeypatch):
-    (tmp_path / "card").write_text("# x")
+    (tmp_path / "sleep").write_text("# x")
     started = time.monotonic()
     for words in ("memory", "write", "die"):
         with pytest.raises(ReaderFailed):
@@ -229,9 +229,9 @@ def test_a_reader_that_takes_too_much_time_or_memory_is_ended(tmp_path, monkeypa
     with pytest.raises(ReaderFailed):
         readers.ask("odd_readers", CardQuestion(readme="sleep", base="/"), Card)
     monkeypatch.setattr(readers, "_CARDS", "odd_readers")
-    assert "took more than" in readers.card(tmp_path / "card", "/").problem
+    assert "took more than" in readers.card(tmp_path / "sleep", "/").problem
     monkeypatch.undo()
-    assert readers.card(tmp_path / "card", "/").html == "<h3>x</h3>\n"  # a failure is not remembered
+    assert readers.card(tmp_path / "sleep", "/").html == "<h3>x</h3>\n"  # a failure is not remembered
 
 
 @pytest.mark.slow("renders huge cards")

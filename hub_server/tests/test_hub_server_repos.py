@@ -101,7 +101,7 @@ def test_tree_pages_show_one_commit(hub_api, repo, local_hub):
     assert [entry["path"] for entry in second] == names[10:20]  # as of the first page's commit
 
 
-def test_listing(hub_api, stranger):
+def test_listing(hub_api, alice):
     card = b"---\nlanguage: en\nlicense: mit\ntask_categories:\n- text-classification\n---\n# x\n"
     one, two, hidden = (f"acme/list-{name}" for name in ("one", "two", "hidden"))
     for name in (one, two, hidden):
@@ -111,7 +111,7 @@ def test_listing(hub_api, stranger):
     def ids(api, **asked):
         return {dataset.id for dataset in api.list_datasets(**{"author": "acme", "search": "list-"} | asked)}
 
-    assert ids(hub_api) == {one, two, hidden} and ids(stranger) == {one, two}
+    assert ids(hub_api) == {one, two, hidden} and ids(alice) == {one, two}
     assert ids(hub_api, search="LIST-two", author=None) == {two} and ids(hub_api, filter="license:mit") == {one}
     assert len(ids(hub_api, limit=2)) == 2 and list(hub_api.list_models(author="acme", search="list-")) == []
     info = hub_api.dataset_info(one)

@@ -83,20 +83,20 @@ def test_chunks_of_all_kinds_become_plain_files(local_hub, hub_api, scheme, leng
     assert ask(local_hub, "GET", f"/datasets/{repo}/resolve/main/x.bin").body == content
 
 
-def test_a_hash_opens_nothing(local_hub, stranger, repo):
+def test_a_hash_opens_nothing(local_hub, alice, repo):
     """Neither xorbs nor files of another repo, nor files that were described but not sent."""
     content, name = b"secret" * 100, sha(b"xorb")
     space = Space(local_hub, repo)
     assert space.post(f"xorbs/default/{name}", chunk(content)) == 200
     described = shard((sha(content), [(name, len(content), 0, 1)]))
-    theirs = stranger.create_repo("alice/xet-thief", exist_ok=True, **DATASET).repo_id
-    thief = Space(local_hub, theirs, stranger.token)
-    assert thief.post("shards", described) == 400 == commit(local_hub, theirs, content, stranger.token)
+    theirs = alice.create_repo("alice/xet-thief", exist_ok=True, **DATASET).repo_id
+    thief = Space(local_hub, theirs, alice.token)
+    assert thief.post("shards", described) == 400 == commit(local_hub, theirs, content, alice.token)
     assert thief.path != space.path and space.post("shards", described, thief.info["accessToken"]) == 401
     assert commit(local_hub, repo, content) == 400  # its shard has not come
     assert space.post("shards", described) == 200 == commit(local_hub, repo, content)
     assert thief.post("shards", described) == 400 and space.post("shards", described) == 200
-    for token, status in ((stranger.token, 403), ((local_hub.root / "token_read").read_text(), 403), (None, 401)):
+    for token, status in ((alice.token, 403), ((local_hub.root / "token_read").read_text(), 403), (None, 401)):
         answer = ask(local_hub, "GET", f"/api/datasets/{repo}/xet-write-token/main", token=token)
         assert answer.status == status
 

@@ -250,7 +250,7 @@ def test_first_texts_that_the_model_writes_go_on_after_the_last_number(lm, tmp_p
     label = {"name": "1", "score": "1", "instruction": 'Write the same.\n1: "<X1>"\n2: "'}
     often = ["decoding.max_attempts=60", "decoding.samples=1", f"labels={json.dumps([label])}"]  # few of them end
     before = written(lm, directory, "source.limit=2", *often, recipe=X1X2, append=False)
-    with pytest.raises(InputError, match=r"source\.limit: 1 is not above the 2 first texts"):
+    with pytest.raises(InputError, match=r"source\.limit: 1 is not above the 2 source sentences"):
         written(lm, directory, "source.limit=1", "version=0.2.0", *often, recipe=X1X2)
     now = written(lm, directory, "source.limit=3", "version=0.2.0", *often, recipe=X1X2)
     rows = [row for file in now.shards("sources") for row in read_shard(directory / file.path)]

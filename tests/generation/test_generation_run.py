@@ -363,7 +363,7 @@ def test_a_run_with_rotating_examples_killed_ends_in_the_same_bytes_and_is_expla
     row = rows[0]
     name = f"{row['source_id']}/{row['target']}/{row['attempt']}/2shot-"
     assert explain(tmp_path / "whole", f"{name}{row['example_set']}").differences == []
-    with pytest.raises(InputError, match="stands neither in raw nor in rejected"):
+    with pytest.raises(InputError, match="is neither in raw nor in rejected"):
         explain(tmp_path / "whole", f"{name}{(row['example_set'] + 1) % 4}")
 
 

@@ -101,7 +101,7 @@ def test_free_parts_allow_every_plain_licence_and_no_models_terms() -> None:
         (("cc-by-sa-4.0", "cc-by-sa-40", "mit"), "did you mean 'cc-by-sa-4.0'"),
         (("cc-by-sa-4.0", "cc-by-sa-4.0", " "), r"model\.license: names no licence"),
         (("gpl", "cc-by-sa-4.0", "mit"), r"license: 'gpl' is no licence that can be judged"),
-        (("cc-by-4.0", "cc-by-nd-4.0", "mit"), "first texts under 'cc-by-nd-4.0' may not be changed"),
+        (("cc-by-4.0", "cc-by-nd-4.0", "mit"), "source sentences under 'cc-by-nd-4.0' may not be changed"),
         (("cc-by-4.0", "cc-by-4.0", "emm"), "'emm' does not say what it means for the texts a model writes"),
         (("cc-by-4.0", "cc-by-4.0", "mit", "mine"), r"few_shot\.examples\.license: 'mine'"),
     ],

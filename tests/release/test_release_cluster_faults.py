@@ -1,5 +1,5 @@
 """A release on three nodes while workers, a node and the driver are killed and the Hub fails: it ends as if nothing had
-been. The short form of ``tests/cluster_kills.py``: every kind of fault, few runs.
+been.
 """
 
 from collections.abc import Iterator

@@ -109,12 +109,12 @@ def test_a_directory_with_another_run_is_not_published_under_this_recipe(tmp_pat
         check_run(directory, recipe_of(directory, "source.limit=3"))
 
 
-def test_a_namespace_that_the_token_does_not_have_is_named(hub_api, stranger):
+def test_a_namespace_that_the_token_does_not_have_is_named(hub_api, alice):
     patience = RetryPolicy(scale=0.001)
     assert namespace(hub_api, "acme", True, patience) == "acme" and namespace(hub_api, None, True, patience) == "demo"
     with pytest.raises(InputError, match=r"--org acme: is not the token's user .*allowed: alice"):
-        namespace(stranger, "acme", True, patience)
-    assert namespace(stranger, "acme", False, patience) == "acme"  # a plan needs no right
+        namespace(alice, "acme", True, patience)
+    assert namespace(alice, "acme", False, patience) == "acme"  # a plan needs no right
 
 
 def test_a_release_names_revisions_that_cannot_move_and_its_dtype(tmp_path):

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -30,9 +31,9 @@ def command(hub, home: Path, artifacts: Path, lm: Path, name: str, *more: str) -
     settings = [f"name={name}", f"model.path={lm}", *SMALL]
     words = [sys.executable, "-m", "sts_dino", "release", str(RECIPE), "--org", "acme", "--artifacts", str(artifacts)]
     words += [word for setting in settings for word in ("--set", setting)] + list(more)
-    return subprocess.Popen(
-        words, env=hub.client_environment(home), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    hears = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's & has a child ignore it
+    return subprocess.Popen(words, env=hub.client_environment(home), preexec_fn=hears, **pipes)
 
 
 def digests(directory: Path) -> dict[str, str]:
@@ -99,7 +100,7 @@ def test_a_hub_that_refuses_stops_before_the_model_is_loaded(local_hub, tmp_path
     ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")]
 )
 def test_a_signal_leaves_no_generator_behind_and_it_is_said_how_to_go_on(number, code, word, local_hub, tmp_path):
-    lm, name = make_lm(tmp_path / "lm"), "interrupted"
+    lm, name = make_lm(tmp_path / "lm"), f"interrupted-{code}"
     process = command(local_hub, tmp_path / "home", tmp_path / "art", lm, name, "--yes", "--set", "source.limit=9000")
     directory = tmp_path / "art" / "datasets" / name
     deadline = time.monotonic() + 120

@@ -303,7 +303,7 @@ def test_a_release_asks_for_a_least_value(tmp_path):
         require_value(run, manifest, 0)
     (run / VALUE).write_text(a_value(manifest.fingerprint).model_dump_json())
     require_value(run, manifest, 1.5)
-    with pytest.raises(RunError, match=r"value, 1\.50 \[0\.50, 2\.50\] points .* is below --min-value 2"):
+    with pytest.raises(RunError, match=r"gain, 1\.50 \[0\.50, 2\.50\] points .* is below --min-value 2"):
         require_value(run, manifest, 2)
 
 

@@ -102,7 +102,7 @@ RUN, MODEL = "artifacts/datasets/pairs", "artifacts/models/encoder"
         ("score encoder", f"{MODEL}/recipe.yaml --model {MODEL}"),
         ("score encoder.yaml", "encoder.yaml"),
         ("score ./model", "--model ./model --tasks stsb/cosine"),
-        ("score ORG/NAME --tasks sts", "--model ORG/NAME --tasks sts"),
+        ("score ORG/NAME --tasks=sts", "--model ORG/NAME --tasks=sts"),
         ("score bert-base-nli", "--model sentence-transformers/bert-base-nli --tasks stsb/cosine"),
         ("score --model ORG/NAME", "--model ORG/NAME"),
         ("value ORG/NAME@v1.0.0", "ORG/NAME@v1.0.0"),

@@ -152,7 +152,7 @@ def test_in_a_run_it_is_published_with_it_and_its_card_links_it(tmp_path):
         assert (run / "report.html").read_bytes() == page
         other = dataset_run(tmp_path / f"other-{run.name}", "text", changes={"seed": 1})
         report([edit(other, fingerprint="0" * 64)], run / "report.html")
-        with pytest.raises(InputError, match="of other rows or weights"):
+        with pytest.raises(InputError, match="other rows or weights"):
             card_of(run)
     assert not list(tmp_path.rglob("*.cosines.json")) and not list(tmp_path.rglob("*.lock"))
 

@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 from datasets import Dataset
-from pydantic import ValidationError
 from safetensors.torch import load_file
 from tiny_bases import make_mlm
 from training_inputs import PROVENANCE, data_spec, sts_rows, triplet_rows, write_dataset, write_recipe
@@ -104,27 +103,6 @@ def test_positives_alone_are_pairs(pairs):
     wanted = [("x", "near"), ("x", "nearer"), ("y", "near y"), ("v", "only near")]
     assert made(pairs, "graded-pair") == wanted
     assert made(pairs, "graded-pair", grades=Grades(positive_from=0.9)) == wanted  # 0.9 as float32 is less than 0.9
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"example_type": "sts", "columns": ["a"]}, "columns are those of the texts of self-pair, example_type is sts"),
-        ({"example_type": "self-pair", "columns": []}, "at least 1 item"),
-        (
-            {"example_type": "self-pair", "grades": {}},
-            "grades are those of graded-pair and graded-triplet, example_type is self-pair",
-        ),
-        ({"example_type": "self-pair", "streaming": True}, "made from all rows: it cannot be streamed"),
-        ({"example_type": "sts", "streaming": True, "weights": "w"}, "not known of a stream: remove streaming"),
-        ({"example_type": "self-pair", "weights": "w"}, "weights are of rows, and example_type self-pair has none"),
-        ({"example_type": "graded-pair", "grades": {"positive_from": 0.5}}, "does not hold for 0, 0.6, 0.5"),
-        ({"example_type": "graded-pair", "grades": {"negative_from": 0.7}}, "does not hold for 0.7, 0.6, 0.75"),
-    ],
-)
-def test_keys_that_do_not_go_together(changes, message):
-    with pytest.raises(ValidationError, match=message):
-        data_spec("d", **{"loss": RANKING, **changes})
 
 
 def with_weights(folder, weights, rows=ROWS):

@@ -1,10 +1,13 @@
-"""training.loop.arguments: names are upstream's; a wrong one is answered with the nearest right one."""
+"""Trainer arguments: upstream's names, the nearest right one for a typo; the slanted triangle of the learning rate."""
+
+import math
 
 import pytest
 
 from hub.contract.recipe import ModelRecipe
 from hub.errors import InputError
 from training.loop.arguments import check_together, reported, trainer_arguments, typed_arguments
+from training.loop.trainer import slanted_triangular
 
 
 def recipe(**changes):
@@ -61,20 +64,6 @@ def test_arguments_that_do_not_go_together(tmp_path):
         check_together(recipe(data={"streaming": True}), given, "p")
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"optim": "lomo"}, r"p.optim: lomo: .*lomo.optim"),
-        ({"lr_scheduler_type": "cosine_with_min_lr"}, r"p.lr_scheduler_type: cosine_with_min_lr: .*min_lr"),
-        ({"lr_scheduler_type": "warmup_stable_decay"}, r"p.lr_scheduler_type: .*num_decay_steps"),
-        ({"accelerator_config": "nonesuch.json"}, r"p: .*nonesuch.json"),
-    ],
-)
-def test_what_an_optimiser_or_schedule_lacks_is_told_before_anything_is_trained(given, message, tmp_path):
-    with pytest.raises(InputError, match=message):
-        trainer_arguments(recipe(), given, tmp_path, 1, False, "p")
-
-
 def test_what_is_evaluated_is_saved(tmp_path):
     steps = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 4}
     chosen, _ = trainer_arguments(recipe(), steps, tmp_path, 1, True, "p")
@@ -90,3 +79,29 @@ def test_the_checkpoint_is_chosen_by_validation_where_there_is_one(tmp_path):
     last, _ = trainer_arguments(recipe(), {}, tmp_path, 1, False, "p")
     assert not last.load_best_model_at_end
     assert reported(last, recipe())["lr_scheduler_type"] == "linear"
+
+
+def equation_3(t, steps, cut_fraction, ratio):
+    cut = math.floor(steps * cut_fraction)
+    p = t / cut if t < cut else 1 - (t - cut) / (cut * (1 / cut_fraction - 1))
+    return (1 + p * (ratio - 1)) / ratio
+
+
+@pytest.mark.parametrize(("steps", "cut_fraction", "ratio"), [(100, 0.1, 32), (40, 0.25, 10), (1000, 0.1, 2)])
+def test_it_is_the_papers_equation(steps, cut_fraction, ratio):
+    for t in range(steps + 1):
+        assert slanted_triangular(t, steps, cut_fraction, ratio) == pytest.approx(
+            equation_3(t, steps, cut_fraction, ratio)
+        )
+
+
+@pytest.mark.parametrize("steps", [1, 3, 15, 19, 101, 31117])
+def test_it_stays_between_the_ends_with_any_number_of_steps(steps):
+    """Also where the cut is not whole: the equation itself falls below zero there (15 steps: by step 15)."""
+    shares = [slanted_triangular(t, steps, 0.1, 32) for t in range(steps + 1)]
+    cut = math.floor(steps * 0.1)
+    assert shares[cut] == max(shares) == 1
+    assert shares[-1] == min(shares) == pytest.approx(1 / 32)
+    assert shares[: cut + 1] == sorted(shares[: cut + 1])
+    assert shares[cut:] == sorted(shares[cut:], reverse=True)
+    assert equation_3(15, 15, 0.1, 32) < 0

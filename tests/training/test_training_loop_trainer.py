@@ -14,7 +14,7 @@ from training_inputs import WORDS, sts_rows, triplet_rows, write_dataset, write_
 from training_processes import killed, trained
 
 from hub.contract.run_dir import require_complete
-from hub.contract.schema import PAIR_CLASS, TRIPLET
+from hub.contract.schema import PAIR_CLASS, STS, TRIPLET, features
 from hub.errors import InputError, RunError
 from training.loop.checkpoints import ENCODER, LOSS, mark_whole, newest_whole
 from training.loop.job import prepare
@@ -94,7 +94,29 @@ def classifier(folder):
     return write_recipe(folder, datasets=[data], arguments=STEPS | {"num_train_epochs": "4"})
 
 
-KILLED = [(cosine, (4, 12)), (best_only, (1, 2)), (adapter, (4, 12)), (declutr, (4, 12)), (classifier, (4, 12))]
+def made_rows(folder):
+    """Pairs made from other rows with weights, the untrained encoder as guide, and token dropout."""
+    rows = [{**row, "weight_of_row": 1.0 + index % 3} for index, row in enumerate(sts_rows(96))]
+    columns = features({**STS.columns, **STS.provenance, "weight_of_row": "float64"})
+    here = {
+        "path": str(write_dataset(folder / "weighted", {"train": rows}, features=columns)),
+        "config": "postprocessed",
+    }
+    itself = {"example_type": "self-pair", "loss": "GISTEmbedLoss", "loss_arguments": {"margin": "0.1"}}
+    graded = {"example_type": "graded-pair", "loss": "MultipleNegativesRankingLoss", "weights": "weight_of_row"}
+    steps = {"eval_strategy": "no", "save_strategy": "steps", "save_steps": "4", "num_train_epochs": "4"}
+    arguments = QUIET | steps | {"learning_rate": "1e-3"}
+    return write_recipe(folder, datasets=[here | itself, here | graded], token_dropout="0.2", arguments=arguments)
+
+
+KILLED = [
+    (cosine, (4, 12)),
+    (best_only, (2,)),
+    (adapter, (12,)),
+    (declutr, (8,)),
+    (classifier, (4,)),
+    (made_rows, (8,)),
+]
 
 
 @pytest.mark.slow("kills a run again and again, to the same bytes")

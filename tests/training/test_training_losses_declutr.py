@@ -6,19 +6,18 @@ import pytest
 import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-from test_training_data_span_rows import SPANS, documents
-from tiny_bases import make_llama, make_mlm, make_mlm_tokenizer
+from test_training_data_spans import SPANS, documents
+from tiny_bases import make_llama, make_mlm
 from torch import multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 from transformers import (
-    AutoConfig,
     AutoModel,
     AutoModelForMaskedLM,
     AutoTokenizer,
     TrainerCallback,
 )
 
-from hub.contract.model_sections import Encoder, Lora
+from hub.contract.model_sections import Encoder
 from hub.errors import InputError
 from training.data.spans import SpanCollator, span_rows
 from training.encoder.bases import find_base
@@ -152,43 +151,6 @@ def test_masks_are_the_papers_and_leave_padding_and_special_tokens_alone(tmp_pat
 
 def within_4_deviations(share, expected, count):
     assert abs(float(share) - expected) < 4 * math.sqrt(expected * (1 - expected) / count)
-
-
-FAMILIES = {
-    "roberta": {**SMALL},
-    "bert": {**SMALL},
-    "distilbert": {"dim": 32, "hidden_dim": 64, "n_layers": 2, "n_heads": 2},
-    "albert": {**SMALL, "embedding_size": 16},
-    "electra": {**SMALL, "embedding_size": 16},
-    "modernbert": {**SMALL, "global_attn_every_n_layers": 1},
-    "mpnet": {**SMALL},
-}
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_head_of_any_family_is_its_own_model_without_the_encoder(family, tmp_path):
-    sizes = {"vocab_size": 330, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "cls_token_id": 0}
-    torch.manual_seed(1)
-    model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(family, **sizes | FAMILIES[family])).eval()
-    model.save_pretrained(tmp_path)
-    make_mlm_tokenizer().save_pretrained(tmp_path)
-    loss = make_loss(tmp_path).eval()
-    assert loss.head.model.get_output_embeddings().weight is loss.model[0].model.get_input_embeddings().weight
-    ids = torch.randint(5, 300, (2, 12))
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    states = loss.model(dict(inputs))["token_embeddings"]
-    torch.testing.assert_close(loss.head(states.flatten(0, 1)), model(**inputs).logits.flatten(0, 1))
-
-
-def test_under_an_adapter_the_head_learns_and_the_embeddings_stay_frozen(tmp_path):
-    make_mlm(tmp_path)
-    spec = Encoder(path=str(tmp_path), max_seq_length=32, dtype="bfloat16", license="apache-2.0")
-    base = find_base(spec)
-    loss = DeclutrLoss(build_encoder(spec, base, Lora(r=4, alpha=4)), load_head(base))
-    sum(loss(batch_of(loss, 3)).values()).backward()
-    learning = {name for name, parameter in loss.head.named_parameters() if parameter.grad is not None}
-    assert learning == {name for name, _ in loss.head.named_parameters()} - {"model.lm_head.decoder.weight"}
-    assert any(parameter.grad is not None for name, parameter in loss.model.named_parameters() if "lora" in name)
 
 
 def test_a_base_without_a_head_is_refused(tmp_path):

@@ -1,7 +1,6 @@
 """training.merge: from a trained adapter's run directory to a whole model's, which is published like any other."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,13 +11,11 @@ from sentence_transformers import SentenceTransformer
 from tiny_bases import make_llama
 from training_inputs import sts_rows, triplet_rows, write_dataset, write_recipe
 
-from hub.client.publish import Options, publish
 from hub.contract.recipe import DatasetRecipe, ModelRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.contract.run_dir import changed_files, read_manifest
 from hub.contract.schema import TRIPLET
 from hub.errors import InputError
-from model_cards.render import render, write
 from training.merge import main
 
 pytest_plugins = ["local_hub"]
@@ -117,19 +114,6 @@ def test_the_merged_run_is_whole_and_says_where_it_comes_from(adapter_run, merge
     assert manifest.provenance["merged_from"]["fingerprint"] == adapter.fingerprint
     assert manifest.provenance["command"].endswith("\nsts-dino merge artifacts/models/eol")
     assert manifest.counts["parameters"] == sum(p.numel() for p in SentenceTransformer(str(merged_run)).parameters())
-
-
-@pytest.mark.slow("trains an adapter, publishes and merges it")
-def test_the_merged_run_is_published_and_gives_the_adapters_embeddings(
-    adapter_run, merged_run, local_hub, hub_api, tmp_path
-):
-    out = shutil.copytree(merged_run, tmp_path / "eol-merged")
-    write(out, render(out, "acme/eol-merged"))
-    publish(hub_api, out, "acme", True, Options())
-    sources = ("acme/eol-merged", str(adapter_run), str(adapter_run.with_name("eol.base")))
-    merged, adapter, untrained = encode(local_hub, *sources)
-    assert np.abs(merged - adapter).max() <= 1e-5
-    assert np.abs(merged - untrained).max() > 1e-3
 
 
 @pytest.mark.slow("trains an adapter, publishes and merges it")

@@ -165,20 +165,20 @@ def tables(rows: "Dataset", columns: list[str]) -> Iterator[pa.Table]:
     yield from rows.select_columns(columns).with_format("arrow").iter(batch_size=ROWS)
 
 
-FIRST_TEXTS = ("sentence1", "premise", "anchor", "text")  # what forms call a first text
+SOURCE_COLUMNS = ("sentence1", "premise", "anchor", "text")  # of source sentences, by schema
 
 
 def text_columns(named: tuple[str, ...] | None, there: list[str], place: str) -> tuple[str, ...]:
-    """The columns whose texts are paired with themselves: those named, else that of the first texts.
+    """The columns whose texts are paired with themselves: those named, else that of the source sentences.
 
-    Raises InputError when none is named and none of ``FIRST_TEXTS`` is there.
+    Raises InputError when none is named and none of ``SOURCE_COLUMNS`` exists.
     """
     if named is not None:
         return named
-    found = next((column for column in FIRST_TEXTS if column in there), None)
+    found = next((column for column in SOURCE_COLUMNS if column in there), None)
     if found is None:
         hint = "name the columns of the texts: datasets.N.columns"
-        raise InputError(place, f"has none of the columns {', '.join(FIRST_TEXTS)}", allowed=there, hint=hint)
+        raise InputError(place, f"has none of the columns {', '.join(SOURCE_COLUMNS)}", allowed=there, hint=hint)
     return (found,)
 
 
@@ -198,7 +198,7 @@ def self_pairs(rows: Dataset, limit: int | None) -> Dataset:
 
 @dataclass
 class _OfAnchor:
-    """Rows of one first text, by what their scores make them."""
+    """Rows of one source sentence, by their grade."""
 
     positives: list[int] = field(default_factory=list)
     negatives: list[int] = field(default_factory=list)
@@ -209,9 +209,9 @@ def graded_rows(
 ) -> tuple[Dataset, int]:
     """(anchor, positive[, negative]) of scored pairs, one row for each positive; and the number of anchors without any.
 
-    The i-th positive of a first text takes its i-th negative, hardest (of the highest score) first, and begins again
-    when they are used up. A negative with the text of a positive is none. With ``with_negatives`` a first text needs
-    both. A row's weight is that of its positive.
+    The i-th positive of a sentence takes its i-th negative, hardest (of the highest score) first, and begins again when
+    they are used up. A negative with the text of a positive is left out. With ``with_negatives`` a sentence needs both.
+    A row's weight is that of its positive.
     """
     table = rows.with_format("arrow")[:]
     first, second, scores = (table[name] for name in STS.columns)
@@ -241,7 +241,7 @@ def graded_rows(
 
 
 def _by_anchor(first: list[str], scores: np.ndarray, grades: Grades) -> Iterator[_OfAnchor]:
-    """The rows of each first text, in the order in which first texts come."""
+    """The rows of each source sentence, in the order of their first rows."""
     bounds = (grades.positive_from, grades.negative_from, grades.negative_to)
     positive_from, negative_from, negative_to = np.asarray(bounds, dtype=np.float32)  # as published scores are
     found: dict[str, _OfAnchor] = {}

@@ -215,7 +215,7 @@ class _Reader:
 def plain_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
     """Ids of ``texts`` without special tokens, however long.
 
-    Names of special tokens in a text are read as plain text: documents are strangers' words, and a ``<pad>`` in one
+    Names of special tokens in a text are read as plain text: documents are untrusted, and a ``<pad>`` in one
     would move RoBERTa's positions.
     """
     if not texts:

@@ -135,8 +135,8 @@ class TrainingSet:
     """A checked training dataset with the columns of its example type alone, and what pins it.
 
     ``commit`` is the Hub commit its revision stood for (None: local); ``sha256`` identifies the rows' origin;
-    ``own_license`` is what its card or recipe says of itself (None: nothing). ``passed_over``: first texts that no row
-    could be made of.
+    ``own_license`` is what its card or recipe says of itself (None: nothing). ``passed_over``: source sentences without
+    a row.
     """
 
     name: str
@@ -210,7 +210,7 @@ def load(
 
 
 def _made(rows: Dataset, spec: TrainingData, place: str, limit: int | None) -> tuple[Dataset, int]:
-    """The rows of a form that is made, at most ``limit``; and of how many first texts none could be made."""
+    """The rows made from others, at most ``limit``, and the number of source sentences without any."""
     examples = EXAMPLE_TYPES[spec.example_type]
     read = examples.read
     if examples == SELF_PAIR:
@@ -226,7 +226,7 @@ def _made(rows: Dataset, spec: TrainingData, place: str, limit: int | None) -> t
             spec.example_type, "a positive and a negative"
         )
         hint = "look at datasets.N.grades" if spec.example_type != "self-pair" else None
-        raise InputError(place, f"no row can be made of it: no first text has {wanted}", hint=hint)
+        raise InputError(place, f"no row can be made of it: no source sentence has {wanted}", hint=hint)
     return made, without
 
 

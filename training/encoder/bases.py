@@ -36,8 +36,8 @@ class Base:
 
     def describe(self, spec: Encoder) -> dict[str, object]:
         """Its provenance entry for the manifest."""
-        told = published(spec).model_dump(mode="json", include=set(spec.deciding_keys()), exclude_none=True)
-        return {**told, "commit": self.commit, "sha256": self.sha256, **upstream_of(spec.path)}
+        described = published(spec).model_dump(mode="json", include=set(spec.deciding_keys()), exclude_none=True)
+        return {**described, "commit": self.commit, "sha256": self.sha256, **upstream_of(spec.path)}
 
 
 def find_base(spec: Encoder, key: str = "base") -> Base:

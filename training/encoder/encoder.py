@@ -414,7 +414,7 @@ def write_config(encoder: SentenceTransformer, folder: Path) -> None:
 def check_base_branch(spec: Encoder, place: str) -> None:
     """Raise InputError when the base's branch main is not what ``spec`` pins, in the files that are loaded.
 
-    Whoever loads a released adapter with sentence-transformers gets the base at main.
+    sentence-transformers loads a released adapter with the base at main.
     """
     assert spec.repo_id is not None
     with reading(spec.repo_id, spec.revision):

@@ -52,7 +52,7 @@ def check_decided(texts: dict[str, str], place: str) -> None:
 
 
 def check_texts(texts: dict[str, str], place: str) -> None:
-    """What can be told of arguments without the trainer's library, whose import takes seconds.
+    """Check arguments without the trainer's library, whose import takes seconds.
 
     Raises InputError naming ``place``.NAME for one that is decided elsewhere, for a name that the library's source does
     not have, and for a number that is none or outside its range.

@@ -214,7 +214,7 @@ class TextCollator(SentenceTransformerDataCollator):
         return batch
 
     def maybe_warn_about_column_order(self, column_names: list[str]) -> None:
-        """Nothing: NLI's (premise, hypothesis) would be told to put the hypothesis first."""
+        """Nothing: upstream would advise to put NLI's hypothesis first."""
 
 
 class EncoderTrainer(SentenceTransformerTrainer):

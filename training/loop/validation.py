@@ -26,7 +26,7 @@ from training.data.rows import RowChecks, in_memory
 from training.data.training_sets import TrainingSet, from_hub
 
 SPEARMAN, ACCURACY = "Spearman's correlation", "share of triplets whose positive is nearer"
-OWN = {"repo_id", "revision", "path", "config", "example_set"}  # of a dataset, what its validation split is told by
+OWN = {"repo_id", "revision", "path", "config", "example_set"}  # keys of a dataset that identify its validation split
 COSINE = {"similarity_fn_names": ["cosine"], "write_csv": False}
 STSB_SCORE, STSB_FIRST, STSB_SECOND = 4, 5, 6  # columns of the STS Benchmark's files, from 0
 

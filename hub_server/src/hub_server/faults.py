@@ -70,7 +70,7 @@ class FaultPlan(BaseModel):
 
 
 def request_kind(scope: Scope) -> str:
-    """Module and name of the handler of a request; "unknown" when there is none."""
+    """Module and name of the handler of a request; "unknown" without a handler."""
     try:
         handler, _ = match(scope["method"], scope["raw_path"].decode("ascii"))
     except (HubError, UnicodeError):
@@ -143,7 +143,7 @@ class FaultInjector:
         return Response(_JSON[kind], media_type="application/json")
 
     async def _drip(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Blanks, which JSON may begin with, as long as the client listens; of a HEAD the headers alone."""
+        """Send blanks, a valid start of JSON, as long as the client listens; only headers for a HEAD."""
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
         if scope["method"] == "HEAD":
             await send({"type": "http.response.body", "body": b"", "more_body": False})

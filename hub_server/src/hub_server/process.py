@@ -1,9 +1,4 @@
-"""A local Hub as a child process, for tests and ``make demo``.
-
-with LocalHub(tmp_path) as hub:
-    api = HfApi(endpoint=hub.endpoint, token=hub.token)
-    subprocess.run([sys.executable, "client.py"], env=hub.client_environment())
-"""
+"""A local Hub as a child process: ``with LocalHub(tmp_path) as hub: HfApi(endpoint=hub.endpoint, token=hub.token)``."""
 
 import os
 import subprocess

@@ -58,11 +58,11 @@ app = typer.Typer(
     export HF_HOME=$(mktemp -d)
     hf auth whoami
 
-    The clients' caches go by repo id alone: never share one HF_HOME between two Hubs.
+    The keys of a client's cache are repo ids: never share one HF_HOME between two Hubs.
     """,
 )
 
-Root = Annotated[Path, typer.Option(help="Folder that holds everything the Hub knows; made when missing.")]
+Root = Annotated[Path, typer.Option(help="Folder of all data of the Hub; created when missing.")]
 User = Annotated[str, typer.Option(help="The account; repos are named <user>/<name>.")]
 
 
@@ -80,9 +80,12 @@ def serve(
         bool, typer.Option("--stop-with-stdin", help="Stop at the end of stdin, so as not to outlive the caller.")
     ] = False,
     patience: Annotated[
-        float, typer.Option(min=0.1, help="Seconds that a client may stop in the middle of a request or an answer.")
+        float,
+        typer.Option(
+            min=0.1, help="Timeout in seconds for a client that stops in the middle of a request or an answer."
+        ),
     ] = 60,
-    faults: Annotated[Path | None, typer.Option(help="A plan of faults on purpose, to test clients with.")] = None,
+    faults: Annotated[Path | None, typer.Option(help="JSON plan of injected faults, to test clients.")] = None,
 ) -> None:
     """Serve until Ctrl-C or SIGTERM.
 
@@ -159,7 +162,7 @@ def _listener(port: int) -> socket.socket:
         taken = getattr(error, "errno", None) == errno.EADDRINUSE
         problem = "is in use" if taken else f"cannot be opened ({error})"
         raise CommandError(f"--port {port}: {problem}; use --port 0 to get a free one") from error
-    # With Nagle's algorithm each answer takes 40 ms; asyncio leaves it on for a socket that was made elsewhere.
+    # With Nagle's algorithm each answer takes 40 ms; asyncio leaves it on for a socket from elsewhere.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 

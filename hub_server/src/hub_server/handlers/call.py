@@ -18,7 +18,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Hub(NamedTuple):
-    """What all calls share: the index, the blobs, the key that signs URLs."""
+    """The state that all calls share: the index, the blobs, the key that signs URLs."""
 
     database: Database
     blobs: BlobStore
@@ -48,7 +48,7 @@ class Call:
         return self.actor
 
     def repo(self, *, write: bool = False) -> Repo:
-        """The repo in the path, if the actor may see it (else as if missing) and, when asked for, write to it."""
+        """Return the repo in the path. Raises HubError when the actor may not see (as if missing) or ``write`` it."""
         if self.args["kind"] not in KINDS:
             raise not_served("RepoNotFound")
         wanted = KINDS[self.args["kind"]], self.args["namespace"], self.args["name"]
@@ -63,7 +63,7 @@ class Call:
         return found
 
     def body(self) -> bytes:
-        """The whole body."""
+        """Return the body."""
         return b"".join(self.content.chunks())
 
     def read(self, model: type[Model]) -> Model:

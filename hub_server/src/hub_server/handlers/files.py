@@ -88,7 +88,7 @@ def paths_info(call: Call) -> list:
 
 
 def preupload(call: Call) -> dict:
-    """For each file to upload: LFS or regular, ignored or not, and the id of what is there now."""
+    """For each file to upload: LFS or regular, ignored or not, and the id of the present file."""
     repo, asked = call.repo(write=True), call.read(_Preupload)
     if len(asked.files) > _MAX_PREUPLOAD:
         raise HubError(413, f"At most {_MAX_PREUPLOAD} files per call")
@@ -106,7 +106,7 @@ def preupload(call: Call) -> dict:
 
 
 def _text_of(hub: Hub, db: sqlite3.Connection, commit: Commit, path: str) -> str:
-    """A small text file of a commit; empty when there is none or it is larger than 1 MiB."""
+    """Return a text file of a commit; empty when it is missing or larger than 1 MiB."""
     file = find_file(db, commit.tree, path)
     if file is None or file.size > 1 << 20:
         return ""

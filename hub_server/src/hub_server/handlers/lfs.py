@@ -93,7 +93,7 @@ def body_limit_of_upload(call: Call) -> int:
 
 
 def put(call: Call) -> Response:
-    """Store a whole large file, or one part of it."""
+    """Store a large file, or one part of it."""
     length = body_limit_of_upload(call)
     if call.content.size != length:
         raise _not_of(length)

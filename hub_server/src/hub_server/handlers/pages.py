@@ -25,7 +25,7 @@ REPORT = "report.html"  # a self-contained page that a run directory may hold
 _NEWEST, _COMMITS, _TAGS, _ENTRIES = 50, 20, 30, 1000
 _TEXT, _LINES = 200_000, 5_000  # bytes and lines of a file that are shown
 _NO_CARD = "There is no README.md with metadata that can be read."
-_OF_CLIENTS = re.compile(r"/(?:api|xet|lfs-upload|uploads|papers|buckets)(?:/.*)?|.*/resolve/.*|.*\.git/.*")
+_API = re.compile(r"/(?:api|xet|lfs-upload|uploads|papers|buckets)(?:/.*)?|.*/resolve/.*|.*\.git/.*")
 
 
 class Place(NamedTuple):
@@ -196,7 +196,7 @@ def _usage(repo: Repo, revision: str) -> str:
 
 def asks_for_page(method: str, path: str, accept: str) -> bool:
     """Whether a browser asks for a page: not for one of the addresses that clients use."""
-    return method in ("GET", "HEAD") and "text/html" in accept and not _OF_CLIENTS.fullmatch(path)
+    return method in ("GET", "HEAD") and "text/html" in accept and not _API.fullmatch(path)
 
 
 def tree(call: Call) -> Response:

@@ -1,4 +1,4 @@
-"""Handlers for repos as a whole: whoami, create, delete, move, info, listing, card validation."""
+"""Handlers for accounts and repos: whoami, create, delete, settings, info, listing, card validation."""
 
 import sqlite3
 from typing import Literal

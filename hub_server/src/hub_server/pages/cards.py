@@ -64,7 +64,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         return super().construct_mapping(node, deep)
 
 
-def _refused(problem: str, place: yaml.Node | yaml.Event) -> yaml.YAMLError:
+def _refused(problem: str, place: Any) -> yaml.YAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=place.start_mark)
 
 

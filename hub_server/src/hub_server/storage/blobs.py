@@ -37,7 +37,7 @@ class Blob(NamedTuple):
 
 
 class Body:
-    """A request body, whole or as far as it was received."""
+    """A request body, as far as it was received."""
 
     def __init__(self, folder: Path):
         self._path, self.on_disk, self._pending = folder / uuid.uuid4().hex, False, bytearray()
@@ -140,7 +140,7 @@ class BlobStore:
 
 
 class Staging:
-    """Temporary files that are to become blobs."""
+    """Temporary files that become blobs."""
 
     def __init__(self, folder: Path):
         self._folder = folder

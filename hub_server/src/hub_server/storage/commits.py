@@ -133,7 +133,7 @@ def stage_regular(content: bytes, path: str, staging: Staging) -> File:
 
 
 def apply(db: sqlite3.Connection, repo: Repo, branch: str, author: Actor, request: CommitRequest) -> str:
-    """Move ``branch`` to a new commit and return its id; 412 when it is no longer at the parent asked for."""
+    """Move ``branch`` to a new commit and return its id; 412 when its head is not the requested parent."""
     ref, head = branch_head(db, repo, branch)
     parent = (request.header.parentCommit or "").lower()
     query = "SELECT oid FROM receipts WHERE repo = ? AND ref = ? AND digest = ?"

@@ -1,7 +1,7 @@
 """Users, organisations, access tokens and signed URLs, and the secret files behind them.
 
-Tokens are random and kept only as sha256; the plain text exists in files that their owner alone can read. LFS clients
-send file contents without a token, so an upload's address is itself the permission, and signed.
+Tokens are random and kept only as sha256; the plain text exists only in files that their owner can read. LFS clients
+send file contents without a token, so a signed upload address is the permission.
 """
 
 import hashlib
@@ -85,7 +85,7 @@ def keep_token(database: Database, path: Path, user: str, role: str) -> None:
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read, whole or not at all."""
+    """Write a file that only its owner can read; atomic."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
@@ -99,7 +99,7 @@ def _hash(token: str) -> str:
 
 
 class Signer:
-    """Signs URLs and tokens (HMAC-SHA256) with the key in ``key_file``, which is made on first use."""
+    """Signs URLs and tokens (HMAC-SHA256) with the key in ``key_file``, created on first use."""
 
     def __init__(self, key_file: Path):
         if not key_file.exists():

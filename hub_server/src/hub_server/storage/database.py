@@ -37,8 +37,8 @@ class Database:
             self._keeper.execute("PRAGMA journal_mode=WAL")
             version = self._keeper.execute("PRAGMA user_version").fetchone()[0]
             if version not in (0, 2, _VERSION):
-                problem = f"made by another version of the Hub (form {version}; allowed: {_VERSION})"
-                hint = "serve it with the version that made it, or take a new --root"
+                problem = f"written by another version of the Hub (form {version}; allowed: {_VERSION})"
+                hint = "serve it with that version, or take a new --root"
                 raise CommandError(f"{path}: {problem}; {hint}", exit_code=1)
             if version != _VERSION:  # else nothing is written: the disk may be full
                 change = (_FROM_VERSION_2 if version == 2 else "") + _SCHEMA.read_text(encoding="utf-8")
@@ -68,7 +68,7 @@ class Database:
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
-        with closing(self._connect()) as connection:  # to close is to roll back what was not committed
+        with closing(self._connect()) as connection:  # closing rolls back an uncommitted transaction
             connection.execute(begin)
             yield connection
             connection.execute("COMMIT")

@@ -1,6 +1,6 @@
 """HTTP errors as the Hugging Face Hub words them, so that the official clients map them to their exceptions.
 
-Clients tell errors apart by the ``X-Error-Code`` header alone, never by the body, so every error is built here.
+Clients distinguish errors by the ``X-Error-Code`` header only, so this module builds every error.
 5xx answers are retried by the clients: no permanent condition may use one, except 507 (not in their retry list).
 """
 
@@ -38,7 +38,7 @@ class HubError(Exception):
 
 
 def not_served(code: str = "") -> HubError:
-    """404 for what the Hub has and this one does not."""
+    """404 for a service of the Hub that this one lacks."""
     served = "This local Hub serves models and datasets, their files and history"
     return HubError(404, f"{served}. It has nothing at this address (docs/hub_server.md)", code)
 

@@ -69,10 +69,9 @@ def check_path(path: str) -> str:
         and not any(_DOT_GIT.fullmatch(_INVISIBLE.sub("", segment)) for segment in segments)
     )
     if not allowed:
-        rule = "segments parted by single '/', other than '.', '..' and all that a system takes for '.git'"
-        most = f"of 1 to {_MAX_SEGMENT_BYTES} bytes, at most {_MAX_DEPTH} and {_MAX_PATH_BYTES} bytes in all"
-        never = "no control characters, backslashes, drives"
-        raise HubError(422, f"Invalid path in repo {path!r}: {rule}, {most}; {never}")
+        most = f"at most {_MAX_DEPTH} segments of {_MAX_SEGMENT_BYTES} bytes, {_MAX_PATH_BYTES} bytes in all"
+        never = "no '.', '..', '.git' or its aliases, empty segments, control characters, backslashes, drives"
+        raise HubError(422, f"Invalid path in repo {path!r}: {most}; {never}")
     return path
 
 
@@ -117,7 +116,7 @@ def is_ignored(rules: str, path: str) -> bool:
 
 @lru_cache(maxsize=32)
 def _lfs_rules(attributes: str) -> str:
-    """A ``.gitattributes`` as a ``.gitignore`` that leaves out what goes to LFS: the last line that fits decides."""
+    """Return a ``.gitattributes`` as a ``.gitignore`` that ignores the LFS files: the last matching line decides."""
     rules = []
     for line in attributes.splitlines():
         pattern, *settings = line.split() or [""]
@@ -139,7 +138,7 @@ def _patterns(rules: str) -> GitIgnoreSpec:
 
 
 def _pattern(line: str) -> GitIgnoreSpecPattern | None:
-    """A line that can be matched, else None: what git cannot read fits nothing."""
+    """Return the pattern of a line; None for a line that git cannot read, which matches nothing."""
     try:
         pattern = GitIgnoreSpecPattern(line)
         if pattern.regex is not None:

@@ -97,7 +97,7 @@ def find(db: sqlite3.Connection, tree: str, path: str) -> Entry | None:
 
 
 def find_file(db: sqlite3.Connection, tree: str, path: str) -> File | None:
-    """The file at ``path``, or None when there is none or it is a folder."""
+    """Return the file at ``path``; None when it is missing or a folder."""
     entry = find(db, tree, path)
     return entry.file if entry else None
 
@@ -137,7 +137,7 @@ class TreeEdit:
         folder[name] = oid
 
     def remove(self, path: str) -> None:
-        """Delete a file or a whole folder, else 404; folders left empty vanish, as in git."""
+        """Delete a file or a folder, else 404; empty folders vanish, as in git."""
         if not self._remove(self._root, path.split("/")):
             raise entry_not_found(f"A file with this name doesn't exist, nor a folder: {path}")
 

@@ -95,22 +95,6 @@ def real_step(
     return live.peak, kept, sum(p.numel() * p.element_size() for p in parameters)
 
 
-def test_live_bytes_follow_what_is_held_and_what_is_let_go():
-    known = torch.zeros(10)
-    with LiveBytes([known]) as live:
-        first = known + 1
-        view = first[2:]
-        assert live.now == 40
-        second = torch.zeros(100)
-        del second
-        known.view(2, 5).add_(1)
-        assert (live.now, live.peak) == (40, 440)
-        del first
-        assert live.now == 40, "a view holds its storage"
-        del view
-        assert (live.now, live.peak) == (0, 440)
-
-
 @pytest.mark.slow("measures the memory of real training steps")
 def test_a_step_holds_what_the_real_one_holds(bases):
     pair, triplet = [(ROWS, LENGTH)] * 2, [(ROWS, LENGTH)] * 3

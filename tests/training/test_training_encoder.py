@@ -1,4 +1,4 @@
-"""The encoder is a stock SentenceTransformer that gives a sentence the same embedding in any batch."""
+"""The encoder is a stock SentenceTransformer that gives a sentence the same embedding in any batch; first layers."""
 
 import json
 import subprocess
@@ -9,13 +9,16 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from tiny_bases import make_mlm
-from tiny_lm import make_lm
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+from tiny_lm import make_family, make_lm
+from training_inputs import write_recipe
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from hub.contract.recipe import Encoder, Lora
+from hub.contract.run_dir import require_complete
 from hub.errors import InputError
 from training.encoder.bases import find_base
 from training.encoder.encoder import build_encoder, save_encoder
+from training.run import main
 
 pytest_plugins = ["local_hub"]
 SENTENCES = ["A man is playing a flute.", "Dogs.", "Two young women cook red beans in an old blue car on the beach."]
@@ -48,22 +51,6 @@ def test_a_static_student_is_the_mean_of_the_bases_token_embeddings(tmp_path):
     assert np.array_equal(loaded.encode(long), loaded.encode(long + "beach"))  # cut at max_seq_length
 
 
-@pytest.mark.slow("a fresh process without our code, and a Hub")
-def test_the_saved_student_loads_anywhere_without_our_code(tmp_path):
-    spec = make_spec(make_lm(tmp_path / "lm"))
-    encoder = build_encoder(spec, find_base(spec))
-    save_encoder(encoder, tmp_path / "saved")
-    names = {path.name for path in (tmp_path / "saved").rglob("*") if path.is_file()}
-    assert {"model.safetensors", "modules.json", "tokenizer.json"} <= names
-    assert not names & {"README.md", "pytorch_model.bin"}
-    script = (
-        "import sys, sentence_transformers as s; print(s.SentenceTransformer(sys.argv[1]).encode('Dogs.').tolist())"
-    )
-    command = [sys.executable, "-c", script, str(tmp_path / "saved")]
-    printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert np.allclose(eval(printed), encoder.encode("Dogs."), atol=1e-6)
-
-
 def test_a_masked_language_model_loses_its_pooler_and_gets_none_at_random(tmp_path, caplog):
     spec = make_spec(make_mlm(tmp_path / "mlm"))
     encoder = build_encoder(spec, find_base(spec))
@@ -88,21 +75,6 @@ def test_the_embedding_is_the_pooled_last_hidden_state_of_the_base(tmp_path, poo
         states = AutoModelForMaskedLM.from_pretrained(folder).roberta(**tokens).last_hidden_state[0]
     wanted = states.mean(0) if pooling == "mean" else states[0]
     assert np.abs(encoder.encode(SENTENCES)[0] - wanted.numpy()).max() <= 1e-5
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_the_base_is_loaded_in_the_recipes_precision_whatever_it_was_published_in(tmp_path, dtype):
-    spec = make_spec(make_lm(tmp_path / "lm", dtype="float16"), dtype=dtype)
-    encoder = build_encoder(spec, find_base(spec))
-    assert {str(parameter.dtype) for parameter in encoder.parameters()} == {f"torch.{dtype}"}
-
-
-def test_roberta_has_fewer_positions_than_its_config_says(tmp_path):
-    folder = make_mlm(tmp_path / "mlm")  # 514, of which the first two stand for padding
-    with pytest.raises(InputError, match=r"513 is more than the 512 positions"):
-        build_encoder(spec := make_spec(folder, max_seq_length=513), find_base(spec))
-    encoder = build_encoder(spec := make_spec(folder, max_seq_length=512), find_base(spec))
-    assert np.isfinite(encoder.encode("dog " * 600)).all()
 
 
 def test_a_finished_encoder_is_taken_as_it_is(tmp_path):
@@ -183,3 +155,42 @@ def test_bases_come_from_the_hub_at_their_pinned_revision(tmp_path, local_hub, h
     assert commit == pinned and vectors == [0.5, 0.5]
     assert np.abs(encoder.encode("the dog") - plain).max() <= 1e-5  # a new adapter is the identity
     assert np.abs(encoder.encode("the dog") - adapted).max() <= 1e-5
+
+
+PROMPT = 'This: "[X]" is:"'
+
+
+def make_base(folder, kind):
+    return make_mlm(folder / "lm") if kind == "mlm" else make_family(folder / "lm", kind)
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "smollm3", "gpt2", "mlm"])
+def test_the_first_layers_give_what_they_give_inside_the_whole(tmp_path, kind):
+    """Of decoders under their last norm, which stays."""
+    base = make_base(tmp_path, kind)
+    spec = Encoder(path=str(base), layers=1, license="mit")
+    encoder = build_encoder(spec, find_base(spec)).eval()
+    assert encoder[0].model.config.num_hidden_layers == 1
+    whole = AutoModel.from_pretrained(base).eval()
+    features = encoder[0].preprocess(SENTENCES)
+    inputs = {name: features[name] for name in ("input_ids", "attention_mask")}
+    states = whole(**inputs, output_hidden_states=True).hidden_states[1]
+    norm = getattr(whole, "norm", getattr(whole, "ln_f", torch.nn.Identity()))
+    mask = inputs["attention_mask"][..., None]
+    wanted = (norm(states) * mask).sum(1) / mask.sum(1)
+    assert torch.allclose(encoder.encode(SENTENCES, convert_to_tensor=True), wanted, atol=1e-5)
+
+
+def test_an_adapter_on_the_first_layers_is_trained_merged_and_saved_as_a_smaller_model(tmp_path, capsys):
+    base = {"path": str(make_base(tmp_path, "gemma3")), "pooling": "lasttoken", "prompt": PROMPT, "layers": "1"}
+    lora = {"r": "2", "alpha": "4", "release": "merged"}
+    recipe = write_recipe(tmp_path, base=base | {"license": "mit"}, lora=lora)
+    main(recipe, out=tmp_path / "out", dry_run=True)
+    assert "on 7 layers" in capsys.readouterr().out  # linear ones, of the one layer that is left
+    main(recipe, out=tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["num_hidden_layers"] == len(config["layer_types"]) == 1
+    loaded = SentenceTransformer(str(tmp_path / "out"))
+    parameters = sum(parameter.numel() for parameter in loaded.parameters())
+    assert parameters == require_complete(tmp_path / "out").counts["parameters"]
+    assert loaded.encode(SENTENCES).shape[0] == 2

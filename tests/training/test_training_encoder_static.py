@@ -1,15 +1,15 @@
-"""A static encoder's vocabulary cut to a corpus: texts keep their tokens, vectors become few, short and weighted."""
+"""Static encoders: a vocabulary cut to a corpus, and files of word vectors."""
 
+import gzip
 import json
 
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 from scipy.spatial.distance import pdist
 from sentence_transformers import SentenceTransformer
 from tiny_bases import make_mlm_tokenizer
-from tiny_lm import TEXTS, make_lm
+from tiny_lm import TEXTS
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from training_inputs import write_recipe
 
@@ -18,7 +18,9 @@ from hub.contract.recipe import Encoder, ModelRecipe
 from hub.contract.recipe_file import fingerprint, load_recipe, resolved
 from hub.contract.run_dir import require_complete
 from hub.errors import InputError
-from training.encoder.static import cut, cut_tokenizer, principal_components
+from training.encoder.bases import find_base
+from training.encoder.encoder import build_encoder, save_encoder
+from training.encoder.static import cut, cut_tokenizer, principal_components, read_vectors
 from training.loop.job import prepare
 from training.run import main
 
@@ -126,18 +128,72 @@ def test_the_corpus_decides_and_no_vocabulary_leaves_no_trace(tmp_path):
     assert not {"vocabulary", "layers"} & {line.split(":")[0].strip() for line in resolved(unset).splitlines()}
 
 
-def test_what_cannot_be_cut_is_told(tmp_path):
-    path = recipe(tmp_path, dimensions="4000")
-    with pytest.raises(InputError, match=r"base: .*vocabulary.dimensions: 4000 is more than the \d+ dimensions"):
-        main(path, out=tmp_path / "out")
-    with pytest.raises(InputError, match=r"base.vocabulary: .*none.txt .*: no such file"):
-        prepare(path, tmp_path / "out", None, [f"base.vocabulary.path={tmp_path}/none.txt"])
-    pieces = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
-    with pytest.raises(InputError, match=r"base.vocabulary: its tokenizer is not one of byte pair encoding"):
-        cut_tokenizer(pieces, ["a"], None, "base")
-    with pytest.raises(InputError, match=r"base.vocabulary: the corpus has no token"):
-        cut_tokenizer(with_fallback(), [""], None, "base")
-    place = {"path": "lm", "license": "mit", "vocabulary": {"path": "c.txt"}}
-    with pytest.raises(ValidationError, match="vocabulary is cut for modules: static, not for transformer"):
-        Encoder.model_validate(place)
-    assert make_lm(tmp_path / "lm").is_dir()
+VECTORS = {"the": [1, 0, 0], "dog": [0, 1, 0], "a": [0, 0, 1], ".": [1, 1, 1], "'s": [9, 9, 9], "s": [2, 0, 0]}
+GLOVE = "".join(f"{word} {' '.join(map(str, vector))}\n" for word, vector in VECTORS.items())
+
+
+def write(path, text=GLOVE):
+    data = text.encode() if isinstance(text, str) else text
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def make_encoder(path, **changes):
+    spec = Encoder(path=str(path), license="pddl", modules="word-vectors", **changes)
+    return build_encoder(spec, find_base(spec))
+
+
+def mean(*words):
+    return np.mean([VECTORS[word] for word in words], axis=0)
+
+
+@pytest.mark.parametrize("name", ["glove.txt", "glove.vec", "glove.txt.gz", "glove.vec.gz"])
+@pytest.mark.parametrize("header", ["", "6 3\n"])
+def test_a_sentence_is_the_mean_of_its_words_vectors(tmp_path, name, header):
+    encoder = make_encoder(write(tmp_path / name, header + GLOVE))
+    assert encoder.get_embedding_dimension() == 3
+    found = encoder.encode(["the dog", "The DOG.", "the dog the", "dog's\n\ta\u00a0dog"])
+    wanted = [mean("the", "dog"), mean("the", "dog", "."), mean("the", "dog", "the"), mean("dog", "s", "a", "dog")]
+    assert np.allclose(found, wanted)
+
+
+def test_words_that_the_file_does_not_have_are_left_out_of_the_mean(tmp_path):
+    encoder = make_encoder(write(tmp_path / "glove.txt"))
+    sentences = ["the xyz dog", "thea dogs asa", "the, dog!", ""]
+    assert np.allclose(encoder.encode(sentences), [mean("the", "dog"), [0, 0, 0], mean("the", "dog"), [0, 0, 0]])
+
+
+def test_a_word_may_hold_spaces_and_other_separators(tmp_path):
+    words, _ = read_vectors(write(tmp_path / "glove.txt", "the 1 2\n. . . 3 4\nx\u2028y 5 6\nz\x85 7 8\r\n"))
+    assert words == ["the", ". . .", "x\u2028y", "z\x85"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("the 1 2\ndog 3\n", r":2: has 1 numbers; allowed: a word and 2 numbers"),
+        ("the 1 2\ndog 3 x\n", r":2: .*could not convert"),
+        ("the 1 2\ndog 3 4 five 6\n", r":2: has 4 numbers"),
+        ("the 1 2\ndog 3 4 5\n", r":2: has 3 numbers; allowed: a word and 2 numbers"),
+        ("the 1 2\n\ncat 3 4\n", r":2: has 0 numbers"),
+        ("2 2\nthe 1 2\ndog 3 nan\n", r":3: a number is not finite"),
+        ("the 1 2\ndog 3 1e39\n", r":2: a number is not finite"),
+        ("the\n", r":1: has no numbers"),
+        ("", r"glove.txt: holds no word vectors"),
+        ("2 2\n", r"glove.txt: holds no word vectors"),
+        (b"the 1 2\n\xff 3 4\n", r":2: is not UTF-8"),
+    ],
+)
+def test_a_malformed_line_is_named_by_its_number(tmp_path, text, message):
+    path = write(tmp_path / "glove.txt", text)
+    with pytest.raises(InputError, match=message):
+        read_vectors(path)
+
+
+def test_saved_it_is_a_stock_module_that_is_cut_at_max_seq_length(tmp_path):
+    encoder = make_encoder(write(tmp_path / "glove.txt"), max_seq_length=3)
+    save_encoder(encoder, tmp_path / "saved")
+    loaded = SentenceTransformer(str(tmp_path / "saved"))
+    sentences = ["the dog a a a a", "Dog's xyz", "the dog xyz xyz a"]
+    assert np.allclose(loaded.encode(sentences), [mean("the", "dog", "a"), mean("dog", "s"), mean("the", "dog", "a")])
+    assert {path.name for path in (tmp_path / "saved").rglob("*.*")} >= {"model.safetensors", "tokenizer.json"}

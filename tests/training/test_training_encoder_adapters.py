@@ -1,9 +1,5 @@
 """LoRA on a frozen base, saved as the adapter alone, loaded from a Hub with its base, merged."""
 
-import json
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -16,7 +12,7 @@ from training_inputs import write_recipe
 from hub.contract.recipe import Encoder, Lora
 from hub.errors import InputError
 from training.encoder.bases import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Base, find_base
-from training.encoder.encoder import build_encoder, check_base_branch, has_adapter, save_encoder, save_release
+from training.encoder.encoder import build_encoder, has_adapter, save_encoder, save_release
 from training.loop.job import prepare
 
 pytest_plugins = ["local_hub"]
@@ -104,41 +100,6 @@ def test_only_the_adapter_is_saved_and_no_path_of_this_machine(tmp_path):
     assert not [path for path in files if str(tmp_path).encode() in path.read_bytes()]
 
 
-@pytest.mark.slow("a fresh process without our code, and a Hub")
-def test_the_saved_bytes_do_not_depend_on_the_process(tmp_path):
-    """Sets of names have another order in a process with another hash seed."""
-    make_llama(tmp_path / "base")
-    script = (
-        "import sys, torch; from pathlib import Path; from hub.contract.recipe import Encoder, Lora\n"
-        "from training.encoder.bases import find_base\n"
-        "from training.encoder.encoder import build_encoder, save_encoder\n"
-        "e = Encoder(path=sys.argv[1], license='x'); torch.manual_seed(0)\n"
-        "save_encoder(build_encoder(e, find_base(e), Lora(r=4, alpha=8)), Path(sys.argv[2]))"
-    )
-    command = [sys.executable, "-c", script, str(tmp_path / "base"), str(tmp_path / "other")]
-    subprocess.run(command, check=True, capture_output=True, env={"PYTHONHASHSEED": "1", "OMP_NUM_THREADS": "1"})
-    save_encoder(make_encoder(Encoder(path=str(tmp_path / "base"), license="x")), tmp_path / "here")
-    for path in (path for path in (tmp_path / "here").rglob("*") if path.is_file()):
-        assert path.read_bytes() == (tmp_path / "other" / path.relative_to(tmp_path / "here")).read_bytes(), path
-
-
-def test_a_4_bit_base_is_trained_on_a_gpu_and_refused_on_a_cpu(tmp_path):
-    pytest.importorskip("bitsandbytes")
-    settings = {"quant_method": "bitsandbytes", "load_in_4bit": "true", "bnb_4bit_quant_type": "nf4"}
-    spec = make_spec(make_llama(tmp_path / "base", hidden_size=64, head_dim=32), quantization=settings)
-    if not torch.cuda.is_available():
-        with pytest.raises(InputError, match=r"base.quantization: bitsandbytes does not train on a CPU"):
-            make_encoder(spec)
-        return
-    encoder = make_encoder(spec).train()
-    encoder.encode(SENTENCES)  # an evaluation before a step
-    encoder.train()
-    features = {name: value.cuda() for name, value in encoder.preprocess(SENTENCES).items() if torch.is_tensor(value)}
-    encoder(features)["sentence_embedding"].pow(2).mean().backward()
-    assert all(p.grad.abs().max() > 0 for name, p in encoder.named_parameters() if "lora_B" in name)
-    assert {parameter.dtype for parameter in encoder.parameters() if parameter.requires_grad} == {torch.float32}
-
-
 @pytest.mark.parametrize("family", BASES)
 def test_the_merged_form_is_a_plain_model_with_the_adapters_embeddings(tmp_path, family):
     spec = make_spec(BASES[family](tmp_path / "base"))
@@ -151,50 +112,6 @@ def test_the_merged_form_is_a_plain_model_with_the_adapters_embeddings(tmp_path,
     assert distance(loaded.encode(SENTENCES), encoder.encode(SENTENCES)) <= 1e-5
     assert not has_adapter(loaded)
     assert not (tmp_path / "merged" / ADAPTER_CONFIG).exists()
-
-
-CLIENT = """
-import json, sys, sentence_transformers as s
-sentences = json.loads(sys.argv[1])
-print(json.dumps([s.SentenceTransformer(name).encode(sentences).tolist() for name in sys.argv[2:]]))
-"""
-
-
-@pytest.mark.slow("a fresh process without our code, and a Hub")
-def test_a_clean_process_loads_the_adapter_with_its_base_from_the_hub(tmp_path, local_hub, hub_api, monkeypatch):
-    """One adapter on a base that stays, and the same one on a base whose branch main moves on."""
-    make_llama(tmp_path / "base")
-    trained, adapters, bases = None, [], []
-    for name in ("kept", "moved"):
-        base, adapter = (hub_api.create_repo(f"acme/eol-{name}-{what}").repo_id for what in ("base", "adapter"))
-        pinned = hub_api.upload_folder(repo_id=base, folder_path=tmp_path / "base").oid
-        spec = Encoder(repo_id=base, revision=pinned, license="x", pooling="lasttoken", prompt=EOL)
-        torch.manual_seed(0)
-        encoder = train_a_little(build_encoder(spec, Base(tmp_path / "base", pinned, ""), LORA)).eval()
-        trained = encoder.encode(SENTENCES)
-        save_encoder(encoder, tmp_path / name)
-        config = json.loads((tmp_path / name / ADAPTER_CONFIG).read_text())
-        assert (config["base_model_name_or_path"], config["revision"]) == (base, pinned)
-        hub_api.upload_folder(repo_id=adapter, folder_path=tmp_path / name)
-        adapters.append(adapter)
-        bases.append(spec)
-
-    monkeypatch.setattr("training.encoder.encoder.HfApi", lambda: hub_api)
-    kept, moved = bases
-    check_base_branch(kept, "base")
-    hub_api.upload_file(repo_id=kept.repo_id, path_in_repo="README.md", path_or_fileobj=b"a note")
-    check_base_branch(kept, "base")  # nothing that is loaded has changed
-    hub_api.upload_folder(repo_id=moved.repo_id, folder_path=make_llama(tmp_path / "other", seed=9))
-    with pytest.raises(InputError, match=r"base.revision.*main has another model.safetensors"):
-        check_base_branch(moved, "base")
-
-    command = [sys.executable, "-c", CLIENT, json.dumps(SENTENCES), *adapters]
-    done = subprocess.run(command, env=local_hub.client_environment(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    on_kept, on_moved = (np.array(vectors) for vectors in json.loads(done.stdout.splitlines()[-1]))
-    assert distance(on_kept, trained) <= 1e-5
-    # what the check is for: sentence-transformers does not honour the config's revision
-    assert distance(on_moved, trained) > 1e-2
 
 
 def test_a_recipe_whose_base_has_moved_is_refused_before_it_is_trained(tmp_path, hub_api, monkeypatch):
@@ -210,13 +127,3 @@ def test_a_recipe_whose_base_has_moved_is_refused_before_it_is_trained(tmp_path,
     with pytest.raises(InputError, match=r"base.revision.*main has another model.safetensors"):
         prepare(recipe, tmp_path / "out", None, [])
     prepare(recipe, tmp_path / "out", None, ["lora.release=merged"])
-
-
-def test_a_half_base_published_in_another_precision_is_loaded_in_the_recipes(tmp_path):
-    spec = make_spec(make_llama(tmp_path / "base", dtype="bfloat16"))
-    encoder = train_a_little(make_encoder(spec))
-    encoder.transformers_model.name_or_path = str(tmp_path / "base")  # here the base is on this disk
-    save_encoder(encoder, tmp_path / "saved")
-    loaded = SentenceTransformer(str(tmp_path / "saved"))
-    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.float32}
-    assert distance(loaded.encode(SENTENCES), encoder.encode(SENTENCES)) <= 1e-5
