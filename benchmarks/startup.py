@@ -31,7 +31,7 @@ def main(
     """Measure how fast every command answers, and print median CPU and wall seconds."""
     wanted = {name: words for name, words in questions().items() if not only or words[0] in only}
     runs = interleaved(list(wanted), rounds, lambda name, _: cost_of(*wanted[name]))
-    found = {
+    found: dict[str, dict[str, Any]] = {
         name: {key: spread([getattr(run, key) for run in of]) for key in ("cpu_s", "wall_s")} | {"code": of[0].code}
         for name, of in runs.items()
     }

@@ -109,7 +109,9 @@ def main(
 
         def trial(way: str, number: int, case: Case = case, model: Path = model) -> Result:
             count = max(1, round(scale * case.counts[way]))
-            given = Trial(case, *way.split(), count, number * max(case.counts.values()), model, gguf, device)
+            decoder, dtype = way.split()
+            start = number * max(case.counts.values())
+            given = Trial(case, decoder, dtype, count, start, model, gguf, device)
             result: Result = alone(measure, given)
             return result
 

@@ -84,7 +84,7 @@ def main(
     found, rows = dict[str, Any](), list[list[object]]()
     for name, case in cases.items():
         runs = interleaved(
-            ["plain", "runner"], rounds, lambda way, number, case=case: alone(measure, case, way, device, number)
+            ["plain", "runner"], rounds, partial(lambda case, way, number: alone(measure, case, way, device, number), case)
         )
         seconds = {way: [run.seconds for run in of] for way, of in runs.items()}
         for way, of in runs.items():

@@ -106,7 +106,8 @@ def write(
     ``append``: add the rows of further source sentences to the finished run. On several workers, the results that they
     left in a store are removed at the end.
     """
-    run, start = append_rows if append else generate, local_executor
+    run = append_rows if append else generate
+    start: Callable[[ExecutorSpec], AbstractContextManager[Executor]] = local_executor
     with run_dir.locked(directory):
         if options.spread:
             from generation.executors.ray_executor import ray_executor

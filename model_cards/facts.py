@@ -77,7 +77,7 @@ class DatasetFacts:
         found = cls(directory, manifest, recipe, verdict, provenance, counts, progress)
         if not (measured and manifest.complete):
             return found
-        of_rows = {"value": TrainingValue, "fidelity": Fidelity, "ledger": Ledger}
+        of_rows: dict[str, Any] = {"value": TrainingValue, "fidelity": Fidelity, "ledger": Ledger}
         measurements = {name: kind.read(directory, manifest) for name, kind in of_rows.items()}
         return replace(found, **measurements, report=has_report(directory, manifest))
 

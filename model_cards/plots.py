@@ -82,9 +82,9 @@ def similarity_plot(cosines: Mapping[str, Mapping[str, Sequence[float]]]) -> byt
     def draw(*drawn: Axes) -> None:
         for axes, label in zip(drawn, labels, strict=True):
             for index, (encoder, of) in enumerate(cosines.items()):
-                kind = "stepfilled" if index == len(cosines) - 1 else "step"
+                kind: Any = "stepfilled" if index == len(cosines) - 1 else "step"
                 shares = np.full(len(of[label]), 100 / max(1, len(of[label])))
-                bins = np.linspace(low, 1, BINS + 1)
+                bins = np.linspace(low, 1, BINS + 1).tolist()
                 axes.hist(of[label], bins, weights=shares, histtype=kind, color=_colour(index), label=encoder, lw=2)
             axes.set(title=_name(label), xlabel="cosine similarity", ylabel="pairs, %")
         drawn[0].legend(frameon=False)

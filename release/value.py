@@ -400,7 +400,7 @@ def measured(
         split=experiment.split,
         samples=experiment.samples,
         arms={name: scores.arms[name] for name in plan.arms},
-        over={name: one for (_, name), one in zip(scores.pairs, scores.differences, strict=True)},  # type: ignore[misc]
+        over={name: one for (_, name), one in zip(scores.pairs, scores.differences, strict=True)},
         skipped=skipped,
         versions={name: version(name) for name in LIBRARIES},
     )

@@ -35,7 +35,7 @@ app = cli.new_app(__doc__)
 def plan(job: TrainingJob) -> list[str]:
     """The plan of a training, line by line: base, prompt in tokens, data, batch, steps, checkpoint choice, memory."""
     recipe = job.recipe
-    shape = recipe.base.modules
+    shape: str = recipe.base.modules
     if shape in ("transformer", "static"):
         shape += f", {recipe.base.pooling} pooling, at most {recipe.base.max_seq_length} tokens"
     lines = [f"model      {recipe.name} v{recipe.version} -> {job.out}"]

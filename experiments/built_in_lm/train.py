@@ -214,7 +214,7 @@ def train(corpus: Corpus, settings: Settings, out: Path) -> None:
             steps, tokens = steps + 1, tokens + batch.ids.numel()
             bar.n = round(100 * share, 1)
             bar.set_postfix_str(f"step {steps}, loss {loss_mean:.3f}")
-    facts = {
+    facts: dict[str, object] = {
         "settings": asdict(settings),
         "progress": {"steps": steps, "tokens": tokens, "minutes": minutes, "loss": loss_mean},
         "sentences_kept": dict(corpus.kept),
@@ -227,7 +227,7 @@ def train(corpus: Corpus, settings: Settings, out: Path) -> None:
     cli.say(f"wrote {out}: {steps} steps, {tokens} tokens, {minutes:.1f} minutes, loss {loss_mean:.3f}")
 
 
-def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, facts: dict[str, object], out: Path) -> None:
+def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, facts: Mapping[str, object], out: Path) -> None:
     """Write the folder: fp16 weights that load in fp32, tokenizer, and training.json."""
     from transformers import GenerationConfig
 

@@ -93,7 +93,7 @@ def collect(
     datasets = tuple(_dataset(DatasetFacts.read(*one), models, kept) for one in kinds["dataset"])
     if annotations and judgements is None:
         judgements = read_judgements(annotations, datasets, models, kept)
-    facts = (*(one.facts for one in datasets), *models)
+    facts: tuple[DatasetFacts | ModelFacts, ...] = (*(one.facts for one in datasets), *models)
     recorded = [one.provenance.command for one in facts if one.provenance is not None]
     costs = tuple(cost_of(one.directory) for one in models)
     return ReportFacts(datasets, models, costs, tuple(commands or recorded), judgements)
