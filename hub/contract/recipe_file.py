@@ -76,7 +76,7 @@ def _on_top(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """``base`` with the values of ``own``; sections are merged key by key, except a section of another ``kind``."""
     found = dict(base)
     for key, value in own.items():
-        below = base.get(key)
+        below: Any = base.get(key)
         both = isinstance(value, dict) and isinstance(below, dict)
         merged = both and value.get("kind", below.get("kind")) == below.get("kind")
         found[key] = _on_top(below, value) if merged else value
