@@ -1,7 +1,7 @@
 """Seconds until every command answers ``--help`` and refuses bad input: medians over fresh processes."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 

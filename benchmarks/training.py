@@ -83,9 +83,11 @@ def main(
         raise InputError("--only", f"no case contains {only}", allowed=list(CASES))
     found, rows = dict[str, Any](), list[list[object]]()
     for name, case in cases.items():
-        runs = interleaved(
-            ["plain", "runner"], rounds, partial(lambda case, way, number: alone(measure, case, way, device, number), case)
-        )
+
+        def trial(way: str, number: int, case: Any = case) -> Any:
+            return alone(measure, case, way, device, number)
+
+        runs = interleaved(["plain", "runner"], rounds, trial)
         seconds = {way: [run.seconds for run in of] for way, of in runs.items()}
         for way, of in runs.items():
             peak, estimated = (

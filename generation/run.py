@@ -4,6 +4,8 @@ Rows are streamed to parquet shards in artifacts/datasets/<name>, which is the H
 the first missing shard when the same command is given again, and ends in the same bytes.
 """
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
@@ -16,6 +18,7 @@ from generation.inputs.sources import require_file
 from generation.pipeline.append import append as append_rows
 from generation.pipeline.append import appendable, appending
 from generation.pipeline.job import generate, model_files, run_key
+from generation.pipeline.tasks import Executor, ExecutorSpec
 from generation.pipeline.worker import local_executor
 from generation.plan import estimate, plan
 from hub import cli

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from hub.contract.licences import Verdict, check, check_model
 from hub.contract.measured import REPEATS, Dropped, Fidelity, Ledger, Repeats, TrainingValue, has_report, read_repeats

@@ -6,6 +6,7 @@ matplotlib's mathematics between dollar signs is off.
 
 import io
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import matplotlib
 import numpy as np

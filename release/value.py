@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from random import Random
 from threading import Event
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import pyarrow as pa
 import typer
@@ -399,8 +399,8 @@ def measured(
         tasks=experiment.tasks,
         split=experiment.split,
         samples=experiment.samples,
-        arms={name: scores.arms[name] for name in plan.arms},
-        over={name: one for (_, name), one in zip(scores.pairs, scores.differences, strict=True)},
+        arms={cast(Arm, name): scores.arms[name] for name in plan.arms},
+        over={cast(Arm, name): one for (_, name), one in zip(scores.pairs, scores.differences, strict=True)},
         skipped=skipped,
         versions={name: version(name) for name in LIBRARIES},
     )

@@ -68,8 +68,8 @@ def plan(job: TrainingJob) -> list[str]:
     lines.append(f"checkpoint {_choice(job)}")
     found = memory_estimate(recipe, job.base, size, job.arguments)
     share = found.trainable / found.parameters
-    names = ("weights", "gradients", "optimizer", "activations")
-    listed = ", ".join(f"{name} {_size(getattr(found, name))}" for name in names)
+    parts_of = ("weights", "gradients", "optimizer", "activations")
+    listed = ", ".join(f"{name} {_size(getattr(found, name))}" for name in parts_of)
     lines.append(f"parameters {found.parameters:,}, of which {found.trainable:,} are trained ({share:.1%})")
     lines.append(f"memory     about {_size(found.total)} a device ({listed}), and what the libraries take")
     return lines

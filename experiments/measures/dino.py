@@ -46,7 +46,7 @@ def main(
     first, second, sources, scores = map(list, zip(*rows, strict=True))
     values = cosine(load_encoder(str(minilm())))
     human = read_people(asset(HUMAN))
-    judged = similarities(values(human.firsts, human.seconds), human.scores, values(first, second))
+    judged = similarities(values(list(human.firsts), list(human.seconds)), human.scores, values(first, second))
     note = f"Percentages of the {len(rows):,} pairs of each label's score (a column sums to 100)."
     found = confusion(np.array([round(score, 3) for score in scores]), judged, sources)
     write_json(out, Measured(rows=found, notes=(note,)))
@@ -74,7 +74,7 @@ def confusion(scores: Array, judged: Array, sources: Sequence[str]) -> dict[str,
     np.add.at(counts, (group, nearest, label), 1)
     random = np.random.default_rng(SEED)
     draws = random.multinomial(len(counts), np.full(len(counts), 1 / len(counts)), size=SAMPLES)
-    low, high = np.percentile(_percentages(np.tensordot(draws, counts, axes=1)), [2.5, 97.5], axis=0)
+    low, high = np.percentile(_percentages(np.tensordot(draws.astype(np.float64), counts, axes=1)), [2.5, 97.5], axis=0)
     middle = _percentages(counts.sum(axis=0))
     return {
         f"judged {level:.1f}": {
