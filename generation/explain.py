@@ -20,7 +20,7 @@ import typer
 
 from generation.backends.protocol import Completion, Request
 from generation.inputs.prompts import load_prompts
-from generation.inputs.sources import FirstText
+from generation.inputs.sources import SourceSentence
 from generation.pipeline.code_digest import versions
 from generation.rows.attempts import text_request, text_seed
 from hub import cli
@@ -185,7 +185,7 @@ def explain(directory: Path, text: str, places: Sequence[str] = ()) -> Explanati
     row_id = parse_row_id(text, recipe)
     config, row = find_row(directory, manifest, row_id)
     prompts = load_prompts(recipe)
-    label, first = prompts.labels[row_id.target], FirstText(row_id.source_id, row["text1"])
+    label, first = prompts.labels[row_id.target], SourceSentence(row_id.source_id, row["text1"])
     seed = text_seed(recipe, row_id.variant, first, label.name, row_id.attempt)
     if seed != row["seed"]:
         problem = f"its seed was {row['seed']} and is {seed}"

@@ -43,7 +43,7 @@ class Drivers(faults.Launcher):
 
 
 def generate(arguments: list[str], round_size: int | None = None) -> None:
-    """``sts-dino write``; ``round_size`` is that of first texts."""
+    """``sts-dino write``; ``round_size`` is that of source sentences."""
     from generation import run
     from generation.pipeline import source_sentences
     from hub import cli

@@ -16,7 +16,7 @@ _SECONDS = 240
 
 
 def started(arguments: list[str], round_size: int | None = None) -> BaseProcess:
-    """``sts-dino write`` with these arguments, silent; ``round_size`` is that of first texts."""
+    """``sts-dino write`` with these arguments, silent; ``round_size`` is that of source sentences."""
     process = _CONTEXT.Process(target=_command, args=(arguments, round_size))
     process.start()
     return process

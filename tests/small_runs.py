@@ -52,7 +52,7 @@ FORMS: dict[str, dict[str, Any]] = {
         "source": {"kind": "model", "limit": 90, "description": "first texts", "license": "apache-2.0"},
     },
 }
-BLOCKS, SIZE = 3, 30  # blocks of first texts; the last block of an example set has no raw row
+BLOCKS, SIZE = 3, 30  # blocks of source sentences; the last block of an example set has no raw row
 PROVENANCE = {
     "model": {"id": "org/lm", "revision": "0123abc", "sha256": None, "parameters": 10**9, "license": "apache-2.0"},
     "source": {"description": "sentences", "license": "cc0-1.0", "sha256": None},
@@ -61,7 +61,7 @@ PROVENANCE = {
 
 
 def small_recipe(form: str, **changes: Any) -> DatasetRecipe:
-    """The recipe of one form: sts, nli (with shot counts 0 and 5) or text (with first texts by the model)."""
+    """The recipe of one form: sts, nli (with shot counts 0 and 5) or text (with source sentences by the model)."""
     return DatasetRecipe.model_validate(
         {
             "kind": "dataset",
@@ -84,7 +84,7 @@ def small_run(directory: Path, recipe: DatasetRecipe, blocks_done: int | None = 
     run = DatasetRun(directory, recipe, run_dir.begin(directory, begun, resolved(recipe)))
     run.record([], provenance=PROVENANCE, counts={"sources": blocks * SIZE})
     if recipe.source.kind == "model":
-        run.write_sources([list(first_texts(recipe, blocks))])
+        run.write_sources([list(source_sentences(recipe, blocks))])
     for shard in run.shards(blocks)[:blocks_done]:
         rows = list(raw_rows(recipe, shard)) if shard.block < blocks - 1 else []
         failed = [{**row, "text2": "öffen", "reason": "not_closed"} for row in rows[::7]]
@@ -101,11 +101,11 @@ def write_shard(run: DatasetRun, shard: Shard, raw: list[Row], failed: list[Row]
     run.show_progress(shard.blocks)
 
 
-def first_texts(recipe: DatasetRecipe, blocks: int) -> Iterator[dict[str, Any]]:
+def source_sentences(recipe: DatasetRecipe, blocks: int) -> Iterator[dict[str, Any]]:
     for number in range(blocks * SIZE):
         yield {
             "source_id": f"{number:06d}",
-            "text": first_text(number),
+            "text": source_sentence(number),
             "instruction": recipe.labels[0].name,
             "seed": 2**64 - 1 - number,
             "log_prob": -1.25,
@@ -113,13 +113,13 @@ def first_texts(recipe: DatasetRecipe, blocks: int) -> Iterator[dict[str, Any]]:
 
 
 def raw_rows(recipe: DatasetRecipe, shard: Shard) -> Iterator[dict[str, Any]]:
-    """Up to four texts for every first text and label: some equal to the first, some twice, some beyond the cap."""
+    """Up to four texts for a source sentence and label: some equal to it, some twice, some above the cap."""
     sets = {"example_set": shard.variant.example_set} if recipe.few_shot else {}
     for number in range(SIZE * shard.block, SIZE * shard.block + SIZE):
         for place, label in enumerate(recipe.labels):
             for attempt in range(1 + (number + place) % 4):
                 yield {
-                    "text1": first_text(number),
+                    "text1": source_sentence(number),
                     "text2": second_text(number, attempt, label.name, shard),
                     "source_id": f"{number:06d}",
                     "target": label.name,
@@ -132,16 +132,16 @@ def raw_rows(recipe: DatasetRecipe, shard: Shard) -> Iterator[dict[str, Any]]:
                 }
 
 
-def first_text(number: int) -> str:
-    return f"First text {number}, «naïve»."
+def source_sentence(number: int) -> str:
+    return f"Source sentence {number}, «naïve»."
 
 
 def second_text(number: int, attempt: int, label: str, shard: Shard) -> str:
-    """Some are their own first text, some another's; some stand under two labels, or under two first texts."""
+    """Some repeat their own source sentence, some another; some stand under two labels or two source sentences."""
     if number % 11 == attempt:
-        return first_text(number)
+        return source_sentence(number)
     if number % 13 == 5:
-        return first_text(7 * number % 40)
+        return source_sentence(7 * number % 40)
     told = "any label" if number % 9 == 2 else label
     return (
         f"Text {number % 25} {attempt - attempt // 2} for {told} ({shard.variant.shots} {shard.variant.example_set})."

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from generation.pipeline.directory import TaskRecord
-from generation.pipeline.tasks import FinishGroup, OutputFile, Task, TaskResult, WriteFirstTexts, WriteShard
+from generation.pipeline.tasks import FinishGroup, OutputFile, Task, TaskResult, WriteShard, WriteSourceSentences
 from hub.client.retry import PASSING, RetryPolicy
 from hub.contract.run_dir import File
 from hub.durable import atomic_path, sha256_file, write_bytes
@@ -361,7 +361,7 @@ def store_folder(run: str, directory: Path) -> str:
 
 def _is_of(task: Task, record: TaskRecord) -> bool:
     """Whether a record can be this task's: a store may hold what others put there."""
-    if isinstance(task, WriteFirstTexts):
+    if isinstance(task, WriteSourceSentences):
         return not record.files and isinstance(record.facts, list) and len(record.facts) == len(task.numbers)
     return all(Path(path).parts[:1] == ("data",) for path in (*(file.path for file in record.files), *record.empty))
 

@@ -50,12 +50,12 @@ class Prompts:
         sets = range(few_shot.sets) if few_shot and rotates else (asked.example_set,)
         variants = [Variant(asked.shots, number) for number in sets]
         return tuple(
-            self._block(label.name, variant) + self.first_text_prefix(label)
+            self._block(label.name, variant) + self.source_sentence_prefix(label)
             for variant in variants
             for label in self.labels.values()
         )
 
-    def first_text_prefix(self, label: Label) -> str:
+    def source_sentence_prefix(self, label: Label) -> str:
         """The instruction up to the source sentence, its opening quotation mark included (DINO section 3)."""
         return label.instruction[: label.instruction.index(X1)]
 

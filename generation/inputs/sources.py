@@ -159,7 +159,7 @@ _UNWANTED = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u
 
 
 @dataclass(frozen=True)
-class FirstText:
+class SourceSentence:
     """A source sentence and its origin.
 
     ``source_id`` is its row number in the source, from 0; with several splits the split stands before it, with several
@@ -206,7 +206,7 @@ class GivenTexts:
         self._length, self._count_tokens, self._lack = recipe.premise_tokens, count_tokens, lack
         self._chosen = frozenset(recipe.postprocess.reject)
 
-    def __iter__(self) -> Iterator[FirstText]:
+    def __iter__(self) -> Iterator[SourceSentence]:
         """One pass over the source.
 
         Raises:
@@ -224,7 +224,7 @@ class GivenTexts:
                 self.skipped[reason] += 1
                 continue
             given += 1
-            yield FirstText(source_id, text)
+            yield SourceSentence(source_id, text)
             if given == self.source.limit:
                 return
         if not given:

@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from generation.inputs.sources import FirstText, SeenTexts
+from generation.inputs.sources import SeenTexts, SourceSentence
 from generation.pipeline import tasks
 from generation.pipeline.tasks import OutputFile, Row, Shard, Task, TaskResult
 from hub.contract import run_dir
@@ -46,14 +46,14 @@ class BaseRun:
         return {f"{APPENDED}{self.manifest.version}": self.manifest.fingerprint}
 
     @property
-    def first_texts(self) -> int:
+    def source_sentences(self) -> int:
         """Number of its source sentences."""
         return int(self.manifest.counts["sources"])
 
     @property
     def asked(self) -> int:
         """The numbers that are used up where the model generates the source sentences."""
-        return self.first_texts + sum(self.manifest.counts.get("sources_rejected", {}).values())
+        return self.source_sentences + sum(self.manifest.counts.get("sources_rejected", {}).values())
 
     def rows(self, config: str, columns: Sequence[str]) -> Iterator[Row]:
         """The rows of a config, some columns of them."""
@@ -61,7 +61,7 @@ class BaseRun:
             for table in shard_tables(self.directory / file.path, ROWS_PER_FILE, columns):
                 yield from table.to_pylist()
 
-    def new_among(self, texts: Iterable[FirstText], place: str | None) -> Iterator[FirstText]:
+    def new_among(self, texts: Iterable[SourceSentence], place: str | None) -> Iterator[SourceSentence]:
         """The sentences of a source (``place``) after those of this run, which have to come first and unchanged.
 
         Raises InputError when they do not, or when no other comes after them.
@@ -71,7 +71,7 @@ class BaseRun:
             if base_config(config) in ("raw", "rejected"):  # each source sentence has a row in one of them
                 for row in self.rows(config, ("source_id", "text1")):
                     known.add(f"{row['source_id']}\n{row['text1']}")
-        total, version, number = self.first_texts, f"v{self.manifest.version}", 0
+        total, version, number = self.source_sentences, f"v{self.manifest.version}", 0
         for number, first in enumerate(texts, start=1):
             if number > total:
                 yield first

@@ -11,7 +11,7 @@ from generation.pipeline.code_digest import ROOT, versions
 from generation.pipeline.directory import BaseRun, DatasetRun
 from generation.pipeline.finish import finish
 from generation.pipeline.reporting import Progress, provenance
-from generation.pipeline.source_sentences import FirstTexts, Scratch, prepare
+from generation.pipeline.source_sentences import Scratch, SourceSentences, prepare
 from generation.pipeline.tasks import Executor, ExecutorSpec, StartExecutor, WriteShard
 from generation.pipeline.worker import local_executor, text_length
 from hub import cli
@@ -72,12 +72,12 @@ def generate(
     return run.manifest
 
 
-def write_shards(run: DatasetRun, executor: Executor, firsts: FirstTexts) -> None:
+def write_shards(run: DatasetRun, executor: Executor, firsts: SourceSentences) -> None:
     """Write every shard that is missing, in the order of work."""
     shards = run.shards(firsts.blocks)
     missing = run.missing(shards)
     run.count(shards_done=len(shards) - len(missing), shards_total=len(shards))
-    wanted = run.recipe.texts_per_first_text
+    wanted = run.recipe.texts_per_source_sentence
     total = firsts.total * len(run.recipe.variants) * wanted
     left = wanted * sum(firsts.size(shard.block) for shard in missing)
     tasks = (WriteShard(shard, tuple(firsts.block(shard.block))) for shard in missing)

@@ -21,9 +21,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tqdm import tqdm
 
 from generation.inputs.prompts import ContextRoom, Prompts
-from generation.inputs.sources import FirstText, GivenTexts, SeenTexts
+from generation.inputs.sources import GivenTexts, SeenTexts, SourceSentence
 from generation.pipeline.directory import BaseRun, DatasetRun
-from generation.pipeline.tasks import Executor, Row, TaskResult, WriteFirstTexts
+from generation.pipeline.tasks import Executor, Row, TaskResult, WriteSourceSentences
 from hub import cli
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.schema import DUPLICATE, NOT_NEEDED, SOURCES, features
@@ -33,12 +33,12 @@ from hub.errors import InputError
 
 ROUND = 4096  # completions between two files of the scratch folder, at most; with very many texts, rounds
 LEAST = 64  # and at least: smaller batches cost as much
-FIRST_TEXTS = "first texts"  # their entry among the manifest's contents
+SOURCE_SENTENCES = "first texts"  # their entry among the manifest's contents
 _COLUMNS = pa.schema([("source_id", pa.string()), ("text", pa.string())])
 _FROZEN = ConfigDict(frozen=True, extra="forbid")
 
 
-class FirstTextBatch(BaseModel):
+class SourceSentenceBatch(BaseModel):
     """A round of generated source sentences: its file (None: none was accepted) and its counts."""
 
     model_config = _FROZEN
@@ -50,7 +50,7 @@ class FirstTextBatch(BaseModel):
     rejected: dict[str, int]
 
 
-class FirstTextFile(BaseModel):
+class SourceSentenceFile(BaseModel):
     """The file of source sentences, and counts of source rows that were skipped, by reason."""
 
     model_config = _FROZEN
@@ -66,14 +66,14 @@ class ScratchIndex(BaseModel):
     model_config = _FROZEN
 
     key: str
-    rounds: tuple[FirstTextBatch, ...] = ()
-    first_texts: FirstTextFile | None = None
+    rounds: tuple[SourceSentenceBatch, ...] = ()
+    source_sentences: SourceSentenceFile | None = None
 
 
-class FirstTexts:
+class SourceSentences:
     """The source sentences of a run on disk, read block by block: block k holds those of shard k."""
 
-    def __init__(self, path: Path, kept: FirstTextFile):
+    def __init__(self, path: Path, kept: SourceSentenceFile):
         self._file = pq.ParquetFile(path)
         self.skipped, self.sha256 = kept.skipped, kept.sha256
         self.total, self.blocks = self._file.metadata.num_rows, self._file.num_row_groups
@@ -82,9 +82,9 @@ class FirstTexts:
         """Number of source sentences in a block."""
         return int(self._file.metadata.row_group(index).num_rows)
 
-    def block(self, index: int) -> list[FirstText]:
+    def block(self, index: int) -> list[SourceSentence]:
         """The source sentences of one shard."""
-        return [FirstText(**row) for row in self._file.read_row_group(index).to_pylist()]
+        return [SourceSentence(**row) for row in self._file.read_row_group(index).to_pylist()]
 
 
 class Scratch:
@@ -108,14 +108,14 @@ class Scratch:
         shutil.rmtree(self.directory, ignore_errors=True)
         self.notes = ScratchIndex(key=self.notes.key)
 
-    def first_texts(self) -> FirstTexts | None:
+    def source_sentences(self) -> SourceSentences | None:
         """The source sentences, if an earlier start kept them and their file is whole."""
-        kept = self.notes.first_texts
+        kept = self.notes.source_sentences
         if kept is None or not self._whole(kept.path, kept.sha256):
             return None
-        return FirstTexts(self.directory / kept.path, kept)
+        return SourceSentences(self.directory / kept.path, kept)
 
-    def keep(self, texts: Iterable[FirstText], block: int, skipped: dict[str, int]) -> FirstTexts:
+    def keep(self, texts: Iterable[SourceSentence], block: int, skipped: dict[str, int]) -> SourceSentences:
         """Write source sentences, ``block`` to a row group. ``skipped`` is read after the last text."""
         path, texts = self.directory / "first-texts.parquet", iter(texts)
         try:
@@ -126,9 +126,9 @@ class Scratch:
             with suppress(OSError):  # it holds something
                 self.directory.rmdir()
             raise
-        kept = FirstTextFile(path=path.name, sha256=sha256_file(path), skipped=dict(sorted(skipped.items())))
-        self._note(first_texts=kept)
-        return FirstTexts(path, kept)
+        kept = SourceSentenceFile(path=path.name, sha256=sha256_file(path), skipped=dict(sorted(skipped.items())))
+        self._note(source_sentences=kept)
+        return SourceSentences(path, kept)
 
     def drop_damaged_rounds(self) -> None:
         """Forget the first round whose file is not whole, and all after it: they depend on it."""
@@ -144,10 +144,10 @@ class Scratch:
             write_shard(path, rows, features(SOURCES))
         name, digest = (path.name, sha256_file(path)) if rows else (None, None)
         counts = dict(sorted(rejected.items()))
-        one = FirstTextBatch(path=name, sha256=digest, asked=asked, accepted=len(rows), rejected=counts)
+        one = SourceSentenceBatch(path=name, sha256=digest, asked=asked, accepted=len(rows), rejected=counts)
         self._note(rounds=(*self.notes.rounds, one))
 
-    def rounds(self) -> Iterator[tuple[FirstTextBatch, list[Row]]]:
+    def rounds(self) -> Iterator[tuple[SourceSentenceBatch, list[Row]]]:
         """Every round and its rows, one at a time."""
         for one in self.notes.rounds:
             yield one, (read_shard(self.directory / one.path) if one.path else [])
@@ -187,29 +187,29 @@ class Scratch:
         return full.is_file() and sha256_file(full) == sha256
 
 
-def prepare(run: DatasetRun, scratch: Scratch, executor: Executor, prompts: Prompts) -> FirstTexts:
+def prepare(run: DatasetRun, scratch: Scratch, executor: Executor, prompts: Prompts) -> SourceSentences:
     """The run's source sentences, from the scratch folder if an earlier start left them there.
 
     Raises InputError when there are none, or when the source has others than at the run's beginning.
     """
-    source, texts = run.recipe.source, scratch.first_texts()
+    source, texts = run.recipe.source, scratch.source_sentences()
     if source.facts.generated:
         if not run.has_sources():
             texts = None
             _generate(run, scratch, executor)
-        generated = (FirstText(row["source_id"], row["text"]) for row in run.rows("sources"))
+        generated = (SourceSentence(row["source_id"], row["text"]) for row in run.rows("sources"))
         texts = texts or scratch.keep(generated, run.recipe.shard_size, {})
     elif texts is None:
         given = GivenTexts(run.recipe, executor.count_tokens, ContextRoom(prompts, executor).lack)
         bar = tqdm(given, unit="text", desc=f"{run.recipe.name} sources", delay=1)
         new = run.base.new_among(bar, source.path or source.repo_id) if run.base else bar
         texts = scratch.keep(new, run.recipe.shard_size, given.skipped)
-    if run.manifest.contents.get(FIRST_TEXTS, texts.sha256) != texts.sha256:
+    if run.manifest.contents.get(SOURCE_SENTENCES, texts.sha256) != texts.sha256:
         hint = "pin source.revision to a commit, or remove the run directory to start again"
         raise InputError(
             source.path or source.repo_id, "has other source sentences than when this run began", hint=hint
         )
-    run.record([], contents={FIRST_TEXTS: texts.sha256})
+    run.record([], contents={SOURCE_SENTENCES: texts.sha256})
     run.count(sources=texts.total, **({} if source.facts.generated else {"sources_skipped": texts.skipped}))
     return texts
 
@@ -247,7 +247,7 @@ class _AcceptedTexts:
     """
 
     def __init__(self, recipe: DatasetRecipe, scratch: Scratch, base: BaseRun | None):
-        self.limit, self._scratch = (recipe.source.limit or 0) - (base.first_texts if base else 0), scratch
+        self.limit, self._scratch = (recipe.source.limit or 0) - (base.source_sentences if base else 0), scratch
         self._seen, self.rejected = SeenTexts(), Counter[str]()
         self.first = base.asked if base else 0
         self.most, self.asked, self.accepted = self.first + self.limit * recipe.decoding.max_attempts, self.first, 0
@@ -258,14 +258,14 @@ class _AcceptedTexts:
                 self._seen.add(row["text"])
             self._count(one.asked, one.accepted, Counter(one.rejected))
 
-    def wanted(self) -> Iterator[WriteFirstTexts]:
+    def wanted(self) -> Iterator[WriteSourceSentences]:
         """Rounds from the first missing one to the one that is probably the last.
 
         Estimated anew whenever a worker is free, so that at the end few workers generate texts in vain.
         """
         size, start = round_size(self.limit), self.asked
         while start < min(self.most, self._probably()):
-            yield WriteFirstTexts(range(start, min(start + size, self.most)))
+            yield WriteSourceSentences(range(start, min(start + size, self.most)))
             start += size
 
     def take(self, candidates: list[Row]) -> int:

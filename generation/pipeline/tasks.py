@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from generation.inputs.prompts import Prompts
-from generation.inputs.sources import FirstText
+from generation.inputs.sources import SourceSentence
 from generation.rows.filters import filtered
 from hub.contract.recipe import DatasetRecipe, Variant, config_features, config_name
 from hub.contract.run_dir import File, described
@@ -84,10 +84,10 @@ def sources_per_file(recipe: DatasetRecipe) -> int:
     return max(ROWS_PER_FILE, (recipe.source.limit or 0) // 1_000)
 
 
-def folders(recipe: DatasetRecipe, first_texts: int) -> dict[str, int]:
+def folders(recipe: DatasetRecipe, source_sentences: int) -> dict[str, int]:
     """Config → files of its folder when the run is complete, at most: a file without rows is not written."""
-    blocks, per_group = -(-first_texts // recipe.shard_size), shards_per_group(recipe)
-    found = dict.fromkeys(recipe.configs, -(-first_texts // sources_per_file(recipe)))  # that of ``sources`` stays
+    blocks, per_group = -(-source_sentences // recipe.shard_size), shards_per_group(recipe)
+    found = dict.fromkeys(recipe.configs, -(-source_sentences // sources_per_file(recipe)))  # that of ``sources`` stays
     for shots in dict.fromkeys(variant.shots for variant in recipe.variants):
         count = blocks * sum(variant.shots == shots for variant in recipe.variants)
         late = int(recipe.dataset_schema.distinct)
@@ -98,7 +98,7 @@ def folders(recipe: DatasetRecipe, first_texts: int) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class WriteFirstTexts:
+class WriteSourceSentences:
     """Generate the source sentences of some numbers."""
 
     numbers: range
@@ -114,7 +114,7 @@ class WriteShard:
     """Generate the texts of a shard."""
 
     shard: Shard
-    firsts: tuple[FirstText, ...]
+    firsts: tuple[SourceSentence, ...]
 
     @property
     def key(self) -> str:
@@ -136,7 +136,7 @@ class FinishGroup:
         return f"group-{self.group.shots or 0}-{self.group.index:06d}-of-{self.group.total:06d}"
 
 
-Task = WriteFirstTexts | WriteShard | FinishGroup
+Task = WriteSourceSentences | WriteShard | FinishGroup
 
 
 @dataclass(frozen=True)

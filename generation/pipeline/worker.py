@@ -20,8 +20,8 @@ from generation.pipeline.tasks import (
     Task,
     TaskResult,
     Tick,
-    WriteFirstTexts,
     WriteShard,
+    WriteSourceSentences,
     shard_files,
 )
 from generation.rows.attempts import write_pairs
@@ -48,13 +48,13 @@ class Worker:
         if isinstance(task, WriteShard):
             raw, failed = write_pairs(self.writer, self.prompts, self.recipe, task.firsts, tick, task.shard.variant)
             result = shard_files(self.recipe, task, raw, failed)
-        elif isinstance(task, WriteFirstTexts):
-            result = self._first_texts(task)
+        elif isinstance(task, WriteSourceSentences):
+            result = self._source_sentences(task)
         else:
             result = finish_group(self.recipe, task, read, text_length(self.recipe, self.writer.count_tokens).of).result
         return replace(result, seconds=time.monotonic() - started)
 
-    def _first_texts(self, task: WriteFirstTexts) -> TaskResult:
+    def _source_sentences(self, task: WriteSourceSentences) -> TaskResult:
         """Facts: for every number a row of the config ``sources``, with a ``reason`` where it cannot be one.
 
         The labels' instructions take turns, cut after the quotation mark that opens the sentence; nucleus sampling at
@@ -63,7 +63,7 @@ class Worker:
         recipe, own = self.recipe, self.recipe.written_labels
         labels = [own[number % len(own)] for number in task.numbers]
         requests = [
-            Request(self.prompts.first_text_prefix(label), (), row_seed(recipe.seed, "x1", number))
+            Request(self.prompts.source_sentence_prefix(label), (), row_seed(recipe.seed, "x1", number))
             for number, label in zip(task.numbers, labels, strict=True)
         ]
         settings = DecodingParameters(
@@ -82,7 +82,7 @@ class Worker:
                 "log_prob": completion.log_prob,
                 "reason": completion.problem
                 or text_problem(completion.text, recipe.premise_tokens, self.writer.count_tokens)
-                or self._copies.first_text_reason(completion.text),
+                or self._copies.source_sentence_reason(completion.text),
             }
             for number, label, request, completion in zip(task.numbers, labels, requests, completions, strict=True)
         ]

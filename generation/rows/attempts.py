@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from generation.backends.protocol import Completion, Request, Writer
 from generation.inputs.prompts import Prompts
 from generation.inputs.row_seeds import row_seed
-from generation.inputs.sources import FirstText
+from generation.inputs.sources import SourceSentence
 from generation.rows import verification
 from generation.rows.filters import Row, TextFilters
 from hub.contract.recipe import DatasetRecipe, Label, Variant
@@ -29,7 +29,7 @@ class _Wanted:
     """One (source sentence, label) and its completions by attempt, each with its problem."""
 
     place: int
-    first: FirstText
+    first: SourceSentence
     label: Label
     variant: Variant
     asked: int = 0
@@ -49,7 +49,7 @@ def write_pairs(
     writer: Writer,
     prompts: Prompts,
     recipe: DatasetRecipe,
-    firsts: Sequence[FirstText],
+    firsts: Sequence[SourceSentence],
     tick: Tick,
     variant: Variant = Variant(None, 0),  # noqa: B008 - frozen
 ) -> tuple[list[Row], list[Row]]:
@@ -84,7 +84,7 @@ def _problem(filters: TextFilters, text: str, need: _Wanted) -> str | None:
     )
 
 
-def text_seed(recipe: DatasetRecipe, variant: Variant, first: FirstText, label: str, attempt: int) -> int:
+def text_seed(recipe: DatasetRecipe, variant: Variant, first: SourceSentence, label: str, attempt: int) -> int:
     """The seed of one completion. Without few-shot examples the variant is no part of its identity."""
     asked = () if variant.shots is None else (variant.shots, variant.example_set)
     return row_seed(recipe.seed, first.source_id, first.text, label, attempt, *asked)

@@ -49,7 +49,7 @@ class TextFilters:
         """The rejection reason of a generated text of ``label`` by itself or as a copy of its prompt, or None."""
         if EXAMPLE_COPY.name in self._chosen and words(text) in self._shown(label, variant):
             return EXAMPLE_COPY.name
-        return self.first_text_reason(text, text1)
+        return self.source_sentence_reason(text, text1)
 
     def overlap_reason(self, text: str, text1: str, label: Label) -> str | None:
         """The rejection reason of a text that shares too many or too few words with its source sentence, or None.
@@ -64,7 +64,7 @@ class TextFilters:
         least, most = label.overlap or (0.0, 1.0)
         return None if least <= shared <= most else OVERLAP.name
 
-    def first_text_reason(self, text: str, text1: str = "") -> str | None:
+    def source_sentence_reason(self, text: str, text1: str = "") -> str | None:
         """The rejection reason of a text that was generated without examples, or None.
 
         ``text1``: the source sentence in its prompt. Words that it has, too, are no echo of the instruction.

@@ -267,7 +267,7 @@ class DatasetRecipe(Strict):
         return self.decoding_of(label).samples * (self.verification.best_of if self.verification else 1)
 
     @property
-    def texts_per_first_text(self) -> int:
+    def texts_per_source_sentence(self) -> int:
         """Usable texts asked for each source sentence, of all labels together."""
         return sum(map(self.texts_asked, self.labels))
 

@@ -61,7 +61,7 @@ def test_classified_pairs_are_asked_for_three_classes_though_the_generator_write
     assert pairs.scale.labels == ("entailment", "neutral", "contradiction") and not pairs.scale.ordered
     assert set(pairs.labels) == {"entailment", "contradiction"}
     for premise, hypothesis in pairs.texts[:50]:
-        assert premise.startswith("First text") and hypothesis
+        assert premise.startswith("Source sentence") and hypothesis
 
 
 def test_a_triplet_is_an_entailed_and_a_contradicting_pair(tmp_path):

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from generation.backends.protocol import Completion, Request
-from generation.inputs.sources import FirstText
+from generation.inputs.sources import SourceSentence
 from hub.contract.recipe import DecodingParameters
 from hub.contract.shards import read_shard
 
-FIRSTS = [FirstText(f"{i:06d}", "word " * length) for i, length in enumerate((9, 1, 5, 2, 7))]
+FIRSTS = [SourceSentence(f"{i:06d}", "word " * length) for i, length in enumerate((9, 1, 5, 2, 7))]
 
 
 class SeededWriter:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow("writes with the built-in language model until an 
 SENTENCES = 80
 
 
-def first_texts() -> list[str]:
+def source_sentences() -> list[str]:
     lines = Path("assets/demo-data/x1.tsv").read_text(encoding="utf-8").splitlines()[1:]
     captions = [line.split("\t")[0] for line in lines if "\timages\t" in line]
     return captions[:: len(captions) // SENTENCES][:SENTENCES]
@@ -37,7 +37,7 @@ def cosines() -> dict[tuple[str, float], np.ndarray]:
     torch.set_num_threads(1)
     recipe = load_recipe(Path("recipes/demo/sts-dino-x2.yaml"), DatasetRecipe)
     writer, prompts, encoder = load_writer(recipe.model), load_prompts(recipe), SentenceTransformer(str(MODEL_DIR))
-    texts, found = first_texts(), {}
+    texts, found = source_sentences(), {}
     left = encoder.encode(texts, normalize_embeddings=True)
     for label in recipe.labels:
         for decay in (0.0, 100.0) if label.counter_labels else (100.0,):

@@ -51,10 +51,10 @@ from generation.executors.ray_workers import (
 )
 from generation.executors.store import LostResult, ResultStore
 from generation.inputs.prompts import Prompts
-from generation.inputs.sources import FirstText
+from generation.inputs.sources import SourceSentence
 from generation.pipeline import tasks as layout
 from generation.pipeline.job import generate
-from generation.pipeline.tasks import TaskResult, WriteFirstTexts, WriteShard
+from generation.pipeline.tasks import TaskResult, WriteShard, WriteSourceSentences
 from generation.pipeline.worker import Worker, local_executor
 from hub import cli
 from hub.contract.recipe import DatasetRecipe
@@ -63,8 +63,8 @@ from hub.durable import sha256_file
 from hub.errors import InputError, OutOfMemory, RunError
 
 
-def tasks(count: int) -> list[WriteFirstTexts]:
-    return [WriteFirstTexts(range(number, number + 1)) for number in range(count)]
+def tasks(count: int) -> list[WriteSourceSentences]:
+    return [WriteSourceSentences(range(number, number + 1)) for number in range(count)]
 
 
 def test_tasks_are_read_as_they_are_given():
@@ -289,7 +289,7 @@ def test_memory_that_ran_out_on_a_worker_is_known_by_its_type(monkeypatch, tmp_p
     worker._store, worker._directory, worker._sees = None, tmp_path, True
     prompts = Prompts(recipe, {})
     worker._worker = Worker(recipe, prompts, load_writer(recipe.model))
-    task = WriteShard(layout.shards(recipe, 1)[0], (FirstText(source_id="0", text="A dog."),))
+    task = WriteShard(layout.shards(recipe, 1)[0], (SourceSentence(source_id="0", text="A dog."),))
     for cause in (*errors, RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")):
 
         def fails(_, cause=cause):
@@ -312,7 +312,7 @@ def test_memory_that_runs_out_on_the_way_to_a_store_is_a_workers_too(error, tmp_
 
     monkeypatch.setattr(cli, "listeners", [])
     monkeypatch.setattr(store_files, "write_bytes", fails)
-    worker, task = RemoteWorker(), WriteFirstTexts(range(4))
+    worker, task = RemoteWorker(), WriteSourceSentences(range(4))
     worker._store, worker._directory, worker._sees = ResultStore(str(tmp_path), "run", proven=True), tmp_path, True
     worker._worker = SimpleNamespace(do=lambda *_: TaskResult(task))
     with pytest.raises(OutOfMemory, match=r"memory: is too small for .*start fewer workers"):
@@ -322,7 +322,7 @@ def test_memory_that_runs_out_on_the_way_to_a_store_is_a_workers_too(error, tmp_
 def test_a_worker_whose_memory_ran_out_costs_its_node_one_worker_and_its_task_no_try(capsys):
     node = Node("id", "small", room=2)
     members = [WorkerHandle(node, None, None), WorkerHandle(node, None, None)]
-    executor, queue = RayExecutor.__new__(RayExecutor), TaskQueue([WriteFirstTexts(range(4))])
+    executor, queue = RayExecutor.__new__(RayExecutor), TaskQueue([WriteSourceSentences(range(4))])
     executor._pool = pool = WorkerPool.__new__(WorkerPool)
     pool.workers, pool._reported, pool._ray = members, set(), SimpleNamespace(kill=lambda actor: None)
     pool.reconcile = lambda now=False: None
@@ -337,7 +337,7 @@ def test_a_worker_whose_memory_ran_out_costs_its_node_one_worker_and_its_task_no
 
 
 def test_a_file_that_is_lost_in_the_store_is_made_again_and_a_store_that_is_gone_ends_the_run(tmp_path):
-    executor, queue = RayExecutor.__new__(RayExecutor), TaskQueue([WriteFirstTexts(range(4))])
+    executor, queue = RayExecutor.__new__(RayExecutor), TaskQueue([WriteSourceSentences(range(4))])
     task, worker = queue.next("node"), WorkerHandle(Node("id", "node", room=1), None, None)
     executor._spec = SimpleNamespace(directory=tmp_path)
     for error in (LostResult("store", "is not what was kept"), RunError("store", "no answer for 65 minutes")):

@@ -32,7 +32,7 @@ PAIRS = ["-".join(pair) for pair in itertools.product(WAYS, repeat=2)]
 CASES = [
     (name, chain) for name, chains in CHAINS.items() for chain in (PAIRS if os.getenv("STS_DINO_ALL_PAIRS") else chains)
 ]
-ROUND = 4  # first texts asked for at once
+ROUND = 4  # source sentences asked for at once
 SETTINGS = ["shard_size=2", "decoding.max_new_tokens=8", "decoding.top_k=0", "decoding.max_attempts=9"]
 LONGEST = 240  # seconds of a start; longer is a hang
 
@@ -99,7 +99,7 @@ class World:
 
 
 def done(out: Path) -> int:
-    """How much of a run is done: rounds of first texts, and shards."""
+    """How much of a run is done: rounds of source sentences, and shards."""
     rounds = out.parent / f"{out.name}.scratch"
     return len(list(out.glob("data/raw*/*.parquet"))) + len(list(rounds.glob("round-*.parquet")))
 

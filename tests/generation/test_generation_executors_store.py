@@ -17,8 +17,16 @@ from fsspec.implementations.memory import MemoryFileSystem
 from huggingface_hub import HfFileSystem
 
 from generation.executors.store import LostResult, ResultStore, StoreFiles, StoreRetry
-from generation.inputs.sources import FirstText
-from generation.pipeline.tasks import FinishGroup, Group, OutputFile, Shard, TaskResult, WriteFirstTexts, WriteShard
+from generation.inputs.sources import SourceSentence
+from generation.pipeline.tasks import (
+    FinishGroup,
+    Group,
+    OutputFile,
+    Shard,
+    TaskResult,
+    WriteShard,
+    WriteSourceSentences,
+)
 from hub.contract.recipe import Variant
 from hub.contract.run_dir import described
 from hub.errors import InputError, RunError
@@ -26,7 +34,7 @@ from hub.errors import InputError, RunError
 pytest_plugins = ["local_hub"]
 RAW, REJECTED = "data/raw/train-00000-of-00002.parquet", "data/rejected/train-00000-of-00002.parquet"
 SHARD = Shard(Variant(None, 0), 0, 2)
-TASK = WriteShard(SHARD, (FirstText("000000", "One text."), FirstText("000001", "Zwei – 二.")))
+TASK = WriteShard(SHARD, (SourceSentence("000000", "One text."), SourceSentence("000001", "Zwei – 二.")))
 FILES = {RAW: b"raw rows" * 1000, REJECTED: b"rejected rows"}
 
 
@@ -72,21 +80,21 @@ def test_what_is_kept_is_found_by_another_store_and_fetched_whole(url, tmp_path)
     assert sorted(path for path in run.rglob("*") if path.is_file()) == sorted(run / path for path in FILES)
 
 
-def test_facts_of_first_texts_come_back_equal(url):
+def test_facts_of_source_sentences_come_back_equal(url):
     rows = [
         {"text": "“half \ud800 – ", "log_prob": -1.2345678901234567e-5, "reason": None},
         {"log_prob": -float("inf")},
     ]
-    task = WriteFirstTexts(range(64, 66))
+    task = WriteSourceSentences(range(64, 66))
     ResultStore(url, "run").put(made(task, {}, facts=rows))
     assert ResultStore(url, "run").find(task).facts == rows
-    assert ResultStore(url, "run").find(WriteFirstTexts(range(64, 67))) is None
+    assert ResultStore(url, "run").find(WriteSourceSentences(range(64, 67))) is None
 
 
 def test_only_the_same_work_of_the_same_run_is_found(url):
     store = ResultStore(url, "run")
     store.put(made())
-    assert store.find(replace(TASK, firsts=(TASK.firsts[0], FirstText("000001", "Changed.")))) is None
+    assert store.find(replace(TASK, firsts=(TASK.firsts[0], SourceSentence("000001", "Changed.")))) is None
     assert store.find(replace(TASK, shard=Shard(Variant(None, 0), 0, 3))) is None
     assert ResultStore(url, "another").find(TASK) is None
 

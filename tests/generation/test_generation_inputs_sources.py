@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from generation.inputs.sources import FirstText, GivenTexts, SeenTexts
+from generation.inputs.sources import GivenTexts, SeenTexts, SourceSentence
 from hub.contract.recipe import DatasetRecipe
 from hub.contract.recipe_file import load_recipe
 from hub.errors import InputError
@@ -21,7 +21,7 @@ def recipe(path, column="[text]", **more) -> DatasetRecipe:
     return load_recipe(Path(X2), DatasetRecipe, overrides)
 
 
-def given_texts(recipe: DatasetRecipe, count_tokens) -> tuple[list[FirstText], dict[str, int]]:
+def given_texts(recipe: DatasetRecipe, count_tokens) -> tuple[list[SourceSentence], dict[str, int]]:
     given = GivenTexts(recipe, count_tokens)
     return list(given), dict(sorted(given.skipped.items()))
 

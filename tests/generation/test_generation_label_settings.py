@@ -91,7 +91,7 @@ def test_what_a_label_does_not_set_is_decodings():
         (30.0, 0.1, 2),
         (30.0, 0.1, 0),
     ]
-    assert recipe.texts_per_first_text == 6 and [label.name for label in recipe.guided_labels] == ["1", "0.5", "0"]
+    assert recipe.texts_per_source_sentence == 6 and [label.name for label in recipe.guided_labels] == ["1", "0.5", "0"]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_labels_have_as_many_texts_as_each_asks_for():
     recipe = built(OWN, COPY)
     ticks = list[int]()
     raw, failed = write_pairs(SeededWriter(0, 1.0), Prompts(recipe), recipe, FIRSTS, ticks.append)
-    assert not failed and sum(ticks) == len(raw) == recipe.texts_per_first_text * len(FIRSTS)
+    assert not failed and sum(ticks) == len(raw) == recipe.texts_per_source_sentence * len(FIRSTS)
     assert Counter(row["target"] for row in raw) == {"1": 3 * len(FIRSTS), "0.5": len(FIRSTS), "0": 2 * len(FIRSTS)}
     dropped = filtered(raw, recipe)[1]
     assert {row["reason"] for row in dropped} == {"over_cap"} and len(dropped) == len(FIRSTS)  # max_per_label is 2
@@ -268,7 +268,7 @@ def test_a_label_that_is_written_must_have_rows(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to("recipes")))
-def test_every_recipe_has_plain_prompts_without_task_and_first_text(path):
+def test_every_recipe_has_plain_prompts_without_task_and_source_sentence(path):
     """Last words of a line, or of a sentence: ``Answer: "`` of Auto-NLI's instruction."""
     found = {label.plain_prompt for label in load_recipe(path, DatasetRecipe).labels}
     assert len(found) == 1 and found <= {'Sentence 2: "', 'Answer: "', 'Review: "'}

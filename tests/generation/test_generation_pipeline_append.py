@@ -37,7 +37,7 @@ def lm(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory) -> Path:
-    """Twenty first texts, in a file that may grow."""
+    """Twenty source sentences, in a file that may grow."""
     path = tmp_path_factory.mktemp("source") / "x1.txt"
     lines = Path("assets/demo-data/x1.tsv").read_text(encoding="utf-8").splitlines()[1:21]
     path.write_text("".join(f"{line.split(chr(9))[0]}\n" for line in lines), encoding="utf-8")
@@ -46,7 +46,7 @@ def texts(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(lm, texts, tmp_path_factory) -> Path:
-    """Version 0.1.0 of ten first texts: its third shard is not full."""
+    """Version 0.1.0 of ten source sentences: its third shard is not full."""
     directory = tmp_path_factory.mktemp("runs") / "grown"
     written(lm, directory, f"source.path={texts}", "source.limit=10", append=False)
     (directory / "value.json").write_text("{}")  # measured of these rows
@@ -224,7 +224,7 @@ def test_a_damaged_file_of_an_appended_run_is_not_made_again_as_if_it_were_one_r
         written(lm, directory, *more(texts), append=False)
 
 
-def test_numbers_of_first_texts_go_on_and_a_text_that_is_there_is_a_duplicate(tmp_path):
+def test_numbers_of_source_sentences_go_on_and_a_text_that_is_there_is_a_duplicate(tmp_path):
     limited = {**small_recipe("text").source.model_dump(), "limit": 9}
     recipe, begun = (
         small_recipe("text", source=limited),
@@ -244,8 +244,8 @@ def test_numbers_of_first_texts_go_on_and_a_text_that_is_there_is_a_duplicate(tm
     assert min(int(row["source_id"]) for row in run.rows("sources")) == 9  # 5 numbers were asked for, 4 texts are known
 
 
-@pytest.mark.slow("writes first texts until enough of them end")
-def test_first_texts_that_the_model_writes_go_on_after_the_last_number(lm, tmp_path):
+@pytest.mark.slow("writes source sentences until enough of them end")
+def test_source_sentences_that_the_model_writes_go_on_after_the_last_number(lm, tmp_path):
     directory = tmp_path / "grown"
     label = {"name": "1", "score": "1", "instruction": 'Write the same.\n1: "<X1>"\n2: "'}
     often = ["decoding.max_attempts=60", "decoding.samples=1", f"labels={json.dumps([label])}"]  # few of them end

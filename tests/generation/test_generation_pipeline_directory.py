@@ -19,7 +19,7 @@ from generation.pipeline import finish, source_sentences
 from generation.pipeline import tasks as layout
 from generation.pipeline.directory import DatasetRun, Journal, TaskRecord
 from generation.pipeline.source_sentences import Scratch, prepare
-from generation.pipeline.tasks import OutputFile, TaskResult, WriteFirstTexts, WriteShard, shard_files
+from generation.pipeline.tasks import OutputFile, TaskResult, WriteShard, WriteSourceSentences, shard_files
 from generation.rows import pairs
 from hub.contract import run_dir
 from hub.contract.recipe_file import resolved
@@ -38,7 +38,7 @@ def begun(folder: Path, recipe=RECIPE) -> DatasetRun:
 
 
 def written(shard: layout.Shard) -> TaskResult:
-    """Four first texts with a text of every label; odd blocks have a reject, the third has no raw row."""
+    """Four source sentences with a text of every label; odd blocks have a reject, the third has no raw row."""
     raw = [
         row(first, f"{label.name} of {first}", label.name)
         for first in range(4 * shard.block, 4 * shard.block + 4)
@@ -168,7 +168,7 @@ def test_what_the_journal_cannot_prove_is_made_again(damage, made, tmp_path, mon
 
 def test_the_journal_of_another_run_is_not_taken_up(tmp_path):
     scratch = Scratch(tmp_path / "run", "one run")
-    record = TaskRecord.of(TaskResult(WriteFirstTexts(range(4)), empty=("data/raw/x.parquet",)))
+    record = TaskRecord.of(TaskResult(WriteSourceSentences(range(4)), empty=("data/raw/x.parquet",)))
     scratch.keep([], 4, {})
     Journal(scratch.journal).append(record)
     assert Scratch(tmp_path / "run", "one run").journal.is_file()
@@ -307,7 +307,7 @@ def test_finished_by_groups_the_rows_are_those_of_one_pass(made, tmp_path, monke
 
 
 class Writes:
-    """A executor that writes numbered first texts and hands rounds back in a given order; some texts are duplicates."""
+    """An executor that generates numbered sentences, some twice, and returns rounds in a given order."""
 
     def __init__(self, order):
         self.order, self.given = order, []
@@ -322,7 +322,7 @@ class Writes:
                 waiting = []
         yield from map(self._made, self.order(waiting))
 
-    def _made(self, task: WriteFirstTexts) -> TaskResult:
+    def _made(self, task: WriteSourceSentences) -> TaskResult:
         facts = [
             {
                 "source_id": f"{n:06d}",

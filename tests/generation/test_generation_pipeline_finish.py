@@ -66,8 +66,8 @@ def test_files_read_are_those_of_the_group_and_its_partners():
 @pytest.mark.parametrize("form", SCHEMAS)
 def test_folders_count_what_the_layout_names(form):
     """The files that shards and groups may have, counted one by one, are those that the recipe predicts."""
-    recipe, first_texts = small_recipe(form, shard_size=500), 60_100
-    blocks = -(-first_texts // 500)
+    recipe, source_sentences = small_recipe(form, shard_size=500), 60_100
+    blocks = -(-source_sentences // 500)
     named = {path for shard in layout.shards(recipe, blocks) for path in layout.paths(recipe, shard)}
     for group in layout.groups(recipe, blocks):
         named |= {
@@ -76,7 +76,7 @@ def test_folders_count_what_the_layout_names(form):
     counted = {config: sum(path.startswith(f"data/{config}/") for path in named) for config in recipe.configs}
     if form == "text":
         counted |= {"rejected": counted["rejected"] + 1, "sources": 4}
-    assert layout.folders(recipe, first_texts) == counted
+    assert layout.folders(recipe, source_sentences) == counted
 
 
 X2, NLI = Path("recipes/demo/sts-dino-x2.yaml"), Path("recipes/demo/auto-nli.yaml")
@@ -104,7 +104,7 @@ def begun(directory: Path, recipe: DatasetRecipe) -> DatasetRun:
 
 
 def written(run: DatasetRun, blocks: int, size: int) -> list[dict[str, Any]]:
-    """Shards of ``size`` first texts, each with one text of every label; every second first text failed once before."""
+    """Shards of ``size`` source sentences, each with one text of every label; half failed once before."""
     rows = []
     for shard in run.shards(blocks):
         sets = {"example_set": shard.variant.example_set} if run.recipe.few_shot else {}

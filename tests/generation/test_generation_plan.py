@@ -31,7 +31,7 @@ def few_shot_recipe(folder: Path, model: Path) -> DatasetRecipe:
     pairs = (("Entailed", 0), ("Contrary", 2))
     lines = [f"Premise {n}.\t{label} of {n}.\t{value}" for n in range(30) for label, value in pairs]
     (folder / "nli.tsv").write_text("\n".join(["premise\thypothesis\tlabel", *lines]) + "\n", encoding="utf-8")
-    (folder / "x1.txt").write_text("".join(f"First text {n}.\n" for n in range(7)), encoding="utf-8")
+    (folder / "x1.txt").write_text("".join(f"Source sentence {n}.\n" for n in range(7)), encoding="utf-8")
     described = {"description": "x", "license": "cc0-1.0"}
     names = {"entailment": ("0", "Entails"), "contradiction": ("2", "Contradicts")}
     examples = {
@@ -93,7 +93,7 @@ def test_few_shot_variants_are_shown_with_their_examples_and_have_pilots(model, 
     assert "example set 2" in text and "data/raw-2shot/: 6 shards" in text and "data/raw-0shot/: 2 shards" in text
     assert "shards: 8 (1 of 4 and one of 3 source sentences, for each of 4 variants;" in text
     found = plan.estimate(recipe)
-    assert found.first_texts == 7 and set(found.keep_rate) == {"entailment", "contradiction"}
+    assert found.source_sentences == 7 and set(found.keep_rate) == {"entailment", "contradiction"}
     assert found.seconds > found.pilot_seconds / 2
 
 
@@ -153,7 +153,7 @@ def test_the_pilot_sees_the_queue_run_empty_and_counts_generated_source_sentence
     assert 0 < found.full < found.seconds and 0 < found.full_texts < found.texts == found.asked.total()
     assert found.texts - found.full_texts <= 24 + 1
     generated = recipe_of(model, "source.limit=200", "decoding.max_new_tokens=8", path=X1X2)
-    assert plan.estimate(generated, clock=lambda: float(next(ticks))).first_texts == 200
+    assert plan.estimate(generated, clock=lambda: float(next(ticks))).source_sentences == 200
 
 
 def test_the_commands_write_nothing(model, tmp_path):

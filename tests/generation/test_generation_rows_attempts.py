@@ -7,8 +7,8 @@ import pytest
 from seeded_writer import FIRSTS, SeededWriter
 
 from generation.inputs.prompts import Prompts, load_prompts
-from generation.inputs.sources import FirstText
-from generation.pipeline.tasks import WriteFirstTexts
+from generation.inputs.sources import SourceSentence
+from generation.pipeline.tasks import WriteSourceSentences
 from generation.pipeline.worker import Worker
 from generation.rows.attempts import text_seed, write_pairs
 from generation.rows.filters import deduplicated
@@ -82,10 +82,10 @@ def test_identical_repeated_and_copied_texts_are_asked_for_again_while_attempts_
     ]
 
 
-def test_a_first_text_made_of_the_prompts_words_is_rejected_by_name():
+def test_a_source_sentence_made_of_the_prompts_words_is_rejected_by_name():
     recipe = load_recipe(Path("recipes/demo/sts-dino-x1x2.yaml"), DatasetRecipe)
     worker = Worker(recipe, Prompts(recipe), SeededWriter(0, 1.0, ["A dog runs.", "Sentence 1:"]))
-    made = worker.do(WriteFirstTexts(range(20)), {}.__getitem__)
+    made = worker.do(WriteSourceSentences(range(20)), {}.__getitem__)
     assert {row["text"]: row["reason"] for row in made.facts} == {"A dog runs.": None, "Sentence 1:": "prompt_words"}
 
 
@@ -147,13 +147,13 @@ def test_texts_too_near_or_too_far_are_asked_for_again_and_kept_from_raw(recipe)
     assert 5 in attempts.values()
 
 
-def test_with_rotation_each_first_text_has_one_set_in_all_its_rows(recipe):
+def test_with_rotation_each_source_sentence_has_one_set_in_all_its_rows(recipe):
     examples = {"kind": "hand", "path": "assets/examples/sts.tsv", "description": "d", "license": "cc0-1.0"}
     shots = {"shots": [0, 2], "sets": 4, "rotate": True, "examples": examples}
     rotating = DatasetRecipe.model_validate({**recipe.model_dump(mode="json"), "few_shot": shots})
     prompts = load_prompts(rotating)
     assert rotating.variants == (Variant(0, 0), Variant(2, 0)) and len(rotating.row_variants) == 5
-    firsts = [FirstText(f"{i:06d}", f"Text {i}.") for i in range(30)]
+    firsts = [SourceSentence(f"{i:06d}", f"Text {i}.") for i in range(30)]
     writer = SeededWriter(0, 0.5)
     raw, rejected = write_pairs(writer, prompts, rotating, firsts, lambda n: None, Variant(2, 0))
     sets = {
@@ -173,7 +173,7 @@ def test_with_rotation_each_first_text_has_one_set_in_all_its_rows(recipe):
         text_seed(
             rotating,
             prompts.variant(Variant(2, 0), row["text1"]),
-            FirstText(row["source_id"], row["text1"]),
+            SourceSentence(row["source_id"], row["text1"]),
             row["target"],
             row["attempt"],
         )

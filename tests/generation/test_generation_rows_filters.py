@@ -65,7 +65,7 @@ def test_a_text_of_its_prompts_examples_is_a_copy(text):
 def test_a_text_of_the_prompts_own_words_is_a_copy(recipe, text):
     copies = TextFilters(recipe, {})
     assert copies.reason(text, recipe.labels[0].name, recipe.variants[0]) == "prompt_words"
-    assert copies.first_text_reason(text) == "prompt_words"
+    assert copies.source_sentence_reason(text) == "prompt_words"
     assert REASONS["prompt_words"] and REASONS["example_copy"] and SOURCE_REASONS["prompt_words"]
 
 
@@ -104,22 +104,22 @@ def choosing(*reasons: str, recipe: DatasetRecipe = STS) -> TextFilters:
         ("The task took long.", "Task: Write two sentences that mean the same thing.", True),
     ],
 )
-def test_words_of_the_first_text_are_no_echo_of_the_instruction(text1, text, echo):
+def test_words_of_the_source_sentence_are_no_echo_of_the_instruction(text1, text, echo):
     filters, ways = choosing("prompt_echo"), (STS.labels[0].name, STS.variants[0], text1)
     assert filters.reason(text, *ways) == ("prompt_echo" if echo else None)
     assert choosing("prompt_words").reason(text, *ways) == "prompt_words", "published recipes keep their rows"
-    assert filters.first_text_reason(text) == "prompt_echo"
+    assert filters.source_sentence_reason(text) == "prompt_echo"
 
 
 def test_broken_and_foreign_texts_are_rejected_where_the_recipe_says_so():
     broken, foreign = "A man \ufffd plays.", "Ein Mann spielt im Park auf einer alten Flöte."
-    assert {choosing().first_text_reason(text) for text in (broken, foreign)} == {None}
+    assert {choosing().source_sentence_reason(text) for text in (broken, foreign)} == {None}
     filters = choosing("control_characters", "wrong_language")
-    assert filters.first_text_reason(broken) == "control_characters"
-    assert filters.first_text_reason(foreign) == "wrong_language"
-    assert filters.first_text_reason("A man plays an old flute in the park.") is None
+    assert filters.source_sentence_reason(broken) == "control_characters"
+    assert filters.source_sentence_reason(foreign) == "wrong_language"
+    assert filters.source_sentence_reason("A man plays an old flute in the park.") is None
     german = choosing("wrong_language", recipe=STS.model_copy(update={"language": "de"}))
-    assert german.first_text_reason(foreign) is None
+    assert german.source_sentence_reason(foreign) is None
     for reason in ("prompt_echo", "control_characters", "wrong_language"):
         assert REASONS[reason] and SOURCE_REASONS[reason]
     assert SOURCE_REASONS["too_long"]
@@ -142,7 +142,7 @@ def test_a_vowel_of_an_indic_script_makes_another_word():
     assert not InstructionText(['विद्यार्थी के बारे में लिखो: "']).holds("विद्यार्थी")
 
 
-def test_a_first_text_separates_the_words_around_it():
+def test_a_source_sentence_separates_the_words_around_it():
     scaffold = InstructionText(['Say that <X1> is wrong now: "'])
     assert scaffold.holds("is wrong now") and scaffold.holds("Say that")
     assert not scaffold.holds("that is wrong now") and not scaffold.holds("")

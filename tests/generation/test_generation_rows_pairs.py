@@ -49,7 +49,7 @@ def finished(kept: list[dict], recipe: DatasetRecipe) -> dict[str, dict[str, lis
     }
 
 
-def test_no_first_text_stands_in_two_splits_and_about_a_tenth_is_validation(recipe):
+def test_no_source_sentence_stands_in_two_splits_and_about_a_tenth_is_validation(recipe):
     rows = [raw(f"text {i}", f"other {i} {n}", attempt=n) for i in range(500) for n in range(2)]
     splits = finished(rows, recipe)
     train, validation = (
@@ -72,7 +72,7 @@ def test_sampled_negatives_are_two_other_texts_of_the_pool_with_score_zero(recip
     assert max(Counter(row["sentence2"] for row in sampled).values()) <= 12
 
 
-def test_a_first_text_alone_gets_no_sampled_negative():
+def test_a_source_sentence_alone_gets_no_sampled_negative():
     assert pairs.sampled_negatives([raw("a", "b"), raw("a", "c")], [("a", "b"), ("a", "c")], 1, 2) == []
     assert len(pairs.sampled_negatives([raw("a", "b"), raw("c", "d")], [("a", "b"), ("c", "d")], 1, 2)) == 2
     assert pairs.sampled_negatives([raw("a", "b")], [("c", "b"), ("d", "a")], 1, 2) == []

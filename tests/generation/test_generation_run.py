@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from benchmarks.tiny_model import make_model
 from generation import run
 from generation.explain import explain
-from generation.inputs.sources import FirstText
+from generation.inputs.sources import SourceSentence
 from generation.pipeline import code_digest as versions
 from generation.pipeline import job, source_sentences
 from generation.pipeline.directory import DatasetRun
@@ -193,14 +193,14 @@ def test_scratch_of_an_earlier_run_of_the_same_name_is_not_trusted(whole, lm, tm
     out = tmp_path / "run"
     scratch = interrupted(lm, out)
     shutil.rmtree(out)
-    scratch.keep([FirstText("000000", "Something else.")], 4, {})
+    scratch.keep([SourceSentence("000000", "Something else.")], 4, {})
     generate(lm, out)
     assert digests(out) == digests(whole)
 
 
 def test_a_source_that_changed_under_an_unfinished_run_is_refused(lm, tmp_path):
     out = tmp_path / "run"
-    interrupted(lm, out).keep([FirstText("000000", "Something else.")], 4, {})
+    interrupted(lm, out).keep([SourceSentence("000000", "Something else.")], 4, {})
     with pytest.raises(InputError, match=r"x1.tsv: has other source sentences than when this run began; pin"):
         generate(lm, out)
 
@@ -274,8 +274,8 @@ def closing(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def first_texts_whole(closing, tmp_path_factory) -> Path:
-    """A run whose first texts the model wrote, in several rounds."""
+def source_sentences_whole(closing, tmp_path_factory) -> Path:
+    """A run whose source sentences the model wrote, in several rounds."""
     directory = tmp_path_factory.mktemp("runs") / "x1x2"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(source_sentences, "round_size", lambda limit: 4)
@@ -283,32 +283,32 @@ def first_texts_whole(closing, tmp_path_factory) -> Path:
     return directory
 
 
-def test_first_texts_from_the_model_are_distinct_counted_and_published(first_texts_whole):
-    manifest = run_dir.require_complete(first_texts_whole)
-    sources = [row for file in manifest.shards("sources") for row in read_shard(first_texts_whole / file.path)]
+def test_source_sentences_from_the_model_are_distinct_counted_and_published(source_sentences_whole):
+    manifest = run_dir.require_complete(source_sentences_whole)
+    sources = [row for file in manifest.shards("sources") for row in read_shard(source_sentences_whole / file.path)]
     assert len({row["text"] for row in sources}) == len(sources) == manifest.counts["sources"] == 12
     assert {row["instruction"] for row in sources} <= {"1", "0.5", "0"}
     rejected = manifest.counts["sources_rejected"]
     asked = len(sources) + sum(rejected.values())
     assert set(rejected) <= {"not_closed", "line_break", "empty", "duplicate", "not_needed"}
     assert int(sources[-1]["source_id"]) < asked <= 12 * 9
-    raw = [row for file in manifest.shards("raw") for row in read_shard(first_texts_whole / file.path)]
+    raw = [row for file in manifest.shards("raw") for row in read_shard(source_sentences_whole / file.path)]
     assert {row["source_id"] for row in raw} <= {row["source_id"] for row in sources}
 
 
 @pytest.mark.parametrize("lost", ["raw", "sources", "postprocessed"])
-def test_a_lost_file_of_a_finished_run_is_made_again(lost, first_texts_whole, closing, tmp_path, monkeypatch):
+def test_a_lost_file_of_a_finished_run_is_made_again(lost, source_sentences_whole, closing, tmp_path, monkeypatch):
     monkeypatch.setattr(source_sentences, "round_size", lambda limit: 4)
-    out = shutil.copytree(first_texts_whole, tmp_path / "copy")
+    out = shutil.copytree(source_sentences_whole, tmp_path / "copy")
     manifest = run_dir.require_complete(out)
     (out / manifest.shards(lost)[0].path).unlink()
     generate(closing, out, *WRITING, recipe=X1X2)
-    assert digests(out) == digests(first_texts_whole)
+    assert digests(out) == digests(source_sentences_whole)
 
 
 @pytest.mark.slow("kills a run again and again, to the same bytes")
-def test_killed_while_first_texts_are_written_it_goes_on_to_the_same_bytes(
-    first_texts_whole, closing, tmp_path, monkeypatch
+def test_killed_while_source_sentences_are_written_it_goes_on_to_the_same_bytes(
+    source_sentences_whole, closing, tmp_path, monkeypatch
 ):
     out, rounds = tmp_path / "killed", tmp_path / "killed.scratch"
     given = arguments(closing, out, *WRITING, recipe=X1X2)
@@ -321,10 +321,10 @@ def test_killed_while_first_texts_are_written_it_goes_on_to_the_same_bytes(
     killed(given, there(rounds / "first-texts.parquet"), round_size=4)
     monkeypatch.setattr(source_sentences, "round_size", lambda limit: 4)
     generate(closing, out, *WRITING, recipe=X1X2)
-    assert_same_but_for_the_command(out, first_texts_whole)
+    assert_same_but_for_the_command(out, source_sentences_whole)
 
 
-def test_too_few_first_texts_are_a_warning_and_a_true_count(closing, tmp_path, capsys):
+def test_too_few_source_sentences_are_a_warning_and_a_true_count(closing, tmp_path, capsys):
     settings = ("decoding.max_new_tokens=2", "decoding.top_k=0", "decoding.max_attempts=3", "source.limit=40")
     try:
         counts = generate(closing, tmp_path / "few", *settings, recipe=X1X2).counts

@@ -128,7 +128,7 @@ FEW_SHOT = (
 NLI = Path("recipes/demo/auto-nli.yaml")
 
 
-def test_a_first_text_stands_in_quotation_marks_only_where_the_model_writes_it():
+def test_a_source_sentence_stands_in_quotation_marks_only_where_the_model_writes_it():
     bare = "labels.0.instruction='Go on after <X1>: \"'"
     assert load_recipe(NLI, DatasetRecipe, [bare]).labels[0].instruction == 'Go on after <X1>: "'
     message = refused(Path("recipes/demo/sts-dino-x1x2.yaml"), DatasetRecipe, bare)

@@ -8,10 +8,10 @@ import pytest
 
 from generation.backends.dialects import Answer
 from generation.backends.dialects import AnswerCache as Answers
-from generation.inputs.sources import FirstText
+from generation.inputs.sources import SourceSentence
 from generation.pipeline.directory import Journal, TaskRecord
 from generation.pipeline.source_sentences import Scratch
-from generation.pipeline.tasks import TaskResult, WriteFirstTexts
+from generation.pipeline.tasks import TaskResult, WriteSourceSentences
 from hub.contract import run_dir
 from hub.contract.run_dir import Manifest
 from hub.durable import rename_folder, write_text
@@ -51,7 +51,7 @@ def built(folder: Path) -> Path:
 
 
 def test_a_journal_is_there_with_its_first_entry(lost, tmp_path):
-    record = TaskRecord.of(TaskResult(WriteFirstTexts(range(4))))
+    record = TaskRecord.of(TaskResult(WriteSourceSentences(range(4))))
     journal = Journal(tmp_path / "a" / "run.scratch" / "journal.jsonl")
     journal.append(record)
     assert not lost()
@@ -65,7 +65,7 @@ def test_a_run_directory_is_there_with_its_folders(lost, tmp_path):
     with run_dir.locked(tmp_path / "artifacts" / "datasets" / "x"):
         run_dir.begin(tmp_path / "artifacts" / "datasets" / "x", MANIFEST, "recipe")
     write_text(tmp_path / "artifacts" / "datasets" / "x" / "data" / "raw" / "file", "rows")
-    Scratch(tmp_path / "artifacts" / "datasets" / "x", "key").keep([FirstText(source_id="0", text="a")], 1, {})
+    Scratch(tmp_path / "artifacts" / "datasets" / "x", "key").keep([SourceSentence(source_id="0", text="a")], 1, {})
     assert not lost()
 
 

@@ -69,7 +69,7 @@ def test_settings_in_the_command_that_a_manifest_keeps(setting, shown):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """A folder of somebody's own: a model, first texts, examples, scored pairs."""
+    """A folder of somebody's own: a model, source sentences, examples, scored pairs."""
     folder = tmp_path_factory.mktemp("machine") / SECRET
     shutil.copytree("assets/demo-lm", folder / "home" / "lm")
     shutil.copy("assets/demo-data/premises.txt", folder / "premises.txt")

@@ -44,7 +44,7 @@ def test_a_corrected_recipe_is_published_again_and_nothing_is_made(hub_api, loca
     now = run_dir.require_complete(directory)
     assert (now.fingerprint, now.files) == (before.fingerprint, before.files) and now.version == "1.2.1"
     card = hub_file(hub_api, repo, "README.md").decode()
-    assert "# Corrected\n" in card and "license: cc-by-4.0" in card and "First texts: other words" in card
+    assert "# Corrected\n" in card and "license: cc-by-4.0" in card and "Source sentences: other words" in card
     assert b"# Corrected" not in hub_file(hub_api, repo, "README.md", "v1.2.0")
     assert hub_file(hub_api, repo, "recipe.yaml").decode() == path.read_text(encoding="utf-8")
 

@@ -34,8 +34,8 @@ print(json.dumps({c: {s: r.to_list() for s, r in load_dataset(repo, c, revision=
 @pytest.fixture
 def whole(tmp_path, monkeypatch) -> Path:
     """A finished dataset with two source sentences of the STS Benchmark's test part in it."""
-    plain = small_runs.first_text
-    monkeypatch.setattr(small_runs, "first_text", lambda number: PLANTED.get(number) or plain(number))
+    plain = small_runs.source_sentence
+    monkeypatch.setattr(small_runs, "source_sentence", lambda number: PLANTED.get(number) or plain(number))
     small_run(tmp_path / "small-sts", small_recipe("sts"))
     return tmp_path / "small-sts"
 

@@ -15,8 +15,8 @@ DATA = Path(os.environ.get("STS_DINO_DATA", "no data"))
 original = pytest.mark.skipif(not DATA.is_dir(), reason="STS_DINO_DATA does not name the original data")
 
 
-def test_first_texts_are_no_sentences_of_the_evaluation_files():
-    """The demo is scored on sentences that are not among its first texts."""
+def test_source_sentences_are_no_sentences_of_the_evaluation_files():
+    """The demo is scored on sentences that are not among its source sentences."""
     lines = Path("assets/demo-data/x1.tsv").read_text(encoding="utf-8").splitlines()[1:]
     first = {normalise(line.split("\t")[0]) for line in lines}
     scored = set()

@@ -78,7 +78,7 @@ def refused(module, *words) -> str:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_first_texts(name, files):
+def test_source_sentences(name, files):
     settings = [f"source.path={files / name}", "source.columns=[text]", "source.limit=5000"]
     options = [word for setting in settings for word in ("--set", setting)]
     told = refused(generation.run, STS_RECIPE, *options, "--dry-run")

@@ -28,7 +28,7 @@ WEIGHTED = features({**STS.columns, **STS.provenance, "weight_of_row": "float64"
 
 
 def graded(*pairs):
-    """Rows of (first text, second text, score)."""
+    """Rows of (source sentence, second text, score)."""
     return [{"sentence1": a, "sentence2": b, "score": score, **PROVENANCE} for a, b, score in pairs]
 
 
@@ -85,7 +85,7 @@ def test_texts_of_a_file_are_paired_with_themselves(tmp_path, ending):
     assert made(path, "self-pair", config="default") == [("a dog", "a dog"), ("two cats", "two cats")]
 
 
-def test_each_positive_takes_a_hard_negative_of_its_first_text_the_hardest_first(pairs):
+def test_each_positive_takes_a_hard_negative_of_its_source_sentence_the_hardest_first(pairs):
     assert made(pairs, "graded-triplet") == [("x", "near", "half"), ("x", "nearer", "far"), ("y", "near y", "y far")]
     assert loaded(pairs, "graded-triplet").passed_over == 2  # z has no positive, v no negative
     grades = Grades(negative_from=0.4)
@@ -159,12 +159,12 @@ def weights_of(directory):
 
 
 def three_of_each(rows):
-    """The rows with the first text of every third in the two after it."""
+    """The rows with the source sentence of every third in the two after it."""
     return [{**row, "sentence1": rows[index // 3 * 3]["sentence1"]} for index, row in enumerate(rows)]
 
 
 def recipe(folder, *datasets, base=None, **changes):
-    if not (folder / "pairs").exists():  # three pairs of each first text
+    if not (folder / "pairs").exists():  # three pairs of each source sentence
         write_dataset(folder / "pairs", {"train": three_of_each(sts_rows(96))})
     here = {"path": str(folder / "pairs"), "config": "postprocessed"}
     chosen = [{**here, **item} for item in datasets]
@@ -190,7 +190,7 @@ def test_written_pairs_and_the_copies_control_in_one_recipe(tmp_path, capsys):
     found = manifest.provenance["datasets"]
     assert [item["example_type"] for item in found] == ["sts", "self-pair", "graded-triplet", "self-pair"]
     assert manifest.counts["training_rows"] == sum(item["splits"]["train"] for item in found)
-    assert "passed_over" not in manifest.counts  # each of the 32 first texts has a positive and two negatives
+    assert "passed_over" not in manifest.counts  # each of the 32 source sentences has a positive and two negatives
 
 
 def test_dropout_is_what_tells_a_text_from_itself(tmp_path, capsys):

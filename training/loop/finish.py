@@ -49,7 +49,7 @@ def finish(
     job: TrainingJob, manifest: Manifest, encoder: SentenceTransformer, trainer: EncoderTrainer | None, command: str
 ) -> Manifest:
     """Write the model and its facts into the run directory; ``trainer`` None: an untrained baseline."""
-    counts: dict[str, int | None] = {"dimensions": encoder.get_embedding_dimension()}
+    counts: dict[str, Any] = {"dimensions": encoder.get_embedding_dimension()}
     layers = encoder.transformers_model
     parameters = sum(parameter.numel() for parameter in encoder.parameters())
     if layers is not None:  # a base in 4 bits has two weights in a tensor's element
