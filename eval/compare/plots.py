@@ -20,7 +20,7 @@ HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo")
 MARKS: dict[Word, tuple[str, str]] = {
     "better": ("^", "#0072B2"),
     "worse": ("v", "#D55E00"),
-    "not separable": ("o", "#767676"),
+    "not significant": ("o", "#767676"),
 }
 BAR = 0.2  # inches of one bar
 ROW = 0.34  # inches of one difference
@@ -101,7 +101,7 @@ def _differences(verdicts: Sequence[Verdict]) -> Drawing:
 def _mark(word: Word) -> Line2D:
     """The mark of a verdict: filled where there is a significant difference, hollow where there is none."""
     shape, colour = MARKS[word]
-    inside = "white" if word == "not separable" else colour
+    inside = "white" if word == "not significant" else colour
     return Line2D([], [], color=colour, marker=shape, label=word, linewidth=1.6, markersize=7, markerfacecolor=inside)
 
 

@@ -2,7 +2,7 @@
 
 The rule, for two systems on the same rows under the same protocol: one is ``better`` (``worse``) on a task when the
 paired 95 % bootstrap interval of the difference lies above (below) 0 AND the test's p-value, adjusted by Holm's method
-over all tasks on which the two are compared, is below 0.05. All else is ``not separable``.
+over all tasks on which the two are compared, is below 0.05. All else is ``not significant``.
 
 Why both: the interval is not symmetric about the difference where the resamples are not, but knows nothing of the other
 tasks, of which one in twenty would look different by chance. The adjusted test does know, but takes the difference for
@@ -203,7 +203,7 @@ class Difference:
     def word(self, adjusted: float) -> Word:
         """The rule at the head of this file; ``adjusted`` is the p-value over all tasks of the two systems."""
         if adjusted >= LEVEL or self.around.low <= 0 <= self.around.high:
-            return "not separable"
+            return "not significant"
         return "better" if self.around.low > 0 else "worse"
 
 
@@ -307,7 +307,7 @@ class Verdict:
 
     @property
     def word(self) -> Word:
-        """Better, worse or not separable."""
+        """Better, worse or not significant."""
         return self.difference.word(self.adjusted)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -23,11 +24,14 @@ if TYPE_CHECKING:
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Method = Literal["percentile", "bca"]
-Word = Literal["better", "worse", "not separable"]
+Word = Annotated[
+    Literal["better", "worse", "not significant"],
+    BeforeValidator(lambda word: "not significant" if word == "not separable" else word),  # results of version 0.1
+]
 LEVEL = 0.05  # of the adjusted p-value; the intervals are 95 % ones
 RULE = (
     "better or worse: the paired 95 % interval of the difference excludes 0 and the p-value of a paired test, adjusted "
-    f"by Holm's method over all tasks on which the two are compared, is below {LEVEL:g}; otherwise not separable"
+    f"by Holm's method over all tasks on which the two are compared, is below {LEVEL:g}; otherwise not significant"
 )
 
 

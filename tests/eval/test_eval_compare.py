@@ -79,9 +79,9 @@ def test_one_evaluation_or_the_same_twice_is_refused(places, chosen, problem):
 def test_planted_differences_are_found_and_planted_ties_are_not(written):
     reported = {(row["model"], row["against"], row["task"]): row for row in read(written / "differences.csv")}
     assert {task: reported["org/first", "org/second", task]["verdict"] for task in TASKS} == {
-        "sts12/all": "not separable",
+        "sts12/all": "not significant",
         "stsb/cosine": "worse",
-        "mr/senteval": "not separable",
+        "mr/senteval": "not significant",
         "sts12/mean": "worse",
     }
     tests = {task: reported["org/first", "org/second", task]["test"] for task in TASKS}
@@ -263,7 +263,7 @@ def test_each_picture_comes_as_png_and_svg(drawn):
 def test_differences_show_each_verdict(drawn):
     words_of_it, content = drawn["differences-1.svg"]
     reported = words(content)
-    assert {"better", "worse", "not separable", *PLOTTED} <= set(reported)
+    assert {"better", "worse", "not significant", *PLOTTED} <= set(reported)
     assert "org/one" in words_of_it
     colours = content.decode().lower()
     assert all(colour.lower() in colours for _, colour in MARKS.values())

@@ -271,7 +271,7 @@ KINDS = [
 def test_a_tenth_of_a_point_is_not_separable_and_five_points_are_found(make, metric, aggregation, test):
     small = [verdict(make(0.1, seed), metric, aggregation) for seed in range(10)]
     large = [verdict(make(5.0, seed), metric, aggregation) for seed in range(10)]
-    assert [found.word for found in small] == ["not separable"] * 10
+    assert [found.word for found in small] == ["not significant"] * 10
     assert [found.word for found in large] == ["better"] * 10
     differences = [found.difference for found in small + large]
     assert {one.test.name for one in differences} == {test}
@@ -285,9 +285,9 @@ def test_a_tenth_of_a_point_is_not_separable_and_five_points_are_found(make, met
     [
         (0.1, 0.9, 0.01, "better"),
         (-0.9, -0.1, 0.01, "worse"),
-        (0.1, 0.9, 0.05, "not separable"),  # the interval alone
-        (-0.1, 0.9, 0.01, "not separable"),  # the test alone
-        (0.0, 0.9, 0.01, "not separable"),
+        (0.1, 0.9, 0.05, "not significant"),  # the interval alone
+        (-0.1, 0.9, 0.01, "not significant"),  # the test alone
+        (0.0, 0.9, 0.01, "not significant"),
     ],
 )
 def test_the_rule_needs_the_interval_and_the_adjusted_test(low, high, p, word):
@@ -300,7 +300,7 @@ def test_p_values_are_adjusted_over_the_tasks_of_a_pair():
     assert adjusted([one])[0].word == "better"
     twice = adjusted([one, one])
     assert [found.adjusted for found in twice] == [0.08, 0.08]
-    assert {found.word for found in twice} == {"not separable"}
+    assert {found.word for found in twice} == {"not significant"}
 
 
 def similarities(draw: np.random.Generator, rows: int) -> tuple[Outcomes, Outcomes]:
