@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from datasketch import MinHash, MinHashLSH
-from near_pairs import edited
 from senteval_layout import write_originals, write_senteval
 from small_runs import small_recipe, small_run
 from training_inputs import data_spec, write_dataset
@@ -54,6 +53,23 @@ def texts_of_test(evaluation) -> list[str]:
     return list(
         dict.fromkeys(text for one in evaluation.sets if one.split == "test" for side in one.sides for text in side)
     )
+
+
+def edited(text: str, words: list[str], draw: random.Random) -> str:
+    """One word changed, added or removed, or other case or punctuation."""
+    tokens, kind = text.split(), draw.choice(("change", "add", "remove", "case", "punctuation"))
+    place = draw.randrange(len(tokens))
+    if kind == "change":
+        tokens[place] = draw.choice([word for word in words if word != tokens[place]])
+    elif kind == "add":
+        tokens.insert(place, draw.choice(words))
+    elif kind == "remove":
+        del tokens[place]
+    elif kind == "case":
+        tokens = [token.swapcase() for token in tokens]
+    else:
+        tokens[place] += draw.choice(",;!")
+    return " ".join(tokens)
 
 
 def planted_and_edited(texts: list[str], seed: int) -> tuple[list[str], list[str]]:

@@ -9,7 +9,7 @@ import datasets
 import pytest
 from training_inputs import PAIRS_CARD, sts_rows, write_dataset
 
-from eval.audit.source import default_folder, find_dataset, find_rows, made_folder
+from eval.audit.source import find_dataset, find_rows, made_folder
 from eval.audit.survey import read_examples
 from hub.contract.run_dir import read_manifest, write_manifest
 from hub.contract.schema import PAIR_CLASS, TRIPLET, published_features
@@ -150,8 +150,3 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_work(tmp_path):
         with pytest.raises(InputError, match=r"cannot be written: .*choose another --drop"):
             made_folder(place, "--drop")
     assert made_folder(tmp_path / "a" / "b") == tmp_path / "a" / "b" and not list((tmp_path / "a" / "b").iterdir())
-
-
-def test_what_is_found_lies_outside_of_the_run_directory_whatever_a_dataset_is_called():
-    assert default_folder("quality", "org/name", "c").parts == ("artifacts", "quality", "org-name--c")
-    assert default_folder("quality", "../..", "").parts[:2] == ("artifacts", "quality")

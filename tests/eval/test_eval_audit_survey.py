@@ -19,7 +19,6 @@ from eval.audit.source import find_rows
 from eval.audit.survey import (
     FILE,
     UNREAD_SECONDS,
-    AnswerLockedError,
     AnswerStore,
     Survey,
     clean_name,
@@ -156,18 +155,6 @@ def test_names_are_values_and_never_paths_or_statements(tmp_path):
     for name in names:
         store.add(name, 1, "0")
     assert store.annotators() == names and [path.name for path in tmp_path.rglob("*")] == ["answers", FILE]
-
-
-def test_final_answers_cannot_be_changed_and_later_ones_can(tmp_path):
-    store = AnswerStore(tmp_path, EXAMPLES)
-    store.add("Ann", 0, "0")
-    store.finish("Ann")
-    store.add("Bob", 0, "0.9")
-    with pytest.raises(AnswerLockedError, match="final"):
-        store.add("Ann", 0, "0.5")
-    store.add("Ann", 1, "0.5")  # a row of a larger sample
-    store.add("Ann", 1, "0.9")
-    assert store.final("Ann") == {0} and store.final("Bob") == set() and store.answers("Ann") == {0: "0", 1: "0.9"}
 
 
 def test_answers_about_other_rows_are_refused(tmp_path):

@@ -208,10 +208,15 @@ def test_models_come_from_the_hub_at_a_commit_and_offline(tmp_path, local_hub, h
     assert not list(tmp_path.rglob("cache/**/tf_model.h5"))
     with pytest.raises(InputError, match=f"{bad}: has no weights in safetensors"):
         load_encoder(bad)
+    with pytest.raises(InputError, match="no such repository"):
+        load_encoder("demo/absent")
     with pytest.raises(InputError, match="has no revision 'v9'"):
         load_encoder(f"{good}@v9")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert load_encoder(f"{good}@{commit}").name == encoder.name
+    assert load_encoder(good).revision != commit, "found again without its revision"
+    with pytest.raises(RunError, match="is not downloaded, and HF_HUB_OFFLINE is set"):
+        load_encoder("demo/absent")
 
 
 def test_a_function_is_an_encoder(capsys):
@@ -356,13 +361,9 @@ def test_embeddings_are_shared_by_revision_and_prompt_not_by_name(saved, tmp_pat
     shared = Embeddings(load_encoder(str(twin)), cache)
     shared.rows(TEXTS)
     assert (shared.encoded, shared.reused) == (0, 100)
-    torch.manual_seed(1)
-    other = shutil.copytree(saved, tmp_path / "more" / "model")
-    student = SentenceTransformer(str(other))
-    student.prompts, student.default_prompt_name = {"query": "query: "}, "query"
-    student.save_pretrained(str(other), create_model_card=False)
-    prompted = Embeddings(load_encoder(str(other)), cache)
-    assert np.abs(prompted.rows(TEXTS) - student.encode(TEXTS)).max() <= 1e-6
+    change(twin / "config_sentence_transformers.json", prompts={"query": "query: "}, default_prompt_name="query")
+    prompted = Embeddings(load_encoder(str(twin)), cache)
+    assert np.abs(prompted.rows(TEXTS) - SentenceTransformer(str(twin)).encode(TEXTS)).max() <= 1e-6
     assert prompted.encoded == 100
 
 

