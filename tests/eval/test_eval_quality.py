@@ -6,7 +6,7 @@ import datasets
 import numpy as np
 import pytest
 from marker_nli import MARKERS, make_marker_nli
-from training_inputs import write_dataset
+from training_inputs import PROVENANCE, write_dataset
 
 from eval.audit.quality import Quality, class_names, load_nli_model, measure, share
 from eval.audit.quality_report import pictures, report
@@ -17,16 +17,6 @@ from eval.quality import main
 from hub.contract.recipe import NLI_LABELS
 from hub.contract.schema import PAIR_CLASS, TRIPLET, published_features
 from hub.errors import InputError, RunError
-
-PROVENANCE = {
-    "source_id": "s",
-    "target": "x",
-    "sample": 0,
-    "attempt": 0,
-    "seed": 1,
-    "log_prob": -1.0,
-    "margin": None,
-}
 
 
 def scored(first: str, second: str, score: float, target: str) -> dict:

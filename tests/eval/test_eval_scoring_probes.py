@@ -40,7 +40,9 @@ def strong(monkeypatch):
     monkeypatch.setattr("eval.scoring.probe.GRID", tuple(values))
 
 
-def test_nested_folds_equal_the_unbatched_procedure(strong):
+@pytest.mark.parametrize("cache", [batched.CACHE_BYTES, 1], ids=["all folds at once", "in pieces of one fold"])
+def test_nested_folds_equal_the_unbatched_procedure(strong, monkeypatch, cache):
+    monkeypatch.setattr(batched, "CACHE_BYTES", cache)
     X, y = blobs(101, 9, 2, seed=5)
     fit = nested_kfold(X, y, folds=FOLDS)
     same(fit, reference.nested_kfold(X, y, folds=FOLDS))
@@ -92,29 +94,6 @@ def test_cross_validation_equals_the_unbatched_procedure(k, seed):
 def test_dev_rows_equal_the_unbatched_procedure(k, grid, seed):
     sets = [array for number in range(3) for array in blobs(170 - 30 * number, 8, k, seed=4 + number)]
     same(held_out(*sets, grid=grid, seed=seed), reference.held_out(*sets, grid=grid, seed=seed))
-
-
-def test_every_classifier_equals_its_own_module(monkeypatch):
-    """Dev accuracies and weights: folds that differ by a row, ends at different checks, pieces of one or all folds."""
-    X, y = blobs(131, 7, 3, seed=8)
-    splits = [Split(*pair) for pair in StratifiedKFold(4, shuffle=True, random_state=5).split(X, y)]
-    assert len({len(split.train) for split in splits}) == 2
-    rows = ProbeRows.of(X, y, 3)
-    fitted = batched.SentEvalSolver(rows, 3).fit(splits, GRID)
-    checks = set()
-    for fold, split in enumerate(splits):
-        for column, l2 in enumerate(GRID):
-            dev = X[split.dev], y[split.dev]
-            one = reference.Classifier(7, 3, l2, seed=3).fit(X[split.train], y[split.train], dev)
-            assert one.score(*dev) == fitted.accuracy[fold, column]
-            weights = torch.cat([one.model.weight, one.model.bias[:, None]], dim=1)
-            torch.testing.assert_close(fitted.weights[fold, column], weights, rtol=1e-4, atol=1e-5)
-            checks.add(one.checks)
-    assert len(checks) > 2
-    monkeypatch.setattr(batched, "CACHE_BYTES", 1)
-    alone = batched.SentEvalSolver(rows, 3).fit(splits, GRID)
-    assert np.array_equal(alone.accuracy, fitted.accuracy)
-    torch.testing.assert_close(alone.weights, fitted.weights, rtol=1e-5, atol=1e-6)
 
 
 def test_neither_global_randomness_nor_threads_matter():
