@@ -7,6 +7,7 @@ from sklearn.metrics import cohen_kappa_score
 
 from eval.audit.agreement import (
     agreement,
+    agreements,
     encoder_agreements,
     encoder_facts,
     encoders_markdown,
@@ -108,9 +109,17 @@ def test_the_encoder_that_ranks_as_people_do_is_told_with_its_gain_over_its_base
     assert gain.value == pytest.approx(found[0].spearman.value - found[1].spearman.value, abs=2e-4)
     assert "good" in encoders_markdown(found) and "60 pairs" in encoders_markdown(found)
     assert encoder_facts(found)[0]["over"]["encoder"] == "poor"
-    assert all(of.spearman.low < of.spearman.value < of.spearman.high for of in found)
-    (alone,) = encoder_agreements(one, [poor], {})
-    assert alone.spearman == found[1].spearman, "the same whichever encoder stands beside it"
+
+
+def test_intervals_hold_the_value_and_are_the_same_whoever_is_beside():
+    generator = np.random.default_rng(0)
+    people = generator.integers(0, 4, 200).tolist()
+    noise, first = generator.normal(size=200), [f"first {row // 3}" for row in range(200)]
+    cosines = {name: (np.array(people) + size * noise).tolist() for name, size in (("near", 0.2), ("far", 5))}
+    near, far = agreements(people, first, cosines)
+    assert (near.encoder, far.encoder) == ("near", "far") and near.spearman.low > far.spearman.high
+    assert all(one.spearman.low < one.spearman.value < one.spearman.high for one in (near, far))
+    assert agreements(people, first, {"far": cosines["far"]}) == [far]
 
 
 @pytest.mark.parametrize(

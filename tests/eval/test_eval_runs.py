@@ -277,15 +277,8 @@ def test_a_gain_never_sets_one_major_version_against_another(root, tmp_path, mon
     )
 
 
-@pytest.fixture(scope="module")
-def record(root, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("one") / "words"
-    run(folder, root, entries=THREE[:1])
-    (found,) = Records(folder).all()
-    return found
-
-
-def test_a_record_of_an_earlier_version_holds_as_long_as_its_libraries(record):
+def test_a_record_of_an_earlier_version_holds_as_long_as_its_libraries(whole):
+    record, *_ = whole[1].records
     one = replace(encoder(), versions={"torch": "2.1.0"})
     earlier = record.model_copy(update={"encoder": one.key})
     assert why_stale(earlier, one, SETTINGS) is None
