@@ -208,7 +208,7 @@ def test_the_card_shows_which_label_the_texts_fit(tmp_path, monkeypatch):
     manifest = small_run(tmp_path / "run", recipe)
     assert manifest.counts["rejected"]["other_label"] > 0
     card = (tmp_path / "run" / "README.md").read_text()
-    for words in ("Which label the texts fit", "`label_probability`", "`other_label`", "soft, at temperature 2"):
+    for words in ("Most likely label of the texts", "`label_probability`", "`other_label`", "soft, at temperature 2"):
         assert words in card
     infos = yaml.safe_load(card.split("---\n")[1])["dataset_info"]
     assert {info["config_name"] for info in infos} == set(recipe.configs)
