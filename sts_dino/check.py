@@ -1,7 +1,7 @@
 """Check recipes without writing anything: sts-dino check RECIPE...
 
-A dataset's recipe: its files, prompts and sizes (what ``generation.run --dry-run`` prints); a model's: its data,
-parameters, steps and memory (``training.run --dry-run``).
+A dataset's recipe: its files, prompts and sizes (what ``sts-dino write --dry-run`` prints); a model's: its data,
+parameters, steps and memory (``sts-dino train --dry-run``).
 """
 
 from pathlib import Path
