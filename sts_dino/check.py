@@ -1,4 +1,4 @@
-"""Check recipes without writing anything: the plans of ``sts-dino write --dry-run`` and ``sts-dino train --dry-run``."""
+"""Check recipes without writing: the plans of ``sts-dino write --dry-run`` and ``sts-dino train --dry-run``."""
 
 from pathlib import Path
 from typing import Annotated
