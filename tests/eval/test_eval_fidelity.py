@@ -97,7 +97,7 @@ def test_the_texts_are_those_that_post_processing_keeps(run):
     drawn = draw_pairs(find_rows(str(run)), 10**6, 1)
     assert len(drawn.first) == manifest.counts["kept"] and set(drawn.labels) == set(SCORES)
     some = draw_pairs(find_rows(str(run)), 5, 1)
-    assert some.source_sentences == 5 and some.all_source_sentences == drawn.source_sentences > 5
+    assert some.first_texts == 5 and some.all_first_texts == drawn.first_texts > 5
     whole = list(zip(drawn.first, drawn.second, strict=True))
     assert [both for both in whole if both[0] in set(some.first)] == list(zip(some.first, some.second, strict=True))
     assert set(draw_pairs(find_rows(str(run)), 5, 2).first) != set(some.first)
@@ -108,13 +108,13 @@ def test_the_command_writes_what_the_card_shows(run, tmp_path):
     assert "Label agreement" not in before
     said = measure(run, *JUDGE, "--nli", make_marker_nli(tmp_path / "nli"), "--first-texts", 20)
     found = Fidelity.read(run, read_manifest(run))
-    assert found.source_sentences == 20 and found.judge.name == "python:test_eval_fidelity:embed"
+    assert found.first_texts == 20 and found.judge.name == "python:test_eval_fidelity:embed"
     assert f"Spearman(score, cosine) {found.spearman}" in said and found.nli_judge.name == "nli"
     assert (found.requested, found.kept) == tuple(read_manifest(run).counts[key] for key in ("requested", "kept"))
     assert sum(found.labels["1"].nli.values()) == pytest.approx(1)
     card = render(run)["README.md"].decode()
     assert f"| `0.5` | {found.labels['0.5'].texts} | {found.labels['0.5'].cosine} |" in card
-    assert f"20 randomly drawn of {found.all_source_sentences} source sentences" in card and "NLI: entailment" in card
+    assert f"20 randomly drawn of {found.all_first_texts} source sentences" in card and "NLI: entailment" in card
     assert "filtered no row" in card and "Agreement of annotators" not in card
     assert render(run, manifest=read_manifest(run))["README.md"].decode() == before  # a snapshot reads only its files
     (run / FIDELITY).write_text(found.model_copy(update={"fingerprint": "other"}).model_dump_json())
